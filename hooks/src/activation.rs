@@ -1,0 +1,264 @@
+//! An activation whose rank is known only at run time.
+
+use std::fmt;
+
+use burn::tensor::{Device, DispatchTensor, Int, Tensor, TensorData};
+
+use crate::convert::DType;
+use crate::error::HookError;
+
+/// A tensor of any rank up to six, of floats or integers, on any device.
+///
+/// Converting from and to [`Tensor`] costs nothing: both hold the same handle.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use hooklens_hooks::Activation;
+///
+/// let tensor = Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], &Device::flex());
+/// let activation = Activation::from(tensor);
+/// assert_eq!(activation.shape(), [2, 2]);
+/// assert_eq!(activation.to_ndarray()?[[1, 0]], 3.0);
+/// let back: Tensor<2> = activation.to_tensor()?;
+/// assert_eq!(back.dims(), [2, 2]);
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
+#[derive(Clone)]
+pub struct Activation {
+    tensor: DispatchTensor,
+    shape: Vec<usize>,
+    integer: bool,
+}
+
+/// Runs `$body` with `$tensor` bound to the activation's tensor at its own rank.
+macro_rules! at_rank {
+    ($activation:expr, $kind:ty, |$tensor:ident| $body:expr) => {{
+        let handle = $activation.tensor.clone();
+        match $activation.shape.len() {
+            1 => {
+                let $tensor = Tensor::<1, $kind>::from_dispatch(handle);
+                $body
+            }
+            2 => {
+                let $tensor = Tensor::<2, $kind>::from_dispatch(handle);
+                $body
+            }
+            3 => {
+                let $tensor = Tensor::<3, $kind>::from_dispatch(handle);
+                $body
+            }
+            4 => {
+                let $tensor = Tensor::<4, $kind>::from_dispatch(handle);
+                $body
+            }
+            5 => {
+                let $tensor = Tensor::<5, $kind>::from_dispatch(handle);
+                $body
+            }
+            _ => {
+                let $tensor = Tensor::<6, $kind>::from_dispatch(handle);
+                $body
+            }
+        }
+    }};
+}
+
+/// Like [`at_rank`], for either kind of element.
+macro_rules! at_any_rank {
+    ($activation:expr, |$tensor:ident| $body:expr) => {
+        if $activation.integer {
+            at_rank!($activation, Int, |$tensor| $body)
+        } else {
+            at_rank!($activation, burn::tensor::Float, |$tensor| $body)
+        }
+    };
+}
+
+impl Activation {
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Length of each axis.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Whether the elements are integers (token ids, expert indices).
+    pub fn is_integer(&self) -> bool {
+        self.integer
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Burn's element type.
+    pub fn dtype(&self) -> burn::tensor::DType {
+        at_any_rank!(self, |t| t.dtype())
+    }
+
+    /// Where the tensor lives.
+    pub fn device(&self) -> Device {
+        at_any_rank!(self, |t| t.device())
+    }
+
+    /// The activation as a float tensor of rank `D`.
+    ///
+    /// # Errors
+    /// [`HookError::Rank`] or [`HookError::Kind`] if it is something else.
+    pub fn to_tensor<const D: usize>(&self) -> Result<Tensor<D>, HookError> {
+        self.clone().into_tensor("activation")
+    }
+
+    /// The activation as an integer tensor of rank `D`.
+    ///
+    /// # Errors
+    /// [`HookError::Rank`] or [`HookError::Kind`] if it is something else.
+    pub fn to_int_tensor<const D: usize>(&self) -> Result<Tensor<D, Int>, HookError> {
+        self.check::<D>("activation", true)?;
+        Ok(Tensor::from_dispatch(self.tensor.clone()))
+    }
+
+    /// Like [`Activation::to_tensor`], naming the point in errors and giving up the handle, so
+    /// that a tensor used nowhere else can be changed in place.
+    pub(crate) fn into_tensor<const D: usize>(self, point: &str) -> Result<Tensor<D>, HookError> {
+        self.check::<D>(point, false)?;
+        Ok(Tensor::from_dispatch(self.tensor))
+    }
+
+    fn check<const D: usize>(&self, point: &str, integer: bool) -> Result<(), HookError> {
+        let kind = |integer| if integer { "integers" } else { "floats" };
+        if self.integer != integer {
+            return Err(HookError::Kind { point: point.into(), held: kind(self.integer), asked: kind(integer) });
+        }
+        if self.rank() != D {
+            let axes = format!("{:?}", self.shape);
+            return Err(HookError::Rank { point: point.into(), rank: self.rank(), axes, asked: D });
+        }
+        Ok(())
+    }
+
+    /// The elements on the host, as Burn's data.
+    ///
+    /// # Errors
+    /// [`HookError::Io`] if the device can't give them.
+    pub fn to_data(&self) -> Result<TensorData, HookError> {
+        let read = at_any_rank!(self, |t| t.try_into_data());
+        read.map_err(|e| HookError::Io { name: "activation".into(), reason: e.to_string() })
+    }
+
+    /// A copy of positions `start..end` of `axis`, holding on to nothing else.
+    ///
+    /// # Panics
+    /// If `axis` or the range is out of bounds.
+    #[must_use]
+    pub fn narrow(&self, axis: usize, start: usize, end: usize) -> Activation {
+        if start == 0 && end == self.shape[axis] {
+            return self.clone();
+        }
+        // Multiplying by one makes a new buffer: a view would keep the whole tensor alive.
+        if self.integer {
+            at_rank!(self, Int, |t| t.narrow(axis, start, end - start).mul_scalar(1).into())
+        } else {
+            at_rank!(self, burn::tensor::Float, |t| t.narrow(axis, start, end - start).mul_scalar(1.0).into())
+        }
+    }
+
+    /// The same elements under another shape.
+    ///
+    /// # Panics
+    /// If the number of elements differs or the new rank is not within 1 to 6.
+    #[must_use]
+    pub fn reshape(&self, shape: &[usize]) -> Activation {
+        assert_eq!(self.len(), shape.iter().product::<usize>(), "reshape {:?} to {shape:?}", self.shape);
+        macro_rules! to {
+            ($($rank:literal)*) => { match shape.len() {
+                $($rank => at_any_rank!(self, |t| {
+                    let mut dims = [0; $rank];
+                    dims.copy_from_slice(shape);
+                    t.reshape::<$rank, _>(dims).into()
+                }),)*
+                rank => panic!("an activation of rank {rank}"),
+            } };
+        }
+        to!(1 2 3 4 5 6)
+    }
+
+    /// Copies to another element type; integers stay as they are.
+    #[must_use]
+    pub fn cast(&self, dtype: DType) -> Activation {
+        if self.integer || self.dtype() == dtype.burn() {
+            return self.clone();
+        }
+        at_rank!(self, burn::tensor::Float, |t| t.cast(dtype.float_dtype()).into())
+    }
+
+    /// Copies to another device.
+    #[must_use]
+    pub fn to_device(&self, device: &Device) -> Activation {
+        at_any_rank!(self, |t| t.to_device(device).into())
+    }
+}
+
+impl<const D: usize> From<Tensor<D>> for Activation {
+    fn from(tensor: Tensor<D>) -> Self {
+        const { assert!(D >= 1 && D <= 6, "an activation has 1 to 6 axes") };
+        let shape = tensor.dims().to_vec();
+        Self { tensor: tensor.into_dispatch(), shape, integer: false }
+    }
+}
+
+impl<const D: usize> From<Tensor<D, Int>> for Activation {
+    fn from(tensor: Tensor<D, Int>) -> Self {
+        const { assert!(D >= 1 && D <= 6, "an activation has 1 to 6 axes") };
+        let shape = tensor.dims().to_vec();
+        Self { tensor: tensor.into_dispatch(), shape, integer: true }
+    }
+}
+
+impl fmt::Debug for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Activation({:?}, {:?})", self.shape, self.dtype())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counting() -> Activation {
+        let data: Vec<f32> = (0..24).map(|i| i as f32).collect();
+        let device = Device::flex();
+        Tensor::<1>::from_floats(data.as_slice(), &device).reshape([2, 3, 4]).into()
+    }
+
+    #[test]
+    fn narrowing_keeps_the_asked_rows_only() {
+        let part = counting().narrow(1, 1, 3);
+        assert_eq!(part.shape(), [2, 2, 4]);
+        assert_eq!(part.to_ndarray().unwrap()[[1, 0, 2]], 18.0);
+    }
+
+    #[test]
+    fn wrong_rank_and_kind_are_errors() {
+        assert!(matches!(counting().to_tensor::<4>(), Err(HookError::Rank { rank: 3, asked: 4, .. })));
+        assert!(matches!(counting().to_int_tensor::<3>(), Err(HookError::Kind { .. })));
+    }
+
+    #[test]
+    fn casting_to_half_keeps_small_integers() {
+        for dtype in [DType::F16, DType::BF16, DType::F64] {
+            let cast = counting().cast(dtype);
+            assert_eq!(cast.dtype(), dtype.burn());
+            assert_eq!(cast.to_ndarray().unwrap(), counting().to_ndarray().unwrap());
+        }
+    }
+}

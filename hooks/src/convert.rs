@@ -1,0 +1,170 @@
+//! Activations as ndarray arrays and safetensors files.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use burn::tensor::{DType as BurnDType, FloatDType};
+use ndarray::{ArrayD, IxDyn};
+use safetensors::{Dtype, View};
+
+use crate::activation::Activation;
+use crate::error::HookError;
+
+/// Element type of floats, in memory or in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum DType {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 16-bit IEEE floats.
+    F16,
+    /// 16-bit brain floats.
+    BF16,
+    /// 64-bit floats.
+    F64,
+}
+
+impl DType {
+    /// Burn's name for the type.
+    pub fn burn(self) -> BurnDType {
+        match self {
+            DType::F32 => BurnDType::F32,
+            DType::F16 => BurnDType::F16,
+            DType::BF16 => BurnDType::BF16,
+            DType::F64 => BurnDType::F64,
+        }
+    }
+
+    /// Burn's name for the type among float types.
+    pub fn float_dtype(self) -> FloatDType {
+        match self {
+            DType::F32 => FloatDType::F32,
+            DType::F16 => FloatDType::F16,
+            DType::BF16 => FloatDType::BF16,
+            DType::F64 => FloatDType::F64,
+        }
+    }
+
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            DType::F64 => 8,
+            DType::F32 => 4,
+            DType::F16 | DType::BF16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::F64 => "f64",
+        })
+    }
+}
+
+impl FromStr for DType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "f32" | "float32" => Ok(DType::F32),
+            "f16" | "float16" => Ok(DType::F16),
+            "bf16" | "bfloat16" => Ok(DType::BF16),
+            "f64" | "float64" => Ok(DType::F64),
+            other => Err(format!("`{other}` is not an element type; use f32, f16, bf16 or f64")),
+        }
+    }
+}
+
+impl Activation {
+    /// The elements as an array of `f32` (integers and other float types are converted).
+    ///
+    /// # Errors
+    /// [`HookError::Io`] if the device can't give them.
+    pub fn to_ndarray(&self) -> Result<ArrayD<f32>, HookError> {
+        let values = self.to_data()?.convert::<f32>().try_into_vec::<f32>();
+        let io = |reason: String| HookError::Io { name: "activation".into(), reason };
+        let values = values.map_err(|e| io(format!("{e:?}")))?;
+        ArrayD::from_shape_vec(IxDyn(self.shape()), values).map_err(|e| io(e.to_string()))
+    }
+
+    /// Element type in a safetensors file: floats keep theirs, integers are `I64`.
+    pub fn file_dtype(&self) -> Dtype {
+        match self.dtype() {
+            BurnDType::F64 => Dtype::F64,
+            BurnDType::F16 => Dtype::F16,
+            BurnDType::BF16 => Dtype::BF16,
+            dtype if dtype.is_float() => Dtype::F32,
+            _ => Dtype::I64,
+        }
+    }
+
+    /// The elements as a safetensors file holds them: row-major, little-endian.
+    ///
+    /// # Errors
+    /// [`HookError::Io`] if the device can't give them.
+    pub fn to_le_bytes(&self) -> Result<Vec<u8>, HookError> {
+        let data = self.to_data()?;
+        let data = if self.is_integer() { data.convert::<i64>() } else { data };
+        // Burn keeps elements in the machine's order, which is little-endian wherever Burn's
+        // own safetensors store works too.
+        Ok(data.into_bytes().to_vec())
+    }
+}
+
+/// An activation that safetensors can write, its bytes made when they are asked for.
+struct OnDemand<'a> {
+    activation: &'a Activation,
+    bytes: Vec<u8>,
+}
+
+impl View for OnDemand<'_> {
+    fn dtype(&self) -> Dtype {
+        self.activation.file_dtype()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.activation.shape()
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Writes named activations to one safetensors file, with `metadata` in its header.
+///
+/// The file appears whole or not at all: it is written beside its place and renamed.
+///
+/// # Errors
+/// [`HookError::Io`] naming the file.
+pub fn write_safetensors<'a>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (String, &'a Activation)>,
+    metadata: HashMap<String, String>,
+) -> Result<(), HookError> {
+    let io = |reason: String| HookError::Io { name: path.display().to_string(), reason };
+    let mut views = Vec::new();
+    for (name, activation) in tensors {
+        let bytes =
+            activation.to_le_bytes().map_err(|e| HookError::Io { name: name.clone(), reason: e.to_string() })?;
+        views.push((name, OnDemand { activation, bytes }));
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let beside = tempfile::NamedTempFile::new_in(folder).map_err(|e| io(e.to_string()))?;
+    safetensors::serialize_to_file(views, Some(metadata), beside.path()).map_err(|e| io(e.to_string()))?;
+    beside.persist(path).map_err(|e| io(e.to_string()))?;
+    Ok(())
+}

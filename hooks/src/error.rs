@@ -1,0 +1,148 @@
+//! What can go wrong with a hook or a recording.
+
+use thiserror::Error;
+
+/// An error of a hook, a selection or a recorded activation. Every variant names the point.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HookError {
+    /// No point has this name.
+    #[error("no hook point is called `{name}` in this model of {n_layers} layers{}", did_you_mean(nearest))]
+    UnknownPoint {
+        /// The name asked for.
+        name: String,
+        /// Blocks of the model.
+        n_layers: usize,
+        /// Nearest names, best first.
+        nearest: Vec<String>,
+    },
+    /// A pattern matches no point of this model.
+    #[error("the pattern `{pattern}` matches no hook point of this model{}", did_you_mean(nearest))]
+    NoMatch {
+        /// The pattern asked for.
+        pattern: String,
+        /// Nearest names, best first.
+        nearest: Vec<String>,
+    },
+    /// A pattern is not a glob.
+    #[error("`{pattern}` is not a pattern: {reason}")]
+    BadPattern {
+        /// The pattern asked for.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The point is part of the vocabulary, but this model never computes it.
+    #[error("this model cannot fire `{point}`: {reason}")]
+    CannotFire {
+        /// The point asked for.
+        point: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Two requests of one run exclude each other.
+    #[error("`{point}` cannot be edited in the same run as `{other}`: {reason}")]
+    Conflict {
+        /// The point asked for.
+        point: String,
+        /// The point it excludes.
+        other: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A typed hook or look-up expects another rank than the point has.
+    #[error("`{point}` has rank {rank} {axes}, but rank {asked} was asked for")]
+    Rank {
+        /// The point.
+        point: String,
+        /// Its rank.
+        rank: usize,
+        /// Its axes, for instance `[batch, pos, d_model]`.
+        axes: String,
+        /// The rank asked for.
+        asked: usize,
+    },
+    /// The tensor is not of the kind (floats or integers) asked for.
+    #[error("`{point}` holds {held}, but {asked} were asked for")]
+    Kind {
+        /// The point.
+        point: String,
+        /// What it holds.
+        held: &'static str,
+        /// What was asked for.
+        asked: &'static str,
+    },
+    /// A hook returned a tensor of another shape.
+    #[error("the hook at `{point}` returned shape {given:?}; the point's shape is {expected:?} {axes}")]
+    Shape {
+        /// The point.
+        point: String,
+        /// Its shape in this run.
+        expected: Vec<usize>,
+        /// The shape the hook returned.
+        given: Vec<usize>,
+        /// The axes, for instance `[batch, pos, d_model]`.
+        axes: String,
+    },
+    /// A hook returned a tensor of another element type.
+    #[error("the hook at `{point}` returned {given}; the point's element type is {expected}")]
+    DType {
+        /// The point.
+        point: String,
+        /// Its element type in this run.
+        expected: String,
+        /// The element type the hook returned.
+        given: String,
+    },
+    /// A hook failed.
+    #[error("the hook at `{point}` failed: {source}")]
+    Failed {
+        /// The point.
+        point: String,
+        /// What the hook reported.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The activation is not in the cache.
+    #[error("`{name}` was not recorded; the cache holds {held} points{}", did_you_mean(nearest))]
+    NotRecorded {
+        /// The name asked for.
+        name: String,
+        /// How many points the cache holds.
+        held: usize,
+        /// Nearest recorded names, best first.
+        nearest: Vec<String>,
+    },
+    /// The batch dimension can only be removed from a batch of one.
+    #[error("the batch dimension can't be removed: the batch has {batch} rows, not 1")]
+    Batch {
+        /// Rows of the batch.
+        batch: usize,
+    },
+    /// Positions were asked for that the run does not have.
+    #[error("positions {asked} are not within the {len} positions of the run")]
+    Positions {
+        /// The positions asked for.
+        asked: String,
+        /// Number of positions.
+        len: usize,
+    },
+    /// A recorded tensor could not be read back from its device or written to a file.
+    #[error("`{name}` could not be read or written: {reason}")]
+    Io {
+        /// The tensor or file.
+        name: String,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// `; did you mean ...?`, or nothing without suggestions.
+fn did_you_mean(nearest: &[String]) -> String {
+    match nearest {
+        [] => String::new(),
+        names => {
+            let quoted: Vec<_> = names.iter().map(|n| format!("`{n}`")).collect();
+            format!("; did you mean {}?", quoted.join(", "))
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Hooks: closures that read or change a tensor where it is made.
+
+use std::fmt;
+
+use burn::tensor::Tensor;
+
+use crate::activation::Activation;
+use crate::error::HookError;
+use crate::point::{Axis, Point, PointInfo};
+use crate::selection::Selection;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a>;
+
+/// Where a hook was called: the point, and which positions its tensor covers.
+#[derive(Debug, Clone, Copy)]
+pub struct At<'a> {
+    pub(crate) point: &'a PointInfo,
+    pub(crate) offset: usize,
+}
+
+impl At<'_> {
+    /// Full name of the point.
+    pub fn name(&self) -> &str {
+        &self.point.name
+    }
+
+    /// Layer of the point, if it lies within a block.
+    pub fn layer(&self) -> Option<usize> {
+        self.point.layer
+    }
+
+    /// Meaning of each axis of the tensor.
+    pub fn axes(&self) -> &[Axis] {
+        self.point.axes
+    }
+
+    /// Absolute position of the tensor's first row: 0, or the length of what came before.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+}
+
+/// A closure bound to the points it runs at.
+///
+/// Made by [`Point::edit`] and [`Point::read`], or for names and patterns by [`at`]. The
+/// closure may borrow from its surroundings: a hook lives as long as the run it is given to.
+pub struct Hook<'a> {
+    pub(crate) target: Selection,
+    pub(crate) rank: Option<usize>,
+    pub(crate) edits: bool,
+    pub(crate) action: Action<'a>,
+}
+
+impl Hook<'_> {
+    /// The same hook for a shorter while: what a scope lends to each of its runs.
+    pub fn reborrow(&mut self) -> Hook<'_> {
+        let action = &mut self.action;
+        Hook {
+            target: self.target.clone(),
+            rank: self.rank,
+            edits: self.edits,
+            action: Box::new(move |activation, at| action(activation, at)),
+        }
+    }
+}
+
+impl fmt::Debug for Hook<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.edits { "edit" } else { "read" };
+        write!(f, "Hook({verb} {:?})", self.target)
+    }
+}
+
+/// Points named by text, waiting for a closure. See [`at`].
+#[derive(Debug, Clone)]
+pub struct Target(Selection);
+
+/// Begins a hook at the points that a name, glob or shorthand asks for.
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use hooklens_hooks::at;
+/// let double = at("blocks.*.hook_mlp_out").edit(|x: Tensor<3>, _| x * 2.0);
+/// let mut shapes = vec![];
+/// let look = at(("q", 3)).read(|q: Tensor<4>, at| shapes.push((at.name().to_string(), q.dims())));
+/// ```
+pub fn at(target: impl Into<Selection>) -> Target {
+    Target(target.into())
+}
+
+impl Target {
+    /// Replaces the tensor by what the closure returns; see [`IntoEdit`] for what it may be.
+    pub fn edit<'a, const D: usize, F, R>(self, mut edit: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoEdit<D>,
+    {
+        let action = move |activation: Activation, at: &At<'_>| {
+            let tensor = activation.into_tensor::<D>(at.name())?;
+            let edited = edit(tensor, at).into_edit();
+            edited.map(|kept| kept.map(Activation::from)).map_err(|source| failed(at, source))
+        };
+        Hook { target: self.0, rank: Some(D), edits: true, action: Box::new(action) }
+    }
+
+    /// Shows the tensor to the closure; the run goes on with the tensor as it was.
+    pub fn read<'a, const D: usize, F, R>(self, mut read: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoRead,
+    {
+        let action = move |activation: Activation, at: &At<'_>| {
+            let tensor = activation.into_tensor::<D>(at.name())?;
+            read(tensor, at).into_read().map_err(|source| failed(at, source))?;
+            Ok(None)
+        };
+        Hook { target: self.0, rank: Some(D), edits: false, action: Box::new(action) }
+    }
+
+    /// Like [`Target::edit`] for points of any rank or kind; `None` keeps the tensor.
+    pub fn edit_any<'a>(
+        self,
+        mut edit: impl FnMut(Activation, &At<'_>) -> Result<Option<Activation>, BoxError> + 'a,
+    ) -> Hook<'a> {
+        let action = move |activation: Activation, at: &At<'_>| edit(activation, at).map_err(|e| failed(at, e));
+        Hook { target: self.0, rank: None, edits: true, action: Box::new(action) }
+    }
+
+    /// Like [`Target::read`] for points of any rank or kind.
+    pub fn read_any<'a, R: IntoRead>(self, mut read: impl FnMut(Activation, &At<'_>) -> R + 'a) -> Hook<'a> {
+        let action = move |activation: Activation, at: &At<'_>| {
+            read(activation, at).into_read().map_err(|source| failed(at, source))?;
+            Ok(None)
+        };
+        Hook { target: self.0, rank: None, edits: false, action: Box::new(action) }
+    }
+}
+
+impl<const D: usize> Point<D> {
+    /// Replaces the point's tensor by what the closure returns.
+    ///
+    /// ```
+    /// use hooklens_hooks::Point;
+    /// let zeroed = Point::<4>::new("blocks.0.attn.hook_z").edit(|z, _| z.zeros_like());
+    /// ```
+    pub fn edit<'a, F, R>(self, edit: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoEdit<D>,
+    {
+        at(self).edit(edit)
+    }
+
+    /// Shows the point's tensor to the closure; the run goes on with the tensor as it was.
+    pub fn read<'a, F, R>(self, read: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoRead,
+    {
+        at(self).read(read)
+    }
+}
+
+fn failed(at: &At<'_>, source: BoxError) -> HookError {
+    HookError::Failed { point: at.name().to_string(), source }
+}
+
+/// What an editing closure may return: a tensor, nothing (keep the old one), or either as an
+/// option or a result.
+pub trait IntoEdit<const D: usize> {
+    /// The replacement, or `None` to keep the tensor.
+    ///
+    /// # Errors
+    /// Whatever the closure reported; it stops the run.
+    fn into_edit(self) -> Result<Option<Tensor<D>>, BoxError>;
+}
+
+impl<const D: usize> IntoEdit<D> for Tensor<D> {
+    fn into_edit(self) -> Result<Option<Tensor<D>>, BoxError> {
+        Ok(Some(self))
+    }
+}
+
+impl<const D: usize> IntoEdit<D> for Option<Tensor<D>> {
+    fn into_edit(self) -> Result<Option<Tensor<D>>, BoxError> {
+        Ok(self)
+    }
+}
+
+impl<const D: usize> IntoEdit<D> for () {
+    fn into_edit(self) -> Result<Option<Tensor<D>>, BoxError> {
+        Ok(None)
+    }
+}
+
+impl<const D: usize, T: IntoEdit<D>, E: Into<BoxError>> IntoEdit<D> for Result<T, E> {
+    fn into_edit(self) -> Result<Option<Tensor<D>>, BoxError> {
+        self.map_err(Into::into)?.into_edit()
+    }
+}
+
+/// What a reading closure may return: nothing, or a result of nothing.
+pub trait IntoRead {
+    /// Whether the run may go on.
+    ///
+    /// # Errors
+    /// Whatever the closure reported; it stops the run.
+    fn into_read(self) -> Result<(), BoxError>;
+}
+
+impl IntoRead for () {
+    fn into_read(self) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+impl<E: Into<BoxError>> IntoRead for Result<(), E> {
+    fn into_read(self) -> Result<(), BoxError> {
+        self.map_err(Into::into)
+    }
+}

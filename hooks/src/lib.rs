@@ -1,0 +1,44 @@
+//! Hooks and recorded activations, with no knowledge of any model.
+//!
+//! A model describes the points it can fire as a [`Catalog`]. A user asks for points by
+//! name, glob, shorthand or typed [`Point`] (all are a [`Selection`]), either to change them
+//! (a [`Hook`]) or to keep them (a [`Record`]). Before anything runs, the two become a
+//! [`Run`]: a table that says, point by point, what to do. During the run the model calls
+//! [`Run::fire`] at each point; a point nobody asked for costs one table look-up.
+//!
+//! Nothing is silent: a name no point has, a pattern that matches nothing and a hook that
+//! returns another shape are all errors that name the point and, where it helps, the
+//! nearest names.
+
+#![deny(missing_docs)]
+
+mod activation;
+mod cache;
+mod catalog;
+mod convert;
+mod error;
+mod hook;
+mod point;
+mod positions;
+mod record;
+mod run;
+mod selection;
+mod shorthand;
+mod suggest;
+
+pub use activation::Activation;
+pub use cache::{ActivationCache, Lookup};
+pub use catalog::{Catalog, CatalogBuilder, PointId};
+pub use convert::{DType, write_safetensors};
+pub use error::HookError;
+pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at};
+pub use point::{Axis, Point, PointInfo};
+pub use positions::Positions;
+pub use record::Record;
+pub use run::{Halt, Run};
+pub use selection::Selection;
+pub use shorthand::expand_shorthand;
+pub use suggest::nearest;
+
+/// Result of anything that can go wrong with a hook or a recording.
+pub type Result<T, E = HookError> = std::result::Result<T, E>;

@@ -1,0 +1,105 @@
+//! Which token positions of a run to keep.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use crate::error::HookError;
+
+/// Token positions to keep of a recording. Negative numbers count from the end.
+///
+/// ```
+/// use hooklens_hooks::Positions;
+/// assert_eq!(Positions::from(-1).resolve(7)?, 6..7);
+/// assert_eq!(Positions::from(2..5).resolve(7)?, 2..5);
+/// assert_eq!("-3..".parse::<Positions>()?.resolve(7)?, 4..7);
+/// assert!(Positions::from(9).resolve(7).is_err());
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Positions {
+    /// Every position.
+    #[default]
+    All,
+    /// One position; the axis stays, with length one.
+    At(isize),
+    /// From the first number up to, not including, the second; an end left out is the run's.
+    Range(Option<isize>, Option<isize>),
+}
+
+impl Positions {
+    /// The positions as a range within a run of `len`.
+    ///
+    /// # Errors
+    /// [`HookError::Positions`] if they lie outside the run or are empty.
+    pub fn resolve(&self, len: usize) -> Result<Range<usize>, HookError> {
+        let place = |n: isize| if n < 0 { n + len as isize } else { n };
+        let (start, end) = match *self {
+            Positions::All => (0, len as isize),
+            Positions::At(n) => (place(n), place(n) + 1),
+            Positions::Range(a, b) => (a.map_or(0, place), b.map_or(len as isize, place)),
+        };
+        let outside = start < 0 || end > len as isize || start >= end;
+        if outside && *self != Positions::All {
+            return Err(HookError::Positions { asked: self.to_string(), len });
+        }
+        Ok(start as usize..end as usize)
+    }
+}
+
+impl fmt::Display for Positions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = |n: &Option<isize>| n.map_or(String::new(), |n| n.to_string());
+        match self {
+            Positions::All => f.write_str(".."),
+            Positions::At(n) => write!(f, "{n}"),
+            Positions::Range(a, b) => write!(f, "{}..{}", end(a), end(b)),
+        }
+    }
+}
+
+impl From<isize> for Positions {
+    fn from(position: isize) -> Self {
+        Positions::At(position)
+    }
+}
+
+impl From<i32> for Positions {
+    fn from(position: i32) -> Self {
+        Positions::At(position as isize)
+    }
+}
+
+impl From<Range<isize>> for Positions {
+    fn from(range: Range<isize>) -> Self {
+        Positions::Range(Some(range.start), Some(range.end))
+    }
+}
+
+impl From<Range<i32>> for Positions {
+    fn from(range: Range<i32>) -> Self {
+        Positions::Range(Some(range.start as isize), Some(range.end as isize))
+    }
+}
+
+impl FromStr for Positions {
+    type Err = HookError;
+
+    /// Reads `A..B`, `A..`, `..B`, `..`, `N` or `-1`.
+    fn from_str(text: &str) -> Result<Self, HookError> {
+        let bad = || HookError::BadPattern {
+            pattern: text.to_string(),
+            reason: "positions are written A..B, A.., ..B, N or -1".to_string(),
+        };
+        let number = |t: &str| t.trim().parse::<isize>().map_err(|_| bad());
+        let end = |t: &str| if t.trim().is_empty() { Ok(None) } else { number(t).map(Some) };
+        match text.split_once("..") {
+            Some((a, b)) => match (end(a)?, end(b)?) {
+                (None, None) => Ok(Positions::All),
+                (a, b) => Ok(Positions::Range(a, b)),
+            },
+            None => Ok(Positions::At(number(text)?)),
+        }
+    }
+}

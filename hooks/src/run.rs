@@ -1,0 +1,295 @@
+//! The plan of one run: what to do at each point, decided before anything is computed.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::{Int, Tensor};
+
+use crate::activation::Activation;
+use crate::cache::ActivationCache;
+use crate::catalog::{Catalog, PointId};
+use crate::error::HookError;
+use crate::hook::{At, Hook};
+use crate::point::{Axis, PointInfo};
+use crate::record::Record;
+
+/// Why a run ends before its last step.
+#[derive(Debug)]
+pub enum Halt {
+    /// Everything asked for has been seen; what follows is not wanted.
+    Done,
+    /// A hook failed or returned something that does not fit.
+    Error(HookError),
+}
+
+impl From<HookError> for Halt {
+    fn from(error: HookError) -> Self {
+        Halt::Error(error)
+    }
+}
+
+/// One run's hooks and recordings, resolved against a model's points.
+///
+/// The model calls [`Run::fire`] where a point's tensor is made, and asks [`Run::wants`] or
+/// [`Run::edits`] before it makes a tensor only a hook would need.
+#[derive(Debug)]
+pub struct Run<'r, 'h> {
+    catalog: Arc<Catalog>,
+    /// One entry a point, or empty when nothing is watched at all.
+    slots: Vec<Slot>,
+    hooks: &'r mut [Hook<'h>],
+    record: Record,
+    batch: usize,
+    positions: Range<usize>,
+    len: usize,
+    offset: usize,
+    cache: ActivationCache,
+    /// Watched points that have not fired yet.
+    remaining: usize,
+    stop_when_done: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    /// Places in `hooks`, in the order given.
+    hooks: Vec<usize>,
+    edited: bool,
+    recorded: bool,
+}
+
+impl Slot {
+    fn idle(&self) -> bool {
+        self.hooks.is_empty() && !self.recorded
+    }
+}
+
+impl<'r, 'h> Run<'r, 'h> {
+    /// Resolves hooks and recordings for a run over `batch` rows of `len` positions, the first
+    /// of which is at absolute position `offset`. `silent` tells why a point does not fire in
+    /// this run, for instance because the run stops before its layer.
+    ///
+    /// # Errors
+    /// Everything that can be known before the run: see [`Selection::resolve`](crate::Selection::resolve),
+    /// [`HookError::Rank`], [`HookError::Batch`], [`HookError::Positions`].
+    pub fn new(
+        catalog: &Arc<Catalog>,
+        hooks: &'r mut [Hook<'h>],
+        record: Record,
+        [batch, len]: [usize; 2],
+        offset: usize,
+        silent: &dyn Fn(&PointInfo) -> Option<&'static str>,
+    ) -> Result<Self, HookError> {
+        if record.remove_batch && batch != 1 {
+            return Err(HookError::Batch { batch });
+        }
+        let positions = record.positions.resolve(len)?;
+        let recorded = record.selection.resolve_in(catalog, silent)?;
+        let mut slots = Vec::new();
+        if !hooks.is_empty() || !recorded.is_empty() {
+            slots = vec![Slot::default(); catalog.points().len()];
+        }
+        for id in recorded {
+            slots[id.index()].recorded = true;
+        }
+        for (place, hook) in hooks.iter().enumerate() {
+            for id in hook.target.resolve_in(catalog, silent)? {
+                check_rank(hook, catalog.info(id))?;
+                slots[id.index()].hooks.push(place);
+                slots[id.index()].edited |= hook.edits;
+            }
+        }
+        let remaining = slots.iter().filter(|slot| !slot.idle()).count();
+        let cache = ActivationCache::new(catalog.clone(), record.remove_batch);
+        let catalog = catalog.clone();
+        Ok(Self {
+            catalog,
+            slots,
+            hooks,
+            record,
+            batch,
+            positions,
+            len,
+            offset,
+            cache,
+            remaining,
+            stop_when_done: false,
+        })
+    }
+
+    /// Makes the run end, with [`Halt::Done`], as soon as every watched point has fired.
+    pub fn stop_when_done(&mut self) {
+        self.stop_when_done = true;
+    }
+
+    /// Whether a hook or a recording watches the point. A point the model lacks is never watched.
+    #[inline]
+    pub fn wants(&self, id: Option<PointId>) -> bool {
+        self.slot(id).is_some()
+    }
+
+    /// Whether a hook may change the point's tensor.
+    #[inline]
+    pub fn edits(&self, id: Option<PointId>) -> bool {
+        self.slot(id).is_some_and(|slot| slot.edited)
+    }
+
+    /// Whether every watched point has fired, or none is watched.
+    pub fn is_done(&self) -> bool {
+        self.remaining == 0
+    }
+
+    #[inline]
+    fn slot(&self, id: Option<PointId>) -> Option<&Slot> {
+        self.slots.get(id?.index()).filter(|slot| !slot.idle())
+    }
+
+    /// Shows a tensor to the point's hooks, records it, and returns it as the hooks left it.
+    ///
+    /// # Errors
+    /// [`Halt::Error`] if a hook fails or returns another shape or element type;
+    /// [`Halt::Done`] after the last watched point of a run that ends there.
+    #[inline]
+    pub fn fire<const D: usize>(&mut self, id: Option<PointId>, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
+        match id {
+            Some(id) if self.wants(Some(id)) => {
+                let seen = self.observe(id, tensor.into())?;
+                Ok(seen.into_tensor(&self.catalog.info(id).name)?)
+            }
+            _ => Ok(tensor),
+        }
+    }
+
+    /// [`Run::fire`] for a point that holds integers.
+    ///
+    /// # Errors
+    /// As [`Run::fire`].
+    pub fn fire_int<const D: usize>(
+        &mut self,
+        id: Option<PointId>,
+        tensor: Tensor<D, Int>,
+    ) -> Result<Tensor<D, Int>, Halt> {
+        match id {
+            Some(id) if self.wants(Some(id)) => Ok(self.observe(id, tensor.into())?.to_int_tensor()?),
+            _ => Ok(tensor),
+        }
+    }
+
+    /// Counts a watched point as seen although it has nothing to show, such as an expert no
+    /// token was routed to.
+    ///
+    /// # Errors
+    /// [`Halt::Done`] if it was the last one of a run that ends there.
+    pub fn skip(&mut self, id: Option<PointId>) -> Result<(), Halt> {
+        if self.wants(id) { self.count_down() } else { Ok(()) }
+    }
+
+    #[inline(never)]
+    fn observe(&mut self, id: PointId, mut tensor: Activation) -> Result<Activation, Halt> {
+        let point = self.catalog.info(id);
+        let slot = &self.slots[id.index()];
+        let at = At { point, offset: self.offset };
+        for place in &slot.hooks {
+            let hook = &mut self.hooks[*place];
+            if hook.edits {
+                let (shape, dtype) = (tensor.shape().to_vec(), tensor.dtype());
+                // The last handle goes to the hook, so that it may write in place; a hook that
+                // keeps the tensor gets a second one.
+                let kept = tensor.clone();
+                if let Some(edited) = (hook.action)(tensor, &at)? {
+                    check_edit(point, &shape, dtype, &edited)?;
+                    tensor = edited;
+                } else {
+                    tensor = kept;
+                }
+            } else {
+                (hook.action)(tensor.clone(), &at)?;
+            }
+        }
+        if slot.recorded {
+            let stored = self.stored(point, &tensor);
+            self.cache.insert(id, stored);
+        }
+        self.count_down()?;
+        Ok(tensor)
+    }
+
+    fn count_down(&mut self) -> Result<(), Halt> {
+        self.remaining = self.remaining.saturating_sub(1);
+        if self.remaining == 0 && self.stop_when_done { Err(Halt::Done) } else { Ok(()) }
+    }
+
+    /// The tensor as it is to be kept: sliced, cast, moved, without batch.
+    fn stored(&self, point: &PointInfo, tensor: &Activation) -> Activation {
+        let mut kept = tensor.clone();
+        if self.positions != (0..self.len) {
+            kept = self.sliced(point, kept);
+        }
+        if let Some(dtype) = self.record.dtype {
+            kept = kept.cast(dtype);
+        }
+        if let Some(device) = &self.record.device {
+            kept = kept.to_device(device);
+        }
+        if self.record.remove_batch && point.axes.first() == Some(&Axis::Batch) {
+            kept = kept.reshape(&kept.shape()[1..]);
+        }
+        kept
+    }
+
+    fn sliced(&self, point: &PointInfo, tensor: Activation) -> Activation {
+        let Range { start, end } = self.positions;
+        if let Some(axis) = point.axes.iter().position(|a| matches!(a, Axis::Pos | Axis::Query)) {
+            return tensor.narrow(axis, start, end);
+        }
+        // Batch, position (and head) in one axis: take it apart, slice, put it together.
+        let [first, rest @ ..] = tensor.shape() else { return tensor };
+        let (first, rest) = (*first, rest.to_vec());
+        match point.axes.first() {
+            Some(Axis::BatchPos | Axis::BatchPosHead) => {
+                let inner = first / (self.batch * self.len);
+                let apart = [&[self.batch, self.len, inner], &rest[..]].concat();
+                let together = [&[self.batch * (end - start) * inner], &rest[..]].concat();
+                tensor.reshape(&apart).narrow(1, start, end).reshape(&together)
+            }
+            _ => tensor,
+        }
+    }
+
+    /// The recordings, in firing order.
+    pub fn finish(self) -> ActivationCache {
+        self.cache
+    }
+}
+
+fn check_rank(hook: &Hook<'_>, point: &PointInfo) -> Result<(), HookError> {
+    let Some(asked) = hook.rank else { return Ok(()) };
+    if point.integer {
+        return Err(HookError::Kind { point: point.name.to_string(), held: "integers", asked: "floats" });
+    }
+    if asked != point.rank() {
+        let (rank, axes) = (point.rank(), point.axes_label());
+        return Err(HookError::Rank { point: point.name.to_string(), rank, axes, asked });
+    }
+    Ok(())
+}
+
+fn check_edit(
+    point: &PointInfo,
+    shape: &[usize],
+    dtype: burn::tensor::DType,
+    edited: &Activation,
+) -> Result<(), HookError> {
+    let name = || point.name.to_string();
+    if edited.shape() != shape {
+        let (expected, given) = (shape.to_vec(), edited.shape().to_vec());
+        return Err(HookError::Shape { point: name(), expected, given, axes: point.axes_label() });
+    }
+    if edited.dtype() != dtype {
+        return Err(HookError::DType {
+            point: name(),
+            expected: format!("{dtype:?}"),
+            given: format!("{:?}", edited.dtype()),
+        });
+    }
+    Ok(())
+}

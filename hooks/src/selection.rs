@@ -1,0 +1,298 @@
+//! A request for points: names, globs, shorthands, typed points.
+
+use std::fmt;
+use std::sync::Arc;
+
+use globset::{GlobBuilder, GlobMatcher};
+
+use crate::catalog::{Catalog, PointId};
+use crate::error::HookError;
+use crate::point::{Point, PointInfo};
+use crate::shorthand::expand_shorthand;
+use crate::suggest::nearest;
+
+type Predicate = Arc<dyn Fn(&PointInfo) -> bool + Send + Sync>;
+
+/// Points asked for. Anything that names points converts into one.
+///
+/// - `"blocks.0.attn.hook_q"`: a full name; layers may be negative.
+/// - `"blocks.*.hook_resid_post"`, `"blocks.[0-3].attn.hook_{q,k}"`: a glob.
+/// - `"k6"`, `("q", 3)`, `("scale", -1, "ln1")`: TransformerLens's shorthands.
+/// - `hook::pattern(5)`: a typed [`Point`].
+/// - arrays, slices and vectors of these.
+///
+/// `"*"` and every glob that ends in `*` mean the points that are recorded for free. A point
+/// that costs something to make (`hook_result`, `hook_q_input`, ...) is picked by a pattern
+/// that spells its ending, such as `"*hook_result"`.
+#[derive(Clone, Default)]
+pub struct Selection {
+    asked: Vec<Asked>,
+}
+
+#[derive(Clone)]
+enum Asked {
+    All,
+    Text(String),
+    Matching(Predicate),
+}
+
+impl Selection {
+    /// Every point recorded for free.
+    pub fn all() -> Self {
+        Self { asked: vec![Asked::All] }
+    }
+
+    /// No point.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// The points for which `predicate` holds. None matching is an error, as for a pattern.
+    pub fn matching(predicate: impl Fn(&PointInfo) -> bool + Send + Sync + 'static) -> Self {
+        Self { asked: vec![Asked::Matching(Arc::new(predicate))] }
+    }
+
+    /// These points and those.
+    #[must_use]
+    pub fn and(mut self, other: impl Into<Selection>) -> Self {
+        self.asked.extend(other.into().asked);
+        self
+    }
+
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// The points of `catalog` asked for, in firing order, each once.
+    ///
+    /// # Errors
+    /// [`HookError::UnknownPoint`], [`HookError::NoMatch`], [`HookError::BadPattern`] or
+    /// [`HookError::CannotFire`].
+    pub fn resolve(&self, catalog: &Catalog) -> Result<Vec<PointId>, HookError> {
+        self.resolve_in(catalog, &|_| None)
+    }
+
+    /// [`Selection::resolve`] for a run in which some points don't fire: `silent` says why not.
+    /// A pattern passes over them; a point asked for by its own name is an error.
+    pub(crate) fn resolve_in(&self, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec<PointId>, HookError> {
+        let mut found = Vec::new();
+        for asked in &self.asked {
+            let some = match asked {
+                Asked::All => Ok(pick(catalog, silent, |p| !p.on_request)),
+                Asked::Text(text) => resolve_text(text, catalog, silent),
+                Asked::Matching(predicate) => some_of("<predicate>", catalog, silent, |p| predicate(p)),
+            };
+            found.extend(some?);
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+}
+
+/// Why a point does not fire in a run, if it doesn't.
+pub(crate) type Silent<'a> = &'a dyn Fn(&PointInfo) -> Option<&'static str>;
+
+fn pick(catalog: &Catalog, silent: Silent<'_>, keep: impl Fn(&PointInfo) -> bool) -> Vec<PointId> {
+    let numbered = catalog.points().iter().enumerate();
+    numbered.filter(|(_, p)| keep(p) && silent(p).is_none()).map(|(i, _)| PointId(i as u32)).collect()
+}
+
+/// [`pick`], where picking nothing is an error.
+fn some_of(
+    pattern: &str,
+    catalog: &Catalog,
+    silent: Silent<'_>,
+    keep: impl Fn(&PointInfo) -> bool,
+) -> Result<Vec<PointId>, HookError> {
+    let found = pick(catalog, silent, &keep);
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let silenced = catalog.points().iter().filter(|p| keep(p)).find_map(|p| silent(p).map(|why| (p, why)));
+    if let Some((point, reason)) = silenced {
+        return Err(HookError::CannotFire { point: point.name.to_string(), reason });
+    }
+    let nearest = nearest(pattern, catalog.points().iter().map(|p| &*p.name));
+    Err(HookError::NoMatch { pattern: pattern.to_string(), nearest })
+}
+
+fn resolve_text(text: &str, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec<PointId>, HookError> {
+    if text == "*" {
+        return Ok(pick(catalog, silent, |p| !p.on_request));
+    }
+    if !text.contains(['*', '?', '[', '{']) {
+        let id = find_named(text, catalog)?;
+        let point = catalog.info(id);
+        return match silent(point) {
+            Some(reason) => Err(HookError::CannotFire { point: point.name.to_string(), reason }),
+            None => Ok(vec![id]),
+        };
+    }
+    let glob = compile(&catalog.with_positive_layer(text))?;
+    let matching = |p: &PointInfo| glob.is_match(&*p.name);
+    let free = |p: &PointInfo| !p.on_request && matching(p);
+    if text.ends_with('*') && catalog.points().iter().any(free) {
+        return some_of(text, catalog, silent, free);
+    }
+    if let Some((point, reason)) = catalog.absent().find(|(name, _)| glob.is_match(name))
+        && !catalog.points().iter().any(matching)
+    {
+        return Err(HookError::CannotFire { point: point.to_string(), reason });
+    }
+    some_of(text, catalog, silent, matching)
+}
+
+/// The name as written first, so that an error speaks of what the user wrote.
+fn find_named(text: &str, catalog: &Catalog) -> Result<PointId, HookError> {
+    let as_written = catalog.find(text);
+    if as_written.is_ok() {
+        return as_written;
+    }
+    match catalog.find(&expand_shorthand(text, None, None)) {
+        found @ (Ok(_) | Err(HookError::CannotFire { .. })) => found,
+        Err(_) => as_written,
+    }
+}
+
+fn compile(pattern: &str) -> Result<GlobMatcher, HookError> {
+    let built = GlobBuilder::new(pattern).literal_separator(false).build();
+    let bad = |e: globset::Error| HookError::BadPattern { pattern: pattern.to_string(), reason: e.kind().to_string() };
+    Ok(built.map_err(bad)?.compile_matcher())
+}
+
+impl fmt::Debug for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = self.asked.iter().map(|asked| match asked {
+            Asked::All => "*",
+            Asked::Text(text) => text.as_str(),
+            Asked::Matching(_) => "<predicate>",
+        });
+        f.debug_list().entries(words).finish()
+    }
+}
+
+impl From<&str> for Selection {
+    fn from(text: &str) -> Self {
+        Self { asked: vec![Asked::Text(text.to_string())] }
+    }
+}
+
+impl From<String> for Selection {
+    fn from(text: String) -> Self {
+        Self { asked: vec![Asked::Text(text)] }
+    }
+}
+
+impl From<&String> for Selection {
+    fn from(text: &String) -> Self {
+        text.as_str().into()
+    }
+}
+
+impl<const D: usize> From<Point<D>> for Selection {
+    fn from(point: Point<D>) -> Self {
+        point.name().into()
+    }
+}
+
+impl<const D: usize> From<&Point<D>> for Selection {
+    fn from(point: &Point<D>) -> Self {
+        point.name().into()
+    }
+}
+
+impl From<(&str, isize)> for Selection {
+    fn from((name, layer): (&str, isize)) -> Self {
+        expand_shorthand(name, Some(layer), None).into()
+    }
+}
+
+impl From<(&str, isize, &str)> for Selection {
+    fn from((name, layer, part): (&str, isize, &str)) -> Self {
+        expand_shorthand(name, Some(layer), Some(part)).into()
+    }
+}
+
+impl<T: Into<Selection>, const N: usize> From<[T; N]> for Selection {
+    fn from(many: [T; N]) -> Self {
+        Self { asked: many.into_iter().flat_map(|one| one.into().asked).collect() }
+    }
+}
+
+impl<T: Into<Selection>> From<Vec<T>> for Selection {
+    fn from(many: Vec<T>) -> Self {
+        Self { asked: many.into_iter().flat_map(|one| one.into().asked).collect() }
+    }
+}
+
+impl<T: Into<Selection> + Clone> From<&[T]> for Selection {
+    fn from(many: &[T]) -> Self {
+        many.to_vec().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point::Axis;
+
+    fn catalog() -> Catalog {
+        let mut builder = Catalog::builder(2);
+        for layer in 0..2 {
+            for (suffix, on_request) in [("attn.hook_q", false), ("attn.hook_result", true), ("hook_resid_post", false)]
+            {
+                builder.add(PointInfo {
+                    name: format!("blocks.{layer}.{suffix}").into(),
+                    layer: Some(layer),
+                    axes: &[Axis::Batch, Axis::Pos, Axis::DModel],
+                    integer: false,
+                    on_request,
+                });
+            }
+            builder.absent(format!("blocks.{layer}.hook_resid_mid"), "it has no MLP");
+        }
+        builder.build()
+    }
+
+    fn names(selection: impl Into<Selection>) -> Result<Vec<String>, HookError> {
+        let catalog = catalog();
+        let ids = selection.into().resolve(&catalog)?;
+        Ok(ids.into_iter().map(|id| catalog.info(id).name.to_string()).collect())
+    }
+
+    #[test]
+    fn every_spelling_finds_its_point() {
+        for text in ["blocks.1.attn.hook_q", "blocks.-1.attn.hook_q", "q1"] {
+            assert_eq!(names(text).unwrap(), ["blocks.1.attn.hook_q"], "{text}");
+        }
+        assert_eq!(names(("q", -1)).unwrap(), ["blocks.1.attn.hook_q"]);
+        assert_eq!(names(Point::<4>::in_layer(-2, "attn.hook_q")).unwrap(), ["blocks.0.attn.hook_q"]);
+        assert_eq!(names(["q1", "q0", "q1"]).unwrap(), ["blocks.0.attn.hook_q", "blocks.1.attn.hook_q"]);
+    }
+
+    #[test]
+    fn costly_points_want_their_ending_spelled() {
+        assert_eq!(names("*").unwrap().len(), 4);
+        assert_eq!(names("blocks.0.*").unwrap(), ["blocks.0.attn.hook_q", "blocks.0.hook_resid_post"]);
+        assert_eq!(names("*hook_result").unwrap(), ["blocks.0.attn.hook_result", "blocks.1.attn.hook_result"]);
+        assert_eq!(names("blocks.0.attn.hook_{q,result}").unwrap().len(), 2);
+        assert_eq!(names("blocks.0.attn.hook_res*").unwrap(), ["blocks.0.attn.hook_result"]);
+    }
+
+    #[test]
+    fn nothing_is_silent() {
+        let unknown = names("blocks.0.attn.hook_w").unwrap_err();
+        assert!(
+            matches!(&unknown, HookError::UnknownPoint { nearest, .. } if nearest.contains(&"blocks.0.attn.hook_q".to_string()))
+        );
+        assert!(matches!(names("blocks.*.hook_resid_pots").unwrap_err(), HookError::NoMatch { .. }));
+        assert!(matches!(names("blocks.9.hook_resid_post").unwrap_err(), HookError::UnknownPoint { n_layers: 2, .. }));
+        assert!(matches!(names("resid_mid1").unwrap_err(), HookError::CannotFire { .. }));
+        assert!(matches!(names("*.hook_resid_mid").unwrap_err(), HookError::CannotFire { .. }));
+        assert!(matches!(names("blocks.[").unwrap_err(), HookError::BadPattern { .. }));
+        assert!(matches!(names("").unwrap_err(), HookError::UnknownPoint { .. }));
+        assert!(matches!(names(Selection::matching(|_| false)).unwrap_err(), HookError::NoMatch { .. }));
+    }
+}

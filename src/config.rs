@@ -1,0 +1,436 @@
+//! What a transformer is made of: independent choices, one field each.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::ConfigError;
+
+/// The shape and the choices of a transformer.
+///
+/// Every family is a value of this type; the model reads nothing else. Start from
+/// [`TransformerConfig::new`] and change what differs:
+///
+/// ```
+/// use hooklens::{Positional, TransformerConfig};
+/// let config = TransformerConfig {
+///     attn_only: true,
+///     positional: Positional::Shortformer,
+///     ..TransformerConfig::new(2, 64, 4, 100, 32)
+/// };
+/// assert_eq!(config.d_head, 16);
+/// config.validate()?;
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TransformerConfig {
+    /// Number of blocks.
+    pub n_layers: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Attention heads.
+    pub n_heads: usize,
+    /// Heads of keys and values; fewer than `n_heads` is grouped-query attention.
+    pub n_kv_heads: usize,
+    /// Width of one head.
+    pub d_head: usize,
+    /// Neurons of the MLP (of one expert, in a mixture).
+    pub d_mlp: usize,
+    /// Tokens of the vocabulary.
+    pub d_vocab: usize,
+    /// Rows of the logits; usually `d_vocab`.
+    pub d_vocab_out: usize,
+    /// Longest sequence the model was made for. Only learned positions enforce it.
+    pub n_ctx: usize,
+    /// Norm before attention, before the MLP and before the unembedding.
+    pub norm: NormKind,
+    /// Added to the variance (or mean square) inside a norm.
+    pub eps: f64,
+    /// Whether the last norm is an RMS norm although the others centre.
+    pub final_rms: bool,
+    /// Whether the embedding is normalised (Bloom).
+    pub post_embedding_norm: bool,
+    /// Whether attention's and the MLP's outputs are normalised too (Gemma 2).
+    pub post_norms: bool,
+    /// Whether queries and keys are RMS-normalised per head before rotation (Qwen 3).
+    pub qk_norm: bool,
+    /// How positions enter.
+    pub positional: Positional,
+    /// The MLP's activation function.
+    pub activation: ActivationFn,
+    /// Whether the MLP multiplies the activation by a second projection.
+    pub gated_mlp: bool,
+    /// Whether blocks have no MLP.
+    pub attn_only: bool,
+    /// Whether attention and the MLP read the same residual stream (GPT-J, Pythia).
+    pub parallel: bool,
+    /// Attention scores are divided by this; usually the root of `d_head`.
+    pub attn_scale: f64,
+    /// Whether scores are divided by the layer's number (from one) as well.
+    pub scale_attn_by_inverse_layer_idx: bool,
+    /// `cap * tanh(score / cap)` on attention scores.
+    pub attn_scores_soft_cap: Option<f64>,
+    /// `cap * tanh(logit / cap)` on logits.
+    pub output_logits_soft_cap: Option<f64>,
+    /// Whether a query sees later keys too.
+    pub bidirectional: bool,
+    /// For each layer how many positions back a query sees, itself included; `None` for all.
+    /// Empty when no layer has a window.
+    pub windows: Vec<Option<usize>>,
+    /// A mixture of experts in place of the MLP.
+    pub experts: Option<Experts>,
+    /// Whether text gets a beginning-of-sequence token unless told otherwise.
+    pub default_prepend_bos: bool,
+}
+
+/// Which norm, and whether it has weights of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum NormKind {
+    /// Centres, scales, then multiplies and adds its weights.
+    LayerNorm,
+    /// Centres and scales; the weights were folded into the next layer.
+    LayerNormPre,
+    /// Scales by the root mean square, then multiplies by its weight.
+    Rms,
+    /// Scales by the root mean square; the weight was folded into the next layer.
+    RmsPre,
+    /// No norm.
+    None,
+}
+
+impl NormKind {
+    /// Whether the norm subtracts the mean.
+    pub fn centres(self) -> bool {
+        matches!(self, NormKind::LayerNorm | NormKind::LayerNormPre)
+    }
+
+    /// Whether the norm has a weight to multiply by.
+    pub fn has_weight(self) -> bool {
+        matches!(self, NormKind::LayerNorm | NormKind::Rms)
+    }
+
+    /// The same norm without weights.
+    pub fn folded(self) -> Self {
+        match self {
+            NormKind::LayerNorm | NormKind::LayerNormPre => NormKind::LayerNormPre,
+            NormKind::Rms | NormKind::RmsPre => NormKind::RmsPre,
+            NormKind::None => NormKind::None,
+        }
+    }
+}
+
+/// How a token's position enters the model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Positional {
+    /// A learned vector a position, added to the embedding.
+    Learned,
+    /// Queries and keys are rotated by their position.
+    Rotary(Rotary),
+    /// Scores fall off linearly with distance, at a slope a head.
+    Alibi,
+    /// A learned vector a position, added to what queries and keys read, never to the stream.
+    Shortformer,
+    /// No position information.
+    None,
+}
+
+/// Rotary position embedding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rotary {
+    /// Coordinates of a head that are rotated, the first ones; the rest pass.
+    pub dim: usize,
+    /// Base of the wavelengths.
+    pub base: f64,
+    /// Whether pairs are neighbours (GPT-J) rather than halves apart (NeoX, Llama).
+    pub adjacent_pairs: bool,
+    /// Change of the wavelengths for longer contexts.
+    pub scaling: RopeScaling,
+}
+
+/// How rotary wavelengths are stretched for longer contexts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum RopeScaling {
+    /// As trained.
+    None,
+    /// All wavelengths times `factor`.
+    Linear {
+        /// How many times longer.
+        factor: f64,
+    },
+    /// Llama 3.1: long wavelengths times `factor`, short ones kept, a ramp between.
+    Llama3 {
+        /// How many times longer.
+        factor: f64,
+        /// Wavelengths over `original_context / low_freq_factor` are stretched.
+        low_freq_factor: f64,
+        /// Wavelengths under `original_context / high_freq_factor` are kept.
+        high_freq_factor: f64,
+        /// Context length before stretching.
+        original_context: usize,
+    },
+    /// YaRN: a ramp over dimensions, and rotated vectors times `attention_factor`.
+    Yarn {
+        /// How many times longer.
+        factor: f64,
+        /// Factor on sine and cosine.
+        attention_factor: f64,
+        /// Rotations within the original context over which a dimension is kept.
+        beta_fast: f64,
+        /// Rotations within the original context under which a dimension is stretched.
+        beta_slow: f64,
+        /// Context length before stretching.
+        original_context: usize,
+        /// Whether the ramp's ends are rounded outwards to whole dimensions.
+        truncate: bool,
+    },
+}
+
+/// The MLP's activation function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ActivationFn {
+    /// `max(x, 0)`.
+    Relu,
+    /// `x Φ(x)`, by the error function.
+    Gelu,
+    /// The tanh approximation of GPT-2 (also `gelu_fast` and `gelu_pytorch_tanh`, which differ
+    /// from it by rounding only).
+    GeluNew,
+    /// `x sigmoid(x)`.
+    Silu,
+    /// `x softmax(x)`.
+    Solu,
+    /// `x softmax(x)`, then a layer norm over neurons.
+    SoluLn,
+}
+
+impl ActivationFn {
+    /// Reads a name as TransformerLens and Hugging Face spell it.
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownValue`] listing the known names.
+    pub fn from_name(name: &str) -> Result<Self, ConfigError> {
+        match name {
+            "relu" => Ok(Self::Relu),
+            "gelu" | "gelu_python" => Ok(Self::Gelu),
+            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_accurate" => Ok(Self::GeluNew),
+            "silu" | "swish" => Ok(Self::Silu),
+            "solu" => Ok(Self::Solu),
+            "solu_ln" => Ok(Self::SoluLn),
+            other => Err(ConfigError::UnknownValue {
+                field: "activation",
+                given: other.to_string(),
+                known: "relu, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, silu, solu, solu_ln",
+            }),
+        }
+    }
+
+    /// The name TransformerLens uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Relu => "relu",
+            Self::Gelu => "gelu",
+            Self::GeluNew => "gelu_new",
+            Self::Silu => "silu",
+            Self::Solu => "solu",
+            Self::SoluLn => "solu_ln",
+        }
+    }
+}
+
+/// A mixture of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Experts {
+    /// Number of experts.
+    pub count: usize,
+    /// Experts used for a token.
+    pub per_token: usize,
+    /// Whether the chosen experts' weights are made to sum to one.
+    pub renormalise: bool,
+}
+
+impl TransformerConfig {
+    /// A GPT-2-like model: layer norm, learned positions, an MLP four times as wide.
+    pub fn new(n_layers: usize, d_model: usize, n_heads: usize, d_vocab: usize, n_ctx: usize) -> Self {
+        let d_head = d_model.checked_div(n_heads).unwrap_or(0);
+        Self {
+            n_layers,
+            d_model,
+            n_heads,
+            n_kv_heads: n_heads,
+            d_head,
+            d_mlp: 4 * d_model,
+            d_vocab,
+            d_vocab_out: d_vocab,
+            n_ctx,
+            norm: NormKind::LayerNorm,
+            eps: 1e-5,
+            final_rms: false,
+            post_embedding_norm: false,
+            post_norms: false,
+            qk_norm: false,
+            positional: Positional::Learned,
+            activation: ActivationFn::GeluNew,
+            gated_mlp: false,
+            attn_only: false,
+            parallel: false,
+            attn_scale: (d_head as f64).sqrt(),
+            scale_attn_by_inverse_layer_idx: false,
+            attn_scores_soft_cap: None,
+            output_logits_soft_cap: None,
+            bidirectional: false,
+            windows: Vec::new(),
+            experts: None,
+            default_prepend_bos: true,
+        }
+    }
+
+    /// GPT-2 small's shape: 12 layers of 768, 12 heads, 50,257 tokens, 1,024 positions.
+    pub fn gpt2_small() -> Self {
+        Self::new(12, 768, 12, 50257, 1024)
+    }
+
+    /// How far back layer `layer` sees, if not all the way.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        self.windows.get(layer).copied().flatten()
+    }
+
+    /// Number that layer `layer`'s attention scores are divided by.
+    pub fn score_divisor(&self, layer: usize) -> f64 {
+        let by_layer = if self.scale_attn_by_inverse_layer_idx { (layer + 1) as f64 } else { 1.0 };
+        self.attn_scale * by_layer
+    }
+
+    /// The norm before the unembedding.
+    pub fn final_norm(&self) -> NormKind {
+        match (self.final_rms, self.norm) {
+            (true, NormKind::LayerNorm) => NormKind::Rms,
+            (true, NormKind::LayerNormPre) => NormKind::RmsPre,
+            (_, norm) => norm,
+        }
+    }
+
+    /// Number of weights of all blocks, embeddings and norms.
+    pub fn n_params(&self) -> usize {
+        let attention = self.d_model * self.d_head * (2 * self.n_heads + 2 * self.n_kv_heads);
+        let projections = if self.gated_mlp { 3 } else { 2 };
+        let mlp = match (self.attn_only, self.experts) {
+            (true, _) => 0,
+            (_, None) => projections * self.d_model * self.d_mlp,
+            (_, Some(e)) => e.count * (projections * self.d_mlp + 1) * self.d_model,
+        };
+        let positions = match self.positional {
+            Positional::Learned | Positional::Shortformer => self.n_ctx * self.d_model,
+            _ => 0,
+        };
+        self.n_layers * (attention + mlp) + positions + self.d_model * (self.d_vocab + self.d_vocab_out)
+    }
+
+    /// Checks that the sizes and choices fit each other.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the field.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let positive = [
+            ("n_layers", self.n_layers),
+            ("d_model", self.d_model),
+            ("n_heads", self.n_heads),
+            ("n_kv_heads", self.n_kv_heads),
+            ("d_head", self.d_head),
+            ("d_vocab", self.d_vocab),
+            ("d_vocab_out", self.d_vocab_out),
+            ("n_ctx", self.n_ctx),
+            ("d_mlp", if self.attn_only { 1 } else { self.d_mlp }),
+        ];
+        // Far beyond any model, far below where products of two sizes overflow.
+        const LARGEST: usize = 1 << 28;
+        for (field, value) in positive {
+            if value == 0 || value > LARGEST {
+                return Err(ConfigError::BadSize { field, given: value });
+            }
+        }
+        let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+            return fails(
+                "n_kv_heads",
+                format!("{} heads can't share {} key/value heads", self.n_heads, self.n_kv_heads),
+            );
+        }
+        if !(self.eps.is_finite() && self.eps >= 0.0) {
+            return fails("eps", format!("{} is not a small positive number", self.eps));
+        }
+        if !(self.attn_scale.is_finite() && self.attn_scale > 0.0) {
+            return fails("attn_scale", format!("scores can't be divided by {}", self.attn_scale));
+        }
+        for (field, cap) in [
+            ("attn_scores_soft_cap", self.attn_scores_soft_cap),
+            ("output_logits_soft_cap", self.output_logits_soft_cap),
+        ] {
+            if cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
+                return fails(field, format!("{cap:?} is not a positive number"));
+            }
+        }
+        if !self.windows.is_empty() && self.windows.len() != self.n_layers {
+            return fails("windows", format!("{} entries for {} layers", self.windows.len(), self.n_layers));
+        }
+        if self.windows.contains(&Some(0)) {
+            return fails("windows", "a window of 0 sees nothing".into());
+        }
+        if let Positional::Rotary(rotary) = &self.positional {
+            if rotary.dim > self.d_head || !rotary.dim.is_multiple_of(2) {
+                return fails(
+                    "rotary.dim",
+                    format!("{} is not an even number within d_head {}", rotary.dim, self.d_head),
+                );
+            }
+            if !(rotary.base.is_finite() && rotary.base > 0.0) {
+                return fails("rotary.base", format!("{} is not a positive number", rotary.base));
+            }
+            rotary.scaling.validate()?;
+        }
+        if let Some(experts) = self.experts {
+            if experts.per_token == 0 || experts.per_token > experts.count {
+                return fails("experts", format!("{} of {} experts a token", experts.per_token, experts.count));
+            }
+            if self.attn_only || !self.gated_mlp {
+                return fails("experts", "experts are gated MLPs".into());
+            }
+        }
+        if self.activation == ActivationFn::SoluLn && (self.gated_mlp || self.experts.is_some()) {
+            return fails("activation", "solu_ln is defined for a plain MLP only".into());
+        }
+        Ok(())
+    }
+}
+
+impl RopeScaling {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let fails =
+            |reason: &str| Err(ConfigError::Contradiction { field: "rope_scaling", reason: reason.to_string() });
+        let positive = |x: f64| x.is_finite() && x > 0.0;
+        match *self {
+            RopeScaling::Linear { factor } if !positive(factor) => fails("factor must be positive"),
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                if !positive(factor)
+                    || !positive(low_freq_factor)
+                    || !high_freq_factor.is_finite()
+                    || original_context == 0
+                {
+                    fails("factors and the original context must be positive")
+                } else if high_freq_factor <= low_freq_factor {
+                    fails("high_freq_factor must be over low_freq_factor")
+                } else {
+                    Ok(())
+                }
+            }
+            RopeScaling::Yarn { factor, attention_factor, beta_fast, beta_slow, original_context, .. }
+                if !(positive(factor) && positive(attention_factor) && positive(beta_fast) && positive(beta_slow))
+                    || original_context == 0 =>
+            {
+                fails("factors, betas and the original context must be positive")
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! What can go wrong, with the data to say what and where.
+
+use std::path::PathBuf;
+
+use hooklens_hooks::HookError;
+use thiserror::Error;
+
+/// Any error of hooklens.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A hook, a selection or a recorded activation.
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    /// A configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A model's files.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// What a model was run on.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// A dump of activations.
+    #[error(transparent)]
+    Dump(#[from] DumpError),
+    /// Processing of weights.
+    #[error(transparent)]
+    Processing(#[from] ProcessingError),
+    /// A device.
+    #[error("`{name}` is not a device: {reason}")]
+    Device {
+        /// The name given.
+        name: String,
+        /// Why it can't be used.
+        reason: String,
+    },
+}
+
+/// Result of anything that can go wrong in hooklens.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A configuration that can't be built.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A size is zero or absurdly large.
+    #[error("`{field}` is {given}; it must be at least 1 and of a size a model can have")]
+    BadSize {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        given: usize,
+    },
+    /// Two fields do not fit each other.
+    #[error("`{field}` does not fit: {reason}")]
+    Contradiction {
+        /// The field.
+        field: &'static str,
+        /// What it does not fit.
+        reason: String,
+    },
+    /// A field's value is not one hooklens knows.
+    #[error("`{field}` is `{given}`; known are {known}")]
+    UnknownValue {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        given: String,
+        /// The values known.
+        known: &'static str,
+    },
+    /// The file names an architecture no family covers.
+    #[error("the architecture `{given}` is not supported; supported are {}", supported.join(", "))]
+    UnknownArchitecture {
+        /// The architecture.
+        given: String,
+        /// Those supported.
+        supported: Vec<&'static str>,
+    },
+    /// The family is known, but not this variant of it.
+    #[error("`{field}` = {given} is a variant of {family} that is not supported")]
+    UnsupportedVariant {
+        /// The family.
+        family: &'static str,
+        /// The field that asks for the variant.
+        field: &'static str,
+        /// Its value.
+        given: String,
+    },
+    /// The file is not a configuration.
+    #[error("not a model configuration: {reason}")]
+    Malformed {
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A model that can't be loaded.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A file could not be read.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// No model goes by this name.
+    #[error("no model at `{name}`: {reason}")]
+    NotFound {
+        /// The name given.
+        name: String,
+        /// What was tried, and what to do instead.
+        reason: String,
+    },
+    /// A weights file is damaged or hostile.
+    #[error("{}: not a sound safetensors file: {reason}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A shard the index names is not there.
+    #[error("shard `{shard}`, named by {}, is missing", index.display())]
+    MissingShard {
+        /// The shard's file name.
+        shard: String,
+        /// The index that names it.
+        index: PathBuf,
+    },
+    /// A tensor the architecture needs is not in the files.
+    #[error("the tensor `{name}` is missing{}", near(nearest))]
+    MissingTensor {
+        /// The tensor.
+        name: String,
+        /// Nearest names in the files, best first.
+        nearest: Vec<String>,
+    },
+    /// A tensor has another shape than the configuration says.
+    #[error("the tensor `{name}` has shape {given:?}, but the configuration asks for {expected:?}")]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// Shape by the configuration.
+        expected: Vec<usize>,
+        /// Shape in the file.
+        given: Vec<usize>,
+    },
+    /// A tensor's element type can't be computed with.
+    #[error("the tensor `{name}` holds {given}; weights are f64, f32, f16 or bf16")]
+    DType {
+        /// The tensor.
+        name: String,
+        /// Its element type.
+        given: String,
+    },
+    /// The tokenizer file can't be used.
+    #[error("{}: not a usable tokenizer: {reason}", path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+fn near(nearest: &[String]) -> String {
+    if nearest.is_empty() { String::new() } else { format!("; the files hold {}", nearest.join(", ")) }
+}
+
+/// Something a model can't be run on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// No tokens at all.
+    #[error("{what} is empty; there is nothing to run on")]
+    Empty {
+        /// What is empty.
+        what: String,
+    },
+    /// A token the vocabulary lacks.
+    #[error("token {token} at row {row}, position {position} is outside the vocabulary of {d_vocab}")]
+    Token {
+        /// The token.
+        token: i64,
+        /// Row of the batch.
+        row: usize,
+        /// Position in the row.
+        position: usize,
+        /// Size of the vocabulary.
+        d_vocab: usize,
+    },
+    /// More positions than the model has position vectors.
+    #[error("{len} positions, but the model's position table has {n_ctx}")]
+    TooLong {
+        /// Positions asked for.
+        len: usize,
+        /// Positions the model has.
+        n_ctx: usize,
+    },
+    /// The attention mask has another shape than the tokens.
+    #[error("the attention mask is {given:?}, but the input is {expected:?} [batch, pos]")]
+    MaskShape {
+        /// Shape of the input.
+        expected: [usize; 2],
+        /// Shape of the mask.
+        given: [usize; 2],
+    },
+    /// Rows of different lengths where one length is needed.
+    #[error("row {row} has {given} tokens where the first has {expected}; pad them with `Tokens::padded`")]
+    Ragged {
+        /// The row.
+        row: usize,
+        /// Length of the first row.
+        expected: usize,
+        /// Length of this row.
+        given: usize,
+    },
+    /// A layer the model lacks.
+    #[error("layer {layer} is not within the {n_layers} layers of the model")]
+    Layer {
+        /// The layer asked for.
+        layer: isize,
+        /// Layers of the model.
+        n_layers: usize,
+    },
+    /// A residual stream of another width.
+    #[error("the residual stream given is {given:?}; expected [batch, pos, {d_model}]")]
+    Residual {
+        /// Shape given.
+        given: Vec<usize>,
+        /// Width of the model's stream.
+        d_model: usize,
+    },
+    /// Options of one run that exclude each other.
+    #[error("{0}")]
+    Options(&'static str),
+    /// Text given to a model without a tokenizer.
+    #[error("this model has no tokenizer; pass token ids, or put tokenizer.json beside its weights")]
+    NoTokenizer,
+    /// Text that can't be turned into tokens or back.
+    #[error("can't tokenize: {reason}")]
+    Tokenize {
+        /// What went wrong.
+        reason: String,
+    },
+    /// A beginning-of-sequence token was asked for, and the tokenizer has none.
+    #[error("the tokenizer names no beginning-of-sequence token; pass prepend_bos false")]
+    NoBos,
+    /// A text that is not exactly one token.
+    #[error("`{text}` is {count} tokens, not one")]
+    NotOneToken {
+        /// The text.
+        text: String,
+        /// How many tokens it is.
+        count: usize,
+    },
+}
+
+/// Weights that can't be processed as asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ProcessingError {
+    /// The step would change the model's outputs.
+    #[error("`{step}` can't be applied to this model: {reason}")]
+    WouldChangeOutputs {
+        /// The step.
+        step: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+    /// The factorisation did not converge.
+    #[error("`{step}` failed in layer {layer}, head {head}: {reason}")]
+    Numeric {
+        /// The step.
+        step: &'static str,
+        /// The layer.
+        layer: usize,
+        /// The head.
+        head: usize,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// A dump that can't be written or continued.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DumpError {
+    /// A file could not be read or written.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The output exists already.
+    #[error("{} exists; remove it, name another place, or continue a folder with --resume", path.display())]
+    Exists {
+        /// The output.
+        path: PathBuf,
+    },
+    /// The folder was begun with other settings.
+    #[error("{} was begun with another {what}: {before} there, {now} now", path.display())]
+    Mismatch {
+        /// The manifest.
+        path: PathBuf,
+        /// The setting that differs.
+        what: String,
+        /// Its value in the manifest.
+        before: String,
+        /// Its value now.
+        now: String,
+    },
+    /// A prompts file has a line that is no prompt.
+    #[error("{}:{line}: {reason}", path.display())]
+    Prompt {
+        /// The file.
+        path: PathBuf,
+        /// The line, from one.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+}

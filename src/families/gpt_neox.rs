@@ -1,0 +1,65 @@
+//! GPT-NeoX and Pythia.
+
+use super::hf_config::HfConfig;
+use super::{Family, rope};
+use crate::config::{ActivationFn, Positional, TransformerConfig};
+use crate::error::ConfigError;
+use crate::loading::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family = Family {
+    name: "gpt_neox",
+    architectures: &["GPTNeoXForCausalLM", "GPTNeoXModel"],
+    prefix: "gpt_neox.",
+    config,
+    weights,
+};
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
+    let d_head = json.share("num_attention_heads", d_model, n_heads)?;
+    let base = TransformerConfig::new(
+        json.size("num_hidden_layers")?,
+        d_model,
+        n_heads,
+        json.size("vocab_size")?,
+        json.size("max_position_embeddings")?,
+    );
+    let share = match json.object("rope_parameters") {
+        Some(parameters) => parameters.number("partial_rotary_factor", json.number("rotary_pct", 0.25)?)?,
+        None => json.number("rotary_pct", 0.25)?,
+    };
+    Ok(TransformerConfig {
+        d_mlp: json.size("intermediate_size")?,
+        eps: json.number("layer_norm_eps", 1e-5)?,
+        activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
+        parallel: json.flag("use_parallel_residual", true)?,
+        positional: Positional::Rotary(rope::read(json, (share * d_head as f64) as usize, "rotary_emb_base")?),
+        ..base
+    })
+}
+
+fn weights(config: &TransformerConfig) -> WeightTable {
+    let derived = &[".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
+    let mut table = WeightTable::new("", derived);
+    table.add("embed.W_E", "gpt_neox.embed_in.weight", Layout::AsIs);
+    for layer in 0..config.n_layers {
+        let from = |part: &str| format!("gpt_neox.layers.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.{part}");
+        for (norm, name) in [("ln1", "input_layernorm"), ("ln2", "post_attention_layernorm")] {
+            table.add(to(&format!("{norm}.w")), from(&format!("{name}.weight")), Layout::AsIs);
+            table.add(to(&format!("{norm}.b")), from(&format!("{name}.bias")), Layout::AsIs);
+        }
+        for (part, letter) in ["Q", "K", "V"].into_iter().enumerate() {
+            let layout = Layout::WithinHeads { part, of: 3, heads: config.n_heads };
+            table.add(to(&format!("attn.W_{letter}")), from("attention.query_key_value.weight"), layout);
+            table.maybe(to(&format!("attn.b_{letter}")), from("attention.query_key_value.bias"), layout);
+        }
+        table.linear(&to("attn.W_O"), &to("attn.b_O"), &from("attention.dense"));
+        table.linear(&to("mlp.W_in"), &to("mlp.b_in"), &from("mlp.dense_h_to_4h"));
+        table.linear(&to("mlp.W_out"), &to("mlp.b_out"), &from("mlp.dense_4h_to_h"));
+    }
+    table.add("ln_final.w", "gpt_neox.final_layer_norm.weight", Layout::AsIs);
+    table.add("ln_final.b", "gpt_neox.final_layer_norm.bias", Layout::AsIs);
+    table.add_or_tied("unembed.W_U", "embed_out.weight", "gpt_neox.embed_in.weight");
+    table
+}

@@ -1,0 +1,97 @@
+//! Typed access to a `config.json`, with errors that name the field.
+
+use serde_json::Value;
+
+use crate::error::ConfigError;
+
+/// A `config.json`, read field by field.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HfConfig<'j> {
+    family: &'static str,
+    json: &'j Value,
+}
+
+impl<'j> HfConfig<'j> {
+    pub(crate) fn new(family: &'static str, json: &'j Value) -> Self {
+        Self { family, json }
+    }
+
+    /// A field that is there and not null.
+    pub(crate) fn get(&self, field: &str) -> Option<&'j Value> {
+        self.json.get(field).filter(|value| !value.is_null())
+    }
+
+    /// An object within the configuration, if it is there.
+    pub(crate) fn object(&self, field: &str) -> Option<HfConfig<'j>> {
+        let json = self.get(field).filter(|value| value.is_object())?;
+        Some(HfConfig { family: self.family, json })
+    }
+
+    fn wrong(&self, field: &str, value: &Value, wanted: &str) -> ConfigError {
+        ConfigError::Malformed { reason: format!("`{field}` is {value}, not {wanted}") }
+    }
+
+    fn missing(&self, field: &str) -> ConfigError {
+        ConfigError::Malformed { reason: format!("`{field}`, which a {} model needs, is missing", self.family) }
+    }
+
+    /// A size that must be there.
+    pub(crate) fn size(&self, field: &str) -> Result<usize, ConfigError> {
+        self.maybe_size(field)?.ok_or_else(|| self.missing(field))
+    }
+
+    /// A size that may be absent.
+    pub(crate) fn maybe_size(&self, field: &str) -> Result<Option<usize>, ConfigError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        let size = value.as_u64().and_then(|n| usize::try_from(n).ok());
+        size.map(Some).ok_or_else(|| self.wrong(field, value, "a size"))
+    }
+
+    /// A number, or `default` if it is absent.
+    pub(crate) fn number(&self, field: &str, default: f64) -> Result<f64, ConfigError> {
+        Ok(self.maybe_number(field)?.unwrap_or(default))
+    }
+
+    /// A number that may be absent.
+    pub(crate) fn maybe_number(&self, field: &str) -> Result<Option<f64>, ConfigError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        value.as_f64().map(Some).ok_or_else(|| self.wrong(field, value, "a number"))
+    }
+
+    /// A truth value, or `default` if it is absent.
+    pub(crate) fn flag(&self, field: &str, default: bool) -> Result<bool, ConfigError> {
+        match self.get(field) {
+            None => Ok(default),
+            Some(value) => value.as_bool().ok_or_else(|| self.wrong(field, value, "true or false")),
+        }
+    }
+
+    /// A text, or `default` if it is absent.
+    pub(crate) fn text(&self, field: &str, default: &'j str) -> Result<&'j str, ConfigError> {
+        match self.get(field) {
+            None => Ok(default),
+            Some(value) => value.as_str().ok_or_else(|| self.wrong(field, value, "a text")),
+        }
+    }
+
+    /// A list, if it is there.
+    pub(crate) fn list(&self, field: &str) -> Result<Option<&'j Vec<Value>>, ConfigError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        value.as_array().map(Some).ok_or_else(|| self.wrong(field, value, "a list"))
+    }
+
+    /// The error for a variant of the family that is not supported.
+    pub(crate) fn unsupported(&self, field: &'static str) -> ConfigError {
+        let given = self.get(field).map_or("absent".to_string(), Value::to_string);
+        ConfigError::UnsupportedVariant { family: self.family, field, given }
+    }
+
+    /// `whole / parts`, where the configuration must make them fit.
+    pub(crate) fn share(&self, field: &'static str, whole: usize, parts: usize) -> Result<usize, ConfigError> {
+        if parts == 0 || !whole.is_multiple_of(parts) {
+            let reason = format!("{whole} can't be divided among {parts} heads");
+            return Err(ConfigError::Contradiction { field, reason });
+        }
+        Ok(whole / parts)
+    }
+}

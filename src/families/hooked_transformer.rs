@@ -1,0 +1,246 @@
+//! TransformerLens's own models: its configuration fields and tensor names. hooklens saves its
+//! models in this format too.
+
+use serde_json::{Value, json};
+
+use super::Family;
+use super::hf_config::HfConfig;
+use crate::config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
+use crate::error::ConfigError;
+use crate::loading::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family =
+    Family { name: "transformer_lens", architectures: &["HookedTransformer"], prefix: "", config, weights };
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let (n_layers, d_model, d_head) = (json.size("n_layers")?, json.size("d_model")?, json.size("d_head")?);
+    let n_heads = match json.maybe_number("n_heads")? {
+        Some(n) if n > 0.0 => n as usize,
+        _ => json.share("d_head", d_model, d_head)?,
+    };
+    let d_vocab = json.size("d_vocab")?;
+    let attn_only = json.flag("attn_only", false)?;
+    let scale = json.number("attn_scale", -1.0)?;
+    let root = (d_head as f64).sqrt();
+    let cap =
+        |field: &str| -> Result<Option<f64>, ConfigError> { Ok(json.maybe_number(field)?.filter(|cap| *cap > 0.0)) };
+    let known_norms = "LN, LNPre, RMS, RMSPre, null";
+    let norm = match json.text("normalization_type", "none")? {
+        "LN" => NormKind::LayerNorm,
+        "LNPre" => NormKind::LayerNormPre,
+        "RMS" => NormKind::Rms,
+        "RMSPre" => NormKind::RmsPre,
+        "none" => NormKind::None,
+        other => {
+            return Err(ConfigError::UnknownValue {
+                field: "normalization_type",
+                given: other.into(),
+                known: known_norms,
+            });
+        }
+    };
+    let experts = match (json.maybe_size("num_experts")?, json.maybe_size("experts_per_token")?) {
+        (Some(count), Some(per_token)) => {
+            Some(Experts { count, per_token, renormalise: json.flag("norm_topk_prob", true)? })
+        }
+        (None, None) => None,
+        _ => return Err(json.unsupported("num_experts")),
+    };
+    let bidirectional = match json.text("attention_dir", "causal")? {
+        "causal" => false,
+        "bidirectional" => true,
+        _ => return Err(json.unsupported("attention_dir")),
+    };
+    let base = TransformerConfig::new(n_layers, d_model, n_heads, d_vocab, json.size("n_ctx")?);
+    Ok(TransformerConfig {
+        n_kv_heads: json.maybe_size("n_key_value_heads")?.unwrap_or(n_heads),
+        d_head,
+        d_mlp: json.maybe_size("d_mlp")?.unwrap_or(4 * d_model),
+        d_vocab_out: json.maybe_number("d_vocab_out")?.filter(|n| *n > 0.0).map_or(d_vocab, |n| n as usize),
+        norm,
+        eps: json.number("eps", 1e-5)?,
+        final_rms: json.flag("final_rms", false)?,
+        post_embedding_norm: json.flag("post_embedding_ln", false)?,
+        post_norms: json.flag("use_normalization_before_and_after", false)?,
+        qk_norm: json.flag("use_qk_norm", false)?,
+        positional: positional(json, d_head)?,
+        activation: match (attn_only, json.get("act_fn")) {
+            (true, None) => ActivationFn::Relu,
+            _ => ActivationFn::from_name(json.text("act_fn", "")?)?,
+        },
+        gated_mlp: json.flag("gated_mlp", false)? || experts.is_some(),
+        attn_only,
+        parallel: json.flag("parallel_attn_mlp", false)?,
+        attn_scale: match (json.flag("use_attn_scale", true)?, scale > 0.0) {
+            (false, _) => 1.0,
+            (true, true) => scale,
+            (true, false) => root,
+        },
+        scale_attn_by_inverse_layer_idx: json.flag("scale_attn_by_inverse_layer_idx", false)?,
+        attn_scores_soft_cap: cap("attn_scores_soft_cap")?,
+        output_logits_soft_cap: cap("output_logits_soft_cap")?,
+        bidirectional,
+        windows: windows(json)?,
+        experts,
+        default_prepend_bos: json.flag("default_prepend_bos", true)?,
+        ..base
+    })
+}
+
+fn windows(json: &HfConfig<'_>) -> Result<Vec<Option<usize>>, ConfigError> {
+    if !json.flag("use_local_attn", false)? {
+        return Ok(Vec::new());
+    }
+    let window = json.size("window_size")?;
+    let Some(kinds) = json.list("attn_types")? else { return Err(json.unsupported("attn_types")) };
+    let of_kind = |kind: &Value| match kind.as_str() {
+        Some("local") => Ok(Some(window)),
+        Some("global") => Ok(None),
+        _ => Err(json.unsupported("attn_types")),
+    };
+    kinds.iter().map(of_kind).collect()
+}
+
+fn positional(json: &HfConfig<'_>, d_head: usize) -> Result<Positional, ConfigError> {
+    match json.text("positional_embedding_type", "standard")? {
+        "standard" => Ok(Positional::Learned),
+        "shortformer" => Ok(Positional::Shortformer),
+        "alibi" => Ok(Positional::Alibi),
+        "none" => Ok(Positional::None),
+        "rotary" => {
+            let scaling = match (json.flag("use_NTK_by_parts_rope", false)?, json.get("hooklens_rope_scaling")) {
+                (_, Some(own)) => serde_json::from_value(own.clone())
+                    .map_err(|e| ConfigError::Malformed { reason: format!("`hooklens_rope_scaling`: {e}") })?,
+                (true, None) => RopeScaling::Llama3 {
+                    factor: json.number("NTK_by_parts_factor", 8.0)?,
+                    low_freq_factor: json.number("NTK_by_parts_low_freq_factor", 1.0)?,
+                    high_freq_factor: json.number("NTK_by_parts_high_freq_factor", 4.0)?,
+                    original_context: json.maybe_size("NTK_original_ctx_len")?.unwrap_or(8192),
+                },
+                (false, None) => RopeScaling::None,
+            };
+            Ok(Positional::Rotary(Rotary {
+                dim: json.maybe_size("rotary_dim")?.unwrap_or(d_head),
+                base: json.number("rotary_base", 10_000.0)?,
+                adjacent_pairs: json.flag("rotary_adjacent_pairs", false)?,
+                scaling,
+            }))
+        }
+        other => Err(ConfigError::UnknownValue {
+            field: "positional_embedding_type",
+            given: other.to_string(),
+            known: "standard, rotary, alibi, shortformer, none",
+        }),
+    }
+}
+
+/// The configuration as TransformerLens writes it; what it has no field for is under a name of
+/// our own.
+pub(crate) fn to_json(c: &TransformerConfig) -> Value {
+    let norm = match c.norm {
+        NormKind::LayerNorm => Some("LN"),
+        NormKind::LayerNormPre => Some("LNPre"),
+        NormKind::Rms => Some("RMS"),
+        NormKind::RmsPre => Some("RMSPre"),
+        NormKind::None => None,
+    };
+    let kind = match c.positional {
+        Positional::Learned => "standard",
+        Positional::Shortformer => "shortformer",
+        Positional::Alibi => "alibi",
+        Positional::Rotary(_) => "rotary",
+        Positional::None => "none",
+    };
+    let local = c.windows.iter().flatten().next();
+    let kinds: Vec<_> = c.windows.iter().map(|w| if w.is_some() { "local" } else { "global" }).collect();
+    let mut json = json!({
+        "architectures": ["HookedTransformer"],
+        "n_layers": c.n_layers, "d_model": c.d_model, "n_ctx": c.n_ctx, "d_head": c.d_head, "n_heads": c.n_heads,
+        "n_key_value_heads": (c.n_kv_heads != c.n_heads).then_some(c.n_kv_heads),
+        "d_mlp": (!c.attn_only).then_some(c.d_mlp), "d_vocab": c.d_vocab, "d_vocab_out": c.d_vocab_out,
+        "act_fn": (!c.attn_only).then(|| c.activation.name()), "eps": c.eps, "normalization_type": norm,
+        "final_rms": c.final_rms, "post_embedding_ln": c.post_embedding_norm,
+        "use_normalization_before_and_after": c.post_norms, "use_qk_norm": c.qk_norm,
+        "use_attn_scale": true, "attn_scale": c.attn_scale,
+        "scale_attn_by_inverse_layer_idx": c.scale_attn_by_inverse_layer_idx,
+        "attn_scores_soft_cap": c.attn_scores_soft_cap.unwrap_or(-1.0),
+        "output_logits_soft_cap": c.output_logits_soft_cap.unwrap_or(-1.0),
+        "attention_dir": if c.bidirectional { "bidirectional" } else { "causal" },
+        "use_local_attn": local.is_some(), "window_size": local, "attn_types": local.map(|_| kinds),
+        "positional_embedding_type": kind, "parallel_attn_mlp": c.parallel, "gated_mlp": c.gated_mlp,
+        "attn_only": c.attn_only, "default_prepend_bos": c.default_prepend_bos,
+    });
+    if let (Some(fields), Positional::Rotary(rotary)) = (json.as_object_mut(), &c.positional) {
+        fields.insert("rotary_dim".into(), json!(rotary.dim));
+        fields.insert("rotary_base".into(), json!(rotary.base));
+        fields.insert("rotary_adjacent_pairs".into(), json!(rotary.adjacent_pairs));
+        if rotary.scaling != RopeScaling::None {
+            fields.insert("hooklens_rope_scaling".into(), json!(rotary.scaling));
+        }
+    }
+    if let (Some(fields), Some(experts)) = (json.as_object_mut(), c.experts) {
+        fields.insert("num_experts".into(), json!(experts.count));
+        fields.insert("experts_per_token".into(), json!(experts.per_token));
+        fields.insert("norm_topk_prob".into(), json!(experts.renormalise));
+    }
+    json
+}
+
+/// TransformerLens's tensor names.
+pub(crate) fn weights(c: &TransformerConfig) -> WeightTable {
+    let derived = &[".mask", ".IGNORE", ".rotary_sin", ".rotary_cos", ".alibi"];
+    let mut table = WeightTable::new("", derived);
+    let mut same = |name: String, layout| table.add(name.clone(), name, layout);
+    same("embed.W_E".into(), Layout::AsIs);
+    if matches!(c.positional, Positional::Learned | Positional::Shortformer) {
+        same("pos_embed.W_pos".into(), Layout::AsIs);
+    }
+    same("unembed.W_U".into(), Layout::AsIs);
+    table.maybe("unembed.b_U", "unembed.b_U", Layout::AsIs);
+    let norms = ["embed.ln".to_string(), "ln_final".to_string()].into_iter();
+    let of_blocks = (0..c.n_layers).flat_map(|layer| {
+        ["ln1", "ln1_post", "ln2", "ln2_post", "attn.q_norm", "attn.k_norm", "mlp.ln"]
+            .map(|norm| format!("blocks.{layer}.{norm}"))
+    });
+    for norm in norms.chain(of_blocks) {
+        table.maybe(format!("{norm}.w"), format!("{norm}.w"), Layout::AsIs);
+        table.maybe(format!("{norm}.b"), format!("{norm}.b"), Layout::AsIs);
+    }
+    for layer in 0..c.n_layers {
+        let name = |part: &str| format!("blocks.{layer}.{part}");
+        let shared = if c.n_kv_heads == c.n_heads { "" } else { "_" };
+        for (letter, heads, mark) in [("Q", c.n_heads, ""), ("K", c.n_kv_heads, shared), ("V", c.n_kv_heads, shared)] {
+            let layout = Layout::HeadsOut { heads };
+            table.add(name(&format!("attn.W_{letter}")), name(&format!("attn.{mark}W_{letter}")), layout);
+            table.maybe(name(&format!("attn.b_{letter}")), name(&format!("attn.{mark}b_{letter}")), layout);
+        }
+        table.add(name("attn.W_O"), name("attn.W_O"), Layout::HeadsIn { heads: c.n_heads });
+        table.maybe(name("attn.b_O"), name("attn.b_O"), Layout::AsIs);
+        if c.attn_only {
+            continue;
+        }
+        if let Some(experts) = c.experts {
+            table.add(name("mlp.W_gate"), name("mlp.W_gate.weight"), Layout::Transposed);
+            for expert in 0..experts.count {
+                for part in ["in", "gate", "out"] {
+                    let name = name(&format!("mlp.experts.{expert}.W_{part}"));
+                    table.add(name.clone(), format!("{name}.weight"), Layout::Transposed);
+                }
+            }
+            continue;
+        }
+        table.add(name("mlp.W_in"), name("mlp.W_in"), Layout::AsIs);
+        table.add(name("mlp.W_out"), name("mlp.W_out"), Layout::AsIs);
+        table.maybe(name("mlp.b_out"), name("mlp.b_out"), Layout::AsIs);
+        if c.gated_mlp {
+            table.add(name("mlp.W_gate"), name("mlp.W_gate"), Layout::AsIs);
+            // TransformerLens adds `b_in` after the product; a bias before it has no name there.
+            table.maybe(name("mlp.b_after_product"), name("mlp.b_in"), Layout::AsIs);
+            table.maybe(name("mlp.b_in"), name("mlp.b_linear"), Layout::AsIs);
+            table.maybe(name("mlp.b_gate"), name("mlp.b_gate"), Layout::AsIs);
+        } else {
+            table.maybe(name("mlp.b_in"), name("mlp.b_in"), Layout::AsIs);
+        }
+    }
+    table
+}

@@ -1,0 +1,61 @@
+//! Rotary embedding as Hugging Face configurations describe it.
+
+use super::hf_config::HfConfig;
+use crate::config::{RopeScaling, Rotary};
+use crate::error::ConfigError;
+
+/// Reads base and scaling; `dim` is the number of rotated coordinates. Newer files keep all of
+/// it in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
+pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<Rotary, ConfigError> {
+    let parameters = json.object("rope_parameters");
+    let base = match &parameters {
+        Some(parameters) => parameters.number("rope_theta", 10_000.0)?,
+        None => json.number(base_field, 10_000.0)?,
+    };
+    let scaling = match parameters.or_else(|| json.object("rope_scaling")) {
+        Some(scaling) => read_scaling(json, &scaling)?,
+        None => RopeScaling::None,
+    };
+    Ok(Rotary { dim, base, adjacent_pairs: false, scaling })
+}
+
+fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>) -> Result<RopeScaling, ConfigError> {
+    let kind = scaling.text("rope_type", scaling.text("type", "default")?)?;
+    let factor = scaling.number("factor", 1.0)?;
+    let original_context = match scaling.maybe_size("original_max_position_embeddings")? {
+        Some(context) => context,
+        None => json.size("max_position_embeddings")?,
+    };
+    match kind {
+        "default" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear { factor }),
+        "llama3" => Ok(RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: scaling.number("low_freq_factor", 1.0)?,
+            high_freq_factor: scaling.number("high_freq_factor", 4.0)?,
+            original_context,
+        }),
+        "yarn" => {
+            let magnitude = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
+            let mscale = scaling.number("mscale", 0.0)?;
+            let mscale_all = scaling.number("mscale_all_dim", 0.0)?;
+            let by_default = match mscale != 0.0 && mscale_all != 0.0 {
+                true => magnitude(mscale) / magnitude(mscale_all),
+                false => magnitude(1.0),
+            };
+            Ok(RopeScaling::Yarn {
+                factor,
+                attention_factor: scaling.number("attention_factor", by_default)?,
+                beta_fast: scaling.number("beta_fast", 32.0)?,
+                beta_slow: scaling.number("beta_slow", 1.0)?,
+                original_context,
+                truncate: scaling.flag("truncate", true)?,
+            })
+        }
+        other => Err(ConfigError::UnknownValue {
+            field: "rope_scaling.rope_type",
+            given: other.to_string(),
+            known: "default, linear, llama3, yarn",
+        }),
+    }
+}

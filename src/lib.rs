@@ -1,0 +1,33 @@
+#![doc = include_str!("../README.md")]
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
+
+pub mod config;
+mod device;
+mod embedded;
+mod error;
+mod families;
+pub mod hook;
+#[allow(unsafe_code)]
+mod kernels;
+mod loading;
+mod model;
+pub mod prelude;
+mod processing;
+mod tokens;
+
+pub use config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
+pub use device::parse_device;
+pub use embedded::embedded_models;
+pub use error::{ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};
+pub use hooklens_hooks::{
+    Activation, ActivationCache, Catalog, DType, Halt, HookError, Lookup, Positions, Record, Selection,
+    write_safetensors,
+};
+pub use loading::{LoadOptions, LoadReport, ModelInfo, TensorInfo, WeightFiles, inspect};
+pub use model::{
+    Attention, Block, Embed, Expert, ForwardOptions, Hooked, HookedTransformer, Input, Linear, Logits, Mlp, Moe, Norm,
+    Output, Weights,
+};
+pub use processing::Processing;
+pub use tokens::{PaddingSide, Texts, TokenizeOptions, Tokenizer, Tokens};

@@ -1,0 +1,234 @@
+//! Builds a model's weights from files, by a family's table.
+
+use std::collections::BTreeSet;
+
+use burn::module::Param;
+use burn::tensor::{Device, Tensor};
+use hooklens_hooks::DType;
+
+use super::layout::{Layout, Source, StoredTensor, WeightTable};
+use super::report::LoadReport;
+use super::weight_files::WeightFiles;
+use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use crate::error::LoadError;
+use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Weights};
+
+/// Reads weights one by one, checking each shape against the configuration first.
+pub(super) struct Assembler<'a> {
+    pub(super) files: &'a WeightFiles,
+    pub(super) table: &'a WeightTable,
+    pub(super) compute: DType,
+    /// Whether tensors may stay in the mapped files.
+    pub(super) borrow: bool,
+    pub(super) device: &'a Device,
+    applied: BTreeSet<String>,
+    missing: Vec<String>,
+}
+
+impl<'a> Assembler<'a> {
+    pub(super) fn new(
+        files: &'a WeightFiles,
+        table: &'a WeightTable,
+        compute: DType,
+        borrow: bool,
+        device: &'a Device,
+    ) -> Self {
+        Self { files, table, compute, borrow, device, applied: BTreeSet::new(), missing: Vec::new() }
+    }
+
+    /// All weights, or the first thing wrong with the files.
+    pub(super) fn weights(&mut self, config: &TransformerConfig) -> Result<Weights, LoadError> {
+        self.check_all_there()?;
+        let c = config;
+        let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
+        let embed = Embed {
+            tokens: Param::from_tensor(self.matrix("embed.W_E", [c.d_vocab, c.d_model])?),
+            positions: match table {
+                true => Some(Param::from_tensor(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?)),
+                false => None,
+            },
+            norm: match c.post_embedding_norm {
+                true => Some(self.norm("embed.ln", NormKind::LayerNorm, c.d_model, c.eps)?),
+                false => None,
+            },
+        };
+        let blocks = (0..c.n_layers).map(|layer| self.block(layer, c)).collect::<Result<_, _>>()?;
+        let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.eps)?;
+        let unembed = self.linear("unembed.W_U", "unembed.b_U", [c.d_model, c.d_vocab_out])?;
+        Ok(Weights { embed, blocks, ln_final, unembed })
+    }
+
+    /// What became of each tensor of the files.
+    pub(super) fn report(self) -> LoadReport {
+        let derived = |name: &str| self.table.derived.iter().any(|end| name.ends_with(end));
+        let unused = |name: &&str| !self.applied.contains(*name) && !derived(name);
+        LoadReport {
+            unused: self.files.tensors().map(|(name, _)| name).filter(unused).map(str::to_string).collect(),
+            missing: self.missing,
+            stored_bytes: self.files.stored_bytes(),
+            applied: self.applied.into_iter().collect(),
+        }
+    }
+
+    /// Before anything large is read: every weight that must be there is.
+    fn check_all_there(&self) -> Result<(), LoadError> {
+        for source in self.table.sources.values() {
+            if !source.optional && self.find(&source.name).is_none() {
+                let (name, nearest) = (source.name.clone(), self.files.nearest(&source.name));
+                return Err(LoadError::MissingTensor { name, nearest });
+            }
+        }
+        Ok(())
+    }
+
+    /// The tensor's name in the files, with or without the family's prefix.
+    fn find(&self, name: &str) -> Option<String> {
+        let bare = name.strip_prefix(self.table.prefix);
+        [Some(name), bare].into_iter().flatten().find(|n| self.files.info(n).is_some()).map(str::to_string)
+    }
+
+    /// Where a weight is; `None` if the files may leave it out and do.
+    fn locate(&mut self, weight: &str) -> Result<Option<(String, Layout)>, LoadError> {
+        let Some(Source { name, layout, instead, optional }) = self.table.sources.get(weight).cloned() else {
+            return Ok(None);
+        };
+        if let Some(found) = self.find(&name) {
+            return Ok(Some((found, layout)));
+        }
+        if let Some((other, layout)) = instead
+            && let Some(found) = self.find(&other)
+        {
+            self.missing.push(name);
+            return Ok(Some((found, layout)));
+        }
+        if optional {
+            self.missing.push(name);
+            return Ok(None);
+        }
+        let nearest = self.files.nearest(&name);
+        Err(LoadError::MissingTensor { name, nearest })
+    }
+
+    fn stored(&mut self, name: &str, expected: Vec<usize>) -> Result<burn::tensor::TensorData, LoadError> {
+        let given = self.files.info(name).map(|info| info.shape.clone()).unwrap_or_default();
+        if given != expected {
+            return Err(LoadError::Shape { name: name.to_string(), expected, given });
+        }
+        self.applied.insert(name.to_string());
+        self.files.read(name, self.compute, self.borrow)
+    }
+
+    fn matrix(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
+        let Some((name, layout)) = self.locate(weight)? else {
+            return Err(LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) });
+        };
+        let data = self.stored(&name, layout.stored_matrix(shape))?;
+        let options = (self.device, self.compute.burn());
+        let stored = match data.shape().len() {
+            3 => StoredTensor::Cube(Tensor::from_data(data, options)),
+            _ => StoredTensor::Matrix(Tensor::from_data(data, options)),
+        };
+        Ok(layout.matrix(stored, shape))
+    }
+
+    fn vector(&mut self, weight: &str, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
+        let Some((name, layout)) = self.locate(weight)? else { return Ok(None) };
+        let data = self.stored(&name, layout.stored_vector(len))?;
+        let options = (self.device, self.compute.burn());
+        let stored = match data.shape().len() {
+            2 => Tensor::<2>::from_data(data, options).reshape([len]),
+            _ => Tensor::<1>::from_data(data, options),
+        };
+        Ok(Some(layout.vector(stored, len)))
+    }
+
+    fn linear(&mut self, weight: &str, bias: &str, shape: [usize; 2]) -> Result<Linear, LoadError> {
+        Ok(Linear::new(self.matrix(weight, shape)?, self.vector(bias, shape[1])?))
+    }
+
+    fn norm(&mut self, name: &str, kind: NormKind, width: usize, eps: f64) -> Result<Norm, LoadError> {
+        let (mut w, mut b) = (None, None);
+        if kind.has_weight() {
+            w = self.vector(&format!("{name}.w"), width)?;
+        }
+        if kind == NormKind::LayerNorm {
+            b = self.vector(&format!("{name}.b"), width)?;
+        }
+        Ok(Norm::new(kind, eps, w, b))
+    }
+
+    fn block(&mut self, layer: usize, c: &TransformerConfig) -> Result<Block, LoadError> {
+        let name = |part: &str| format!("blocks.{layer}.{part}");
+        let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
+        let mut project =
+            |part: &str, shape| self.linear(&name(&format!("attn.W_{part}")), &name(&format!("attn.b_{part}")), shape);
+        let (q, k) = (project("Q", [c.d_model, width])?, project("K", [c.d_model, kv_width])?);
+        let (v, o) = (project("V", [c.d_model, kv_width])?, project("O", [width, c.d_model])?);
+        let (mut q_norm, mut k_norm) = (None, None);
+        if c.qk_norm {
+            q_norm = Some(self.norm(&name("attn.q_norm"), NormKind::Rms, c.d_head, c.eps)?);
+            k_norm = Some(self.norm(&name("attn.k_norm"), NormKind::Rms, c.d_head, c.eps)?);
+        }
+        let mut block = Block {
+            ln1: self.norm(&name("ln1"), c.norm, c.d_model, c.eps)?,
+            attn: Attention { q, k, v, o, q_norm, k_norm },
+            ln1_post: None,
+            ln2: None,
+            mlp: None,
+            moe: None,
+            ln2_post: None,
+        };
+        if c.post_norms {
+            block.ln1_post = Some(self.norm(&name("ln1_post"), c.norm, c.d_model, c.eps)?);
+        }
+        if c.attn_only {
+            return Ok(block);
+        }
+        block.ln2 = Some(self.norm(&name("ln2"), c.norm, c.d_model, c.eps)?);
+        if c.post_norms {
+            block.ln2_post = Some(self.norm(&name("ln2_post"), c.norm, c.d_model, c.eps)?);
+        }
+        match c.experts {
+            Some(experts) => {
+                let router = self.linear(&name("mlp.W_gate"), &name("mlp.b_gate"), [c.d_model, experts.count])?;
+                let each = (0..experts.count).map(|e| self.expert(&name(&format!("mlp.experts.{e}")), c));
+                block.moe = Some(Moe { router, experts: each.collect::<Result<_, _>>()? });
+            }
+            None => block.mlp = Some(self.mlp(&name("mlp"), c)?),
+        }
+        Ok(block)
+    }
+
+    fn expert(&mut self, name: &str, c: &TransformerConfig) -> Result<Expert, LoadError> {
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        Ok(Expert {
+            gate: linear("gate", [c.d_model, c.d_mlp])?,
+            input: linear("in", [c.d_model, c.d_mlp])?,
+            output: linear("out", [c.d_mlp, c.d_model])?,
+        })
+    }
+
+    fn mlp(&mut self, name: &str, c: &TransformerConfig) -> Result<Mlp, LoadError> {
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        let input = linear("in", [c.d_model, c.d_mlp])?;
+        let gate = if c.gated_mlp { Some(linear("gate", [c.d_model, c.d_mlp])?) } else { None };
+        let mut output = linear("out", [c.d_mlp, c.d_model])?;
+        // A bias between the product of a gated MLP and its output, which only
+        // TransformerLens's files have, is a constant of the output.
+        if let Some(after) = self.vector(&format!("{name}.b_after_product"), c.d_mlp)? {
+            let constant = after.unsqueeze::<2>().matmul(output.weight.val()).squeeze_dim::<1>(0);
+            let bias = output.bias.take().map(|b| b.val() + constant.clone()).unwrap_or(constant);
+            output.bias = Some(Param::from_tensor(bias));
+        }
+        let norm = match c.activation {
+            ActivationFn::SoluLn => {
+                let kind = crate::model::solu_norm(c.norm);
+                Some(self.norm(&format!("{name}.ln"), kind, c.d_mlp, c.eps)?)
+            }
+            _ => None,
+        };
+        Ok(Mlp { input, gate, norm, output })
+    }
+}

@@ -1,0 +1,33 @@
+//! What loading did with each tensor.
+
+use std::fmt;
+
+/// Which tensors of the files became weights, and which did not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Tensors of the files that became weights.
+    pub applied: Vec<String>,
+    /// Tensors of the files that nothing needed, buffers known to be derived left out.
+    pub unused: Vec<String>,
+    /// Weights the files may leave out and did (a tied unembedding, biases).
+    pub missing: Vec<String>,
+    /// Bytes of the files' tensors.
+    pub stored_bytes: usize,
+}
+
+impl fmt::Display for LoadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { applied, unused, missing, .. } = self;
+        write!(
+            f,
+            "{} tensors applied, {} unused, {} optional ones missing",
+            applied.len(),
+            unused.len(),
+            missing.len()
+        )?;
+        for name in unused {
+            write!(f, "\n  unused: {name}")?;
+        }
+        Ok(())
+    }
+}

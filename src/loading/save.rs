@@ -1,0 +1,119 @@
+//! Saves a model in the format TransformerLens's names make.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{Activation, write_safetensors};
+
+use super::layout::{Layout, StoredTensor};
+use crate::error::{LoadError, Result};
+use crate::families;
+use crate::model::{HookedTransformer, Linear, Norm};
+
+impl HookedTransformer {
+    /// Writes `config.json` and `model.safetensors` to a folder, made if need be, which
+    /// [`HookedTransformer::from_pretrained`] reads back. The tokenizer's files are not copied.
+    ///
+    /// # Errors
+    /// A folder or file that can't be written.
+    pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
+        let folder = folder.as_ref();
+        let failed = |e: std::io::Error| LoadError::File { path: folder.to_path_buf(), reason: e.to_string() };
+        fs::create_dir_all(folder).map_err(failed)?;
+        let table = families::native_weights(&self.config);
+        let mut tensors: Vec<(String, Activation)> = Vec::new();
+        self.each_weight(&mut |weight, value| {
+            let Some(source) = table.sources.get(&weight) else { return };
+            let stored = match value {
+                Weight::Matrix(m) => match source.layout.unmatrix(m) {
+                    StoredTensor::Matrix(m) => m.into(),
+                    StoredTensor::Cube(c) => c.into(),
+                },
+                Weight::Vector(v) => match source.layout {
+                    Layout::HeadsOut { heads } => {
+                        let len = v.dims()[0];
+                        v.reshape([heads, len / heads]).into()
+                    }
+                    _ => v.into(),
+                },
+            };
+            tensors.push((source.name.clone(), stored));
+        });
+        let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+        write_safetensors(&folder.join("model.safetensors"), named, HashMap::from([("format".into(), "pt".into())]))?;
+        let json = format!("{:#}\n", families::native_json(&self.config));
+        fs::write(folder.join("config.json"), json).map_err(failed)?;
+        Ok(())
+    }
+
+    /// Shows every weight under its name in a [`WeightTable`](super::layout::WeightTable).
+    fn each_weight(&self, see: &mut dyn FnMut(String, Weight)) {
+        let w = &self.weights;
+        see("embed.W_E".into(), Weight::Matrix(w.embed.tokens.val()));
+        if let Some(positions) = &w.embed.positions {
+            see("pos_embed.W_pos".into(), Weight::Matrix(positions.val()));
+        }
+        norm("embed.ln", w.embed.norm.as_ref(), see);
+        for (layer, block) in w.blocks.iter().enumerate() {
+            let name = |part: &str| format!("blocks.{layer}.{part}");
+            for (part, which) in [
+                ("ln1", Some(&block.ln1)),
+                ("ln1_post", block.ln1_post.as_ref()),
+                ("ln2", block.ln2.as_ref()),
+                ("ln2_post", block.ln2_post.as_ref()),
+            ] {
+                norm(&name(part), which, see);
+            }
+            for (letter, which) in
+                [("Q", &block.attn.q), ("K", &block.attn.k), ("V", &block.attn.v), ("O", &block.attn.o)]
+            {
+                linear(&name("attn"), letter, which, see);
+            }
+            norm(&name("attn.q_norm"), block.attn.q_norm.as_ref(), see);
+            norm(&name("attn.k_norm"), block.attn.k_norm.as_ref(), see);
+            if let Some(mlp) = &block.mlp {
+                linear(&name("mlp"), "in", &mlp.input, see);
+                linear(&name("mlp"), "out", &mlp.output, see);
+                if let Some(gate) = &mlp.gate {
+                    linear(&name("mlp"), "gate", gate, see);
+                }
+                norm(&name("mlp.ln"), mlp.norm.as_ref(), see);
+            }
+            if let Some(moe) = &block.moe {
+                linear(&name("mlp"), "gate", &moe.router, see);
+                for (number, expert) in moe.experts.iter().enumerate() {
+                    let name = name(&format!("mlp.experts.{number}"));
+                    linear(&name, "in", &expert.input, see);
+                    linear(&name, "gate", &expert.gate, see);
+                    linear(&name, "out", &expert.output, see);
+                }
+            }
+        }
+        norm("ln_final", Some(&w.ln_final), see);
+        linear("unembed", "U", &w.unembed, see);
+    }
+}
+
+enum Weight {
+    Matrix(Tensor<2>),
+    Vector(Tensor<1>),
+}
+
+fn linear(name: &str, letter: &str, linear: &Linear, see: &mut dyn FnMut(String, Weight)) {
+    see(format!("{name}.W_{letter}"), Weight::Matrix(linear.weight.val()));
+    if let Some(bias) = &linear.bias {
+        see(format!("{name}.b_{letter}"), Weight::Vector(bias.val()));
+    }
+}
+
+fn norm(name: &str, norm: Option<&Norm>, see: &mut dyn FnMut(String, Weight)) {
+    let Some(norm) = norm else { return };
+    if let Some(w) = &norm.w {
+        see(format!("{name}.w"), Weight::Vector(w.val()));
+    }
+    if let Some(b) = &norm.b {
+        see(format!("{name}.b"), Weight::Vector(b.val()));
+    }
+}

@@ -1,0 +1,149 @@
+//! One block: attention and MLP around the residual stream.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use hooklens_hooks::{Halt, Run};
+
+use super::attention::{Attention, Reads};
+use super::mlp::Mlp;
+use super::moe::Moe;
+use super::norm::{Norm, NormPoints};
+use super::pass::Pass;
+use super::points::Site;
+
+/// Weights of one block. What is absent (`None`) the configuration says the model lacks.
+#[derive(Module, Debug)]
+pub struct Block {
+    /// Norm before attention.
+    pub ln1: Norm,
+    /// Attention.
+    pub attn: Attention,
+    /// Norm of attention's output.
+    pub ln1_post: Option<Norm>,
+    /// Norm before the MLP.
+    pub ln2: Option<Norm>,
+    /// The MLP.
+    pub mlp: Option<Mlp>,
+    /// The mixture of experts, in place of the MLP.
+    pub moe: Option<Moe>,
+    /// Norm of the MLP's output.
+    pub ln2_post: Option<Norm>,
+}
+
+impl Block {
+    /// The residual stream after the block.
+    ///
+    /// # Shapes
+    /// - input and output: `[batch, pos, d_model]`
+    pub(crate) fn forward(
+        &self,
+        layer: usize,
+        resid: Tensor<3>,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let points = pass.points;
+        let at = |site| points.at(layer, site);
+        let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
+
+        let resid = run.fire(at(Site::ResidPre), resid)?;
+        let reads = self.attention_reads(layer, &resid, pass, run)?;
+        let mut out = self.attn.forward(layer, reads, pass, run)?;
+        if let Some(post) = &self.ln1_post {
+            out = post.forward(out, norm(Site::Ln1PostScale, Site::Ln1PostNormalized), run)?;
+        }
+        let attn_out = run.fire(at(Site::AttnOut), out)?;
+        if pass.config.attn_only {
+            return run.fire(at(Site::ResidPost), resid + attn_out);
+        }
+        if pass.config.parallel {
+            let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
+            return run.fire(at(Site::ResidPost), resid + attn_out + mlp_out);
+        }
+        let resid = run.fire(at(Site::ResidMid), resid + attn_out)?;
+        let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
+        run.fire(at(Site::ResidPost), resid + mlp_out)
+    }
+
+    fn mlp_out(
+        &self,
+        layer: usize,
+        stream: Tensor<3>,
+        pass: &Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let at = |site| pass.points.at(layer, site);
+        let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
+        let mut x = run.fire(at(Site::MlpIn), stream)?;
+        if let Some(ln2) = &self.ln2 {
+            x = ln2.forward(x, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
+        }
+        let mut out = match (&self.mlp, &self.moe, pass.config.experts) {
+            (Some(mlp), _, _) => mlp.forward(layer, x, pass, run)?,
+            (None, Some(moe), Some(mixture)) => moe.forward(layer, x, mixture, pass, run)?,
+            _ => x.zeros_like(),
+        };
+        if let Some(post) = &self.ln2_post {
+            out = post.forward(out, norm(Site::Ln2PostScale, Site::Ln2PostNormalized), run)?;
+        }
+        run.fire(at(Site::MlpOut), out)
+    }
+
+    /// What queries, keys and values are projected from.
+    ///
+    /// Normally one normalised stream. A head's own stream is made only where a hook edits it;
+    /// `ln1`'s points always speak of the norm of `hook_resid_pre`.
+    fn attention_reads(
+        &self,
+        layer: usize,
+        resid: &Tensor<3>,
+        pass: &Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<[Reads; 3], Halt> {
+        let at = |site| pass.points.at(layer, site);
+        let (heads, kv_heads) = (pass.config.n_heads, pass.config.n_kv_heads);
+        let [batch, pos, d_model] = resid.dims();
+        let wide = |heads| resid.clone().unsqueeze_dim::<4>(2).expand([batch, pos, heads, d_model]);
+
+        let mut all_heads = None;
+        if run.wants(at(Site::AttnIn)) {
+            let edited = run.edits(at(Site::AttnIn));
+            let seen = run.fire(at(Site::AttnIn), wide(heads))?;
+            all_heads = edited.then_some(seen);
+        }
+        let mut own = |site, heads| -> Result<Option<Tensor<4>>, Halt> {
+            if !run.wants(at(site)) {
+                return Ok(all_heads.clone());
+            }
+            let edited = run.edits(at(site)) || all_heads.is_some();
+            let seen = run.fire(at(site), all_heads.clone().unwrap_or_else(|| wide(heads)))?;
+            Ok(edited.then_some(seen))
+        };
+        let own = [own(Site::QInput, heads)?, own(Site::KInput, kv_heads)?, own(Site::VInput, kv_heads)?];
+
+        let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
+        let shared = self.ln1.forward(resid.clone(), points, run)?;
+        // Shortformer: queries and keys know positions, values and the stream do not.
+        let placed = match &pass.shortformer {
+            Some(positions) => shared.clone() + positions.clone(),
+            None => shared.clone(),
+        };
+        let streams = [placed.clone(), placed, shared];
+        let mut number = 0;
+        Ok(own.map(|own| {
+            let with_positions = number < 2;
+            let stream = streams[number].clone();
+            number += 1;
+            match own {
+                None => Reads::Shared(stream),
+                Some(own) => {
+                    let mut own = self.ln1.quiet(own);
+                    if let (true, Some(positions)) = (with_positions, &pass.shortformer) {
+                        own = own + positions.clone().unsqueeze_dim::<4>(2);
+                    }
+                    Reads::PerHead(own)
+                }
+            }
+        }))
+    }
+}

@@ -1,0 +1,381 @@
+//! From input to logits: checks first, then one pass through the blocks.
+
+use burn::tensor::{Int, Tensor, TensorData};
+use hooklens_hooks::{Halt, HookError, PointInfo, Run};
+
+use super::input::Input;
+use super::loss;
+use super::norm::{NormPoints, narrowed};
+use super::options::{ForwardOptions, Logits, Output};
+use super::pass::Pass;
+use super::points::{Outer, Site};
+use super::sequence::{Sequence, position_ids};
+use super::transformer::HookedTransformer;
+use crate::config::Positional;
+use crate::error::{Error, InputError, Result};
+use crate::tokens::Tokens;
+
+/// What a pass starts from.
+enum Start {
+    Tokens(Tokens),
+    Residual(Tensor<3>),
+}
+
+/// Layers to run: from `start` up to, not including, `stop`; no `stop` means on to the logits.
+#[derive(Clone, Copy)]
+struct Layers {
+    start: Option<usize>,
+    stop: Option<usize>,
+}
+
+/// How far a pass came.
+#[derive(Default)]
+struct Reached {
+    logits: Option<Tensor<3>>,
+    residual: Option<Tensor<3>>,
+}
+
+impl HookedTransformer {
+    /// Checks everything that can be checked, then runs.
+    pub(crate) fn checked_run(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<Output> {
+        let layers = self.layers(&options)?;
+        let (start, mut tokens) = self.start(input, &mut options, layers)?;
+        let sequence = self.sequence(&start, tokens.as_ref(), options.attention_mask.take())?;
+        let wants_loss = options.loss || options.loss_per_token;
+        if wants_loss {
+            check_loss(&options, tokens.as_ref(), layers, sequence.len)?;
+        }
+        if let (Some(tokens), Some(mask)) = (&mut tokens, sequence.mask()) {
+            tokens.set_mask(mask);
+        }
+
+        let shape = [sequence.batch, sequence.len];
+        let silent = |point: &PointInfo| why_silent(point, layers);
+        let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, shape, 0, &silent)?;
+        self.check_conflicts(&run)?;
+        let logits = options.logits;
+        let mut reached = Reached::default();
+        if logits == Logits::None && layers.stop.is_none() {
+            run.stop_when_done();
+        }
+        if logits != Logits::None || layers.stop.is_some() || !run.is_done() {
+            match self.pass(start, &sequence, layers, logits, &mut tokens, &mut run) {
+                Ok(whole) => reached = whole,
+                Err(Stopped::Halt(Halt::Done)) => {}
+                Err(Stopped::Halt(Halt::Error(error))) => return Err(error.into()),
+                Err(Stopped::Error(error)) => return Err(error),
+            }
+        }
+        let cache = run.finish();
+
+        let (mut mean, mut each) = (None, None);
+        if let (true, Some(logits), Some(tokens)) = (wants_loss, &reached.logits, &tokens) {
+            let (per_token, count) = loss::per_token(logits.clone(), tokens);
+            if count == 0 {
+                return Err(InputError::Options("no two neighbouring tokens are real: there is no loss").into());
+            }
+            mean = options.loss.then(|| per_token.clone().sum() / count as f64);
+            each = options.loss_per_token.then_some(per_token);
+        }
+        Ok(Output { logits: reached.logits, loss: mean, loss_per_token: each, residual: reached.residual, cache })
+    }
+
+    fn layers(&self, options: &ForwardOptions<'_>) -> Result<Layers, InputError> {
+        let n_layers = self.config.n_layers;
+        let place = |layer: isize, last: usize| {
+            let placed = if layer < 0 { layer + n_layers as isize } else { layer };
+            let fits = (0..=last as isize).contains(&placed);
+            if fits { Ok(placed as usize) } else { Err(InputError::Layer { layer, n_layers }) }
+        };
+        let start = options.start_at_layer.map(|l| place(l, n_layers - 1)).transpose()?;
+        let stop = options.stop_at_layer.map(|l| place(l, n_layers)).transpose()?;
+        if stop.is_some_and(|stop| stop < start.unwrap_or(0)) {
+            return Err(InputError::Options("the run would stop before the layer it starts at"));
+        }
+        Ok(Layers { start, stop })
+    }
+
+    /// The input in its final form, and the tokens if they are known.
+    fn start(&self, input: Input, options: &mut ForwardOptions<'_>, layers: Layers) -> Result<(Start, Option<Tokens>)> {
+        let tokens = match input {
+            Input::Residual(residual) => {
+                if layers.start.is_none() {
+                    return Err(InputError::Options("a residual stream as input needs start_at_layer").into());
+                }
+                let shape @ [batch, len, width] = residual.dims();
+                let d_model = self.config.d_model;
+                if batch == 0 || len == 0 || width != d_model {
+                    return Err(InputError::Residual { given: shape.to_vec(), d_model }.into());
+                }
+                let tokens = options.tokens.take();
+                if let Some(tokens) = &tokens {
+                    self.check_tokens(tokens)?;
+                    if tokens.shape() != [batch, len] {
+                        let given = shape.to_vec();
+                        return Err(InputError::Residual { given, d_model }.into());
+                    }
+                }
+                return Ok((Start::Residual(residual), tokens));
+            }
+            Input::Text(texts) => self.to_tokens(texts)?,
+            Input::Tokens(tokens) => tokens,
+            Input::Rows(rows) => Tokens::new(rows)?,
+            Input::Ids(ids) => Tokens::from_tensor(ids)?,
+        };
+        if layers.start.is_some() {
+            return Err(InputError::Options("start_at_layer needs a residual stream as input").into());
+        }
+        self.check_tokens(&tokens)?;
+        Ok((Start::Tokens(tokens.clone()), Some(tokens)))
+    }
+
+    /// Every id within the vocabulary, at least one token.
+    pub(crate) fn check_tokens(&self, tokens: &Tokens) -> Result<(), InputError> {
+        let [batch, len] = tokens.shape();
+        if batch == 0 || len == 0 {
+            return Err(InputError::Empty { what: "the batch of tokens".into() });
+        }
+        let d_vocab = self.config.d_vocab;
+        match tokens.ids().iter().position(|id| *id as usize >= d_vocab) {
+            Some(at) => {
+                let token = i64::from(tokens.ids()[at]);
+                Err(InputError::Token { token, row: at / len, position: at % len, d_vocab })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn sequence(
+        &self,
+        start: &Start,
+        tokens: Option<&Tokens>,
+        mask: Option<Vec<Vec<bool>>>,
+    ) -> Result<Sequence, InputError> {
+        let [batch, len] = match start {
+            Start::Tokens(tokens) => tokens.shape(),
+            Start::Residual(residual) => [residual.dims()[0], residual.dims()[1]],
+        };
+        let mask = match mask {
+            Some(rows) => {
+                if let Some(row) = rows.iter().find(|row| row.len() != len) {
+                    return Err(InputError::MaskShape { expected: [batch, len], given: [rows.len(), row.len()] });
+                }
+                if rows.len() != batch {
+                    return Err(InputError::MaskShape { expected: [batch, len], given: [rows.len(), len] });
+                }
+                Some(rows.concat())
+            }
+            None => tokens.and_then(|tokens| tokens.mask().map(<[bool]>::to_vec)),
+        };
+        let sequence = Sequence::new(batch, len, mask);
+        let table = matches!(self.config.positional, Positional::Learned | Positional::Shortformer);
+        let (needed, n_ctx) = (sequence.positions_needed(), self.config.n_ctx);
+        if table && needed > n_ctx {
+            return Err(InputError::TooLong { len: needed, n_ctx });
+        }
+        Ok(sequence)
+    }
+
+    /// A head's edited input is normalised apart from the stream, so an edit of the stream's
+    /// norm would not reach it.
+    fn check_conflicts(&self, run: &Run<'_, '_>) -> Result<(), HookError> {
+        for layer in 0..self.config.n_layers {
+            let edited = |sites: &[Site]| {
+                let ids = sites.iter().map(|site| self.points.at(layer, *site));
+                ids.flatten().find(|id| run.edits(Some(*id)))
+            };
+            let norm = edited(&[Site::Ln1Scale, Site::Ln1Normalized]);
+            let input = edited(&[Site::AttnIn, Site::QInput, Site::KInput, Site::VInput]);
+            if let (Some(norm), Some(input)) = (norm, input) {
+                let name = |id| self.points.catalog.info(id).name.to_string();
+                return Err(HookError::Conflict {
+                    point: name(norm),
+                    other: name(input),
+                    reason: "a head's own input has a norm of its own, which this point does not speak of",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The pass itself: embedding, blocks, unembedding.
+    fn pass(
+        &self,
+        start: Start,
+        sequence: &Sequence,
+        layers: Layers,
+        logits: Logits,
+        tokens: &mut Option<Tokens>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Reached, Stopped> {
+        let device = self.device();
+        let mut pass = Pass::new(&self.config, &self.points, sequence, &device);
+        let mut resid = match start {
+            Start::Tokens(given) => {
+                let given = self.hooked_tokens(given, run)?;
+                let embedded = self.embed(&given, run)?;
+                *tokens = Some(given);
+                embedded
+            }
+            Start::Residual(residual) => residual.cast(self.weights.embed.tokens.val().dtype()),
+        };
+        match self.config.positional {
+            Positional::Learned if layers.start.is_none() => resid = resid + self.positions(sequence, run)?,
+            Positional::Shortformer => pass.shortformer = Some(self.positions(sequence, run)?),
+            _ => {}
+        }
+
+        let blocks = layers.start.unwrap_or(0)..layers.stop.unwrap_or(self.config.n_layers);
+        for layer in blocks {
+            resid = self.weights.blocks[layer].forward(layer, resid, &mut pass, run)?;
+        }
+        if layers.stop.is_some() {
+            return Ok(Reached { residual: Some(resid), ..Reached::default() });
+        }
+        let points = NormPoints {
+            scale: self.points.outer(Outer::FinalScale),
+            normalized: self.points.outer(Outer::FinalNormalized),
+        };
+        let watched = run.wants(points.scale) || run.wants(points.normalized);
+        // Rows nobody reads are dropped before the norm, unless a hook wants to see them there.
+        if logits == Logits::Last && !watched {
+            resid = last_rows(resid, sequence);
+        }
+        let mut normalized = self.weights.ln_final.forward(resid, points, run)?;
+        if logits == Logits::None {
+            return Ok(Reached::default());
+        }
+        if logits == Logits::Last && watched {
+            normalized = last_rows(normalized, sequence);
+        }
+        let mut logits = self.weights.unembed.forward(normalized);
+        if let Some(cap) = self.config.output_logits_soft_cap {
+            logits = (logits / cap).tanh() * cap;
+        }
+        Ok(Reached { logits: Some(logits), ..Reached::default() })
+    }
+
+    /// Shows the tokens to `hook_tokens`, and checks what comes back.
+    fn hooked_tokens(&self, tokens: Tokens, run: &mut Run<'_, '_>) -> Result<Tokens, Stopped> {
+        let point = self.points.outer(Outer::Tokens);
+        if !run.wants(point) {
+            return Ok(tokens);
+        }
+        let edited = run.edits(point);
+        let seen = run.fire_int(point, tokens.to_tensor(&self.device()))?;
+        if !edited {
+            return Ok(tokens);
+        }
+        let mut changed = Tokens::from_tensor(seen).map_err(Error::from)?;
+        self.check_tokens(&changed).map_err(Error::from)?;
+        if let Some(mask) = tokens.mask() {
+            changed.set_mask(mask);
+        }
+        Ok(changed)
+    }
+
+    /// Token vectors, `[batch, pos, d_model]`.
+    fn embed(&self, tokens: &Tokens, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+        let [batch, len] = tokens.shape();
+        let table = self.weights.embed.tokens.val();
+        let ids: Vec<i32> = tokens.ids().iter().map(|id| *id as i32).collect();
+        let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [batch * len]), &table.device());
+        let mut embedded = table.select(0, ids).reshape([batch, len, self.config.d_model]);
+        if let Some(norm) = &self.weights.embed.norm {
+            let points = NormPoints {
+                scale: self.points.outer(Outer::EmbedLnScale),
+                normalized: self.points.outer(Outer::EmbedLnNormalized),
+            };
+            embedded = norm.forward(embedded, points, run)?;
+        }
+        run.fire(self.points.outer(Outer::Embed), embedded)
+    }
+
+    /// Position vectors, zero at padding, `[batch, pos, d_model]`.
+    fn positions(&self, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+        let Some(table) = &self.weights.embed.positions else {
+            return Ok(Tensor::zeros([1, 1, self.config.d_model], &self.device()));
+        };
+        let table = table.val();
+        let (rows, len, d_model) = (sequence.position_rows(), sequence.len, self.config.d_model);
+        let mut vectors = if sequence.is_plain() {
+            table.narrow(0, 0, len)
+        } else {
+            let ids = position_ids(sequence, &table.device());
+            table.select(0, ids)
+        }
+        .reshape([rows, len, d_model]);
+        if let Some(real) = sequence.real_as_float(&vectors.device()) {
+            let dtype = vectors.dtype();
+            vectors = vectors * narrowed(real, dtype);
+        }
+        let point = self.points.outer(Outer::PosEmbed);
+        if run.wants(point) {
+            return run.fire(point, vectors.expand([sequence.batch, len, d_model]));
+        }
+        Ok(vectors)
+    }
+}
+
+/// Why a pass ended early.
+enum Stopped {
+    Halt(Halt),
+    Error(Error),
+}
+
+impl From<Halt> for Stopped {
+    fn from(halt: Halt) -> Self {
+        Stopped::Halt(halt)
+    }
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Stopped::Error(error)
+    }
+}
+
+/// Why a point does not fire when only these layers run.
+fn why_silent(point: &PointInfo, layers: Layers) -> Option<&'static str> {
+    let start = layers.start.unwrap_or(0);
+    match point.layer {
+        Some(layer) if layer < start => Some("the run starts at a later layer"),
+        Some(layer) if layers.stop.is_some_and(|stop| layer >= stop) => Some("the run stops before its layer"),
+        Some(_) => None,
+        None if point.name.starts_with("ln_final") => layers.stop.map(|_| "the run stops before the last norm"),
+        None if &*point.name == "hook_pos_embed" => None,
+        None => layers.start.map(|_| "the run starts from a residual stream"),
+    }
+}
+
+fn check_loss(
+    options: &ForwardOptions<'_>,
+    tokens: Option<&Tokens>,
+    layers: Layers,
+    len: usize,
+) -> Result<(), InputError> {
+    let problem = if tokens.is_none() {
+        "the loss of a residual stream needs the tokens it was made from; pass them as the option `tokens`"
+    } else if layers.stop.is_some() {
+        "a run that stops before the logits has no loss"
+    } else if options.logits != Logits::All {
+        "the loss needs all logits"
+    } else if len < 2 {
+        "the loss needs at least two tokens: it predicts the next one"
+    } else {
+        return Ok(());
+    };
+    Err(InputError::Options(problem))
+}
+
+/// Each row's last real token, `[batch, 1, d]`.
+fn last_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<3> {
+    let [batch, len, width] = x.dims();
+    if sequence.is_plain() {
+        return x.narrow(1, len - 1, 1);
+    }
+    let columns = sequence.last_columns();
+    let rows: Vec<i32> = columns.iter().enumerate().map(|(row, column)| (row * len + column) as i32).collect();
+    let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [batch]), &x.device());
+    x.reshape([batch * len, width]).select(0, rows).reshape([batch, 1, width])
+}

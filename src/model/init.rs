@@ -1,0 +1,124 @@
+//! Random weights, for training and for tests.
+
+use burn::tensor::{Device, Distribution, Tensor};
+
+use super::attention::Attention;
+use super::block::Block;
+use super::linear::Linear;
+use super::mlp::Mlp;
+use super::moe::{Expert, Moe};
+use super::norm::Norm;
+use super::transformer::HookedTransformer;
+use super::weights::{Embed, Weights};
+use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use crate::error::Result;
+use crate::loading::LoadReport;
+
+impl HookedTransformer {
+    /// A model with random weights, as GPT-2 draws them: normal with standard deviation
+    /// `0.8 / sqrt(d_model)`, biases zero, norms one.
+    ///
+    /// # Errors
+    /// A configuration whose sizes contradict each other.
+    ///
+    /// ```
+    /// use hooklens::{HookedTransformer, TransformerConfig};
+    /// use burn::tensor::Device;
+    /// let config = TransformerConfig::new(2, 32, 4, 50, 16);
+    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// assert_eq!(model.forward([1, 2, 3], ())?.dims(), [1, 3, 50]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn random(config: TransformerConfig, seed: u64, device: &Device) -> Result<Self> {
+        config.validate()?;
+        device.seed(seed);
+        let c = &config;
+        let draw = Draw { std: 0.8 / (c.d_model as f64).sqrt(), device };
+        let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
+        let embed = Embed {
+            tokens: draw.matrix(c.d_vocab, c.d_model).into_param(),
+            positions: table.then(|| draw.matrix(c.n_ctx, c.d_model).into_param()),
+            norm: c.post_embedding_norm.then(|| draw.norm(NormKind::LayerNorm, c.d_model, c.eps)),
+        };
+        let weights = Weights {
+            embed,
+            blocks: (0..c.n_layers).map(|_| draw.block(c)).collect(),
+            ln_final: draw.norm(c.final_norm(), c.d_model, c.eps),
+            unembed: draw.linear(c.d_model, c.d_vocab_out),
+        };
+        Ok(Self::assemble(config, weights, None, LoadReport::default()))
+    }
+}
+
+trait IntoParam {
+    fn into_param(self) -> burn::module::Param<Tensor<2>>;
+}
+
+impl IntoParam for Tensor<2> {
+    fn into_param(self) -> burn::module::Param<Tensor<2>> {
+        burn::module::Param::from_tensor(self)
+    }
+}
+
+struct Draw<'d> {
+    std: f64,
+    device: &'d Device,
+}
+
+impl Draw<'_> {
+    fn matrix(&self, rows: usize, columns: usize) -> Tensor<2> {
+        Tensor::random([rows, columns], Distribution::Normal(0.0, self.std), self.device)
+    }
+
+    fn linear(&self, d_in: usize, d_out: usize) -> Linear {
+        Linear::new(self.matrix(d_in, d_out), Some(Tensor::zeros([d_out], self.device)))
+    }
+
+    fn norm(&self, kind: NormKind, width: usize, eps: f64) -> Norm {
+        let w = kind.has_weight().then(|| Tensor::ones([width], self.device));
+        let b = (kind == NormKind::LayerNorm).then(|| Tensor::zeros([width], self.device));
+        Norm::new(kind, eps, w, b)
+    }
+
+    fn block(&self, c: &TransformerConfig) -> Block {
+        let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
+        let head_norm = || c.qk_norm.then(|| self.norm(NormKind::Rms, c.d_head, c.eps));
+        let plain = !c.attn_only && c.experts.is_none();
+        Block {
+            ln1: self.norm(c.norm, c.d_model, c.eps),
+            attn: Attention {
+                q: self.linear(c.d_model, width),
+                k: self.linear(c.d_model, kv_width),
+                v: self.linear(c.d_model, kv_width),
+                o: self.linear(width, c.d_model),
+                q_norm: head_norm(),
+                k_norm: head_norm(),
+            },
+            ln1_post: c.post_norms.then(|| self.norm(c.norm, c.d_model, c.eps)),
+            ln2: (!c.attn_only).then(|| self.norm(c.norm, c.d_model, c.eps)),
+            mlp: plain.then(|| Mlp {
+                input: self.linear(c.d_model, c.d_mlp),
+                gate: c.gated_mlp.then(|| self.linear(c.d_model, c.d_mlp)),
+                norm: (c.activation == ActivationFn::SoluLn).then(|| self.norm(solu_norm(c.norm), c.d_mlp, c.eps)),
+                output: self.linear(c.d_mlp, c.d_model),
+            }),
+            moe: c.experts.filter(|_| !c.attn_only).map(|e| Moe {
+                router: self.linear(c.d_model, e.count),
+                experts: (0..e.count)
+                    .map(|_| Expert {
+                        gate: self.linear(c.d_model, c.d_mlp),
+                        input: self.linear(c.d_model, c.d_mlp),
+                        output: self.linear(c.d_mlp, c.d_model),
+                    })
+                    .collect(),
+            }),
+            ln2_post: (!c.attn_only && c.post_norms).then(|| self.norm(c.norm, c.d_model, c.eps)),
+        }
+    }
+}
+
+/// The norm inside a `solu_ln` MLP: always a layer norm, without weights where the others have
+/// none.
+pub(crate) fn solu_norm(norm: NormKind) -> NormKind {
+    if norm == NormKind::LayerNorm { NormKind::LayerNorm } else { NormKind::LayerNormPre }
+}

@@ -1,0 +1,110 @@
+//! What a model can be run on.
+
+use burn::tensor::{Int, Tensor};
+
+use crate::tokens::Tokens;
+
+/// Text, tokens, or a residual stream. Whatever a run takes converts into one.
+///
+/// - `"text"`, `["one", "two"]`, `String`, `Vec<String>`: tokenized by the model's tokenizer.
+/// - [`Tokens`], `vec![vec![1, 2, 3]]`, `[1, 2, 3]`, `Tensor<2, Int>`: token ids.
+/// - `Tensor<3>`: a residual stream `[batch, pos, d_model]`, with
+///   [`ForwardOptions::start_at_layer`](crate::ForwardOptions::start_at_layer).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Input {
+    /// One text a row.
+    Text(Vec<String>),
+    /// Token ids with their mask.
+    Tokens(Tokens),
+    /// Token ids, a row each, all of one length.
+    Rows(Vec<Vec<u32>>),
+    /// Token ids on a device.
+    Ids(Tensor<2, Int>),
+    /// The residual stream before some layer.
+    Residual(Tensor<3>),
+}
+
+impl From<&str> for Input {
+    fn from(text: &str) -> Self {
+        Input::Text(vec![text.to_string()])
+    }
+}
+
+impl From<String> for Input {
+    fn from(text: String) -> Self {
+        Input::Text(vec![text])
+    }
+}
+
+impl From<&String> for Input {
+    fn from(text: &String) -> Self {
+        Input::Text(vec![text.clone()])
+    }
+}
+
+impl From<Vec<String>> for Input {
+    fn from(texts: Vec<String>) -> Self {
+        Input::Text(texts)
+    }
+}
+
+impl From<&[&str]> for Input {
+    fn from(texts: &[&str]) -> Self {
+        Input::Text(texts.iter().map(|t| t.to_string()).collect())
+    }
+}
+
+impl<const N: usize> From<[&str; N]> for Input {
+    fn from(texts: [&str; N]) -> Self {
+        texts.as_slice().into()
+    }
+}
+
+impl From<Tokens> for Input {
+    fn from(tokens: Tokens) -> Self {
+        Input::Tokens(tokens)
+    }
+}
+
+impl From<&Tokens> for Input {
+    fn from(tokens: &Tokens) -> Self {
+        Input::Tokens(tokens.clone())
+    }
+}
+
+impl From<Vec<Vec<u32>>> for Input {
+    fn from(rows: Vec<Vec<u32>>) -> Self {
+        Input::Rows(rows)
+    }
+}
+
+impl From<&[u32]> for Input {
+    fn from(row: &[u32]) -> Self {
+        Input::Rows(vec![row.to_vec()])
+    }
+}
+
+impl<const N: usize> From<[u32; N]> for Input {
+    fn from(row: [u32; N]) -> Self {
+        Input::Rows(vec![row.to_vec()])
+    }
+}
+
+impl From<Tensor<2, Int>> for Input {
+    fn from(ids: Tensor<2, Int>) -> Self {
+        Input::Ids(ids)
+    }
+}
+
+impl From<&Tensor<2, Int>> for Input {
+    fn from(ids: &Tensor<2, Int>) -> Self {
+        Input::Ids(ids.clone())
+    }
+}
+
+impl From<Tensor<3>> for Input {
+    fn from(residual: Tensor<3>) -> Self {
+        Input::Residual(residual)
+    }
+}

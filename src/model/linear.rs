@@ -1,0 +1,56 @@
+//! A linear map, kept as `[in, out]`.
+
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+
+/// `x · weight + bias`.
+#[derive(Module, Debug)]
+pub struct Linear {
+    /// `[in, out]`. May be a view with any strides, such as a transposed file tensor.
+    pub weight: Param<Tensor<2>>,
+    /// `[out]`.
+    pub bias: Option<Param<Tensor<1>>>,
+}
+
+impl Linear {
+    /// A map with this weight `[in, out]` and bias `[out]`.
+    pub fn new(weight: Tensor<2>, bias: Option<Tensor<1>>) -> Self {
+        Self { weight: Param::from_tensor(weight), bias: bias.map(Param::from_tensor) }
+    }
+
+    /// Applies the map to the last axis.
+    ///
+    /// # Shapes
+    /// - input: `[..., in]`
+    /// - output: `[..., out]`
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let mut shape = input.dims();
+        let rows = shape[..D - 1].iter().product::<usize>();
+        let weight = self.weight.val();
+        let [d_in, d_out] = weight.dims();
+        let mut output = input.reshape([rows, d_in]).matmul(weight);
+        if let Some(bias) = &self.bias {
+            output = output + bias.val().unsqueeze();
+        }
+        shape[D - 1] = d_out;
+        output.reshape(shape)
+    }
+
+    /// Applies head `h`'s own columns to head `h`'s own input.
+    ///
+    /// # Shapes
+    /// - input: `[batch, pos, head, in]`
+    /// - output: `[batch, pos, head, out / head]`
+    pub(crate) fn forward_per_head(&self, input: Tensor<4>) -> Tensor<4> {
+        let [batch, pos, heads, d_in] = input.dims();
+        let weight = self.weight.val();
+        let d_head = weight.dims()[1] / heads;
+        let weight = weight.reshape([d_in, heads, d_head]).permute([1, 0, 2]);
+        let rows = input.permute([2, 0, 1, 3]).reshape([heads, batch * pos, d_in]);
+        let mut output = rows.matmul(weight);
+        if let Some(bias) = &self.bias {
+            output = output + bias.val().reshape([heads, 1, d_head]);
+        }
+        output.reshape([heads, batch, pos, d_head]).permute([1, 2, 0, 3])
+    }
+}

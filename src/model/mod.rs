@@ -1,0 +1,39 @@
+//! The transformer: one configurable block serves every family.
+
+mod alibi;
+mod attention;
+mod block;
+mod forward;
+mod function;
+mod init;
+mod input;
+mod linear;
+mod loss;
+mod mlp;
+mod moe;
+mod norm;
+mod options;
+mod pass;
+mod points;
+mod rotary;
+mod scope;
+mod sequence;
+mod transformer;
+mod weights;
+
+pub use attention::Attention;
+pub use block::Block;
+pub use input::Input;
+pub use linear::Linear;
+pub use mlp::Mlp;
+pub use moe::{Expert, Moe};
+pub use norm::Norm;
+pub use options::{ForwardOptions, Logits, Output};
+pub use scope::Hooked;
+pub use transformer::HookedTransformer;
+pub use weights::{Embed, Weights};
+
+pub(crate) use init::solu_norm;
+pub(crate) use norm::{narrowed, widened};
+pub(crate) use pass::Pass;
+pub(crate) use points::Points;

@@ -1,0 +1,115 @@
+//! A mixture of gated experts in place of the MLP.
+
+use burn::module::Module;
+use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData, activation};
+use hooklens_hooks::{Halt, HookError, Run};
+
+use super::linear::Linear;
+use super::norm::{narrowed, widened};
+use super::pass::Pass;
+use super::points::Site;
+use crate::config::Experts;
+
+/// Weights of one mixture.
+#[derive(Module, Debug)]
+pub struct Moe {
+    /// Scores of the experts, `[d_model, expert]`.
+    pub router: Linear,
+    /// The experts.
+    pub experts: Vec<Expert>,
+}
+
+/// One expert: `out(act(gate(x)) * in(x))`.
+#[derive(Module, Debug)]
+pub struct Expert {
+    /// `[d_model, d_mlp]`.
+    pub gate: Linear,
+    /// `[d_model, d_mlp]`.
+    pub input: Linear,
+    /// `[d_mlp, d_model]`.
+    pub output: Linear,
+}
+
+impl Moe {
+    /// What the mixture adds to the stream: for each token the sum of its best experts'
+    /// outputs, weighted by the router's softmax.
+    ///
+    /// # Shapes
+    /// - input and output: `[batch, pos, d_model]`
+    pub(crate) fn forward(
+        &self,
+        layer: usize,
+        x: Tensor<3>,
+        mixture: Experts,
+        pass: &Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let [batch, pos, d_model] = x.dims();
+        let rows = batch * pos;
+        let dtype = x.dtype();
+        let x = x.reshape([rows, d_model]);
+        let site = |site| pass.points.at(layer, site);
+
+        let weights = activation::softmax(widened(self.router.forward(x.clone())), 1);
+        let weights = run.fire(site(Site::ExpertWeights), weights)?;
+        let (best, chosen) = best(&weights, mixture.per_token)?;
+        let mut shares = weights.gather(1, chosen.clone());
+        if mixture.renormalise {
+            shares = shares.clone() / shares.sum_dim(1);
+        }
+        let shares = narrowed(shares, dtype);
+        let edited = run.edits(site(Site::ExpertIndices));
+        let chosen = run.fire_int(site(Site::ExpertIndices), chosen)?;
+        let best = if edited { read(chosen)? } else { best };
+
+        let device = x.device();
+        let mut sum = x.zeros_like();
+        for (number, expert) in self.experts.iter().enumerate() {
+            let points = pass.points.expert(layer, number);
+            let routed: Vec<i32> = (0..best.len()).filter(|i| best[*i] == number as i64).map(|i| i as i32).collect();
+            if routed.is_empty() {
+                run.skip(points.gate)?;
+                run.skip(points.pre)?;
+                run.skip(points.post)?;
+                continue;
+            }
+            let count = routed.len();
+            let indices = |of: Vec<i32>| Tensor::<1, Int>::from_data(TensorData::new(of, [count]), &device);
+            let tokens = indices(routed.iter().map(|i| i / mixture.per_token as i32).collect());
+            let share = shares.clone().reshape([rows * mixture.per_token]).select(0, indices(routed));
+            let input = x.clone().select(0, tokens.clone());
+            let gate = run.fire(points.gate, expert.gate.forward(input.clone()))?;
+            let linear = run.fire(points.pre, expert.input.forward(input))?;
+            let post = run.fire(points.post, pass.config.activation.apply(gate) * linear)?;
+            let output = expert.output.forward(post) * share.unsqueeze_dim::<2>(1);
+            sum = sum.select_assign(0, tokens, output, IndexingUpdateOp::Add);
+        }
+        Ok(sum.reshape([batch, pos, d_model]))
+    }
+}
+
+/// The `count` best experts of each row, best first, on the host and as `[row, count]`.
+fn best(weights: &Tensor<2>, count: usize) -> Result<(Vec<i64>, Tensor<2, Int>), Halt> {
+    let [rows, experts] = weights.dims();
+    let values = host::<f32>(weights.clone().try_into_data().map(|d| d.convert::<f32>()))?;
+    let mut best = Vec::with_capacity(rows * count);
+    for row in values.chunks(experts) {
+        let mut order: Vec<usize> = (0..experts).collect();
+        // Stable: of equal experts the first comes first.
+        order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+        best.extend(order[..count].iter().map(|e| *e as i64));
+    }
+    let chosen: Vec<i32> = best.iter().map(|e| *e as i32).collect();
+    let chosen = Tensor::from_data(TensorData::new(chosen, [rows, count]), &weights.device());
+    Ok((best, chosen))
+}
+
+fn read(chosen: Tensor<2, Int>) -> Result<Vec<i64>, Halt> {
+    host::<i64>(chosen.try_into_data().map(|d| d.convert::<i64>()))
+}
+
+fn host<E: burn::tensor::Element>(data: Result<TensorData, burn::tensor::ExecutionError>) -> Result<Vec<E>, Halt> {
+    let io = |reason: String| HookError::Io { name: "expert weights".into(), reason };
+    let data = data.map_err(|e| io(e.to_string()))?;
+    Ok(data.try_into_vec::<E>().map_err(|e| io(format!("{e:?}")))?)
+}

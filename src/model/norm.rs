@@ -1,0 +1,108 @@
+//! Layer norm and RMS norm, with their hook points.
+
+use burn::module::{Module, Param};
+use burn::tensor::{DType, Tensor};
+use hooklens_hooks::{Halt, PointId, Run};
+
+use crate::config::NormKind;
+use crate::kernels;
+
+/// The two points of a norm.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NormPoints {
+    pub(crate) scale: Option<PointId>,
+    pub(crate) normalized: Option<PointId>,
+}
+
+/// A norm over the last axis.
+///
+/// `scale = sqrt(mean(x²) + eps)` of the (for layer norm, centred) input;
+/// `normalized = x / scale`, times and plus the weights if the norm has any. As in
+/// TransformerLens, `hook_normalized` of a layer norm is seen after its weights, and that of
+/// an RMS norm before its weight. 16-bit inputs are normalised in `f32`.
+#[derive(Module, Debug)]
+pub struct Norm {
+    /// Factor a coordinate, unless the norm has none.
+    pub w: Option<Param<Tensor<1>>>,
+    /// Summand a coordinate, layer norm only.
+    pub b: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    pub(crate) kind: NormKind,
+    #[module(skip)]
+    pub(crate) eps: f64,
+}
+
+impl Norm {
+    /// A norm of this kind with these weights; `None` for kinds without weights.
+    pub fn new(kind: NormKind, eps: f64, w: Option<Tensor<1>>, b: Option<Tensor<1>>) -> Self {
+        Self { w: w.map(Param::from_tensor), b: b.map(Param::from_tensor), kind, eps }
+    }
+
+    /// Normalises the last axis, showing the scale and the result to their points.
+    ///
+    /// # Shapes
+    /// - input and output: `[..., d]`; the scale is `[..., 1]`
+    pub(crate) fn forward<const D: usize>(
+        &self,
+        input: Tensor<D>,
+        points: NormPoints,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<D>, Halt> {
+        if self.kind == NormKind::None {
+            return Ok(input);
+        }
+        if !run.wants(points.scale) && !run.wants(points.normalized) {
+            return Ok(self.quiet(input));
+        }
+        let dtype = input.dtype();
+        let mut x = widened(input);
+        if self.kind.centres() {
+            x = x.clone() - x.mean_dim(D - 1);
+        }
+        let scale = (x.clone().square().mean_dim(D - 1) + self.eps).sqrt();
+        let scale = run.fire(points.scale, scale)?;
+        x = x / scale;
+        match self.kind {
+            NormKind::LayerNorm => run.fire(points.normalized, self.weighed(x)).map(|x| narrowed(x, dtype)),
+            _ => run.fire(points.normalized, x).map(|x| narrowed(self.weighed(x), dtype)),
+        }
+    }
+
+    /// [`Norm::forward`] when nothing watches.
+    pub(crate) fn quiet<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        if self.kind == NormKind::None {
+            return input;
+        }
+        let (w, b) = (self.w.as_ref().map(Param::val), self.b.as_ref().map(Param::val));
+        if let Some(done) = kernels::norm(&input, self.kind.centres(), self.eps, w, b) {
+            return done;
+        }
+        let dtype = input.dtype();
+        let mut x = widened(input);
+        if self.kind.centres() {
+            x = x.clone() - x.mean_dim(D - 1);
+        }
+        let scale = (x.clone().square().mean_dim(D - 1) + self.eps).sqrt();
+        narrowed(self.weighed(x / scale), dtype)
+    }
+
+    fn weighed<const D: usize>(&self, mut x: Tensor<D>) -> Tensor<D> {
+        if let Some(w) = &self.w {
+            x = x * widened(w.val()).unsqueeze();
+        }
+        if let Some(b) = &self.b {
+            x = x + widened(b.val()).unsqueeze();
+        }
+        x
+    }
+}
+
+/// 16-bit floats as `f32`; others as they are.
+pub(crate) fn widened<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    if matches!(x.dtype(), DType::F16 | DType::BF16) { x.cast(DType::F32) } else { x }
+}
+
+/// Back to the type [`widened`] came from.
+pub(crate) fn narrowed<const D: usize>(x: Tensor<D>, dtype: DType) -> Tensor<D> {
+    if x.dtype() == dtype { x } else { x.cast(dtype) }
+}

@@ -1,0 +1,106 @@
+//! Rotary position embedding and its stretched variants.
+
+use std::f64::consts::PI;
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::norm::{narrowed, widened};
+use super::sequence::Sequence;
+use crate::config::{RopeScaling, Rotary};
+
+/// Sine and cosine of every position of a batch, for one forward pass.
+#[derive(Debug, Clone)]
+pub(crate) struct RotaryTable {
+    /// `[batch or 1, pos, 1, dim / 2]`
+    cos: Tensor<4>,
+    sin: Tensor<4>,
+    dim: usize,
+    adjacent_pairs: bool,
+}
+
+impl RotaryTable {
+    pub(crate) fn new(rotary: &Rotary, sequence: &Sequence, device: &Device) -> Self {
+        let frequencies = frequencies(rotary);
+        let factor = match rotary.scaling {
+            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            _ => 1.0,
+        };
+        let positions = sequence.positions();
+        let angles = || positions.iter().flat_map(|p| frequencies.iter().map(move |f| f64::from(*p) * f));
+        let shape = [sequence.position_rows(), sequence.len, 1, frequencies.len()];
+        let table = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, shape), device);
+        Self {
+            cos: table(angles().map(|a| (a.cos() * factor) as f32).collect()),
+            sin: table(angles().map(|a| (a.sin() * factor) as f32).collect()),
+            dim: rotary.dim,
+            adjacent_pairs: rotary.adjacent_pairs,
+        }
+    }
+
+    /// Rotates the first `dim` coordinates of every head by their position, in `f32`.
+    ///
+    /// # Shapes
+    /// - input and output: `[batch, pos, head, d_head]`
+    pub(crate) fn rotate(&self, input: Tensor<4>) -> Tensor<4> {
+        let dtype = input.dtype();
+        let [batch, pos, heads, d_head] = input.dims();
+        let (dim, half) = (self.dim, self.dim / 2);
+        let input = widened(input);
+        let rest = (dim < d_head).then(|| input.clone().narrow(3, dim, d_head - dim));
+        let turned = input.narrow(3, 0, dim);
+        let (x, y) = if self.adjacent_pairs {
+            let pairs = turned.reshape([batch, pos, heads, half, 2]);
+            let part = |i| pairs.clone().narrow(4, i, 1).squeeze_dim::<4>(4);
+            (part(0), part(1))
+        } else {
+            (turned.clone().narrow(3, 0, half), turned.narrow(3, half, half))
+        };
+        let first = x.clone() * self.cos.clone() - y.clone() * self.sin.clone();
+        let second = y * self.cos.clone() + x * self.sin.clone();
+        let turned = if self.adjacent_pairs {
+            Tensor::stack::<5>(vec![first, second], 4).reshape([batch, pos, heads, dim])
+        } else {
+            Tensor::cat(vec![first, second], 3)
+        };
+        let whole = match rest {
+            Some(rest) => Tensor::cat(vec![turned, rest], 3),
+            None => turned,
+        };
+        narrowed(whole, dtype)
+    }
+}
+
+/// Radians a position, for each rotated pair.
+pub(crate) fn frequencies(rotary: &Rotary) -> Vec<f64> {
+    let plain = (0..rotary.dim / 2).map(|i| rotary.base.powf(-((2 * i) as f64) / rotary.dim as f64));
+    match rotary.scaling {
+        RopeScaling::None => plain.collect(),
+        RopeScaling::Linear { factor } => plain.map(|f| f / factor).collect(),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => plain
+            .map(|f| {
+                let turns = original_context as f64 * f / (2.0 * PI);
+                let kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                blend(f / factor, f, kept)
+            })
+            .collect(),
+        RopeScaling::Yarn { factor, beta_fast, beta_slow, original_context, truncate, .. } => {
+            let dim = rotary.dim as f64;
+            // The dimension that turns `turns` times within the original context.
+            let place =
+                |turns: f64| dim * (original_context as f64 / (turns * 2.0 * PI)).ln() / (2.0 * rotary.base.ln());
+            let (mut low, mut high) = (place(beta_fast), place(beta_slow));
+            if truncate {
+                (low, high) = (low.floor(), high.ceil());
+            }
+            (low, high) = (low.max(0.0), high.min(dim - 1.0));
+            let width = if high == low { 0.001 } else { high - low };
+            plain.enumerate().map(|(i, f)| blend(f / factor, f, 1.0 - (i as f64 - low) / width)).collect()
+        }
+    }
+}
+
+/// From `stretched` at 0 to `kept` at 1.
+fn blend(stretched: f64, kept: f64, share: f64) -> f64 {
+    let share = share.clamp(0.0, 1.0);
+    stretched * (1.0 - share) + kept * share
+}

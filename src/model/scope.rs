@@ -1,0 +1,80 @@
+//! Hooks that stay for several runs.
+
+use std::cell::RefCell;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{ActivationCache, Hook, Record};
+
+use super::input::Input;
+use super::options::{ForwardOptions, Logits, Output};
+use super::transformer::{HookedTransformer, logits_and_cache, main_output};
+use crate::error::{InputError, Result};
+
+/// A model together with hooks: a scope that is a value.
+///
+/// Runs made through it have the hooks, runs made on the model itself don't. Dropping it, in
+/// whatever way, is all it takes to remove the hooks. Scopes nest: see [`Hooked::hooks`].
+#[derive(Debug)]
+#[must_use = "the hooks act on runs made through this value, not on the model"]
+pub struct Hooked<'m, 'h> {
+    model: &'m HookedTransformer,
+    hooks: RefCell<Vec<Hook<'h>>>,
+}
+
+impl<'m, 'h> Hooked<'m, 'h> {
+    pub(crate) fn new(model: &'m HookedTransformer, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
+        Self { model, hooks: RefCell::new(hooks.into_iter().collect()) }
+    }
+
+    /// The model without the hooks.
+    pub fn model(&self) -> &'m HookedTransformer {
+        self.model
+    }
+
+    /// The scope with more hooks, which run after those it has.
+    pub fn hooks(self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
+        self.hooks.borrow_mut().extend(hooks);
+        self
+    }
+
+    /// As [`HookedTransformer::forward`], with the scope's hooks.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::forward`].
+    pub fn forward<'o>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'o>>) -> Result<Tensor<3>> {
+        main_output(self.run(input, options)?)
+    }
+
+    /// As [`HookedTransformer::run_with_cache`], with the scope's hooks. Recordings see what the
+    /// hooks made of the activations.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::run_with_cache`].
+    pub fn run_with_cache(
+        &self,
+        input: impl Into<Input>,
+        record: impl Into<Record>,
+    ) -> Result<(Tensor<3>, ActivationCache)> {
+        logits_and_cache(self.run(input, ForwardOptions::new().record(record))?)
+    }
+
+    /// As [`HookedTransformer::record`], with the scope's hooks.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::record`].
+    pub fn record(&self, input: impl Into<Input>, record: impl Into<Record>) -> Result<ActivationCache> {
+        Ok(self.run(input, ForwardOptions::new().logits(Logits::None).record(record))?.cache)
+    }
+
+    /// As [`HookedTransformer::run`], with the scope's hooks before those of the options.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::run`]; a hook that starts a run of its own scope is refused.
+    pub fn run<'o>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'o>>) -> Result<Output> {
+        let mut own =
+            self.hooks.try_borrow_mut().map_err(|_| InputError::Options("a hook ran its own scope's model"))?;
+        let options: ForwardOptions<'o> = options.into();
+        let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
+        self.model.run(input, ForwardOptions { hooks, ..options })
+    }
+}

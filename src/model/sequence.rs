@@ -1,0 +1,187 @@
+//! Which tokens are real, and the position each one stands at.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+
+/// The layout of a batch: its mask and, from the mask, every token's position.
+///
+/// A token's position is the number of real tokens before it in its row, so that padding at
+/// the left, at the right or in between never shifts what a model sees.
+#[derive(Debug, Clone)]
+pub(crate) struct Sequence {
+    pub(crate) batch: usize,
+    pub(crate) len: usize,
+    /// Real tokens, row by row; `None` when all are.
+    mask: Option<Vec<bool>>,
+    /// Position of each token, row by row, when they are not simply `0..len`.
+    positions: Option<Vec<u32>>,
+}
+
+impl Sequence {
+    /// A batch of `batch` rows of `len` tokens, `mask` telling the real ones.
+    pub(crate) fn new(batch: usize, len: usize, mask: Option<Vec<bool>>) -> Self {
+        let mask = mask.filter(|mask| mask.contains(&false));
+        let positions = mask.as_ref().map(|mask| mask.chunks(len).flat_map(positions_of_row).collect());
+        Self { batch, len, mask, positions }
+    }
+
+    /// Whether every token is real.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.mask.is_none()
+    }
+
+    /// Real tokens, row by row; `None` when all are.
+    pub(crate) fn mask(&self) -> Option<&[bool]> {
+        self.mask.as_deref()
+    }
+
+    /// Position of each token: one row for all when every token is real, else a row each.
+    pub(crate) fn positions(&self) -> Vec<u32> {
+        self.positions.clone().unwrap_or_else(|| (0..self.len as u32).collect())
+    }
+
+    /// Rows of [`Sequence::positions`].
+    pub(crate) fn position_rows(&self) -> usize {
+        if self.is_plain() { 1 } else { self.batch }
+    }
+
+    /// Number of positions a position table must have.
+    pub(crate) fn positions_needed(&self) -> usize {
+        self.positions().iter().max().map_or(0, |last| *last as usize + 1)
+    }
+
+    /// Column of each row's last real token (its last column if none is real).
+    pub(crate) fn last_columns(&self) -> Vec<usize> {
+        let last = |row: &[bool]| row.iter().rposition(|real| *real).unwrap_or(self.len - 1);
+        match &self.mask {
+            Some(mask) => mask.chunks(self.len).map(last).collect(),
+            None => vec![self.len - 1; self.batch],
+        }
+    }
+
+    /// The rows in `range` only.
+    pub(crate) fn rows(&self, range: Range<usize>) -> Self {
+        let cut = |mask: &Vec<bool>| mask[range.start * self.len..range.end * self.len].to_vec();
+        Self::new(range.len(), self.len, self.mask.as_ref().map(cut))
+    }
+
+    /// 1 for real tokens and 0 for others, `[batch, pos, 1]`, or nothing when all are real.
+    pub(crate) fn real_as_float(&self, device: &Device) -> Option<Tensor<3>> {
+        let mask = self.mask.as_ref()?;
+        let ones: Vec<f32> = mask.iter().map(|real| f32::from(u8::from(*real))).collect();
+        Some(Tensor::from_data(TensorData::new(ones, [self.batch, self.len, 1]), device))
+    }
+}
+
+fn positions_of_row(row: &[bool]) -> Vec<u32> {
+    let mut next = 0;
+    let place = |real: &bool| {
+        next += u32::from(*real);
+        u32::saturating_sub(next, 1)
+    };
+    row.iter().map(place).collect()
+}
+
+/// What attention needs to know of the layout, made at most once a forward pass and window.
+#[derive(Debug)]
+pub(crate) struct Masks<'s> {
+    sequence: &'s Sequence,
+    bidirectional: bool,
+    device: Device,
+    hidden: HashMap<Option<usize>, Option<Tensor<4, Bool>>>,
+    distance: Option<Tensor<4>>,
+}
+
+impl<'s> Masks<'s> {
+    pub(crate) fn new(sequence: &'s Sequence, bidirectional: bool, device: &Device) -> Self {
+        Self { sequence, bidirectional, device: device.clone(), hidden: HashMap::new(), distance: None }
+    }
+
+    /// Whether attention is plainly causal: every token real, no window that matters.
+    pub(crate) fn plainly_causal(&self, window: Option<usize>) -> bool {
+        self.sequence.is_plain() && !self.bidirectional && window.is_none_or(|w| w >= self.sequence.len)
+    }
+
+    /// Whether some query may see no key at all.
+    pub(crate) fn may_hide_everything(&self) -> bool {
+        !self.sequence.is_plain()
+    }
+
+    /// `true` where a query must not see a key, `[batch or 1, 1, query, key]`; `None` when every
+    /// query sees every key.
+    pub(crate) fn hidden(&mut self, window: Option<usize>) -> Option<Tensor<4, Bool>> {
+        if let Some(made) = self.hidden.get(&window) {
+            return made.clone();
+        }
+        let made = self.make_hidden(window);
+        self.hidden.insert(window, made.clone());
+        made
+    }
+
+    fn make_hidden(&self, window: Option<usize>) -> Option<Tensor<4, Bool>> {
+        let Sequence { len, .. } = *self.sequence;
+        if self.bidirectional && self.sequence.is_plain() && window.is_none() {
+            return None;
+        }
+        let rows = self.sequence.position_rows();
+        let positions = self.sequence.positions();
+        let mut hidden = Vec::with_capacity(rows * len * len);
+        for row in 0..rows {
+            let positions = &positions[row * len..(row + 1) * len];
+            let real = self.sequence.mask().map(|mask| &mask[row * len..(row + 1) * len]);
+            for query in 0..len {
+                hidden.extend((0..len).map(|key| {
+                    let later = key > query && !self.bidirectional;
+                    let padding = real.is_some_and(|real| !real[key]);
+                    // By position, not by column: padding within a row takes no room in a window.
+                    let far = window.is_some_and(|w| positions[query] >= positions[key].saturating_add(w as u32));
+                    later || padding || far
+                }));
+            }
+        }
+        Some(Tensor::from_data(TensorData::new(hidden, [rows, 1, len, len]), &self.device))
+    }
+
+    /// Key position minus query position, `[batch or 1, 1, query, key]`.
+    pub(crate) fn distance(&mut self) -> Tensor<4> {
+        if let Some(made) = &self.distance {
+            return made.clone();
+        }
+        let (rows, len) = (self.sequence.position_rows(), self.sequence.len);
+        let positions: Vec<f32> = self.sequence.positions().iter().map(|p| *p as f32).collect();
+        let row = Tensor::<2>::from_data(TensorData::new(positions, [rows, len]), &self.device);
+        let made = row.clone().reshape([rows, 1, 1, len]) - row.reshape([rows, 1, len, 1]);
+        self.distance = Some(made.clone());
+        made
+    }
+}
+
+/// Position ids as a tensor, `[rows * pos]`.
+pub(crate) fn position_ids(sequence: &Sequence, device: &Device) -> Tensor<1, Int> {
+    let ids: Vec<i32> = sequence.positions().iter().map(|p| *p as i32).collect();
+    let count = ids.len();
+    Tensor::from_data(TensorData::new(ids, [count]), device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_anywhere_takes_no_position() {
+        let t = true;
+        let f = false;
+        let mask = vec![f, f, t, t, t, t, f, t, t, t, t, t, t, f, f];
+        let sequence = Sequence::new(3, 5, Some(mask));
+        assert_eq!(sequence.positions(), [0, 0, 0, 1, 2, 0, 0, 1, 2, 3, 0, 1, 2, 2, 2]);
+        assert_eq!(sequence.last_columns(), [4, 4, 2]);
+        assert_eq!(sequence.positions_needed(), 4);
+    }
+
+    #[test]
+    fn a_mask_of_ones_is_no_mask() {
+        assert!(Sequence::new(2, 2, Some(vec![true; 4])).is_plain());
+    }
+}

@@ -1,0 +1,204 @@
+//! The model a user holds.
+
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor};
+use hooklens_hooks::{ActivationCache, Catalog, Hook, Record};
+
+use super::input::Input;
+use super::options::{ForwardOptions, Logits, Output};
+use super::points::Points;
+use super::scope::Hooked;
+use super::weights::Weights;
+use crate::config::TransformerConfig;
+use crate::error::{InputError, Result};
+use crate::loading::LoadReport;
+use crate::tokens::Tokenizer;
+
+/// A transformer whose every internal activation has a name, and can be read and changed.
+///
+/// ```
+/// use hooklens::prelude::*;
+///
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokens = model.to_tokens("red fox blue red fox")?;
+/// let (logits, cache) = model.run_with_cache(&tokens, "blocks.*.attn.hook_pattern")?;
+/// let pattern = cache.get(hook::pattern(1))?; // [batch, head, query, key]
+/// assert_eq!(pattern.dims()[2], logits.dims()[1]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct HookedTransformer {
+    /// The weights; a Burn module.
+    pub weights: Weights,
+    pub(crate) config: Arc<TransformerConfig>,
+    pub(crate) points: Arc<Points>,
+    pub(crate) tokenizer: Option<Arc<Tokenizer>>,
+    pub(crate) report: Arc<LoadReport>,
+}
+
+impl HookedTransformer {
+    /// A model of these weights. They must fit the configuration, as those made by the loader
+    /// or by [`HookedTransformer::random`] do.
+    pub(crate) fn assemble(
+        config: TransformerConfig,
+        weights: Weights,
+        tokenizer: Option<Tokenizer>,
+        report: LoadReport,
+    ) -> Self {
+        let points = Arc::new(Points::new(&config));
+        let (config, report) = (Arc::new(config), Arc::new(report));
+        Self { weights, config, points, tokenizer: tokenizer.map(Arc::new), report }
+    }
+
+    /// Shape and choices of the model.
+    pub fn config(&self) -> &TransformerConfig {
+        &self.config
+    }
+
+    /// Where the weights live.
+    pub fn device(&self) -> Device {
+        self.weights.device()
+    }
+
+    /// Every point the model can fire, in firing order.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.points.catalog
+    }
+
+    /// What loading did with each tensor of the files.
+    pub fn load_report(&self) -> &LoadReport {
+        &self.report
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// [`InputError::NoTokenizer`] if the model came without one.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+
+    /// Gives the model another tokenizer.
+    #[must_use]
+    pub fn with_tokenizer(mut self, tokenizer: Tokenizer) -> Self {
+        self.tokenizer = Some(Arc::new(tokenizer));
+        self
+    }
+
+    /// Runs the model and gives the logits, or the residual stream if told where to stop.
+    ///
+    /// # Shapes
+    /// - output: `[batch, pos, d_vocab_out]`; `[batch, 1, d_vocab_out]` for [`Logits::Last`];
+    ///   `[batch, pos, d_model]` with `stop_at_layer`
+    ///
+    /// # Errors
+    /// Bad input or options, and whatever a hook reports.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let logits = model.forward("red fox blue red", ())?;
+    /// let last = model.forward("red fox blue red", ForwardOptions::new().logits(Logits::Last))?;
+    /// assert_eq!(last.dims(), [1, 1, logits.dims()[2]]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn forward<'h>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Tensor<3>> {
+        main_output(self.run(input, options)?)
+    }
+
+    /// Mean cross-entropy of predicting each next token, `[1]`, in nats; padding is not counted.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::forward`].
+    pub fn loss<'h>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Tensor<1>> {
+        let output = self.run(input, options.into().loss())?;
+        Ok(output.loss.ok_or(InputError::Options("a run that stops before the logits has no loss"))?)
+    }
+
+    /// Runs the model and records activations.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::forward`]; an unknown name or a pattern without a match is one
+    /// before anything runs.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let (logits, cache) = model.run_with_cache("red fox blue red", Record::all())?;
+    /// let resid = cache.get(hook::resid_post(-1))?;
+    /// assert_eq!(resid.dims()[..2], logits.dims()[..2]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn run_with_cache(
+        &self,
+        input: impl Into<Input>,
+        record: impl Into<Record>,
+    ) -> Result<(Tensor<3>, ActivationCache)> {
+        logits_and_cache(self.run(input, ForwardOptions::new().record(record))?)
+    }
+
+    /// Records activations and computes nothing after the last one asked for.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::run_with_cache`].
+    pub fn record(&self, input: impl Into<Input>, record: impl Into<Record>) -> Result<ActivationCache> {
+        Ok(self.run(input, ForwardOptions::new().logits(Logits::None).record(record))?.cache)
+    }
+
+    /// Runs the model with hooks, and gives the logits. The hooks end with the run.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::forward`].
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut widths = vec![];
+    /// let ablated = model.run_with_hooks("red fox blue red", [
+    ///     hook::z(0).edit(|z, _| z.zeros_like()),
+    ///     hook::pattern(1).read(|pattern, _| widths.push(pattern.dims()[3])),
+    /// ])?;
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn run_with_hooks<'h>(
+        &self,
+        input: impl Into<Input>,
+        hooks: impl IntoIterator<Item = Hook<'h>>,
+    ) -> Result<Tensor<3>> {
+        self.forward(input, ForwardOptions::new().hooks(hooks))
+    }
+
+    /// A view of the model in which every run has these hooks. They are gone when it is dropped;
+    /// the model itself never changes.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let hooked = model.hooks([hook::attn_out(0).edit(|x, _| x.zeros_like())]);
+    /// let ablated = hooked.forward("red fox", ())?;
+    /// let (_, cache) = hooked.run_with_cache("red fox", "blocks.1.*")?;
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn hooks<'m, 'h>(&'m self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Hooked<'m, 'h> {
+        Hooked::new(self, hooks)
+    }
+
+    /// Runs the model; everything a run can do is an option.
+    ///
+    /// # Errors
+    /// Bad input or options, and whatever a hook reports.
+    pub fn run<'h>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Output> {
+        self.checked_run(input.into(), options.into())
+    }
+}
+
+pub(crate) fn main_output(output: Output) -> Result<Tensor<3>> {
+    let either = output.residual.or(output.logits);
+    Ok(either.ok_or(InputError::Options("a forward without logits gives nothing; use `record` or `run`"))?)
+}
+
+pub(crate) fn logits_and_cache(output: Output) -> Result<(Tensor<3>, ActivationCache)> {
+    let logits = output.logits.ok_or(InputError::Options("no logits were asked for; use `record` or `run`"))?;
+    Ok((logits, output.cache))
+}

@@ -1,0 +1,9 @@
+//! What a script needs: `use hooklens::prelude::*;`.
+
+pub use burn::tensor::{Device, Int, Tensor};
+
+pub use crate::hook::{self, at};
+pub use crate::{
+    Activation, ActivationCache, DType, ForwardOptions, HookedTransformer, LoadOptions, Logits, PaddingSide, Positions,
+    Processing, Record, Selection, TokenizeOptions, Tokens, TransformerConfig,
+};

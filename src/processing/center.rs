@@ -1,0 +1,44 @@
+//! Takes out means that nothing reads.
+
+use burn::tensor::Tensor;
+
+use super::{change_matrix, change_vector};
+use crate::config::Positional;
+use crate::model::{HookedTransformer, Linear};
+
+/// Every row written to the residual stream with mean zero: layer norms ignore the mean.
+pub(super) fn writing_weights(model: &mut HookedTransformer) {
+    // Shortformer's position vectors never enter the stream.
+    let positions_written = model.config.positional == Positional::Learned;
+    let weights = &mut model.weights;
+    change_matrix(&mut weights.embed.tokens, rows);
+    if let (true, Some(positions)) = (positions_written, &mut weights.embed.positions) {
+        change_matrix(positions, rows);
+    }
+    for block in &mut weights.blocks {
+        output(&mut block.attn.o);
+        if let Some(mlp) = &mut block.mlp {
+            output(&mut mlp.output);
+        }
+        for expert in block.moe.iter_mut().flat_map(|moe| &mut moe.experts) {
+            output(&mut expert.output);
+        }
+    }
+}
+
+/// The unembedding with mean zero over the vocabulary: a softmax ignores a common constant.
+pub(super) fn unembed(model: &mut HookedTransformer) {
+    output(&mut model.weights.unembed);
+}
+
+fn output(linear: &mut Linear) {
+    change_matrix(&mut linear.weight, rows);
+    if let Some(bias) = &mut linear.bias {
+        change_vector(bias, |b| b.clone() - b.mean());
+    }
+}
+
+fn rows(matrix: Tensor<2>) -> Tensor<2> {
+    let mean = matrix.clone().mean_dim(1);
+    matrix - mean
+}

@@ -1,0 +1,120 @@
+//! Each head's products `W_Q W_Kᵀ` and `W_V W_O` written as orthogonal factors and singular
+//! values, so that a head's coordinates are its own.
+
+use burn::module::Param;
+use burn::tensor::{Tensor, TensorData};
+use faer::Mat;
+
+use crate::error::ProcessingError;
+use crate::model::{HookedTransformer, Linear};
+
+const STEP: &str = "refactor_factored_attn_matrices";
+
+pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError> {
+    let heads = model.config.n_heads;
+    // The value biases become part of the output bias first: `W_V` and `W_O` change places.
+    super::fold_values::apply(model);
+    for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
+        let attn = &mut block.attn;
+        let (mut q, mut k) = (Heads::with_bias(&attn.q, heads), Heads::with_bias(&attn.k, heads));
+        let (mut v, mut o) = (Heads::columns(&attn.v, heads), Heads::rows(&attn.o, heads));
+        for head in 0..heads {
+            let failed = |reason: String| ProcessingError::Numeric { step: STEP, layer, head, reason };
+            let (left, right) = split(&q.0[head], &k.0[head], true).map_err(failed)?;
+            (q.0[head], k.0[head]) = (left, right);
+            let transposed = o.0[head].transpose().to_owned();
+            let (left, right) = split(&v.0[head], &transposed, false).map_err(failed)?;
+            (v.0[head], o.0[head]) = (left, right.transpose().to_owned());
+        }
+        q.write_with_bias(&mut attn.q);
+        k.write_with_bias(&mut attn.k);
+        v.write_columns(&mut attn.v);
+        o.write_rows(&mut attn.o);
+    }
+    Ok(())
+}
+
+/// Factors of `left · rightᵀ` that are orthogonal up to the singular values: their roots on
+/// both sides if `even`, all on the left otherwise.
+fn split(left: &Mat<f64>, right: &Mat<f64>, even: bool) -> Result<(Mat<f64>, Mat<f64>), String> {
+    // `left = Q_l R_l`, `right = Q_r R_r`: only the small `R_l R_rᵀ` needs a decomposition.
+    let (ql, qr) = (left.qr(), right.qr());
+    let core = ql.thin_R() * qr.thin_R().transpose();
+    let svd = core.svd().map_err(|e| format!("{e:?}"))?;
+    let (mut u, mut v) = (ql.compute_thin_Q() * svd.U(), qr.compute_thin_Q() * svd.V());
+    for (column, value) in svd.S().column_vector().iter().enumerate() {
+        let (on_left, on_right) = if even { (value.sqrt(), value.sqrt()) } else { (*value, 1.0) };
+        u.col_mut(column).iter_mut().for_each(|x| *x *= on_left);
+        v.col_mut(column).iter_mut().for_each(|x| *x *= on_right);
+    }
+    Ok((u, v))
+}
+
+/// One matrix a head.
+struct Heads(Vec<Mat<f64>>);
+
+impl Heads {
+    /// `[d_model + 1, d_head]`: the weight's columns with the bias below.
+    fn with_bias(linear: &Linear, heads: usize) -> Self {
+        let (weight, [rows, columns]) = host(linear.weight.val());
+        let bias = linear.bias.as_ref().map(|b| host(b.val().unsqueeze::<2>()).0).unwrap_or(vec![0.0; columns]);
+        let width = columns / heads;
+        Self(
+            (0..heads)
+                .map(|h| {
+                    let at = |i: usize, j: usize| {
+                        if i < rows { weight[i * columns + h * width + j] } else { bias[h * width + j] }
+                    };
+                    Mat::from_fn(rows + 1, width, at)
+                })
+                .collect(),
+        )
+    }
+
+    /// `[d_model, d_head]`.
+    fn columns(linear: &Linear, heads: usize) -> Self {
+        let (weight, [rows, columns]) = host(linear.weight.val());
+        let width = columns / heads;
+        Self((0..heads).map(|h| Mat::from_fn(rows, width, |i, j| weight[i * columns + h * width + j])).collect())
+    }
+
+    /// `[d_head, d_model]`.
+    fn rows(linear: &Linear, heads: usize) -> Self {
+        let (weight, [rows, columns]) = host(linear.weight.val());
+        let height = rows / heads;
+        Self((0..heads).map(|h| Mat::from_fn(height, columns, |i, j| weight[(h * height + i) * columns + j])).collect())
+    }
+
+    fn write_with_bias(&self, linear: &mut Linear) {
+        let (rows, width) = (self.0[0].nrows() - 1, self.0[0].ncols());
+        let at = |i: usize| self.0.iter().flat_map(move |m| (0..width).map(move |j| m[(i, j)]));
+        let columns = width * self.0.len();
+        write(&mut linear.weight, (0..rows).flat_map(at).collect(), [rows, columns]);
+        let device = linear.weight.val().device();
+        let bias = TensorData::new(at(rows).collect::<Vec<f64>>(), [columns]);
+        linear.bias = Some(Param::from_tensor(Tensor::from_data(bias, (&device, linear.weight.val().dtype()))));
+    }
+
+    fn write_columns(&self, linear: &mut Linear) {
+        let (rows, width) = (self.0[0].nrows(), self.0[0].ncols());
+        let at = |i: usize| self.0.iter().flat_map(move |m| (0..width).map(move |j| m[(i, j)]));
+        write(&mut linear.weight, (0..rows).flat_map(at).collect(), [rows, width * self.0.len()]);
+    }
+
+    fn write_rows(&self, linear: &mut Linear) {
+        let (height, columns) = (self.0[0].nrows(), self.0[0].ncols());
+        let all = self.0.iter().flat_map(|m| (0..height).flat_map(move |i| (0..columns).map(move |j| m[(i, j)])));
+        write(&mut linear.weight, all.collect(), [height * self.0.len(), columns]);
+    }
+}
+
+fn host(matrix: Tensor<2>) -> (Vec<f64>, [usize; 2]) {
+    let dims = matrix.dims();
+    (matrix.into_data().iter::<f64>().collect(), dims)
+}
+
+fn write(param: &mut Param<Tensor<2>>, values: Vec<f64>, shape: [usize; 2]) {
+    let old = param.val();
+    let new = Tensor::from_data(TensorData::new(values, shape), (&old.device(), old.dtype()));
+    *param = Param::from_tensor(new);
+}

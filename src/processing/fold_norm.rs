@@ -1,0 +1,64 @@
+//! Moves a norm's weights into the linear maps that read it.
+//!
+//! `norm(x) = x̂ * w + b`, so `norm(x) · W = x̂ · (w * W) + b · W`. Where the norm centres, `x̂`
+//! has mean zero over `d_model`, so `W` may be centred over it too.
+
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+
+use super::{add_bias, change_matrix, folded, times, widened};
+use crate::model::{HookedTransformer, Linear, Norm, Points};
+
+pub(super) fn apply(model: &mut HookedTransformer) {
+    for block in &mut model.weights.blocks {
+        let attn = &mut block.attn;
+        fold(&mut block.ln1, &mut [&mut attn.q, &mut attn.k, &mut attn.v]);
+        let Some(ln2) = &mut block.ln2 else { continue };
+        if let Some(mlp) = &mut block.mlp {
+            // A gated MLP reads the norm twice; TransformerLens 2.16 forgets the gate's bias.
+            match &mut mlp.gate {
+                Some(gate) => fold(ln2, &mut [&mut mlp.input, gate]),
+                None => fold(ln2, &mut [&mut mlp.input]),
+            }
+            if let Some(norm) = &mut mlp.norm {
+                fold(norm, &mut [&mut mlp.output]);
+            }
+        }
+        if let Some(moe) = &mut block.moe {
+            let mut readers = vec![&mut moe.router];
+            for expert in &mut moe.experts {
+                readers.extend([&mut expert.gate, &mut expert.input]);
+            }
+            fold(ln2, &mut readers);
+        }
+    }
+    let weights = &mut model.weights;
+    fold(&mut weights.ln_final, &mut [&mut weights.unembed]);
+    let config = folded(&model.config);
+    model.points = Arc::new(Points::new(&config));
+    model.config = Arc::new(config);
+}
+
+fn fold(norm: &mut Norm, readers: &mut [&mut Linear]) {
+    let (w, b) = (norm.w.take().map(|w| w.val()), norm.b.take().map(|b| b.val()));
+    for reader in readers {
+        if let Some(b) = &b {
+            let extra = times(b.clone(), reader);
+            add_bias(reader, extra);
+        }
+        change_matrix(&mut reader.weight, |mut matrix| {
+            if let Some(w) = &w {
+                matrix = matrix * widened(w.clone()).unsqueeze_dim::<2>(1);
+            }
+            if norm.kind.centres() { centred(matrix) } else { matrix }
+        });
+    }
+    norm.kind = norm.kind.folded();
+}
+
+/// Each column with mean zero.
+fn centred(matrix: Tensor<2>) -> Tensor<2> {
+    let mean = matrix.clone().mean_dim(0);
+    matrix - mean
+}

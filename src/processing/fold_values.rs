@@ -1,0 +1,17 @@
+//! Moves value biases into attention's output bias.
+//!
+//! Every pattern row sums to one, so a head's value bias reaches the output whole: it is the
+//! constant `sum over heads of b_V[head] · W_O[head]`.
+
+use super::{add_bias, times};
+use crate::model::HookedTransformer;
+
+pub(super) fn apply(model: &mut HookedTransformer) {
+    let (heads, kv_heads, d_head) = (model.config.n_heads, model.config.n_kv_heads, model.config.d_head);
+    for block in &mut model.weights.blocks {
+        let Some(bias) = block.attn.v.bias.take() else { continue };
+        let shared = bias.val().reshape([kv_heads, 1, d_head]).expand([kv_heads, heads / kv_heads, d_head]);
+        let extra = times(shared.reshape([heads * d_head]), &block.attn.o);
+        add_bias(&mut block.attn.o, extra);
+    }
+}

@@ -1,0 +1,226 @@
+//! Changes to weights that leave predictions as they are and make the weights easier to read.
+//!
+//! The steps are TransformerLens's; each is done here only where it really keeps the model's
+//! log-probabilities. What keeps them: a layer norm ignores the mean of what it reads and a
+//! softmax a constant added to all logits; a norm's weights can be moved into the linear maps
+//! behind it; every row of an attention pattern sums to one.
+
+mod center;
+mod factor;
+mod fold_norm;
+mod fold_values;
+
+use burn::module::Param;
+use burn::tensor::Tensor;
+
+use crate::config::{NormKind, Positional, TransformerConfig};
+use crate::error::{ProcessingError, Result};
+use crate::model::{HookedTransformer, Linear, narrowed, widened};
+
+/// Which steps to apply when a model is loaded.
+///
+/// [`Processing::standard`] applies what a model allows and leaves out the rest; a step asked
+/// for by its own method is an error where it would change the model's outputs.
+///
+/// ```
+/// use hooklens::{HookedTransformer, LoadOptions, Processing};
+/// let plain = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let folded = plain.clone().processed(&Processing::none().fold_value_biases())?;
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Processing {
+    steps: [Wish; Step::ALL.len()],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Wish {
+    #[default]
+    No,
+    IfAllowed,
+    Yes,
+}
+
+/// One step, in the order they are applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    FoldNorm,
+    CenterWriting,
+    CenterUnembed,
+    FoldValueBiases,
+    Factor,
+}
+
+impl Step {
+    const ALL: [Step; 5] =
+        [Step::FoldNorm, Step::CenterWriting, Step::CenterUnembed, Step::FoldValueBiases, Step::Factor];
+
+    fn name(self) -> &'static str {
+        match self {
+            Step::FoldNorm => "fold_ln",
+            Step::CenterWriting => "center_writing_weights",
+            Step::CenterUnembed => "center_unembed",
+            Step::FoldValueBiases => "fold_value_biases",
+            Step::Factor => "refactor_factored_attn_matrices",
+        }
+    }
+
+    /// Why the step would change this model's outputs, if it would.
+    fn obstacle(self, c: &TransformerConfig) -> Option<&'static str> {
+        let shortformer = c.positional == Positional::Shortformer;
+        match self {
+            Step::FoldNorm if shortformer => {
+                Some("position vectors are added behind the norm, where its weights would reach them")
+            }
+            Step::CenterWriting if !c.norm.centres() || !c.final_norm().centres() => {
+                Some("some norm that reads the residual stream does not ignore its mean")
+            }
+            Step::CenterWriting if c.post_norms => {
+                Some("what is written to the residual stream comes from a norm, not from a weight")
+            }
+            Step::CenterUnembed if c.output_logits_soft_cap.is_some() => {
+                Some("the soft cap makes a constant added to all logits matter")
+            }
+            Step::Factor if matches!(c.positional, Positional::Rotary(_)) => {
+                Some("rotation stands between queries and keys, so their product is no single matrix")
+            }
+            Step::Factor if shortformer => Some("queries and keys read another stream than values"),
+            Step::Factor if c.qk_norm => Some("a norm stands between queries and keys"),
+            Step::Factor if c.n_kv_heads != c.n_heads => Some("heads share keys and values"),
+            _ => None,
+        }
+    }
+}
+
+impl Processing {
+    /// Weights as published.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// What TransformerLens does by default: [`fold_ln`](Self::fold_ln),
+    /// [`center_writing_weights`](Self::center_writing_weights),
+    /// [`center_unembed`](Self::center_unembed) and
+    /// [`fold_value_biases`](Self::fold_value_biases), each where the model allows it.
+    pub fn standard() -> Self {
+        let mut all = Self::none();
+        for step in [Step::FoldNorm, Step::CenterWriting, Step::CenterUnembed, Step::FoldValueBiases] {
+            all.steps[step as usize] = Wish::IfAllowed;
+        }
+        all
+    }
+
+    /// Moves the norms' weights into the linear maps behind them.
+    #[must_use]
+    pub fn fold_ln(self) -> Self {
+        self.wish(Step::FoldNorm)
+    }
+
+    /// Makes everything written to the residual stream have mean zero.
+    #[must_use]
+    pub fn center_writing_weights(self) -> Self {
+        self.wish(Step::CenterWriting)
+    }
+
+    /// Makes the unembedding have mean zero over the vocabulary.
+    #[must_use]
+    pub fn center_unembed(self) -> Self {
+        self.wish(Step::CenterUnembed)
+    }
+
+    /// Moves the value biases into attention's output bias.
+    #[must_use]
+    pub fn fold_value_biases(self) -> Self {
+        self.wish(Step::FoldValueBiases)
+    }
+
+    /// Replaces each head's query and key (value and output) matrices by orthogonal ones of the
+    /// same product, times the singular values.
+    #[must_use]
+    pub fn refactor_factored_attn_matrices(self) -> Self {
+        self.wish(Step::Factor)
+    }
+
+    fn wish(mut self, step: Step) -> Self {
+        self.steps[step as usize] = Wish::Yes;
+        self
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_none(&self) -> bool {
+        self.steps.iter().all(|wish| *wish == Wish::No)
+    }
+
+    /// Steps that [`Processing::standard`] leaves out for a model of this configuration, each
+    /// with the reason.
+    pub fn left_out(&self, config: &TransformerConfig) -> Vec<(&'static str, &'static str)> {
+        let asked = Step::ALL.iter().filter(|step| self.steps[**step as usize] != Wish::No);
+        asked.filter_map(|step| step.obstacle(config).map(|why| (step.name(), why))).collect()
+    }
+}
+
+impl HookedTransformer {
+    /// The model with these steps applied.
+    ///
+    /// # Errors
+    /// [`ProcessingError::WouldChangeOutputs`] for a step asked for by name that this model does
+    /// not allow.
+    pub fn processed(mut self, processing: &Processing) -> Result<Self> {
+        for step in Step::ALL {
+            let wish = processing.steps[step as usize];
+            match (wish, step.obstacle(&self.config)) {
+                (Wish::No, _) | (Wish::IfAllowed, Some(_)) => continue,
+                (Wish::Yes, Some(reason)) => {
+                    return Err(ProcessingError::WouldChangeOutputs { step: step.name(), reason }.into());
+                }
+                (_, None) => {}
+            }
+            match step {
+                Step::FoldNorm => fold_norm::apply(&mut self),
+                Step::CenterWriting => center::writing_weights(&mut self),
+                Step::CenterUnembed => center::unembed(&mut self),
+                Step::FoldValueBiases => fold_values::apply(&mut self),
+                Step::Factor => factor::apply(&mut self)?,
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// Replaces a matrix by what `change` makes of it, computed in `f32` at least.
+fn change_matrix(param: &mut Param<Tensor<2>>, change: impl FnOnce(Tensor<2>) -> Tensor<2>) {
+    // The parameter lets go of its tensor first, so that the change can happen in place.
+    let empty = Param::from_tensor(Tensor::zeros([1, 1], &param.val().device()));
+    let value = std::mem::replace(param, empty).into_value();
+    let dtype = value.dtype();
+    *param = Param::from_tensor(narrowed(change(widened(value)), dtype));
+}
+
+/// [`change_matrix`] for a vector.
+fn change_vector(param: &mut Param<Tensor<1>>, change: impl FnOnce(Tensor<1>) -> Tensor<1>) {
+    let value = param.val();
+    let dtype = value.dtype();
+    *param = Param::from_tensor(narrowed(change(widened(value)), dtype));
+}
+
+/// Adds `extra` to a linear map's bias, which is made if there is none.
+fn add_bias(linear: &mut Linear, extra: Tensor<1>) {
+    match &mut linear.bias {
+        Some(bias) => change_vector(bias, |b| b + extra),
+        None => {
+            let dtype = linear.weight.val().dtype();
+            linear.bias = Some(Param::from_tensor(narrowed(extra, dtype)));
+        }
+    }
+}
+
+/// `row · matrix`, both in `f32` at least.
+fn times(row: Tensor<1>, linear: &Linear) -> Tensor<1> {
+    widened(row).unsqueeze::<2>().matmul(widened(linear.weight.val())).squeeze_dim::<1>(0)
+}
+
+/// The configuration after its norms' weights were folded.
+fn folded(c: &TransformerConfig) -> TransformerConfig {
+    let final_rms = c.final_rms && c.norm != NormKind::None;
+    TransformerConfig { norm: c.norm.folded(), final_rms, ..c.clone() }
+}

@@ -1,0 +1,170 @@
+//! A batch of token ids with its mask.
+
+use std::str::FromStr;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use crate::error::InputError;
+
+/// Where padding goes in rows shorter than the longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PaddingSide {
+    /// Before the tokens.
+    Left,
+    /// After the tokens.
+    #[default]
+    Right,
+}
+
+impl FromStr for PaddingSide {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "left" => Ok(Self::Left),
+            "right" => Ok(Self::Right),
+            other => Err(format!("`{other}` is not a side; use left or right")),
+        }
+    }
+}
+
+/// Token ids `[batch, pos]`, and which of them are real.
+///
+/// The ids live on the host: they are few, and checking them there costs no trip to a device.
+///
+/// ```
+/// use hooklens::{PaddingSide, Tokens};
+/// let tokens = Tokens::padded(&[vec![5, 6, 7], vec![8]], 0, PaddingSide::Left)?;
+/// assert_eq!(tokens.shape(), [2, 3]);
+/// assert_eq!(tokens.row(1), [0, 0, 8]);
+/// assert_eq!(tokens.mask().unwrap()[3..], [false, false, true]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tokens {
+    ids: Vec<u32>,
+    batch: usize,
+    len: usize,
+    mask: Option<Vec<bool>>,
+}
+
+impl Tokens {
+    /// Rows of one length, all of them real.
+    ///
+    /// # Errors
+    /// [`InputError::Ragged`] if a row has another length than the first.
+    pub fn new(rows: Vec<Vec<u32>>) -> Result<Self, InputError> {
+        let len = rows.first().map_or(0, Vec::len);
+        if let Some(row) = rows.iter().position(|row| row.len() != len) {
+            return Err(InputError::Ragged { row, expected: len, given: rows[row].len() });
+        }
+        Ok(Self { batch: rows.len(), len, ids: rows.concat(), mask: None })
+    }
+
+    /// Rows of any lengths, padded with `pad` to the longest.
+    ///
+    /// # Errors
+    /// [`InputError::Empty`] if a row has no token.
+    pub fn padded(rows: &[Vec<u32>], pad: u32, side: PaddingSide) -> Result<Self, InputError> {
+        let len = rows.iter().map(Vec::len).max().unwrap_or(0);
+        Self::padded_to(rows, len, pad, side)
+    }
+
+    /// Rows padded with `pad` to `len`, which no row may exceed.
+    ///
+    /// # Errors
+    /// [`InputError::Empty`] if a row has no token, [`InputError::TooLong`] if one has more than
+    /// `len`.
+    pub fn padded_to(rows: &[Vec<u32>], len: usize, pad: u32, side: PaddingSide) -> Result<Self, InputError> {
+        let mut ids = Vec::with_capacity(rows.len() * len);
+        let mut mask = Vec::with_capacity(rows.len() * len);
+        for (number, row) in rows.iter().enumerate() {
+            if row.is_empty() {
+                return Err(InputError::Empty { what: format!("row {number}") });
+            }
+            let missing = len.checked_sub(row.len()).ok_or(InputError::TooLong { len: row.len(), n_ctx: len })?;
+            let (before, after) = if side == PaddingSide::Left { (missing, 0) } else { (0, missing) };
+            ids.extend(
+                std::iter::repeat_n(pad, before).chain(row.iter().copied()).chain(std::iter::repeat_n(pad, after)),
+            );
+            mask.extend((0..len).map(|i| i >= before && i < before + row.len()));
+        }
+        let mask = mask.contains(&false).then_some(mask);
+        Ok(Self { ids, batch: rows.len(), len, mask })
+    }
+
+    /// Ids read from a device.
+    ///
+    /// # Errors
+    /// [`InputError::Tokenize`] if they can't be read or are negative.
+    pub fn from_tensor(ids: Tensor<2, Int>) -> Result<Self, InputError> {
+        let [batch, len] = ids.dims();
+        let unreadable = |reason: String| InputError::Tokenize { reason };
+        let data = ids.try_into_data().map_err(|e| unreadable(e.to_string()))?.convert::<i64>();
+        let values = data.try_into_vec::<i64>().map_err(|e| unreadable(format!("{e:?}")))?;
+        let to_id = |id: &i64| u32::try_from(*id).map_err(|_| unreadable(format!("{id} is not a token id")));
+        let ids = values.iter().map(to_id).collect::<Result<_, _>>()?;
+        Ok(Self { ids, batch, len, mask: None })
+    }
+
+    /// Marks which tokens are real, row by row. A token that is not real is never attended to
+    /// and takes no position.
+    ///
+    /// # Errors
+    /// [`InputError::MaskShape`] if the mask has another shape.
+    pub fn with_mask(mut self, mask: Vec<Vec<bool>>) -> Result<Self, InputError> {
+        let width = mask.iter().map(Vec::len).find(|w| *w != self.len).unwrap_or(self.len);
+        if mask.len() != self.batch || width != self.len {
+            return Err(InputError::MaskShape { expected: [self.batch, self.len], given: [mask.len(), width] });
+        }
+        self.set_mask(&mask.concat());
+        Ok(self)
+    }
+
+    /// Replaces the mask by one known to have the right number of entries.
+    pub(crate) fn set_mask(&mut self, mask: &[bool]) {
+        debug_assert_eq!(mask.len(), self.ids.len());
+        self.mask = mask.contains(&false).then(|| mask.to_vec());
+    }
+
+    /// `[batch, pos]`.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.batch, self.len]
+    }
+
+    /// All ids, row by row.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// The ids of one row, padding included.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, row: usize) -> &[u32] {
+        &self.ids[row * self.len..(row + 1) * self.len]
+    }
+
+    /// Real tokens, row by row; `None` when all are.
+    pub fn mask(&self) -> Option<&[bool]> {
+        self.mask.as_deref()
+    }
+
+    /// The real ids of one row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn real(&self, row: usize) -> Vec<u32> {
+        let ids = self.row(row).iter().copied();
+        match &self.mask {
+            None => ids.collect(),
+            Some(mask) => ids.zip(&mask[row * self.len..]).filter(|(_, real)| **real).map(|(id, _)| id).collect(),
+        }
+    }
+
+    /// The ids as a tensor `[batch, pos]`.
+    pub fn to_tensor(&self, device: &Device) -> Tensor<2, Int> {
+        let ids: Vec<i32> = self.ids.iter().map(|id| *id as i32).collect();
+        Tensor::from_data(TensorData::new(ids, self.shape()), device)
+    }
+}

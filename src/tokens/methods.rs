@@ -1,0 +1,126 @@
+//! A model's ways between text and tokens.
+
+use super::{TokenizeOptions, Tokens};
+use crate::error::{InputError, Result};
+use crate::model::HookedTransformer;
+
+impl HookedTransformer {
+    /// Token ids of one or several texts, padded at the right.
+    ///
+    /// # Errors
+    /// No tokenizer, no text, or a text the tokenizer refuses.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let tokens = model.to_tokens(["red fox", "red fox blue"])?;
+    /// assert_eq!(tokens.shape(), [2, 4]); // a beginning-of-sequence token, then up to three
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn to_tokens(&self, text: impl Into<Texts>) -> Result<Tokens> {
+        self.to_tokens_with(text, TokenizeOptions::default())
+    }
+
+    /// [`HookedTransformer::to_tokens`] with choices of its own.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::to_tokens`]; also [`InputError::NoBos`].
+    pub fn to_tokens_with(&self, text: impl Into<Texts>, options: TokenizeOptions) -> Result<Tokens> {
+        let texts = text.into().0;
+        if texts.is_empty() {
+            return Err(InputError::Empty { what: "the list of texts".into() }.into());
+        }
+        let rows = texts.iter().map(|text| self.token_row(text, options.prepend_bos)).collect::<Result<Vec<_>>>()?;
+        Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), options.padding_side)?)
+    }
+
+    /// Ids of one text, with a beginning-of-sequence token if that is asked for or the default,
+    /// but never a second one.
+    pub(crate) fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
+        let tokenizer = self.tokenizer()?;
+        let mut ids = tokenizer.encode(text)?;
+        let bos = match (prepend_bos, tokenizer.bos()) {
+            (Some(true), None) => return Err(InputError::NoBos.into()),
+            (Some(true), bos) => bos,
+            (Some(false), _) => None,
+            (None, bos) => bos.filter(|_| self.config.default_prepend_bos),
+        };
+        if let Some(bos) = bos.filter(|bos| ids.first() != Some(bos)) {
+            ids.insert(0, bos);
+        }
+        if ids.is_empty() {
+            return Err(InputError::Empty { what: format!("the text {text:?}") }.into());
+        }
+        Ok(ids)
+    }
+
+    /// The text of token ids, special tokens included.
+    ///
+    /// # Errors
+    /// No tokenizer, or ids it refuses.
+    pub fn to_string(&self, ids: &[u32]) -> Result<String> {
+        Ok(self.tokenizer()?.decode(ids, false)?)
+    }
+
+    /// Each token of a text by itself, a beginning-of-sequence token included if the model
+    /// would get one.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::to_tokens`].
+    pub fn to_str_tokens(&self, text: &str) -> Result<Vec<String>> {
+        let tokenizer = self.tokenizer()?;
+        let row = self.token_row(text, None)?;
+        Ok(row.iter().map(|id| tokenizer.decode(&[*id], false)).collect::<Result<_, _>>()?)
+    }
+
+    /// The id of a text that is exactly one token.
+    ///
+    /// # Errors
+    /// [`InputError::NotOneToken`] if it is none or several.
+    pub fn to_single_token(&self, text: &str) -> Result<u32> {
+        match self.tokenizer()?.encode(text)?[..] {
+            [id] => Ok(id),
+            ref ids => Err(InputError::NotOneToken { text: text.to_string(), count: ids.len() }.into()),
+        }
+    }
+}
+
+/// One or several texts.
+#[derive(Debug, Clone)]
+pub struct Texts(Vec<String>);
+
+impl From<&str> for Texts {
+    fn from(text: &str) -> Self {
+        Self(vec![text.to_string()])
+    }
+}
+
+impl From<&String> for Texts {
+    fn from(text: &String) -> Self {
+        Self(vec![text.clone()])
+    }
+}
+
+impl From<String> for Texts {
+    fn from(text: String) -> Self {
+        Self(vec![text])
+    }
+}
+
+impl From<Vec<String>> for Texts {
+    fn from(texts: Vec<String>) -> Self {
+        Self(texts)
+    }
+}
+
+impl From<&[&str]> for Texts {
+    fn from(texts: &[&str]) -> Self {
+        Self(texts.iter().map(|t| t.to_string()).collect())
+    }
+}
+
+impl<const N: usize> From<[&str; N]> for Texts {
+    fn from(texts: [&str; N]) -> Self {
+        texts.as_slice().into()
+    }
+}

@@ -1,0 +1,11 @@
+//! Text to token ids and back.
+
+mod batch;
+mod methods;
+mod tokenizer;
+
+pub use batch::{PaddingSide, Tokens};
+pub use methods::Texts;
+pub use tokenizer::{TokenizeOptions, Tokenizer};
+
+pub(crate) use tokenizer::read_json;

@@ -1,0 +1,132 @@
+//! A Hugging Face tokenizer, with special tokens under our own control.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::batch::PaddingSide;
+use crate::error::{InputError, LoadError};
+
+/// How to turn text into tokens; what is not set is the model's default.
+///
+/// ```
+/// use hooklens::{PaddingSide, TokenizeOptions};
+/// let options = TokenizeOptions { prepend_bos: Some(false), padding_side: PaddingSide::Left };
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TokenizeOptions {
+    /// Whether each text gets a beginning-of-sequence token.
+    pub prepend_bos: Option<bool>,
+    /// Where shorter texts of a batch are padded.
+    pub padding_side: PaddingSide,
+}
+
+/// Text to ids and back, by the file `tokenizer.json` of a model.
+///
+/// The file's own habit of adding special tokens is never used: a beginning-of-sequence token
+/// is added once, by [`TokenizeOptions::prepend_bos`], and never doubled.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    inner: Arc<tokenizers::Tokenizer>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    pad: Option<u32>,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` of a model folder, and its special tokens from
+    /// `tokenizer_config.json`, `special_tokens_map.json` and `config.json`, whichever there
+    /// are. `None` if the folder has no tokenizer.
+    ///
+    /// # Errors
+    /// [`LoadError::Tokenizer`] if a file is there but can't be used.
+    pub fn from_folder(folder: &Path) -> Result<Option<Self>, LoadError> {
+        let path = folder.join("tokenizer.json");
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let text = std::fs::read(&path).map_err(|e| LoadError::File { path: path.clone(), reason: e.to_string() })?;
+        let mut side = Vec::new();
+        for name in ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"] {
+            let path = folder.join(name);
+            if path.is_file() {
+                side.push(read_json(path)?);
+            }
+        }
+        Self::from_parts(&text, &side, &path).map(Some)
+    }
+
+    /// A tokenizer from the bytes of `tokenizer.json` and the JSON beside it; `path` is for
+    /// error messages.
+    pub(crate) fn from_parts(json: &[u8], side: &[Value], path: &Path) -> Result<Self, LoadError> {
+        let bad = |reason: String| LoadError::Tokenizer { path: path.to_path_buf(), reason };
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| bad(e.to_string()))?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|e| bad(e.to_string()))?;
+        let special = |name: &str| {
+            let text_key = format!("{name}_token");
+            let by_text = side.iter().find_map(|json| match json.get(&text_key)? {
+                Value::String(text) => inner.token_to_id(text),
+                other => inner.token_to_id(other.get("content")?.as_str()?),
+            });
+            let id_key = format!("{name}_token_id");
+            let id_of = |json: &Value| match json.get(&id_key)? {
+                Value::Array(ids) => ids.first()?.as_u64(),
+                id => id.as_u64(),
+            };
+            by_text.or_else(|| side.iter().find_map(id_of).and_then(|id| u32::try_from(id).ok()))
+        };
+        let (bos, eos, pad) = (special("bos"), special("eos"), special("pad"));
+        Ok(Self { inner: Arc::new(inner), bos, eos, pad })
+    }
+
+    /// The beginning-of-sequence token.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The end-of-sequence token.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// The token to pad with: the tokenizer's own, else the end or the beginning of sequence,
+    /// else 0. Padding is masked, so its choice never changes a result.
+    pub fn pad(&self) -> u32 {
+        self.pad.or(self.eos).or(self.bos).unwrap_or(0)
+    }
+
+    /// Number of tokens, special ones included.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// The ids of a text, without special tokens of the tokenizer's own adding.
+    ///
+    /// # Errors
+    /// [`InputError::Tokenize`] if the tokenizer refuses the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, InputError> {
+        let encoding = self.inner.encode(text, false);
+        let encoding = encoding.map_err(|e| InputError::Tokenize { reason: e.to_string() })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of some ids; special tokens are kept unless `skip_special`.
+    ///
+    /// # Errors
+    /// [`InputError::Tokenize`] if the tokenizer refuses the ids.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
+        self.inner.decode(ids, skip_special).map_err(|e| InputError::Tokenize { reason: e.to_string() })
+    }
+
+    /// The token of an id as the vocabulary spells it.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+}
+
+pub(crate) fn read_json(path: PathBuf) -> Result<Value, LoadError> {
+    let text = std::fs::read(&path).map_err(|e| LoadError::File { path: path.clone(), reason: e.to_string() })?;
+    serde_json::from_slice(&text).map_err(|e| LoadError::File { path, reason: e.to_string() })
+}
