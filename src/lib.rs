@@ -2,14 +2,17 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod config;
 mod device;
+pub mod dump;
 mod embedded;
 mod error;
+pub mod experiments;
 mod families;
+mod flex;
 pub mod hook;
-#[allow(unsafe_code)]
-mod kernels;
 mod loading;
 mod model;
 pub mod prelude;

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `hooklens` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    hooklens::cli::main()
+}

@@ -157,8 +157,8 @@ pub(crate) fn to_json(c: &TransformerConfig) -> Value {
         "architectures": ["HookedTransformer"],
         "n_layers": c.n_layers, "d_model": c.d_model, "n_ctx": c.n_ctx, "d_head": c.d_head, "n_heads": c.n_heads,
         "n_key_value_heads": (c.n_kv_heads != c.n_heads).then_some(c.n_kv_heads),
-        "d_mlp": (!c.attn_only).then_some(c.d_mlp), "d_vocab": c.d_vocab, "d_vocab_out": c.d_vocab_out,
-        "act_fn": (!c.attn_only).then(|| c.activation.name()), "eps": c.eps, "normalization_type": norm,
+        "d_mlp": c.d_mlp, "d_vocab": c.d_vocab, "d_vocab_out": c.d_vocab_out,
+        "act_fn": c.activation.name(), "eps": c.eps, "normalization_type": norm,
         "final_rms": c.final_rms, "post_embedding_ln": c.post_embedding_norm,
         "use_normalization_before_and_after": c.post_norms, "use_qk_norm": c.qk_norm,
         "use_attn_scale": true, "attn_scale": c.attn_scale,
@@ -221,10 +221,13 @@ pub(crate) fn weights(c: &TransformerConfig) -> WeightTable {
         }
         if let Some(experts) = c.experts {
             table.add(name("mlp.W_gate"), name("mlp.W_gate.weight"), Layout::Transposed);
+            table.maybe(name("mlp.b_gate"), name("mlp.W_gate.bias"), Layout::AsIs);
             for expert in 0..experts.count {
                 for part in ["in", "gate", "out"] {
-                    let name = name(&format!("mlp.experts.{expert}.W_{part}"));
-                    table.add(name.clone(), format!("{name}.weight"), Layout::Transposed);
+                    let (weight, bias) =
+                        (format!("mlp.experts.{expert}.W_{part}"), format!("mlp.experts.{expert}.b_{part}"));
+                    table.add(name(&weight), name(&format!("{weight}.weight")), Layout::Transposed);
+                    table.maybe(name(&bias), name(&format!("{weight}.bias")), Layout::AsIs);
                 }
             }
             continue;

@@ -12,7 +12,7 @@ use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
 use super::points::Site;
 use crate::config::Positional;
-use crate::kernels;
+use crate::flex;
 
 /// Weights of one attention layer.
 #[derive(Module, Debug)]
@@ -127,7 +127,7 @@ fn unwatched(
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
     let config = pass.config;
-    if let Some(z) = kernels::attention(layer, &q, &k, &v, pass) {
+    if let Some(z) = flex::attention(layer, &q, &k, &v, pass) {
         return Ok(z);
     }
     let plain = pass.masks.plainly_causal(config.window(layer))
@@ -163,26 +163,35 @@ fn explicit(
     pass: &mut Pass<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
-    let config = pass.config;
     let dtype = v.dtype();
-    let [batch, queries, heads, d_head] = q.dims();
-    let [_, keys, kv_heads, _] = k.dims();
-    // A key head's queries stand in one matrix, so that keys are never repeated.
-    let rows = heads / kv_heads * queries;
-    let q = widened(q) * (1.0 / config.score_divisor(layer));
-    let q = q.permute([0, 2, 1, 3]).reshape([batch, kv_heads, rows, d_head]);
-    let scores = q.matmul(widened(k).permute([0, 2, 3, 1])).reshape([batch, heads, queries, keys]);
-
-    let scores = masked(layer, scores, pass);
+    let scores = match flex::scores(layer, &q, &k, pass) {
+        Some(scores) => scores,
+        None => masked(layer, raw_scores(layer, q, k, pass), pass),
+    };
     let site = |site| pass.points.at(layer, site);
     let scores_edited = run.edits(site(Site::AttnScores));
     let scores = run.fire(site(Site::AttnScores), scores)?;
     let blank_rows = scores_edited || pass.masks.may_hide_everything();
     let pattern = run.fire(site(Site::Pattern), softmax_rows(scores, blank_rows))?;
-
-    let pattern = narrowed(pattern, dtype).reshape([batch, kv_heads, rows, keys]);
+    if let Some(z) = flex::mix(&pattern, &v) {
+        return Ok(z);
+    }
+    let [batch, heads, queries, keys] = pattern.dims();
+    let [_, _, kv_heads, d_head] = v.dims();
+    let pattern = narrowed(pattern, dtype).reshape([batch, kv_heads, heads / kv_heads * queries, keys]);
     let z = pattern.matmul(v.permute([0, 2, 1, 3]));
     Ok(z.reshape([batch, heads, queries, d_head]).permute([0, 2, 1, 3]))
+}
+
+/// Scaled scores, `[batch, head, query, key]`.
+fn raw_scores(layer: usize, q: Tensor<4>, k: Tensor<4>, pass: &Pass<'_>) -> Tensor<4> {
+    let [batch, queries, heads, d_head] = q.dims();
+    let [_, keys, kv_heads, _] = k.dims();
+    // A key head's queries stand in one matrix, so that keys are never repeated.
+    let rows = heads / kv_heads * queries;
+    let q = widened(q) * (1.0 / pass.config.score_divisor(layer));
+    let q = q.permute([0, 2, 1, 3]).reshape([batch, kv_heads, rows, d_head]);
+    q.matmul(widened(k).permute([0, 2, 3, 1])).reshape([batch, heads, queries, keys])
 }
 
 /// Soft cap, linear bias, then minus infinity where a query must not look.
@@ -206,7 +215,7 @@ fn masked(layer: usize, mut scores: Tensor<4>, pass: &mut Pass<'_>) -> Tensor<4>
 
 /// Softmax over keys; a row of nothing but minus infinity becomes zeros when `blank_rows`.
 fn softmax_rows(scores: Tensor<4>, blank_rows: bool) -> Tensor<4> {
-    let scores = match kernels::softmax(scores) {
+    let scores = match flex::softmax(scores) {
         Ok(pattern) => return pattern,
         Err(scores) => scores,
     };

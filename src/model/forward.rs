@@ -168,12 +168,15 @@ impl HookedTransformer {
             None => tokens.and_then(|tokens| tokens.mask().map(<[bool]>::to_vec)),
         };
         let sequence = Sequence::new(batch, len, mask);
-        let table = matches!(self.config.positional, Positional::Learned | Positional::Shortformer);
-        let (needed, n_ctx) = (sequence.positions_needed(), self.config.n_ctx);
-        if table && needed > n_ctx {
-            return Err(InputError::TooLong { len: needed, n_ctx });
-        }
+        self.check_length(sequence.positions_needed())?;
         Ok(sequence)
+    }
+
+    /// At most as many positions as the model has vectors for, if it has such.
+    pub(crate) fn check_length(&self, len: usize) -> Result<(), InputError> {
+        let table = matches!(self.config.positional, Positional::Learned | Positional::Shortformer);
+        let n_ctx = self.config.n_ctx;
+        if table && len > n_ctx { Err(InputError::TooLong { len, n_ctx }) } else { Ok(()) }
     }
 
     /// A head's edited input is normalised apart from the stream, so an edit of the stream's

@@ -3,6 +3,8 @@
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
+use crate::flex;
+
 /// `x · weight + bias`.
 #[derive(Module, Debug)]
 pub struct Linear {
@@ -28,12 +30,18 @@ impl Linear {
         let rows = shape[..D - 1].iter().product::<usize>();
         let weight = self.weight.val();
         let [d_in, d_out] = weight.dims();
-        let mut output = input.reshape([rows, d_in]).matmul(weight);
-        if let Some(bias) = &self.bias {
-            output = output + bias.val().unsqueeze();
-        }
+        let input = input.reshape([rows, d_in]);
+        let bias = self.bias.as_ref().map(Param::val);
         shape[D - 1] = d_out;
-        output.reshape(shape)
+        if let Some(output) = flex::linear(&input, &weight, bias.as_ref()) {
+            return output.reshape(shape);
+        }
+        let output = input.matmul(weight);
+        match bias {
+            Some(bias) => output + bias.unsqueeze(),
+            None => output,
+        }
+        .reshape(shape)
     }
 
     /// Applies head `h`'s own columns to head `h`'s own input.

@@ -33,7 +33,14 @@ pub use scope::Hooked;
 pub use transformer::HookedTransformer;
 pub use weights::{Embed, Weights};
 
+pub(crate) use alibi::slopes;
 pub(crate) use init::solu_norm;
 pub(crate) use norm::{narrowed, widened};
 pub(crate) use pass::Pass;
 pub(crate) use points::Points;
+
+/// The points a model of this configuration can fire.
+#[cfg(feature = "cli")]
+pub(crate) fn catalog_of(config: &crate::TransformerConfig) -> std::sync::Arc<hooklens_hooks::Catalog> {
+    Points::new(config).catalog
+}

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Tensor};
 use hooklens_hooks::{Halt, PointId, Run};
 
 use crate::config::NormKind;
-use crate::kernels;
+use crate::flex;
 
 /// The two points of a norm.
 #[derive(Debug, Clone, Copy)]
@@ -55,13 +55,18 @@ impl Norm {
             return Ok(self.quiet(input));
         }
         let dtype = input.dtype();
-        let mut x = widened(input);
-        if self.kind.centres() {
-            x = x.clone() - x.mean_dim(D - 1);
-        }
-        let scale = (x.clone().square().mean_dim(D - 1) + self.eps).sqrt();
-        let scale = run.fire(points.scale, scale)?;
-        x = x / scale;
+        let ready =
+            if run.edits(points.scale) { None } else { flex::norm_parts(&input, self.kind.centres(), self.eps) };
+        let x = match ready {
+            Some(parts) => {
+                run.fire(points.scale, parts.scale)?;
+                parts.normalized
+            }
+            None => {
+                let (x, scale) = self.centred_and_scale(input);
+                x / run.fire(points.scale, scale)?
+            }
+        };
         match self.kind {
             NormKind::LayerNorm => run.fire(points.normalized, self.weighed(x)).map(|x| narrowed(x, dtype)),
             _ => run.fire(points.normalized, x).map(|x| narrowed(self.weighed(x), dtype)),
@@ -74,16 +79,22 @@ impl Norm {
             return input;
         }
         let (w, b) = (self.w.as_ref().map(Param::val), self.b.as_ref().map(Param::val));
-        if let Some(done) = kernels::norm(&input, self.kind.centres(), self.eps, w, b) {
+        if let Some(done) = flex::norm(&input, self.kind.centres(), self.eps, w.as_ref(), b.as_ref()) {
             return done;
         }
         let dtype = input.dtype();
+        let (x, scale) = self.centred_and_scale(input);
+        narrowed(self.weighed(x / scale), dtype)
+    }
+
+    /// The input, centred if the norm centres, and its scale, in `f32` at least.
+    fn centred_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let mut x = widened(input);
         if self.kind.centres() {
             x = x.clone() - x.mean_dim(D - 1);
         }
         let scale = (x.clone().square().mean_dim(D - 1) + self.eps).sqrt();
-        narrowed(self.weighed(x / scale), dtype)
+        (x, scale)
     }
 
     fn weighed<const D: usize>(&self, mut x: Tensor<D>) -> Tensor<D> {

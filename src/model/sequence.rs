@@ -1,7 +1,6 @@
 //! Which tokens are real, and the position each one stands at.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
@@ -59,12 +58,6 @@ impl Sequence {
             Some(mask) => mask.chunks(self.len).map(last).collect(),
             None => vec![self.len - 1; self.batch],
         }
-    }
-
-    /// The rows in `range` only.
-    pub(crate) fn rows(&self, range: Range<usize>) -> Self {
-        let cut = |mask: &Vec<bool>| mask[range.start * self.len..range.end * self.len].to_vec();
-        Self::new(range.len(), self.len, self.mask.as_ref().map(cut))
     }
 
     /// 1 for real tokens and 0 for others, `[batch, pos, 1]`, or nothing when all are real.

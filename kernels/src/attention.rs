@@ -1,0 +1,197 @@
+//! Fused attention: scores, masked softmax and weighted values, one block of
+//! queries of one head at a time, so that scores never leave the cache.
+
+use crate::gemm::gemm_tile;
+use crate::isa::Isa;
+use crate::scratch::{SCORES, with_scratch};
+use crate::softmax::{RowMask, Scores, mask_row, softmax_row};
+use crate::view::{OutTile, View2};
+use rayon::prelude::*;
+
+/// Query rows per block.
+const ROWS: usize = 64;
+/// Largest block of scores (elements), so that it stays in the second-level
+/// cache when there are very many keys.
+const BLOCK: usize = 128 * 1024;
+
+/// A read-only `[batch, tokens, heads, dh]` tensor: element `(b, s, h, d)` is
+/// `data[b * batch_stride + s * token_stride + h * head_stride + d]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    /// The storage.
+    pub data: &'a [f32],
+    /// Number of tokens per batch row.
+    pub tokens: usize,
+    /// Number of heads.
+    pub heads: usize,
+    /// Elements from one batch row to the next.
+    pub batch_stride: usize,
+    /// Elements from one token to the next.
+    pub token_stride: usize,
+    /// Elements from one head to the next.
+    pub head_stride: usize,
+}
+
+impl<'a> Heads<'a> {
+    /// All of `data` as a contiguous `[batch, tokens, heads, dh]` tensor.
+    pub fn contiguous(data: &'a [f32], tokens: usize, heads: usize, dh: usize) -> Self {
+        let token_stride = heads * dh;
+        Self { data, tokens, heads, batch_stride: tokens * token_stride, token_stride, head_stride: dh }
+    }
+
+    /// Tokens `start..start + count` of one head as a `[count, dh]` matrix.
+    fn matrix(&self, b: usize, h: usize, (start, count): (usize, usize), dh: usize) -> View2<'a> {
+        let offset = b * self.batch_stride + h * self.head_stride + start * self.token_stride;
+        View2::new(self.data, offset, (count, dh), (self.token_stride, 1))
+    }
+}
+
+/// Sizes, logits and mask of [`attention`].
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// Number of batch rows.
+    pub batch: usize,
+    /// Width of a head.
+    pub dh: usize,
+    /// Factor on the dot products, usually `1 / √dh`.
+    pub scale: f32,
+    /// Soft cap: scaled scores become `cap * tanh(s / cap)`.
+    pub soft_cap: Option<f32>,
+    /// ALiBi slopes `[heads]`: adds `slope * (kpos - qpos)` to the logits.
+    pub alibi: Option<&'a [f32]>,
+    /// Causal order: query row `i` sees key columns `0..=i + offset` (the
+    /// offset is the number of cached keys).
+    pub causal: Option<usize>,
+    /// Sliding window: a query sees keys with `qpos - kpos < window`.
+    pub window: Option<i32>,
+    /// Keys that exist, as opposed to padding `[batch, keys]`.
+    pub valid: Option<&'a [bool]>,
+    /// Positions of the queries `[batch, queries]`, needed by `alibi` and
+    /// `window` only.
+    pub query_pos: &'a [i32],
+    /// Positions of the keys `[batch, keys]`, needed by `alibi` and `window`
+    /// only.
+    pub key_pos: &'a [i32],
+}
+
+/// Attention of `q` `[batch, queries, heads, dh]` over `k` and `v`
+/// `[batch, keys, kv_heads, dh]`; head `h` uses key head
+/// `h / (heads / kv_heads)`. Writes `z` `[batch, queries, heads, dh]`
+/// (contiguous); a query that sees no key gets 0.
+///
+/// # Panics
+/// If sizes disagree or a slice is too short.
+pub fn attention(attention: Attention, q: Heads, k: Heads, v: Heads, z: &mut [f32]) {
+    let Attention { batch, dh, .. } = attention;
+    let (queries, keys, heads) = (q.tokens, k.tokens, q.heads);
+    assert!(k.tokens == v.tokens && k.heads == v.heads, "keys and values differ in shape");
+    assert_eq!(z.len(), batch * queries * heads * dh, "output length");
+    if z.is_empty() {
+        return;
+    }
+    assert!(k.heads > 0 && heads.is_multiple_of(k.heads), "{heads} heads over {} key heads", k.heads);
+    assert!(attention.valid.is_none_or(|valid| valid.len() == batch * keys), "length of `valid`");
+    if attention.alibi.is_some() || attention.window.is_some() {
+        assert_eq!(attention.query_pos.len(), batch * queries, "length of `query_pos`");
+        assert_eq!(attention.key_pos.len(), batch * keys, "length of `key_pos`");
+    }
+    assert!(attention.alibi.is_none_or(|slopes| slopes.len() == heads), "length of `alibi`");
+
+    let isa = Isa::current();
+    let group = heads / k.heads;
+    let rows = (BLOCK / keys.max(1)).clamp(8, ROWS);
+    let blocks = queries.div_ceil(rows);
+    let z = OutTile::new(z, (batch * queries, heads * dh), heads * dh);
+    // Blocks of one head come one after the other and share its keys in cache;
+    // the last blocks, longest under a causal mask, come first.
+    (0..batch * heads * blocks).into_par_iter().with_max_len(1).for_each(|task| {
+        let (b, h) = (task / blocks / heads, task / blocks % heads);
+        let start = (blocks - 1 - task % blocks) * rows;
+        let count = rows.min(queries - start);
+        // SAFETY: each task has its own queries and columns of one head.
+        let z = unsafe { z.tile((b * queries + start, count), (h * dh, dh)) };
+        let head = Head { attention, isa, b, h, keys, queries };
+        head.block(q, k, v, h / group, (start, count), z);
+    });
+}
+
+/// One head of one batch row.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    attention: Attention<'a>,
+    isa: Isa,
+    b: usize,
+    h: usize,
+    keys: usize,
+    queries: usize,
+}
+
+impl Head<'_> {
+    /// `z` for the query rows `start..start + count`.
+    fn block(self, q: Heads, k: Heads, v: Heads, kv_head: usize, (start, count): (usize, usize), mut z: OutTile) {
+        let Self { attention, isa, b, h, .. } = self;
+        let (low, high) = self.visible(start, count);
+        if low == high {
+            for r in 0..count {
+                z.row_mut(r).fill(0.0);
+            }
+            return;
+        }
+        let (dh, span) = (attention.dh, high - low);
+        let q = q.matrix(b, h, (start, count), dh);
+        let k = k.matrix(b, kv_head, (low, span), dh);
+        let v = v.matrix(b, kv_head, (low, span), dh);
+        let key_pos = self.row_of(attention.key_pos, self.keys, low, span);
+        with_scratch(&SCORES, count * span, |scores| {
+            gemm_tile(isa, q, k.t(), None, OutTile::new(scores, (count, span), span));
+            for (r, row) in scores.chunks_exact_mut(span).enumerate() {
+                let query_pos = self.row_of(attention.query_pos, self.queries, start + r, 1).first().copied();
+                let position = query_pos.unwrap_or_default();
+                let limit =
+                    attention.causal.map_or(span, |offset| (start + r + offset + 1).saturating_sub(low).min(span));
+                let logits = Scores {
+                    scale: attention.scale,
+                    soft_cap: attention.soft_cap,
+                    alibi: attention.alibi.map(|slopes| (slopes[h], position, key_pos)),
+                };
+                let mask = RowMask {
+                    limit: usize::MAX,
+                    valid: attention.valid.map(|valid| &valid[b * self.keys + low..][..limit]),
+                    window: attention.window.map(|width| (width, position, key_pos)),
+                };
+                let (seen, hidden) = row.split_at_mut(limit);
+                mask_row(isa, seen, logits, mask);
+                softmax_row(isa, seen);
+                hidden.fill(0.0);
+            }
+            gemm_tile(isa, View2::row_major(scores, count, span), v, None, z);
+        });
+    }
+
+    /// Elements `start..start + count` of this batch row in a `[batch, len]`
+    /// slice, or nothing where the slice is not given.
+    fn row_of<T>(self, slice: &[T], len: usize, start: usize, count: usize) -> &[T] {
+        if slice.is_empty() { slice } else { &slice[self.b * len + start..][..count] }
+    }
+
+    /// The smallest range of key columns outside of which nothing is visible
+    /// to the query rows `start..start + count`; empty ranges have equal ends.
+    fn visible(self, start: usize, count: usize) -> (usize, usize) {
+        let attention = self.attention;
+        let limit = attention.causal.map_or(self.keys, |offset| (start + count + offset).min(self.keys));
+        let valid = attention.valid.map(|valid| &valid[self.b * self.keys..][..self.keys]);
+        let window = attention.window.map(|width| {
+            let queries = self.row_of(attention.query_pos, self.queries, start, count);
+            let first = queries.iter().copied().min().unwrap_or_default();
+            (width, first, self.row_of(attention.key_pos, self.keys, 0, self.keys))
+        });
+        let seen = |&key: &usize| {
+            valid.is_none_or(|valid| valid[key])
+                && window.is_none_or(|(width, first, keys)| first.wrapping_sub(keys[key]) < width)
+        };
+        match (0..limit).find(seen) {
+            Some(low) => (low, (0..limit).rfind(seen).map_or(low, |last| last + 1)),
+            None => (0, 0),
+        }
+    }
+}

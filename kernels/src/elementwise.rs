@@ -1,0 +1,62 @@
+//! Activation functions applied in place, over the rayon pool.
+
+use crate::isa::{Isa, multiversion};
+use crate::math;
+use rayon::prelude::*;
+
+/// Elements per task; shorter inputs stay on the calling thread.
+const CHUNK: usize = 16 * 1024;
+
+/// Runs `kernel` on chunks of `x` in parallel.
+fn in_chunks(x: &mut [f32], kernel: fn(Isa, &mut [f32])) {
+    let isa = Isa::current();
+    if x.len() <= CHUNK {
+        kernel(isa, x);
+    } else {
+        x.par_chunks_mut(CHUNK).for_each(|x| kernel(isa, x));
+    }
+}
+
+/// Defines the public function `$name` applying `$scalar` to every element.
+macro_rules! elementwise {
+    ($(#[$meta:meta])* $name:ident, $kernel:ident, $body:ident, |$x:ident, $fma:ident| $value:expr) => {
+        #[inline(always)]
+        fn $body<const $fma: bool>(x: &mut [f32]) {
+            for slot in x {
+                let $x = *slot;
+                *slot = $value;
+            }
+        }
+        multiversion! { fn $kernel(x: &mut [f32]) = $body }
+        $(#[$meta])*
+        pub fn $name(x: &mut [f32]) {
+            in_chunks(x, $kernel);
+        }
+    };
+}
+
+elementwise! {
+    /// `x ← e^x` for every element (relative error below 1.5e-7).
+    exp, exp_kernel, exp_body, |x, FMA| math::exp::<FMA>(x)
+}
+elementwise! {
+    /// `x ← tanh x` for every element (relative error below 3e-7).
+    tanh, tanh_kernel, tanh_body, |x, FMA| math::tanh::<FMA>(x)
+}
+elementwise! {
+    /// `x ← max(x, 0)` for every element; NaN stays NaN.
+    relu, relu_kernel, relu_body, |x, FMA| if x < 0.0 { 0.0 } else { x }
+}
+elementwise! {
+    /// `x ← x / (1 + e^-x)` for every element.
+    silu, silu_kernel, silu_body, |x, FMA| math::silu::<FMA>(x)
+}
+elementwise! {
+    /// GELU by its tanh approximation ("gelu_new"):
+    /// `x ← 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+    gelu_tanh, gelu_tanh_kernel, gelu_tanh_body, |x, FMA| math::gelu_tanh::<FMA>(x)
+}
+elementwise! {
+    /// GELU by the error function: `x ← 0.5 x (1 + erf(x / √2))`.
+    gelu_erf, gelu_erf_kernel, gelu_erf_body, |x, FMA| math::gelu_erf::<FMA>(x)
+}

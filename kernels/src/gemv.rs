@@ -1,0 +1,111 @@
+//! Products with few rows of A: bound by reading B once, so B is used straight
+//! from where it lies.
+
+use crate::gemm::Bias;
+use crate::isa::{Isa, multiversion};
+use crate::micro::{DOTS, dot_rows, dots};
+use crate::view::{OutTile, View2};
+
+/// Up to this many rows of A are multiplied without packing B.
+pub(crate) const MAX_ROWS: usize = 8;
+
+/// Rows of B combined in one pass over C.
+const DEPTH: usize = 8;
+
+multiversion! {
+    /// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])` where rows of `b` are
+    /// contiguous: every row of C accumulates eight scaled rows of B at a time.
+    fn rows(a: View2, b: View2, bias: Bias, c: OutTile) = rows_body
+}
+
+#[inline(always)]
+fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    crate::math::fma::<FMA>(a, b, c)
+}
+
+#[inline(always)]
+fn rows_body<const FMA: bool>(a: View2, b: View2, bias: Bias, mut c: OutTile) {
+    let (k, n) = (b.rows(), b.cols());
+    for i in 0..c.rows() {
+        match bias {
+            Some(bias) => c.row_mut(i).copy_from_slice(bias),
+            None => c.row_mut(i).fill(0.0),
+        }
+    }
+    let mut p = 0;
+    while p + DEPTH <= k {
+        let b: [&[f32]; DEPTH] = std::array::from_fn(|d| b.row(p + d, 0, n));
+        for i in 0..c.rows() {
+            let a: &[f32; DEPTH] = a.row(i, p, DEPTH).try_into().expect("DEPTH floats");
+            add_rows::<FMA>(c.row_mut(i), a, b);
+        }
+        p += DEPTH;
+    }
+    for p in p..k {
+        for i in 0..c.rows() {
+            let a = a.at(i, p);
+            for (c, &b) in c.row_mut(i).iter_mut().zip(b.row(p, 0, n)) {
+                *c = fma::<FMA>(a, b, *c);
+            }
+        }
+    }
+}
+
+/// `c[j] += Σ_d a[d] * b[d][j]`.
+#[inline(always)]
+fn add_rows<const FMA: bool>(c: &mut [f32], a: &[f32; DEPTH], b: [&[f32]; DEPTH]) {
+    let n = c.len();
+    let b: [&[f32]; DEPTH] = std::array::from_fn(|d| &b[d][..n]);
+    for j in 0..n {
+        let (mut even, mut odd) = (c[j], 0.0);
+        for d in (0..DEPTH).step_by(2) {
+            even = fma::<FMA>(a[d], b[d][j], even);
+            odd = fma::<FMA>(a[d + 1], b[d + 1][j], odd);
+        }
+        c[j] = even + odd;
+    }
+}
+
+/// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])` where columns of `b` are
+/// contiguous: dot products with four columns at a time.
+pub(crate) fn columns(isa: Isa, a: View2, b: View2, bias: Bias, mut c: OutTile) {
+    let (k, n) = (b.rows(), b.cols());
+    let b = b.t();
+    let ahead = DOTS * b.row_stride();
+    for j in (0..n).step_by(DOTS) {
+        let width = DOTS.min(n - j);
+        // A missing column is replaced by the last one and its result dropped.
+        let columns: [&[f32]; DOTS] = std::array::from_fn(|d| b.row(j + d.min(width - 1), 0, k));
+        let mut store = |i: usize, sums: &[f32; DOTS]| {
+            let c = &mut c.row_mut(i)[j..j + width];
+            for (d, (c, sum)) in c.iter_mut().zip(sums).enumerate() {
+                *c = sum + bias.map_or(0.0, |bias| bias[j + d]);
+            }
+        };
+        let mut i = 0;
+        while i < a.rows() {
+            match (a.rows() - i).min(dot_rows(isa)) {
+                4 => group::<4>(isa, a, i, columns, ahead, &mut store),
+                3 => group::<3>(isa, a, i, columns, ahead, &mut store),
+                2 => group::<2>(isa, a, i, columns, ahead, &mut store),
+                _ => group::<1>(isa, a, i, columns, ahead, &mut store),
+            }
+            i += dot_rows(isa);
+        }
+    }
+}
+
+/// Stores the dot products of rows `i..i + M` of `a` with `columns`.
+fn group<const M: usize>(
+    isa: Isa,
+    a: View2,
+    i: usize,
+    columns: [&[f32]; DOTS],
+    ahead: usize,
+    store: &mut impl FnMut(usize, &[f32; DOTS]),
+) {
+    let a: [&[f32]; M] = std::array::from_fn(|r| a.row(i + r, 0, columns[0].len()));
+    for (r, sums) in dots(isa, columns[0].len(), a, columns, ahead).iter().enumerate() {
+        store(i + r, sums);
+    }
+}

@@ -1,0 +1,24 @@
+//! Fast `f32` CPU kernels for transformer inference.
+//!
+//! Every kernel is a plain function over slices with explicit shapes and
+//! strides, parallelised over the global rayon pool, with three code paths
+//! chosen at run time (see [`isa`]): AVX-512, AVX2+FMA and a portable one.
+#![deny(missing_docs)]
+
+pub mod attention;
+pub mod elementwise;
+pub mod gemm;
+mod gemv;
+pub mod isa;
+mod math;
+mod micro;
+#[cfg(target_arch = "x86_64")]
+mod micro_avx2;
+#[cfg(target_arch = "x86_64")]
+mod micro_avx512;
+mod micro_portable;
+pub mod norm;
+mod pack;
+mod scratch;
+pub mod softmax;
+pub mod view;

@@ -1,0 +1,102 @@
+//! AVX-512 kernels. Register tile: up to 8 rows × 3 vectors of 16 (24 accumulators, 3
+//! vectors of B and one broadcast of A fit the 32 registers).
+
+use crate::micro::{DOTS, Tile, by_shape};
+use std::arch::x86_64::*;
+
+/// See [`crate::micro::run`].
+///
+/// # Safety
+/// The contract of [`Tile`], `1 <= rows <= 8`, and a CPU with AVX-512F.
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn run(rows: usize, vectors: usize, tile: Tile) {
+    // SAFETY: forwarded contract.
+    unsafe { by_shape!(kernel(tile), rows, vectors, [1 2 3 4 5 6 7 8], [1 2 3]) }
+}
+
+/// # Safety
+/// As for [`run`], with `rows == M` and `vectors == V`.
+#[target_feature(enable = "avx512f")]
+unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
+    let mut acc = [[_mm512_setzero_ps(); V]; M];
+    let mut b = t.b;
+    // SAFETY: by the contract of `Tile`, row i < M of A has k floats and the
+    // panel has k groups of V vectors.
+    unsafe {
+        for p in 0..t.k {
+            let mut bv = [_mm512_setzero_ps(); V];
+            for (v, bv) in bv.iter_mut().enumerate() {
+                *bv = _mm512_loadu_ps(b.add(v * 16));
+                if t.ahead > 0 {
+                    _mm_prefetch::<_MM_HINT_T1>(b.wrapping_add(v * 16 + t.ahead).cast());
+                }
+            }
+            b = b.wrapping_add(t.ldb);
+            for (i, acc) in acc.iter_mut().enumerate() {
+                let av = _mm512_set1_ps(*t.a.add(i * t.lda + p));
+                for v in 0..V {
+                    acc[v] = _mm512_fmadd_ps(av, bv[v], acc[v]);
+                }
+            }
+        }
+    }
+    // Lanes of the last vector that exist in C.
+    let last: __mmask16 = 0xffff >> (V * 16 - t.cols);
+    let mask = |v: usize| if v + 1 == V { last } else { 0xffff };
+    // SAFETY: only the `cols` existing columns of M rows of C (and of the bias)
+    // are touched: masked-off lanes are neither read nor written.
+    unsafe {
+        if !t.bias.is_null() {
+            for v in 0..V {
+                let bias = _mm512_maskz_loadu_ps(mask(v), t.bias.add(v * 16));
+                for acc in &mut acc {
+                    acc[v] = _mm512_add_ps(acc[v], bias);
+                }
+            }
+        }
+        for (i, acc) in acc.iter().enumerate() {
+            for (v, &sum) in acc.iter().enumerate() {
+                let c = t.c.add(i * t.ldc + v * 16);
+                let sum = if t.accumulate { _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask(v), c)) } else { sum };
+                _mm512_mask_storeu_ps(c, mask(v), sum);
+            }
+        }
+    }
+}
+
+/// See [`crate::micro::dots`].
+///
+/// # Safety
+/// Every slice has length `k`; the CPU has AVX-512F.
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn dots<const M: usize>(
+    k: usize,
+    a: [&[f32]; M],
+    b: [&[f32]; DOTS],
+    ahead: usize,
+) -> [[f32; DOTS]; M] {
+    let mut acc = [[_mm512_setzero_ps(); DOTS]; M];
+    for p in (0..k).step_by(16) {
+        let mask: __mmask16 = if k - p >= 16 { 0xffff } else { (1 << (k - p)) - 1 };
+        let mut bv = [_mm512_setzero_ps(); DOTS];
+        for (bv, b) in bv.iter_mut().zip(b) {
+            // SAFETY: only elements p.. that exist are read.
+            *bv = unsafe { _mm512_maskz_loadu_ps(mask, b.as_ptr().add(p)) };
+            _mm_prefetch::<_MM_HINT_T0>(b.as_ptr().wrapping_add(p + ahead).cast());
+        }
+        for (acc, a) in acc.iter_mut().zip(a) {
+            // SAFETY: as above.
+            let av = unsafe { _mm512_maskz_loadu_ps(mask, a.as_ptr().add(p)) };
+            for d in 0..DOTS {
+                acc[d] = _mm512_fmadd_ps(av, bv[d], acc[d]);
+            }
+        }
+    }
+    let mut sums = [[0.0; DOTS]; M];
+    for (sums, acc) in sums.iter_mut().zip(acc) {
+        for (sum, acc) in sums.iter_mut().zip(acc) {
+            *sum = _mm512_reduce_add_ps(acc);
+        }
+    }
+    sums
+}

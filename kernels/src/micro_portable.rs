@@ -1,0 +1,66 @@
+//! Portable kernels. Register tile: up to 4 rows × 2 vectors of 4, left to the
+//! compiler's vectoriser.
+
+use crate::micro::{DOTS, Tile, by_shape};
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
+/// See [`crate::micro::run`].
+///
+/// # Safety
+/// The contract of [`Tile`] and `1 <= rows <= 4`.
+pub(crate) unsafe fn run(rows: usize, vectors: usize, tile: Tile) {
+    // SAFETY: forwarded contract.
+    unsafe { by_shape!(kernel(tile), rows, vectors, [1 2 3 4], [1 2]) }
+}
+
+/// # Safety
+/// As for [`run`], with `rows == M` and `vectors == V`.
+unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
+    // SAFETY: the extents promised by the contract of `Tile`; nobody writes A,
+    // B or the bias meanwhile, and this tile of C is ours.
+    let (a, b, bias) = unsafe {
+        let a: [&[f32]; M] = std::array::from_fn(|i| from_raw_parts(t.a.add(i * t.lda), t.k));
+        let b = |p: usize| &*t.b.add(p * t.ldb).cast::<[[f32; 4]; V]>();
+        (a, b, (!t.bias.is_null()).then(|| from_raw_parts(t.bias, t.cols)))
+    };
+    let mut acc = [[[0.0f32; 4]; V]; M];
+    #[allow(clippy::needless_range_loop)] // plain indices vectorise best
+    for p in 0..t.k {
+        let b = *b(p);
+        for i in 0..M {
+            let a = a[i][p];
+            for v in 0..V {
+                for l in 0..4 {
+                    acc[i][v][l] += a * b[v][l];
+                }
+            }
+        }
+    }
+    for (i, acc) in acc.iter().enumerate() {
+        // SAFETY: as above.
+        let c = unsafe { from_raw_parts_mut(t.c.add(i * t.ldc), t.cols) };
+        for (j, (c, &sum)) in c.iter_mut().zip(acc.as_flattened()).enumerate() {
+            let start = if t.accumulate { *c } else { 0.0 };
+            *c = start + sum + bias.map_or(0.0, |bias| bias[j]);
+        }
+    }
+}
+
+/// See [`crate::micro::dots`].
+pub(crate) fn dots<const M: usize>(a: [&[f32]; M], b: [&[f32]; DOTS]) -> [[f32; DOTS]; M] {
+    const LANES: usize = 8;
+    a.map(|a| {
+        let (a_lanes, a_rest) = a.as_chunks::<LANES>();
+        b.map(|b| {
+            let (b_lanes, b_rest) = b.as_chunks::<LANES>();
+            let mut acc = [0.0; LANES];
+            for (a, b) in a_lanes.iter().zip(b_lanes) {
+                for l in 0..LANES {
+                    acc[l] += a[l] * b[l];
+                }
+            }
+            let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+            acc.iter().sum::<f32>() + rest
+        })
+    })
+}

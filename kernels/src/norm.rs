@@ -1,0 +1,153 @@
+//! Layer norm and RMS norm over rows.
+
+use crate::isa::{Isa, multiversion};
+use crate::math;
+use rayon::prelude::*;
+
+/// Elements per task.
+const CHUNK: usize = 16 * 1024;
+
+/// Which normalisation to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `(x - mean) / √(mean((x - mean)²) + eps)`
+    Layer,
+    /// `x / √(mean(x²) + eps)`
+    Rms,
+}
+
+/// Parameters of a normalisation over rows of `cols` elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm<'a> {
+    /// Layer or RMS norm.
+    pub kind: Kind,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Factor on each normalised column `[cols]`.
+    pub weight: Option<&'a [f32]>,
+    /// Added to each column after the factor `[cols]`.
+    pub bias: Option<&'a [f32]>,
+}
+
+multiversion! {
+    /// Writes one row of output and returns its scale.
+    fn norm_row(norm: Norm, x: &[f32], y: &mut [f32]) -> f32 = norm_row_body
+}
+multiversion! {
+    /// `y = x * weight + bias`.
+    fn affine_row(norm: Norm, x: &[f32], y: &mut [f32]) = affine_row_body
+}
+
+/// `y[r] = normalise(x[r]) * weight + bias` for each row of `x` `[rows, cols]`.
+///
+/// # Panics
+/// If lengths disagree.
+pub fn norm(norm: Norm, x: &[f32], cols: usize, y: &mut [f32]) {
+    if x.is_empty() && y.is_empty() {
+        return;
+    }
+    check(norm, x, cols, y);
+    let isa = Isa::current();
+    let rows = (CHUNK / cols).max(1);
+    let run = |(x, y): (&[f32], &mut [f32])| {
+        for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
+            norm_row(isa, norm, x, y);
+        }
+    };
+    if x.len() <= CHUNK {
+        run((x, y));
+    } else {
+        x.par_chunks(rows * cols).zip(y.par_chunks_mut(rows * cols)).for_each(run);
+    }
+}
+
+/// [`norm`] that also hands out its intermediate values: `scale` `[rows]`, the
+/// divisor `√(mean square + eps)` of each row, and `normalized` `[rows, cols]`,
+/// the quotient before `weight` and `bias`. `y` `[rows, cols]` may be left out.
+///
+/// # Panics
+/// If lengths disagree.
+pub fn norm_parts(
+    norm: Norm,
+    x: &[f32],
+    cols: usize,
+    scale: &mut [f32],
+    normalized: &mut [f32],
+    y: Option<&mut [f32]>,
+) {
+    if x.is_empty() && normalized.is_empty() && scale.is_empty() && y.as_ref().is_none_or(|y| y.is_empty()) {
+        return;
+    }
+    check(norm, x, cols, normalized);
+    assert_eq!(scale.len(), x.len() / cols, "one scale per row");
+    let isa = Isa::current();
+    let rows = (CHUNK / cols).max(1);
+    let plain = Norm { weight: None, bias: None, ..norm };
+    scale.par_chunks_mut(rows).zip(x.par_chunks(rows * cols).zip(normalized.par_chunks_mut(rows * cols))).for_each(
+        |(scale, (x, normalized))| {
+            let rows = x.chunks_exact(cols).zip(normalized.chunks_exact_mut(cols));
+            for (scale, (x, normalized)) in scale.iter_mut().zip(rows) {
+                *scale = norm_row(isa, plain, x, normalized);
+            }
+        },
+    );
+    if let Some(y) = y {
+        assert_eq!(y.len(), x.len(), "input and output differ in length");
+        normalized.par_chunks(rows * cols).zip(y.par_chunks_mut(rows * cols)).for_each(|(x, y)| {
+            for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
+                affine_row(isa, norm, x, y);
+            }
+        });
+    }
+}
+
+/// Asserts that the shapes agree.
+fn check(norm: Norm, x: &[f32], cols: usize, y: &[f32]) {
+    assert!(cols > 0 && x.len().is_multiple_of(cols), "{} is no multiple of {cols}", x.len());
+    assert_eq!(x.len(), y.len(), "input and output differ in length");
+    for vector in [norm.weight, norm.bias].into_iter().flatten() {
+        assert_eq!(vector.len(), cols, "weight or bias has another length");
+    }
+}
+
+#[inline(always)]
+fn norm_row_body<const FMA: bool>(norm: Norm, x: &[f32], y: &mut [f32]) -> f32 {
+    let count = x.len() as f32;
+    let mean = match norm.kind {
+        Kind::Layer => math::reduce(x, 0.0, |x, acc| acc + x, |a, b| a + b) / count,
+        Kind::Rms => 0.0,
+    };
+    let add_square = |x, acc| math::fma::<FMA>(x - mean, x - mean, acc);
+    let square = math::reduce(x, 0.0, add_square, |a, b| a + b) / count;
+    let scale = (square + norm.eps).sqrt();
+    let inverse = 1.0 / scale;
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y = (x - mean) * inverse;
+    }
+    if let Some(weight) = norm.weight {
+        for (y, &w) in y.iter_mut().zip(weight) {
+            *y *= w;
+        }
+    }
+    if let Some(bias) = norm.bias {
+        for (y, &b) in y.iter_mut().zip(bias) {
+            *y += b;
+        }
+    }
+    scale
+}
+
+#[inline(always)]
+fn affine_row_body<const FMA: bool>(norm: Norm, x: &[f32], y: &mut [f32]) {
+    y.copy_from_slice(x);
+    if let Some(weight) = norm.weight {
+        for (y, &w) in y.iter_mut().zip(weight) {
+            *y *= w;
+        }
+    }
+    if let Some(bias) = norm.bias {
+        for (y, &b) in y.iter_mut().zip(bias) {
+            *y += b;
+        }
+    }
+}

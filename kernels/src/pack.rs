@@ -1,0 +1,195 @@
+//! Copying a block of B into panels that the register tile reads in order.
+
+use crate::isa::{Isa, Level, multiversion};
+use crate::micro::Shape;
+use crate::view::View2;
+
+/// Floats that [`pack_b`] writes for a `k × n` block.
+pub(crate) fn packed_len(shape: Shape, k: usize, n: usize) -> usize {
+    k * n.next_multiple_of(shape.lanes)
+}
+
+/// Packs `b` `[k, n]` into `out`: panels of `shape.cols` columns one after the
+/// other (the last one narrower, padded to whole vectors), each stored row
+/// after row. The padding holds arbitrary values: they only reach columns that
+/// the register tile does not store.
+pub(crate) fn pack_b(isa: Isa, shape: Shape, b: View2, out: &mut [f32]) {
+    if b.rows_contiguous() {
+        pack_rows(isa, shape, b, out);
+    } else {
+        pack_columns(isa, shape, b, out);
+    }
+}
+
+multiversion! {
+    /// Packing where the rows of B are contiguous: row by row, across all
+    /// panels, so that memory is read in the longest runs possible.
+    fn pack_rows(shape: Shape, b: View2, out: &mut [f32]) = pack_rows_body
+}
+
+#[inline(always)]
+fn pack_rows_body<const FMA: bool>(shape: Shape, b: View2, out: &mut [f32]) {
+    // Constant widths let the copies become plain vector moves.
+    match shape.cols {
+        48 => pack_rows_of::<48>(shape, b, out),
+        16 => pack_rows_of::<16>(shape, b, out),
+        8 => pack_rows_of::<8>(shape, b, out),
+        width => unreachable!("no register tile is {width} wide"),
+    }
+}
+
+#[inline(always)]
+fn pack_rows_of<const W: usize>(shape: Shape, b: View2, out: &mut [f32]) {
+    let (k, n) = (b.rows(), b.cols());
+    let (full, rest) = (n / W, n % W);
+    let width = rest.next_multiple_of(shape.lanes);
+    let (panels, tail) = out.split_at_mut(full * W * k);
+    let (panels, _) = panels.as_chunks_mut::<W>();
+    for p in 0..k {
+        let (head, last) = b.row(p, 0, n).as_chunks::<W>();
+        for (panel, group) in head.iter().enumerate() {
+            panels[panel * k + p] = *group;
+        }
+        tail[p * width..][..rest].copy_from_slice(last);
+    }
+}
+
+/// Packing where the columns of B are contiguous (or nothing is): square
+/// blocks of `lanes × lanes` are transposed.
+fn pack_columns(isa: Isa, shape: Shape, b: View2, out: &mut [f32]) {
+    let (k, n, lanes) = (b.rows(), b.cols(), shape.lanes);
+    let mut panels = out;
+    let mut j = 0;
+    while j < n {
+        let cols = shape.cols.min(n - j);
+        let width = cols.next_multiple_of(lanes);
+        let (panel, others) = panels.split_at_mut(width * k);
+        panels = others;
+        for v in (0..cols).step_by(lanes) {
+            let here = lanes.min(cols - v);
+            let mut p = 0;
+            if b.cols_contiguous() {
+                while p + lanes <= k {
+                    let source = b.block((p, lanes), (j + v, here)).t();
+                    transpose(isa, source, &mut panel[p * width + v..], width);
+                    p += lanes;
+                }
+            }
+            for p in p..k {
+                let group = &mut panel[p * width + v..][..here];
+                for (c, slot) in group.iter_mut().enumerate() {
+                    *slot = b.at(p, j + v + c);
+                }
+            }
+        }
+        j += cols;
+    }
+}
+
+/// Writes the transpose of `source` `[1..=lanes, lanes]` (one vector wide) as
+/// `lanes` rows `stride` apart in `out`; missing columns get arbitrary values.
+fn transpose(isa: Isa, source: View2, out: &mut [f32], stride: usize) {
+    let (rows, lanes) = (source.rows(), source.cols());
+    assert!(rows >= 1 && rows <= lanes && source.rows_contiguous());
+    assert!(out.len() >= (lanes - 1) * stride + lanes);
+    match isa.level() {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 if lanes == 16 => {
+            let from = source.ptr(0, 0);
+            // SAFETY: the source has `rows >= 1` rows of 16 floats and `out` 16
+            // (the view's bounds and the assertions); AVX-512 was detected.
+            unsafe { transpose16(from, source.row_stride(), rows, out.as_mut_ptr(), stride) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 if lanes == 8 => {
+            let from = source.ptr(0, 0);
+            // SAFETY: the source has `rows >= 1` rows of 8 floats and `out` 8;
+            // AVX2 was detected.
+            unsafe { transpose8(from, source.row_stride(), rows, out.as_mut_ptr(), stride) }
+        }
+        _ => {
+            for r in 0..rows {
+                for (c, &x) in source.row(r, 0, lanes).iter().enumerate() {
+                    out[c * stride + r] = x;
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `from` points at `rows >= 1` rows of 16 floats, `ld` apart, `to` at 16 such
+/// rows, `stride` apart; the CPU has AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn transpose16(from: *const f32, ld: usize, rows: usize, to: *mut f32, stride: usize) {
+    use std::arch::x86_64::*;
+    let mut r = [_mm512_setzero_ps(); 16];
+    for (i, r) in r.iter_mut().enumerate() {
+        // SAFETY: a row of the source (the last one stands in for missing ones).
+        *r = unsafe { _mm512_loadu_ps(from.add(i.min(rows - 1) * ld)) };
+    }
+    // Transpose 4 × 4 blocks inside each 128-bit quarter …
+    let mut q = r;
+    for g in (0..16).step_by(4) {
+        let ab_lo = _mm512_castps_pd(_mm512_unpacklo_ps(r[g], r[g + 1]));
+        let ab_hi = _mm512_castps_pd(_mm512_unpackhi_ps(r[g], r[g + 1]));
+        let cd_lo = _mm512_castps_pd(_mm512_unpacklo_ps(r[g + 2], r[g + 3]));
+        let cd_hi = _mm512_castps_pd(_mm512_unpackhi_ps(r[g + 2], r[g + 3]));
+        q[g] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_lo, cd_lo));
+        q[g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_lo, cd_lo));
+        q[g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_hi, cd_hi));
+        q[g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_hi, cd_hi));
+    }
+    // … then the 4 × 4 arrangement of those quarters.
+    for i in 0..4 {
+        let lo01 = _mm512_shuffle_f32x4::<0x88>(q[i], q[i + 4]);
+        let hi01 = _mm512_shuffle_f32x4::<0xdd>(q[i], q[i + 4]);
+        let lo23 = _mm512_shuffle_f32x4::<0x88>(q[i + 8], q[i + 12]);
+        let hi23 = _mm512_shuffle_f32x4::<0xdd>(q[i + 8], q[i + 12]);
+        let rows = [
+            _mm512_shuffle_f32x4::<0x88>(lo01, lo23),
+            _mm512_shuffle_f32x4::<0x88>(hi01, hi23),
+            _mm512_shuffle_f32x4::<0xdd>(lo01, lo23),
+            _mm512_shuffle_f32x4::<0xdd>(hi01, hi23),
+        ];
+        for (quarter, row) in rows.into_iter().enumerate() {
+            // SAFETY: row 4 * quarter + i < 16 of the destination.
+            unsafe { _mm512_storeu_ps(to.add((quarter * 4 + i) * stride), row) };
+        }
+    }
+}
+
+/// # Safety
+/// `from` points at `rows >= 1` rows of 8 floats, `ld` apart, `to` at 8 such
+/// rows, `stride` apart; the CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn transpose8(from: *const f32, ld: usize, rows: usize, to: *mut f32, stride: usize) {
+    use std::arch::x86_64::*;
+    let mut r = [_mm256_setzero_ps(); 8];
+    for (i, r) in r.iter_mut().enumerate() {
+        // SAFETY: a row of the source (the last one stands in for missing ones).
+        *r = unsafe { _mm256_loadu_ps(from.add(i.min(rows - 1) * ld)) };
+    }
+    let mut q = r;
+    for g in [0, 4] {
+        let ab_lo = _mm256_castps_pd(_mm256_unpacklo_ps(r[g], r[g + 1]));
+        let ab_hi = _mm256_castps_pd(_mm256_unpackhi_ps(r[g], r[g + 1]));
+        let cd_lo = _mm256_castps_pd(_mm256_unpacklo_ps(r[g + 2], r[g + 3]));
+        let cd_hi = _mm256_castps_pd(_mm256_unpackhi_ps(r[g + 2], r[g + 3]));
+        q[g] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab_lo, cd_lo));
+        q[g + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab_lo, cd_lo));
+        q[g + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab_hi, cd_hi));
+        q[g + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab_hi, cd_hi));
+    }
+    for i in 0..4 {
+        let low = _mm256_permute2f128_ps::<0x20>(q[i], q[i + 4]);
+        let high = _mm256_permute2f128_ps::<0x31>(q[i], q[i + 4]);
+        // SAFETY: rows i and i + 4 < 8 of the destination.
+        unsafe {
+            _mm256_storeu_ps(to.add(i * stride), low);
+            _mm256_storeu_ps(to.add((i + 4) * stride), high);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Row softmax and the masking of attention scores.
+
+use crate::isa::{Isa, multiversion};
+use crate::math;
+use rayon::prelude::*;
+
+/// Partial sums of a reduction over a row.
+const LANES: usize = 16;
+/// Elements per task.
+const CHUNK: usize = 16 * 1024;
+
+multiversion! {
+    /// [`softmax`] of one row.
+    fn softmax_row(row: &mut [f32]) = softmax_row_body
+}
+multiversion! {
+    /// [`mask_scores`] on one row.
+    fn mask_row(row: &mut [f32], scores: Scores, mask: RowMask) = mask_row_body
+}
+
+/// Replaces each row of `x` `[rows, cols]` by its softmax.
+///
+/// `-inf` entries become 0; a row of nothing but `-inf` becomes all 0. A NaN
+/// makes the other finite entries of its row NaN.
+///
+/// # Panics
+/// If `x.len()` is not a multiple of `cols`.
+pub fn softmax(x: &mut [f32], cols: usize) {
+    if x.is_empty() {
+        return;
+    }
+    assert!(cols > 0 && x.len().is_multiple_of(cols), "{} is no multiple of {cols}", x.len());
+    let isa = Isa::current();
+    if x.len() <= CHUNK {
+        x.chunks_exact_mut(cols).for_each(|row| softmax_row(isa, row));
+    } else {
+        let rows = (CHUNK / cols).max(1);
+        x.par_chunks_mut(rows * cols).for_each(|x| x.chunks_exact_mut(cols).for_each(|row| softmax_row(isa, row)));
+    }
+}
+
+#[inline(always)]
+fn softmax_row_body<const FMA: bool>(row: &mut [f32]) {
+    // A NaN is passed over here; it shows up in the sum.
+    let max = math::reduce(row, f32::NEG_INFINITY, math::larger, math::larger);
+    if max == f32::NEG_INFINITY {
+        let hidden = row.iter().all(|&x| x == max);
+        return row.fill(if hidden { 0.0 } else { f32::NAN });
+    }
+    let mut acc = [0.0; LANES];
+    let (lanes, rest) = row.as_chunks_mut::<LANES>();
+    for x in lanes {
+        for l in 0..LANES {
+            x[l] = math::exp_negative::<FMA>(x[l] - max);
+            acc[l] += x[l];
+        }
+    }
+    let mut sum = math::sum_lanes(acc);
+    for x in rest {
+        *x = math::exp_negative::<FMA>(*x - max);
+        sum += *x;
+    }
+    let scale = 1.0 / sum;
+    for x in row {
+        *x *= scale;
+    }
+}
+
+/// How a raw score (a dot product of query and key) becomes a logit:
+/// `s = raw * scale`, then `cap * tanh(s / cap)`, then `+ slope * (kpos - qpos)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores<'a> {
+    /// Factor on the raw score, usually `1 / √dh`.
+    pub scale: f32,
+    /// Soft cap on the magnitude of the scaled score.
+    pub soft_cap: Option<f32>,
+    /// ALiBi: slope, position of the query, positions of the keys `[kv]`.
+    pub alibi: Option<(f32, i32, &'a [i32])>,
+}
+
+/// Which keys a query sees.
+#[derive(Clone, Copy, Debug)]
+pub struct RowMask<'a> {
+    /// Keys in columns from here on are hidden (causal order); `usize::MAX`
+    /// hides none.
+    pub limit: usize,
+    /// Keys that exist, as opposed to padding `[kv]`.
+    pub valid: Option<&'a [bool]>,
+    /// Sliding window: its width, position of the query, positions of the keys
+    /// `[kv]`; keys with `qpos - kpos >= width` are hidden.
+    pub window: Option<(i32, i32, &'a [i32])>,
+}
+
+impl RowMask<'_> {
+    /// Everything is visible.
+    pub const NONE: RowMask<'static> = RowMask { limit: usize::MAX, valid: None, window: None };
+}
+
+/// Turns one row of raw scores `[kv]` into masked logits in place: hidden keys
+/// get `-inf`.
+///
+/// # Panics
+/// If a slice in `scores` or `mask` is shorter than `row`.
+pub fn mask_scores(row: &mut [f32], scores: Scores, mask: RowMask) {
+    mask_row(Isa::current(), row, scores, mask);
+}
+
+#[inline(always)]
+fn mask_row_body<const FMA: bool>(row: &mut [f32], scores: Scores, mask: RowMask) {
+    let kv = row.len();
+    let (row, hidden) = row.split_at_mut(mask.limit.min(kv));
+    hidden.fill(f32::NEG_INFINITY);
+    match scores.soft_cap {
+        None => row.iter_mut().for_each(|x| *x *= scores.scale),
+        Some(cap) => {
+            let inner = scores.scale / cap;
+            row.iter_mut().for_each(|x| *x = cap * math::tanh::<FMA>(*x * inner));
+        }
+    }
+    if let Some((slope, query, keys)) = scores.alibi {
+        for (x, &key) in row.iter_mut().zip(&keys[..kv]) {
+            *x += slope * key.wrapping_sub(query) as f32;
+        }
+    }
+    if let Some(valid) = mask.valid {
+        for (x, &valid) in row.iter_mut().zip(&valid[..kv]) {
+            *x = if valid { *x } else { f32::NEG_INFINITY };
+        }
+    }
+    if let Some((width, query, keys)) = mask.window {
+        for (x, &key) in row.iter_mut().zip(&keys[..kv]) {
+            *x = if query.wrapping_sub(key) < width { *x } else { f32::NEG_INFINITY };
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Strided views of matrices inside slices.
+
+use std::marker::PhantomData;
+
+/// A read-only `rows × cols` matrix: element `(r, c)` is
+/// `data[offset + r * row_stride + c * col_stride]`.
+#[derive(Clone, Copy, Debug)]
+pub struct View2<'a> {
+    data: &'a [f32],
+    offset: usize,
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+/// One past the largest index a non-empty matrix reaches, `None` on overflow.
+fn end(offset: usize, rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Option<usize> {
+    if rows == 0 || cols == 0 {
+        return Some(0);
+    }
+    let last_row = (rows - 1).checked_mul(row_stride)?;
+    let last_col = (cols - 1).checked_mul(col_stride)?;
+    offset.checked_add(last_row)?.checked_add(last_col)?.checked_add(1)
+}
+
+impl<'a> View2<'a> {
+    /// A view with arbitrary strides (in elements).
+    ///
+    /// # Panics
+    /// If any element lies outside `data`.
+    pub fn new(
+        data: &'a [f32],
+        offset: usize,
+        (rows, cols): (usize, usize),
+        (row_stride, col_stride): (usize, usize),
+    ) -> Self {
+        let end = end(offset, rows, cols, row_stride, col_stride);
+        assert!(
+            end.is_some_and(|end| end <= data.len()),
+            "a {rows}x{cols} view at {offset} with strides ({row_stride}, {col_stride}) exceeds {} elements",
+            data.len()
+        );
+        Self { data, offset, rows, cols, row_stride, col_stride }
+    }
+
+    /// All of `data` as a row-major `[rows, cols]` matrix.
+    ///
+    /// # Panics
+    /// If `data` is shorter than `rows * cols`.
+    pub fn row_major(data: &'a [f32], rows: usize, cols: usize) -> Self {
+        Self::new(data, 0, (rows, cols), (cols, 1))
+    }
+
+    /// The `[cols, rows]` transpose of this view (no data moves).
+    pub fn t(self) -> Self {
+        Self { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
+    }
+
+    /// Rows `r..r + rows` and columns `c..c + cols`.
+    ///
+    /// # Panics
+    /// If the block exceeds the view.
+    pub fn block(self, (r, rows): (usize, usize), (c, cols): (usize, usize)) -> Self {
+        assert!(r <= self.rows && rows <= self.rows - r && c <= self.cols && cols <= self.cols - c);
+        let offset = self.offset + r * self.row_stride + c * self.col_stride;
+        Self { offset, rows, cols, ..self }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Elements from one row to the next.
+    pub fn row_stride(&self) -> usize {
+        self.row_stride
+    }
+
+    /// Elements from one column to the next.
+    pub fn col_stride(&self) -> usize {
+        self.col_stride
+    }
+
+    /// Whether each row is contiguous.
+    pub fn rows_contiguous(&self) -> bool {
+        self.col_stride == 1 || self.cols <= 1
+    }
+
+    /// Whether each column is contiguous.
+    pub fn cols_contiguous(&self) -> bool {
+        self.row_stride == 1 || self.rows <= 1
+    }
+
+    /// Element `(r, c)`.
+    pub fn at(&self, r: usize, c: usize) -> f32 {
+        self.data[self.offset + r * self.row_stride + c * self.col_stride]
+    }
+
+    /// Address of element `(r, c)`, from which the whole view can be reached.
+    pub(crate) fn ptr(&self, r: usize, c: usize) -> *const f32 {
+        self.data.as_ptr().wrapping_add(self.offset + r * self.row_stride + c * self.col_stride)
+    }
+
+    /// Columns `c..c + len` of row `r`, where rows are contiguous.
+    pub(crate) fn row(&self, r: usize, c: usize, len: usize) -> &'a [f32] {
+        debug_assert!(self.rows_contiguous() && c + len <= self.cols);
+        let start = self.offset + r * self.row_stride + c * self.col_stride;
+        if len == 0 { &[] } else { &self.data[start..start + len] }
+    }
+}
+
+/// A writable `rows × cols` matrix with contiguous rows, which may be cut into
+/// disjoint tiles written by different threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutTile<'a> {
+    ptr: *mut f32,
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    life: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the tile stands for a unique borrow of plain floats; see `tile` for
+// the obligation that copies on different threads do not overlap.
+unsafe impl Send for OutTile<'_> {}
+// SAFETY: as for `Send`; nothing is reachable through a shared `OutTile` other
+// than by making copies.
+unsafe impl Sync for OutTile<'_> {}
+
+impl<'a> OutTile<'a> {
+    /// The matrix whose element `(r, c)` is `data[r * row_stride + c]`.
+    ///
+    /// # Panics
+    /// If it exceeds `data` or its rows overlap.
+    pub(crate) fn new(data: &'a mut [f32], (rows, cols): (usize, usize), row_stride: usize) -> Self {
+        let end = end(0, rows, cols, row_stride, 1);
+        assert!(end.is_some_and(|end| end <= data.len()), "the output slice is too short");
+        assert!(rows <= 1 || row_stride >= cols, "output rows overlap");
+        Self { ptr: data.as_mut_ptr(), rows, cols, row_stride, life: PhantomData }
+    }
+
+    /// The block of rows `r..r + rows`, columns `c..c + cols`.
+    ///
+    /// # Safety
+    /// While the block is written, no overlapping block may be accessed by
+    /// anyone else.
+    pub(crate) unsafe fn tile(self, (r, rows): (usize, usize), (c, cols): (usize, usize)) -> Self {
+        assert!(r <= self.rows && rows <= self.rows - r && c <= self.cols && cols <= self.cols - c);
+        if rows == 0 || cols == 0 {
+            return Self { rows, cols, ..self };
+        }
+        // SAFETY: the block is not empty and lies inside the matrix, which lies
+        // inside one slice.
+        let ptr = unsafe { self.ptr.add(r * self.row_stride + c) };
+        Self { ptr, rows, cols, ..self }
+    }
+
+    /// Number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Elements from one row to the next.
+    pub(crate) fn row_stride(&self) -> usize {
+        self.row_stride
+    }
+
+    /// Address of element `(0, 0)` (dangling when empty).
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut f32 {
+        self.ptr
+    }
+
+    /// Row `r`.
+    pub(crate) fn row_mut(&mut self, r: usize) -> &mut [f32] {
+        assert!(r < self.rows);
+        // SAFETY: the row lies inside the matrix, and by the contract of `tile`
+        // nobody else accesses it while this tile is in use.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(r * self.row_stride), self.cols) }
+    }
+}

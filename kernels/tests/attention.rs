@@ -1,0 +1,136 @@
+//! Fused attention against the explicit formula in `f64`.
+
+mod common;
+use common::{Random, each_isa};
+use hooklens_kernels::attention::{Attention, Heads, attention};
+
+/// The explicit formula for one query and head: `z` `[dh]`.
+fn reference(at: Attention, q: Heads, k: Heads, v: Heads, (b, i, h): (usize, usize, usize)) -> Vec<f64> {
+    let at_index = |x: &Heads, s: usize, h: usize, d: usize| {
+        x.data[b * x.batch_stride + s * x.token_stride + h * x.head_stride + d] as f64
+    };
+    let kv = h / (q.heads / k.heads);
+    let mut logits = vec![f64::NEG_INFINITY; k.tokens];
+    for (j, logit) in logits.iter_mut().enumerate() {
+        let (qp, kp) = (at.query_pos[b * q.tokens + i], at.key_pos[b * k.tokens + j]);
+        let seen = at.causal.is_none_or(|offset| j <= i + offset)
+            && at.valid.is_none_or(|valid| valid[b * k.tokens + j])
+            && at.window.is_none_or(|width| qp - kp < width);
+        if seen {
+            let dot: f64 = (0..at.dh).map(|d| at_index(&q, i, h, d) * at_index(&k, j, kv, d)).sum();
+            let mut s = dot * at.scale as f64;
+            if let Some(cap) = at.soft_cap {
+                s = cap as f64 * (s / cap as f64).tanh();
+            }
+            *logit = s + at.alibi.map_or(0.0, |slopes| slopes[h] as f64 * (kp - qp) as f64);
+        }
+    }
+    let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut z = vec![0.0; at.dh];
+    if max.is_finite() {
+        let e: Vec<f64> = logits.iter().map(|s| (s - max).exp()).collect();
+        let sum: f64 = e.iter().sum();
+        for (j, e) in e.iter().enumerate() {
+            for (d, z) in z.iter_mut().enumerate() {
+                *z += e / sum * at_index(&v, j, kv, d);
+            }
+        }
+    }
+    z
+}
+
+#[test]
+fn matches_explicit_formula() {
+    each_isa(|_| {
+        let mut random = Random(9);
+        for round in 0..120 {
+            let batch = 1 + random.below(3);
+            let queries = random.pick(&[1, 2, 5, 17, 64, 65, 130]);
+            let cached = random.pick(&[0, 0, 1, 7, 40]);
+            let keys = if round == 0 { 0 } else { queries + cached };
+            let dh = random.pick(&[1, 4, 8, 16, 40, 64]);
+            let kv_heads = 1 + random.below(3);
+            let heads = kv_heads * (1 + random.below(3));
+            // Queries, keys and values interleaved in one tensor with gaps.
+            let token_stride = (heads + 2 * kv_heads) * dh + random.below(3);
+            let (tokens, head_stride) = (queries.max(keys), dh);
+            let batch_stride = tokens * token_stride + random.below(5);
+            let data = random.floats(batch * batch_stride);
+            let part = |start: usize, tokens, heads| Heads {
+                data: if tokens == 0 { &[] } else { &data[start..] },
+                tokens,
+                heads,
+                batch_stride,
+                token_stride,
+                head_stride,
+            };
+            let q = part(0, queries, heads);
+            let k = part(heads * dh, keys, kv_heads);
+            let v = part((heads + kv_heads) * dh, keys, kv_heads);
+            let slopes: Vec<f32> = (0..heads).map(|h| 0.5f32.powi(h as i32 + 1)).collect();
+            let padding: Vec<usize> = (0..batch).map(|_| random.below(keys + 2)).collect();
+            let left = random.below(2) == 0;
+            let valid: Vec<bool> = (0..batch * keys)
+                .map(|i| if left { i % keys >= padding[i / keys] } else { i % keys < padding[i / keys] })
+                .collect();
+            let key_pos: Vec<i32> = (0..batch * keys).map(|i| (i % keys) as i32 - 3).collect();
+            let query_pos: Vec<i32> = (0..batch * queries).map(|i| (i % queries + cached) as i32 - 3).collect();
+            let mut maybe = || random.below(2) == 0;
+            let at = Attention {
+                batch,
+                dh,
+                scale: 1.0 / (dh as f32).sqrt() * 3.0,
+                soft_cap: maybe().then_some(2.0),
+                alibi: maybe().then_some(&slopes),
+                causal: maybe().then_some(cached),
+                window: maybe().then_some(9),
+                valid: maybe().then_some(&valid),
+                query_pos: &query_pos,
+                key_pos: &key_pos,
+            };
+            let mut z = vec![f32::NAN; batch * queries * heads * dh];
+            attention(at, q, k, v, &mut z);
+            for (index, z) in z.chunks(dh).enumerate() {
+                let (token, h) = (index / heads, index % heads);
+                let want = reference(at, q, k, v, (token / queries, token % queries, h));
+                for (&got, want) in z.iter().zip(want) {
+                    assert!((got as f64 - want).abs() < 1e-5, "{at:?}: {got} instead of {want}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn hidden_keys_may_hold_anything() {
+    each_isa(|_| {
+        let (queries, heads, dh) = (70, 2, 8);
+        let x = Random(4).floats(queries * heads * dh);
+        let mut poisoned = x.clone();
+        // Key 0 is padding inside the range that other keys span: finite junk.
+        poisoned[..heads * dh].fill(1e30);
+        let valid: Vec<bool> = (0..queries).map(|j| j != 0).collect();
+        let at = Attention {
+            batch: 1,
+            dh,
+            scale: 0.3,
+            soft_cap: None,
+            alibi: None,
+            causal: Some(0),
+            window: None,
+            valid: Some(&valid),
+            query_pos: &[],
+            key_pos: &[],
+        };
+        let run = |k: &[f32]| {
+            let mut z = vec![f32::NAN; x.len()];
+            let q = Heads::contiguous(&x, queries, heads, dh);
+            let k = Heads::contiguous(k, queries, heads, dh);
+            attention(at, q, k, k, &mut z);
+            z
+        };
+        let z = run(&x);
+        assert_eq!(z, run(&poisoned));
+        assert!(z[..heads * dh].iter().all(|&z| z == 0.0), "the first query sees nothing");
+    });
+}

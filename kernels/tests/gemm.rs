@@ -1,0 +1,114 @@
+//! Matrix products against `f64` sums.
+
+mod common;
+use common::{Random, each_isa};
+use hooklens_kernels::gemm::{gemm, gemm_serial};
+use hooklens_kernels::view::View2;
+
+/// How B is laid out.
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    Rows,
+    Columns,
+    Scattered,
+}
+
+fn check(random: &mut Random, (m, k, n): (usize, usize, usize), layout: Layout, serial: bool) {
+    let lda = k + random.below(4);
+    let (offset_a, offset_b) = (random.below(5), random.below(5));
+    let gap = random.below(4);
+    let (strides, len) = match layout {
+        Layout::Rows => ((n + gap, 1), k * (n + gap)),
+        Layout::Columns => ((1, k + gap), n * (k + gap)),
+        Layout::Scattered => ((3 * n + gap, 3), k * (3 * n + gap) + 3),
+    };
+    let a = random.floats(offset_a + m * lda + 1);
+    let b = random.floats(offset_b + len + 1);
+    let bias = random.floats(n);
+    let bias = (random.below(2) == 0).then_some(&bias[..]);
+    let ldc = n + random.below(3);
+    let mut c = vec![7.0; m * ldc];
+    let av = View2::new(&a, offset_a, (m, k), (lda, 1));
+    let bv = View2::new(&b, offset_b, (k, n), strides);
+    if serial {
+        gemm_serial(av, bv, bias, &mut c, ldc)
+    } else {
+        gemm(av, bv, bias, &mut c, ldc)
+    }
+    for i in 0..m {
+        for j in 0..ldc {
+            let got = c[i * ldc + j];
+            if j >= n {
+                assert_eq!(got, 7.0, "gap overwritten");
+                continue;
+            }
+            let terms = (0..k).map(|p| av.at(i, p) as f64 * bv.at(p, j) as f64);
+            let bias = bias.map_or(0.0, |bias| bias[j] as f64);
+            let want = bias + terms.clone().sum::<f64>();
+            let tolerance = 1e-6 + 5e-7 * terms.map(f64::abs).sum::<f64>();
+            assert!(
+                (got as f64 - want).abs() <= tolerance,
+                "{m}x{k}x{n} {layout:?} at ({i}, {j}): {got} instead of {want}"
+            );
+        }
+    }
+}
+
+#[test]
+fn matches_reference() {
+    const SIZES: [usize; 22] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 15, 16, 17, 31, 33, 47, 48, 49, 64, 97, 131];
+    each_isa(|_| {
+        let mut random = Random(1);
+        for round in 0..600 {
+            let shape = (random.pick(&SIZES), random.pick(&SIZES), random.pick(&SIZES));
+            let layout = random.pick(&[Layout::Rows, Layout::Columns, Layout::Scattered]);
+            check(&mut random, shape, layout, round % 2 == 0);
+        }
+    });
+}
+
+#[test]
+fn matches_reference_when_blocked_and_parallel() {
+    each_isa(|_| {
+        let mut random = Random(2);
+        for layout in [Layout::Rows, Layout::Columns, Layout::Scattered] {
+            for shape in [(1, 1000, 1201), (5, 401, 777), (40, 800, 395), (131, 385, 200), (150, 390, 250)] {
+                check(&mut random, shape, layout, false);
+            }
+        }
+    });
+}
+
+#[test]
+fn infinities_do_not_leak_between_columns() {
+    each_isa(|_| {
+        for (m, layout) in [(1, true), (5, true), (20, true), (200, true), (1, false), (5, false), (20, false)] {
+            let (k, n) = (19, 37);
+            let a = vec![1.0; m * k];
+            let mut b = vec![1.0f32; k * n];
+            let view = |b| {
+                if layout { View2::row_major(b, k, n) } else { View2::row_major(b, n, k).t() }
+            };
+            let at = if layout { 3 * n + 5 } else { 5 * k + 3 };
+            b[at] = f32::INFINITY;
+            let mut c = vec![0.0; m * n];
+            gemm(View2::row_major(&a, m, k), view(&b), None, &mut c, n);
+            for (i, &c) in c.iter().enumerate() {
+                assert_eq!(c, if i % n == 5 { f32::INFINITY } else { k as f32 });
+            }
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "inner dimensions differ")]
+fn rejects_mismatched_shapes() {
+    let x = [0.0; 12];
+    gemm(View2::row_major(&x, 3, 4), View2::row_major(&x, 3, 4), None, &mut [0.0; 12], 4);
+}
+
+#[test]
+#[should_panic(expected = "exceeds")]
+fn rejects_short_views() {
+    View2::new(&[0.0; 11], 0, (3, 4), (4, 1));
+}

@@ -1,0 +1,169 @@
+//! The arguments, as the user writes them.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use hooklens_hooks::{DType, Positions};
+
+use crate::model::Logits;
+use crate::tokens::PaddingSide;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "hooklens",
+    version,
+    about = "Look inside transformers: list hook points, dump activations",
+    max_term_width = 100
+)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// List the hook points of a model, in firing order
+    #[command(after_help = "Example:\n  hooklens hooks --model embedded:induction")]
+    Hooks(HooksArgs),
+    /// Say what a model is, without reading its weights
+    #[command(after_help = "Example:\n  hooklens info --model embedded:induction")]
+    Info(InfoArgs),
+    /// Write activations of prompts to safetensors
+    #[command(after_help = "Examples:
+  hooklens dump --model embedded:induction --prompt 'red fox blue red' --hooks '*hook_pattern' --out patterns.safetensors
+  hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/
+  hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/ --resume")]
+    Dump(Box<DumpArgs>),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ModelArg {
+    /// A folder with config.json and safetensors, a hub id, or embedded:NAME
+    #[arg(long, value_name = "MODEL")]
+    pub(super) model: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct HooksArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InfoArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("input").required(true).args(["prompt", "prompts", "tokens"])))]
+pub(super) struct DumpArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// A prompt; may be given several times
+    #[arg(long, value_name = "TEXT", num_args = 1..)]
+    pub(super) prompt: Vec<String>,
+    /// A file with a prompt a line, or, ending in .jsonl, a JSON string, {"text": ...} or {"tokens": [...]} a line
+    #[arg(long, value_name = "FILE")]
+    pub(super) prompts: Option<PathBuf>,
+    /// Token ids: commas within a prompt, semicolons between prompts
+    #[arg(long, value_name = "IDS", value_parser = token_rows)]
+    pub(super) tokens: Option<TokenRows>,
+    /// Points to dump: names, globs and shorthands, separated by commas (default: all that cost nothing)
+    #[arg(long, value_name = "GLOB,...", default_value = "*")]
+    pub(super) hooks: String,
+    /// Which logits to write
+    #[arg(long, value_enum, default_value = "none")]
+    pub(super) logits: LogitsArg,
+    /// Positions to keep: A..B, N, or -1 for the last
+    #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
+    pub(super) positions: Positions,
+    /// Element type of the files: f32, f16 or bf16
+    #[arg(long, default_value = "f32", value_parser = file_dtype)]
+    pub(super) dtype: DType,
+    /// Weights as published, or folded and centred as TransformerLens does
+    #[arg(long, value_enum, default_value = "none")]
+    pub(super) process: ProcessArg,
+    /// Where shorter prompts of a batch are padded
+    #[arg(long, default_value = "right")]
+    pub(super) padding_side: PaddingSide,
+    /// Whether text prompts get a beginning-of-sequence token (default: the model's habit)
+    #[arg(long, value_name = "true|false", num_args = 1)]
+    pub(super) prepend_bos: Option<bool>,
+    /// Text that comes before every prompt and is not dumped
+    #[arg(long, value_name = "TEXT", conflicts_with = "prefix_tokens")]
+    pub(super) prefix: Option<String>,
+    /// Token ids that come before every prompt and are not dumped
+    #[arg(long, value_name = "IDS", value_parser = token_rows)]
+    pub(super) prefix_tokens: Option<TokenRows>,
+    /// Prompts computed together; each batch of a folder is a shard
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) batch_size: u32,
+    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
+    #[arg(long, default_value = "flex")]
+    pub(super) device: String,
+    /// Continue a folder that an earlier run left unfinished
+    #[arg(long)]
+    pub(super) resume: bool,
+    /// A name ending in .safetensors for one file, else a folder of shards
+    #[arg(long, value_name = "FILE.safetensors|FOLDER")]
+    pub(super) out: PathBuf,
+}
+
+/// Rows of token ids.
+#[derive(Debug, Clone)]
+pub(super) struct TokenRows(pub(super) Vec<Vec<u32>>);
+
+fn token_rows(text: &str) -> Result<TokenRows, String> {
+    let id = |word: &str| {
+        let word = word.trim();
+        word.parse::<u32>().map_err(|_| format!("`{word}` is not a token id; write 1,2,3;4,5,6"))
+    };
+    let row = |row: &str| row.split(',').map(id).collect::<Result<Vec<_>, _>>();
+    text.split(';').map(row).collect::<Result<_, _>>().map(TokenRows)
+}
+
+fn positions(text: &str) -> Result<Positions, String> {
+    text.parse().map_err(|e: hooklens_hooks::HookError| e.to_string())
+}
+
+fn file_dtype(text: &str) -> Result<DType, String> {
+    match text.parse()? {
+        DType::F64 => Err("dumps are f32, f16 or bf16".to_string()),
+        dtype => Ok(dtype),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum LogitsArg {
+    /// Every position
+    All,
+    /// Each prompt's last token
+    Last,
+    /// None; the run stops after the last point asked for
+    None,
+}
+
+impl From<LogitsArg> for Logits {
+    fn from(arg: LogitsArg) -> Self {
+        match arg {
+            LogitsArg::All => Logits::All,
+            LogitsArg::Last => Logits::Last,
+            LogitsArg::None => Logits::None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ProcessArg {
+    /// As published
+    None,
+    /// fold_ln, centring and value-bias folding, where the model allows them
+    Standard,
+}

@@ -1,0 +1,123 @@
+//! `hooklens dump`.
+
+use std::io::Write;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::args::{DumpArgs, ProcessArg};
+use super::findings::Findings;
+use super::print::{bytes, grouped};
+use super::{CliResult, Failure};
+use crate::device::parse_device;
+use crate::dump::{Dump, Prompt, read_prompts};
+use crate::loading::LoadOptions;
+use crate::model::HookedTransformer;
+use crate::processing::Processing;
+
+pub(super) fn run(args: &DumpArgs) -> CliResult {
+    let device = parse_device(&args.device).map_err(|e| Failure::Usage(e.to_string()))?;
+    let processing = match args.process {
+        ProcessArg::None => Processing::none(),
+        ProcessArg::Standard => Processing::standard(),
+    };
+    let model = HookedTransformer::from_pretrained_with(
+        &args.model.model,
+        LoadOptions::new().device(&device).process(processing),
+    )?;
+    let prefix = prefix(args, &model)?;
+    let rows = rows(args, &model, !prefix.is_empty())?;
+    let globs: Vec<&str> = split_globs(&args.hooks);
+    let dump = Dump::new(globs)
+        .positions(args.positions.clone())
+        .dtype(args.dtype)
+        .logits(args.logits.into())
+        .padding_side(args.padding_side)
+        .batch_size(args.batch_size as usize)
+        .prefix(prefix)
+        .resume(args.resume)
+        .setting("model", &args.model.model)
+        .setting("process", if args.process == ProcessArg::None { "none" } else { "standard" });
+
+    let bar = ProgressBar::new(rows.len() as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    let mut findings = Findings::default();
+    let start = Instant::now();
+    let report = dump.run_watched(&model, &rows, &args.out, &mut |tokens, tensors| {
+        findings.look(tokens, tensors);
+        bar.inc(tokens.shape()[0] as u64);
+    });
+    bar.finish_and_clear();
+    let report = report?;
+
+    let mut out = std::io::stdout().lock();
+    let seconds = start.elapsed().as_secs_f64();
+    let place = args.out.display();
+    let files = if report.files.len() == 1 { String::new() } else { format!(" in {} shards", report.files.len()) };
+    writeln!(
+        out,
+        "{} prompts, {} tokens -> {place}{files}, {} ({seconds:.1} s)",
+        grouped(report.rows),
+        grouped(report.tokens),
+        bytes(report.bytes)
+    )?;
+    if report.resumed > 0 {
+        writeln!(out, "{} shards were there already", report.resumed)?;
+    }
+    for line in findings.lines() {
+        writeln!(out, "  {line}")?;
+    }
+    Ok(())
+}
+
+/// Commas separate globs, but not within braces.
+fn split_globs(text: &str) -> Vec<&str> {
+    let mut depth = 0usize;
+    let separator = |c: char| {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    };
+    text.split(separator).map(str::trim).filter(|glob| !glob.is_empty()).collect()
+}
+
+fn prefix(args: &DumpArgs, model: &HookedTransformer) -> Result<Vec<u32>, Failure> {
+    match (&args.prefix, &args.prefix_tokens) {
+        (Some(text), _) => Ok(model.token_row(text, args.prepend_bos)?),
+        (None, Some(rows)) => match &rows.0[..] {
+            [row] => Ok(row.clone()),
+            _ => Err(Failure::Usage("--prefix-tokens is one row of ids".into())),
+        },
+        (None, None) => Ok(Vec::new()),
+    }
+}
+
+/// The prompts as token ids. After a prefix no prompt begins a sequence.
+fn rows(args: &DumpArgs, model: &HookedTransformer, after_prefix: bool) -> Result<Vec<Vec<u32>>, Failure> {
+    let prepend_bos = if after_prefix { Some(false) } else { args.prepend_bos };
+    if let Some(rows) = &args.tokens {
+        return Ok(rows.0.clone());
+    }
+    let prompts = match &args.prompts {
+        Some(path) => read_prompts(path)?,
+        None => args.prompt.iter().cloned().map(Prompt::Text).collect(),
+    };
+    let row = |prompt| match prompt {
+        Prompt::Tokens(ids) => Ok(ids),
+        Prompt::Text(text) => model.token_row(&text, prepend_bos),
+    };
+    Ok(prompts.into_iter().map(row).collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn commas_in_braces_do_not_split() {
+        assert_eq!(super::split_globs("a.{q,k}, b,"), ["a.{q,k}", "b"]);
+    }
+}

@@ -1,0 +1,57 @@
+//! The command line: parse, call the library, print.
+
+mod args;
+mod dump;
+mod findings;
+mod hooks;
+mod info;
+mod print;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+type CliResult = Result<(), Failure>;
+
+/// Why a command did not do its work.
+#[derive(Debug)]
+enum Failure {
+    /// The arguments make no sense together: exit code 2.
+    Usage(String),
+    /// The work failed: exit code 1.
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Failed(error.into())
+    }
+}
+
+/// Runs the program on its arguments: exit code 0 when done, 1 when it failed, 2 on wrong usage.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Hooks(args) => hooks::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Dump(args) => dump::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(reason)) => {
+            eprintln!("error: {reason}\n\nFor more information, try '--help'.");
+            ExitCode::from(2)
+        }
+        // The reader of our output went away: that is its right.
+        Err(Failure::Failed(error)) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(Failure::Failed(error)) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}

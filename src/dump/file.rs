@@ -1,0 +1,125 @@
+//! One safetensors file, written batch by batch.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use tempfile::NamedTempFile;
+
+use super::writer::Sink;
+use super::{Batch, DumpReport};
+use crate::error::DumpError;
+
+/// A file whose header is known after the first batch: every batch has the same shape but for
+/// its number of rows, so each tensor's place can be told in advance.
+pub(super) struct FileSink {
+    path: PathBuf,
+    beside: NamedTempFile,
+    total_rows: usize,
+    written_rows: usize,
+    tensors: Vec<Slot>,
+    data_start: u64,
+}
+
+/// Where one tensor lies.
+struct Slot {
+    name: String,
+    /// From the start of the data.
+    start: u64,
+    bytes_a_row: u64,
+}
+
+impl FileSink {
+    pub(super) fn new(path: &Path, total_rows: usize) -> Result<Self, DumpError> {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let failed = |e: std::io::Error| DumpError::File { path: path.to_path_buf(), reason: e.to_string() };
+        if path.is_dir() {
+            return Err(DumpError::File { path: path.to_path_buf(), reason: "it is a folder".into() });
+        }
+        let beside = NamedTempFile::new_in(folder).map_err(failed)?;
+        Ok(Self { path: path.to_path_buf(), beside, total_rows, written_rows: 0, tensors: Vec::new(), data_start: 0 })
+    }
+
+    fn failed(&self, reason: impl ToString) -> DumpError {
+        DumpError::File { path: self.path.clone(), reason: reason.to_string() }
+    }
+
+    /// Writes the header, from the shapes of the first batch.
+    fn begin(&mut self, batch: &Batch) -> Result<(), DumpError> {
+        let mut header = Map::new();
+        header.insert("__metadata__".into(), json!({"format": "pt", "written_by": "hooklens"}));
+        let mut at = 0;
+        for (name, activation) in &batch.tensors {
+            let first = activation.shape().first().copied().unwrap_or(0);
+            // Rows of the tensor for one row of the batch: one, or as many as it has positions.
+            let each = first / batch.rows;
+            let whole_input = batch.rows == self.total_rows;
+            if each * batch.rows != first && !whole_input {
+                return Err(self.failed(format!("`{name}` has a varying number of rows; dump to a folder")));
+            }
+            let mut shape = activation.shape().to_vec();
+            if !whole_input {
+                shape[0] = each * self.total_rows;
+            }
+            let size = activation.file_dtype().bitsize() / 8;
+            let bytes = (shape.iter().product::<usize>() * size) as u64;
+            let dtype = format!("{:?}", activation.file_dtype());
+            header.insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": [at, at + bytes]}));
+            let bytes_a_row = bytes / self.total_rows as u64;
+            self.tensors.push(Slot { name: name.clone(), start: at, bytes_a_row });
+            at += bytes;
+        }
+        let mut header = Value::Object(header).to_string().into_bytes();
+        // Data begins at a multiple of eight bytes, so that readers can map it.
+        header.resize(header.len().next_multiple_of(8), b' ');
+        self.data_start = 8 + header.len() as u64;
+        let file = self.beside.as_file_mut();
+        let written = file
+            .write_all(&(header.len() as u64).to_le_bytes())
+            .and_then(|()| file.write_all(&header))
+            .and_then(|()| file.set_len(self.data_start + at));
+        written.map_err(|e| self.failed(e))
+    }
+}
+
+impl Sink for FileSink {
+    fn write(&mut self, batch: Batch) -> Result<(), DumpError> {
+        if self.tensors.is_empty() {
+            self.begin(&batch)?;
+        }
+        let same = self.tensors.iter().map(|t| &t.name).eq(batch.tensors.iter().map(|(name, _)| name));
+        if !same {
+            return Err(self.failed("a point fired in some batches only; dump to a folder"));
+        }
+        for (slot, (name, activation)) in self.tensors.iter().zip(&batch.tensors) {
+            let bytes = activation.to_le_bytes().map_err(|e| self.failed(e))?;
+            let fits = bytes.len() as u64 == slot.bytes_a_row * batch.rows as u64 || batch.rows == self.total_rows;
+            if !fits {
+                return Err(self.failed(format!("`{name}` has a varying number of rows; dump to a folder")));
+            }
+            let at = self.data_start + slot.start + slot.bytes_a_row * batch.first_row as u64;
+            write_at(self.beside.as_file(), at, &bytes).map_err(|e| self.failed(e))?;
+        }
+        self.written_rows += batch.rows;
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<DumpReport, DumpError> {
+        let Self { path, beside, total_rows, written_rows, data_start, .. } = *self;
+        if written_rows != total_rows {
+            // The run failed elsewhere; what is incomplete does not get the file's name.
+            return Ok(DumpReport::default());
+        }
+        let failed = |reason: String| DumpError::File { path: path.clone(), reason };
+        beside.as_file().sync_all().map_err(|e| failed(e.to_string()))?;
+        let bytes = beside.as_file().metadata().map_err(|e| failed(e.to_string()))?.len() - data_start;
+        beside.persist(&path).map_err(|e| failed(e.to_string()))?;
+        Ok(DumpReport { bytes, files: vec![path], ..DumpReport::default() })
+    }
+}
+
+fn write_at(mut file: &File, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+    file.seek(SeekFrom::Start(at))?;
+    file.write_all(bytes)
+}

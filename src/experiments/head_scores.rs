@@ -1,0 +1,69 @@
+//! What an attention head looks at, as three scores.
+
+use hooklens_hooks::Activation;
+
+use crate::error::Result;
+use crate::tokens::Tokens;
+
+/// How much of a head's attention goes to places of a known kind, each from 0 to 1: the mean,
+/// over the queries that have such a place, of the attention paid to it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct HeadScores {
+    /// To the token right before the query.
+    pub previous_token: f32,
+    /// To earlier occurrences of the query's token.
+    pub duplicate_token: f32,
+    /// To the tokens right after earlier occurrences of the query's token: what follows there is
+    /// what an induction head predicts here (Olsson et al. 2022).
+    pub induction: f32,
+}
+
+/// Scores of every head of one layer, from its pattern `[batch, head, query, key]` on `tokens`.
+///
+/// A score is 0 where no query has such a place: no token occurs twice, say.
+///
+/// # Errors
+/// If the pattern is not of rank four or can't be read from its device.
+///
+/// ```
+/// use hooklens::experiments::head_scores;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokens = model.to_tokens("king drum sun star king drum sun star")?;
+/// let cache = model.record(&tokens, hook::pattern(1))?;
+/// let best = head_scores(cache.activation("pattern1")?, &tokens)?;
+/// assert!(best.iter().any(|head| head.induction > 0.6));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+pub fn head_scores(pattern: &Activation, tokens: &Tokens) -> Result<Vec<HeadScores>> {
+    let heads = pattern.to_tensor::<4>()?.dims()[1];
+    let pattern = pattern.to_ndarray()?;
+    let [batch, len] = tokens.shape();
+    let real = |row: usize, at: usize| tokens.mask().is_none_or(|mask| mask[row * len + at]);
+    let mut scores = vec![HeadScores::default(); heads];
+    let mut counts = [0usize; 3];
+    for row in 0..batch {
+        let ids = tokens.row(row);
+        for query in (1..len).filter(|query| real(row, *query)) {
+            let earlier: Vec<usize> = (0..query).filter(|key| real(row, *key) && ids[*key] == ids[query]).collect();
+            let after: Vec<usize> = earlier.iter().map(|key| key + 1).filter(|key| *key < query).collect();
+            let before = if real(row, query - 1) { vec![query - 1] } else { vec![] };
+            for (kind, keys) in [before, earlier, after].iter().enumerate().filter(|(_, keys)| !keys.is_empty()) {
+                counts[kind] += 1;
+                for (head, score) in scores.iter_mut().enumerate() {
+                    let paid: f32 = keys.iter().map(|key| pattern[[row, head, query, *key]]).sum();
+                    *[&mut score.previous_token, &mut score.duplicate_token, &mut score.induction][kind] += paid;
+                }
+            }
+        }
+    }
+    let mean = |sum: f32, count: usize| if count == 0 { 0.0 } else { sum / count as f32 };
+    Ok(scores
+        .into_iter()
+        .map(|s| HeadScores {
+            previous_token: mean(s.previous_token, counts[0]),
+            duplicate_token: mean(s.duplicate_token, counts[1]),
+            induction: mean(s.induction, counts[2]),
+        })
+        .collect())
+}

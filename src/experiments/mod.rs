@@ -1,0 +1,5 @@
+//! Measurements that answer a question about a model.
+
+mod head_scores;
+
+pub use head_scores::{HeadScores, head_scores};

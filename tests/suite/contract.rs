@@ -1,0 +1,266 @@
+//! The contract of hooks, point by point.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::tensor::{Device, Int, Tensor};
+use hooklens::prelude::*;
+use hooklens::{Error, HookError, InputError};
+
+use crate::support::{assert_close, random_model, values};
+
+const ROW: [u32; 5] = [3, 1, 4, 1, 5];
+
+fn model() -> HookedTransformer {
+    random_model(TransformerConfig::new(2, 16, 4, 20, 32), 7)
+}
+
+fn hook_error(result: Result<impl std::fmt::Debug, Error>) -> HookError {
+    match result.unwrap_err() {
+        Error::Hook(error) => error,
+        other => panic!("not a hook's error: {other}"),
+    }
+}
+
+/// 1. Names, shapes and order: TransformerLens's own list for a plain model.
+#[test]
+fn points_fire_in_the_documented_order() {
+    let (mut names, mut shapes) = (vec![], vec![]);
+    let watch = at(Selection::all().and("blocks.0.*_in*").and("*hook_result").and("hook_tokens")).read_any(|x, at| {
+        names.push(at.name().to_string());
+        shapes.push(x.shape().to_vec());
+    });
+    model().run_with_hooks(ROW, [watch]).unwrap();
+    let block = |layer: usize| {
+        let mut of = vec!["hook_resid_pre"];
+        if layer == 0 {
+            of.extend(["hook_attn_in", "hook_q_input", "hook_k_input", "hook_v_input"]);
+        }
+        of.extend(["ln1.hook_scale", "ln1.hook_normalized", "attn.hook_q", "attn.hook_k", "attn.hook_v"]);
+        of.extend(["attn.hook_attn_scores", "attn.hook_pattern", "attn.hook_z", "attn.hook_result", "hook_attn_out"]);
+        of.push("hook_resid_mid");
+        if layer == 0 {
+            of.push("hook_mlp_in");
+        }
+        of.extend(["ln2.hook_scale", "ln2.hook_normalized", "mlp.hook_pre", "mlp.hook_post", "hook_mlp_out"]);
+        of.push("hook_resid_post");
+        of.into_iter().map(|suffix| format!("blocks.{layer}.{suffix}")).collect::<Vec<_>>()
+    };
+    let mut expected = vec!["hook_tokens".to_string(), "hook_embed".into(), "hook_pos_embed".into()];
+    expected.extend(block(0).into_iter().chain(block(1)));
+    expected.extend(["ln_final.hook_scale".to_string(), "ln_final.hook_normalized".into()]);
+    assert_eq!(names, expected);
+    let shape_of = |name: &str| &shapes[names.iter().position(|n| n == name).unwrap()];
+    assert_eq!(shape_of("blocks.0.attn.hook_q"), &[1, 5, 4, 4]);
+    assert_eq!(shape_of("blocks.1.attn.hook_pattern"), &[1, 4, 5, 5]);
+    assert_eq!(shape_of("blocks.1.attn.hook_result"), &[1, 5, 4, 16]);
+    assert_eq!(shape_of("blocks.0.mlp.hook_post"), &[1, 5, 64]);
+    assert_eq!(shape_of("ln_final.hook_scale"), &[1, 5, 1]);
+}
+
+/// 2. Asking is enough: points that TransformerLens hides behind flags fire, and edits of them act.
+#[test]
+fn costly_points_work_by_being_asked_for() {
+    let model = model();
+    let plain = model.forward(ROW, ()).unwrap();
+    for point in
+        ["result0", "blocks.0.hook_q_input", "blocks.0.hook_k_input", "blocks.0.hook_v_input", "blocks.0.hook_attn_in"]
+    {
+        let same = model.run_with_hooks(ROW, [at(point).edit(|x: Tensor<4>, _| x)]).unwrap();
+        assert_close(&same, &plain, 1e-5, point);
+        let zeroed = model.run_with_hooks(ROW, [at(point).edit(|x: Tensor<4>, _| x.zeros_like())]).unwrap();
+        assert!((zeroed - plain.clone()).abs().max().into_scalar::<f32>() > 1e-3, "zeroing {point} changed nothing");
+    }
+    let zeroed = model.run_with_hooks(ROW, [hook::mlp_in(0).edit(|x, _| x.zeros_like())]).unwrap();
+    assert!((zeroed - plain).abs().max().into_scalar::<f32>() > 1e-3);
+}
+
+/// 2. Editing one head's query input is editing that head's queries.
+#[test]
+fn a_head_reads_its_own_input() {
+    let model = model();
+    let cache = |hooks: Vec<hook::Hook<'_>>| model.hooks(hooks).record(ROW, "blocks.0.attn.hook_q").unwrap();
+    let plain: Tensor<4> = cache(vec![]).get(hook::q(0)).unwrap();
+    let edit = hook::q_input(0).edit(|x, _| {
+        let [batch, pos, _, width] = x.dims();
+        x.slice_assign([0..batch, 0..pos, 2..3, 0..width], Tensor::ones([batch, pos, 1, width], &Device::flex()))
+    });
+    let edited: Tensor<4> = cache(vec![edit]).get(hook::q(0)).unwrap();
+    for head in [0, 1, 3] {
+        assert_close(&edited.clone().narrow(2, head, 1), &plain.clone().narrow(2, head, 1), 1e-5, "an untouched head");
+    }
+    assert!((edited - plain).narrow(2, 2, 1).abs().max().into_scalar::<f32>() > 1e-3);
+}
+
+/// 2. The run stops after the last watched point when no logits are wanted.
+#[test]
+fn nothing_runs_after_the_last_point() {
+    let model = model();
+    let later = Cell::new(0);
+    let cache = model
+        .hooks([hook::z(0).read(|_, _| later.set(later.get() + 1))])
+        .record(ROW, "blocks.0.attn.hook_pattern")
+        .unwrap();
+    assert_eq!((cache.len(), later.get()), (1, 1));
+    // Were the second block run, its NaN weights would be noticed by no one; were the first
+    // block's MLP run on a wrong shape, it would panic.
+    let mut broken = model.clone();
+    broken.weights.blocks.truncate(1);
+    broken.weights.blocks[0].mlp = None;
+    assert!(broken.record(ROW, "blocks.0.attn.hook_pattern").is_ok());
+}
+
+/// 3. Nothing is silent: whatever is asked for and can't be had is an error before the run.
+#[test]
+fn wrong_requests_are_errors_before_the_run() {
+    let model = model();
+    let ran = Cell::new(false);
+    let watch = || hook::embed().read(|_, _| ran.set(true));
+    let unknown = hook_error(model.hooks([watch()]).run_with_cache(ROW, "blocks.0.attn.hook_patern"));
+    assert!(matches!(&unknown, HookError::UnknownPoint { nearest, .. } if nearest[0] == "blocks.0.attn.hook_pattern"));
+    let unmatched = hook_error(model.hooks([watch()]).run_with_cache(ROW, "blocks.*.hook_risid_post"));
+    assert!(matches!(unmatched, HookError::NoMatch { .. }));
+    let absent = hook_error(model.run_with_hooks(ROW, [watch(), at("rot_q0").read_any(|_, _| ())]));
+    assert!(matches!(absent, HookError::CannotFire { .. }));
+    let rank = hook_error(model.run_with_hooks(ROW, [watch(), at("z0").edit(|x: Tensor<3>, _| x)]));
+    assert!(matches!(rank, HookError::Rank { rank: 4, asked: 3, .. }));
+    let layer = hook_error(model.run_with_cache(ROW, hook::z(2)));
+    assert!(matches!(layer, HookError::UnknownPoint { n_layers: 2, .. }));
+    let stopped = hook_error(model.run(ROW, ForwardOptions::new().hooks([watch()]).stop_at_layer(1).record("z1")));
+    assert!(matches!(stopped, HookError::CannotFire { reason: "the run stops before its layer", .. }));
+    let norm = hook_error(
+        model.run_with_hooks(ROW, [watch(), hook::q_input(0).edit(|x, _| x), hook::ln1_normalized(0).edit(|x, _| x)]),
+    );
+    assert!(matches!(norm, HookError::Conflict { .. }));
+    assert!(!ran.get(), "something ran before the error");
+}
+
+/// 3. A hook that returns another shape or element type names the point and both.
+#[test]
+fn hooks_must_return_what_they_were_given() {
+    let model = model();
+    let shape = hook_error(model.run_with_hooks(ROW, [hook::resid_post(0).edit(|x, _| x.narrow(1, 0, 2))]));
+    let HookError::Shape { point, expected, given, .. } = shape else { panic!("{shape}") };
+    assert_eq!((point.as_str(), expected, given), ("blocks.0.hook_resid_post", vec![1, 5, 16], vec![1, 2, 16]));
+    let dtype = hook_error(model.run_with_hooks(ROW, [hook::z(1).edit(|x, _| x.cast(burn::tensor::FloatDType::F16))]));
+    assert!(matches!(dtype, HookError::DType { .. }));
+    let failed = hook_error(model.run_with_hooks(ROW, [hook::z(1).edit(|_, _| Err::<Tensor<4>, _>("no"))]));
+    assert_eq!(failed.to_string(), "the hook at `blocks.1.attn.hook_z` failed: no");
+}
+
+/// 4. Typed points, names, globs and shorthands find the same activation.
+#[test]
+fn every_spelling_names_the_same_point() {
+    let cache = model().record(ROW, Record::all()).unwrap();
+    let typed = values(&cache.get(hook::pattern(1)).unwrap());
+    for name in ["blocks.1.attn.hook_pattern", "pattern1", "attn1", "blocks.-1.attn.hook_pattern"] {
+        assert_eq!(values::<4>(&cache.get(name).unwrap()), typed, "{name}");
+    }
+    assert_eq!(values::<4>(&cache.get(("pattern", -1)).unwrap()), typed);
+    assert_eq!(values(&cache.get(hook::pattern(-1)).unwrap()), typed);
+    let scale: Tensor<3> = cache.get(("scale", 1, "ln1")).unwrap();
+    assert_eq!(values(&scale), values(&cache.get(hook::ln1_scale(1)).unwrap()));
+}
+
+/// 5. Hooks run in the order given, recordings see what they left, and never change afterwards.
+#[test]
+fn order_and_permanence() {
+    let model = model();
+    let mut seen = vec![];
+    let output = model
+        .run(
+            ROW,
+            ForwardOptions::new().record("blocks.*.hook_resid_p*").hooks([
+                hook::resid_post(0).edit(|x, _| x.zeros_like()),
+                hook::resid_post(0).edit(|x, _| x + 1.0),
+                hook::resid_post(0).read(|x, at| seen.push((at.layer(), at.offset(), values(&x).sum()))),
+                // Writes in place, as far as anyone can: the recording above must not see it.
+                hook::resid_pre(1).edit(|x, _| x.slice_fill([0..1, 0..5, 0..16], 9.0)),
+            ]),
+        )
+        .unwrap();
+    assert_eq!(seen, [(Some(0), 0, 80.0)]);
+    let recorded = |point| values(&output.cache.get(point).unwrap());
+    assert!(recorded(hook::resid_post(0)).iter().all(|x| *x == 1.0));
+    assert!(recorded(hook::resid_pre(1)).iter().all(|x| *x == 9.0));
+}
+
+/// 6. Scopes are values; their hooks end with them, panics included.
+#[test]
+fn scopes_end_with_their_value() {
+    let model = model();
+    let plain = model.forward(ROW, ()).unwrap();
+    let calls = Cell::new(0);
+    {
+        let outer = model.hooks([hook::embed().read(|_, _| calls.set(calls.get() + 1))]);
+        outer.forward(ROW, ()).unwrap();
+        let inner = outer.hooks([hook::attn_out(0).edit(|x, _| x.zeros_like())]);
+        let ablated = inner.forward(ROW, ()).unwrap();
+        assert!((ablated - plain.clone()).abs().max().into_scalar::<f32>() > 1e-3);
+        assert_close(&model.forward(ROW, ()).unwrap(), &plain, 0.0, "the model itself");
+    }
+    assert_eq!(calls.get(), 2);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let scope = model.hooks([hook::z(0).edit(|_, _| -> Tensor<4> { panic!("in a hook") })]);
+        let _ = scope.forward(ROW, ());
+    }));
+    assert!(panicked.is_err());
+    assert_close(&model.forward(ROW, ()).unwrap(), &plain, 0.0, "after a panic");
+}
+
+/// A hook on tokens is an edited prompt, checked like any other.
+#[test]
+fn tokens_can_be_edited() {
+    let model = model();
+    let swap = |id: i32| {
+        at("hook_tokens").edit_any(move |_, _| {
+            let ids = Tensor::<2, Int>::from_ints([[3, 1, id, 1, 5]], &Device::flex());
+            Ok(Some(ids.into()))
+        })
+    };
+    let edited = model.run_with_hooks(ROW, [swap(9)]).unwrap();
+    assert_close(&edited, &model.forward([3, 1, 9, 1, 5], ()).unwrap(), 1e-6, "an edited token");
+    let outside = model.run_with_hooks(ROW, [swap(20)]).unwrap_err();
+    assert!(matches!(outside, Error::Input(InputError::Token { token: 20, position: 2, .. })), "{outside}");
+}
+
+/// Every point of every kind of model can be edited, and zeroing it matters.
+#[test]
+fn no_point_is_a_dead_end() {
+    use hooklens::{Experts, NormKind, Positional, RopeScaling, Rotary};
+    let base = TransformerConfig::new(2, 16, 4, 20, 32);
+    let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
+    let plain = TransformerConfig { post_embedding_norm: true, post_norms: true, ..base.clone() };
+    let modern = TransformerConfig {
+        norm: NormKind::Rms,
+        positional: rotary,
+        qk_norm: true,
+        gated_mlp: true,
+        n_kv_heads: 2,
+        ..base.clone()
+    };
+    let solu = TransformerConfig { activation: hooklens::ActivationFn::SoluLn, parallel: true, ..base.clone() };
+    let mixture = TransformerConfig {
+        gated_mlp: true,
+        experts: Some(Experts { count: 2, per_token: 2, renormalise: false }),
+        ..base
+    };
+    for config in [plain, modern, solu, mixture] {
+        let model = random_model(config, 3);
+        let before = model.forward(ROW, ()).unwrap();
+        for point in model.catalog().points().iter().filter(|p| !p.integer) {
+            let double = at(&*point.name).edit_any(|x, _| Ok(Some(doubled(&x))));
+            let after = model.run_with_hooks(ROW, [double]).unwrap();
+            let change = (after - before.clone()).abs().max().into_scalar::<f32>();
+            // Adding to every score, or doubling one pattern's mean, must show in the logits.
+            assert!(change > 1e-6, "editing {} changed nothing", point.name);
+        }
+    }
+}
+
+/// The activation plus a different number at each place.
+fn doubled(x: &Activation) -> Activation {
+    let flat = x.reshape(&[x.len()]).to_tensor::<1>().unwrap();
+    let ramp = Tensor::<1, Int>::arange(0..x.len() as i64, &Device::flex()).float() * 0.1;
+    Activation::from(flat * (ramp.sin() + 1.5)).reshape(x.shape())
+}

@@ -1,0 +1,53 @@
+//! The embedded model does what it is for.
+
+use hooklens::experiments::head_scores;
+use hooklens::prelude::*;
+use rand::prelude::*;
+
+use crate::support::values;
+
+/// `<bos>`, then a random sequence of words twice.
+fn repeated(rng: &mut StdRng, len: usize) -> Vec<u32> {
+    let once: Vec<u32> = (0..len).map(|_| rng.random_range(1..63)).collect();
+    [vec![0], once.clone(), once].concat()
+}
+
+#[test]
+fn it_does_induction() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let mut rng = StdRng::seed_from_u64(2026);
+    for len in [10, 15, 20, 25] {
+        let tokens = Tokens::new((0..32).map(|_| repeated(&mut rng, len)).collect()).unwrap();
+        let options = ForwardOptions::new().loss_per_token().record("blocks.1.attn.hook_pattern");
+        let output = model.run(&tokens, options).unwrap();
+        let losses = values(&output.loss_per_token.unwrap());
+        let mean = |range: std::ops::Range<usize>| {
+            let len = range.len();
+            losses.rows().into_iter().map(|row| row.iter().skip(range.start).take(len).sum::<f32>()).sum::<f32>()
+                / (32 * len) as f32
+        };
+        // Entry i predicts token i + 1; the second copy's first token can't be known.
+        let (first, second) = (mean(0..len), mean(len + 1..2 * len));
+        assert!(second < first / 5.0, "of length {len}: {first} then {second}");
+        let heads = head_scores(output.cache.activation("pattern1").unwrap(), &tokens).unwrap();
+        let best = heads.iter().map(|head| head.induction).fold(0.0, f32::max);
+        assert!(best > 0.6, "of length {len}: best induction score {best}");
+    }
+}
+
+#[test]
+fn it_completes_a_repeated_phrase() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    for (prompt, next) in [("king drum sun star king drum sun", "star"), ("red fox blue tree gold red fox", "blue")] {
+        let last = model.forward(prompt, ForwardOptions::new().logits(Logits::Last)).unwrap();
+        let id = last.argmax(2).into_scalar::<i32>() as u32;
+        assert_eq!(model.to_string(&[id]).unwrap(), next, "after {prompt:?}");
+    }
+}
+
+#[test]
+fn it_is_small() {
+    let info = hooklens::inspect("embedded:induction").unwrap();
+    assert!(info.files.stored_bytes() <= 1 << 20);
+    assert!(hooklens::inspect("embedded:nothing").unwrap_err().to_string().contains("induction"));
+}

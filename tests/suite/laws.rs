@@ -1,0 +1,222 @@
+//! Laws that hold for every configuration.
+
+use burn::tensor::Tensor;
+use hooklens::prelude::*;
+use hooklens::{NormKind, Positional};
+use proptest::prelude::*;
+
+use crate::support::{any_config, any_row, assert_close, distance, log_probs, random_model, values};
+
+/// Every recording but those the batch shape runs through.
+fn comparable(name: &str) -> bool {
+    !name.contains("experts") && !name.contains("expert_") && !name.contains("_norm.hook")
+}
+
+/// Row `row` of `x`, columns `from..to`.
+fn part(x: &Tensor<3>, row: usize, from: usize, to: usize) -> Tensor<3> {
+    x.clone().narrow(0, row, 1).narrow(1, from, to - from)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Padding at either side, and a batch around a row, change nothing for the row.
+    #[test]
+    fn left_right_and_unpadded_agree(
+        config in any_config(), seed in 0..1000u64, short in any_row(1..6), long in any_row(6..9),
+    ) {
+        let model = random_model(config, seed);
+        let len = long.len();
+        let alone = model.forward(vec![short.clone()], ()).unwrap();
+        let right = Tokens::padded(&[long.clone(), short.clone()], 0, PaddingSide::Right).unwrap();
+        let left = Tokens::padded(&[long.clone(), short.clone()], 0, PaddingSide::Left).unwrap();
+        let right = model.forward(&right, ()).unwrap();
+        let left = model.forward(&left, ()).unwrap();
+        assert_close(&part(&right, 1, 0, short.len()), &alone, 1e-5, "right padding");
+        assert_close(&part(&left, 1, len - short.len(), len), &alone, 1e-5, "left padding");
+        let whole = model.forward(vec![long], ()).unwrap();
+        assert_close(&part(&left, 0, 0, len), &whole, 1e-5, "the full row of the batch");
+    }
+
+    /// A token masked in the middle of a row might as well not be there.
+    #[test]
+    fn a_masked_token_is_no_token(config in any_config(), seed in 0..1000u64, row in any_row(4..9), at in 0..100usize) {
+        let model = random_model(config, seed);
+        let at = 1 + at % (row.len() - 2);
+        let mut without = row.clone();
+        without.remove(at);
+        let mask = (0..row.len()).map(|i| i != at).collect();
+        let masked = Tokens::new(vec![row.clone()]).unwrap().with_mask(vec![mask]).unwrap();
+        let masked = model.forward(&masked, ()).unwrap();
+        let without = model.forward(vec![without], ()).unwrap();
+        assert_close(&part(&masked, 0, 0, at), &part(&without, 0, 0, at), 1e-5, "before the gap");
+        let len = row.len();
+        assert_close(&part(&masked, 0, at + 1, len), &part(&without, 0, at, len - 1), 1e-5, "after the gap");
+    }
+
+    /// A batch computes what its rows compute one by one, at every point.
+    #[test]
+    fn a_batch_is_its_rows(config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(5), 2..4)) {
+        let model = random_model(config, seed);
+        let together = model.record(rows.clone(), Record::all()).unwrap();
+        for (number, row) in rows.into_iter().enumerate() {
+            let alone = model.record(vec![row], Record::all()).unwrap();
+            for (name, activation) in alone.iter().filter(|(name, _)| comparable(name)) {
+                let whole = together.activation(name).unwrap();
+                let same = whole.narrow(0, if whole.shape()[0] == 1 { 0 } else { number }, if whole.shape()[0] == 1 { 1 } else { number + 1 });
+                let worst = distance(&same.to_ndarray().unwrap(), &activation.to_ndarray().unwrap());
+                prop_assert!(worst <= 1e-5, "{name} of row {number}: {worst:e}");
+            }
+        }
+    }
+
+    /// Watching changes nothing: hooks that hand back what they were given, and recordings.
+    #[test]
+    fn identity_hooks_and_recordings_change_nothing(config in any_config(), seed in 0..1000u64, row in any_row(1..8)) {
+        let model = random_model(config, seed);
+        let plain = model.forward(vec![row.clone()], ()).unwrap();
+        let (recorded, _) = model.run_with_cache(vec![row.clone()], Record::all()).unwrap();
+        assert_close(&recorded, &plain, 1e-5, "recording everything");
+        let same = at(Selection::matching(|p| !p.name.contains("ln1."))).edit_any(|x, _| Ok(Some(x)));
+        let hooked = model.run_with_hooks(vec![row], [same]).unwrap();
+        assert_close(&hooked, &plain, 1e-5, "identity hooks at every point");
+    }
+
+    /// Stopping before a layer and going on from there is the whole run.
+    #[test]
+    fn stop_and_start_make_the_whole(config in any_config(), seed in 0..1000u64, row in any_row(2..8), layer in 0..=1isize, padded: bool) {
+        let model = random_model(config, seed);
+        let mask = (0..row.len()).map(|i| !padded || i > 0).collect();
+        let tokens = Tokens::new(vec![row]).unwrap().with_mask(vec![mask]).unwrap();
+        let whole = model.forward(&tokens, ()).unwrap();
+        for layer in [layer, layer - 2] {
+            let resid = model.forward(&tokens, ForwardOptions::new().stop_at_layer(layer)).unwrap();
+            let again = model.forward(resid, ForwardOptions::new().start_at_layer(layer).tokens(&tokens)).unwrap();
+            let first = usize::from(padded);
+            let len = tokens.shape()[1];
+            assert_close(&part(&again, 0, first, len), &part(&whole, 0, first, len), 1e-5, "stop and start");
+        }
+    }
+
+    /// What is written to the residual stream adds up to it, head by head.
+    #[test]
+    fn contributions_add_up(config in any_config(), seed in 0..1000u64, row in any_row(1..8)) {
+        let shortformer = config.positional == Positional::Shortformer;
+        let post_norms = config.post_norms;
+        let model = random_model(config, seed);
+        let cache = model.record(vec![row], Selection::all().and("*hook_result")).unwrap();
+        let mut sum: Tensor<3> = cache.get("hook_embed").unwrap();
+        if !shortformer && let Ok(positions) = cache.get::<3>("hook_pos_embed") {
+            sum = sum + positions;
+        }
+        for layer in 0..2 {
+            assert_close(&sum, &cache.get(hook::resid_pre(layer)).unwrap(), 1e-5, "before the block");
+            let attn_out = cache.get(hook::attn_out(layer)).unwrap();
+            if !post_norms {
+                let heads = cache.get(hook::result(layer)).unwrap().sum_dim(2).squeeze_dim::<3>(2);
+                let bias = model.weights.blocks[layer as usize].attn.o.bias.as_ref().unwrap().val();
+                assert_close(&(heads + bias.unsqueeze()), &attn_out, 1e-5, "heads and bias");
+            }
+            sum = sum + attn_out;
+            if let Ok(mlp_out) = cache.get(hook::mlp_out(layer)) {
+                sum = sum + mlp_out;
+            }
+            assert_close(&sum, &cache.get(hook::resid_post(layer)).unwrap(), 1e-5, "after the block");
+        }
+    }
+
+    /// Processing keeps log-probabilities, whatever it is allowed to do.
+    #[test]
+    fn processing_keeps_log_probs(config in any_config(), seed in 0..1000u64, row in any_row(2..8)) {
+        let model = random_model(config.clone(), seed);
+        let before = log_probs(model.forward(vec![row.clone()], ()).unwrap());
+        let standard = model.clone().processed(&Processing::standard()).unwrap();
+        let after = log_probs(standard.forward(vec![row.clone()], ()).unwrap());
+        assert_close(&after, &before, 2e-5, "standard processing");
+        prop_assert!(matches!(standard.config().norm, NormKind::LayerNormPre | NormKind::RmsPre) || config.positional == Positional::Shortformer);
+        for step in [
+            Processing::none().fold_ln(),
+            Processing::none().center_writing_weights(),
+            Processing::none().center_unembed(),
+            Processing::none().fold_value_biases(),
+            Processing::none().refactor_factored_attn_matrices(),
+        ] {
+            // A step the model does not allow must say so; one it allows must keep the outputs.
+            match model.clone().processed(&step) {
+                Err(error) => prop_assert!(error.to_string().contains("can't be applied"), "{error}"),
+                Ok(changed) => {
+                    let after = log_probs(changed.forward(vec![row.clone()], ()).unwrap());
+                    assert_close(&after, &before, 2e-5, &format!("{step:?}"));
+                }
+            }
+        }
+    }
+
+    /// Recording some points gives what recording all gives; slices are slices.
+    #[test]
+    fn selections_and_slices_agree_with_everything(config in any_config(), seed in 0..1000u64, row in any_row(3..8), at in 0..3isize) {
+        let model = random_model(config, seed);
+        let everything = model.record(vec![row.clone()], Record::all()).unwrap();
+        let some = model.record(vec![row.clone()], ["*hook_z", "*hook_resid_post"]).unwrap();
+        prop_assert_eq!(some.len(), 4);
+        for (name, activation) in some.iter() {
+            let worst = distance(&activation.to_ndarray().unwrap(), &everything.activation(name).unwrap().to_ndarray().unwrap());
+            prop_assert!(worst <= 1e-5, "{name}: {worst:e}");
+        }
+        let sliced = model.record(vec![row.clone()], Record::all().positions(at)).unwrap();
+        let at = at as usize;
+        for (name, activation) in everything.iter() {
+            let axes = everything.axes(name).unwrap();
+            let whole = match axes.iter().position(|a| matches!(a, hook::Axis::Pos | hook::Axis::Query)) {
+                Some(axis) => activation.narrow(axis, at, at + 1),
+                None if name.contains("q_norm") || name.contains("k_norm") || name.contains("hook_expert_") => {
+                    let each = activation.shape()[0] / row.len();
+                    activation.narrow(0, at * each, (at + 1) * each)
+                }
+                None => activation.clone(),
+            };
+            let slice = sliced.activation(name).unwrap().to_ndarray().unwrap();
+            prop_assert!(distance(&slice, &whole.to_ndarray().unwrap()) <= 1e-6, "{name}");
+        }
+    }
+
+    /// The last row's logits alone are the last row of all logits.
+    #[test]
+    fn last_logits_are_the_last_of_all(config in any_config(), seed in 0..1000u64, short in any_row(1..4), long in any_row(4..7), left: bool) {
+        let model = random_model(config, seed);
+        let side = if left { PaddingSide::Left } else { PaddingSide::Right };
+        let tokens = Tokens::padded(&[long.clone(), short.clone()], 0, side).unwrap();
+        let all = model.forward(&tokens, ()).unwrap();
+        let last = model.forward(&tokens, ForwardOptions::new().logits(Logits::Last)).unwrap();
+        let end = if left { long.len() } else { short.len() };
+        assert_close(&part(&last, 0, 0, 1), &part(&all, 0, long.len() - 1, long.len()), 1e-5, "full row");
+        assert_close(&part(&last, 1, 0, 1), &part(&all, 1, end - 1, end), 1e-5, "padded row");
+    }
+
+    /// The loss counts real tokens only, and is the mean of its tokens.
+    #[test]
+    fn padding_is_not_counted_in_the_loss(config in any_config(), seed in 0..1000u64, row in any_row(2..6), pads in 1..4usize, left: bool) {
+        let model = random_model(config, seed);
+        let side = if left { PaddingSide::Left } else { PaddingSide::Right };
+        let padded = Tokens::padded_to(&[row.clone()], row.len() + pads, 0, side).unwrap();
+        let alone: f32 = model.loss(vec![row.clone()], ()).unwrap().into_scalar();
+        let with: f32 = model.loss(&padded, ()).unwrap().into_scalar();
+        prop_assert!((alone - with).abs() <= 1e-5 * alone.abs().max(1.0), "{alone} {with}");
+        let each = model.run(&padded, ForwardOptions::new().loss_per_token()).unwrap().loss_per_token.unwrap();
+        let mean = values(&each).sum() / (row.len() - 1) as f32;
+        prop_assert!((mean - alone).abs() <= 1e-5 * alone.abs().max(1.0));
+    }
+
+    /// Saving and loading gives the same model.
+    #[test]
+    fn a_saved_model_is_the_same(config in any_config(), seed in 0..1000u64, row in any_row(2..6)) {
+        let model = random_model(config, seed);
+        let folder = tempfile::tempdir().unwrap();
+        model.save_pretrained(folder.path()).unwrap();
+        let again = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
+        prop_assert_eq!(model.config(), again.config());
+        prop_assert!(again.load_report().unused.is_empty());
+        let before = model.forward(vec![row.clone()], ()).unwrap();
+        assert_close(&again.forward(vec![row], ()).unwrap(), &before, 1e-6, "saved and loaded");
+    }
+}

@@ -1,0 +1,150 @@
+//! What several tests need.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{Device, Distribution, Tensor};
+use hooklens::prelude::*;
+use hooklens::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary};
+use ndarray::ArrayD;
+use proptest::prelude::*;
+
+/// `tests/fixtures`.
+pub(crate) fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+/// A float tensor's values.
+pub(crate) fn values<const D: usize>(tensor: &Tensor<D>) -> ArrayD<f32> {
+    Activation::from(tensor.clone()).to_ndarray().unwrap()
+}
+
+/// Largest difference, as a share of the expected values' largest magnitude. Infinities must be
+/// in the same places.
+pub(crate) fn distance(given: &ArrayD<f32>, expected: &ArrayD<f32>) -> f32 {
+    assert_eq!(given.shape(), expected.shape(), "shapes differ");
+    let largest = expected.iter().filter(|x| x.is_finite()).fold(0f32, |m, x| m.max(x.abs()));
+    let mut worst = 0f32;
+    for (a, b) in given.iter().zip(expected) {
+        if a.is_finite() && b.is_finite() {
+            worst = worst.max((a - b).abs());
+        } else if a != b {
+            return f32::INFINITY;
+        }
+    }
+    worst / largest.max(1e-6)
+}
+
+/// Asserts that two tensors agree to `tolerance` of the largest value.
+#[track_caller]
+pub(crate) fn assert_close<const D: usize>(given: &Tensor<D>, expected: &Tensor<D>, tolerance: f32, what: &str) {
+    let worst = distance(&values(given), &values(expected));
+    assert!(worst <= tolerance, "{what}: differ by {worst:e} of the largest value");
+}
+
+/// Log-probabilities.
+pub(crate) fn log_probs(logits: Tensor<3>) -> Tensor<3> {
+    burn::tensor::activation::log_softmax(logits, 2)
+}
+
+/// A random model whose biases and norm weights are random too: nothing hides behind a zero.
+pub(crate) fn random_model(config: TransformerConfig, seed: u64) -> HookedTransformer {
+    use burn::module::{ModuleMapper, Param};
+    struct Shake;
+    impl ModuleMapper for Shake {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let std = if D == 1 { 0.2 } else { 0.15 };
+            param.map(|t| t.clone() + Tensor::random(t.dims(), Distribution::Normal(0.0, std), &t.device()))
+        }
+    }
+    let mut model = HookedTransformer::random(config, seed, &Device::flex()).unwrap();
+    model.weights = burn::module::Module::map(model.weights.clone(), &mut Shake);
+    model
+}
+
+/// Any small configuration.
+pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
+    let positional = prop_oneof![
+        Just(Positional::Learned),
+        Just(Positional::Alibi),
+        Just(Positional::Shortformer),
+        Just(Positional::None),
+        (any::<bool>(), any::<bool>(), any_scaling()).prop_map(|(partial, adjacent_pairs, scaling)| {
+            Positional::Rotary(Rotary { dim: if partial { 4 } else { 8 }, base: 1000.0, adjacent_pairs, scaling })
+        }),
+    ];
+    let norm = prop_oneof![
+        Just(NormKind::LayerNorm),
+        Just(NormKind::LayerNormPre),
+        Just(NormKind::Rms),
+        Just(NormKind::RmsPre),
+    ];
+    let function = prop_oneof![
+        Just(ActivationFn::Relu),
+        Just(ActivationFn::Gelu),
+        Just(ActivationFn::GeluNew),
+        Just(ActivationFn::Silu),
+        Just(ActivationFn::Solu),
+        Just(ActivationFn::SoluLn),
+    ];
+    let mlp = (function, any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2));
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let caps = (prop::bool::weighted(0.3), prop::bool::weighted(0.3), prop::bool::weighted(0.4));
+    let heads = prop_oneof![Just((4, 4)), Just((4, 2)), Just((4, 1)), Just((3, 3))];
+    (positional, norm, mlp, flags, caps, heads).prop_map(
+        |(
+            positional,
+            norm,
+            (activation, gated, moe, attn_only),
+            (parallel, post_norms, qk_norm, final_rms, embed_norm),
+            (score_cap, logit_cap, window),
+            (n_heads, n_kv_heads),
+        )| {
+            let moe = moe && !attn_only;
+            let gated_mlp = (gated || moe) && !attn_only;
+            let activation =
+                if gated_mlp && activation == ActivationFn::SoluLn { ActivationFn::Solu } else { activation };
+            TransformerConfig {
+                n_kv_heads,
+                d_head: 8,
+                attn_scale: 8f64.sqrt(),
+                d_mlp: 24,
+                positional,
+                norm,
+                activation,
+                gated_mlp,
+                attn_only,
+                parallel: parallel && !attn_only,
+                post_norms,
+                qk_norm,
+                final_rms,
+                post_embedding_norm: embed_norm,
+                attn_scores_soft_cap: score_cap.then_some(5.0),
+                output_logits_soft_cap: logit_cap.then_some(4.0),
+                windows: if window { vec![Some(3), None] } else { vec![] },
+                experts: moe.then_some(Experts { count: 3, per_token: 2, renormalise: true }),
+                ..TransformerConfig::new(2, 16, n_heads, 20, 32)
+            }
+        },
+    )
+}
+
+fn any_scaling() -> impl Strategy<Value = RopeScaling> {
+    prop_oneof![
+        Just(RopeScaling::None),
+        Just(RopeScaling::Linear { factor: 2.0 }),
+        Just(RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 16 }),
+        Just(RopeScaling::Yarn {
+            factor: 4.0,
+            attention_factor: 1.1,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            original_context: 16,
+            truncate: true,
+        }),
+    ]
+}
+
+/// A row of token ids within the vocabulary of [`any_config`].
+pub(crate) fn any_row(len: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(0..20u32, len)
+}
