@@ -251,6 +251,9 @@ pub struct Experts {
 }
 
 impl TransformerConfig {
+    /// More layers than this no model has; what lists layers is safe from nonsense.
+    pub(crate) const MOST_LAYERS: usize = 10_000;
+
     /// A GPT-2-like model: layer norm, learned positions, an MLP four times as wide.
     pub fn new(n_layers: usize, d_model: usize, n_heads: usize, d_vocab: usize, n_ctx: usize) -> Self {
         let d_head = d_model.checked_div(n_heads).unwrap_or(0);
@@ -260,7 +263,7 @@ impl TransformerConfig {
             n_heads,
             n_kv_heads: n_heads,
             d_head,
-            d_mlp: 4 * d_model,
+            d_mlp: d_model.saturating_mul(4),
             d_vocab,
             d_vocab_out: d_vocab,
             n_ctx,
@@ -350,6 +353,9 @@ impl TransformerConfig {
                 return Err(ConfigError::BadSize { field, given: value });
             }
         }
+        if self.n_layers > Self::MOST_LAYERS {
+            return Err(ConfigError::BadSize { field: "n_layers", given: self.n_layers });
+        }
         let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });
         if !self.n_heads.is_multiple_of(self.n_kv_heads) {
             return fails(
@@ -390,7 +396,7 @@ impl TransformerConfig {
             rotary.scaling.validate()?;
         }
         if let Some(experts) = self.experts {
-            if experts.per_token == 0 || experts.per_token > experts.count {
+            if experts.per_token == 0 || experts.per_token > experts.count || experts.count > Self::MOST_LAYERS {
                 return fails("experts", format!("{} of {} experts a token", experts.per_token, experts.count));
             }
             if self.attn_only || !self.gated_mlp {

@@ -13,7 +13,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let (d_model, n_heads) = (json.size("n_embd")?, json.size("n_head")?);
     let d_head = json.share("n_head", d_model, n_heads)?;
     let base = TransformerConfig::new(
-        json.size("n_layer")?,
+        json.layers("n_layer")?,
         d_model,
         n_heads,
         json.size("vocab_size")?,
@@ -24,7 +24,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     }
     let scaled = json.flag("scale_attn_weights", true)?;
     Ok(TransformerConfig {
-        d_mlp: json.maybe_size("n_inner")?.unwrap_or(4 * d_model),
+        d_mlp: json.maybe_size("n_inner")?.unwrap_or(d_model.saturating_mul(4)),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?,
         attn_scale: if scaled { (d_head as f64).sqrt() } else { 1.0 },

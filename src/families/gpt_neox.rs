@@ -18,7 +18,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
     let d_head = json.share("num_attention_heads", d_model, n_heads)?;
     let base = TransformerConfig::new(
-        json.size("num_hidden_layers")?,
+        json.layers("num_hidden_layers")?,
         d_model,
         n_heads,
         json.size("vocab_size")?,

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::config::TransformerConfig;
 use crate::error::ConfigError;
 
 /// A `config.json`, read field by field.
@@ -45,6 +46,13 @@ impl<'j> HfConfig<'j> {
         let Some(value) = self.get(field) else { return Ok(None) };
         let size = value.as_u64().and_then(|n| usize::try_from(n).ok());
         size.map(Some).ok_or_else(|| self.wrong(field, value, "a size"))
+    }
+
+    /// The number of layers, which must be there. Lists a layer long are made from it, so it is
+    /// checked at once.
+    pub(crate) fn layers(&self, field: &'static str) -> Result<usize, ConfigError> {
+        let given = self.size(field)?;
+        if given > TransformerConfig::MOST_LAYERS { Err(ConfigError::BadSize { field, given }) } else { Ok(given) }
     }
 
     /// A number, or `default` if it is absent.

@@ -13,7 +13,7 @@ pub(super) static FAMILY: Family =
     Family { name: "transformer_lens", architectures: &["HookedTransformer"], prefix: "", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let (n_layers, d_model, d_head) = (json.size("n_layers")?, json.size("d_model")?, json.size("d_head")?);
+    let (n_layers, d_model, d_head) = (json.layers("n_layers")?, json.size("d_model")?, json.size("d_head")?);
     let n_heads = match json.maybe_number("n_heads")? {
         Some(n) if n > 0.0 => n as usize,
         _ => json.share("d_head", d_model, d_head)?,
@@ -55,7 +55,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig {
         n_kv_heads: json.maybe_size("n_key_value_heads")?.unwrap_or(n_heads),
         d_head,
-        d_mlp: json.maybe_size("d_mlp")?.unwrap_or(4 * d_model),
+        d_mlp: json.maybe_size("d_mlp")?.unwrap_or(d_model.saturating_mul(4)),
         d_vocab_out: json.maybe_number("d_vocab_out")?.filter(|n| *n > 0.0).map_or(d_vocab, |n| n as usize),
         norm,
         eps: json.number("eps", 1e-5)?,
@@ -188,7 +188,8 @@ pub(crate) fn to_json(c: &TransformerConfig) -> Value {
 
 /// TransformerLens's tensor names.
 pub(crate) fn weights(c: &TransformerConfig) -> WeightTable {
-    let derived = &[".mask", ".IGNORE", ".rotary_sin", ".rotary_cos", ".alibi"];
+    // Buffers, and the position table that ALiBi models carry without reading it.
+    let derived = &[".mask", ".IGNORE", ".rotary_sin", ".rotary_cos", ".alibi", "pos_embed.W_pos"];
     let mut table = WeightTable::new("", derived);
     let mut same = |name: String, layout| table.add(name.clone(), name, layout);
     same("embed.W_E".into(), Layout::AsIs);

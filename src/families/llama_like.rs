@@ -14,7 +14,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
         None => json.share("num_attention_heads", d_model, n_heads)?,
     };
     let base = TransformerConfig::new(
-        json.size("num_hidden_layers")?,
+        json.layers("num_hidden_layers")?,
         d_model,
         n_heads,
         json.size("vocab_size")?,

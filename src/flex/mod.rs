@@ -13,7 +13,7 @@ use burn_flex::{Flex, FlexTensor};
 pub(crate) use attention::{attention, mix, scores, softmax};
 pub(crate) use function::activation;
 pub(crate) use linear::linear;
-pub(crate) use norm::{NormParts, norm, norm_parts};
+pub(crate) use norm::{norm, norm_parts};
 
 /// The tensor's storage, if it is plain `f32` on the CPU.
 fn plain<const D: usize>(tensor: &Tensor<D>) -> Option<FlexTensor> {

@@ -66,7 +66,10 @@ impl Moe {
         let mut sum = x.zeros_like();
         for (number, expert) in self.experts.iter().enumerate() {
             let points = pass.points.expert(layer, number);
-            let routed: Vec<i32> = (0..best.len()).filter(|i| best[*i] == number as i64).map(|i| i as i32).collect();
+            // Tokens whose first choice it is come first, as in TransformerLens and Hugging Face.
+            let places =
+                (0..mixture.per_token).flat_map(|choice| (0..rows).map(move |row| row * mixture.per_token + choice));
+            let routed: Vec<i32> = places.filter(|i| best[*i] == number as i64).map(|i| i as i32).collect();
             if routed.is_empty() {
                 run.skip(points.gate)?;
                 run.skip(points.pre)?;

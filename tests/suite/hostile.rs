@@ -1,1 +1,230 @@
-//! todo
+//! Files and requests made to break a reader: errors, never panics.
+
+use std::fs;
+
+use hooklens::prelude::*;
+use hooklens::{Error, InputError, LoadError, WeightFiles, inspect};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::support::{any_config, random_model};
+
+fn opened(bytes: &[u8]) -> Result<WeightFiles, LoadError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    fs::write(&path, bytes).unwrap();
+    WeightFiles::open(&[path])
+}
+
+fn file(header: &str, data: usize) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; data]].concat()
+}
+
+#[test]
+fn unsound_files_are_refused() {
+    let tensor = |offsets: &str, shape: &str, dtype: &str| {
+        format!("{{\"a\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":{offsets}}}}}")
+    };
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("empty", vec![]),
+        ("three bytes", vec![1, 2, 3]),
+        ("a header of 2^64 bytes", [&[0xff; 8][..], b"{}"].concat()),
+        ("a header past the end", [&1000u64.to_le_bytes()[..], b"{}"].concat()),
+        ("a header that is no JSON", file("{nonsense", 4)),
+        ("a header that is no object", file("[1,2]", 4)),
+        ("data cut short", file(&tensor("[0,16]", "[4]", "F32"), 12)),
+        ("data too long", file(&tensor("[0,16]", "[4]", "F32"), 20)),
+        ("an offset out of range", file(&tensor("[0,160]", "[4]", "F32"), 16)),
+        ("offsets the wrong way round", file(&tensor("[16,0]", "[4]", "F32"), 16)),
+        ("a shape that is not the data's", file(&tensor("[0,16]", "[5]", "F32"), 16)),
+        ("a shape that overflows", file(&tensor("[0,16]", "[4294967296,4294967296,16]", "F32"), 16)),
+        ("an unknown element type", file(&tensor("[0,16]", "[4]", "F33"), 16)),
+        (
+            "tensors that overlap",
+            file(
+                "{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},\"b\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[8,24]}}",
+                24,
+            ),
+        ),
+    ];
+    for (what, bytes) in cases {
+        let error = opened(&bytes).expect_err(what);
+        assert!(matches!(error, LoadError::Corrupt { .. }), "{what}: {error}");
+        assert!(error.to_string().contains("model.safetensors"), "{error}");
+    }
+}
+
+#[test]
+fn integer_weights_are_refused_by_name() {
+    let files = opened(&file("{\"weight\":{\"dtype\":\"I32\",\"shape\":[4],\"data_offsets\":[0,16]}}", 16)).unwrap();
+    let error = files.read("weight", DType::F32, true).unwrap_err();
+    assert!(matches!(&error, LoadError::DType { name, .. } if name == "weight"), "{error}");
+    assert!(
+        matches!(files.read("wieght", DType::F32, true), Err(LoadError::MissingTensor { nearest, .. }) if nearest == ["weight"])
+    );
+}
+
+/// A good file, anywhere in it damaged: either refused or read, but read without a panic.
+#[test]
+fn damaged_models_never_panic() {
+    let model = random_model(TransformerConfig::new(1, 8, 2, 10, 8), 1);
+    let folder = tempfile::tempdir().unwrap();
+    model.save_pretrained(folder.path()).unwrap();
+    let weights = fs::read(folder.path().join("model.safetensors")).unwrap();
+    let header = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    let config = proptest::test_runner::Config { cases: 300, failure_persistence: None, ..Default::default() };
+    proptest!(config, |(at in 0..header, byte: u8, cut in prop::option::of(0..weights.len()))| {
+        let mut bytes = weights.clone();
+        bytes[at] = byte;
+        bytes.truncate(cut.unwrap_or(weights.len()));
+        fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+        if let Ok(model) = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()) {
+            let _ = model.forward([1, 2], ());
+        }
+    });
+}
+
+fn config_error(json: &Value) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("config.json"), json.to_string()).unwrap();
+    inspect(folder.path().to_str().unwrap()).unwrap_err().to_string()
+}
+
+fn llama() -> Value {
+    json!({"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2,
+        "vocab_size": 50, "intermediate_size": 64, "max_position_embeddings": 32})
+}
+
+#[test]
+fn wrong_configurations_say_which_field() {
+    let with = |field: &str, value: Value| {
+        let mut json = llama();
+        json[field] = value;
+        config_error(&json)
+    };
+    let unknown = with("architectures", json!(["MambaForCausalLM"]));
+    assert!(unknown.contains("MambaForCausalLM") && unknown.contains("GPT2LMHeadModel"), "{unknown}");
+    for (field, value, says) in [
+        ("num_attention_heads", json!(5), "num_attention_heads"),
+        ("num_attention_heads", json!(0), "num_attention_heads"),
+        ("num_key_value_heads", json!(3), "n_kv_heads"),
+        ("hidden_size", json!(-4), "hidden_size"),
+        ("hidden_size", json!("wide"), "hidden_size"),
+        ("hidden_size", json!(null), "hidden_size"),
+        ("vocab_size", json!(0), "d_vocab"),
+        ("vocab_size", json!(u64::MAX), "d_vocab"),
+        ("head_dim", json!(7), "rotary.dim"),
+        ("hidden_act", json!("swoosh"), "swoosh"),
+        ("rope_theta", json!(-1.0), "rotary.base"),
+        ("rope_scaling", json!({"rope_type": "longrope", "factor": 2.0}), "longrope"),
+        ("rope_scaling", json!({"rope_type": "linear", "factor": 0.0}), "factor"),
+        ("rms_norm_eps", json!(-1.0), "eps"),
+    ] {
+        let error = with(field, value.clone());
+        assert!(error.contains(says), "{field} = {value}: {error}");
+    }
+    assert!(config_error(&json!([1, 2])).contains("JSON object"));
+    assert!(config_error(&json!({})).contains("architectures"));
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-z]{0,6}".prop_map(Value::from),
+        prop::collection::vec(any::<i8>().prop_map(Value::from), 0..4).prop_map(Value::from),
+        Just(json!({"rope_type": "yarn", "factor": 1e300})),
+        Just(json!({"rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 1.0})),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any field of any family's configuration replaced by anything: an answer, never a panic.
+    #[test]
+    fn configurations_never_panic(family in 0..6usize, fields in prop::collection::vec((0..200usize, any_json()), 1..4)) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut json = match family {
+            0 => llama(),
+            1 => json!({"architectures": ["GPT2LMHeadModel"], "n_embd": 16, "n_head": 4, "n_layer": 1, "vocab_size": 9, "n_positions": 8,
+                "n_inner": null, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "scale_attn_weights": true}),
+            2 => json!({"architectures": ["GPTNeoXForCausalLM"], "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 50,
+                "intermediate_size": 64, "max_position_embeddings": 32, "rotary_pct": 0.5, "rotary_emb_base": 100, "use_parallel_residual": false}),
+            3 => json!({"architectures": ["MistralForCausalLM"], "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
+                "vocab_size": 50, "intermediate_size": 64, "max_position_embeddings": 32, "sliding_window": 4, "rope_theta": 1e4}),
+            4 => json!({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 50,
+                "intermediate_size": 64, "max_position_embeddings": 32, "use_sliding_window": true, "sliding_window": 4, "max_window_layers": 1, "layer_types": null}),
+            _ => {
+                let model = random_model(TransformerConfig::new(1, 8, 2, 10, 8), 1);
+                model.save_pretrained(folder.path()).unwrap();
+                serde_json::from_str(&fs::read_to_string(folder.path().join("config.json")).unwrap()).unwrap()
+            }
+        };
+        let names: Vec<String> = json.as_object().unwrap().keys().cloned().collect();
+        for (which, value) in fields {
+            json[&names[which % names.len()]] = value;
+        }
+        fs::write(folder.path().join("config.json"), json.to_string()).unwrap();
+        let _ = inspect(folder.path().to_str().unwrap());
+    }
+
+    /// Any text as a selection, against any model: an answer, never a panic.
+    #[test]
+    fn selections_never_panic(config in any_config(), text in "[a-z0-9_.*?\\[\\]{},!-]{0,24}") {
+        let model = random_model(config, 0);
+        let _ = Selection::from(text.as_str()).resolve(model.catalog());
+        let _ = text.parse::<Positions>();
+    }
+}
+
+fn input_error<T: std::fmt::Debug>(result: Result<T, Error>) -> InputError {
+    match result.unwrap_err() {
+        Error::Input(error) => error,
+        other => panic!("not about the input: {other}"),
+    }
+}
+
+#[test]
+fn wrong_input_is_refused_before_the_run() {
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 8), 7);
+    let token = input_error(model.forward(vec![vec![1, 2], vec![3, 20]], ()));
+    assert!(matches!(token, InputError::Token { token: 20, row: 1, position: 1, d_vocab: 20 }));
+    assert!(matches!(input_error(model.forward(vec![vec![]], ())), InputError::Empty { .. }));
+    assert!(matches!(input_error(model.forward(Vec::<Vec<u32>>::new(), ())), InputError::Empty { .. }));
+    assert!(matches!(input_error(model.forward(vec![vec![1], vec![1, 2]], ())), InputError::Ragged { row: 1, .. }));
+    assert!(matches!(input_error(model.forward(vec![vec![1; 9]], ())), InputError::TooLong { len: 9, n_ctx: 8 }));
+    assert!(matches!(input_error(model.forward("text", ())), InputError::NoTokenizer));
+    let mask = |rows: Vec<Vec<bool>>| input_error(model.forward([1, 2, 3], ForwardOptions::new().attention_mask(rows)));
+    assert!(matches!(mask(vec![vec![true; 2]]), InputError::MaskShape { expected: [1, 3], given: [1, 2] }));
+    assert!(matches!(mask(vec![vec![true; 3]; 2]), InputError::MaskShape { expected: [1, 3], given: [2, 3] }));
+    let layer = |l| input_error(model.forward([1, 2], ForwardOptions::new().stop_at_layer(l)));
+    assert!(matches!(layer(3), InputError::Layer { layer: 3, n_layers: 2 }));
+    assert!(matches!(layer(-3), InputError::Layer { layer: -3, .. }));
+    let resid = Tensor::<3>::zeros([1, 2, 15], &Device::flex());
+    let wide = input_error(model.forward(resid.clone(), ForwardOptions::new().start_at_layer(0)));
+    assert!(matches!(wide, InputError::Residual { d_model: 16, .. }));
+    assert!(matches!(input_error(model.forward(resid, ())), InputError::Options(_)));
+    assert!(matches!(input_error(model.loss([1], ())), InputError::Options(_)));
+    let negative = Tensor::<2, Int>::from_ints([[1, -2]], &Device::flex());
+    assert!(model.forward(negative, ()).unwrap_err().to_string().contains("-2"));
+    let batch = model.record(vec![vec![1, 2]; 2], Record::all().remove_batch()).unwrap_err();
+    assert!(batch.to_string().contains("2 rows"), "{batch}");
+    let outside = model.record([1, 2], Record::all().positions(5)).unwrap_err();
+    assert!(outside.to_string().contains("2 positions"), "{outside}");
+}
+
+#[test]
+fn an_unusable_tokenizer_is_named() {
+    let model = random_model(TransformerConfig::new(1, 8, 2, 10, 8), 1);
+    let folder = tempfile::tempdir().unwrap();
+    model.save_pretrained(folder.path()).unwrap();
+    for text in ["", "{", "{\"model\": 3}", "[]"] {
+        fs::write(folder.path().join("tokenizer.json"), text).unwrap();
+        let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("tokenizer.json"), "{error}");
+    }
+}

@@ -1,1 +1,171 @@
-//! todo
+//! Loading: files, element types, reports, names.
+
+use std::fs;
+use std::path::Path;
+
+use hooklens::prelude::*;
+use hooklens::{NormKind, Positional, RopeScaling, Rotary};
+use serde_json::{Value, json};
+
+use crate::support::{assert_close, random_model};
+
+const ROW: [u32; 4] = [1, 2, 3, 4];
+
+fn saved(config: TransformerConfig) -> (HookedTransformer, tempfile::TempDir) {
+    let model = random_model(config, 11);
+    let folder = tempfile::tempdir().unwrap();
+    model.save_pretrained(folder.path()).unwrap();
+    (model, folder)
+}
+
+fn load(folder: &Path) -> HookedTransformer {
+    HookedTransformer::from_pretrained(folder.to_str().unwrap()).unwrap()
+}
+
+fn plain() -> TransformerConfig {
+    TransformerConfig::new(2, 16, 4, 20, 32)
+}
+
+#[test]
+fn shards_and_an_index_are_one_model() {
+    let (model, folder) = saved(plain());
+    let whole = fs::read(folder.path().join("model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&whole).unwrap();
+    let mut map = serde_json::Map::new();
+    for shard in 0..2 {
+        let file = format!("model-0000{}-of-00002.safetensors", shard + 1);
+        let part: Vec<_> = tensors.iter().enumerate().filter(|(i, _)| i % 2 == shard).map(|(_, t)| t).collect();
+        for (name, _) in &part {
+            map.insert(name.to_string(), Value::String(file.clone()));
+        }
+        fs::write(folder.path().join(&file), safetensors::serialize(part, None).unwrap()).unwrap();
+    }
+    fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+    let index = json!({"metadata": {}, "weight_map": map}).to_string();
+    fs::write(folder.path().join("model.safetensors.index.json"), &index).unwrap();
+    let again = load(folder.path());
+    assert_close(&again.forward(ROW, ()).unwrap(), &model.forward(ROW, ()).unwrap(), 1e-6, "two shards");
+
+    fs::remove_file(folder.path().join("model-00002-of-00002.safetensors")).unwrap();
+    let missing = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
+    assert!(missing.contains("model-00002-of-00002.safetensors"), "{missing}");
+    fs::write(folder.path().join("model.safetensors.index.json"), index.replace("model-00002", "../model-00002"))
+        .unwrap();
+    let outside = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
+    assert!(outside.contains("outside the folder"), "{outside}");
+}
+
+#[test]
+fn stored_and_computed_types_are_chosen_apart() {
+    let (model, folder) = saved(plain());
+    let exact = model.forward(ROW, ()).unwrap();
+    for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F64, 1e-6), (DType::F16, 0.01), (DType::BF16, 0.08)] {
+        let options = LoadOptions::new().dtype(dtype);
+        let loaded = HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), options).unwrap();
+        let logits = loaded.forward(ROW, ()).unwrap();
+        assert_eq!(logits.dtype(), dtype.burn());
+        assert_close(&logits.cast(burn::tensor::FloatDType::F32), &exact, tolerance, &dtype.to_string());
+        // Every point can be watched in every type.
+        loaded.record(ROW, Selection::all().and("*hook_result").and("*hook_q_input")).unwrap();
+    }
+}
+
+#[test]
+fn half_stored_files_are_widened() {
+    let (model, folder) = saved(plain());
+    let path = folder.path().join("model.safetensors");
+    let whole = fs::read(&path).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&whole).unwrap();
+    let halves: Vec<_> = tensors
+        .iter()
+        .map(|(name, view)| {
+            let floats = view.data().as_chunks::<4>().0.iter().map(|b| half::bf16::from_f32(f32::from_le_bytes(*b)));
+            let bytes: Vec<u8> = floats.flat_map(|x| x.to_le_bytes()).collect();
+            (name.to_string(), view.shape().to_vec(), bytes)
+        })
+        .collect();
+    let views = halves.iter().map(|(name, shape, bytes)| {
+        (name, safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape.clone(), bytes).unwrap())
+    });
+    fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
+    let logits = load(folder.path()).forward(ROW, ()).unwrap();
+    assert_eq!(logits.dtype(), burn::tensor::DType::F32);
+    assert_close(&logits, &model.forward(ROW, ()).unwrap(), 0.05, "bf16 on disk, f32 in memory");
+}
+
+#[test]
+fn the_report_names_what_was_not_used() {
+    let (_, folder) = saved(plain());
+    let path = folder.path().join("model.safetensors");
+    let whole = fs::read(&path).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&whole).unwrap();
+    let mut all: Vec<_> = tensors.iter().map(|(name, view)| (name.to_string(), view)).collect();
+    all.push(("something.else".into(), all[0].1.clone()));
+    all.push(("blocks.0.attn.mask".into(), all[0].1.clone()));
+    fs::write(&path, safetensors::serialize(all, None).unwrap()).unwrap();
+    let report = load(folder.path()).load_report().clone();
+    assert_eq!(report.unused, ["something.else"]);
+    assert!(report.applied.contains(&"blocks.1.mlp.W_out".to_string()));
+    assert!(report.to_string().contains("unused: something.else"), "{report}");
+}
+
+#[test]
+fn a_missing_or_misshapen_tensor_is_named() {
+    let (_, folder) = saved(plain());
+    let path = folder.path().join("model.safetensors");
+    let whole = fs::read(&path).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&whole).unwrap();
+    let without: Vec<_> = tensors.iter().filter(|(name, _)| *name != "blocks.1.attn.W_O").collect();
+    fs::write(&path, safetensors::serialize(without, None).unwrap()).unwrap();
+    let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("`blocks.1.attn.W_O` is missing") && error.contains("blocks.0.attn.W_O"), "{error}");
+
+    let config = fs::read_to_string(folder.path().join("config.json")).unwrap();
+    fs::write(&path, &whole).unwrap();
+    fs::write(folder.path().join("config.json"), config.replace("\"d_mlp\": 64", "\"d_mlp\": 60")).unwrap();
+    let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("blocks.0.mlp.W_in") && error.contains("[16, 64]") && error.contains("[16, 60]"), "{error}");
+}
+
+#[test]
+fn names_that_are_no_model_say_what_to_do() {
+    let error = |name: &str| HookedTransformer::from_pretrained(name).unwrap_err().to_string();
+    assert!(error("./no/such/folder").contains("no such folder"));
+    assert!(error("embedded:none").contains("induction"));
+    let empty = tempfile::tempdir().unwrap();
+    assert!(error(empty.path().to_str().unwrap()).contains("config.json"));
+    fs::write(
+        empty.path().join("config.json"),
+        json!({"architectures": ["GPT2LMHeadModel"], "n_embd": 16, "n_head": 4,
+        "n_layer": 1, "vocab_size": 9, "n_positions": 8})
+        .to_string(),
+    )
+    .unwrap();
+    assert!(error(empty.path().to_str().unwrap()).contains("model.safetensors"));
+    fs::write(empty.path().join("pytorch_model.bin"), "").unwrap();
+    assert!(error(empty.path().to_str().unwrap()).contains("pytorch_model.bin"));
+}
+
+/// What has no field in TransformerLens's format survives saving too.
+#[test]
+fn every_choice_is_saved() {
+    let rotary = |scaling| Positional::Rotary(Rotary { dim: 2, base: 500.0, adjacent_pairs: true, scaling });
+    let yarn = RopeScaling::Yarn {
+        factor: 4.0,
+        attention_factor: 1.14,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        original_context: 8,
+        truncate: false,
+    };
+    for config in [
+        TransformerConfig { positional: rotary(yarn), norm: NormKind::RmsPre, windows: vec![None, Some(5)], ..plain() },
+        TransformerConfig { positional: Positional::None, norm: NormKind::None, bidirectional: true, ..plain() },
+        TransformerConfig { d_vocab_out: 7, output_logits_soft_cap: Some(30.0), default_prepend_bos: false, ..plain() },
+    ] {
+        let (model, folder) = saved(config.clone());
+        let again = load(folder.path());
+        assert_eq!(again.config(), &config);
+        assert_close(&again.forward(ROW, ()).unwrap(), &model.forward(ROW, ()).unwrap(), 1e-6, "saved");
+    }
+}

@@ -1,1 +1,215 @@
-//! todo
+//! Every hook point and the logits against TransformerLens 2.16.1 and Hugging Face, on the tiny
+//! models `tests/fixtures/generate.py` makes. See `tests/fixtures/README.md` for what each covers.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use hooklens::prelude::*;
+use ndarray::{ArrayD, IxDyn};
+use safetensors::{Dtype, SafeTensors};
+
+use crate::support::{distance, fixtures, values};
+
+const TOLERANCE: f32 = 1e-4;
+
+/// A golden file: floats, and integers as floats. MLP biases of the model itself are under
+/// `weight NAME`.
+struct Golden(BTreeMap<String, ArrayD<f32>>);
+
+impl Golden {
+    fn read(case: &str) -> Self {
+        let mut golden = Self::of_file(case, "golden.safetensors");
+        if fixtures().join(case).join("model.safetensors").is_file() {
+            let weights = Self::of_file(case, "model.safetensors").0.into_iter();
+            golden.0.extend(weights.filter(|(n, _)| n.ends_with("mlp.b_in")).map(|(n, w)| (format!("weight {n}"), w)));
+        }
+        golden
+    }
+
+    fn of_file(case: &str, file: &str) -> Self {
+        let bytes = fs::read(fixtures().join(case).join(file)).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let array = |view: safetensors::tensor::TensorView<'_>| {
+            let values: Vec<f32> = match view.dtype() {
+                Dtype::F32 => view.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+                Dtype::I64 => view.data().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b) as f32).collect(),
+                Dtype::F16 | Dtype::BF16 => vec![0.0; view.shape().iter().product()],
+                other => panic!("{other:?} in a golden file"),
+            };
+            ArrayD::from_shape_vec(IxDyn(view.shape()), values).unwrap()
+        };
+        Self(tensors.iter().map(|(name, view)| (name.to_string(), array(view))).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&ArrayD<f32>> {
+        self.0.get(name)
+    }
+
+    /// The tokens under this prefix, with their mask if there is one.
+    fn tokens(&self, prefix: &str) -> Tokens {
+        let rows = |name: &str| -> Option<Vec<Vec<f32>>> {
+            self.get(&format!("{prefix}{name}")).map(|a| a.rows().into_iter().map(|r| r.to_vec()).collect())
+        };
+        let ids = rows("tokens").unwrap().iter().map(|row| row.iter().map(|id| *id as u32).collect()).collect();
+        let tokens = Tokens::new(ids).unwrap();
+        match rows("attention_mask") {
+            Some(mask) => {
+                tokens.with_mask(mask.iter().map(|row| row.iter().map(|m| *m > 0.0).collect()).collect()).unwrap()
+            }
+            None => tokens,
+        }
+    }
+
+    /// Names that begin with `prefix` and name a point, without it.
+    fn points(&self, prefix: &str) -> Vec<String> {
+        let named = self.0.keys().filter_map(|name| name.strip_prefix(prefix));
+        named.filter(|name| name.contains("hook_")).map(str::to_string).collect()
+    }
+}
+
+/// What was compared, and the worst of it.
+#[derive(Default)]
+struct Tally {
+    compared: usize,
+    problems: Vec<String>,
+}
+
+impl Tally {
+    fn compare(&mut self, what: &str, given: &ArrayD<f32>, expected: &ArrayD<f32>) {
+        self.compared += 1;
+        if given.shape() != expected.shape() {
+            self.problems.push(format!("{what}: shape {:?} for {:?}", given.shape(), expected.shape()));
+            return;
+        }
+        let worst = distance(given, expected);
+        if worst > TOLERANCE || worst.is_nan() {
+            self.problems.push(format!("{what}: differs by {worst:e}"));
+        }
+    }
+}
+
+fn load(case: &str, options: LoadOptions) -> HookedTransformer {
+    HookedTransformer::from_pretrained_with(fixtures().join(case).to_str().unwrap(), options).unwrap()
+}
+
+/// Compares a run with all golden activations under `prefix`.
+fn compare_points(model: &HookedTransformer, golden: &Golden, prefix: &str, tally: &mut Tally) {
+    let points = golden.points(prefix);
+    if points.is_empty() {
+        return;
+    }
+    let output = model.run(&golden.tokens(""), ForwardOptions::new().record(points.clone())).unwrap();
+    for name in &points {
+        let mut expected = golden.get(&format!("{prefix}{name}")).unwrap().clone();
+        // TransformerLens adds a gated MLP's `b_in` after the product; here it is part of the
+        // output's bias from loading on, so that `hook_post` comes before it.
+        let bias = name.strip_suffix("hook_post").and_then(|mlp| golden.get(&format!("weight {mlp}b_in")));
+        if let (true, Some(bias)) = (model.config().gated_mlp, bias) {
+            expected -= bias;
+        }
+        let given = output.cache.activation(name).unwrap().to_ndarray().unwrap();
+        tally.compare(&format!("{prefix}{name}"), &given, &expected);
+    }
+    if let Some(logits) = golden.get(&format!("{prefix}logits")) {
+        tally.compare(&format!("{prefix}logits"), &values(&output.logits.unwrap()), logits);
+    }
+}
+
+fn check(case: &str) -> Tally {
+    let golden = Golden::read(case);
+    let mut tally = Tally::default();
+    let model = load(case, LoadOptions::new());
+    assert!(model.load_report().unused.is_empty(), "{case}: {}", model.load_report());
+
+    compare_points(&model, &golden, "tl.", &mut tally);
+    if golden.get("proc.logits").is_some() {
+        // Shortformer: TransformerLens leaves centring out although it keeps the outputs.
+        let steps = match model.config().positional {
+            hooklens::Positional::Shortformer => Processing::none().fold_value_biases(),
+            _ => Processing::standard(),
+        };
+        let processed = load(case, LoadOptions::new().process(steps));
+        compare_points(&processed, &golden, "proc.", &mut tally);
+    }
+    hugging_face(&model, &golden, &mut tally);
+    for side in ["left.", "right.", "inner."] {
+        if let Some(expected) = golden.get(&format!("{side}logits")) {
+            let tokens = golden.tokens(side);
+            let given = values(&model.forward(&tokens, ()).unwrap());
+            // What a model says at padding is nobody's business.
+            let mask = tokens.mask().expect("a padded batch").to_vec();
+            let keep = |x: &ArrayD<f32>| {
+                let width = x.shape()[2];
+                let rows = x.as_slice().unwrap().chunks(width).zip(&mask).filter(|(_, real)| **real);
+                let kept: Vec<f32> = rows.flat_map(|(row, _)| row.iter().copied()).collect();
+                ArrayD::from_shape_vec(IxDyn(&[kept.len()]), kept).unwrap()
+            };
+            tally.compare(&format!("{side}logits"), &keep(&given), &keep(&expected.as_standard_layout().into_owned()));
+        }
+    }
+    losses(&model, &golden, &mut tally);
+    tally
+}
+
+/// Logits, residual stream and patterns of Hugging Face's own implementation.
+fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
+    let Some(logits) = golden.get("logits") else { return };
+    let n_layers = model.config().n_layers;
+    let (given, cache) = model.run_with_cache(&golden.tokens(""), Record::all()).unwrap();
+    tally.compare("logits", &values(&given), logits);
+    for layer in 0..n_layers {
+        if let Some(hidden) = golden.get(&format!("hf.hidden.{layer}")) {
+            let stream = values(&cache.get(hook::resid_pre(layer as isize)).unwrap());
+            tally.compare(&format!("hf.hidden.{layer}"), &stream, hidden);
+        }
+        if let Some(pattern) = golden.get(&format!("hf.attn.{layer}")) {
+            let given = values(&cache.get(hook::pattern(layer as isize)).unwrap());
+            tally.compare(&format!("hf.attn.{layer}"), &given, pattern);
+        }
+    }
+}
+
+fn losses(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
+    let output = || model.run(&golden.tokens(""), ForwardOptions::new().loss().loss_per_token()).unwrap();
+    if let Some(loss) = golden.get("tl.loss") {
+        tally.compare("tl.loss", &values(&output().loss.unwrap()), loss);
+    }
+    if let Some(each) = golden.get("tl.loss_per_token") {
+        tally.compare("tl.loss_per_token", &values(&output().loss_per_token.unwrap()), each);
+    }
+}
+
+/// Every fixture, every tensor in it.
+#[test]
+fn every_point_of_every_fixture_agrees() {
+    let mut cases: Vec<String> = fs::read_dir(fixtures())
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().join("golden.safetensors").is_file())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    cases.sort();
+    assert!(cases.len() >= 35, "only {} fixtures found", cases.len());
+    let mut total = 0;
+    let mut problems = vec![];
+    for case in cases {
+        let tally = check(&case);
+        println!("{case}: {} tensors compared, {} differ", tally.compared, tally.problems.len());
+        assert!(tally.compared > 0, "{case} compares nothing");
+        total += tally.compared;
+        problems.extend(tally.problems.into_iter().map(|problem| format!("{case}: {problem}")));
+    }
+    println!("{total} tensors compared");
+    assert!(problems.is_empty(), "{} of {total} differ:\n{}", problems.len(), problems.join("\n"));
+}
+
+/// Tokens given as a tensor are the same tokens.
+#[test]
+fn a_token_tensor_is_a_batch_of_tokens() {
+    let model = load("gpt2", LoadOptions::new());
+    let ids = Tensor::<2, Int>::from_data(TensorData::new(vec![1, 2, 3, 4], [2, 2]), &Device::flex());
+    let by_tensor = model.forward(&ids, ()).unwrap();
+    let by_rows = model.forward(vec![vec![1, 2], vec![3, 4]], ()).unwrap();
+    assert_eq!(values(&by_tensor), values(&by_rows));
+}

@@ -1,0 +1,110 @@
+//! Trains the embedded model: a two-layer, attention-only transformer that learns induction.
+//!
+//! The task is random words, some stretch of which comes again: the second time, the model can
+//! know what follows by looking at what followed the first time. That takes two heads in a row,
+//! one that looks a token back and one that looks for the token it is at (Olsson et al. 2022).
+//! A few minutes on two cores; the seed fixes the result.
+//!
+//! ```sh
+//! cargo run --release --example train_induction -- src/embedded/induction
+//! cargo run --release --example train_induction -- --check embedded:induction
+//! ```
+
+use burn::optim::{AdamWConfig, GradientsParams};
+use hooklens::experiments::head_scores;
+use hooklens::prelude::*;
+use hooklens::{NormKind, Positional};
+use rand::prelude::*;
+
+const WORDS: u32 = 62;
+const BATCH: usize = 64;
+const STEPS: usize = 6000;
+const PEAK: f64 = 3e-3;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--check", model] => measure(&HookedTransformer::from_pretrained(model)?),
+        [folder] => train(folder),
+        _ => Err("usage: train_induction FOLDER | --check MODEL".into()),
+    }
+}
+
+fn train(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let config = TransformerConfig {
+        attn_only: true,
+        norm: NormKind::LayerNorm,
+        positional: Positional::Shortformer,
+        ..TransformerConfig::new(2, 64, 4, WORDS as usize + 1, 72)
+    };
+    let device = Device::flex().autodiff();
+    let mut model = HookedTransformer::random(config, 0, &device)?;
+    let mut optimizer = AdamWConfig::new().with_weight_decay(0.01).init();
+    let mut rng = StdRng::seed_from_u64(0);
+    for step in 0..STEPS {
+        let len = 24 + 8 * (step % 7);
+        let tokens = Tokens::new((0..BATCH).map(|_| sample(&mut rng, len)).collect())?;
+        let loss = model.loss(&tokens, ())?;
+        if step % 200 == 0 || step + 1 == STEPS {
+            println!("step {step:5}  loss {:.4}", loss.clone().into_scalar::<f32>());
+        }
+        let gradients = GradientsParams::from_grads(loss.backward(), &model.weights);
+        // A short warm-up, then down to nothing along a cosine.
+        let done = step as f64 / STEPS as f64;
+        let rate = PEAK * (step as f64 / 100.0).min(1.0) * 0.5 * (1.0 + (done * std::f64::consts::PI).cos());
+        model.weights = optimizer.step(rate, model.weights, gradients);
+    }
+    model.save_pretrained(folder)?;
+    // The tokenizer learns from the configuration which token begins a sequence.
+    let path = std::path::Path::new(folder).join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    config["bos_token_id"] = 0.into();
+    std::fs::write(&path, format!("{config:#}\n"))?;
+    measure(&HookedTransformer::from_pretrained(folder)?)
+}
+
+/// Random words after a beginning-of-sequence token; some stretch of them comes again, at once
+/// or after a while, often enough to fill the row.
+fn sample(rng: &mut StdRng, len: usize) -> Vec<u32> {
+    let mut row = vec![0];
+    let words = |rng: &mut StdRng, count: usize| (0..count).map(|_| rng.random_range(1..=WORDS)).collect::<Vec<_>>();
+    let count = rng.random_range(0..6);
+    row.extend(words(rng, count));
+    let count = rng.random_range(3..=len / 2);
+    let stretch = words(rng, count);
+    while row.len() < len {
+        row.extend(&stretch);
+        if rng.random_bool(0.3) {
+            let count = rng.random_range(1..4);
+            row.extend(words(rng, count));
+        }
+    }
+    row.truncate(len);
+    row
+}
+
+/// Loss on both halves of fresh repeated sequences, and the heads that make the difference.
+fn measure(model: &HookedTransformer) -> Result<(), Box<dyn std::error::Error>> {
+    let mut rng = StdRng::seed_from_u64(99);
+    for len in [10, 20, 25] {
+        let row = |rng: &mut StdRng| {
+            let once: Vec<u32> = (0..len).map(|_| rng.random_range(1..=WORDS)).collect();
+            [vec![0], once.clone(), once].concat()
+        };
+        let tokens = Tokens::new((0..64).map(|_| row(&mut rng)).collect())?;
+        let output = model.run(&tokens, ForwardOptions::new().loss_per_token().record("*hook_pattern"))?;
+        let each = output.loss_per_token.ok_or("no loss")?;
+        let mean = |from: usize, to: usize| each.clone().narrow(1, from, to - from).mean().into_scalar::<f32>();
+        let heads = [
+            head_scores(output.cache.activation("pattern0")?, &tokens)?,
+            head_scores(output.cache.activation("pattern1")?, &tokens)?,
+        ];
+        let previous = heads[0].iter().map(|h| h.previous_token).fold(0.0, f32::max);
+        let induction = heads[1].iter().map(|h| h.induction).fold(0.0, f32::max);
+        let (first, second) = (mean(0, len), mean(len + 1, 2 * len));
+        println!(
+            "{len} words twice: loss {first:.3}, then {second:.3}; previous-token head {previous:.2}, induction head {induction:.2}"
+        );
+    }
+    Ok(())
+}
