@@ -39,6 +39,9 @@ impl HookedTransformer {
     pub(crate) fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
         let tokenizer = self.tokenizer()?;
         let mut ids = tokenizer.encode(text)?;
+        if ids.is_empty() {
+            return Err(InputError::Empty { what: format!("the text {text:?}") }.into());
+        }
         let bos = match (prepend_bos, tokenizer.bos()) {
             (Some(true), None) => return Err(InputError::NoBos.into()),
             (Some(true), bos) => bos,
@@ -47,9 +50,6 @@ impl HookedTransformer {
         };
         if let Some(bos) = bos.filter(|bos| ids.first() != Some(bos)) {
             ids.insert(0, bos);
-        }
-        if ids.is_empty() {
-            return Err(InputError::Empty { what: format!("the text {text:?}") }.into());
         }
         Ok(ids)
     }

@@ -1,1 +1,260 @@
-//! todo
+//! The program itself: what it writes, what it prints, how it ends.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+use hooklens::prelude::*;
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+use crate::support::fixtures;
+
+fn hooklens(arguments: &[&str]) -> Output {
+    Command::cargo_bin("hooklens").unwrap().args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Exit code, standard output, standard error.
+fn ran(arguments: &[&str]) -> (i32, String, String) {
+    let output = hooklens(arguments);
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn dump(folder: &Path, out: &str, more: &[&str]) -> (i32, String, String) {
+    let out = folder.join(out);
+    let mut arguments = vec!["dump", "--model", "embedded:induction", "--out", out.to_str().unwrap()];
+    arguments.extend(more);
+    ran(&arguments)
+}
+
+fn shapes(path: &Path) -> Vec<(String, Vec<usize>)> {
+    let bytes = fs::read(path).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let mut all: Vec<_> = tensors.iter().map(|(name, view)| (name.to_string(), view.shape().to_vec())).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn hooks_lists_the_points() {
+    let (code, out, _) = ran(&["hooks", "--model", "embedded:induction"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("blocks.1.attn.hook_pattern") && out.contains("[batch, head 4, query, key]"), "{out}");
+    let (code, out, _) = ran(&["hooks", "--model", "embedded:induction", "--json"]);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 0);
+    let points = json["points"].as_array().unwrap();
+    let result = points.iter().find(|p| p["name"] == "blocks.0.attn.hook_result").unwrap();
+    assert_eq!((&result["on_request"], &result["axes"][3]), (&Value::Bool(true), &"d_model".into()));
+}
+
+#[test]
+fn info_says_what_a_folder_is() {
+    let folder = fixtures().join("llama3");
+    let (code, out, _) = ran(&["info", "--model", folder.to_str().unwrap()]);
+    assert!(code == 0 && out.contains("llama (LlamaForCausalLM)") && out.contains("Llama3"), "{out}");
+    let (_, out, _) = ran(&["info", "--model", folder.to_str().unwrap(), "--json"]);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["family"], "llama");
+    assert_eq!(json["config"]["n_layers"], 2);
+}
+
+#[test]
+fn a_dump_file_holds_what_a_run_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, out, err) = dump(
+        folder.path(),
+        "out.safetensors",
+        &["--prompt", "red fox blue red", "king drum", "--hooks", "*hook_pattern, resid_post1", "--logits", "last"],
+    );
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.contains("2 prompts, 8 tokens"), "{out}");
+    let path = folder.path().join("out.safetensors");
+    let expected = [
+        ("attention_mask", vec![2, 5]),
+        ("blocks.0.attn.hook_pattern", vec![2, 4, 5, 5]),
+        ("blocks.1.attn.hook_pattern", vec![2, 4, 5, 5]),
+        ("blocks.1.hook_resid_post", vec![2, 5, 64]),
+        ("logits", vec![2, 1, 63]),
+        ("tokens", vec![2, 5]),
+    ];
+    assert_eq!(shapes(&path), expected.map(|(name, shape)| (name.to_string(), shape)));
+
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let tokens = model.to_tokens(["red fox blue red", "king drum"]).unwrap();
+    let cache = model.record(&tokens, hook::resid_post(1)).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let stored = SafeTensors::deserialize(&bytes).unwrap();
+    let given = stored.tensor("blocks.1.hook_resid_post").unwrap();
+    assert_eq!(given.data(), cache.activation("resid_post1").unwrap().to_le_bytes().unwrap());
+    let mask = stored.tensor("attention_mask").unwrap();
+    let ones = mask.data().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect::<Vec<_>>();
+    assert_eq!(ones, [1, 1, 1, 1, 1, 1, 1, 1, 0, 0]);
+}
+
+/// Batches of one, of two and of all give the same file, byte for byte in what they hold.
+#[test]
+fn batching_does_not_show_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, size: &str| {
+        let (code, _, err) = dump(
+            folder.path(),
+            name,
+            &[
+                "--tokens",
+                "0,1,2,3;0,4,5;0,6,7,8,9;0,1;0,2,2",
+                "--batch-size",
+                size,
+                "--dtype",
+                "bf16",
+                "--logits",
+                "all",
+                "--positions",
+                "1..4",
+            ],
+        );
+        assert_eq!(code, 0, "{err}");
+        shapes(&folder.path().join(name))
+    };
+    let whole = run("whole.safetensors", "8");
+    assert_eq!(run("one.safetensors", "1"), whole);
+    assert_eq!(run("two.safetensors", "2"), whole);
+    assert!(whole.contains(&("blocks.0.attn.hook_z".to_string(), vec![5, 3, 4, 16])));
+    let values = |name: &str| {
+        let bytes = fs::read(folder.path().join(name)).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let view = tensors.tensor("blocks.1.hook_resid_post").unwrap();
+        view.data().as_chunks::<2>().0.iter().map(|b| half::bf16::from_le_bytes(*b).to_f32()).collect::<Vec<_>>()
+    };
+    let worst = values("one.safetensors")
+        .iter()
+        .zip(values("whole.safetensors"))
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
+    assert!(worst < 0.05, "{worst}");
+}
+
+/// A prefix is run but not dumped: what remains equals the tail of the whole.
+#[test]
+fn a_prefix_is_context_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let hooks = ["--hooks", "resid_post1"];
+    let (code, _, err) = dump(folder.path(), "whole.safetensors", &[&hooks[..], &["--tokens", "0,5,6,7,5,6"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = dump(
+        folder.path(),
+        "tail.safetensors",
+        &[&hooks[..], &["--prefix-tokens", "0,5,6", "--tokens", "7,5,6"]].concat(),
+    );
+    assert_eq!(code, 0, "{err}");
+    let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
+    let (whole, tail) = (read("whole.safetensors"), read("tail.safetensors"));
+    let of = |bytes: &[u8]| {
+        SafeTensors::deserialize(bytes).unwrap().tensor("blocks.1.hook_resid_post").unwrap().data().to_vec()
+    };
+    assert_eq!(of(&whole)[3 * 64 * 4..], of(&tail)[..]);
+}
+
+#[test]
+fn a_folder_is_sharded_and_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompts = folder.path().join("prompts.jsonl");
+    fs::write(
+        &prompts,
+        "\"red fox\"\n{\"text\": \"king drum sun\"}\n\n{\"tokens\": [0, 1, 2]}\n[0, 3]\n{\"prompt\": \"tea\"}\n",
+    )
+    .unwrap();
+    let arguments = ["--prompts", prompts.to_str().unwrap(), "--hooks", "*hook_z", "--batch-size", "2"];
+    let (code, out, err) = dump(folder.path(), "out", &arguments);
+    assert!(code == 0 && out.contains("5 prompts") && out.contains("3 shards"), "{out}{err}");
+    let out_folder = folder.path().join("out");
+    let manifest =
+        || -> Value { serde_json::from_slice(&fs::read(out_folder.join("manifest.json")).unwrap()).unwrap() };
+    assert_eq!((&manifest()["complete"], manifest()["shards"].as_array().unwrap().len()), (&Value::Bool(true), 3));
+    assert_eq!(shapes(&out_folder.join("shard-00001.safetensors"))[1].1, [2, 3, 4, 16]);
+
+    // Begun again without --resume: refused, nothing lost.
+    let (code, _, err) = dump(folder.path(), "out", &arguments);
+    assert!(code == 1 && err.contains("--resume"), "{err}");
+
+    // As after an interruption: the last shard is gone, the manifest knows of two.
+    let finished = fs::metadata(out_folder.join("shard-00000.safetensors")).unwrap().modified().unwrap();
+    fs::remove_file(out_folder.join("shard-00002.safetensors")).unwrap();
+    let (code, out, err) = dump(folder.path(), "out", &[&arguments[..], &["--resume"]].concat());
+    assert!(code == 0 && out.contains("2 shards were there already"), "{out}{err}");
+    assert_eq!(fs::metadata(out_folder.join("shard-00000.safetensors")).unwrap().modified().unwrap(), finished);
+    assert_eq!(manifest()["complete"], true);
+    assert!(out_folder.join("shard-00002.safetensors").is_file());
+
+    // With other settings or prompts there is nothing to continue.
+    let (code, _, err) = dump(
+        folder.path(),
+        "out",
+        &["--prompts", prompts.to_str().unwrap(), "--hooks", "*hook_q", "--batch-size", "2", "--resume"],
+    );
+    assert!(code == 1 && err.contains("another hooks"), "{err}");
+    fs::write(&prompts, "\"red\"\n\"king\"\n\"tea\"\n\"sun\"\n\"fox\"\n").unwrap();
+    let (code, _, err) = dump(folder.path(), "out", &[&arguments[..], &["--resume"]].concat());
+    assert!(code == 1 && err.contains("set of prompts"), "{err}");
+}
+
+#[test]
+fn the_first_command_prints_what_it_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompt = "king drum sun star moon tea king drum sun star moon tea";
+    let (code, out, _) = dump(folder.path(), "patterns.safetensors", &["--prompt", prompt, "--hooks", "*hook_pattern"]);
+    assert!(code == 0 && out.contains("L1H") && out.contains("induction head"), "{out}");
+}
+
+#[test]
+fn wrong_usage_is_two_and_failure_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    for wrong in [
+        &["--tokens", "1,x"][..],
+        &["--tokens", "1", "--prompt", "red"],
+        &["--prompt", "red", "--positions", "1...2"],
+        &["--prompt", "red", "--dtype", "f8"],
+        &["--prompt", "red", "--batch-size", "0"],
+        &["--prompt", "red", "--device", "abacus"],
+        &["--prompt", "red", "--logits", "some"],
+        &[],
+    ] {
+        let (code, _, err) = dump(folder.path(), "x.safetensors", wrong);
+        assert!(code == 2 && !err.is_empty(), "{wrong:?}: {code} {err}");
+    }
+    for (failing, says) in [
+        (&["--prompt", "red", "--hooks", "blocks.0.attn.hook_patern"][..], "did you mean `blocks.0.attn.hook_pattern`"),
+        (&["--prompt", "red", "--hooks", "*hook_mlp_out"], "it has no MLP"),
+        (&["--tokens", "0,63"], "vocabulary of 63"),
+        (&["--prompt", ""], "empty"),
+        (&["--prompt", "quux"], "tokenize"),
+        (&["--prompt", "red", "--positions", "7"], "2 positions"),
+        (&["--prompts", "/no/such/file"], "/no/such/file"),
+        (&["--prompt", "red", "--resume"], "only a folder"),
+    ] {
+        let (code, _, err) = dump(folder.path(), "x.safetensors", failing);
+        assert!(code == 1 && err.contains(says), "{failing:?}: {code} {err}");
+        assert!(!folder.path().join("x.safetensors").exists(), "{failing:?} left a file");
+    }
+    let (code, _, err) = ran(&["info", "--model", "./nothing"]);
+    assert!(code == 1 && err.contains("no such folder"), "{err}");
+    let (code, _, err) = dump(folder.path(), "no/such/place/x.safetensors", &["--prompt", "red"]);
+    assert!(code == 1 && err.contains("x.safetensors"), "{err}");
+    assert_eq!(ran(&["frobnicate"]).0, 2);
+    assert_eq!(ran(&["--help"]).0, 0);
+}
+
+/// A disk that fills up: the error names the file, and no half-written one is left.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_output_is_an_error() {
+    let (code, _, err) = dump(Path::new("/proc"), "x.safetensors", &["--prompt", "red"]);
+    assert!(code == 1 && err.contains("/proc/x.safetensors"), "{err}");
+    let (code, _, err) = dump(Path::new("/proc"), "folder", &["--prompt", "red"]);
+    assert!(code == 1 && err.contains("/proc/folder"), "{err}");
+}

@@ -204,6 +204,32 @@ fn every_point_of_every_fixture_agrees() {
     assert!(problems.is_empty(), "{} of {total} differ:\n{}", problems.len(), problems.join("\n"));
 }
 
+/// Points fire in TransformerLens's order; the golden files say which that is.
+#[test]
+fn points_fire_in_transformer_lens_order() {
+    let mut checked = 0;
+    for entry in fs::read_dir(fixtures()).unwrap() {
+        let case = entry.unwrap().file_name().into_string().unwrap();
+        let Ok(bytes) = fs::read(fixtures().join(&case).join("golden.safetensors")) else { continue };
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
+        let Some(orders) = metadata.metadata().as_ref().and_then(|m| m.get("orders")) else { continue };
+        let orders: serde_json::Value = serde_json::from_str(orders).unwrap();
+        let model = load(&case, LoadOptions::new());
+        for order in orders.as_object().unwrap().values() {
+            let theirs: Vec<&str> = order.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+            if theirs.is_empty() {
+                continue;
+            }
+            let mut ours = vec![];
+            let watch = at(theirs.clone()).read_any(|_, at| ours.push(at.name().to_string()));
+            model.run_with_hooks(&Golden::read(&case).tokens(""), [watch]).unwrap();
+            assert_eq!(ours, theirs, "{case}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 30, "{checked}");
+}
+
 /// Tokens given as a tensor are the same tokens.
 #[test]
 fn a_token_tensor_is_a_batch_of_tokens() {
