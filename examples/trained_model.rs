@@ -1,4 +1,7 @@
-//! A real trained model, end to end: its loss, what it attends to, and what one head is worth.
+//! The first hour with a real trained model: its points, its patterns, what one head is worth.
+//!
+//! Takes a model folder, such as stories260K in Hugging Face's format; without one the embedded
+//! model stands in.
 //!
 //! ```sh
 //! cargo run --release --example trained_model -- path/to/stories260k
@@ -7,11 +10,43 @@
 use hooklens::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = std::env::args().nth(1).ok_or("usage: trained_model MODEL_FOLDER")?;
-    let model = HookedTransformer::from_pretrained(&folder)?;
-    let prompt = "Once upon a time, there was a little girl named Lily.";
+    let given = std::env::args().nth(1);
+    let (name, prompt) = match &given {
+        Some(folder) => (folder.as_str(), "Once upon a time, there was a little girl named Lily."),
+        None => ("embedded:induction", "king drum sun star moon king drum sun star"),
+    };
+    let model = HookedTransformer::from_pretrained(name)?;
+    println!("{} layers, {} hook points", model.config().n_layers, model.catalog().points().len());
+
+    // Read: one run, one pattern.
     let tokens = model.to_tokens(prompt)?;
+    let words = model.to_str_tokens(prompt)?;
+    let (_, cache) = model.run_with_cache(&tokens, "blocks.*.attn.hook_pattern")?;
+    let pattern = cache.activation(hook::pattern(-1))?.to_ndarray()?;
+    let last = words.len() - 1;
+    for head in 0..model.config().n_heads {
+        let (key, paid) = (0..=last)
+            .map(|key| (key, pattern[[0, head, last, key]]))
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .unwrap_or_default();
+        println!("last layer, head {head}: {:?} looks most at {:?} ({paid:.2})", words[last], words[key]);
+    }
+
+    // Change: take each head away and see what it was worth.
     let loss: f32 = model.loss(&tokens, ())?.into_scalar();
-    println!("loss on the prompt: {loss:.4}");
+    println!("loss {loss:.4}; without a head of the first layer:");
+    for head in 0..model.config().n_heads {
+        let without = hook::z(0).edit(|z, _| {
+            let [batch, pos, _, width] = z.dims();
+            z.slice_fill([0..batch, 0..pos, head..head + 1, 0..width], 0.0)
+        });
+        let loss: f32 = model.hooks([without]).run(&tokens, ForwardOptions::new().loss())?.loss.ok_or("no loss")?.into_scalar();
+        println!("  head {head}: {loss:.4}");
+    }
+
+    // Keep: a file that Python reads too.
+    let path = std::env::temp_dir().join("patterns.safetensors");
+    cache.save(&path)?;
+    println!("{} patterns saved to {}", cache.len(), path.display());
     Ok(())
 }

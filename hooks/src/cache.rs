@@ -160,7 +160,7 @@ impl ActivationCache {
         for (id, activation) in &mut self.held {
             if self.catalog.info(*id).axes.first() == Some(&Axis::Batch) {
                 match activation.shape() {
-                    [1, rest @ ..] => *activation = activation.reshape(&rest.to_vec()),
+                    [1, rest @ ..] => *activation = activation.reshape(rest),
                     [batch, ..] => return Err(HookError::Batch { batch: *batch }),
                     [] => {}
                 }

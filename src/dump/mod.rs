@@ -202,15 +202,13 @@ impl Dump {
             return Err(InputError::Options("with a prefix, prompts are padded at the right").into());
         }
         self.selection.resolve(model.catalog())?;
-        let mut row_number = 0;
-        for row in rows {
+        for (number, row) in rows.iter().enumerate() {
             if row.is_empty() {
-                return Err(InputError::Empty { what: format!("prompt {row_number}") }.into());
+                return Err(InputError::Empty { what: format!("prompt {number}") }.into());
             }
             let whole = [&self.prefix[..], row].concat();
             model.check_length(whole.len())?;
-            model.check_tokens(&Tokens::new(vec![whole])?).map_err(|error| in_row(error, row_number))?;
-            row_number += 1;
+            model.check_tokens(&Tokens::new(vec![whole])?).map_err(|error| in_row(error, number))?;
         }
         Ok(())
     }

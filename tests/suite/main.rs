@@ -1,5 +1,7 @@
 //! All integration tests, in one program: Burn is linked once.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod cli;
 mod contract;
 mod embedded;

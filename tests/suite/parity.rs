@@ -99,7 +99,7 @@ fn compare_points(model: &HookedTransformer, golden: &Golden, prefix: &str, tall
     if points.is_empty() {
         return;
     }
-    let output = model.run(&golden.tokens(""), ForwardOptions::new().record(points.clone())).unwrap();
+    let output = model.run(golden.tokens(""), ForwardOptions::new().record(points.clone())).unwrap();
     for name in &points {
         let mut expected = golden.get(&format!("{prefix}{name}")).unwrap().clone();
         // TransformerLens adds a gated MLP's `b_in` after the product; here it is part of the
@@ -156,7 +156,7 @@ fn check(case: &str) -> Tally {
 fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
     let Some(logits) = golden.get("logits") else { return };
     let n_layers = model.config().n_layers;
-    let (given, cache) = model.run_with_cache(&golden.tokens(""), Record::all()).unwrap();
+    let (given, cache) = model.run_with_cache(golden.tokens(""), Record::all()).unwrap();
     tally.compare("logits", &values(&given), logits);
     for layer in 0..n_layers {
         if let Some(hidden) = golden.get(&format!("hf.hidden.{layer}")) {
@@ -171,7 +171,7 @@ fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
 }
 
 fn losses(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
-    let output = || model.run(&golden.tokens(""), ForwardOptions::new().loss().loss_per_token()).unwrap();
+    let output = || model.run(golden.tokens(""), ForwardOptions::new().loss().loss_per_token()).unwrap();
     if let Some(loss) = golden.get("tl.loss") {
         tally.compare("tl.loss", &values(&output().loss.unwrap()), loss);
     }
@@ -222,7 +222,7 @@ fn points_fire_in_transformer_lens_order() {
             }
             let mut ours = vec![];
             let watch = at(theirs.clone()).read_any(|_, at| ours.push(at.name().to_string()));
-            model.run_with_hooks(&Golden::read(&case).tokens(""), [watch]).unwrap();
+            model.run_with_hooks(Golden::read(&case).tokens(""), [watch]).unwrap();
             assert_eq!(ours, theirs, "{case}");
             checked += 1;
         }

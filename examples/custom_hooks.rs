@@ -1,0 +1,36 @@
+//! Hooks that borrow, hooks that stay, hooks that are refused.
+//!
+//! ```sh
+//! cargo run --release --example custom_hooks
+//! ```
+
+use hooklens::prelude::*;
+
+fn main() -> Result<(), hooklens::Error> {
+    let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    let tokens = model.to_tokens("red fox blue tree gold red fox blue tree")?;
+    let next = |logits: Tensor<3>| model.to_string(&[logits.argmax(2).into_scalar::<i32>() as u32]);
+    let last = || ForwardOptions::new().logits(Logits::Last);
+    println!("predicts {:?}", next(model.forward(&tokens, last())?)?);
+
+    // A hook may borrow what is around it: here it collects the stream's size, layer by layer.
+    let mut sizes = vec![];
+    model.run_with_hooks(&tokens, [at("blocks.*.hook_resid_post").read(|x: Tensor<3>, at| {
+        sizes.push((at.layer(), x.square().mean().sqrt().into_scalar::<f32>()));
+    })])?;
+    println!("root mean square of the stream after each layer: {sizes:?}");
+
+    // A scope keeps hooks over several runs, and takes them with it when it ends.
+    let without_first_layer = model.hooks([hook::attn_out(0).edit(|x, _| x.zeros_like())]);
+    println!("without layer 0's attention it predicts {:?}", next(without_first_layer.forward(&tokens, last())?)?);
+    let cache = without_first_layer.record(&tokens, hook::pattern(1))?;
+    println!("and its layer 1 pattern is {:?}", cache.get(hook::pattern(1))?.dims());
+
+    // What can't be is said before anything runs.
+    for request in ["blocks.1.attn.hook_patern", "blocks.7.attn.hook_z", "*hook_mlp_out"] {
+        if let Err(error) = model.record(&tokens, request) {
+            println!("{request}: {error}");
+        }
+    }
+    Ok(())
+}
