@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let points = "blocks.*.hook_resid_post";
     let folder = tempfile::tempdir()?;
     // In turns over tenths of the rows, so that a slow spell of the machine falls on both.
-    let (mut silent, mut writing) = (0.0, 0.0);
+    let (mut silent, mut writing, mut done) = (0.0, 0.0, 0);
     for (part, rows) in rows.chunks(rows.len().div_ceil(10)).enumerate() {
         let start = Instant::now();
         for batch in rows.chunks(BATCH) {
@@ -34,7 +34,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Dump::new(points).batch_size(BATCH).run(&model, rows, &out)?;
         writing += start.elapsed().as_secs_f64();
         std::fs::remove_dir_all(out)?;
-        println!("{:6} tokens, {:.0} MB resident, {:.0} MB at most", (part + 1) * rows.len() * LEN, resident("VmRSS"), resident("VmHWM"));
+        done += rows.len() * LEN;
+        println!("{done:6} tokens, {:.0} MB resident, {:.0} MB at most", resident("VmRSS"), resident("VmHWM"));
     }
     let total = (rows.len() * LEN) as f64;
     println!("writing nothing {:.0} tokens/s, dumping {:.0} tokens/s, ratio {:.2}", total / silent, total / writing, silent / writing);
