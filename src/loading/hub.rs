@@ -102,6 +102,8 @@ struct Bar(Option<ProgressBar>);
 
 impl Progress for Bar {
     fn init(&mut self, size: usize, filename: &str) {
+        // Called again for every attempt.
+        self.finish();
         let bar = ProgressBar::new(size as u64);
         if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
         {
@@ -118,7 +120,7 @@ impl Progress for Bar {
     }
 
     fn finish(&mut self) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = self.0.take() {
             bar.finish_and_clear();
         }
     }

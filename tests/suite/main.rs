@@ -6,6 +6,8 @@ mod cli;
 mod contract;
 mod embedded;
 mod hostile;
+#[cfg(feature = "hub")]
+mod hub;
 mod laws;
 mod loading;
 mod parity;

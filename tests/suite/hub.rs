@@ -1,0 +1,107 @@
+//! Hub ids, against a small server of our own that speaks as much of the hub's protocol as a
+//! download needs.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::{Arc, Mutex};
+
+use assert_cmd::Command;
+
+use crate::support::fixtures;
+
+/// What the server was asked: path and authorization.
+type Asked = Arc<Mutex<Vec<(String, Option<String>)>>>;
+
+/// Serves the files of `folder` as the model `org/tiny`; ends with the test program.
+fn serve(folder: PathBuf) -> (String, Asked) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let asked: Asked = Arc::default();
+    let log = asked.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let _ = answer(stream, &folder, &log);
+        }
+    });
+    (endpoint, asked)
+}
+
+fn answer(mut stream: TcpStream, folder: &Path, log: &Asked) -> std::io::Result<()> {
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
+    let path = request.split_whitespace().nth(1).unwrap_or_default().to_string();
+    let (mut start, mut end, mut token) = (0, None, None);
+    for line in lines {
+        let line = line?;
+        let Some((name, value)) = line.split_once(':') else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "range" => {
+                let (a, b) = value.trim().trim_start_matches("bytes=").split_once('-').unwrap();
+                (start, end) = (a.parse().unwrap(), b.parse::<usize>().ok());
+            }
+            "authorization" => token = Some(value.trim().to_string()),
+            _ => {}
+        }
+    }
+    log.lock().unwrap().push((path.clone(), token));
+    let file = path.strip_prefix("/org/tiny/resolve/main/").and_then(|name| fs::read(folder.join(name)).ok());
+    let Some(bytes) = file else {
+        return stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    };
+    let part = &bytes[start..end.map_or(bytes.len(), |end| (end + 1).min(bytes.len()))];
+    let name = path.rsplit('/').next().unwrap();
+    write!(
+        stream,
+        "HTTP/1.1 206 Partial Content\r\nx-repo-commit: abc123\r\netag: \"{name}-etag\"\r\ncontent-range: bytes {start}-{}/{}\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n",
+        start + part.len().max(1) - 1,
+        bytes.len(),
+        part.len()
+    )?;
+    stream.write_all(part)
+}
+
+fn info(model: &str, home: &Path, environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::cargo_bin("hooklens").unwrap();
+    command.args(["info", "--model", model]).env("HF_HOME", home).env_remove("HF_HUB_OFFLINE").env_remove("HF_TOKEN");
+    for (name, value) in environment {
+        command.env(name, value);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn a_hub_model_is_fetched_once_and_then_works_offline() {
+    let (endpoint, asked) = serve(fixtures().join("llama-sharded"));
+    let home = tempfile::tempdir().unwrap();
+    let online = [("HF_ENDPOINT", endpoint.as_str()), ("HF_TOKEN", "hf_secret")];
+    let first = info("org/tiny", home.path(), &online);
+    let said = String::from_utf8_lossy(&first.stdout);
+    assert!(first.status.success() && said.contains("llama"), "{said}{}", String::from_utf8_lossy(&first.stderr));
+    let requests = asked.lock().unwrap().clone();
+    assert!(requests.iter().any(|(path, _)| path.ends_with("model-00002-of-00002.safetensors")), "{requests:?}");
+    assert!(requests.iter().all(|(_, token)| token.as_deref() == Some("Bearer hf_secret")), "{requests:?}");
+    assert!(home.path().join("hub/models--org--tiny/snapshots/abc123/config.json").exists());
+
+    // All of it is in the standard cache now: no server is needed.
+    let offline = info("org/tiny", home.path(), &[("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:9")]);
+    assert!(offline.status.success(), "{}", String::from_utf8_lossy(&offline.stderr));
+}
+
+#[test]
+fn a_model_that_can_not_be_had_says_what_to_do() {
+    let (endpoint, _) = serve(fixtures().join("llama"));
+    let home = tempfile::tempdir().unwrap();
+    for (model, environment) in [
+        ("org/other", [("HF_ENDPOINT", endpoint.as_str())]),
+        ("org/tiny", [("HF_ENDPOINT", "http://127.0.0.1:9")]),
+        ("org/tiny", [("HF_HUB_OFFLINE", "1")]),
+    ] {
+        let output = info(model, home.path(), &environment);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(model) && said.contains("pass a folder"), "{said}");
+    }
+}
