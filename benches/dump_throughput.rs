@@ -38,7 +38,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{done:6} tokens, {:.0} MB resident, {:.0} MB at most", resident("VmRSS"), resident("VmHWM"));
     }
     let total = (rows.len() * LEN) as f64;
-    println!("writing nothing {:.0} tokens/s, dumping {:.0} tokens/s, ratio {:.2}", total / silent, total / writing, silent / writing);
+    println!(
+        "writing nothing {:.0} tokens/s, dumping {:.0} tokens/s, ratio {:.2}",
+        total / silent,
+        total / writing,
+        silent / writing
+    );
     Ok(())
 }
 

@@ -67,7 +67,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let shade = |strongest: f64| (255.0 - (255.0 - strongest) * (1.0 - light)) as u8;
         let row = count - 1 - query;
         let corner = |x: i32, y: i32| (SegmentValue::Exact(x), SegmentValue::Exact(y));
-        Rectangle::new([corner(key, row), corner(key + 1, row + 1)], RGBColor(shade(8.0), shade(48.0), shade(107.0)).filled())
+        Rectangle::new(
+            [corner(key, row), corner(key + 1, row + 1)],
+            RGBColor(shade(8.0), shade(48.0), shade(107.0)).filled(),
+        )
     }))?;
     area.present()?;
     Ok(())

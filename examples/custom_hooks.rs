@@ -15,9 +15,12 @@ fn main() -> Result<(), hooklens::Error> {
 
     // A hook may borrow what is around it: here it collects the stream's size, layer by layer.
     let mut sizes = vec![];
-    model.run_with_hooks(&tokens, [at("blocks.*.hook_resid_post").read(|x: Tensor<3>, at| {
-        sizes.push((at.layer(), x.square().mean().sqrt().into_scalar::<f32>()));
-    })])?;
+    model.run_with_hooks(
+        &tokens,
+        [at("blocks.*.hook_resid_post").read(|x: Tensor<3>, at| {
+            sizes.push((at.layer(), x.square().mean().sqrt().into_scalar::<f32>()));
+        })],
+    )?;
     println!("root mean square of the stream after each layer: {sizes:?}");
 
     // A scope keeps hooks over several runs, and takes them with it when it ends.

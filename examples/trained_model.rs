@@ -40,7 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let [batch, pos, _, width] = z.dims();
             z.slice_fill([0..batch, 0..pos, head..head + 1, 0..width], 0.0)
         });
-        let loss: f32 = model.hooks([without]).run(&tokens, ForwardOptions::new().loss())?.loss.ok_or("no loss")?.into_scalar();
+        let loss: f32 =
+            model.hooks([without]).run(&tokens, ForwardOptions::new().loss())?.loss.ok_or("no loss")?.into_scalar();
         println!("  head {head}: {loss:.4}");
     }
 

@@ -31,7 +31,9 @@ pub fn parse_device(name: &str) -> Result<Device> {
             Some(n) => Ok(Device::cuda(n)),
             None => fails("after `cuda:` comes a number"),
         },
+        #[cfg(not(feature = "libtorch"))]
         "libtorch" => fails("this build has no LibTorch (feature `libtorch`)"),
+        #[cfg(not(feature = "cuda"))]
         "cuda" => fails("this build has no CUDA (feature `cuda`)"),
         _ => fails("devices are flex, libtorch, libtorch:cuda:N, cuda:N"),
     }

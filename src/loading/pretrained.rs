@@ -67,7 +67,8 @@ impl Parts {
                 serde_json::from_str(found.config).map_err(|e| ConfigError::Malformed { reason: e.to_string() })?;
             let (family, config) = families::read(&json)?;
             let files = WeightFiles::from_static(name, found.weights)?;
-            let tokenizer = Tokenizer::from_parts(found.tokenizer.as_bytes(), std::slice::from_ref(&json), Path::new(name))?;
+            let tokenizer =
+                Tokenizer::from_parts(found.tokenizer.as_bytes(), std::slice::from_ref(&json), Path::new(name))?;
             return Ok(Self { family, json, config, files, tokenizer: Some(tokenizer) });
         }
         let folder = folder(name)?;

@@ -1,10 +1,13 @@
 //! Real trained weights, where `HOOKLENS_TEST_MODELS` names a folder that has them.
 
+use std::fs;
 use std::path::PathBuf;
 
 use hooklens::prelude::*;
+use rand::prelude::*;
+use serde_json::json;
 
-use crate::support::log_probs;
+use crate::support::{log_probs, values};
 
 /// The model's folder, or `None` after saying that the test did not run.
 fn folder(name: &str) -> Option<PathBuf> {
@@ -79,10 +82,68 @@ fn half_precision_stays_near() {
     }
 }
 
-/// The published circuit: layer 0 looks one token back, layer 1 from A back to B on AB..A.
+/// The published circuit: layer 0 looks one token back, layer 1 from A to the B after its first
+/// occurrence on `AB..A`.
 #[test]
 fn the_induction_circuit_does_induction() {
     let Some(folder) = folder("induction-circuit") else { return };
-    let files = hooklens::WeightFiles::open(&[folder.join("model.safetensors")]).unwrap();
-    assert_eq!(files.info("embed.W_E").unwrap().shape, [26, 64]);
+    let own = tempfile::tempdir().unwrap();
+    fs::copy(folder.join("model.safetensors"), own.path().join("model.safetensors")).unwrap();
+    let config = json!({"architectures": ["HookedTransformer"], "n_layers": 2, "n_heads": 1, "d_model": 64, "d_head": 64,
+        "d_vocab": 26, "n_ctx": 8, "attn_only": true, "normalization_type": null});
+    fs::write(own.path().join("config.json"), config.to_string()).unwrap();
+    let model = HookedTransformer::from_pretrained(own.path().to_str().unwrap()).unwrap();
+    assert!(model.load_report().unused.is_empty());
+
+    let mut rng = StdRng::seed_from_u64(1);
+    let (mut previous, mut induction, mut right) = (0.0, 0.0, 0);
+    const RUNS: usize = 200;
+    for _ in 0..RUNS {
+        let mut letters: Vec<u32> = (0..26).collect();
+        letters.shuffle(&mut rng);
+        // A at `at`, B right after it, A again at the end.
+        let (mut row, at) = (letters[..7].to_vec(), rng.random_range(1..5));
+        row.push(row[at]);
+        let (logits, cache) = model.run_with_cache(vec![row.clone()], "*hook_pattern").unwrap();
+        let pattern = |layer: isize| values(&cache.get(hook::pattern(layer)).unwrap());
+        previous += (1..8).map(|query| pattern(0)[[0, 0, query, query - 1]]).sum::<f32>() / 7.0;
+        induction += pattern(1)[[0, 0, 7, at + 1]];
+        right += usize::from(logits.narrow(1, 7, 1).argmax(2).into_scalar::<i32>() as u32 == row[at + 1]);
+    }
+    let mean = |sum: f32| sum / RUNS as f32;
+    assert!(mean(previous) > 0.6, "to the previous token: {}", mean(previous));
+    assert!(mean(induction) > 0.75, "from A to B: {}", mean(induction));
+    assert!(right > RUNS * 8 / 10, "right after A: {right} of {RUNS}");
+}
+
+/// The program on real weights: what a newcomer would type.
+#[test]
+fn the_program_dumps_it() {
+    let Some(folder) = folder("stories260k") else { return };
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("out.safetensors");
+    let run = |arguments: &[&str]| {
+        let mut command = assert_cmd::Command::cargo_bin("hooklens").unwrap();
+        command.arg(arguments[0]).args(["--model", folder.to_str().unwrap()]).args(&arguments[1..]).assert().success();
+    };
+    run(&["info"]);
+    run(&["hooks"]);
+    run(&[
+        "dump",
+        "--prompt",
+        PROMPT,
+        "--hooks",
+        "blocks.*.hook_resid_post",
+        "--logits",
+        "all",
+        "--process",
+        "standard",
+        "--out",
+        file.to_str().unwrap(),
+    ]);
+    let bytes = fs::read(&file).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let tokens = tensors.tensor("tokens").unwrap().shape()[1];
+    assert_eq!(tensors.tensor("blocks.4.hook_resid_post").unwrap().shape(), [1, tokens, 64]);
+    assert_eq!(tensors.tensor("logits").unwrap().shape(), [1, tokens, 512]);
 }
