@@ -202,7 +202,8 @@ fn masked(layer: usize, mut scores: Tensor<4>, pass: &mut Pass<'_>) -> Tensor<4>
     }
     if config.positional == Positional::Alibi {
         let slopes = slope_tensor(config.n_heads, &scores.device());
-        scores = scores + pass.masks.distance() * slopes;
+        let dtype = scores.dtype();
+        scores = scores + narrowed(pass.masks.distance() * slopes, dtype);
     }
     match pass.masks.hidden(config.window(layer)) {
         Some(hidden) => {

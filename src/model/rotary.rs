@@ -55,8 +55,9 @@ impl RotaryTable {
         } else {
             (turned.clone().narrow(3, 0, half), turned.narrow(3, half, half))
         };
-        let first = x.clone() * self.cos.clone() - y.clone() * self.sin.clone();
-        let second = y * self.cos.clone() + x * self.sin.clone();
+        let (cos, sin) = (narrowed(self.cos.clone(), x.dtype()), narrowed(self.sin.clone(), x.dtype()));
+        let first = x.clone() * cos.clone() - y.clone() * sin.clone();
+        let second = y * cos + x * sin;
         let turned = if self.adjacent_pairs {
             Tensor::stack::<5>(vec![first, second], 4).reshape([batch, pos, heads, dim])
         } else {

@@ -22,6 +22,18 @@ fn hook_error(result: Result<impl std::fmt::Debug, Error>) -> HookError {
     }
 }
 
+/// Models are shared between threads, recordings sent from one to another.
+#[test]
+fn models_and_recordings_cross_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<HookedTransformer>();
+    shared::<ActivationCache>();
+    let model = model();
+    let row = model.record(ROW, "z1").unwrap();
+    let there = std::thread::scope(|scope| scope.spawn(|| model.record(ROW, "z1").unwrap()).join().unwrap());
+    assert_eq!(values::<4>(&row.get("z1").unwrap()), values::<4>(&there.get("z1").unwrap()));
+}
+
 /// 1. Names, shapes and order: TransformerLens's own list for a plain model.
 #[test]
 fn points_fire_in_the_documented_order() {
