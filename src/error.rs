@@ -21,6 +21,9 @@ pub enum Error {
     /// What a model was run on.
     #[error(transparent)]
     Input(#[from] InputError),
+    /// A key-value cache.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
     /// A dump of activations.
     #[error(transparent)]
     Dump(#[from] DumpError),
@@ -259,6 +262,81 @@ pub enum InputError {
         /// How many tokens it is.
         count: usize,
     },
+}
+
+/// A key-value cache that can't be used as asked. The cache is left as it was.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// The run has another number of rows than the cache.
+    #[error("the cache holds {cache} rows, the run has {run}; one row serves any number once it is frozen")]
+    Batch {
+        /// Rows of the cache.
+        cache: usize,
+        /// Rows of the run.
+        run: usize,
+    },
+    /// Rows of a mask differ in length.
+    #[error("the mask's rows differ in length")]
+    Ragged,
+    /// The cache was made for a model with another number of layers.
+    #[error("the cache is for {cache} layers, the model has {model}")]
+    Layers {
+        /// Layers of the cache.
+        cache: usize,
+        /// Layers of the model.
+        model: usize,
+    },
+    /// The cache was made for a model with other heads.
+    #[error("layer {layer} of the cache is for {cache:?} [kv_head, d_head], the model has {model:?}")]
+    Model {
+        /// The layer.
+        layer: usize,
+        /// `[kv_head, d_head]` of the cache.
+        cache: [usize; 2],
+        /// `[kv_head, d_head]` of the model.
+        model: [usize; 2],
+    },
+    /// Keys or values of another shape.
+    #[error("keys and values must be {expected:?} [batch, position, kv_head, d_head], not {given:?}")]
+    Shape {
+        /// Shape by the cache.
+        expected: [usize; 4],
+        /// Shape given.
+        given: [usize; 4],
+    },
+    /// An entry holds another number of positions than the mask.
+    #[error("layer {layer} holds {entry} positions, the mask {mask}")]
+    Length {
+        /// The layer.
+        layer: usize,
+        /// Positions of the entry.
+        entry: usize,
+        /// Positions of the mask.
+        mask: usize,
+    },
+    /// The cache holds another element type.
+    #[error("the cache holds {cache}, the run computes in {run}")]
+    DType {
+        /// Element type of the cache.
+        cache: String,
+        /// Element type of the run.
+        run: String,
+    },
+    /// The cache lives on another device.
+    #[error("the cache is on {cache}, the model on {run}")]
+    Device {
+        /// Device of the cache.
+        cache: String,
+        /// Device of the run.
+        run: String,
+    },
+    /// The operation would change a frozen cache.
+    #[error("the cache is frozen")]
+    Frozen,
+    /// The run leaves out layers, whose entries would fall behind.
+    #[error("a run that leaves layers out would leave the cache uneven; freeze it first")]
+    Partial,
 }
 
 /// Weights that can't be processed as asked.

@@ -13,6 +13,7 @@ pub mod experiments;
 mod families;
 mod flex;
 pub mod hook;
+mod kv_cache;
 mod loading;
 mod model;
 pub mod prelude;
@@ -22,11 +23,12 @@ mod tokens;
 pub use config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
 pub use device::parse_device;
 pub use embedded::embedded_models;
-pub use error::{ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};
+pub use error::{CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};
 pub use hooklens_hooks::{
     Activation, ActivationCache, Catalog, DType, Halt, HookError, Lookup, Positions, Record, Selection,
     write_safetensors,
 };
+pub use kv_cache::{Entry, KeyValueCache};
 pub use loading::{LoadOptions, LoadReport, ModelInfo, TensorInfo, WeightFiles, inspect};
 pub use model::{
     Attention, Block, Embed, Expert, ForwardOptions, Hooked, HookedTransformer, Input, Linear, Logits, Mlp, Moe, Norm,

@@ -239,7 +239,9 @@ impl<'r, 'h> Run<'r, 'h> {
     fn sliced(&self, point: &PointInfo, tensor: Activation) -> Activation {
         let Range { start, end } = self.positions;
         if let Some(axis) = point.axes.iter().position(|a| matches!(a, Axis::Pos | Axis::Query)) {
-            return tensor.narrow(axis, start, end);
+            // Keys include those of a cache; positions count from the run's first.
+            let before = tensor.shape()[axis].saturating_sub(self.len);
+            return tensor.narrow(axis, before + start, before + end);
         }
         // Batch, position (and head) in one axis: take it apart, slice, put it together.
         let [first, rest @ ..] = tensor.shape() else { return tensor };

@@ -20,30 +20,34 @@ struct Rules<'p> {
     causal: bool,
     window: Option<i32>,
     valid: Option<&'p [bool]>,
-    /// `[batch, pos]`; empty where neither slopes nor a window need them.
-    positions: Vec<i32>,
+    /// Positions before the queries.
+    past: usize,
+    /// `[batch, query]` and `[batch, key]`; empty where neither slopes nor a window need them.
+    query_positions: Vec<i32>,
+    key_positions: Vec<i32>,
 }
 
 impl<'p> Rules<'p> {
     fn new(layer: usize, pass: &Pass<'p>) -> Self {
         let config = pass.config;
         let sequence = pass.sequence;
-        let window = config.window(layer).filter(|w| *w < sequence.len).map(|w| w as i32);
+        let window = config.window(layer).filter(|w| *w < sequence.keys()).map(|w| w as i32);
         let slopes = (config.positional == Positional::Alibi).then(|| slopes(config.n_heads));
-        let mut positions = Vec::new();
-        if window.is_some() || slopes.is_some() {
-            let rows = sequence.positions();
-            let copies = sequence.batch / sequence.position_rows();
-            positions = (0..copies).flat_map(|_| rows.iter().map(|p| *p as i32)).collect();
-        }
+        let needed = window.is_some() || slopes.is_some();
+        let a_row_each = |rows: Vec<u32>| -> Vec<i32> {
+            let copies = if needed { sequence.batch / sequence.position_rows() } else { 0 };
+            (0..copies).flat_map(|_| rows.iter().map(|p| *p as i32)).collect()
+        };
         Self {
             scale: (1.0 / config.score_divisor(layer)) as f32,
             soft_cap: config.attn_scores_soft_cap.map(|cap| cap as f32),
             slopes,
             causal: !config.bidirectional,
             window,
-            valid: sequence.mask(),
-            positions,
+            valid: sequence.key_mask(),
+            past: sequence.past,
+            query_positions: a_row_each(sequence.query_positions()),
+            key_positions: a_row_each(sequence.key_positions()),
         }
     }
 }
@@ -70,11 +74,11 @@ pub(crate) fn attention(
         scale: rules.scale,
         soft_cap: rules.soft_cap,
         alibi: rules.slopes.as_deref(),
-        causal: rules.causal.then_some(0),
+        causal: rules.causal.then_some(rules.past),
         window: rules.window,
         valid: rules.valid,
-        query_pos: &rules.positions,
-        key_pos: &rules.positions,
+        query_pos: &rules.query_positions,
+        key_pos: &rules.key_positions,
     };
     let mut z = vec![0.0; shape.iter().product()];
     hooklens_kernels::attention::attention(request, heads(&q), heads(&k), heads(&v), &mut z);
@@ -114,12 +118,12 @@ pub(crate) fn scores(layer: usize, q: &Tensor<4>, k: &Tensor<4>, pass: &Pass<'_>
     scores.par_chunks_mut((queries * keys).max(1)).enumerate().for_each(|(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         gemm_serial(head(&q, row, which), head(&k, row, which / (n_heads / kv_heads)).t(), None, out, keys);
-        let positions = rules.positions.get(row * keys..(row + 1) * keys).unwrap_or(&[]);
+        let positions = rules.key_positions.get(row * keys..(row + 1) * keys).unwrap_or(&[]);
         for (query, line) in out.chunks_exact_mut(keys).enumerate() {
-            let at = positions.get(query).copied().unwrap_or(0);
+            let at = rules.query_positions.get(row * queries + query).copied().unwrap_or(0);
             let slope = rules.slopes.as_ref().map(|slopes| (slopes[which], at, positions));
             let mask = RowMask {
-                limit: if rules.causal { query + 1 } else { keys },
+                limit: if rules.causal { rules.past + query + 1 } else { keys },
                 valid: rules.valid.map(|valid| &valid[row * keys..(row + 1) * keys]),
                 window: rules.window.map(|window| (window, at, positions)),
             };

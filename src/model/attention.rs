@@ -75,9 +75,16 @@ impl Attention {
             q = by_head(q_norm, q, points(Site::QNormScale, Site::QNormNormalized), run)?;
             k = by_head(k_norm, k, points(Site::KNormScale, Site::KNormNormalized), run)?;
         }
-        if let Some(table) = &pass.rotary {
-            q = run.fire(at(Site::RotQ), table.rotate(q))?;
-            k = run.fire(at(Site::RotK), table.rotate(k))?;
+        let mut v = v;
+        if let Some(cache) = &mut pass.kv_cache {
+            // The cache was checked against the model and the batch before the run.
+            if let Ok(all) = cache.entry_mut(layer).append(k.clone(), v.clone()) {
+                (k, v) = all;
+            }
+        }
+        if let Some([of_queries, of_keys]) = &pass.rotary {
+            q = run.fire(at(Site::RotQ), of_queries.rotate(q))?;
+            k = run.fire(at(Site::RotK), of_keys.rotate(k))?;
         }
         let watched = run.wants(at(Site::AttnScores)) || run.wants(at(Site::Pattern));
         let z = if watched { explicit(layer, q, k, v, pass, run)? } else { unwatched(layer, q, k, v, pass, run)? };

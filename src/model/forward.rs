@@ -12,7 +12,8 @@ use super::points::{Outer, Site};
 use super::sequence::{Sequence, position_ids};
 use super::transformer::HookedTransformer;
 use crate::config::Positional;
-use crate::error::{Error, InputError, Result};
+use crate::error::{CacheError, Error, InputError, Result};
+use crate::kv_cache::KeyValueCache;
 use crate::tokens::Tokens;
 
 /// What a pass starts from.
@@ -40,30 +41,55 @@ impl HookedTransformer {
     pub(crate) fn checked_run(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<Output> {
         let layers = self.layers(&options)?;
         let (start, mut tokens) = self.start(input, &mut options, layers)?;
-        let sequence = self.sequence(&start, tokens.as_ref(), options.attention_mask.take())?;
+        let mut kv_cache = options.kv_cache.take();
+        let sequence = self.sequence(&start, tokens.as_ref(), options.attention_mask.take(), kv_cache.as_deref())?;
         let wants_loss = options.loss || options.loss_per_token;
         if wants_loss {
             check_loss(&options, tokens.as_ref(), layers, sequence.len)?;
         }
-        if let (Some(tokens), Some(mask)) = (&mut tokens, sequence.mask()) {
-            tokens.set_mask(mask);
+        if let (Some(tokens), Some(mask)) = (&mut tokens, sequence.query_mask()) {
+            tokens.set_mask(&mask);
         }
 
         let shape = [sequence.batch, sequence.len];
         let silent = |point: &PointInfo| why_silent(point, layers);
-        let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, shape, 0, &silent)?;
+        let mut run =
+            Run::new(&self.points.catalog, &mut options.hooks, options.record, shape, sequence.past, &silent)?;
         self.check_conflicts(&run)?;
         let logits = options.logits;
         let mut reached = Reached::default();
-        if logits == Logits::None && layers.stop.is_none() {
+        // A cache that grows must see every layer.
+        let growing = kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen());
+        if growing && (layers.start.is_some() || layers.stop.is_some_and(|stop| stop < self.config.n_layers)) {
+            return Err(CacheError::Partial.into());
+        }
+        if logits == Logits::None && layers.stop.is_none() && !growing {
             run.stop_when_done();
         }
-        if logits != Logits::None || layers.stop.is_some() || !run.is_done() {
-            match self.pass(start, &sequence, layers, logits, &mut tokens, &mut run) {
+        if logits != Logits::None || layers.stop.is_some() || growing || !run.is_done() {
+            let past = sequence.past;
+            let device = self.device();
+            let borrowed = kv_cache.as_deref_mut();
+            let pass = Pass::new(&self.config, &self.points, &sequence, borrowed, &device);
+            match self.pass(start, pass, layers, logits, &mut tokens, &mut run) {
                 Ok(whole) => reached = whole,
                 Err(Stopped::Halt(Halt::Done)) => {}
-                Err(Stopped::Halt(Halt::Error(error))) => return Err(error.into()),
-                Err(Stopped::Error(error)) => return Err(error),
+                Err(stopped) => {
+                    // What the layers before the failure appended is taken back.
+                    if let Some(cache) = kv_cache.filter(|_| growing) {
+                        cache.truncate(past)?;
+                    }
+                    return Err(match stopped {
+                        Stopped::Halt(Halt::Error(error)) => error.into(),
+                        Stopped::Error(error) => error,
+                        Stopped::Halt(Halt::Done) => InputError::Options("the run ended early").into(),
+                    });
+                }
+            }
+            if let Some(cache) = kv_cache.filter(|_| growing) {
+                let all = vec![true; sequence.batch * sequence.len];
+                let new = sequence.query_mask().unwrap_or(all);
+                cache.append_attention_mask(&new.chunks(sequence.len).map(<[bool]>::to_vec).collect::<Vec<_>>())?;
             }
         }
         let cache = run.finish();
@@ -150,24 +176,47 @@ impl HookedTransformer {
         start: &Start,
         tokens: Option<&Tokens>,
         mask: Option<Vec<Vec<bool>>>,
-    ) -> Result<Sequence, InputError> {
+        kv_cache: Option<&KeyValueCache>,
+    ) -> Result<Sequence> {
         let [batch, len] = match start {
             Start::Tokens(tokens) => tokens.shape(),
             Start::Residual(residual) => [residual.dims()[0], residual.dims()[1]],
         };
         let mask = match mask {
             Some(rows) => {
-                if let Some(row) = rows.iter().find(|row| row.len() != len) {
-                    return Err(InputError::MaskShape { expected: [batch, len], given: [rows.len(), row.len()] });
-                }
-                if rows.len() != batch {
-                    return Err(InputError::MaskShape { expected: [batch, len], given: [rows.len(), len] });
+                let width = rows.iter().map(Vec::len).find(|width| *width != len).unwrap_or(len);
+                if rows.len() != batch || width != len {
+                    return Err(InputError::MaskShape { expected: [batch, len], given: [rows.len(), width] }.into());
                 }
                 Some(rows.concat())
             }
             None => tokens.and_then(|tokens| tokens.mask().map(<[bool]>::to_vec)),
         };
-        let sequence = Sequence::new(batch, len, mask);
+        let Some(cache) = kv_cache else {
+            let sequence = Sequence::new(batch, 0, len, mask);
+            self.check_length(sequence.positions_needed())?;
+            return Ok(sequence);
+        };
+        if self.config.bidirectional {
+            return Err(InputError::Options(
+                "a bidirectional model can't go on behind a cache: every token sees the later ones",
+            )
+            .into());
+        }
+        cache.check(&self.config, batch, self.weights.embed.tokens.val().dtype(), &self.device())?;
+        let past = cache.len();
+        let whole = match (cache.past_mask(batch), mask) {
+            (None, None) => None,
+            (before, new) => {
+                let row = |row: usize| {
+                    let before = before.as_ref().map_or(vec![true; past], |rows| rows[row].clone());
+                    let new = new.as_ref().map_or(vec![true; len], |new| new[row * len..(row + 1) * len].to_vec());
+                    [before, new].concat()
+                };
+                Some((0..batch).flat_map(row).collect())
+            }
+        };
+        let sequence = Sequence::new(batch, past, len, whole);
         self.check_length(sequence.positions_needed())?;
         Ok(sequence)
     }
@@ -205,14 +254,13 @@ impl HookedTransformer {
     fn pass(
         &self,
         start: Start,
-        sequence: &Sequence,
+        mut pass: Pass<'_>,
         layers: Layers,
         logits: Logits,
         tokens: &mut Option<Tokens>,
         run: &mut Run<'_, '_>,
     ) -> Result<Reached, Stopped> {
-        let device = self.device();
-        let mut pass = Pass::new(&self.config, &self.points, sequence, &device);
+        let sequence = pass.sequence;
         let mut resid = match start {
             Start::Tokens(given) => {
                 let given = self.hooked_tokens(given, run)?;
@@ -302,7 +350,7 @@ impl HookedTransformer {
         let table = table.val();
         let (rows, len, d_model) = (sequence.position_rows(), sequence.len, self.config.d_model);
         let mut vectors = if sequence.is_plain() {
-            table.narrow(0, 0, len)
+            table.narrow(0, sequence.past, len)
         } else {
             let ids = position_ids(sequence, &table.device());
             table.select(0, ids)

@@ -3,6 +3,7 @@
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook, Record};
 
+use crate::kv_cache::KeyValueCache;
 use crate::tokens::Tokens;
 
 /// Which rows of the logits to compute. The unembedding is a large part of a small run: rows
@@ -35,6 +36,7 @@ pub struct ForwardOptions<'h> {
     pub(crate) tokens: Option<Tokens>,
     pub(crate) hooks: Vec<Hook<'h>>,
     pub(crate) record: Record,
+    pub(crate) kv_cache: Option<&'h mut KeyValueCache>,
 }
 
 impl From<()> for ForwardOptions<'_> {
@@ -104,6 +106,14 @@ impl<'h> ForwardOptions<'h> {
     #[must_use]
     pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
         self.hooks.extend(hooks);
+        self
+    }
+
+    /// Goes on behind the positions this cache holds, and adds the run's to it unless it is
+    /// frozen. The input is what comes after them.
+    #[must_use]
+    pub fn kv_cache(mut self, cache: &'h mut KeyValueCache) -> Self {
+        self.kv_cache = Some(cache);
         self
     }
 

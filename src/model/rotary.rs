@@ -5,10 +5,9 @@ use std::f64::consts::PI;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::norm::{narrowed, widened};
-use super::sequence::Sequence;
 use crate::config::{RopeScaling, Rotary};
 
-/// Sine and cosine of every position of a batch, for one forward pass.
+/// Sine and cosine of some positions, for one forward pass.
 #[derive(Debug, Clone)]
 pub(crate) struct RotaryTable {
     /// `[batch or 1, pos, 1, dim / 2]`
@@ -19,15 +18,15 @@ pub(crate) struct RotaryTable {
 }
 
 impl RotaryTable {
-    pub(crate) fn new(rotary: &Rotary, sequence: &Sequence, device: &Device) -> Self {
+    /// The table of these positions, `rows` rows of them.
+    pub(crate) fn new(rotary: &Rotary, positions: &[u32], rows: usize, device: &Device) -> Self {
         let frequencies = frequencies(rotary);
         let factor = match rotary.scaling {
             RopeScaling::Yarn { attention_factor, .. } => attention_factor,
             _ => 1.0,
         };
-        let positions = sequence.positions();
         let angles = || positions.iter().flat_map(|p| frequencies.iter().map(move |f| f64::from(*p) * f));
-        let shape = [sequence.position_rows(), sequence.len, 1, frequencies.len()];
+        let shape = [rows, positions.len() / rows, 1, frequencies.len()];
         let table = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, shape), device);
         Self {
             cos: table(angles().map(|a| (a.cos() * factor) as f32).collect()),

@@ -7,23 +7,33 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 /// The layout of a batch: its mask and, from the mask, every token's position.
 ///
 /// A token's position is the number of real tokens before it in its row, so that padding at
-/// the left, at the right or in between never shifts what a model sees.
+/// the left, at the right or in between never shifts what a model sees. Queries are the tokens
+/// of the run; keys are those of a cache, if there is one, and then the run's.
 #[derive(Debug, Clone)]
 pub(crate) struct Sequence {
     pub(crate) batch: usize,
+    /// Tokens of the run in each row.
     pub(crate) len: usize,
-    /// Real tokens, row by row; `None` when all are.
+    /// Tokens before them in each row.
+    pub(crate) past: usize,
+    /// Real keys, row by row; `None` when all are.
     mask: Option<Vec<bool>>,
-    /// Position of each token, row by row, when they are not simply `0..len`.
+    /// Position of each key, row by row, when they are not simply `0..keys`.
     positions: Option<Vec<u32>>,
 }
 
 impl Sequence {
-    /// A batch of `batch` rows of `len` tokens, `mask` telling the real ones.
-    pub(crate) fn new(batch: usize, len: usize, mask: Option<Vec<bool>>) -> Self {
+    /// A batch of `batch` rows of `len` tokens after `past` others, `mask` telling the real ones
+    /// of all.
+    pub(crate) fn new(batch: usize, past: usize, len: usize, mask: Option<Vec<bool>>) -> Self {
         let mask = mask.filter(|mask| mask.contains(&false));
-        let positions = mask.as_ref().map(|mask| mask.chunks(len).flat_map(positions_of_row).collect());
-        Self { batch, len, mask, positions }
+        let positions = mask.as_ref().map(|mask| mask.chunks(past + len).flat_map(positions_of_row).collect());
+        Self { batch, len, past, mask, positions }
+    }
+
+    /// Tokens that can be attended to in each row.
+    pub(crate) fn keys(&self) -> usize {
+        self.past + self.len
     }
 
     /// Whether every token is real.
@@ -31,30 +41,41 @@ impl Sequence {
         self.mask.is_none()
     }
 
-    /// Real tokens, row by row; `None` when all are.
-    pub(crate) fn mask(&self) -> Option<&[bool]> {
+    /// Real keys, row by row; `None` when all are.
+    pub(crate) fn key_mask(&self) -> Option<&[bool]> {
         self.mask.as_deref()
     }
 
-    /// Position of each token: one row for all when every token is real, else a row each.
-    pub(crate) fn positions(&self) -> Vec<u32> {
-        self.positions.clone().unwrap_or_else(|| (0..self.len as u32).collect())
+    /// Real tokens of the run, row by row; `None` when every token is real.
+    pub(crate) fn query_mask(&self) -> Option<Vec<bool>> {
+        let rows = self.mask.as_ref()?.chunks(self.keys());
+        Some(rows.flat_map(|row| row[self.past..].iter().copied()).collect())
     }
 
-    /// Rows of [`Sequence::positions`].
+    /// Position of each key: one row for all when every token is real, else a row each.
+    pub(crate) fn key_positions(&self) -> Vec<u32> {
+        self.positions.clone().unwrap_or_else(|| (0..self.keys() as u32).collect())
+    }
+
+    /// Position of each token of the run, in rows like [`Sequence::key_positions`].
+    pub(crate) fn query_positions(&self) -> Vec<u32> {
+        self.key_positions().chunks(self.keys()).flat_map(|row| row[self.past..].to_vec()).collect()
+    }
+
+    /// Rows of [`Sequence::key_positions`].
     pub(crate) fn position_rows(&self) -> usize {
         if self.is_plain() { 1 } else { self.batch }
     }
 
     /// Number of positions a position table must have.
     pub(crate) fn positions_needed(&self) -> usize {
-        self.positions().iter().max().map_or(0, |last| *last as usize + 1)
+        self.query_positions().iter().max().map_or(0, |last| *last as usize + 1)
     }
 
     /// Column of each row's last real token (its last column if none is real).
     pub(crate) fn last_columns(&self) -> Vec<usize> {
         let last = |row: &[bool]| row.iter().rposition(|real| *real).unwrap_or(self.len - 1);
-        match &self.mask {
+        match self.query_mask() {
             Some(mask) => mask.chunks(self.len).map(last).collect(),
             None => vec![self.len - 1; self.batch],
         }
@@ -62,8 +83,7 @@ impl Sequence {
 
     /// 1 for real tokens and 0 for others, `[batch, pos, 1]`, or nothing when all are real.
     pub(crate) fn real_as_float(&self, device: &Device) -> Option<Tensor<3>> {
-        let mask = self.mask.as_ref()?;
-        let ones: Vec<f32> = mask.iter().map(|real| f32::from(u8::from(*real))).collect();
+        let ones: Vec<f32> = self.query_mask()?.iter().map(|real| f32::from(u8::from(*real))).collect();
         Some(Tensor::from_data(TensorData::new(ones, [self.batch, self.len, 1]), device))
     }
 }
@@ -92,9 +112,12 @@ impl<'s> Masks<'s> {
         Self { sequence, bidirectional, device: device.clone(), hidden: HashMap::new(), distance: None }
     }
 
-    /// Whether attention is plainly causal: every token real, no window that matters.
+    /// Whether attention is plainly causal: no cache, every token real, no window that matters.
     pub(crate) fn plainly_causal(&self, window: Option<usize>) -> bool {
-        self.sequence.is_plain() && !self.bidirectional && window.is_none_or(|w| w >= self.sequence.len)
+        self.sequence.is_plain()
+            && !self.bidirectional
+            && self.sequence.past == 0
+            && window.is_none_or(|w| w >= self.sequence.len)
     }
 
     /// Whether some query may see no key at all.
@@ -114,27 +137,27 @@ impl<'s> Masks<'s> {
     }
 
     fn make_hidden(&self, window: Option<usize>) -> Option<Tensor<4, Bool>> {
-        let Sequence { len, .. } = *self.sequence;
         if self.bidirectional && self.sequence.is_plain() && window.is_none() {
             return None;
         }
-        let rows = self.sequence.position_rows();
-        let positions = self.sequence.positions();
-        let mut hidden = Vec::with_capacity(rows * len * len);
+        let (rows, past) = (self.sequence.position_rows(), self.sequence.past);
+        let (queries, keys) = (self.sequence.len, self.sequence.keys());
+        let positions = self.sequence.key_positions();
+        let mut hidden = Vec::with_capacity(rows * queries * keys);
         for row in 0..rows {
-            let positions = &positions[row * len..(row + 1) * len];
-            let real = self.sequence.mask().map(|mask| &mask[row * len..(row + 1) * len]);
-            for query in 0..len {
-                hidden.extend((0..len).map(|key| {
+            let positions = &positions[row * keys..(row + 1) * keys];
+            let real = self.sequence.key_mask().map(|mask| &mask[row * keys..(row + 1) * keys]);
+            for query in past..keys {
+                hidden.extend((0..keys).map(|key| {
                     let later = key > query && !self.bidirectional;
                     let padding = real.is_some_and(|real| !real[key]);
                     // By position, not by column: padding within a row takes no room in a window.
-                    let far = window.is_some_and(|w| positions[query] >= positions[key].saturating_add(w as u32));
+                    let far = window.is_some_and(|w| positions[query] as usize >= positions[key] as usize + w);
                     later || padding || far
                 }));
             }
         }
-        Some(Tensor::from_data(TensorData::new(hidden, [rows, 1, len, len]), &self.device))
+        Some(Tensor::from_data(TensorData::new(hidden, [rows, 1, queries, keys]), &self.device))
     }
 
     /// Key position minus query position, `[batch or 1, 1, query, key]`.
@@ -142,10 +165,13 @@ impl<'s> Masks<'s> {
         if let Some(made) = &self.distance {
             return made.clone();
         }
-        let (rows, len) = (self.sequence.position_rows(), self.sequence.len);
-        let positions: Vec<f32> = self.sequence.positions().iter().map(|p| *p as f32).collect();
-        let row = Tensor::<2>::from_data(TensorData::new(positions, [rows, len]), &self.device);
-        let made = row.clone().reshape([rows, 1, 1, len]) - row.reshape([rows, 1, len, 1]);
+        let (rows, queries, keys) = (self.sequence.position_rows(), self.sequence.len, self.sequence.keys());
+        let row = |positions: Vec<u32>, shape: [usize; 4]| {
+            let positions: Vec<f32> = positions.iter().map(|p| *p as f32).collect();
+            Tensor::<4>::from_data(TensorData::new(positions, shape), &self.device)
+        };
+        let made = row(self.sequence.key_positions(), [rows, 1, 1, keys])
+            - row(self.sequence.query_positions(), [rows, 1, queries, 1]);
         self.distance = Some(made.clone());
         made
     }
@@ -153,7 +179,7 @@ impl<'s> Masks<'s> {
 
 /// Position ids as a tensor, `[rows * pos]`.
 pub(crate) fn position_ids(sequence: &Sequence, device: &Device) -> Tensor<1, Int> {
-    let ids: Vec<i32> = sequence.positions().iter().map(|p| *p as i32).collect();
+    let ids: Vec<i32> = sequence.query_positions().iter().map(|p| *p as i32).collect();
     let count = ids.len();
     Tensor::from_data(TensorData::new(ids, [count]), device)
 }
@@ -167,14 +193,23 @@ mod tests {
         let t = true;
         let f = false;
         let mask = vec![f, f, t, t, t, t, f, t, t, t, t, t, t, f, f];
-        let sequence = Sequence::new(3, 5, Some(mask));
-        assert_eq!(sequence.positions(), [0, 0, 0, 1, 2, 0, 0, 1, 2, 3, 0, 1, 2, 2, 2]);
+        let sequence = Sequence::new(3, 0, 5, Some(mask));
+        assert_eq!(sequence.key_positions(), [0, 0, 0, 1, 2, 0, 0, 1, 2, 3, 0, 1, 2, 2, 2]);
         assert_eq!(sequence.last_columns(), [4, 4, 2]);
         assert_eq!(sequence.positions_needed(), 4);
     }
 
     #[test]
+    fn positions_go_on_behind_a_cache() {
+        let sequence = Sequence::new(1, 2, 3, None);
+        assert_eq!((sequence.query_positions(), sequence.keys()), (vec![2, 3, 4], 5));
+        let padded = Sequence::new(1, 2, 3, Some(vec![false, true, true, false, true]));
+        assert_eq!(padded.query_positions(), [1, 1, 2]);
+        assert_eq!(padded.query_mask().unwrap(), [true, false, true]);
+    }
+
+    #[test]
     fn a_mask_of_ones_is_no_mask() {
-        assert!(Sequence::new(2, 2, Some(vec![true; 4])).is_plain());
+        assert!(Sequence::new(2, 0, 2, Some(vec![true; 4])).is_plain());
     }
 }

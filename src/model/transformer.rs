@@ -12,6 +12,7 @@ use super::scope::Hooked;
 use super::weights::Weights;
 use crate::config::TransformerConfig;
 use crate::error::{InputError, Result};
+use crate::kv_cache::KeyValueCache;
 use crate::loading::LoadReport;
 use crate::tokens::Tokenizer;
 
@@ -182,6 +183,27 @@ impl HookedTransformer {
     /// ```
     pub fn hooks<'m, 'h>(&'m self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Hooked<'m, 'h> {
         Hooked::new(self, hooks)
+    }
+
+    /// Runs the model on what comes first, and gives the cache to go on from.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::forward`].
+    pub fn prefill(&self, input: impl Into<Input>) -> Result<KeyValueCache> {
+        let input = match input.into() {
+            Input::Text(texts) => Input::Tokens(self.to_tokens(texts)?),
+            other => other,
+        };
+        let batch = match &input {
+            Input::Tokens(tokens) => tokens.shape()[0],
+            Input::Rows(rows) => rows.len(),
+            Input::Ids(ids) => ids.dims()[0],
+            Input::Text(texts) => texts.len(),
+            Input::Residual(residual) => residual.dims()[0],
+        };
+        let mut cache = KeyValueCache::new(&self.config, batch);
+        self.run(input, ForwardOptions::new().logits(Logits::None).kv_cache(&mut cache))?;
+        Ok(cache)
     }
 
     /// Runs the model; everything a run can do is an option.

@@ -58,8 +58,16 @@ fn shards_and_an_index_are_one_model() {
 #[test]
 fn stored_and_computed_types_are_chosen_apart() {
     let rotary = Positional::Rotary(Rotary { dim: 2, base: 500.0, adjacent_pairs: false, scaling: RopeScaling::None });
-    let modern = TransformerConfig { positional: rotary, norm: NormKind::Rms, gated_mlp: true, n_kv_heads: 2, qk_norm: true, ..plain() };
-    let alibi = TransformerConfig { positional: Positional::Alibi, windows: vec![Some(2), None], post_norms: true, ..plain() };
+    let modern = TransformerConfig {
+        positional: rotary,
+        norm: NormKind::Rms,
+        gated_mlp: true,
+        n_kv_heads: 2,
+        qk_norm: true,
+        ..plain()
+    };
+    let alibi =
+        TransformerConfig { positional: Positional::Alibi, windows: vec![Some(2), None], post_norms: true, ..plain() };
     let experts = Some(hooklens::Experts { count: 3, per_token: 2, renormalise: true });
     let mixture = TransformerConfig { gated_mlp: true, experts, positional: Positional::Shortformer, ..plain() };
     for config in [plain(), modern, alibi, mixture] {
