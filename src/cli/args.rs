@@ -96,10 +96,10 @@ pub(super) struct DumpArgs {
     /// Whether text prompts get a beginning-of-sequence token (default: the model's habit)
     #[arg(long, value_name = "true|false", num_args = 1)]
     pub(super) prepend_bos: Option<bool>,
-    /// Text that comes before every prompt and is not dumped
+    /// Text that comes before every prompt, computed once and not dumped
     #[arg(long, value_name = "TEXT", conflicts_with = "prefix_tokens")]
     pub(super) prefix: Option<String>,
-    /// Token ids that come before every prompt and are not dumped
+    /// Token ids that come before every prompt, computed once and not dumped
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     pub(super) prefix_tokens: Option<TokenRows>,
     /// Prompts computed together; each batch of a folder is a shard

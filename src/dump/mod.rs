@@ -12,9 +12,11 @@ mod writer;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use hooklens_hooks::{Activation, DType, Positions, Record, Selection};
 
 use crate::error::{DumpError, InputError, Result};
+use crate::kv_cache::KeyValueCache;
 use crate::model::{ForwardOptions, HookedTransformer, Logits};
 use crate::tokens::{PaddingSide, Tokens};
 
@@ -127,7 +129,7 @@ impl Dump {
         self
     }
 
-    /// Tokens that come before every prompt and are not dumped.
+    /// Tokens that come before every prompt, computed once and not dumped.
     #[must_use]
     pub fn prefix(mut self, tokens: Vec<u32>) -> Self {
         self.prefix = tokens;
@@ -198,9 +200,6 @@ impl Dump {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
         }
-        if self.padding_side == PaddingSide::Left && !self.prefix.is_empty() {
-            return Err(InputError::Options("with a prefix, prompts are padded at the right").into());
-        }
         self.selection.resolve(model.catalog())?;
         for (number, row) in rows.iter().enumerate() {
             if row.is_empty() {
@@ -222,6 +221,7 @@ impl Dump {
         sink: Box<dyn Sink>,
         watcher: &mut Watcher<'_>,
     ) -> Result<DumpReport> {
+        let mut prefix = self.prefilled(model)?;
         let mut writer = writer::Writer::start(sink);
         let mut tokens_run = 0;
         for (number, batch) in rows.chunks(self.batch_size).enumerate() {
@@ -229,7 +229,7 @@ impl Dump {
                 continue;
             }
             let tokens = self.padded(model, batch, padded_len(batch))?;
-            let tensors = match self.compute(model, &tokens) {
+            let tensors = match self.compute(model, &tokens, prefix.as_mut()) {
                 Ok(tensors) => tensors,
                 Err(error) => {
                     // Batches already handed over still reach the disk.
@@ -251,36 +251,47 @@ impl Dump {
         Ok(report)
     }
 
-    /// A batch as the model runs it: prefix, prompt, padding.
+    /// The prefix, computed once for all batches.
+    fn prefilled(&self, model: &HookedTransformer) -> Result<Option<KeyValueCache>> {
+        if self.prefix.is_empty() {
+            return Ok(None);
+        }
+        let mut cache = model.prefill(vec![self.prefix.clone()])?;
+        cache.freeze();
+        Ok(Some(cache))
+    }
+
+    /// A batch as the model runs it.
     fn padded(&self, model: &HookedTransformer, batch: &[Vec<u32>], len: usize) -> Result<Tokens> {
         let pad = model.tokenizer().map_or(0, |t| t.pad());
         let pad = if (pad as usize) < model.config().d_vocab { pad } else { 0 };
-        let whole: Vec<_> = batch.iter().map(|row| [&self.prefix[..], row].concat()).collect();
-        Ok(Tokens::padded_to(&whole, self.prefix.len() + len, pad, self.padding_side)?)
+        Ok(Tokens::padded_to(batch, len, pad, self.padding_side)?)
     }
 
-    fn compute(&self, model: &HookedTransformer, tokens: &Tokens) -> Result<Vec<(String, Activation)>> {
+    fn compute(
+        &self,
+        model: &HookedTransformer,
+        tokens: &Tokens,
+        prefix: Option<&mut KeyValueCache>,
+    ) -> Result<Vec<(String, Activation)>> {
         let [batch, len] = tokens.shape();
-        let before = self.prefix.len();
-        let kept = self.positions.resolve(len - before)?;
-        let kept = kept.start + before..kept.end + before;
-        let range = Positions::Range(Some(kept.start as isize), Some(kept.end as isize));
-        let record = Record::new(self.selection.clone()).positions(range).dtype(self.dtype);
-        let output = model.run(tokens, ForwardOptions::new().logits(self.logits).record(record))?;
+        let kept = self.positions.resolve(len)?;
+        let record = Record::new(self.selection.clone()).positions(self.positions.clone()).dtype(self.dtype);
+        let mut options = ForwardOptions::new().logits(self.logits).record(record);
+        if let Some(cache) = prefix {
+            options = options.kv_cache(cache);
+        }
+        let output = model.run(tokens, options)?;
 
         let mut tensors = Vec::new();
         let column = |value: &dyn Fn(usize) -> i32| {
-            let values: Vec<i32> =
-                (0..batch).flat_map(|row| kept.clone().map(move |at| row * len + at)).map(value).collect();
-            let data = burn::tensor::TensorData::new(values, [batch, kept.len()]);
-            Activation::from(burn::tensor::Tensor::<2, burn::tensor::Int>::from_data(
-                data,
-                &burn::tensor::Device::flex(),
-            ))
+            let places = (0..batch).flat_map(|row| kept.clone().map(move |at| row * len + at));
+            let data = TensorData::new(places.map(value).collect::<Vec<i32>>(), [batch, kept.len()]);
+            Activation::from(Tensor::<2, Int>::from_data(data, &Device::flex()))
         };
+        let mask = tokens.mask();
         tensors.push(("tokens".to_string(), column(&|at| tokens.ids()[at] as i32)));
-        tensors
-            .push(("attention_mask".to_string(), column(&|at| i32::from(tokens.mask().is_none_or(|mask| mask[at])))));
+        tensors.push(("attention_mask".to_string(), column(&|at| i32::from(mask.is_none_or(|mask| mask[at])))));
         if let Some(logits) = output.logits {
             let logits = Activation::from(logits).cast(self.dtype);
             let all = self.logits == Logits::All;

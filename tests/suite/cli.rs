@@ -157,7 +157,10 @@ fn a_prefix_is_context_only() {
     let of = |bytes: &[u8]| {
         SafeTensors::deserialize(bytes).unwrap().tensor("blocks.1.hook_resid_post").unwrap().data().to_vec()
     };
-    assert_eq!(of(&whole)[3 * 64 * 4..], of(&tail)[..]);
+    let floats = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<_>>();
+    let (whole, tail) = (floats(&of(&whole)[3 * 64 * 4..]), floats(&of(&tail)));
+    let worst = whole.iter().zip(&tail).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(whole.len() == tail.len() && worst < 1e-4, "{worst}");
 }
 
 #[test]
