@@ -314,22 +314,6 @@ impl TransformerConfig {
         }
     }
 
-    /// Number of weights of all blocks, embeddings and norms.
-    pub fn n_params(&self) -> usize {
-        let attention = self.d_model * self.d_head * (2 * self.n_heads + 2 * self.n_kv_heads);
-        let projections = if self.gated_mlp { 3 } else { 2 };
-        let mlp = match (self.attn_only, self.experts) {
-            (true, _) => 0,
-            (_, None) => projections * self.d_model * self.d_mlp,
-            (_, Some(e)) => e.count * (projections * self.d_mlp + 1) * self.d_model,
-        };
-        let positions = match self.positional {
-            Positional::Learned | Positional::Shortformer => self.n_ctx * self.d_model,
-            _ => 0,
-        };
-        self.n_layers * (attention + mlp) + positions + self.d_model * (self.d_vocab + self.d_vocab_out)
-    }
-
     /// Checks that the sizes and choices fit each other.
     ///
     /// # Errors

@@ -17,13 +17,8 @@ use crate::suggest::nearest;
 
 /// What a run recorded, in firing order.
 ///
-/// Look activations up by typed point, full name or shorthand:
-///
-/// ```ignore
-/// let pattern = cache.get(hook::pattern(5))?;          // Tensor<4>, rank known from the point
-/// let keys: Tensor<4> = cache.get("k6")?;              // rank from the annotation
-/// let resid: Tensor<3> = cache.get(("resid_post", -1))?;
-/// ```
+/// Look activations up by typed point (`hook::pattern(5)`), full name
+/// (`"blocks.6.attn.hook_k"`) or shorthand (`"k6"`, `("resid_post", -1)`): see [`Lookup`].
 #[derive(Clone)]
 pub struct ActivationCache {
     catalog: Arc<Catalog>,

@@ -25,7 +25,7 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
     if args.json {
         let value = json!({
             "model": args.model.model, "family": info.family, "architecture": info.architecture,
-            "config": c, "parameters": c.n_params(), "tensors": tensors, "elements": by_dtype,
+            "config": c, "parameters": info.parameters, "tensors": tensors, "elements": by_dtype,
             "stored_bytes": info.files.stored_bytes(), "tokenizer": info.has_tokenizer,
             "processing_left_out": left_out.iter().map(|(step, why)| json!({"step": step, "reason": why})).collect::<Vec<_>>(),
         });
@@ -35,7 +35,7 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
     let mut line = |name: &str, value: String| writeln!(out, "{name:14} {value}");
     line("model", args.model.model.clone())?;
     line("family", format!("{} ({})", info.family, info.architecture))?;
-    line("parameters", grouped(c.n_params()))?;
+    line("parameters", grouped(info.parameters))?;
     line("layers", format!("{} of width {}", c.n_layers, c.d_model))?;
     let shared =
         if c.n_kv_heads == c.n_heads { String::new() } else { format!(", {} for keys and values", c.n_kv_heads) };

@@ -73,7 +73,7 @@ impl<'a> Assembler<'a> {
     /// Before anything large is read: every weight that must be there is.
     fn check_all_there(&self) -> Result<(), LoadError> {
         for source in self.table.sources.values() {
-            if !source.optional && self.find(&source.name).is_none() {
+            if !source.optional && self.table.find(self.files, &source.name).is_none() {
                 let (name, nearest) = (source.name.clone(), self.files.nearest(&source.name));
                 return Err(LoadError::MissingTensor { name, nearest });
             }
@@ -81,22 +81,16 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    /// The tensor's name in the files, with or without the family's prefix.
-    fn find(&self, name: &str) -> Option<String> {
-        let bare = name.strip_prefix(self.table.prefix);
-        [Some(name), bare].into_iter().flatten().find(|n| self.files.info(n).is_some()).map(str::to_string)
-    }
-
     /// Where a weight is; `None` if the files may leave it out and do.
     fn locate(&mut self, weight: &str) -> Result<Option<(String, Layout)>, LoadError> {
         let Some(Source { name, layout, instead, optional }) = self.table.sources.get(weight).cloned() else {
             return Ok(None);
         };
-        if let Some(found) = self.find(&name) {
+        if let Some(found) = self.table.find(self.files, &name) {
             return Ok(Some((found, layout)));
         }
         if let Some((other, layout)) = instead
-            && let Some(found) = self.find(&other)
+            && let Some(found) = self.table.find(self.files, &other)
         {
             self.missing.push(name);
             return Ok(Some((found, layout)));

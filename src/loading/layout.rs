@@ -1,8 +1,10 @@
 //! How a family's files hold each weight.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::Tensor;
+
+use super::weight_files::WeightFiles;
 
 /// How a file holds a matrix that the model keeps as `[in, out]`, or a vector it keeps flat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +122,19 @@ pub(crate) struct WeightTable {
 impl WeightTable {
     pub(crate) fn new(prefix: &'static str, derived: &'static [&'static str]) -> Self {
         Self { sources: BTreeMap::new(), prefix, derived }
+    }
+
+    /// A tensor's name in the files, with or without the family's prefix.
+    pub(crate) fn find(&self, files: &WeightFiles, name: &str) -> Option<String> {
+        let bare = name.strip_prefix(self.prefix);
+        [Some(name), bare].into_iter().flatten().find(|n| files.info(n).is_some()).map(str::to_string)
+    }
+
+    /// Number of weights the files hold: each tensor once, buffers left out.
+    pub(crate) fn parameters(&self, files: &WeightFiles) -> usize {
+        let names: BTreeSet<String> =
+            self.sources.values().filter_map(|source| self.find(files, &source.name)).collect();
+        names.iter().filter_map(|name| files.info(name)).map(|info| info.shape.iter().product::<usize>()).sum()
     }
 
     /// A weight the files must hold.

@@ -112,6 +112,8 @@ pub struct ModelInfo {
     pub architecture: String,
     /// Its shape and choices.
     pub config: TransformerConfig,
+    /// Number of its weights; tied ones count once.
+    pub parameters: usize,
     /// Its weight files.
     pub files: WeightFiles,
     /// Whether it has a tokenizer.
@@ -133,6 +135,7 @@ pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
     Ok(ModelInfo {
         family: parts.family.name,
         architecture: families::architecture(&parts.json)?.to_string(),
+        parameters: parts.family.weights_table(&parts.config).parameters(&parts.files),
         config: parts.config,
         files: parts.files,
         has_tokenizer: parts.tokenizer.is_some(),

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::module::attention as fused_attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Tensor, activation};
-use hooklens_hooks::{Halt, Run};
+use hooklens_hooks::{Halt, HookError, Run};
 
 use super::alibi::slope_tensor;
 use super::linear::Linear;
@@ -77,10 +77,11 @@ impl Attention {
         }
         let mut v = v;
         if let Some(cache) = &mut pass.kv_cache {
-            // The cache was checked against the model and the batch before the run.
-            if let Ok(all) = cache.entry_mut(layer).append(k.clone(), v.clone()) {
-                (k, v) = all;
-            }
+            let appended = cache.entry_mut(layer).append(k, v);
+            (k, v) = appended.map_err(|error| HookError::Failed {
+                point: format!("blocks.{layer}.attn.hook_k"),
+                source: error.into(),
+            })?;
         }
         if let Some([of_queries, of_keys]) = &pass.rotary {
             q = run.fire(at(Site::RotQ), of_queries.rotate(q))?;

@@ -1,0 +1,51 @@
+//! A prefix shared by many suffixes against running each whole, on GPT-2 small's shape: 32
+//! suffixes of 8 tokens on 256, with every row's logits.
+//!
+//! ```sh
+//! cargo bench --bench prefix
+//! ```
+
+use std::time::Instant;
+
+use burn::tensor::Device;
+use hooklens::Result;
+use hooklens::prelude::*;
+
+fn main() -> Result<()> {
+    let model = HookedTransformer::random(TransformerConfig::gpt2_small(), 0, &Device::flex())?;
+    let row = |seed: u32, len: u32| (0..len).map(|i| (i * 7919 + seed * 31 + 13) % 50257).collect::<Vec<u32>>();
+    let prefix = row(0, 256);
+    let suffixes: Vec<_> = (1..=32).map(|seed| row(seed, 8)).collect();
+
+    let start = Instant::now();
+    let mut cache = model.prefill(vec![prefix.clone()])?;
+    cache.freeze();
+    let prefill = start.elapsed().as_secs_f64();
+    let mut shared = f64::INFINITY;
+    for _ in 0..3 {
+        let start = Instant::now();
+        model.forward(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache))?;
+        shared = shared.min(start.elapsed().as_secs_f64());
+    }
+    let start = Instant::now();
+    for suffix in &suffixes {
+        model.forward(vec![[&prefix[..], suffix].concat()], ())?;
+    }
+    let apart = start.elapsed().as_secs_f64();
+    println!(
+        "prefix once {:.0} ms, 32 suffixes behind it {:.0} ms, 32 whole rows {:.0} ms",
+        prefill * 1e3,
+        shared * 1e3,
+        apart * 1e3
+    );
+    println!("shared / whole: {:.3}, prefix included {:.3}", shared / apart, (prefill + shared) / apart);
+
+    // Decoding: one token at a time, the cache growing in place.
+    let mut cache = model.prefill(vec![row(0, 64)])?;
+    let start = Instant::now();
+    for step in 0..32 {
+        model.forward([step], ForwardOptions::new().logits(Logits::Last).kv_cache(&mut cache))?;
+    }
+    println!("decoding behind 64 tokens: {:.1} ms a token", start.elapsed().as_secs_f64() * 1e3 / 32.0);
+    Ok(())
+}
