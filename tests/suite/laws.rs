@@ -18,7 +18,7 @@ fn part(x: &Tensor<3>, row: usize, from: usize, to: usize) -> Tensor<3> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Padding at either side, and a batch around a row, change nothing for the row.
     #[test]
