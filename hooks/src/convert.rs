@@ -11,6 +11,7 @@ use ndarray::{ArrayD, IxDyn};
 use safetensors::{Dtype, View};
 
 use crate::activation::Activation;
+use crate::beside::beside;
 use crate::error::HookError;
 
 /// Element type of floats, in memory or in a file.
@@ -162,9 +163,8 @@ pub fn write_safetensors<'a>(
             activation.to_le_bytes().map_err(|e| HookError::Io { name: name.clone(), reason: e.to_string() })?;
         views.push((name, OnDemand { activation, bytes }));
     }
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let beside = tempfile::NamedTempFile::new_in(folder).map_err(|e| io(e.to_string()))?;
-    safetensors::serialize_to_file(views, Some(metadata), beside.path()).map_err(|e| io(e.to_string()))?;
-    beside.persist(path).map_err(|e| io(e.to_string()))?;
+    let unfinished = beside(path).map_err(|e| io(e.to_string()))?;
+    safetensors::serialize_to_file(views, Some(metadata), unfinished.path()).map_err(|e| io(e.to_string()))?;
+    unfinished.persist(path).map_err(|e| io(e.to_string()))?;
     Ok(())
 }

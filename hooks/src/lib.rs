@@ -13,6 +13,7 @@
 #![deny(missing_docs)]
 
 mod activation;
+mod beside;
 mod cache;
 mod catalog;
 mod convert;
@@ -27,6 +28,7 @@ mod shorthand;
 mod suggest;
 
 pub use activation::Activation;
+pub use beside::{beside, remove_unfinished};
 pub use cache::{ActivationCache, Lookup};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
 pub use convert::{DType, write_safetensors};

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use hooklens_hooks::beside;
 use serde_json::{Map, Value, json};
 use tempfile::NamedTempFile;
 
@@ -32,12 +33,11 @@ struct Slot {
 
 impl FileSink {
     pub(super) fn new(path: &Path, total_rows: usize) -> Result<Self, DumpError> {
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let failed = |e: std::io::Error| DumpError::File { path: path.to_path_buf(), reason: e.to_string() };
         if path.is_dir() {
             return Err(DumpError::File { path: path.to_path_buf(), reason: "it is a folder".into() });
         }
-        let beside = NamedTempFile::new_in(folder).map_err(failed)?;
+        let beside = beside(path).map_err(failed)?;
         Ok(Self { path: path.to_path_buf(), beside, total_rows, written_rows: 0, tensors: Vec::new(), data_start: 0 })
     }
 

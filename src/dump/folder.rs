@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use hooklens_hooks::write_safetensors;
+use hooklens_hooks::{remove_unfinished, write_safetensors};
 
 use super::manifest::{Manifest, NAME, Shard};
 use super::writer::Sink;
@@ -29,6 +29,7 @@ impl FolderSink {
         match Manifest::read(folder)? {
             Some(before) if resume => {
                 before.check_same(&manifest, folder)?;
+                remove_unfinished(folder).map_err(|e| failed(e.to_string()))?;
                 manifest.shards = whole_shards(folder, &before.shards);
             }
             Some(_) => return Err(DumpError::Exists { path: folder.join(NAME) }),

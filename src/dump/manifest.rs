@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::Path;
 
+use hooklens_hooks::beside;
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 
 use super::Dump;
 use crate::error::DumpError;
@@ -65,9 +65,9 @@ impl Manifest {
         let path = folder.join(NAME);
         let failed = |reason: String| DumpError::File { path: path.clone(), reason };
         let text = serde_json::to_vec_pretty(self).map_err(|e| failed(e.to_string()))?;
-        let mut beside = NamedTempFile::new_in(folder).map_err(|e| failed(e.to_string()))?;
-        beside.write_all(&text).map_err(|e| failed(e.to_string()))?;
-        beside.persist(&path).map_err(|e| failed(e.to_string()))?;
+        let mut unfinished = beside(&path).map_err(|e| failed(e.to_string()))?;
+        unfinished.write_all(&text).map_err(|e| failed(e.to_string()))?;
+        unfinished.persist(&path).map_err(|e| failed(e.to_string()))?;
         Ok(())
     }
 

@@ -188,11 +188,14 @@ fn a_folder_is_sharded_and_continued() {
     // As after an interruption: the last shard is gone, the manifest knows of two.
     let finished = fs::metadata(out_folder.join("shard-00000.safetensors")).unwrap().modified().unwrap();
     fs::remove_file(out_folder.join("shard-00002.safetensors")).unwrap();
+    let left = out_folder.join(".hooklens-unfinished-abc");
+    fs::write(&left, "half a shard").unwrap();
     let (code, out, err) = dump(folder.path(), "out", &[&arguments[..], &["--resume"]].concat());
     assert!(code == 0 && out.contains("2 shards were there already"), "{out}{err}");
     assert_eq!(fs::metadata(out_folder.join("shard-00000.safetensors")).unwrap().modified().unwrap(), finished);
     assert_eq!(manifest()["complete"], true);
     assert!(out_folder.join("shard-00002.safetensors").is_file());
+    assert!(!left.exists(), "what was left unfinished is still there");
 
     // With other settings or prompts there is nothing to continue.
     let (code, _, err) = dump(

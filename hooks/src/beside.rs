@@ -1,0 +1,38 @@
+//! Files that appear whole or not at all.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use tempfile::{Builder, NamedTempFile};
+
+/// How the names of unfinished files begin.
+const UNFINISHED: &str = ".hooklens-unfinished-";
+
+/// A new file in the folder of `path`, to be written and then renamed to it.
+///
+/// # Errors
+/// If the folder can't be written to.
+pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = Builder::new();
+    builder.prefix(UNFINISHED);
+    // As any file of the user's: readable by whom their mask allows, not by them alone.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(folder)
+}
+
+/// Removes what a run that was killed left unfinished in a folder.
+///
+/// # Errors
+/// If the folder can't be listed or a file in it not removed.
+pub fn remove_unfinished(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
