@@ -163,8 +163,12 @@ pub fn write_safetensors<'a>(
             activation.to_le_bytes().map_err(|e| HookError::Io { name: name.clone(), reason: e.to_string() })?;
         views.push((name, OnDemand { activation, bytes }));
     }
-    let unfinished = beside(path).map_err(|e| io(e.to_string()))?;
+    let failed = |e: std::io::Error| io(e.to_string());
+    let unfinished = beside(path).map_err(failed)?;
+    let permissions = unfinished.as_file().metadata().map_err(failed)?.permissions();
+    // This puts another file in the place of ours, readable by its owner alone.
     safetensors::serialize_to_file(views, Some(metadata), unfinished.path()).map_err(|e| io(e.to_string()))?;
+    std::fs::set_permissions(unfinished.path(), permissions).map_err(failed)?;
     unfinished.persist(path).map_err(|e| io(e.to_string()))?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use hooklens_hooks::{remove_unfinished, write_safetensors};
+use hooklens_hooks::{HookError, remove_unfinished, write_safetensors};
 
 use super::manifest::{Manifest, NAME, Shard};
 use super::writer::Sink;
@@ -64,7 +64,11 @@ impl Sink for FolderSink {
         let failed = |reason: String| DumpError::File { path: path.clone(), reason };
         let named = batch.tensors.iter().map(|(name, activation)| (name.clone(), activation));
         let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-        write_safetensors(&path, named, metadata).map_err(|e| failed(e.to_string()))?;
+        write_safetensors(&path, named, metadata).map_err(|error| match error {
+            HookError::Io { name, reason } if Path::new(&name) != path => failed(format!("`{name}`: {reason}")),
+            HookError::Io { reason, .. } => failed(reason),
+            other => failed(other.to_string()),
+        })?;
         let bytes = std::fs::metadata(&path).map_err(|e| failed(e.to_string()))?.len();
         self.manifest.shards.push(Shard { file, first_row: batch.first_row, rows: batch.rows, bytes });
         self.manifest.write(&self.folder)
