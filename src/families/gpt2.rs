@@ -6,8 +6,14 @@ use crate::config::{ActivationFn, TransformerConfig};
 use crate::error::ConfigError;
 use crate::loading::{Layout, WeightTable};
 
-pub(super) static FAMILY: Family =
-    Family { name: "gpt2", architectures: &["GPT2LMHeadModel", "GPT2Model"], prefix: "transformer.", config, weights };
+pub(super) static FAMILY: Family = Family {
+    name: "gpt2",
+    architectures: &["GPT2LMHeadModel", "GPT2Model"],
+    prefix: "transformer.",
+    tied: true,
+    config,
+    weights,
+};
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let (d_model, n_heads) = (json.size("n_embd")?, json.size("n_head")?);
@@ -33,7 +39,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-fn weights(config: &TransformerConfig) -> WeightTable {
+fn weights(config: &TransformerConfig, tied: bool) -> WeightTable {
     // Causal masks, kept as buffers by old checkpoints.
     let mut table = WeightTable::new("", &[".attn.bias", ".attn.masked_bias"]);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
@@ -62,6 +68,6 @@ fn weights(config: &TransformerConfig) -> WeightTable {
     }
     table.add("ln_final.w", "transformer.ln_f.weight", Layout::AsIs);
     table.add("ln_final.b", "transformer.ln_f.bias", Layout::AsIs);
-    table.add_or_tied("unembed.W_U", "lm_head.weight", "transformer.wte.weight");
+    table.unembedding("unembed.W_U", "lm_head.weight", "transformer.wte.weight", tied);
     table
 }

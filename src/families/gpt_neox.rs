@@ -10,6 +10,7 @@ pub(super) static FAMILY: Family = Family {
     name: "gpt_neox",
     architectures: &["GPTNeoXForCausalLM", "GPTNeoXModel"],
     prefix: "gpt_neox.",
+    tied: false,
     config,
     weights,
 };
@@ -38,7 +39,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-fn weights(config: &TransformerConfig) -> WeightTable {
+fn weights(config: &TransformerConfig, tied: bool) -> WeightTable {
     let derived = &[".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
     let mut table = WeightTable::new("", derived);
     table.add("embed.W_E", "gpt_neox.embed_in.weight", Layout::AsIs);
@@ -60,6 +61,6 @@ fn weights(config: &TransformerConfig) -> WeightTable {
     }
     table.add("ln_final.w", "gpt_neox.final_layer_norm.weight", Layout::AsIs);
     table.add("ln_final.b", "gpt_neox.final_layer_norm.bias", Layout::AsIs);
-    table.add_or_tied("unembed.W_U", "embed_out.weight", "gpt_neox.embed_in.weight");
+    table.unembedding("unembed.W_U", "embed_out.weight", "gpt_neox.embed_in.weight", tied);
     table
 }

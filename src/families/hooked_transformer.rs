@@ -9,8 +9,14 @@ use crate::config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Ro
 use crate::error::ConfigError;
 use crate::loading::{Layout, WeightTable};
 
-pub(super) static FAMILY: Family =
-    Family { name: "transformer_lens", architectures: &["HookedTransformer"], prefix: "", config, weights };
+pub(super) static FAMILY: Family = Family {
+    name: "transformer_lens",
+    architectures: &["HookedTransformer"],
+    prefix: "",
+    tied: false,
+    config,
+    weights: |config, _| weights(config),
+};
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let (n_layers, d_model, d_head) = (json.layers("n_layers")?, json.size("d_model")?, json.size("d_head")?);

@@ -35,7 +35,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
 }
 
 /// The tensor names; any projection may have a bias.
-pub(super) fn weights(config: &TransformerConfig) -> WeightTable {
+pub(super) fn weights(config: &TransformerConfig, tied: bool) -> WeightTable {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
     for layer in 0..config.n_layers {
@@ -55,6 +55,6 @@ pub(super) fn weights(config: &TransformerConfig) -> WeightTable {
         }
     }
     table.add("ln_final.w", "model.norm.weight", Layout::AsIs);
-    table.add_or_tied("unembed.W_U", "lm_head.weight", "model.embed_tokens.weight");
+    table.unembedding("unembed.W_U", "lm_head.weight", "model.embed_tokens.weight", tied);
     table
 }

@@ -9,6 +9,7 @@ pub(super) static FAMILY: Family = Family {
     name: "mistral",
     architectures: &["MistralForCausalLM", "MistralModel"],
     prefix: "model.",
+    tied: false,
     config,
     weights: llama_like::weights,
 };

@@ -29,16 +29,19 @@ pub(crate) struct Family {
     pub(crate) architectures: &'static [&'static str],
     /// Prefix of tensor names that some of its files leave out.
     pub(crate) prefix: &'static str,
+    /// Whether the unembedding is the embedding unless `tie_word_embeddings` says otherwise.
+    tied: bool,
     config: fn(&HfConfig<'_>) -> Result<TransformerConfig, ConfigError>,
-    weights: fn(&TransformerConfig) -> WeightTable,
+    weights: fn(&TransformerConfig, bool) -> WeightTable,
 }
 
 impl Family {
     /// Where the files hold each weight.
-    pub(crate) fn weights_table(&self, config: &TransformerConfig) -> WeightTable {
-        let mut table = (self.weights)(config);
+    pub(crate) fn weights_table(&self, config: &TransformerConfig, json: &Value) -> Result<WeightTable, ConfigError> {
+        let tied = HfConfig::new(self.name, json).flag("tie_word_embeddings", self.tied)?;
+        let mut table = (self.weights)(config, tied);
         table.prefix = self.prefix;
-        table
+        Ok(table)
     }
 }
 

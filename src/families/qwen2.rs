@@ -10,6 +10,7 @@ pub(super) static FAMILY: Family = Family {
     name: "qwen2",
     architectures: &["Qwen2ForCausalLM", "Qwen2Model"],
     prefix: "model.",
+    tied: false,
     config,
     weights: llama_like::weights,
 };

@@ -149,10 +149,11 @@ impl WeightTable {
         self.sources.insert(weight.into(), source);
     }
 
-    /// The unembedding, held under `name`, or if that is left out the token embedding.
-    pub(crate) fn add_or_tied(&mut self, weight: &str, name: &str, embedding: &str) {
-        let instead = Some((embedding.to_string(), Layout::Transposed));
-        let source = Source { name: name.to_string(), layout: Layout::Transposed, optional: true, instead };
+    /// The unembedding, held under `name`, or, in a tied model that leaves it out, the token
+    /// embedding.
+    pub(crate) fn unembedding(&mut self, weight: &str, name: &str, embedding: &str, tied: bool) {
+        let instead = tied.then(|| (embedding.to_string(), Layout::Transposed));
+        let source = Source { name: name.to_string(), layout: Layout::Transposed, optional: tied, instead };
         self.sources.insert(weight.to_string(), source);
     }
 

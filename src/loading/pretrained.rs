@@ -38,7 +38,7 @@ impl HookedTransformer {
     /// ```
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
         let parts = Parts::open(name.as_ref())?;
-        let table = parts.family.weights_table(&parts.config);
+        let table = parts.family.weights_table(&parts.config, &parts.json)?;
         // Processing replaces tensors one by one; borrowed pages would stay beside their
         // replacements, read ones are freed.
         let borrow = options.processing.is_none();
@@ -135,7 +135,7 @@ pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
     Ok(ModelInfo {
         family: parts.family.name,
         architecture: families::architecture(&parts.json)?.to_string(),
-        parameters: parts.family.weights_table(&parts.config).parameters(&parts.files),
+        parameters: parts.family.weights_table(&parts.config, &parts.json)?.parameters(&parts.files),
         config: parts.config,
         files: parts.files,
         has_tokenizer: parts.tokenizer.is_some(),

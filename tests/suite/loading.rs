@@ -189,3 +189,19 @@ fn every_choice_is_saved() {
         assert_close(&again.forward(ROW, ()).unwrap(), &model.forward(ROW, ()).unwrap(), 1e-6, "saved");
     }
 }
+
+/// A head that is neither there nor tied is missing, not made up.
+#[test]
+fn an_untied_model_needs_its_unembedding() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(crate::support::fixtures().join("gpt2").join(file), folder.path().join(file)).unwrap();
+    }
+    load(folder.path());
+    let config = fs::read_to_string(folder.path().join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["tie_word_embeddings"] = false.into();
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("`lm_head.weight` is missing"), "{error}");
+}
