@@ -187,7 +187,9 @@ impl<'r, 'h> Run<'r, 'h> {
     fn observe(&mut self, id: PointId, mut tensor: Activation) -> Result<Activation, Halt> {
         let point = self.catalog.info(id);
         let slot = &self.slots[id.index()];
-        let at = At { point, offset: self.offset };
+        // Rotated keys begin with those of a cache.
+        let cached = self.positions_before(point, tensor.shape()).unwrap_or(0);
+        let at = At { point, offset: self.offset.saturating_sub(cached) };
         for place in &slot.hooks {
             let hook = &mut self.hooks[*place];
             if hook.edits {
@@ -236,11 +238,17 @@ impl<'r, 'h> Run<'r, 'h> {
         kept
     }
 
+    /// How many positions of a cache a tensor begins with.
+    fn positions_before(&self, point: &PointInfo, shape: &[usize]) -> Option<usize> {
+        let axis = point.axes.iter().position(|a| *a == Axis::Pos)?;
+        shape.get(axis).map(|all| all.saturating_sub(self.len))
+    }
+
     fn sliced(&self, point: &PointInfo, tensor: Activation) -> Activation {
         let Range { start, end } = self.positions;
         if let Some(axis) = point.axes.iter().position(|a| matches!(a, Axis::Pos | Axis::Query)) {
             // Keys include those of a cache; positions count from the run's first.
-            let before = tensor.shape()[axis].saturating_sub(self.len);
+            let before = self.positions_before(point, tensor.shape()).unwrap_or(0);
             return tensor.narrow(axis, before + start, before + end);
         }
         // Batch, position (and head) in one axis: take it apart, slice, put it together.

@@ -2,6 +2,8 @@
 
 use burn::tensor::Tensor;
 
+use crate::flex;
+
 /// `[batch, room, kv_head, d_head]`, of which the first `len` positions are filled.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Buffer {
@@ -26,6 +28,9 @@ impl Buffer {
     /// The filled positions with `new` behind them, nothing kept.
     pub(super) fn followed_by(&self, new: Tensor<4>) -> Tensor<4> {
         let Some(past) = self.filled() else { return new };
+        if let Some(joined) = flex::join(&past, &new) {
+            return joined;
+        }
         let [batch, _, heads, width] = new.dims();
         Tensor::cat(vec![past.expand([batch, self.len, heads, width]), new], 1)
     }

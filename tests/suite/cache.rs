@@ -138,3 +138,29 @@ fn a_restart_behind_a_frozen_cache() {
     let again = model.forward(resid, ForwardOptions::new().kv_cache(&mut cache).start_at_layer(1)).unwrap();
     assert_close(&again, &whole, 1e-6, "stop and start behind a cache");
 }
+
+/// Hooks know where their rows stand: behind the cache, or with it for rotated keys.
+#[test]
+fn hooks_are_told_their_offset() {
+    use hooklens::{Positional, RopeScaling, Rotary};
+    let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
+    let model = random_model(TransformerConfig { positional: rotary, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
+    let mut cache = model.prefill([1, 2, 3]).unwrap();
+    let mut seen = vec![];
+    let watch = at(["q0", "rot_q0", "rot_k0"])
+        .read(|x: Tensor<4>, at| seen.push((at.name().to_string(), at.offset(), x.dims()[1])));
+    let record = Record::new(["rot_k0", "rot_q0"]).positions(-1);
+    let options = ForwardOptions::new().kv_cache(&mut cache).hooks([watch]).record(record);
+    let output = model.run([4, 5], options).unwrap();
+    assert_eq!(
+        seen,
+        [
+            ("blocks.0.attn.hook_q".to_string(), 3, 2),
+            ("blocks.0.attn.hook_rot_q".to_string(), 3, 2),
+            ("blocks.0.attn.hook_rot_k".to_string(), 0, 5),
+        ]
+    );
+    let whole = model.record([1, 2, 3, 4, 5], Record::new("rot_k0").positions(-1)).unwrap();
+    let (cached, whole) = (output.cache.get(hook::rot_k(0)).unwrap(), whole.get(hook::rot_k(0)).unwrap());
+    assert_close(&cached, &whole, 1e-6, "the last rotated key");
+}
