@@ -81,6 +81,19 @@ pub struct Attention<'a> {
 ///
 /// # Panics
 /// If sizes disagree or a slice is too short.
+///
+/// ```
+/// use hooklens_kernels::attention::{Attention, Heads, attention};
+/// // One row, two tokens, one head of width one; the first query sees itself only.
+/// let request = Attention {
+///     batch: 1, dh: 1, scale: 1.0, soft_cap: None, alibi: None, causal: Some(0), window: None,
+///     valid: None, query_pos: &[], key_pos: &[],
+/// };
+/// let (q, v) = ([0.0, 0.0], [2.0, 4.0]);
+/// let mut z = [0.0; 2];
+/// attention(request, Heads::contiguous(&q, 2, 1, 1), Heads::contiguous(&q, 2, 1, 1), Heads::contiguous(&v, 2, 1, 1), &mut z);
+/// assert_eq!(z, [2.0, 3.0]);
+/// ```
 pub fn attention(attention: Attention, q: Heads, k: Heads, v: Heads, z: &mut [f32]) {
     let Attention { batch, dh, .. } = attention;
     let (queries, keys, heads) = (q.tokens, k.tokens, q.heads);

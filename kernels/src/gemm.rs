@@ -33,6 +33,15 @@ const TASKS: usize = 4;
 /// # Panics
 /// If the shapes disagree, rows of `a` are not contiguous, or `c` or `bias` is
 /// too short.
+///
+/// ```
+/// use hooklens_kernels::gemm::gemm;
+/// use hooklens_kernels::view::View2;
+/// let (a, b) = ([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 0.0, 1.0]);
+/// let mut c = [0.0; 4];
+/// gemm(View2::row_major(&a, 2, 2), View2::row_major(&b, 2, 2), Some(&[10.0, 20.0]), &mut c, 2);
+/// assert_eq!(c, [11.0, 23.0, 13.0, 27.0]);
+/// ```
 pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize) {
     let c = OutTile::new(c, (a.rows(), b.cols()), ldc);
     check(a, b, bias, c);

@@ -42,6 +42,14 @@ multiversion! {
 ///
 /// # Panics
 /// If lengths disagree.
+///
+/// ```
+/// use hooklens_kernels::norm::{Kind, Norm, norm};
+/// let plain = Norm { kind: Kind::Layer, eps: 0.0, weight: None, bias: None };
+/// let mut y = [0.0; 2];
+/// norm(plain, &[1.0, 3.0], 2, &mut y);
+/// assert_eq!(y, [-1.0, 1.0]);
+/// ```
 pub fn norm(norm: Norm, x: &[f32], cols: usize, y: &mut [f32]) {
     if x.is_empty() && y.is_empty() {
         return;

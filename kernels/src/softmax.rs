@@ -25,6 +25,14 @@ multiversion! {
 ///
 /// # Panics
 /// If `x.len()` is not a multiple of `cols`.
+///
+/// ```
+/// use hooklens_kernels::softmax::softmax;
+/// let hidden = f32::NEG_INFINITY;
+/// let mut x = [0.0, 0.0, hidden, hidden, hidden, hidden];
+/// softmax(&mut x, 3);
+/// assert_eq!(x, [0.5, 0.5, 0.0, 0.0, 0.0, 0.0]);
+/// ```
 pub fn softmax(x: &mut [f32], cols: usize) {
     if x.is_empty() {
         return;
