@@ -368,10 +368,10 @@ impl TransformerConfig {
             return fails("windows", "a window of 0 sees nothing".into());
         }
         if let Positional::Rotary(rotary) = &self.positional {
-            if rotary.dim > self.d_head || !rotary.dim.is_multiple_of(2) {
+            if rotary.dim == 0 || rotary.dim > self.d_head || !rotary.dim.is_multiple_of(2) {
                 return fails(
                     "rotary.dim",
-                    format!("{} is not an even number within d_head {}", rotary.dim, self.d_head),
+                    format!("{} is not a positive even number within d_head {}", rotary.dim, self.d_head),
                 );
             }
             if !(rotary.base.is_finite() && rotary.base > 0.0) {

@@ -123,6 +123,10 @@ fn wrong_configurations_say_which_field() {
         let error = with(field, value.clone());
         assert!(error.contains(says), "{field} = {value}: {error}");
     }
+    let mut neox = llama();
+    neox["architectures"] = json!(["GPTNeoXForCausalLM"]);
+    neox["rotary_pct"] = json!(0.0);
+    assert!(config_error(&neox).contains("rotary.dim"), "{}", config_error(&neox));
     assert!(config_error(&json!([1, 2])).contains("JSON object"));
     assert!(config_error(&json!({})).contains("architectures"));
 }
