@@ -164,3 +164,26 @@ fn hooks_are_told_their_offset() {
     let (cached, whole) = (output.cache.get(hook::rot_k(0)).unwrap(), whole.get(hook::rot_k(0)).unwrap());
     assert_close(&cached, &whole, 1e-6, "the last rotated key");
 }
+
+/// Where Burn's own operations do the work (here: 64-bit floats), a cache is the whole too.
+#[test]
+fn a_cache_in_another_element_type() {
+    use hooklens::{Positional, RopeScaling, Rotary};
+    let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
+    for positional in [Positional::Learned, Positional::Alibi, rotary] {
+        let windows = vec![Some(3), None];
+        let config =
+            TransformerConfig { positional, windows, n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+        let folder = tempfile::tempdir().unwrap();
+        random_model(config, 5).save_pretrained(folder.path()).unwrap();
+        let options = LoadOptions::new().dtype(DType::F64);
+        let model = HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), options).unwrap();
+        let whole = model.forward([1, 2, 3, 4, 5, 6], ()).unwrap();
+        let mut cache = model.prefill([1, 2, 3, 4]).unwrap();
+        let first = model.forward([5], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        assert_close(&first, &whole.clone().narrow(1, 4, 1), 1e-6, "one token");
+        cache.freeze();
+        let both = model.forward(vec![vec![6], vec![6]], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        assert_close(&part(&both, 1, 0, 1), &whole.narrow(1, 5, 1), 1e-6, "a frozen row under two");
+    }
+}
