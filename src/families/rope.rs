@@ -9,7 +9,7 @@ use crate::error::ConfigError;
 pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<Rotary, ConfigError> {
     let parameters = json.object("rope_parameters");
     let base = match &parameters {
-        Some(parameters) => parameters.number("rope_theta", 10_000.0)?,
+        Some(parameters) => parameters.number("rope_theta", json.number(base_field, 10_000.0)?)?,
         None => json.number(base_field, 10_000.0)?,
     };
     let scaling = match parameters.or_else(|| json.object("rope_scaling")) {

@@ -136,6 +136,12 @@ impl<'a> Assembler<'a> {
         Ok(Some(layout.vector(stored, len)))
     }
 
+    /// [`Self::vector`], where the configuration says the model has it.
+    fn needed(&mut self, weight: &str, len: usize) -> Result<Tensor<1>, LoadError> {
+        let found = self.vector(weight, len)?;
+        found.ok_or_else(|| LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) })
+    }
+
     fn linear(&mut self, weight: &str, bias: &str, shape: [usize; 2]) -> Result<Linear, LoadError> {
         Ok(Linear::new(self.matrix(weight, shape)?, self.vector(bias, shape[1])?))
     }
@@ -143,10 +149,10 @@ impl<'a> Assembler<'a> {
     fn norm(&mut self, name: &str, kind: NormKind, width: usize, eps: f64) -> Result<Norm, LoadError> {
         let (mut w, mut b) = (None, None);
         if kind.has_weight() {
-            w = self.vector(&format!("{name}.w"), width)?;
+            w = Some(self.needed(&format!("{name}.w"), width)?);
         }
         if kind == NormKind::LayerNorm {
-            b = self.vector(&format!("{name}.b"), width)?;
+            b = Some(self.needed(&format!("{name}.b"), width)?);
         }
         Ok(Norm::new(kind, eps, w, b))
     }

@@ -205,3 +205,18 @@ fn an_untied_model_needs_its_unembedding() {
     let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
     assert!(error.contains("`lm_head.weight` is missing"), "{error}");
 }
+
+/// A norm's weight the configuration asks for is never taken for one.
+#[test]
+fn a_missing_norm_is_named() {
+    let (_, folder) = saved(plain());
+    let path = folder.path().join("model.safetensors");
+    let whole = fs::read(&path).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&whole).unwrap();
+    for gone in ["blocks.0.ln1.w", "ln_final.b"] {
+        let without: Vec<_> = tensors.iter().filter(|(name, _)| *name != gone).collect();
+        fs::write(&path, safetensors::serialize(without, None).unwrap()).unwrap();
+        let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
+        assert!(error.contains(gone), "{error}");
+    }
+}
