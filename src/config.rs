@@ -253,6 +253,8 @@ pub struct Experts {
 impl TransformerConfig {
     /// More layers than this no model has; what lists layers is safe from nonsense.
     pub(crate) const MOST_LAYERS: usize = 10_000;
+    /// Nor more experts in all layers together.
+    const MOST_EXPERTS: usize = 100_000;
 
     /// A GPT-2-like model: layer norm, learned positions, an MLP four times as wide.
     pub fn new(n_layers: usize, d_model: usize, n_heads: usize, d_vocab: usize, n_ctx: usize) -> Self {
@@ -303,6 +305,16 @@ impl TransformerConfig {
     pub fn score_divisor(&self, layer: usize) -> f64 {
         let by_layer = if self.scale_attn_by_inverse_layer_idx { (layer + 1) as f64 } else { 1.0 };
         self.attn_scale * by_layer
+    }
+
+    /// The norm of attention's and the MLP's outputs: its weights are never folded, for no linear
+    /// map stands behind it.
+    pub fn post_norm(&self) -> NormKind {
+        match self.norm {
+            NormKind::LayerNormPre => NormKind::LayerNorm,
+            NormKind::RmsPre => NormKind::Rms,
+            norm => norm,
+        }
     }
 
     /// The norm before the unembedding.
@@ -380,7 +392,8 @@ impl TransformerConfig {
             rotary.scaling.validate()?;
         }
         if let Some(experts) = self.experts {
-            if experts.per_token == 0 || experts.per_token > experts.count || experts.count > Self::MOST_LAYERS {
+            let all = experts.count.saturating_mul(self.n_layers);
+            if experts.per_token == 0 || experts.per_token > experts.count || all > Self::MOST_EXPERTS {
                 return fails("experts", format!("{} of {} experts a token", experts.per_token, experts.count));
             }
             if self.attn_only || !self.gated_mlp {

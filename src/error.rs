@@ -239,6 +239,14 @@ pub enum InputError {
         /// Width of the model's stream.
         d_model: usize,
     },
+    /// A residual stream on another device.
+    #[error("the residual stream given is on {given}, the model on {model}")]
+    Device {
+        /// Where the residual stream lives.
+        given: String,
+        /// Where the model lives.
+        model: String,
+    },
     /// Options of one run that exclude each other.
     #[error("{0}")]
     Options(&'static str),
@@ -394,6 +402,20 @@ pub enum DumpError {
         before: String,
         /// Its value now.
         now: String,
+    },
+    /// A prompt that can't be run.
+    #[error("prompt {number}: {source}")]
+    Row {
+        /// The prompt, from one.
+        number: usize,
+        /// What is wrong.
+        source: Box<Error>,
+    },
+    /// A point that fires for a varying number of rows, which one file can't hold.
+    #[error("`{point}` has as many rows as tokens were routed to it, which vary; dump to a folder, or leave it out")]
+    NotRectangular {
+        /// The point.
+        point: String,
     },
     /// A prompts file has a line that is no prompt.
     #[error("{}:{line}: {reason}", path.display())]

@@ -59,6 +59,28 @@ layer_points! {
     z "attn.hook_z" 4;
     /// Each head's own addition to the stream, `[batch, pos, head, d_model]`.
     result "attn.hook_result" 4;
+    /// Scale of each query's norm, `[batch * pos * head, 1]`.
+    q_norm_scale "attn.q_norm.hook_scale" 2;
+    /// Each query's norm, before its weight, `[batch * pos * head, d_head]`.
+    q_norm_normalized "attn.q_norm.hook_normalized" 2;
+    /// Scale of each key's norm, `[batch * pos * kv_head, 1]`.
+    k_norm_scale "attn.k_norm.hook_scale" 2;
+    /// Each key's norm, before its weight, `[batch * pos * kv_head, d_head]`.
+    k_norm_normalized "attn.k_norm.hook_normalized" 2;
+    /// Scale of the norm of attention's output, `[batch, pos, 1]`.
+    ln1_post_scale "ln1_post.hook_scale" 3;
+    /// The norm of attention's output, `[batch, pos, d_model]`.
+    ln1_post_normalized "ln1_post.hook_normalized" 3;
+    /// Scale of the norm of the MLP's output, `[batch, pos, 1]`.
+    ln2_post_scale "ln2_post.hook_scale" 3;
+    /// The norm of the MLP's output, `[batch, pos, d_model]`.
+    ln2_post_normalized "ln2_post.hook_normalized" 3;
+    /// Scale of the norm over a `solu_ln` MLP's neurons, `[batch, pos, 1]`.
+    mlp_ln_scale "mlp.ln.hook_scale" 3;
+    /// The norm over a `solu_ln` MLP's neurons, `[batch, pos, d_mlp]`.
+    mlp_ln_normalized "mlp.ln.hook_normalized" 3;
+    /// The router's softmax over experts, `[batch * pos, expert]`.
+    expert_weights "mlp.hook_expert_weights" 2;
     /// Scale of the norm before attention, `[batch, pos, 1]`.
     ln1_scale "ln1.hook_scale" 3;
     /// Output of the norm before attention, `[batch, pos, d_model]`.
@@ -75,6 +97,34 @@ layer_points! {
     mlp_mid "mlp.hook_mid" 3;
     /// Neurons as the MLP's last projection reads them, `[batch, pos, d_mlp]`.
     mlp_post "mlp.hook_post" 3;
+}
+
+/// Neurons of one expert before the activation function, `[routed, d_mlp]`, a row a token routed
+/// to it: `blocks.{layer}.mlp.experts.{expert}.hook_gate`.
+pub fn expert_gate(layer: isize, expert: usize) -> Point<2> {
+    Point::in_layer(layer, &format!("mlp.experts.{expert}.hook_gate"))
+}
+
+/// The projection one expert multiplies by, `[routed, d_mlp]`:
+/// `blocks.{layer}.mlp.experts.{expert}.hook_pre`.
+pub fn expert_pre(layer: isize, expert: usize) -> Point<2> {
+    Point::in_layer(layer, &format!("mlp.experts.{expert}.hook_pre"))
+}
+
+/// One expert's neurons as its last projection reads them, `[routed, d_mlp]`:
+/// `blocks.{layer}.mlp.experts.{expert}.hook_post`.
+pub fn expert_post(layer: isize, expert: usize) -> Point<2> {
+    Point::in_layer(layer, &format!("mlp.experts.{expert}.hook_post"))
+}
+
+/// Scale of the norm of token embeddings, `[batch, pos, 1]`: `embed.ln.hook_scale`.
+pub fn embed_ln_scale() -> Point<3> {
+    Point::new("embed.ln.hook_scale")
+}
+
+/// The norm of token embeddings, `[batch, pos, d_model]`: `embed.ln.hook_normalized`.
+pub fn embed_ln_normalized() -> Point<3> {
+    Point::new("embed.ln.hook_normalized")
 }
 
 /// Token embeddings, `[batch, pos, d_model]`: `hook_embed`.

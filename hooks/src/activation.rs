@@ -172,6 +172,21 @@ impl Activation {
         }
     }
 
+    /// Of each row of the first axis these places of `axis`, each `before` further on; as many of
+    /// each row.
+    pub(crate) fn select_by_row(&self, axis: usize, before: usize, rows: &[Vec<usize>]) -> Activation {
+        let device = self.device();
+        at_any_rank!(self, |t| {
+            let parts = rows.iter().enumerate().map(|(row, places)| {
+                let places: Vec<i32> = places.iter().map(|place| (before + place) as i32).collect();
+                let count = places.len();
+                let places = Tensor::<1, Int>::from_data(TensorData::new(places, [count]), &device);
+                t.clone().narrow(0, row, 1).select(axis, places)
+            });
+            Tensor::cat(parts.collect(), 0).into()
+        })
+    }
+
     /// The same elements under another shape.
     ///
     /// # Panics

@@ -64,14 +64,20 @@ impl ActivationCache {
         self.held.insert(id, activation);
     }
 
-    /// The activation at a point, as a tensor of rank `D`.
+    /// The activation at a point, as a tensor of rank `D`. A typed point has its rank with the
+    /// batch axis: where that was dropped it comes back with length one.
     ///
     /// # Errors
     /// [`HookError::NotRecorded`] with the nearest recorded names, an error of the name itself,
     /// or [`HookError::Rank`].
     pub fn get<const D: usize>(&self, point: impl Lookup<D>) -> Result<Tensor<D>, HookError> {
         let id = self.find(point.selection())?;
-        self.held[&id].clone().into_tensor(&self.catalog.info(id).name)
+        let (point, held) = (self.catalog.info(id), &self.held[&id]);
+        let dropped = !self.has_batch && point.axes.first() == Some(&Axis::Batch);
+        if dropped && D == point.rank() {
+            return held.reshape(&[&[1], held.shape()].concat()).into_tensor(&point.name);
+        }
+        held.clone().into_tensor(&point.name)
     }
 
     /// The activation at a point, whatever its rank and kind.

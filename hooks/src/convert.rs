@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use burn::tensor::{DType as BurnDType, FloatDType};
+use burn::tensor::{Bytes, DType as BurnDType, FloatDType};
 use ndarray::{ArrayD, IxDyn};
 use safetensors::{Dtype, View};
 
@@ -47,6 +47,16 @@ impl DType {
             DType::F16 => FloatDType::F16,
             DType::BF16 => FloatDType::BF16,
             DType::F64 => FloatDType::F64,
+        }
+    }
+
+    /// Minus infinity as a file of this type holds it.
+    pub fn minus_infinity(self) -> Vec<u8> {
+        match self {
+            DType::F64 => f64::NEG_INFINITY.to_le_bytes().to_vec(),
+            DType::F32 => f32::NEG_INFINITY.to_le_bytes().to_vec(),
+            DType::F16 => 0xfc00u16.to_le_bytes().to_vec(),
+            DType::BF16 => 0xff80u16.to_le_bytes().to_vec(),
         }
     }
 
@@ -112,22 +122,22 @@ impl Activation {
     ///
     /// # Errors
     /// [`HookError::Io`] if the device can't give them.
-    pub fn to_le_bytes(&self) -> Result<Vec<u8>, HookError> {
+    pub fn to_le_bytes(&self) -> Result<Bytes, HookError> {
         let data = self.to_data()?;
         let data = if self.is_integer() { data.convert::<i64>() } else { data };
         // Burn keeps elements in the machine's order, which is little-endian wherever Burn's
         // own safetensors store works too.
-        Ok(data.into_bytes().to_vec())
+        Ok(data.into_bytes())
     }
 }
 
-/// An activation that safetensors can write, its bytes made when they are asked for.
-struct OnDemand<'a> {
+/// An activation that safetensors can write.
+struct Readable<'a> {
     activation: &'a Activation,
-    bytes: Vec<u8>,
+    bytes: Bytes,
 }
 
-impl View for OnDemand<'_> {
+impl View for Readable<'_> {
     fn dtype(&self) -> Dtype {
         self.activation.file_dtype()
     }
@@ -156,19 +166,33 @@ pub fn write_safetensors<'a>(
     tensors: impl IntoIterator<Item = (String, &'a Activation)>,
     metadata: HashMap<String, String>,
 ) -> Result<(), HookError> {
-    let io = |reason: String| HookError::Io { name: path.display().to_string(), reason };
     let mut views = Vec::new();
     for (name, activation) in tensors {
         let bytes =
             activation.to_le_bytes().map_err(|e| HookError::Io { name: name.clone(), reason: e.to_string() })?;
-        views.push((name, OnDemand { activation, bytes }));
+        views.push((name, Readable { activation, bytes }));
     }
+    write_views(path, views, metadata)
+}
+
+/// [`write_safetensors`] for whatever safetensors can write.
+///
+/// # Errors
+/// [`HookError::Io`] naming the file.
+pub fn write_views<V: View>(
+    path: &Path,
+    views: Vec<(String, V)>,
+    metadata: HashMap<String, String>,
+) -> Result<(), HookError> {
+    let io = |reason: String| HookError::Io { name: path.display().to_string(), reason };
     let failed = |e: std::io::Error| io(e.to_string());
     let unfinished = beside(path).map_err(failed)?;
     let permissions = unfinished.as_file().metadata().map_err(failed)?.permissions();
     // This puts another file in the place of ours, readable by its owner alone.
     safetensors::serialize_to_file(views, Some(metadata), unfinished.path()).map_err(|e| io(e.to_string()))?;
     std::fs::set_permissions(unfinished.path(), permissions).map_err(failed)?;
+    // On the disk before it has its name: a machine that stops leaves no empty file behind it.
+    std::fs::File::open(unfinished.path()).and_then(|file| file.sync_all()).map_err(failed)?;
     unfinished.persist(path).map_err(|e| io(e.to_string()))?;
     Ok(())
 }

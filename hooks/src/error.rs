@@ -126,6 +126,32 @@ pub enum HookError {
         /// Number of positions.
         len: usize,
     },
+    /// Positions that come to more in one row of a padded batch than in another.
+    #[error("positions {asked} are {least} tokens in one row and {most} in another; record all, or rows of one length")]
+    UnevenPositions {
+        /// The positions asked for.
+        asked: String,
+        /// Fewest positions in a row.
+        least: usize,
+        /// Most positions in a row.
+        most: usize,
+    },
+    /// A watched point that a run passed without firing it.
+    #[error("the run ended without firing `{point}`, which it was to watch")]
+    NotFired {
+        /// The point.
+        point: String,
+    },
+    /// A hook returned a tensor on another device.
+    #[error("the hook at `{point}` returned a tensor on {given}; the point's is on {expected}")]
+    Device {
+        /// The point.
+        point: String,
+        /// Where the point's tensor lives.
+        expected: String,
+        /// Where the hook's lives.
+        given: String,
+    },
     /// A recorded tensor could not be read back from its device or written to a file.
     #[error("`{name}` could not be read or written: {reason}")]
     Io {

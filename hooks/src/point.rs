@@ -35,6 +35,8 @@ pub enum Axis {
     BatchPosHead,
     /// The tokens routed to one expert: their number varies.
     Routed,
+    /// Tokens of the vocabulary.
+    Vocab,
     /// An axis of length one.
     One,
 }
@@ -57,6 +59,7 @@ impl Axis {
             Axis::BatchPos => "batch*pos",
             Axis::BatchPosHead => "batch*pos*head",
             Axis::Routed => "routed",
+            Axis::Vocab => "d_vocab",
             Axis::One => "1",
         }
     }

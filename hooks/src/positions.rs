@@ -8,6 +8,9 @@ use crate::error::HookError;
 
 /// Token positions to keep of a recording. Negative numbers count from the end.
 ///
+/// Padding takes no position: in a padded batch, -1 is each row's last real token, wherever it
+/// stands.
+///
 /// ```
 /// use hooklens_hooks::Positions;
 /// assert_eq!(Positions::from(-1).resolve(7)?, 6..7);
@@ -26,6 +29,19 @@ pub enum Positions {
     At(isize),
     /// From the first number up to, not including, the second; an end left out is the run's.
     Range(Option<isize>, Option<isize>),
+    /// For each row of the batch the columns to keep, padding counted; as many in each row.
+    Columns(Vec<Vec<usize>>),
+}
+
+/// What positions come to in one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Every column.
+    All,
+    /// The same columns of every row.
+    Range(Range<usize>),
+    /// Columns of each row, as many in each.
+    ByRow(Vec<Vec<usize>>),
 }
 
 impl Positions {
@@ -39,12 +55,42 @@ impl Positions {
             Positions::All => (0, len as isize),
             Positions::At(n) => (place(n), place(n) + 1),
             Positions::Range(a, b) => (a.map_or(0, place), b.map_or(len as isize, place)),
+            Positions::Columns(_) => return Err(HookError::Positions { asked: self.to_string(), len }),
         };
         let outside = start < 0 || end > len as isize || start >= end;
         if outside && *self != Positions::All {
             return Err(HookError::Positions { asked: self.to_string(), len });
         }
         Ok(start as usize..end as usize)
+    }
+
+    /// The columns to keep of a batch of `batch` rows of `len`, of which `real` tells those that
+    /// are no padding.
+    pub(crate) fn columns(&self, [batch, len]: [usize; 2], real: Option<&[bool]>) -> Result<Kept, HookError> {
+        if let Positions::Columns(rows) = self {
+            let width = rows.first().map_or(0, Vec::len);
+            let sound = |row: &Vec<usize>| row.len() == width && row.iter().all(|column| *column < len);
+            if rows.len() != batch || width == 0 || !rows.iter().all(sound) {
+                return Err(HookError::Positions { asked: self.to_string(), len });
+            }
+            return Ok(Kept::ByRow(rows.clone()));
+        }
+        let Some(real) = real.filter(|_| *self != Positions::All) else {
+            let range = self.resolve(len)?;
+            return Ok(if range == (0..len) { Kept::All } else { Kept::Range(range) });
+        };
+        let mut rows = Vec::with_capacity(batch);
+        for row in real.chunks(len.max(1)) {
+            let columns: Vec<usize> = (0..len).filter(|column| row[*column]).collect();
+            rows.push(columns[self.resolve(columns.len())?].to_vec());
+        }
+        let widths = || rows.iter().map(Vec::len);
+        match (widths().min(), widths().max()) {
+            (Some(least), Some(most)) if least < most => {
+                Err(HookError::UnevenPositions { asked: self.to_string(), least, most })
+            }
+            _ => Ok(Kept::ByRow(rows)),
+        }
     }
 }
 
@@ -55,6 +101,7 @@ impl fmt::Display for Positions {
             Positions::All => f.write_str(".."),
             Positions::At(n) => write!(f, "{n}"),
             Positions::Range(a, b) => write!(f, "{}..{}", end(a), end(b)),
+            Positions::Columns(rows) => write!(f, "{rows:?}"),
         }
     }
 }

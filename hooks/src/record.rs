@@ -32,7 +32,10 @@ impl Record {
         Self::new(Selection::all())
     }
 
-    /// Keeps these positions only (query positions for scores and patterns).
+    /// Keeps these positions only (query positions for scores and patterns). They count real
+    /// tokens; a choice that comes to more positions in one row than in another is an error.
+    /// Behind a key-value cache they are the run's own, and `hook_rot_k`, which otherwise shows
+    /// the keys of the cache too, is kept at those only.
     #[must_use]
     pub fn positions(mut self, positions: impl Into<Positions>) -> Self {
         self.positions = positions.into();

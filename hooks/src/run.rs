@@ -1,6 +1,5 @@
 //! The plan of one run: what to do at each point, decided before anything is computed.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{Int, Tensor};
@@ -11,6 +10,7 @@ use crate::catalog::{Catalog, PointId};
 use crate::error::HookError;
 use crate::hook::{At, Hook};
 use crate::point::{Axis, PointInfo};
+use crate::positions::Kept;
 use crate::record::Record;
 
 /// Why a run ends before its last step.
@@ -40,7 +40,7 @@ pub struct Run<'r, 'h> {
     hooks: &'r mut [Hook<'h>],
     record: Record,
     batch: usize,
-    positions: Range<usize>,
+    kept: Kept,
     len: usize,
     offset: usize,
     cache: ActivationCache,
@@ -55,6 +55,7 @@ struct Slot {
     hooks: Vec<usize>,
     edited: bool,
     recorded: bool,
+    fired: bool,
 }
 
 impl Slot {
@@ -64,9 +65,8 @@ impl Slot {
 }
 
 impl<'r, 'h> Run<'r, 'h> {
-    /// Resolves hooks and recordings for a run over `batch` rows of `len` positions, the first
-    /// of which is at absolute position `offset`. `silent` tells why a point does not fire in
-    /// this run, for instance because the run stops before its layer.
+    /// Resolves hooks and recordings for a run over these rows. `silent` tells why a point does
+    /// not fire in this run, for instance because the run stops before its layer.
     ///
     /// # Errors
     /// Everything that can be known before the run: see [`Selection::resolve`](crate::Selection::resolve),
@@ -75,15 +75,18 @@ impl<'r, 'h> Run<'r, 'h> {
         catalog: &Arc<Catalog>,
         hooks: &'r mut [Hook<'h>],
         record: Record,
-        [batch, len]: [usize; 2],
-        offset: usize,
+        Rows { batch, len, real, offset }: Rows<'_>,
         silent: &dyn Fn(&PointInfo) -> Option<&'static str>,
     ) -> Result<Self, HookError> {
         if record.remove_batch && batch != 1 {
             return Err(HookError::Batch { batch });
         }
-        let positions = record.positions.resolve(len)?;
-        let recorded = record.selection.resolve_in(catalog, silent)?;
+        let kept = record.positions.columns([batch, len], real)?;
+        let unsliced = |point: &PointInfo| match point.axes.first() {
+            Some(Axis::Routed) if kept != Kept::All => Some("its rows are tokens routed to it, not positions"),
+            _ => silent(point),
+        };
+        let recorded = record.selection.resolve_in(catalog, &unsliced)?;
         let mut slots = Vec::new();
         if !hooks.is_empty() || !recorded.is_empty() {
             slots = vec![Slot::default(); catalog.points().len()];
@@ -101,19 +104,7 @@ impl<'r, 'h> Run<'r, 'h> {
         let remaining = slots.iter().filter(|slot| !slot.idle()).count();
         let cache = ActivationCache::new(catalog.clone(), record.remove_batch);
         let catalog = catalog.clone();
-        Ok(Self {
-            catalog,
-            slots,
-            hooks,
-            record,
-            batch,
-            positions,
-            len,
-            offset,
-            cache,
-            remaining,
-            stop_when_done: false,
-        })
+        Ok(Self { catalog, slots, hooks, record, batch, kept, len, offset, cache, remaining, stop_when_done: false })
     }
 
     /// Makes the run end, with [`Halt::Done`], as soon as every watched point has fired.
@@ -180,7 +171,10 @@ impl<'r, 'h> Run<'r, 'h> {
     /// # Errors
     /// [`Halt::Done`] if it was the last one of a run that ends there.
     pub fn skip(&mut self, id: Option<PointId>) -> Result<(), Halt> {
-        if self.wants(id) { self.count_down() } else { Ok(()) }
+        match id {
+            Some(id) if self.wants(Some(id)) => self.count_down(id),
+            _ => Ok(()),
+        }
     }
 
     #[inline(never)]
@@ -193,15 +187,9 @@ impl<'r, 'h> Run<'r, 'h> {
         for place in &slot.hooks {
             let hook = &mut self.hooks[*place];
             if hook.edits {
-                let (shape, dtype) = (tensor.shape().to_vec(), tensor.dtype());
-                // The last handle goes to the hook, so that it may write in place; a hook that
-                // keeps the tensor gets a second one.
-                let kept = tensor.clone();
-                if let Some(edited) = (hook.action)(tensor, &at)? {
-                    check_edit(point, &shape, dtype, &edited)?;
+                if let Some(edited) = (hook.action)(tensor.clone(), &at)? {
+                    check_edit(point, &tensor, &edited)?;
                     tensor = edited;
-                } else {
-                    tensor = kept;
                 }
             } else {
                 (hook.action)(tensor.clone(), &at)?;
@@ -211,19 +199,21 @@ impl<'r, 'h> Run<'r, 'h> {
             let stored = self.stored(point, &tensor);
             self.cache.insert(id, stored);
         }
-        self.count_down()?;
+        self.count_down(id)?;
         Ok(tensor)
     }
 
-    fn count_down(&mut self) -> Result<(), Halt> {
-        self.remaining = self.remaining.saturating_sub(1);
+    fn count_down(&mut self, id: PointId) -> Result<(), Halt> {
+        let slot = &mut self.slots[id.index()];
+        self.remaining -= usize::from(!slot.fired);
+        slot.fired = true;
         if self.remaining == 0 && self.stop_when_done { Err(Halt::Done) } else { Ok(()) }
     }
 
     /// The tensor as it is to be kept: sliced, cast, moved, without batch.
     fn stored(&self, point: &PointInfo, tensor: &Activation) -> Activation {
         let mut kept = tensor.clone();
-        if self.positions != (0..self.len) {
+        if self.kept != Kept::All {
             kept = self.sliced(point, kept);
         }
         if let Some(dtype) = self.record.dtype {
@@ -245,11 +235,10 @@ impl<'r, 'h> Run<'r, 'h> {
     }
 
     fn sliced(&self, point: &PointInfo, tensor: Activation) -> Activation {
-        let Range { start, end } = self.positions;
         if let Some(axis) = point.axes.iter().position(|a| matches!(a, Axis::Pos | Axis::Query)) {
             // Keys include those of a cache; positions count from the run's first.
             let before = self.positions_before(point, tensor.shape()).unwrap_or(0);
-            return tensor.narrow(axis, before + start, before + end);
+            return self.pick(&tensor, axis, before);
         }
         // Batch, position (and head) in one axis: take it apart, slice, put it together.
         let [first, rest @ ..] = tensor.shape() else { return tensor };
@@ -258,17 +247,46 @@ impl<'r, 'h> Run<'r, 'h> {
             Some(Axis::BatchPos | Axis::BatchPosHead) => {
                 let inner = first / (self.batch * self.len);
                 let apart = [&[self.batch, self.len, inner], &rest[..]].concat();
-                let together = [&[self.batch * (end - start) * inner], &rest[..]].concat();
-                tensor.reshape(&apart).narrow(1, start, end).reshape(&together)
+                let picked = self.pick(&tensor.reshape(&apart), 1, 0);
+                let together = [&[picked.len() / rest.iter().product::<usize>().max(1)], &rest[..]].concat();
+                picked.reshape(&together)
             }
             _ => tensor,
         }
     }
 
-    /// The recordings, in firing order.
-    pub fn finish(self) -> ActivationCache {
-        self.cache
+    /// The positions to keep of an axis, which begins with `before` others.
+    fn pick(&self, tensor: &Activation, axis: usize, before: usize) -> Activation {
+        match &self.kept {
+            Kept::All => tensor.clone(),
+            Kept::Range(range) => tensor.narrow(axis, before + range.start, before + range.end),
+            Kept::ByRow(rows) => tensor.select_by_row(axis, before, rows),
+        }
     }
+
+    /// The recordings, in firing order.
+    ///
+    /// # Errors
+    /// [`HookError::NotFired`] if a watched point was passed over: a mistake of the model.
+    pub fn finish(self) -> Result<ActivationCache, HookError> {
+        match self.slots.iter().position(|slot| !slot.idle() && !slot.fired) {
+            Some(place) => Err(HookError::NotFired { point: self.catalog.points()[place].name.to_string() }),
+            None => Ok(self.cache),
+        }
+    }
+}
+
+/// The rows a run is over.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'m> {
+    /// Number of rows.
+    pub batch: usize,
+    /// Columns of each.
+    pub len: usize,
+    /// Which of them are no padding, row by row; `None` when all are.
+    pub real: Option<&'m [bool]>,
+    /// Absolute position of the first column.
+    pub offset: usize,
 }
 
 fn check_rank(hook: &Hook<'_>, point: &PointInfo) -> Result<(), HookError> {
@@ -283,22 +301,22 @@ fn check_rank(hook: &Hook<'_>, point: &PointInfo) -> Result<(), HookError> {
     Ok(())
 }
 
-fn check_edit(
-    point: &PointInfo,
-    shape: &[usize],
-    dtype: burn::tensor::DType,
-    edited: &Activation,
-) -> Result<(), HookError> {
+fn check_edit(point: &PointInfo, before: &Activation, edited: &Activation) -> Result<(), HookError> {
     let name = || point.name.to_string();
-    if edited.shape() != shape {
-        let (expected, given) = (shape.to_vec(), edited.shape().to_vec());
+    if edited.shape() != before.shape() {
+        let (expected, given) = (before.shape().to_vec(), edited.shape().to_vec());
         return Err(HookError::Shape { point: name(), expected, given, axes: point.axes_label() });
     }
-    if edited.dtype() != dtype {
-        return Err(HookError::DType {
+    let (expected, given) = (before.dtype(), edited.dtype());
+    if given != expected {
+        return Err(HookError::DType { point: name(), expected: format!("{expected:?}"), given: format!("{given:?}") });
+    }
+    let (expected, given) = (before.device(), edited.device());
+    if given != expected {
+        return Err(HookError::Device {
             point: name(),
-            expected: format!("{dtype:?}"),
-            given: format!("{:?}", edited.dtype()),
+            expected: format!("{expected:?}"),
+            given: format!("{given:?}"),
         });
     }
     Ok(())

@@ -47,7 +47,8 @@ impl Selection {
         Self::default()
     }
 
-    /// The points for which `predicate` holds. None matching is an error, as for a pattern.
+    /// The points for which `predicate` holds, those that cost something to make only if it holds
+    /// for no other. None matching is an error, as for a pattern.
     pub fn matching(predicate: impl Fn(&PointInfo) -> bool + Send + Sync + 'static) -> Self {
         Self { asked: vec![Asked::Matching(Arc::new(predicate))] }
     }
@@ -81,7 +82,10 @@ impl Selection {
             let some = match asked {
                 Asked::All => Ok(pick(catalog, silent, |p| !p.on_request)),
                 Asked::Text(text) => resolve_text(text, catalog, silent),
-                Asked::Matching(predicate) => some_of("<predicate>", catalog, silent, |p| predicate(p)),
+                Asked::Matching(predicate) => {
+                    let free = catalog.points().iter().any(|p| !p.on_request && predicate(p));
+                    some_of("<predicate>", catalog, silent, |p| predicate(p) && !(free && p.on_request))
+                }
             };
             found.extend(some?);
         }
@@ -130,7 +134,12 @@ fn resolve_text(text: &str, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec
             None => Ok(vec![id]),
         };
     }
-    let glob = compile(&catalog.with_positive_layer(text))?;
+    let pattern = catalog.with_positive_layer(text);
+    if negative_within(&pattern) {
+        let reason = "a layer counted from the end stands alone: blocks.-1.*".to_string();
+        return Err(HookError::BadPattern { pattern: text.to_string(), reason });
+    }
+    let glob = compile(&pattern)?;
     let matching = |p: &PointInfo| glob.is_match(&*p.name);
     let free = |p: &PointInfo| !p.on_request && matching(p);
     if text.ends_with('*') && catalog.points().iter().any(free) {
@@ -154,6 +163,19 @@ fn find_named(text: &str, catalog: &Catalog) -> Result<PointId, HookError> {
         found @ (Ok(_) | Err(HookError::CannotFire { .. })) => found,
         Err(_) => as_written,
     }
+}
+
+/// Whether a negative number is left in a pattern, outside brackets: no name holds one, so an
+/// alternative with it would match nothing unseen.
+fn negative_within(pattern: &str) -> bool {
+    let mut in_brackets = false;
+    let mut before = ' ';
+    pattern.chars().any(|c| {
+        in_brackets = (in_brackets || c == '[') && c != ']';
+        let negative = before == '-' && c.is_ascii_digit() && !in_brackets;
+        before = c;
+        negative
+    })
 }
 
 fn compile(pattern: &str) -> Result<GlobMatcher, HookError> {
@@ -279,6 +301,8 @@ mod tests {
         assert_eq!(names("*hook_result").unwrap(), ["blocks.0.attn.hook_result", "blocks.1.attn.hook_result"]);
         assert_eq!(names("blocks.0.attn.hook_{q,result}").unwrap().len(), 2);
         assert_eq!(names("blocks.0.attn.hook_res*").unwrap(), ["blocks.0.attn.hook_result"]);
+        assert_eq!(names(Selection::matching(|p| p.layer == Some(1))).unwrap().len(), 2);
+        assert_eq!(names("blocks.[0-1].attn.hook_q").unwrap().len(), 2);
     }
 
     #[test]
@@ -292,6 +316,7 @@ mod tests {
         assert!(matches!(names("resid_mid1").unwrap_err(), HookError::CannotFire { .. }));
         assert!(matches!(names("*.hook_resid_mid").unwrap_err(), HookError::CannotFire { .. }));
         assert!(matches!(names("blocks.[").unwrap_err(), HookError::BadPattern { .. }));
+        assert!(matches!(names("blocks.{0,-1}.hook_resid_post").unwrap_err(), HookError::BadPattern { .. }));
         assert!(matches!(names("").unwrap_err(), HookError::UnknownPoint { .. }));
         assert!(matches!(names(Selection::matching(|_| false)).unwrap_err(), HookError::NoMatch { .. }));
     }

@@ -66,7 +66,7 @@ pub(super) struct InfoArgs {
 pub(super) struct DumpArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
-    /// A prompt; may be given several times
+    /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
     #[arg(long, value_name = "TEXT", num_args = 1..)]
     pub(super) prompt: Vec<String>,
     /// A file with a prompt a line, or, ending in .jsonl, a JSON string, {"text": ...} or {"tokens": [...]} a line
@@ -81,7 +81,7 @@ pub(super) struct DumpArgs {
     /// Which logits to write
     #[arg(long, value_enum, default_value = "none")]
     pub(super) logits: LogitsArg,
-    /// Positions to keep: A..B, N, or -1 for the last
+    /// Positions to keep of each prompt: A..B, N, or -1 for its last token
     #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
     pub(super) positions: Positions,
     /// Element type of the files: f32, f16 or bf16
@@ -96,7 +96,8 @@ pub(super) struct DumpArgs {
     /// Whether text prompts get a beginning-of-sequence token (default: the model's habit)
     #[arg(long, value_name = "true|false", num_args = 1)]
     pub(super) prepend_bos: Option<bool>,
-    /// Text that comes before every prompt, computed once and not dumped
+    /// Text that comes before every prompt, computed once and not dumped. It and the prompts are
+    /// tokenized apart, so begin them where the tokenizer would: with GPT-2's, ' so' with its space
     #[arg(long, value_name = "TEXT", conflicts_with = "prefix_tokens")]
     pub(super) prefix: Option<String>,
     /// Token ids that come before every prompt, computed once and not dumped
@@ -111,7 +112,7 @@ pub(super) struct DumpArgs {
     /// Continue a folder that an earlier run left unfinished
     #[arg(long)]
     pub(super) resume: bool,
-    /// A name ending in .safetensors for one file, else a folder of shards
+    /// A name ending in .safetensors for one file (which replaces one of that name), else a folder of shards
     #[arg(long, value_name = "FILE.safetensors|FOLDER")]
     pub(super) out: PathBuf,
 }

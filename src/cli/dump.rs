@@ -10,12 +10,19 @@ use super::findings::Findings;
 use super::print::{bytes, grouped};
 use super::{CliResult, Failure};
 use crate::device::parse_device;
-use crate::dump::{Dump, Prompt, read_prompts};
-use crate::loading::LoadOptions;
+use crate::dump::{Dump, Prompt, Seen, read_prompts};
+use crate::loading::{LoadOptions, LoadReport};
 use crate::model::HookedTransformer;
 use crate::processing::Processing;
 
 pub(super) fn run(args: &DumpArgs) -> CliResult {
+    let globs = split_globs(&args.hooks);
+    if globs.is_empty() {
+        return Err(Failure::Usage("--hooks names no point".into()));
+    }
+    if args.resume && args.out.extension().is_some_and(|e| e == "safetensors") {
+        return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
+    }
     let device = parse_device(&args.device).map_err(|e| Failure::Usage(e.to_string()))?;
     let processing = match args.process {
         ProcessArg::None => Processing::none(),
@@ -25,9 +32,9 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         &args.model.model,
         LoadOptions::new().device(&device).process(processing),
     )?;
+    unused(model.load_report());
     let prefix = prefix(args, &model)?;
     let rows = rows(args, &model, !prefix.is_empty())?;
-    let globs: Vec<&str> = split_globs(&args.hooks);
     let dump = Dump::new(globs)
         .positions(args.positions.clone())
         .dtype(args.dtype)
@@ -45,9 +52,15 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     }
     let mut findings = Findings::default();
     let start = Instant::now();
-    let report = dump.run_watched(&model, &rows, &args.out, &mut |tokens, tensors| {
-        findings.look(tokens, tensors);
-        bar.inc(tokens.shape()[0] as u64);
+    let report = dump.run_watched(&model, &rows, &args.out, &mut |seen| match seen {
+        Seen::Resumed(rows) => {
+            bar.set_position(rows as u64);
+            bar.reset_eta();
+        }
+        Seen::Batch(tokens, recorded) => {
+            findings.look(tokens, recorded);
+            bar.inc(tokens.shape()[0] as u64);
+        }
     });
     bar.finish_and_clear();
     let report = report?;
@@ -64,12 +77,22 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         bytes(report.bytes)
     )?;
     if report.resumed > 0 {
-        writeln!(out, "{} shards were there already", report.resumed)?;
+        writeln!(out, "{} shards were there already; their tokens are not counted", report.resumed)?;
     }
     for line in findings.lines() {
         writeln!(out, "  {line}")?;
     }
     Ok(())
+}
+
+/// Says on standard error which tensors of the files nothing was made from.
+fn unused(report: &LoadReport) {
+    const SHOWN: usize = 5;
+    if !report.unused.is_empty() {
+        let more = if report.unused.len() > SHOWN { ", ..." } else { "" };
+        let some = &report.unused[..report.unused.len().min(SHOWN)];
+        eprintln!("note: {} tensors of the model's files are not used: {}{more}", report.unused.len(), some.join(", "));
+    }
 }
 
 /// Commas separate globs, but not within braces.

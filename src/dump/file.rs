@@ -8,6 +8,7 @@ use hooklens_hooks::beside;
 use serde_json::{Map, Value, json};
 use tempfile::NamedTempFile;
 
+use super::placing::{Tensor, Widths};
 use super::writer::Sink;
 use super::{Batch, DumpReport};
 use crate::error::DumpError;
@@ -18,6 +19,7 @@ pub(super) struct FileSink {
     path: PathBuf,
     beside: NamedTempFile,
     total_rows: usize,
+    widths: Widths,
     written_rows: usize,
     tensors: Vec<Slot>,
     data_start: u64,
@@ -32,13 +34,14 @@ struct Slot {
 }
 
 impl FileSink {
-    pub(super) fn new(path: &Path, total_rows: usize) -> Result<Self, DumpError> {
+    pub(super) fn new(path: &Path, total_rows: usize, widths: Widths) -> Result<Self, DumpError> {
         let failed = |e: std::io::Error| DumpError::File { path: path.to_path_buf(), reason: e.to_string() };
         if path.is_dir() {
             return Err(DumpError::File { path: path.to_path_buf(), reason: "it is a folder".into() });
         }
         let beside = beside(path).map_err(failed)?;
-        Ok(Self { path: path.to_path_buf(), beside, total_rows, written_rows: 0, tensors: Vec::new(), data_start: 0 })
+        let path = path.to_path_buf();
+        Ok(Self { path, beside, total_rows, widths, written_rows: 0, tensors: Vec::new(), data_start: 0 })
     }
 
     fn failed(&self, reason: impl ToString) -> DumpError {
@@ -46,26 +49,20 @@ impl FileSink {
     }
 
     /// Writes the header, from the shapes of the first batch.
-    fn begin(&mut self, batch: &Batch) -> Result<(), DumpError> {
+    fn begin(&mut self, tensors: &[Tensor], rows: usize) -> Result<(), DumpError> {
         let mut header = Map::new();
         header.insert("__metadata__".into(), json!({"format": "pt", "written_by": "hooklens"}));
         let mut at = 0;
-        for (name, activation) in &batch.tensors {
-            let first = activation.shape().first().copied().unwrap_or(0);
+        // Large elements first: each tensor then begins at a multiple of its element's size.
+        let mut order: Vec<&Tensor> = tensors.iter().collect();
+        order.sort_by_key(|tensor| std::cmp::Reverse(tensor.dtype.bitsize()));
+        for Tensor { name, dtype, shape, .. } in order {
+            let mut shape = shape.clone();
             // Rows of the tensor for one row of the batch: one, or as many as it has positions.
-            let each = first / batch.rows;
-            let whole_input = batch.rows == self.total_rows;
-            if each * batch.rows != first && !whole_input {
-                return Err(self.failed(format!("`{name}` has a varying number of rows; dump to a folder")));
-            }
-            let mut shape = activation.shape().to_vec();
-            if !whole_input {
-                shape[0] = each * self.total_rows;
-            }
-            let size = activation.file_dtype().bitsize() / 8;
-            let bytes = (shape.iter().product::<usize>() * size) as u64;
-            let dtype = format!("{:?}", activation.file_dtype());
-            header.insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": [at, at + bytes]}));
+            shape[0] = shape[0] / rows * self.total_rows;
+            let bytes = (shape.iter().product::<usize>() * dtype.bitsize() / 8) as u64;
+            let entry = json!({"dtype": format!("{dtype:?}"), "shape": shape, "data_offsets": [at, at + bytes]});
+            header.insert(name.clone(), entry);
             let bytes_a_row = bytes / self.total_rows as u64;
             self.tensors.push(Slot { name: name.clone(), start: at, bytes_a_row });
             at += bytes;
@@ -85,23 +82,22 @@ impl FileSink {
 
 impl Sink for FileSink {
     fn write(&mut self, batch: Batch) -> Result<(), DumpError> {
+        let (rows, first_row) = (batch.placing.rows(), batch.first_row);
+        let tensors = batch.place(self.widths).map_err(|e| self.failed(e))?;
         if self.tensors.is_empty() {
-            self.begin(&batch)?;
+            self.begin(&tensors, rows)?;
         }
-        let same = self.tensors.iter().map(|t| &t.name).eq(batch.tensors.iter().map(|(name, _)| name));
-        if !same {
-            return Err(self.failed("a point fired in some batches only; dump to a folder"));
-        }
-        for (slot, (name, activation)) in self.tensors.iter().zip(&batch.tensors) {
-            let bytes = activation.to_le_bytes().map_err(|e| self.failed(e))?;
-            let fits = bytes.len() as u64 == slot.bytes_a_row * batch.rows as u64 || batch.rows == self.total_rows;
-            if !fits {
-                return Err(self.failed(format!("`{name}` has a varying number of rows; dump to a folder")));
+        for slot in &self.tensors {
+            let Some(tensor) = tensors.iter().find(|tensor| tensor.name == slot.name) else {
+                return Err(self.failed(format!("`{}` fired in some batches only; dump to a folder", slot.name)));
+            };
+            if tensor.bytes.len() as u64 != slot.bytes_a_row * rows as u64 {
+                return Err(self.failed(format!("`{}` has a varying number of rows; dump to a folder", slot.name)));
             }
-            let at = self.data_start + slot.start + slot.bytes_a_row * batch.first_row as u64;
-            write_at(self.beside.as_file(), at, &bytes).map_err(|e| self.failed(e))?;
+            let at = self.data_start + slot.start + slot.bytes_a_row * first_row as u64;
+            write_at(self.beside.as_file(), at, &tensor.bytes).map_err(|e| self.failed(e))?;
         }
-        self.written_rows += batch.rows;
+        self.written_rows += rows;
         Ok(())
     }
 

@@ -1,48 +1,53 @@
 //! A folder of shards, one a batch, that can be continued.
 
 use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use hooklens_hooks::{HookError, remove_unfinished, write_safetensors};
+use hooklens_hooks::{HookError, remove_unfinished, write_views};
 
-use super::manifest::{Manifest, NAME, Shard};
+use super::manifest::{LOG, Log, Manifest, NAME, Shard, hash_bytes};
 use super::writer::Sink;
 use super::{Batch, DumpReport};
 use crate::error::DumpError;
 
-/// Writes a shard a batch, and after each the manifest that lists it.
+/// Writes a shard a batch, and for each a line of the log that lists the finished ones.
 pub(super) struct FolderSink {
     folder: PathBuf,
     manifest: Manifest,
+    log: Log,
 }
 
 impl FolderSink {
     /// Opens the folder, making it if need be. With `resume`, finished shards of a run with the
     /// same settings are kept.
-    pub(super) fn open(folder: &Path, manifest: Manifest, resume: bool) -> Result<Self, DumpError> {
+    pub(super) fn open(folder: &Path, mut manifest: Manifest, resume: bool) -> Result<Self, DumpError> {
         let failed = |reason: String| DumpError::File { path: folder.to_path_buf(), reason };
-        let mut manifest = manifest;
         if folder.exists() && !folder.is_dir() {
             return Err(failed("it is a file; a dump goes to a folder or to a name ending in .safetensors".into()));
         }
-        std::fs::create_dir_all(folder).map_err(|e| failed(e.to_string()))?;
+        fs::create_dir_all(folder).map_err(|e| failed(e.to_string()))?;
         match Manifest::read(folder)? {
-            Some(before) if resume => {
+            Some(_) if !resume => return Err(DumpError::Exists { path: folder.join(NAME) }),
+            Some(before) => {
                 before.check_same(&manifest, folder)?;
                 remove_unfinished(folder).map_err(|e| failed(e.to_string()))?;
-                manifest.shards = whole_shards(folder, &before.shards);
+                let listed = if before.complete { before.shards } else { Log::read(folder)? };
+                manifest.shards = sound_shards(folder, listed);
             }
-            Some(_) => return Err(DumpError::Exists { path: folder.join(NAME) }),
-            None if resume => {}
             None => {
-                let mut inside = std::fs::read_dir(folder).map_err(|e| failed(e.to_string()))?;
+                remove_unfinished(folder).map_err(|e| failed(e.to_string()))?;
+                let mut inside = fs::read_dir(folder).map_err(|e| failed(e.to_string()))?;
                 if inside.next().is_some() {
                     return Err(failed("the folder is not empty and holds no dump".into()));
                 }
             }
         }
+        // The log first: a manifest without one would say that nothing is finished.
+        let log = Log::begin(folder, &manifest.shards)?;
         manifest.write(folder)?;
-        Ok(Self { folder: folder.to_path_buf(), manifest })
+        Ok(Self { folder: folder.to_path_buf(), manifest, log })
     }
 
     /// How many batches, from the first on, need not be computed again.
@@ -51,10 +56,25 @@ impl FolderSink {
     }
 }
 
-/// The shards, from the first on, whose files are there in full.
-fn whole_shards(folder: &Path, listed: &[Shard]) -> Vec<Shard> {
-    let whole = |shard: &&Shard| std::fs::metadata(folder.join(&shard.file)).is_ok_and(|m| m.len() == shard.bytes);
-    listed.iter().take_while(whole).cloned().collect()
+/// The shards, from the first on, whose files are as they were written.
+fn sound_shards(folder: &Path, listed: Vec<Shard>) -> Vec<Shard> {
+    listed.into_iter().take_while(|shard| is_sound(&folder.join(&shard.file), shard)).collect()
+}
+
+/// Whether a file has the length and the header that were noted when it was on the disk.
+fn is_sound(path: &Path, shard: &Shard) -> bool {
+    let whole = fs::metadata(path).is_ok_and(|m| m.len() == shard.bytes);
+    whole && header_hash(path).is_ok_and(|hash| hash == shard.header)
+}
+
+/// Hash of a safetensors file's header: names, types, shapes and places of all its tensors.
+fn header_hash(path: &Path) -> std::io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let mut len = [0; 8];
+    file.read_exact(&mut len)?;
+    let mut header = Vec::new();
+    file.take(u64::from_le_bytes(len)).read_to_end(&mut header)?;
+    Ok(hash_bytes(header))
 }
 
 impl Sink for FolderSink {
@@ -62,16 +82,19 @@ impl Sink for FolderSink {
         let file = format!("shard-{:05}.safetensors", batch.number);
         let path = self.folder.join(&file);
         let failed = |reason: String| DumpError::File { path: path.clone(), reason };
-        let named = batch.tensors.iter().map(|(name, activation)| (name.clone(), activation));
+        let tensors = batch.place(batch.placing.widths()).map_err(|e| failed(e.to_string()))?;
+        let named = tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
         let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-        write_safetensors(&path, named, metadata).map_err(|error| match error {
-            HookError::Io { name, reason } if Path::new(&name) != path => failed(format!("`{name}`: {reason}")),
+        write_views(&path, named, metadata).map_err(|error| match error {
             HookError::Io { reason, .. } => failed(reason),
             other => failed(other.to_string()),
         })?;
-        let bytes = std::fs::metadata(&path).map_err(|e| failed(e.to_string()))?.len();
-        self.manifest.shards.push(Shard { file, first_row: batch.first_row, rows: batch.rows, bytes });
-        self.manifest.write(&self.folder)
+        let bytes = fs::metadata(&path).map_err(|e| failed(e.to_string()))?.len();
+        let header = header_hash(&path).map_err(|e| failed(e.to_string()))?;
+        let shard = Shard { file, first_row: batch.first_row, rows: batch.placing.rows(), bytes, header };
+        self.log.add(&shard)?;
+        self.manifest.shards.push(shard);
+        Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<DumpReport, DumpError> {
@@ -79,6 +102,8 @@ impl Sink for FolderSink {
         if done == self.manifest.rows {
             self.manifest.complete = true;
             self.manifest.write(&self.folder)?;
+            let log = self.folder.join(LOG);
+            fs::remove_file(&log).map_err(|e| DumpError::File { path: log, reason: e.to_string() })?;
         }
         Ok(DumpReport {
             bytes: self.manifest.shards.iter().map(|shard| shard.bytes).sum(),

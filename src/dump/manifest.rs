@@ -1,8 +1,9 @@
 //! What a folder of shards says of itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hooklens_hooks::beside;
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,12 @@ use crate::error::DumpError;
 /// Name of the manifest within the folder.
 pub(super) const NAME: &str = "manifest.json";
 
-/// The settings of a dump, and the shards finished so far.
+/// Name of the list of finished shards, a JSON object a line, while the dump is not complete.
+pub(super) const LOG: &str = "shards.jsonl";
+
+/// The settings of a dump and, once it is complete, its shards. Until then they are listed in
+/// the log: a line a shard, so that a dump of many shards does not write them all again and
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) format: String,
@@ -33,17 +39,64 @@ pub(super) struct Shard {
     pub(super) first_row: usize,
     pub(super) rows: usize,
     pub(super) bytes: u64,
+    /// Hash of the file's header.
+    pub(super) header: String,
+}
+
+/// The list of finished shards, added to line by line.
+pub(super) struct Log {
+    path: PathBuf,
+    file: File,
+}
+
+impl Log {
+    /// Replaces the folder's log by one of these shards.
+    pub(super) fn begin(folder: &Path, shards: &[Shard]) -> Result<Self, DumpError> {
+        let path = folder.join(LOG);
+        let failed = |reason: String| DumpError::File { path: path.clone(), reason };
+        let mut unfinished = beside(&path).map_err(|e| failed(e.to_string()))?;
+        for shard in shards {
+            let line = line(shard).map_err(failed)?;
+            unfinished.write_all(&line).map_err(|e| failed(e.to_string()))?;
+        }
+        let file = unfinished.persist(&path).map_err(|e| failed(e.to_string()))?;
+        Ok(Self { path, file })
+    }
+
+    /// Adds a shard whose file is on the disk.
+    pub(super) fn add(&mut self, shard: &Shard) -> Result<(), DumpError> {
+        let failed = |reason: String| DumpError::File { path: self.path.clone(), reason };
+        let line = line(shard).map_err(failed)?;
+        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(|e| failed(e.to_string()))
+    }
+
+    /// The shards a folder's log lists, up to a line that was cut off.
+    pub(super) fn read(folder: &Path) -> Result<Vec<Shard>, DumpError> {
+        let path = folder.join(LOG);
+        match std::fs::read(&path) {
+            Ok(text) => Ok(text.split(|b| *b == b'\n').map_while(|line| serde_json::from_slice(line).ok()).collect()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(e) => Err(DumpError::File { path, reason: e.to_string() }),
+        }
+    }
+}
+
+fn line(shard: &Shard) -> Result<Vec<u8>, String> {
+    let mut line = serde_json::to_vec(shard).map_err(|e| e.to_string())?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 impl Manifest {
-    pub(super) fn new(dump: &Dump, rows: &[Vec<u32>]) -> Self {
-        let settings: HashMap<_, _> = dump.fingerprint();
+    pub(super) fn new(dump: &Dump, model: String, rows: &[Vec<u32>]) -> Self {
+        let mut settings: BTreeMap<_, _> = dump.settings().into_iter().collect();
+        settings.insert("weights".into(), model);
         Self {
             format: "hooklens-dump".into(),
-            version: 1,
+            version: 2,
             rows: rows.len(),
-            input: format!("{:016x}", hash(rows)),
-            settings: settings.into_iter().collect(),
+            input: hash(rows),
+            settings,
             shards: Vec::new(),
             complete: false,
         }
@@ -67,6 +120,7 @@ impl Manifest {
         let text = serde_json::to_vec_pretty(self).map_err(|e| failed(e.to_string()))?;
         let mut unfinished = beside(&path).map_err(|e| failed(e.to_string()))?;
         unfinished.write_all(&text).map_err(|e| failed(e.to_string()))?;
+        unfinished.as_file().sync_all().map_err(|e| failed(e.to_string()))?;
         unfinished.persist(&path).map_err(|e| failed(e.to_string()))?;
         Ok(())
     }
@@ -102,10 +156,14 @@ impl Manifest {
     }
 }
 
-/// FNV-1a over all ids and row ends: the same on every machine and in every version.
-fn hash(rows: &[Vec<u32>]) -> u64 {
+/// Hash of all ids and row ends.
+fn hash(rows: &[Vec<u32>]) -> String {
     let words = rows.iter().flat_map(|row| row.iter().copied().chain([u32::MAX]));
-    words
-        .flat_map(u32::to_le_bytes)
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    hash_bytes(words.flat_map(u32::to_le_bytes))
+}
+
+/// FNV-1a: the same on every machine and in every version.
+pub(crate) fn hash_bytes(bytes: impl IntoIterator<Item = u8>) -> String {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step))
 }

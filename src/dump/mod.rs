@@ -1,19 +1,20 @@
 //! Activations of many prompts, written to disk as they are made.
 //!
 //! A run goes batch by batch; a second thread writes one batch while the next is computed, and
-//! at most two wait. Memory therefore does not grow with the number of prompts.
+//! one more may wait. Of the prompts only their token ids stay in memory.
 
 mod file;
 mod folder;
 mod manifest;
+mod placing;
 mod prompts;
 mod writer;
 
-use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use hooklens_hooks::{Activation, DType, Positions, Record, Selection};
+use hooklens_hooks::{Activation, ActivationCache, Axis, DType, HookError, Positions, Record, Selection};
 
 use crate::error::{DumpError, InputError, Result};
 use crate::kv_cache::KeyValueCache;
@@ -23,7 +24,10 @@ use crate::tokens::{PaddingSide, Tokens};
 pub use prompts::{Prompt, read_prompts};
 
 use manifest::Manifest;
+use placing::{Named, Placing, Row, Widths};
 use writer::Sink;
+
+pub(crate) use manifest::hash_bytes;
 
 /// What to dump, and how.
 ///
@@ -68,15 +72,32 @@ pub struct DumpReport {
 
 /// One computed batch on its way to the disk.
 pub(crate) struct Batch {
-    pub(crate) number: usize,
+    number: usize,
     /// Rows of the whole input before this batch.
-    pub(crate) first_row: usize,
-    pub(crate) rows: usize,
-    pub(crate) tensors: Vec<(String, Activation)>,
+    first_row: usize,
+    placing: Placing,
+    tensors: Vec<Named>,
 }
 
-/// A batch as a watcher sees it: its tokens and its named tensors.
-pub type Watcher<'w> = dyn FnMut(&Tokens, &[(String, Activation)]) + 'w;
+impl Batch {
+    /// The tensors as an output of these widths holds them.
+    fn place(&self, widths: Widths) -> Result<Vec<placing::Tensor>, HookError> {
+        self.tensors.iter().map(|named| self.placing.place(named, widths)).collect()
+    }
+}
+
+/// What a watcher of a dump sees.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Seen<'b> {
+    /// This many prompts were finished by an earlier run.
+    Resumed(usize),
+    /// A batch was computed: its tokens, and what was recorded of it by name.
+    Batch(&'b Tokens, &'b ActivationCache),
+}
+
+/// Told what a dump does.
+pub type Watcher<'w> = dyn FnMut(Seen<'_>) + 'w;
 
 impl Dump {
     /// Dumps the points asked for, in `f32`, eight prompts at a time, padded at the right.
@@ -94,7 +115,8 @@ impl Dump {
         }
     }
 
-    /// Keeps these positions only.
+    /// Keeps these positions of each prompt only, counted from its own first or last token. Of a
+    /// range a shorter prompt gives what it has.
     #[must_use]
     pub fn positions(mut self, positions: impl Into<Positions>) -> Self {
         self.positions = positions.into();
@@ -156,13 +178,15 @@ impl Dump {
     ///
     /// A file holds a tensor a point, all rows padded to the longest; a shard the same for one
     /// batch. Beside them stand `tokens` and `attention_mask`, `[row, pos]`, and `logits` if asked
-    /// for. A file appears when it is whole; a folder's shards one by one.
+    /// for. Padding is zeros (minus infinity in scores). A file appears when it is whole, and then
+    /// replaces one of the same name; a folder's shards appear one by one, and a folder that holds
+    /// a dump is only ever continued.
     ///
     /// # Errors
-    /// Bad rows, unknown points, an output that exists already or can't be written. Whatever was
-    /// finished stays.
+    /// Bad rows ([`DumpError::Row`] names the prompt), unknown points, an output that can't be
+    /// written, a folder that holds something else. Whatever was finished stays.
     pub fn run(&self, model: &HookedTransformer, rows: &[Vec<u32>], out: impl AsRef<Path>) -> Result<DumpReport> {
-        self.run_watched(model, rows, out, &mut |_, _| {})
+        self.run_watched(model, rows, out, &mut |_| {})
     }
 
     /// [`Dump::run`], showing each batch to `watcher` before it is written.
@@ -177,46 +201,66 @@ impl Dump {
         watcher: &mut Watcher<'_>,
     ) -> Result<DumpReport> {
         let out = out.as_ref();
-        self.check(model, rows)?;
         let to_file = out.extension().is_some_and(|e| e == "safetensors");
+        let placed = self.check(model, rows, to_file)?;
         if to_file {
             if self.resume {
                 let reason = "only a folder can be continued; a file appears when it is whole".to_string();
                 return Err(DumpError::File { path: out.to_path_buf(), reason }.into());
             }
-            let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
-            let sink = file::FileSink::new(out, rows.len())?;
-            return self.stream(model, rows, &|_| longest, 0, Box::new(sink), watcher);
+            let sink = file::FileSink::new(out, rows.len(), Widths::of(placed.iter()))?;
+            return self.stream(model, rows, &placed, 0, Box::new(sink), watcher);
         }
-        let manifest = Manifest::new(self, rows);
+        let manifest = Manifest::new(self, model.fingerprint()?, rows);
         let sink = folder::FolderSink::open(out, manifest, self.resume)?;
         let finished = sink.finished();
-        let longest_of = |batch: &[Vec<u32>]| batch.iter().map(Vec::len).max().unwrap_or(0);
-        self.stream(model, rows, &longest_of, finished, Box::new(sink), watcher)
+        self.stream(model, rows, &placed, finished, Box::new(sink), watcher)
     }
 
-    /// Everything that can be wrong is found before the first batch, not in the middle.
-    fn check(&self, model: &HookedTransformer, rows: &[Vec<u32>]) -> Result<()> {
+    /// Everything that can be wrong is found before the first batch, not in the middle. Gives what
+    /// is kept of each row.
+    fn check(&self, model: &HookedTransformer, rows: &[Vec<u32>], to_file: bool) -> Result<Vec<Row>> {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
         }
-        self.selection.resolve(model.catalog())?;
-        for (number, row) in rows.iter().enumerate() {
-            if row.is_empty() {
-                return Err(InputError::Empty { what: format!("prompt {number}") }.into());
-            }
-            let whole = [&self.prefix[..], row].concat();
-            model.check_length(whole.len())?;
-            model.check_tokens(&Tokens::new(vec![whole])?).map_err(|error| in_row(error, number))?;
+        let points = self.selection.resolve(model.catalog())?;
+        let routed = points.iter().map(|id| model.catalog().info(*id)).find(|p| p.axes.first() == Some(&Axis::Routed));
+        if let Some(point) = routed.filter(|_| to_file) {
+            return Err(DumpError::NotRectangular { point: point.name.to_string() }.into());
         }
-        Ok(())
+        if !self.prefix.is_empty() {
+            model.check_tokens(&Tokens::new(vec![self.prefix.clone()])?)?;
+        }
+        let checked = |row: &Vec<u32>| -> Result<Row> {
+            if row.is_empty() {
+                return Err(InputError::Empty { what: "it".into() }.into());
+            }
+            model.check_length(self.prefix.len() + row.len())?;
+            model.check_tokens(&Tokens::new(vec![row.clone()])?)?;
+            Ok(Row { len: row.len(), kept: self.kept(row.len())? })
+        };
+        let named = |(number, row)| {
+            checked(row).map_err(|source| DumpError::Row { number: number + 1, source: Box::new(source) }.into())
+        };
+        rows.iter().enumerate().map(named).collect()
+    }
+
+    /// The positions kept of a prompt of `len` tokens.
+    fn kept(&self, len: usize) -> Result<Range<usize>, HookError> {
+        let Positions::Range(start, end) = self.positions else { return self.positions.resolve(len) };
+        let place = |n: isize| if n < 0 { n + len as isize } else { n }.clamp(0, len as isize) as usize;
+        let (start, end) = (start.map_or(0, place), end.map_or(len, place));
+        if start < end {
+            return Ok(start..end);
+        }
+        Err(HookError::Positions { asked: self.positions.to_string(), len })
     }
 
     fn stream(
         &self,
         model: &HookedTransformer,
         rows: &[Vec<u32>],
-        padded_len: &dyn Fn(&[Vec<u32>]) -> usize,
+        placed: &[Row],
         finished: usize,
         sink: Box<dyn Sink>,
         watcher: &mut Watcher<'_>,
@@ -224,12 +268,16 @@ impl Dump {
         let mut prefix = self.prefilled(model)?;
         let mut writer = writer::Writer::start(sink);
         let mut tokens_run = 0;
-        for (number, batch) in rows.chunks(self.batch_size).enumerate() {
-            if number < finished {
-                continue;
-            }
-            let tokens = self.padded(model, batch, padded_len(batch))?;
-            let tensors = match self.compute(model, &tokens, prefix.as_mut()) {
+        let skipped = (finished * self.batch_size).min(rows.len());
+        if skipped > 0 {
+            watcher(Seen::Resumed(skipped));
+        }
+        let batches = rows.chunks(self.batch_size).zip(placed.chunks(self.batch_size)).enumerate();
+        for (number, (batch, placed)) in batches.skip(finished) {
+            let placing = Placing::new(placed.to_vec(), self.padding_side, self.prefix.len(), &self.positions);
+            let first_row = number * self.batch_size;
+            let computed = self.compute(model, batch, &placing, prefix.as_mut(), watcher);
+            let tensors = match computed {
                 Ok(tensors) => tensors,
                 Err(error) => {
                     // Batches already handed over still reach the disk.
@@ -237,10 +285,8 @@ impl Dump {
                     return Err(error);
                 }
             };
-            watcher(&tokens, &tensors);
             tokens_run += batch.iter().map(Vec::len).sum::<usize>();
-            let first_row = number * self.batch_size;
-            if !writer.send(Batch { number, first_row, rows: batch.len(), tensors }) {
+            if !writer.send(Batch { number, first_row, placing, tensors }) {
                 break;
             }
         }
@@ -261,66 +307,63 @@ impl Dump {
         Ok(Some(cache))
     }
 
-    /// A batch as the model runs it.
-    fn padded(&self, model: &HookedTransformer, batch: &[Vec<u32>], len: usize) -> Result<Tokens> {
-        let pad = model.tokenizer().map_or(0, |t| t.pad());
-        let pad = if (pad as usize) < model.config().d_vocab { pad } else { 0 };
-        Ok(Tokens::padded_to(batch, len, pad, self.padding_side)?)
-    }
-
     fn compute(
         &self,
         model: &HookedTransformer,
-        tokens: &Tokens,
+        batch: &[Vec<u32>],
+        placing: &Placing,
         prefix: Option<&mut KeyValueCache>,
-    ) -> Result<Vec<(String, Activation)>> {
-        let [batch, len] = tokens.shape();
-        let kept = self.positions.resolve(len)?;
-        let record = Record::new(self.selection.clone()).positions(self.positions.clone()).dtype(self.dtype);
+        watcher: &mut Watcher<'_>,
+    ) -> Result<Vec<Named>> {
+        let pad = model.tokenizer().map_or(0, |t| t.pad());
+        let pad = if (pad as usize) < model.config().d_vocab { pad } else { 0 };
+        let tokens = Tokens::padded(batch, pad, self.padding_side)?;
+        let record = Record::new(self.selection.clone()).positions(placing.recorded()).dtype(self.dtype);
         let mut options = ForwardOptions::new().logits(self.logits).record(record);
         if let Some(cache) = prefix {
             options = options.kv_cache(cache);
         }
-        let output = model.run(tokens, options)?;
+        let output = model.run(&tokens, options)?;
+        watcher(Seen::Batch(&tokens, &output.cache));
 
-        let mut tensors = Vec::new();
-        let column = |value: &dyn Fn(usize) -> i32| {
-            let places = (0..batch).flat_map(|row| kept.clone().map(move |at| row * len + at));
-            let data = TensorData::new(places.map(value).collect::<Vec<i32>>(), [batch, kept.len()]);
-            Activation::from(Tensor::<2, Int>::from_data(data, &Device::flex()))
+        let shape = tokens.shape();
+        let integers = |values: Vec<i32>| {
+            Activation::from(Tensor::<2, Int>::from_data(TensorData::new(values, shape), &Device::flex()))
         };
-        let mask = tokens.mask();
-        tensors.push(("tokens".to_string(), column(&|at| tokens.ids()[at] as i32)));
-        tensors.push(("attention_mask".to_string(), column(&|at| i32::from(mask.is_none_or(|mask| mask[at])))));
+        let whole =
+            |name: &str, activation, axes, filler| Named { name: name.into(), activation, axes, whole: true, filler };
+        let ids = integers(tokens.ids().iter().map(|id| *id as i32).collect());
+        let mut tensors = vec![
+            whole("tokens", ids, &[Axis::Batch, Axis::Pos], i64::from(pad).to_le_bytes().to_vec()),
+            whole("attention_mask", integers(vec![1; shape[0] * shape[1]]), &[Axis::Batch, Axis::Pos], Vec::new()),
+        ];
         if let Some(logits) = output.logits {
-            let logits = Activation::from(logits).cast(self.dtype);
-            let all = self.logits == Logits::All;
-            tensors.push(("logits".to_string(), if all { logits.narrow(1, kept.start, kept.end) } else { logits }));
+            let axes: &[Axis] = match self.logits {
+                Logits::All => &[Axis::Batch, Axis::Pos, Axis::Vocab],
+                _ => &[Axis::Batch, Axis::One, Axis::Vocab],
+            };
+            tensors.push(whole("logits", Activation::from(logits).cast(self.dtype), axes, Vec::new()));
         }
-        tensors.extend(output.cache.iter().map(|(name, activation)| (name.to_string(), activation.clone())));
+        for (name, activation) in output.cache.iter() {
+            let axes = output.cache.axes(name)?;
+            let filler = if name.ends_with("hook_attn_scores") { self.dtype.minus_infinity() } else { Vec::new() };
+            tensors.push(Named { name: name.into(), activation: activation.clone(), axes, whole: false, filler });
+        }
         Ok(tensors)
     }
 
-    /// Everything that makes two runs the same, for the manifest.
-    pub(crate) fn fingerprint(&self) -> HashMap<String, String> {
-        let mut all: HashMap<_, _> = self.settings.iter().cloned().collect();
-        all.insert("hooks".into(), format!("{:?}", self.selection));
-        all.insert("positions".into(), self.positions.to_string());
-        all.insert("dtype".into(), self.dtype.to_string());
-        all.insert("logits".into(), format!("{:?}", self.logits).to_lowercase());
-        all.insert("padding_side".into(), format!("{:?}", self.padding_side).to_lowercase());
-        all.insert("batch_size".into(), self.batch_size.to_string());
-        all.insert("prefix_tokens".into(), format!("{:?}", self.prefix));
-        all
-    }
-}
-
-/// The error of a token, naming the prompt it is in rather than row 0 of a batch of one.
-fn in_row(error: InputError, number: usize) -> InputError {
-    match error {
-        InputError::Token { token, position, d_vocab, .. } => {
-            InputError::Token { token, row: number, position, d_vocab }
-        }
-        other => other,
+    /// Everything that makes two runs the same but for the model and the prompts, for the manifest.
+    fn settings(&self) -> Vec<(String, String)> {
+        let own = [
+            ("hooks", format!("{:?}", self.selection)),
+            ("positions", self.positions.to_string()),
+            ("dtype", self.dtype.to_string()),
+            ("logits", format!("{:?}", self.logits).to_lowercase()),
+            ("padding_side", format!("{:?}", self.padding_side).to_lowercase()),
+            ("batch_size", self.batch_size.to_string()),
+            ("prefix_tokens", format!("{:?}", self.prefix)),
+        ];
+        let own = own.into_iter().map(|(name, value)| (name.to_string(), value));
+        self.settings.iter().cloned().chain(own).collect()
     }
 }

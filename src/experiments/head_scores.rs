@@ -36,34 +36,53 @@ pub struct HeadScores {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub fn head_scores(pattern: &Activation, tokens: &Tokens) -> Result<Vec<HeadScores>> {
-    let heads = pattern.to_tensor::<4>()?.dims()[1];
-    let pattern = pattern.to_ndarray()?;
-    let [batch, len] = tokens.shape();
-    let real = |row: usize, at: usize| tokens.mask().is_none_or(|mask| mask[row * len + at]);
-    let mut scores = vec![HeadScores::default(); heads];
-    let mut counts = [0usize; 3];
-    for row in 0..batch {
-        let ids = tokens.row(row);
-        for query in (1..len).filter(|query| real(row, *query)) {
-            let earlier: Vec<usize> = (0..query).filter(|key| real(row, *key) && ids[*key] == ids[query]).collect();
-            let after: Vec<usize> = earlier.iter().map(|key| key + 1).filter(|key| *key < query).collect();
-            let before = if real(row, query - 1) { vec![query - 1] } else { vec![] };
-            for (kind, keys) in [before, earlier, after].iter().enumerate().filter(|(_, keys)| !keys.is_empty()) {
-                counts[kind] += 1;
-                for (head, score) in scores.iter_mut().enumerate() {
-                    let paid: f32 = keys.iter().map(|key| pattern[[row, head, query, *key]]).sum();
-                    *[&mut score.previous_token, &mut score.duplicate_token, &mut score.induction][kind] += paid;
+    let mut sums = HeadSums::default();
+    sums.add(pattern, tokens)?;
+    Ok(sums.means())
+}
+
+/// Scores of one layer's heads over several batches.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HeadSums {
+    heads: Vec<HeadScores>,
+    /// Queries that had such a place: before them, of their token, after their token.
+    counts: [usize; 3],
+}
+
+impl HeadSums {
+    /// Adds what one batch shows.
+    pub(crate) fn add(&mut self, pattern: &Activation, tokens: &Tokens) -> Result<()> {
+        let heads = pattern.to_tensor::<4>()?.dims()[1];
+        let pattern = pattern.to_ndarray()?;
+        let [batch, len] = tokens.shape();
+        let real = |row: usize, at: usize| tokens.mask().is_none_or(|mask| mask[row * len + at]);
+        self.heads.resize(heads, HeadScores::default());
+        for row in 0..batch {
+            let ids = tokens.row(row);
+            for query in (1..len).filter(|query| real(row, *query)) {
+                let earlier: Vec<usize> = (0..query).filter(|key| real(row, *key) && ids[*key] == ids[query]).collect();
+                let after: Vec<usize> = earlier.iter().map(|key| key + 1).filter(|key| *key < query).collect();
+                let before = if real(row, query - 1) { vec![query - 1] } else { vec![] };
+                for (kind, keys) in [before, earlier, after].iter().enumerate().filter(|(_, keys)| !keys.is_empty()) {
+                    self.counts[kind] += 1;
+                    for (head, score) in self.heads.iter_mut().enumerate() {
+                        let paid: f32 = keys.iter().map(|key| pattern[[row, head, query, *key]]).sum();
+                        *[&mut score.previous_token, &mut score.duplicate_token, &mut score.induction][kind] += paid;
+                    }
                 }
             }
         }
+        Ok(())
     }
-    let mean = |sum: f32, count: usize| if count == 0 { 0.0 } else { sum / count as f32 };
-    Ok(scores
-        .into_iter()
-        .map(|s| HeadScores {
-            previous_token: mean(s.previous_token, counts[0]),
-            duplicate_token: mean(s.duplicate_token, counts[1]),
-            induction: mean(s.induction, counts[2]),
-        })
-        .collect())
+
+    /// The scores of all batches together.
+    pub(crate) fn means(&self) -> Vec<HeadScores> {
+        let mean = |sum: f32, count: usize| if count == 0 { 0.0 } else { sum / count as f32 };
+        let of = |sums: &HeadScores| HeadScores {
+            previous_token: mean(sums.previous_token, self.counts[0]),
+            duplicate_token: mean(sums.duplicate_token, self.counts[1]),
+            induction: mean(sums.induction, self.counts[2]),
+        };
+        self.heads.iter().map(of).collect()
+    }
 }

@@ -2,4 +2,5 @@
 
 mod head_scores;
 
+pub(crate) use head_scores::HeadSums;
 pub use head_scores::{HeadScores, head_scores};

@@ -6,14 +6,8 @@ use crate::config::{ActivationFn, TransformerConfig};
 use crate::error::ConfigError;
 use crate::loading::{Layout, WeightTable};
 
-pub(super) static FAMILY: Family = Family {
-    name: "gpt2",
-    architectures: &["GPT2LMHeadModel", "GPT2Model"],
-    prefix: "transformer.",
-    tied: true,
-    config,
-    weights,
-};
+pub(super) static FAMILY: Family =
+    Family { name: "gpt2", architectures: &["GPT2LMHeadModel", "GPT2Model"], prefix: "transformer.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let (d_model, n_heads) = (json.size("n_embd")?, json.size("n_head")?);
@@ -39,7 +33,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-fn weights(config: &TransformerConfig, tied: bool) -> WeightTable {
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     // Causal masks, kept as buffers by old checkpoints.
     let mut table = WeightTable::new("", &[".attn.bias", ".attn.masked_bias"]);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
@@ -68,6 +62,7 @@ fn weights(config: &TransformerConfig, tied: bool) -> WeightTable {
     }
     table.add("ln_final.w", "transformer.ln_f.weight", Layout::AsIs);
     table.add("ln_final.b", "transformer.ln_f.bias", Layout::AsIs);
-    table.unembedding("unembed.W_U", "lm_head.weight", "transformer.wte.weight", tied);
-    table
+    let tied = json.flag("tie_word_embeddings", true)?;
+    table.unembedding("lm_head.weight", tied);
+    Ok(table)
 }

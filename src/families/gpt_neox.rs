@@ -10,7 +10,6 @@ pub(super) static FAMILY: Family = Family {
     name: "gpt_neox",
     architectures: &["GPTNeoXForCausalLM", "GPTNeoXModel"],
     prefix: "gpt_neox.",
-    tied: false,
     config,
     weights,
 };
@@ -39,7 +38,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-fn weights(config: &TransformerConfig, tied: bool) -> WeightTable {
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let biased = json.flag("attention_bias", true)?;
     let derived = &[".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
     let mut table = WeightTable::new("", derived);
     table.add("embed.W_E", "gpt_neox.embed_in.weight", Layout::AsIs);
@@ -53,14 +53,17 @@ fn weights(config: &TransformerConfig, tied: bool) -> WeightTable {
         for (part, letter) in ["Q", "K", "V"].into_iter().enumerate() {
             let layout = Layout::WithinHeads { part, of: 3, heads: config.n_heads };
             table.add(to(&format!("attn.W_{letter}")), from("attention.query_key_value.weight"), layout);
-            table.maybe(to(&format!("attn.b_{letter}")), from("attention.query_key_value.bias"), layout);
+            if biased {
+                table.add(to(&format!("attn.b_{letter}")), from("attention.query_key_value.bias"), layout);
+            }
         }
-        table.linear(&to("attn.W_O"), &to("attn.b_O"), &from("attention.dense"));
-        table.linear(&to("mlp.W_in"), &to("mlp.b_in"), &from("mlp.dense_h_to_4h"));
-        table.linear(&to("mlp.W_out"), &to("mlp.b_out"), &from("mlp.dense_4h_to_h"));
+        table.linear(&to("attn.W_O"), &from("attention.dense"), biased);
+        table.linear(&to("mlp.W_in"), &from("mlp.dense_h_to_4h"), true);
+        table.linear(&to("mlp.W_out"), &from("mlp.dense_4h_to_h"), true);
     }
     table.add("ln_final.w", "gpt_neox.final_layer_norm.weight", Layout::AsIs);
     table.add("ln_final.b", "gpt_neox.final_layer_norm.bias", Layout::AsIs);
-    table.unembedding("unembed.W_U", "embed_out.weight", "gpt_neox.embed_in.weight", tied);
-    table
+    let tied = json.flag("tie_word_embeddings", false)?;
+    table.unembedding("embed_out.weight", tied);
+    Ok(table)
 }

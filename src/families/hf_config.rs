@@ -60,6 +60,11 @@ impl<'j> HfConfig<'j> {
         Ok(self.maybe_number(field)?.unwrap_or(default))
     }
 
+    /// A number that must be there.
+    pub(crate) fn needed_number(&self, field: &str) -> Result<f64, ConfigError> {
+        self.maybe_number(field)?.ok_or_else(|| self.missing(field))
+    }
+
     /// A number that may be absent.
     pub(crate) fn maybe_number(&self, field: &str) -> Result<Option<f64>, ConfigError> {
         let Some(value) = self.get(field) else { return Ok(None) };

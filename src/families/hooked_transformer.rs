@@ -8,15 +8,18 @@ use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
 use crate::loading::{Layout, WeightTable};
+use crate::model::solu_norm;
 
 pub(super) static FAMILY: Family = Family {
     name: "transformer_lens",
     architectures: &["HookedTransformer"],
     prefix: "",
-    tied: false,
     config,
-    weights: |config, _| weights(config),
+    weights: |config, json| Ok(weights(config, json.flag(EXTRA_BIASES, false)?)),
 };
+
+/// Whether the model has biases TransformerLens has no name for: of gates, routers and experts.
+pub(crate) const EXTRA_BIASES: &str = "hooklens_extra_biases";
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let (n_layers, d_model, d_head) = (json.layers("n_layers")?, json.size("d_model")?, json.size("d_head")?);
@@ -142,7 +145,7 @@ fn positional(json: &HfConfig<'_>, d_head: usize) -> Result<Positional, ConfigEr
 
 /// The configuration as TransformerLens writes it; what it has no field for is under a name of
 /// our own.
-pub(crate) fn to_json(c: &TransformerConfig) -> Value {
+pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
     let norm = match c.norm {
         NormKind::LayerNorm => Some("LN"),
         NormKind::LayerNormPre => Some("LNPre"),
@@ -184,6 +187,9 @@ pub(crate) fn to_json(c: &TransformerConfig) -> Value {
             fields.insert("hooklens_rope_scaling".into(), json!(rotary.scaling));
         }
     }
+    if let (Some(fields), true) = (json.as_object_mut(), extra_biases) {
+        fields.insert(EXTRA_BIASES.into(), json!(true));
+    }
     if let (Some(fields), Some(experts)) = (json.as_object_mut(), c.experts) {
         fields.insert("num_experts".into(), json!(experts.count));
         fields.insert("experts_per_token".into(), json!(experts.per_token));
@@ -192,65 +198,100 @@ pub(crate) fn to_json(c: &TransformerConfig) -> Value {
     json
 }
 
-/// TransformerLens's tensor names.
-pub(crate) fn weights(c: &TransformerConfig) -> WeightTable {
+/// TransformerLens's tensor names. Every bias TransformerLens has is there, be it zero; those it
+/// has not if `extra_biases`.
+pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable {
     // Buffers, and the position table that ALiBi models carry without reading it.
     let derived = &[".mask", ".IGNORE", ".rotary_sin", ".rotary_cos", ".alibi", "pos_embed.W_pos"];
     let mut table = WeightTable::new("", derived);
-    let mut same = |name: String, layout| table.add(name.clone(), name, layout);
-    same("embed.W_E".into(), Layout::AsIs);
+    let mut same = |name: String| table.add(name.clone(), name, Layout::AsIs);
+    let mut norm = |name: String, kind: NormKind| {
+        if kind.has_weight() {
+            same(format!("{name}.w"));
+        }
+        if kind == NormKind::LayerNorm {
+            same(format!("{name}.b"));
+        }
+    };
+    norm("ln_final".into(), c.final_norm());
+    if c.post_embedding_norm {
+        norm("embed.ln".into(), NormKind::LayerNorm);
+    }
+    for layer in 0..c.n_layers {
+        let name = |part: &str| format!("blocks.{layer}.{part}");
+        norm(name("ln1"), c.norm);
+        if c.post_norms {
+            norm(name("ln1_post"), c.post_norm());
+        }
+        if c.qk_norm {
+            norm(name("attn.q_norm"), NormKind::Rms);
+            norm(name("attn.k_norm"), NormKind::Rms);
+        }
+        if c.attn_only {
+            continue;
+        }
+        norm(name("ln2"), c.norm);
+        if c.post_norms {
+            norm(name("ln2_post"), c.post_norm());
+        }
+        if c.activation == ActivationFn::SoluLn {
+            norm(name("mlp.ln"), solu_norm(c.norm));
+        }
+    }
+    same("embed.W_E".into());
     if matches!(c.positional, Positional::Learned | Positional::Shortformer) {
-        same("pos_embed.W_pos".into(), Layout::AsIs);
+        same("pos_embed.W_pos".into());
     }
-    same("unembed.W_U".into(), Layout::AsIs);
-    table.maybe("unembed.b_U", "unembed.b_U", Layout::AsIs);
-    let norms = ["embed.ln".to_string(), "ln_final".to_string()].into_iter();
-    let of_blocks = (0..c.n_layers).flat_map(|layer| {
-        ["ln1", "ln1_post", "ln2", "ln2_post", "attn.q_norm", "attn.k_norm", "mlp.ln"]
-            .map(|norm| format!("blocks.{layer}.{norm}"))
-    });
-    for norm in norms.chain(of_blocks) {
-        table.maybe(format!("{norm}.w"), format!("{norm}.w"), Layout::AsIs);
-        table.maybe(format!("{norm}.b"), format!("{norm}.b"), Layout::AsIs);
-    }
+    same("unembed.W_U".into());
+    same("unembed.b_U".into());
     for layer in 0..c.n_layers {
         let name = |part: &str| format!("blocks.{layer}.{part}");
         let shared = if c.n_kv_heads == c.n_heads { "" } else { "_" };
         for (letter, heads, mark) in [("Q", c.n_heads, ""), ("K", c.n_kv_heads, shared), ("V", c.n_kv_heads, shared)] {
-            let layout = Layout::HeadsOut { heads };
-            table.add(name(&format!("attn.W_{letter}")), name(&format!("attn.{mark}W_{letter}")), layout);
-            table.maybe(name(&format!("attn.b_{letter}")), name(&format!("attn.{mark}b_{letter}")), layout);
+            for part in ["W", "b"] {
+                let stored = name(&format!("attn.{mark}{part}_{letter}"));
+                table.add(name(&format!("attn.{part}_{letter}")), stored, Layout::HeadsOut { heads });
+            }
         }
         table.add(name("attn.W_O"), name("attn.W_O"), Layout::HeadsIn { heads: c.n_heads });
-        table.maybe(name("attn.b_O"), name("attn.b_O"), Layout::AsIs);
+        table.add(name("attn.b_O"), name("attn.b_O"), Layout::AsIs);
         if c.attn_only {
             continue;
         }
         if let Some(experts) = c.experts {
-            table.add(name("mlp.W_gate"), name("mlp.W_gate.weight"), Layout::Transposed);
-            table.maybe(name("mlp.b_gate"), name("mlp.W_gate.bias"), Layout::AsIs);
-            for expert in 0..experts.count {
-                for part in ["in", "gate", "out"] {
-                    let (weight, bias) =
-                        (format!("mlp.experts.{expert}.W_{part}"), format!("mlp.experts.{expert}.b_{part}"));
-                    table.add(name(&weight), name(&format!("{weight}.weight")), Layout::Transposed);
-                    table.maybe(name(&bias), name(&format!("{weight}.bias")), Layout::AsIs);
-                }
-            }
+            mixture(&mut table, &name("mlp"), experts.count, extra_biases);
             continue;
         }
-        table.add(name("mlp.W_in"), name("mlp.W_in"), Layout::AsIs);
-        table.add(name("mlp.W_out"), name("mlp.W_out"), Layout::AsIs);
-        table.maybe(name("mlp.b_out"), name("mlp.b_out"), Layout::AsIs);
-        if c.gated_mlp {
-            table.add(name("mlp.W_gate"), name("mlp.W_gate"), Layout::AsIs);
-            // TransformerLens adds `b_in` after the product; a bias before it has no name there.
-            table.maybe(name("mlp.b_after_product"), name("mlp.b_in"), Layout::AsIs);
-            table.maybe(name("mlp.b_in"), name("mlp.b_linear"), Layout::AsIs);
-            table.maybe(name("mlp.b_gate"), name("mlp.b_gate"), Layout::AsIs);
-        } else {
-            table.maybe(name("mlp.b_in"), name("mlp.b_in"), Layout::AsIs);
+        for part in ["mlp.W_in", "mlp.W_out", "mlp.b_out"] {
+            table.add(name(part), name(part), Layout::AsIs);
+        }
+        if !c.gated_mlp {
+            table.add(name("mlp.b_in"), name("mlp.b_in"), Layout::AsIs);
+            continue;
+        }
+        table.add(name("mlp.W_gate"), name("mlp.W_gate"), Layout::AsIs);
+        // TransformerLens adds `b_in` after the product; a bias before it has no name there.
+        table.add(name("mlp.b_after_product"), name("mlp.b_in"), Layout::AsIs);
+        if extra_biases {
+            table.add(name("mlp.b_in"), name("mlp.b_linear"), Layout::AsIs);
+            table.add(name("mlp.b_gate"), name("mlp.b_gate"), Layout::AsIs);
         }
     }
     table
+}
+
+fn mixture(table: &mut WeightTable, mlp: &str, experts: usize, extra_biases: bool) {
+    let mut linear = |weight: String, bias: String| {
+        let stored = |part: &str| format!("{mlp}.{weight}.{part}");
+        table.add(format!("{mlp}.{weight}"), stored("weight"), Layout::Transposed);
+        if extra_biases {
+            table.add(format!("{mlp}.{bias}"), stored("bias"), Layout::AsIs);
+        }
+    };
+    linear("W_gate".into(), "b_gate".into());
+    for expert in 0..experts {
+        for part in ["in", "gate", "out"] {
+            linear(format!("experts.{expert}.W_{part}"), format!("experts.{expert}.b_{part}"));
+        }
+    }
 }

@@ -6,7 +6,6 @@ pub(super) static FAMILY: Family = Family {
     name: "llama",
     architectures: &["LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"],
     prefix: "model.",
-    tied: false,
     config: llama_like::config,
     weights: llama_like::weights,
 };

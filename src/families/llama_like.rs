@@ -34,8 +34,26 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
     })
 }
 
-/// The tensor names; any projection may have a bias.
-pub(super) fn weights(config: &TransformerConfig, tied: bool) -> WeightTable {
+/// Which projections have a bias.
+pub(super) struct Biases {
+    pub(super) qkv: bool,
+    pub(super) output: bool,
+    pub(super) mlp: bool,
+}
+
+/// The tensor names, biases as the configuration's `attention_bias` and `mlp_bias` tell.
+pub(super) fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let attention = json.flag("attention_bias", false)?;
+    let biases = Biases { qkv: attention, output: attention, mlp: json.flag("mlp_bias", false)? };
+    weights_with(config, json, biases)
+}
+
+/// The tensor names, with these biases.
+pub(super) fn weights_with(
+    config: &TransformerConfig,
+    json: &HfConfig<'_>,
+    biases: Biases,
+) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
     for layer in 0..config.n_layers {
@@ -43,18 +61,20 @@ pub(super) fn weights(config: &TransformerConfig, tied: bool) -> WeightTable {
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.add(to("ln1.w"), from("input_layernorm.weight"), Layout::AsIs);
         table.add(to("ln2.w"), from("post_attention_layernorm.weight"), Layout::AsIs);
-        for (letter, name) in [("Q", "q_proj"), ("K", "k_proj"), ("V", "v_proj"), ("O", "o_proj")] {
-            table.linear(
-                &to(&format!("attn.W_{letter}")),
-                &to(&format!("attn.b_{letter}")),
-                &from(&format!("self_attn.{name}")),
-            );
+        for (letter, name, biased) in [
+            ("Q", "q_proj", biases.qkv),
+            ("K", "k_proj", biases.qkv),
+            ("V", "v_proj", biases.qkv),
+            ("O", "o_proj", biases.output),
+        ] {
+            table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), biased);
         }
         for (part, name) in [("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")] {
-            table.linear(&to(&format!("mlp.W_{part}")), &to(&format!("mlp.b_{part}")), &from(&format!("mlp.{name}")));
+            table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("mlp.{name}")), biases.mlp);
         }
     }
     table.add("ln_final.w", "model.norm.weight", Layout::AsIs);
-    table.unembedding("unembed.W_U", "lm_head.weight", "model.embed_tokens.weight", tied);
-    table
+    let tied = json.flag("tie_word_embeddings", false)?;
+    table.unembedding("lm_head.weight", tied);
+    Ok(table)
 }

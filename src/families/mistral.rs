@@ -1,17 +1,18 @@
 //! Mistral: Llama with a window, in all layers or in none.
 
 use super::hf_config::HfConfig;
+use super::llama_like::Biases;
 use super::{Family, llama_like};
 use crate::config::TransformerConfig;
 use crate::error::ConfigError;
+use crate::loading::WeightTable;
 
 pub(super) static FAMILY: Family = Family {
     name: "mistral",
     architectures: &["MistralForCausalLM", "MistralModel"],
     prefix: "model.",
-    tied: false,
     config,
-    weights: llama_like::weights,
+    weights,
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -21,4 +22,9 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         None => Vec::new(),
     };
     Ok(TransformerConfig { windows, ..base })
+}
+
+/// No projection has a bias, whatever the configuration says of it.
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    llama_like::weights_with(config, json, Biases { qkv: false, output: false, mlp: false })
 }

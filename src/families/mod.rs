@@ -29,17 +29,14 @@ pub(crate) struct Family {
     pub(crate) architectures: &'static [&'static str],
     /// Prefix of tensor names that some of its files leave out.
     pub(crate) prefix: &'static str,
-    /// Whether the unembedding is the embedding unless `tie_word_embeddings` says otherwise.
-    tied: bool,
     config: fn(&HfConfig<'_>) -> Result<TransformerConfig, ConfigError>,
-    weights: fn(&TransformerConfig, bool) -> WeightTable,
+    weights: fn(&TransformerConfig, &HfConfig<'_>) -> Result<WeightTable, ConfigError>,
 }
 
 impl Family {
     /// Where the files hold each weight.
     pub(crate) fn weights_table(&self, config: &TransformerConfig, json: &Value) -> Result<WeightTable, ConfigError> {
-        let tied = HfConfig::new(self.name, json).flag("tie_word_embeddings", self.tied)?;
-        let mut table = (self.weights)(config, tied);
+        let mut table = (self.weights)(config, &HfConfig::new(self.name, json))?;
         table.prefix = self.prefix;
         Ok(table)
     }

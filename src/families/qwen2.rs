@@ -2,18 +2,14 @@
 //! layers of some models.
 
 use super::hf_config::HfConfig;
+use super::llama_like::Biases;
 use super::{Family, llama_like};
 use crate::config::TransformerConfig;
 use crate::error::ConfigError;
+use crate::loading::WeightTable;
 
-pub(super) static FAMILY: Family = Family {
-    name: "qwen2",
-    architectures: &["Qwen2ForCausalLM", "Qwen2Model"],
-    prefix: "model.",
-    tied: false,
-    config,
-    weights: llama_like::weights,
-};
+pub(super) static FAMILY: Family =
+    Family { name: "qwen2", architectures: &["Qwen2ForCausalLM", "Qwen2Model"], prefix: "model.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
@@ -33,4 +29,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     };
     // These models were trained without a beginning-of-sequence token.
     Ok(TransformerConfig { windows, default_prepend_bos: false, ..base })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    llama_like::weights_with(config, json, Biases { qkv: true, output: false, mlp: false })
 }

@@ -21,7 +21,10 @@ pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<
 
 fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>) -> Result<RopeScaling, ConfigError> {
     let kind = scaling.text("rope_type", scaling.text("type", "default")?)?;
-    let factor = scaling.number("factor", 1.0)?;
+    let factor = match kind {
+        "linear" | "llama3" | "yarn" => scaling.needed_number("factor")?,
+        _ => 1.0,
+    };
     let original_context = match scaling.maybe_size("original_max_position_embeddings")? {
         Some(context) => context,
         None => json.size("max_position_embeddings")?,

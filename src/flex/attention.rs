@@ -32,7 +32,8 @@ impl<'p> Rules<'p> {
         let config = pass.config;
         let sequence = pass.sequence;
         let window = config.window(layer).filter(|w| *w < sequence.keys()).map(|w| w as i32);
-        let slopes = (config.positional == Positional::Alibi).then(|| slopes(config.n_heads));
+        let slopes = (config.positional == Positional::Alibi)
+            .then(|| slopes(config.n_heads).into_iter().map(|slope| slope as f32).collect());
         let needed = window.is_some() || slopes.is_some();
         let a_row_each = |rows: Vec<u32>| -> Vec<i32> {
             let copies = if needed { sequence.batch / sequence.position_rows() } else { 0 };

@@ -62,14 +62,10 @@ fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
 /// Changes every element in place if no one else holds the tensor, else a copy. Hands the tensor
 /// back if it is not plain.
 fn in_place<const D: usize>(given: Tensor<D>, change: impl FnOnce(&mut [f32])) -> Result<Tensor<D>, Tensor<D>> {
-    if plain(&given).is_none() {
-        return Err(given);
-    }
+    let Some(mut storage) = plain(&given) else { return Err(given) };
     let shape = given.dims();
-    let Ok(mut storage) = given.try_into_primitive::<Flex>() else {
-        // `plain` has just succeeded on the same tensor.
-        return Ok(Tensor::zeros(shape, &burn::tensor::Device::flex()));
-    };
+    // Now `storage` may be the only handle.
+    drop(given);
     let len = storage.layout().num_elements();
     let own = storage.is_unique() && storage.is_contiguous() && storage.layout().start_offset() == 0;
     if own && storage.storage::<f32>().len() == len {

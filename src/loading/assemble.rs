@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use burn::module::Param;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 use hooklens_hooks::DType;
 
-use super::layout::{Layout, Source, StoredTensor, WeightTable};
+use super::layout::{Layout, StoredTensor, WeightTable};
 use super::report::LoadReport;
 use super::weight_files::WeightFiles;
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
@@ -41,8 +41,10 @@ impl<'a> Assembler<'a> {
         self.check_all_there()?;
         let c = config;
         let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
+        let tokens = self.matrix("embed.W_E", [c.d_vocab, c.d_model])?;
+        let unembed = self.unembed(&tokens, c)?;
         let embed = Embed {
-            tokens: Param::from_tensor(self.matrix("embed.W_E", [c.d_vocab, c.d_model])?),
+            tokens: Param::from_tensor(tokens),
             positions: match table {
                 true => Some(Param::from_tensor(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?)),
                 false => None,
@@ -54,16 +56,13 @@ impl<'a> Assembler<'a> {
         };
         let blocks = (0..c.n_layers).map(|layer| self.block(layer, c)).collect::<Result<_, _>>()?;
         let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.eps)?;
-        let unembed = self.linear("unembed.W_U", "unembed.b_U", [c.d_model, c.d_vocab_out])?;
         Ok(Weights { embed, blocks, ln_final, unembed })
     }
 
     /// What became of each tensor of the files.
     pub(super) fn report(self) -> LoadReport {
-        let derived = |name: &str| self.table.derived.iter().any(|end| name.ends_with(end));
-        let unused = |name: &&str| !self.applied.contains(*name) && !derived(name);
         LoadReport {
-            unused: self.files.tensors().map(|(name, _)| name).filter(unused).map(str::to_string).collect(),
+            unused: self.table.unused(self.files),
             missing: self.missing,
             stored_bytes: self.files.stored_bytes(),
             applied: self.applied.into_iter().collect(),
@@ -72,62 +71,65 @@ impl<'a> Assembler<'a> {
 
     /// Before anything large is read: every weight that must be there is.
     fn check_all_there(&self) -> Result<(), LoadError> {
-        for source in self.table.sources.values() {
-            if !source.optional && self.table.find(self.files, &source.name).is_none() {
-                let (name, nearest) = (source.name.clone(), self.files.nearest(&source.name));
-                return Err(LoadError::MissingTensor { name, nearest });
-            }
+        match self.table.missing(self.files).into_iter().next() {
+            Some(name) => Err(LoadError::MissingTensor { nearest: self.files.nearest(&name), name }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// Where a weight is; `None` if the files may leave it out and do.
-    fn locate(&mut self, weight: &str) -> Result<Option<(String, Layout)>, LoadError> {
-        let Some(Source { name, layout, instead, optional }) = self.table.sources.get(weight).cloned() else {
-            return Ok(None);
-        };
-        if let Some(found) = self.table.find(self.files, &name) {
-            return Ok(Some((found, layout)));
-        }
-        if let Some((other, layout)) = instead
-            && let Some(found) = self.table.find(self.files, &other)
-        {
-            self.missing.push(name);
-            return Ok(Some((found, layout)));
-        }
-        if optional {
-            self.missing.push(name);
-            return Ok(None);
-        }
-        let nearest = self.files.nearest(&name);
-        Err(LoadError::MissingTensor { name, nearest })
+    /// Where a weight is; `None` if the model has none of the name, or the embedding stands for it.
+    fn locate(&self, weight: &str) -> Option<(String, Layout)> {
+        let source = self.table.sources.get(weight)?;
+        Some((self.table.find(self.files, &source.name)?, source.layout))
     }
 
-    fn stored(&mut self, name: &str, expected: Vec<usize>) -> Result<burn::tensor::TensorData, LoadError> {
+    /// Checks a tensor's shape, and notes that it was used.
+    fn check(&mut self, name: &str, expected: Vec<usize>) -> Result<(), LoadError> {
         let given = self.files.info(name).map(|info| info.shape.clone()).unwrap_or_default();
         if given != expected {
             return Err(LoadError::Shape { name: name.to_string(), expected, given });
         }
         self.applied.insert(name.to_string());
-        self.files.read(name, self.compute, self.borrow)
+        Ok(())
+    }
+
+    /// The unembedding: its own, or in a tied model another view of the token embedding.
+    fn unembed(&mut self, tokens: &Tensor<2>, c: &TransformerConfig) -> Result<Linear, LoadError> {
+        let tied = self.table.sources.get("unembed.W_U").filter(|source| source.tied);
+        let name = tied.map(|source| source.name.clone());
+        match name.filter(|_| self.locate("unembed.W_U").is_none()) {
+            Some(name) => {
+                self.missing.push(name);
+                Ok(Linear::new(tokens.clone().transpose(), self.vector("unembed.b_U", c.d_vocab_out)?))
+            }
+            None => self.linear("unembed.W_U", "unembed.b_U", [c.d_model, c.d_vocab_out]),
+        }
     }
 
     fn matrix(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
-        let Some((name, layout)) = self.locate(weight)? else {
+        let Some((name, layout)) = self.locate(weight) else {
             return Err(LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) });
         };
-        let data = self.stored(&name, layout.stored_matrix(shape))?;
+        self.check(&name, layout.stored_matrix(shape))?;
         let options = (self.device, self.compute.burn());
-        let stored = match data.shape().len() {
+        let stored = |data: TensorData| match data.shape().len() {
             3 => StoredTensor::Cube(Tensor::from_data(data, options)),
             _ => StoredTensor::Matrix(Tensor::from_data(data, options)),
         };
-        Ok(layout.matrix(stored, shape))
+        if self.borrow
+            && layout.is_view()
+            && let Some(data) = self.files.borrow(&name, self.compute)?
+        {
+            return Ok(layout.view(stored(data), shape));
+        }
+        let (runs, read) = layout.to_read(shape);
+        Ok(layout.matrix(stored(self.files.read_runs(&name, self.compute, runs, read)?), shape))
     }
 
     fn vector(&mut self, weight: &str, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
-        let Some((name, layout)) = self.locate(weight)? else { return Ok(None) };
-        let data = self.stored(&name, layout.stored_vector(len))?;
+        let Some((name, layout)) = self.locate(weight) else { return Ok(None) };
+        self.check(&name, layout.stored_vector(len))?;
+        let data = self.files.read(&name, self.compute)?;
         let options = (self.device, self.compute.burn());
         let stored = match data.shape().len() {
             2 => Tensor::<2>::from_data(data, options).reshape([len]),
@@ -179,14 +181,14 @@ impl<'a> Assembler<'a> {
             ln2_post: None,
         };
         if c.post_norms {
-            block.ln1_post = Some(self.norm(&name("ln1_post"), c.norm, c.d_model, c.eps)?);
+            block.ln1_post = Some(self.norm(&name("ln1_post"), c.post_norm(), c.d_model, c.eps)?);
         }
         if c.attn_only {
             return Ok(block);
         }
         block.ln2 = Some(self.norm(&name("ln2"), c.norm, c.d_model, c.eps)?);
         if c.post_norms {
-            block.ln2_post = Some(self.norm(&name("ln2_post"), c.norm, c.d_model, c.eps)?);
+            block.ln2_post = Some(self.norm(&name("ln2_post"), c.post_norm(), c.d_model, c.eps)?);
         }
         match c.experts {
             Some(experts) => {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::Tensor;
 
-use super::weight_files::WeightFiles;
+use super::weight_files::{Runs, WeightFiles};
 
 /// How a file holds a matrix that the model keeps as `[in, out]`, or a vector it keeps flat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,22 +47,42 @@ impl Layout {
         }
     }
 
-    /// The file's tensor, of the shape [`Layout::stored_matrix`] gives, as the model keeps it:
-    /// a view wherever strides can tell it.
+    /// Whether strides alone tell the model's form of it, so that it may stay in the file.
+    pub(crate) fn is_view(self) -> bool {
+        !matches!(self, Layout::WithinHeads { .. } | Layout::HeadsOut { .. })
+    }
+
+    /// The elements to read of a matrix kept as `[rows, columns]`, and the shape they make: the
+    /// other parts of a fused tensor are left where they are.
+    pub(crate) fn to_read(self, shape @ [rows, columns]: [usize; 2]) -> (Runs, Vec<usize>) {
+        match self {
+            Layout::Columns { part, of } => {
+                let runs = Runs { offset: part * columns, len: columns, stride: columns * of, count: rows };
+                (runs, vec![rows, columns])
+            }
+            Layout::WithinHeads { part, of, heads } => {
+                let len = columns / heads * rows;
+                (Runs { offset: part * len, len, stride: len * of, count: heads }, vec![columns, rows])
+            }
+            _ => (Runs::all(rows * columns), self.stored_matrix(shape)),
+        }
+    }
+
+    /// What [`Layout::to_read`] tells to read, as the model keeps it.
     pub(crate) fn matrix(self, stored: StoredTensor, [rows, columns]: [usize; 2]) -> Tensor<2> {
         match (self, stored) {
-            (Layout::AsIs, StoredTensor::Matrix(m)) => m,
-            (Layout::Transposed, StoredTensor::Matrix(m)) => m.transpose(),
-            (Layout::Columns { part, .. }, StoredTensor::Matrix(m)) => m.narrow(1, part * columns, columns),
-            (Layout::WithinHeads { part, of, heads }, StoredTensor::Matrix(m)) => {
-                let apart = m.reshape([heads, of, columns / heads, rows]).narrow(1, part, 1);
-                apart.reshape([columns, rows]).transpose()
-            }
+            (Layout::Transposed | Layout::WithinHeads { .. }, StoredTensor::Matrix(m)) => m.transpose(),
             (Layout::HeadsOut { .. }, StoredTensor::Cube(c)) => c.permute([1, 0, 2]).reshape([rows, columns]),
-            (Layout::HeadsIn { .. }, StoredTensor::Cube(c)) => c.reshape([rows, columns]),
-            // `stored_matrix` and `rank` decide together what is read.
-            (_, StoredTensor::Matrix(m)) => m,
             (_, StoredTensor::Cube(c)) => c.reshape([rows, columns]),
+            (_, StoredTensor::Matrix(m)) => m,
+        }
+    }
+
+    /// The whole of a file's tensor as the model keeps it, for a layout that is a view.
+    pub(crate) fn view(self, stored: StoredTensor, shape @ [_, columns]: [usize; 2]) -> Tensor<2> {
+        match (self, stored) {
+            (Layout::Columns { part, .. }, StoredTensor::Matrix(m)) => m.narrow(1, part * columns, columns),
+            (_, stored) => self.matrix(stored, shape),
         }
     }
 
@@ -103,10 +123,8 @@ pub(crate) enum StoredTensor {
 pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) layout: Layout,
-    /// Whether the files may leave it out.
-    pub(crate) optional: bool,
-    /// Tensor to use instead when the file leaves this one out (tied weights).
-    pub(crate) instead: Option<(String, Layout)>,
+    /// Whether the token embedding stands for it when the files leave it out.
+    pub(crate) tied: bool,
 }
 
 /// A family's table: for each weight, in TransformerLens's names, where the files hold it.
@@ -137,29 +155,38 @@ impl WeightTable {
         names.iter().filter_map(|name| files.info(name)).map(|info| info.shape.iter().product::<usize>()).sum()
     }
 
-    /// A weight the files must hold.
-    pub(crate) fn add(&mut self, weight: impl Into<String>, name: impl Into<String>, layout: Layout) {
-        let source = Source { name: name.into(), layout, optional: false, instead: None };
-        self.sources.insert(weight.into(), source);
+    /// Tensors the files must hold and do not.
+    pub(crate) fn missing(&self, files: &WeightFiles) -> Vec<String> {
+        let missing = |source: &&Source| !source.tied && self.find(files, &source.name).is_none();
+        let names: BTreeSet<_> = self.sources.values().filter(missing).map(|source| source.name.clone()).collect();
+        names.into_iter().collect()
     }
 
-    /// A weight the files may leave out.
-    pub(crate) fn maybe(&mut self, weight: impl Into<String>, name: impl Into<String>, layout: Layout) {
-        let source = Source { name: name.into(), layout, optional: true, instead: None };
-        self.sources.insert(weight.into(), source);
+    /// Tensors of the files that no weight is made from, derived ones left out.
+    pub(crate) fn unused(&self, files: &WeightFiles) -> Vec<String> {
+        let used: BTreeSet<_> = self.sources.values().filter_map(|source| self.find(files, &source.name)).collect();
+        let derived = |name: &str| self.derived.iter().any(|end| name.ends_with(end));
+        let names = files.tensors().map(|(name, _)| name).filter(|name| !used.contains(*name) && !derived(name));
+        names.map(str::to_string).collect()
+    }
+
+    /// A weight the files must hold.
+    pub(crate) fn add(&mut self, weight: impl Into<String>, name: impl Into<String>, layout: Layout) {
+        self.sources.insert(weight.into(), Source { name: name.into(), layout, tied: false });
     }
 
     /// The unembedding, held under `name`, or, in a tied model that leaves it out, the token
     /// embedding.
-    pub(crate) fn unembedding(&mut self, weight: &str, name: &str, embedding: &str, tied: bool) {
-        let instead = tied.then(|| (embedding.to_string(), Layout::Transposed));
-        let source = Source { name: name.to_string(), layout: Layout::Transposed, optional: tied, instead };
-        self.sources.insert(weight.to_string(), source);
+    pub(crate) fn unembedding(&mut self, name: &str, tied: bool) {
+        self.sources.insert("unembed.W_U".into(), Source { name: name.into(), layout: Layout::Transposed, tied });
     }
 
-    /// A `torch.nn.Linear`: weight `[out, in]` and, where there is one, bias.
-    pub(crate) fn linear(&mut self, weight: &str, bias: &str, name: &str) {
+    /// A `torch.nn.Linear`: weight `[out, in]` and, if it is `biased`, bias. The bias's name is
+    /// the weight's with `b` for `W`.
+    pub(crate) fn linear(&mut self, weight: &str, name: &str, biased: bool) {
         self.add(weight, format!("{name}.weight"), Layout::Transposed);
-        self.maybe(bias, format!("{name}.bias"), Layout::AsIs);
+        if biased {
+            self.add(weight.replace(".W_", ".b_"), format!("{name}.bias"), Layout::AsIs);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! From files to a model.
 
 mod assemble;
+mod fingerprint;
 #[cfg(feature = "hub")]
 mod hub;
 mod layout;

@@ -52,9 +52,3 @@ impl LoadOptions {
         self
     }
 }
-
-impl From<()> for LoadOptions {
-    fn from((): ()) -> Self {
-        Self::default()
-    }
-}

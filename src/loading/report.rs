@@ -9,7 +9,7 @@ pub struct LoadReport {
     pub applied: Vec<String>,
     /// Tensors of the files that nothing needed, buffers known to be derived left out.
     pub unused: Vec<String>,
-    /// Weights the files may leave out and did (a tied unembedding, biases).
+    /// Tensors the files may leave out and did: the unembedding of a tied model.
     pub missing: Vec<String>,
     /// Bytes of the files' tensors.
     pub stored_bytes: usize,
@@ -20,10 +20,10 @@ impl fmt::Display for LoadReport {
         let Self { applied, unused, missing, .. } = self;
         write!(
             f,
-            "{} tensors applied, {} unused, {} optional ones missing",
+            "{} tensors applied, {} unused{}",
             applied.len(),
             unused.len(),
-            missing.len()
+            if missing.is_empty() { "" } else { ", unembedding tied" }
         )?;
         for name in unused {
             write!(f, "\n  unused: {name}")?;

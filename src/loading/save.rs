@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, write_safetensors};
+use hooklens_hooks::{Activation, beside, write_safetensors};
 
 use super::layout::{Layout, StoredTensor};
 use crate::error::{LoadError, Result};
@@ -14,7 +15,8 @@ use crate::model::{HookedTransformer, Linear, Norm};
 
 impl HookedTransformer {
     /// Writes `config.json` and `model.safetensors` to a folder, made if need be, which
-    /// [`HookedTransformer::from_pretrained`] reads back. The tokenizer's files are not copied.
+    /// [`HookedTransformer::from_pretrained`] reads back; the tokenizer too,
+    /// if there is one. A bias the model lacks is written as zeros, as TransformerLens has it.
     ///
     /// # Errors
     /// A folder or file that can't be written.
@@ -22,7 +24,8 @@ impl HookedTransformer {
         let folder = folder.as_ref();
         let failed = |e: std::io::Error| LoadError::File { path: folder.to_path_buf(), reason: e.to_string() };
         fs::create_dir_all(folder).map_err(failed)?;
-        let table = families::native_weights(&self.config);
+        let extra_biases = self.has_extra_biases();
+        let table = families::native_weights(&self.config, extra_biases);
         let mut tensors: Vec<(String, Activation)> = Vec::new();
         self.each_weight(&mut |weight, value| {
             let Some(source) = table.sources.get(&weight) else { return };
@@ -43,13 +46,29 @@ impl HookedTransformer {
         });
         let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
         write_safetensors(&folder.join("model.safetensors"), named, HashMap::from([("format".into(), "pt".into())]))?;
-        let json = format!("{:#}\n", families::native_json(&self.config));
-        fs::write(folder.join("config.json"), json).map_err(failed)?;
+        let json = format!("{:#}\n", families::native_json(&self.config, extra_biases));
+        write(&folder.join("config.json"), json.as_bytes())?;
+        if let Some(tokenizer) = &self.tokenizer {
+            for (name, json) in tokenizer.files()? {
+                write(&folder.join(name), json.as_bytes())?;
+            }
+        }
         Ok(())
     }
 
+    /// Whether the model has biases TransformerLens has no name for.
+    fn has_extra_biases(&self) -> bool {
+        self.weights.blocks.iter().any(|block| {
+            let gate = block.mlp.as_ref().and_then(|mlp| Some([mlp.gate.as_ref()?, &mlp.input]));
+            let experts = block.moe.iter().flat_map(|moe| &moe.experts);
+            let of_experts = experts.flat_map(|expert| [&expert.gate, &expert.input, &expert.output]);
+            let routers = block.moe.iter().map(|moe| &moe.router);
+            gate.into_iter().flatten().chain(of_experts).chain(routers).any(|linear| linear.bias.is_some())
+        })
+    }
+
     /// Shows every weight under its name in a [`WeightTable`](super::layout::WeightTable).
-    fn each_weight(&self, see: &mut dyn FnMut(String, Weight)) {
+    pub(super) fn each_weight(&self, see: &mut dyn FnMut(String, Weight)) {
         let w = &self.weights;
         see("embed.W_E".into(), Weight::Matrix(w.embed.tokens.val()));
         if let Some(positions) = &w.embed.positions {
@@ -78,6 +97,8 @@ impl HookedTransformer {
                 linear(&name("mlp"), "out", &mlp.output, see);
                 if let Some(gate) = &mlp.gate {
                     linear(&name("mlp"), "gate", gate, see);
+                    let none = Tensor::zeros([self.config.d_mlp], (&self.device(), gate.weight.val().dtype()));
+                    see(name("mlp.b_after_product"), Weight::Vector(none));
                 }
                 norm(&name("mlp.ln"), mlp.norm.as_ref(), see);
             }
@@ -96,16 +117,19 @@ impl HookedTransformer {
     }
 }
 
-enum Weight {
+/// A weight as the model keeps it.
+pub(super) enum Weight {
     Matrix(Tensor<2>),
     Vector(Tensor<1>),
 }
 
 fn linear(name: &str, letter: &str, linear: &Linear, see: &mut dyn FnMut(String, Weight)) {
-    see(format!("{name}.W_{letter}"), Weight::Matrix(linear.weight.val()));
-    if let Some(bias) = &linear.bias {
-        see(format!("{name}.b_{letter}"), Weight::Vector(bias.val()));
-    }
+    let weight = linear.weight.val();
+    let options = (&weight.device(), weight.dtype());
+    let none = || Tensor::zeros([weight.dims()[1]], options);
+    let bias = linear.bias.as_ref().map_or_else(none, |bias| bias.val());
+    see(format!("{name}.W_{letter}"), Weight::Matrix(weight));
+    see(format!("{name}.b_{letter}"), Weight::Vector(bias));
 }
 
 fn norm(name: &str, norm: Option<&Norm>, see: &mut dyn FnMut(String, Weight)) {
@@ -116,4 +140,13 @@ fn norm(name: &str, norm: Option<&Norm>, see: &mut dyn FnMut(String, Weight)) {
     if let Some(b) = &norm.b {
         see(format!("{name}.b"), Weight::Vector(b.val()));
     }
+}
+
+/// Writes a small file that appears whole or not at all.
+fn write(path: &Path, text: &[u8]) -> Result<(), LoadError> {
+    let failed = |e: std::io::Error| LoadError::File { path: path.to_path_buf(), reason: e.to_string() };
+    let mut unfinished = beside(path).map_err(failed)?;
+    unfinished.write_all(text).map_err(failed)?;
+    unfinished.persist(path).map_err(|e| failed(e.error))?;
+    Ok(())
 }

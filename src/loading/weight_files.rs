@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -41,8 +40,27 @@ pub struct WeightFiles {
 #[derive(Debug)]
 struct Mapped {
     path: PathBuf,
+    /// The file itself; none for one that is part of the program.
+    file: Option<File>,
     /// The whole file. Pages are read when they are first touched.
     map: SharedBytes,
+}
+
+/// Elements of a tensor: `count` runs of `len`, each `stride` behind the one before, the first
+/// at `offset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Runs {
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+    pub(crate) stride: usize,
+    pub(crate) count: usize,
+}
+
+impl Runs {
+    /// All of `len` elements.
+    pub(crate) fn all(len: usize) -> Self {
+        Self { offset: 0, len, stride: len, count: 1 }
+    }
 }
 
 impl WeightFiles {
@@ -80,7 +98,8 @@ impl WeightFiles {
     pub fn open(paths: &[PathBuf]) -> Result<Self, LoadError> {
         let mut opened = Self { files: Vec::new(), tensors: BTreeMap::new() };
         for path in paths {
-            opened.add(path, map(path)?)?;
+            let (file, map) = map(path)?;
+            opened.add(path, Some(file), map)?;
         }
         Ok(opened)
     }
@@ -91,11 +110,11 @@ impl WeightFiles {
     /// [`LoadError::Corrupt`].
     pub(crate) fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, LoadError> {
         let mut opened = Self { files: Vec::new(), tensors: BTreeMap::new() };
-        opened.add(Path::new(name), SharedBytes::from_static(bytes))?;
+        opened.add(Path::new(name), None, SharedBytes::from_static(bytes))?;
         Ok(opened)
     }
 
-    fn add(&mut self, path: &Path, map: SharedBytes) -> Result<(), LoadError> {
+    fn add(&mut self, path: &Path, on_disk: Option<File>, map: SharedBytes) -> Result<(), LoadError> {
         let corrupt = |reason: String| LoadError::Corrupt { path: path.to_path_buf(), reason };
         let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|e| corrupt(e.to_string()))?;
         let data = header + 8;
@@ -113,7 +132,7 @@ impl WeightFiles {
                 return Err(corrupt(format!("the tensor `{name}` is in another file too")));
             }
         }
-        self.files.push(Mapped { path: path.to_path_buf(), map });
+        self.files.push(Mapped { path: path.to_path_buf(), file: on_disk, map });
         Ok(())
     }
 
@@ -132,19 +151,48 @@ impl WeightFiles {
         self.tensors.values().map(|t| t.bytes.len()).sum()
     }
 
-    /// A tensor's elements in the element type `compute`.
+    /// A tensor, not copied: its data stays on disk until it is used, and in the page cache after.
+    /// `None` if it is not stored in the element type `compute`, or not aligned for it.
     ///
-    /// With `borrow`, a tensor already of that type is not copied: its data stays on disk until
-    /// it is used, and in the page cache after. Otherwise it is read and converted piece by
-    /// piece, and the file's pages are not held.
+    /// # Errors
+    /// As [`WeightFiles::read`].
+    pub(crate) fn borrow(&self, name: &str, compute: DType) -> Result<Option<TensorData>, LoadError> {
+        let (info, stored) = self.stored(name)?;
+        let map = &self.files[info.file].map;
+        let aligned = (map[info.bytes.clone()].as_ptr() as usize).is_multiple_of(compute.size());
+        Ok((stored == compute && aligned).then(|| {
+            let bytes = Bytes::from_shared(map.slice(info.bytes.clone()), AllocationProperty::File);
+            TensorData::from_bytes(bytes, info.shape.clone(), compute.burn())
+        }))
+    }
+
+    /// A tensor's elements in the element type `compute`: read and converted piece by piece, so
+    /// that memory holds one copy and a piece, and none of the file's pages.
     ///
     /// # Errors
     /// [`LoadError::MissingTensor`], [`LoadError::DType`] or [`LoadError::File`].
-    pub fn read(&self, name: &str, compute: DType, borrow: bool) -> Result<TensorData, LoadError> {
+    pub fn read(&self, name: &str, compute: DType) -> Result<TensorData, LoadError> {
+        let (info, _) = self.stored(name)?;
+        self.read_runs(name, compute, Runs::all(info.shape.iter().product()), info.shape.clone())
+    }
+
+    /// [`WeightFiles::read`] for some of the elements, which make a tensor of this shape.
+    pub(crate) fn read_runs(
+        &self,
+        name: &str,
+        compute: DType,
+        runs: Runs,
+        shape: Vec<usize>,
+    ) -> Result<TensorData, LoadError> {
+        let (info, stored) = self.stored(name)?;
+        let bytes = convert(&self.files[info.file], info, stored, compute, runs)?;
+        Ok(TensorData::from_bytes(bytes, shape, compute.burn()))
+    }
+
+    fn stored(&self, name: &str) -> Result<(&TensorInfo, DType), LoadError> {
         let Some(info) = self.tensors.get(name) else {
             return Err(LoadError::MissingTensor { name: name.to_string(), nearest: self.nearest(name) });
         };
-        let file = &self.files[info.file];
         let stored = match info.stored {
             Dtype::F64 => DType::F64,
             Dtype::F32 => DType::F32,
@@ -152,14 +200,7 @@ impl WeightFiles {
             Dtype::BF16 => DType::BF16,
             _ => return Err(LoadError::DType { name: name.to_string(), given: info.dtype.clone() }),
         };
-        let mapped = &file.map[info.bytes.clone()];
-        let aligned = (mapped.as_ptr() as usize).is_multiple_of(compute.size());
-        let bytes = if borrow && stored == compute && aligned {
-            Bytes::from_shared(file.map.slice(info.bytes.clone()), AllocationProperty::File)
-        } else {
-            convert(file, info, stored, compute)?
-        };
-        Ok(TensorData::from_bytes(bytes, info.shape.clone(), compute.burn()))
+        Ok((info, stored))
     }
 
     /// Nearest names in the files.
@@ -168,7 +209,7 @@ impl WeightFiles {
     }
 }
 
-fn map(path: &Path) -> Result<SharedBytes, LoadError> {
+fn map(path: &Path) -> Result<(File, SharedBytes), LoadError> {
     let failed = |e: std::io::Error| LoadError::File { path: path.to_path_buf(), reason: e.to_string() };
     let file = File::open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.len() == 0 {
@@ -180,11 +221,11 @@ fn map(path: &Path) -> Result<SharedBytes, LoadError> {
     // Measured: without it loading copies all weights, and takes seconds instead of microseconds.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
-    Ok(SharedBytes::from_owner(map))
+    Ok((file, SharedBytes::from_owner(map)))
 }
 
 /// File names in an index, each once, in order. A name may not lead out of the folder.
-fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
+pub(super) fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
     let json = read_json(index.to_path_buf())?;
     let bad = |reason: &str| LoadError::Corrupt { path: index.to_path_buf(), reason: reason.to_string() };
     let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`"))?;
@@ -201,29 +242,39 @@ fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
     if names.is_empty() { Err(bad("it names no shard")) } else { Ok(names) }
 }
 
-/// Reads a tensor in pieces and converts each, so that memory holds one copy and a piece.
-fn convert(file: &Mapped, info: &TensorInfo, stored: DType, compute: DType) -> Result<Bytes, LoadError> {
+/// Reads runs of a tensor in pieces and converts each.
+fn convert(file: &Mapped, info: &TensorInfo, stored: DType, compute: DType, runs: Runs) -> Result<Bytes, LoadError> {
     const PIECE: usize = 1 << 20;
     let failed = |e: std::io::Error| LoadError::File { path: file.path.clone(), reason: e.to_string() };
-    let mut on_disk = File::open(&file.path).ok();
-    let elements = info.bytes.len() / stored.size();
-    let mut out = Converted::with_capacity(compute, elements);
-    let mut piece = vec![0; PIECE.min(info.bytes.len())];
-    let mut at = info.bytes.start;
-    while at < info.bytes.end {
-        let len = PIECE.min(info.bytes.end - at);
-        match &mut on_disk {
-            Some(disk) => {
-                disk.seek(SeekFrom::Start(at as u64)).map_err(failed)?;
-                disk.read_exact(&mut piece[..len]).map_err(failed)?;
+    let size = stored.size();
+    let mut out = Converted::with_capacity(compute, runs.len * runs.count);
+    let mut piece = vec![0; PIECE.min(runs.len * size)];
+    for run in 0..runs.count {
+        let mut at = info.bytes.start + (runs.offset + run * runs.stride) * size;
+        let end = at + runs.len * size;
+        while at < end {
+            let len = PIECE.min(end - at);
+            match &file.file {
+                Some(file) => read_at(file, at as u64, &mut piece[..len]).map_err(failed)?,
+                None => piece[..len].copy_from_slice(&file.map[at..at + len]),
             }
-            // Part of the program: there is no file to read.
-            None => piece[..len].copy_from_slice(&file.map[at..at + len]),
+            out.extend(&piece[..len], stored);
+            at += len;
         }
-        out.extend(&piece[..len], stored);
-        at += len;
     }
     Ok(out.into_bytes())
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
+}
+
+#[cfg(not(unix))]
+fn read_at(mut file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+    use std::io::{Read, Seek, SeekFrom};
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(bytes)
 }
 
 enum Converted {
@@ -246,6 +297,7 @@ impl Converted {
     fn extend(&mut self, bytes: &[u8], stored: DType) {
         match (self, stored) {
             (Self::F64(out), _) => each(bytes, stored, |x| out.push(x)),
+            (Self::F32(out), DType::F32) => out.extend(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))),
             (Self::F32(out), _) => each(bytes, stored, |x| out.push(x as f32)),
             (Self::F16(out), _) => each(bytes, stored, |x| out.push(f16::from_f64(x))),
             (Self::BF16(out), _) => each(bytes, stored, |x| out.push(bf16::from_f64(x))),

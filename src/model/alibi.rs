@@ -1,20 +1,20 @@
 //! Attention with linear biases (Press et al. 2021).
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 /// Slope of each head: a geometric sequence that starts and steps at `2^(-8 / heads)`; for a
 /// number of heads that is no power of two, those of the power below, then every other one of
 /// the power above.
-pub(crate) fn slopes(heads: usize) -> Vec<f32> {
+pub(crate) fn slopes(heads: usize) -> Vec<f64> {
     let sequence = |count: usize| (1..=count).map(move |i| 2f64.powf(-8.0 * i as f64 / count as f64));
     let below = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
     let above = sequence(2 * below).step_by(2);
-    sequence(below).chain(above).take(heads).map(|s| s as f32).collect()
+    sequence(below).chain(above).take(heads).collect()
 }
 
 /// The slopes as `[1, head, 1, 1]`.
-pub(crate) fn slope_tensor(heads: usize, device: &Device) -> Tensor<4> {
-    Tensor::from_data(TensorData::new(slopes(heads), [1, heads, 1, 1]), device)
+pub(crate) fn slope_tensor(heads: usize, device: &Device, dtype: DType) -> Tensor<4> {
+    Tensor::from_data(TensorData::new(slopes(heads), [1, heads, 1, 1]), (device, dtype))
 }
 
 #[cfg(test)]

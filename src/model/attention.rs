@@ -209,9 +209,9 @@ fn masked(layer: usize, mut scores: Tensor<4>, pass: &mut Pass<'_>) -> Tensor<4>
         scores = (scores / cap).tanh() * cap;
     }
     if config.positional == Positional::Alibi {
-        let slopes = slope_tensor(config.n_heads, &scores.device());
         let dtype = scores.dtype();
-        scores = scores + narrowed(pass.masks.distance() * slopes, dtype);
+        let slopes = slope_tensor(config.n_heads, &scores.device(), dtype);
+        scores = scores + narrowed(pass.masks.distance(), dtype) * slopes;
     }
     match pass.masks.hidden(config.window(layer)) {
         Some(hidden) => {

@@ -1,7 +1,7 @@
 //! From input to logits: checks first, then one pass through the blocks.
 
 use burn::tensor::{Int, Tensor, TensorData};
-use hooklens_hooks::{Halt, HookError, PointInfo, Run};
+use hooklens_hooks::{Halt, HookError, PointInfo, Rows, Run};
 
 use super::input::Input;
 use super::loss;
@@ -14,7 +14,7 @@ use super::transformer::HookedTransformer;
 use crate::config::Positional;
 use crate::error::{CacheError, Error, InputError, Result};
 use crate::kv_cache::KeyValueCache;
-use crate::tokens::Tokens;
+use crate::tokens::{Tokens, flat_mask};
 
 /// What a pass starts from.
 enum Start {
@@ -27,6 +27,14 @@ enum Start {
 struct Layers {
     start: Option<usize>,
     stop: Option<usize>,
+}
+
+/// What to compute.
+#[derive(Clone, Copy)]
+struct Plan {
+    layers: Layers,
+    logits: Logits,
+    loss: bool,
 }
 
 /// How far a pass came.
@@ -43,20 +51,22 @@ impl HookedTransformer {
         let (start, mut tokens) = self.start(input, &mut options, layers)?;
         let mut kv_cache = options.kv_cache.take();
         let sequence = self.sequence(&start, tokens.as_ref(), options.attention_mask.take(), kv_cache.as_deref())?;
+        let query_mask = sequence.query_mask();
+        if let (Some(tokens), Some(mask)) = (&mut tokens, &query_mask) {
+            tokens.set_mask(mask);
+        }
+        let logits = options.logits;
         let wants_loss = options.loss || options.loss_per_token;
         if wants_loss {
-            check_loss(&options, tokens.as_ref(), layers, sequence.len)?;
-        }
-        if let (Some(tokens), Some(mask)) = (&mut tokens, sequence.query_mask()) {
-            tokens.set_mask(&mask);
+            self.check_loss(logits, tokens.as_ref(), layers)?;
         }
 
-        let shape = [sequence.batch, sequence.len];
-        let silent = |point: &PointInfo| why_silent(point, layers);
-        let mut run =
-            Run::new(&self.points.catalog, &mut options.hooks, options.record, shape, sequence.past, &silent)?;
+        let in_stream = self.config.positional == Positional::Learned;
+        let silent = |point: &PointInfo| why_silent(point, layers, in_stream);
+        let rows =
+            Rows { batch: sequence.batch, len: sequence.len, real: query_mask.as_deref(), offset: sequence.past };
+        let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
         self.check_conflicts(&run)?;
-        let logits = options.logits;
         let mut reached = Reached::default();
         // A cache that grows must see every layer.
         let growing = kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen());
@@ -70,8 +80,10 @@ impl HookedTransformer {
             let past = sequence.past;
             let device = self.device();
             let borrowed = kv_cache.as_deref_mut();
-            let pass = Pass::new(&self.config, &self.points, &sequence, borrowed, &device);
-            match self.pass(start, pass, layers, logits, &mut tokens, &mut run) {
+            let dtype = self.weights.embed.tokens.val().dtype();
+            let pass = Pass::new(&self.config, &self.points, &sequence, borrowed, &device, dtype);
+            let plan = Plan { layers, logits, loss: wants_loss };
+            match self.pass(start, pass, plan, &mut tokens, &mut run) {
                 Ok(whole) => reached = whole,
                 Err(Stopped::Halt(Halt::Done)) => {}
                 Err(stopped) => {
@@ -87,19 +99,15 @@ impl HookedTransformer {
                 }
             }
             if let Some(cache) = kv_cache.filter(|_| growing) {
-                let all = vec![true; sequence.batch * sequence.len];
-                let new = sequence.query_mask().unwrap_or(all);
+                let new = query_mask.unwrap_or_else(|| vec![true; sequence.batch * sequence.len]);
                 cache.append_attention_mask(&new.chunks(sequence.len).map(<[bool]>::to_vec).collect::<Vec<_>>())?;
             }
         }
-        let cache = run.finish();
+        let cache = run.finish()?;
 
         let (mut mean, mut each) = (None, None);
         if let (true, Some(logits), Some(tokens)) = (wants_loss, &reached.logits, &tokens) {
             let (per_token, count) = loss::per_token(logits.clone(), tokens);
-            if count == 0 {
-                return Err(InputError::Options("no two neighbouring tokens are real: there is no loss").into());
-            }
             mean = options.loss.then(|| per_token.clone().sum() / count as f64);
             each = options.loss_per_token.then_some(per_token);
         }
@@ -132,6 +140,10 @@ impl HookedTransformer {
                 let d_model = self.config.d_model;
                 if batch == 0 || len == 0 || width != d_model {
                     return Err(InputError::Residual { given: shape.to_vec(), d_model }.into());
+                }
+                if residual.device() != self.device() {
+                    let (given, model) = (format!("{:?}", residual.device()), format!("{:?}", self.device()));
+                    return Err(InputError::Device { given, model }.into());
                 }
                 let tokens = options.tokens.take();
                 if let Some(tokens) = &tokens {
@@ -183,13 +195,7 @@ impl HookedTransformer {
             Start::Residual(residual) => [residual.dims()[0], residual.dims()[1]],
         };
         let mask = match mask {
-            Some(rows) => {
-                let width = rows.iter().map(Vec::len).find(|width| *width != len).unwrap_or(len);
-                if rows.len() != batch || width != len {
-                    return Err(InputError::MaskShape { expected: [batch, len], given: [rows.len(), width] }.into());
-                }
-                Some(rows.concat())
-            }
+            Some(rows) => Some(flat_mask(&rows, [batch, len])?),
             None => tokens.and_then(|tokens| tokens.mask().map(<[bool]>::to_vec)),
         };
         let Some(cache) = kv_cache else {
@@ -250,20 +256,54 @@ impl HookedTransformer {
         Ok(())
     }
 
+    /// Whether there is a loss to compute.
+    fn check_loss(&self, logits: Logits, tokens: Option<&Tokens>, layers: Layers) -> Result<(), InputError> {
+        let Some(tokens) = tokens else {
+            return Err(InputError::Options(
+                "the loss of a residual stream needs the tokens it was made from; pass them as the option `tokens`",
+            ));
+        };
+        if layers.stop.is_some() {
+            return Err(InputError::Options("a run that stops before the logits has no loss"));
+        }
+        if logits != Logits::All {
+            return Err(InputError::Options("the loss needs all logits"));
+        }
+        if !loss::counted(tokens).contains(&true) {
+            return Err(InputError::Options(
+                "the loss predicts each next token: it needs two real tokens one behind the other",
+            ));
+        }
+        self.check_targets(tokens)
+    }
+
+    /// Every token that is to be predicted has a logit.
+    fn check_targets(&self, tokens: &Tokens) -> Result<(), InputError> {
+        let next = tokens.shape()[1].saturating_sub(1);
+        let d_vocab = self.config.d_vocab_out;
+        for (at, _) in loss::counted(tokens).iter().enumerate().filter(|(_, counted)| **counted) {
+            let (row, position) = (at / next, at % next + 1);
+            let token = tokens.row(row)[position];
+            if token as usize >= d_vocab {
+                return Err(InputError::Token { token: i64::from(token), row, position, d_vocab });
+            }
+        }
+        Ok(())
+    }
+
     /// The pass itself: embedding, blocks, unembedding.
     fn pass(
         &self,
         start: Start,
         mut pass: Pass<'_>,
-        layers: Layers,
-        logits: Logits,
+        Plan { layers, logits, loss }: Plan,
         tokens: &mut Option<Tokens>,
         run: &mut Run<'_, '_>,
     ) -> Result<Reached, Stopped> {
         let sequence = pass.sequence;
         let mut resid = match start {
             Start::Tokens(given) => {
-                let given = self.hooked_tokens(given, run)?;
+                let given = self.hooked_tokens(given, loss, run)?;
                 let embedded = self.embed(&given, run)?;
                 *tokens = Some(given);
                 embedded
@@ -307,7 +347,7 @@ impl HookedTransformer {
     }
 
     /// Shows the tokens to `hook_tokens`, and checks what comes back.
-    fn hooked_tokens(&self, tokens: Tokens, run: &mut Run<'_, '_>) -> Result<Tokens, Stopped> {
+    fn hooked_tokens(&self, tokens: Tokens, loss: bool, run: &mut Run<'_, '_>) -> Result<Tokens, Stopped> {
         let point = self.points.outer(Outer::Tokens);
         if !run.wants(point) {
             return Ok(tokens);
@@ -321,6 +361,9 @@ impl HookedTransformer {
         self.check_tokens(&changed).map_err(Error::from)?;
         if let Some(mask) = tokens.mask() {
             changed.set_mask(mask);
+        }
+        if loss {
+            self.check_targets(&changed).map_err(Error::from)?;
         }
         Ok(changed)
     }
@@ -386,37 +429,18 @@ impl From<Error> for Stopped {
     }
 }
 
-/// Why a point does not fire when only these layers run.
-fn why_silent(point: &PointInfo, layers: Layers) -> Option<&'static str> {
+/// Why a point does not fire when only these layers run; `in_stream` tells whether position
+/// vectors are part of the residual stream.
+fn why_silent(point: &PointInfo, layers: Layers, in_stream: bool) -> Option<&'static str> {
     let start = layers.start.unwrap_or(0);
     match point.layer {
         Some(layer) if layer < start => Some("the run starts at a later layer"),
         Some(layer) if layers.stop.is_some_and(|stop| layer >= stop) => Some("the run stops before its layer"),
         Some(_) => None,
         None if point.name.starts_with("ln_final") => layers.stop.map(|_| "the run stops before the last norm"),
-        None if &*point.name == "hook_pos_embed" => None,
+        None if &*point.name == "hook_pos_embed" && !in_stream => None,
         None => layers.start.map(|_| "the run starts from a residual stream"),
     }
-}
-
-fn check_loss(
-    options: &ForwardOptions<'_>,
-    tokens: Option<&Tokens>,
-    layers: Layers,
-    len: usize,
-) -> Result<(), InputError> {
-    let problem = if tokens.is_none() {
-        "the loss of a residual stream needs the tokens it was made from; pass them as the option `tokens`"
-    } else if layers.stop.is_some() {
-        "a run that stops before the logits has no loss"
-    } else if options.logits != Logits::All {
-        "the loss needs all logits"
-    } else if len < 2 {
-        "the loss needs at least two tokens: it predicts the next one"
-    } else {
-        return Ok(());
-    };
-    Err(InputError::Options(problem))
 }
 
 /// Each row's last real token, `[batch, 1, d]`.

@@ -94,7 +94,7 @@ impl Draw<'_> {
                 q_norm: head_norm(),
                 k_norm: head_norm(),
             },
-            ln1_post: c.post_norms.then(|| self.norm(c.norm, c.d_model, c.eps)),
+            ln1_post: c.post_norms.then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
             ln2: (!c.attn_only).then(|| self.norm(c.norm, c.d_model, c.eps)),
             mlp: plain.then(|| Mlp {
                 input: self.linear(c.d_model, c.d_mlp),
@@ -112,7 +112,7 @@ impl Draw<'_> {
                     })
                     .collect(),
             }),
-            ln2_post: (!c.attn_only && c.post_norms).then(|| self.norm(c.norm, c.d_model, c.eps)),
+            ln2_post: (!c.attn_only && c.post_norms).then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
         }
     }
 }

@@ -6,7 +6,8 @@ use crate::tokens::Tokens;
 
 /// Text, tokens, or a residual stream. Whatever a run takes converts into one.
 ///
-/// - `"text"`, `["one", "two"]`, `String`, `Vec<String>`: tokenized by the model's tokenizer.
+/// - `"text"`, `["one", "two"]`, `String`, `Vec<String>` and the like: tokenized by the model's
+///   tokenizer.
 /// - [`Tokens`], `vec![vec![1, 2, 3]]`, `[1, 2, 3]`, `Tensor<2, Int>`: token ids.
 /// - `Tensor<3>`: a residual stream `[batch, pos, d_model]`, with
 ///   [`ForwardOptions::start_at_layer`](crate::ForwardOptions::start_at_layer).
@@ -25,42 +26,6 @@ pub enum Input {
     Residual(Tensor<3>),
 }
 
-impl From<&str> for Input {
-    fn from(text: &str) -> Self {
-        Input::Text(vec![text.to_string()])
-    }
-}
-
-impl From<String> for Input {
-    fn from(text: String) -> Self {
-        Input::Text(vec![text])
-    }
-}
-
-impl From<&String> for Input {
-    fn from(text: &String) -> Self {
-        Input::Text(vec![text.clone()])
-    }
-}
-
-impl From<Vec<String>> for Input {
-    fn from(texts: Vec<String>) -> Self {
-        Input::Text(texts)
-    }
-}
-
-impl From<&[&str]> for Input {
-    fn from(texts: &[&str]) -> Self {
-        Input::Text(texts.iter().map(|t| t.to_string()).collect())
-    }
-}
-
-impl<const N: usize> From<[&str; N]> for Input {
-    fn from(texts: [&str; N]) -> Self {
-        texts.as_slice().into()
-    }
-}
-
 impl From<Tokens> for Input {
     fn from(tokens: Tokens) -> Self {
         Input::Tokens(tokens)
@@ -76,6 +41,24 @@ impl From<&Tokens> for Input {
 impl From<Vec<Vec<u32>>> for Input {
     fn from(rows: Vec<Vec<u32>>) -> Self {
         Input::Rows(rows)
+    }
+}
+
+impl From<Vec<u32>> for Input {
+    fn from(row: Vec<u32>) -> Self {
+        Input::Rows(vec![row])
+    }
+}
+
+impl From<&Vec<u32>> for Input {
+    fn from(row: &Vec<u32>) -> Self {
+        Input::Rows(vec![row.clone()])
+    }
+}
+
+impl From<&Vec<Vec<u32>>> for Input {
+    fn from(rows: &Vec<Vec<u32>>) -> Self {
+        Input::Rows(rows.clone())
     }
 }
 
@@ -106,5 +89,11 @@ impl From<&Tensor<2, Int>> for Input {
 impl From<Tensor<3>> for Input {
     fn from(residual: Tensor<3>) -> Self {
         Input::Residual(residual)
+    }
+}
+
+impl From<&Tensor<3>> for Input {
+    fn from(residual: &Tensor<3>) -> Self {
+        Input::Residual(residual.clone())
     }
 }

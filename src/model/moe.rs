@@ -61,6 +61,11 @@ impl Moe {
         let edited = run.edits(site(Site::ExpertIndices));
         let chosen = run.fire_int(site(Site::ExpertIndices), chosen)?;
         let best = if edited { read(chosen)? } else { best };
+        let count = self.experts.len();
+        if let Some(wrong) = best.iter().find(|expert| !(0..count as i64).contains(expert)) {
+            let source = format!("expert {wrong} is not one of the {count}").into();
+            return Err(HookError::Failed { point: format!("blocks.{layer}.mlp.hook_expert_indices"), source }.into());
+        }
 
         let device = x.device();
         let mut sum = x.zeros_like();

@@ -3,6 +3,7 @@
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook, Record};
 
+use crate::error::InputError;
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::Tokens;
 
@@ -49,6 +50,14 @@ impl<'h> ForwardOptions<'h> {
     /// All logits, nothing else.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether a run whose one result is wanted has one.
+    pub(crate) fn check_gives_output(&self) -> Result<(), InputError> {
+        if self.logits == Logits::None && self.stop_at_layer.is_none() {
+            return Err(InputError::Options("a forward without logits gives nothing; use `record` or `run`"));
+        }
+        Ok(())
     }
 
     /// Which logits to compute.

@@ -1,6 +1,6 @@
 //! What stays the same throughout one forward pass.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use super::points::Points;
 use super::rotary::RotaryTable;
@@ -30,9 +30,10 @@ impl<'p> Pass<'p> {
         sequence: &'p Sequence,
         kv_cache: Option<&'p mut KeyValueCache>,
         device: &Device,
+        dtype: DType,
     ) -> Self {
         let rows = sequence.position_rows();
-        let table = |rotary, positions: Vec<u32>| RotaryTable::new(rotary, &positions, rows, device);
+        let table = |rotary, positions: Vec<u32>| RotaryTable::new(rotary, &positions, rows, device, dtype);
         let rotary = match &config.positional {
             Positional::Rotary(rotary) => {
                 let keys = table(rotary, sequence.key_positions());

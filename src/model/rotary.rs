@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::norm::{narrowed, widened};
 use crate::config::{RopeScaling, Rotary};
@@ -18,8 +18,9 @@ pub(crate) struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// The table of these positions, `rows` rows of them.
-    pub(crate) fn new(rotary: &Rotary, positions: &[u32], rows: usize, device: &Device) -> Self {
+    /// The table of these positions, `rows` rows of them, in `f64` where the model computes in it
+    /// and else in `f32`.
+    pub(crate) fn new(rotary: &Rotary, positions: &[u32], rows: usize, device: &Device, dtype: DType) -> Self {
         let frequencies = frequencies(rotary);
         let factor = match rotary.scaling {
             RopeScaling::Yarn { attention_factor, .. } => attention_factor,
@@ -27,10 +28,11 @@ impl RotaryTable {
         };
         let angles = || positions.iter().flat_map(|p| frequencies.iter().map(move |f| f64::from(*p) * f));
         let shape = [rows, positions.len() / rows, 1, frequencies.len()];
-        let table = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, shape), device);
+        let dtype = if dtype == DType::F64 { dtype } else { DType::F32 };
+        let table = |values: Vec<f64>| Tensor::from_data(TensorData::new(values, shape), (device, dtype));
         Self {
-            cos: table(angles().map(|a| (a.cos() * factor) as f32).collect()),
-            sin: table(angles().map(|a| (a.sin() * factor) as f32).collect()),
+            cos: table(angles().map(|a| a.cos() * factor).collect()),
+            sin: table(angles().map(|a| a.sin() * factor).collect()),
             dim: rotary.dim,
             adjacent_pairs: rotary.adjacent_pairs,
         }

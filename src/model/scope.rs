@@ -7,7 +7,7 @@ use hooklens_hooks::{ActivationCache, Hook, Record};
 
 use super::input::Input;
 use super::options::{ForwardOptions, Logits, Output};
-use super::transformer::{HookedTransformer, logits_and_cache, main_output};
+use super::transformer::{HookedTransformer, logits_and_cache, main_output, only_loss};
 use crate::error::{InputError, Result};
 
 /// A model together with hooks: a scope that is a value.
@@ -42,7 +42,29 @@ impl<'m, 'h> Hooked<'m, 'h> {
     /// # Errors
     /// As [`HookedTransformer::forward`].
     pub fn forward<'o>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'o>>) -> Result<Tensor<3>> {
+        let options = options.into();
+        options.check_gives_output()?;
         main_output(self.run(input, options)?)
+    }
+
+    /// As [`HookedTransformer::loss`], with the scope's hooks.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::loss`].
+    pub fn loss<'o>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'o>>) -> Result<Tensor<1>> {
+        only_loss(self.run(input, options.into().loss())?)
+    }
+
+    /// As [`HookedTransformer::run_with_hooks`], these hooks after the scope's.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::run_with_hooks`].
+    pub fn run_with_hooks<'o>(
+        &self,
+        input: impl Into<Input>,
+        hooks: impl IntoIterator<Item = Hook<'o>>,
+    ) -> Result<Tensor<3>> {
+        self.forward(input, ForwardOptions::new().hooks(hooks))
     }
 
     /// As [`HookedTransformer::run_with_cache`], with the scope's hooks. Recordings see what the

@@ -105,6 +105,8 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn forward<'h>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Tensor<3>> {
+        let options = options.into();
+        options.check_gives_output()?;
         main_output(self.run(input, options)?)
     }
 
@@ -113,8 +115,7 @@ impl HookedTransformer {
     /// # Errors
     /// As [`HookedTransformer::forward`].
     pub fn loss<'h>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Tensor<1>> {
-        let output = self.run(input, options.into().loss())?;
-        Ok(output.loss.ok_or(InputError::Options("a run that stops before the logits has no loss"))?)
+        only_loss(self.run(input, options.into().loss())?)
     }
 
     /// Runs the model and records activations.
@@ -218,6 +219,10 @@ impl HookedTransformer {
 pub(crate) fn main_output(output: Output) -> Result<Tensor<3>> {
     let either = output.residual.or(output.logits);
     Ok(either.ok_or(InputError::Options("a forward without logits gives nothing; use `record` or `run`"))?)
+}
+
+pub(crate) fn only_loss(output: Output) -> Result<Tensor<1>> {
+    Ok(output.loss.ok_or(InputError::Options("a run that stops before the logits has no loss"))?)
 }
 
 pub(crate) fn logits_and_cache(output: Output) -> Result<(Tensor<3>, ActivationCache)> {

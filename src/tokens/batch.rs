@@ -113,11 +113,7 @@ impl Tokens {
     /// # Errors
     /// [`InputError::MaskShape`] if the mask has another shape.
     pub fn with_mask(mut self, mask: Vec<Vec<bool>>) -> Result<Self, InputError> {
-        let width = mask.iter().map(Vec::len).find(|w| *w != self.len).unwrap_or(self.len);
-        if mask.len() != self.batch || width != self.len {
-            return Err(InputError::MaskShape { expected: [self.batch, self.len], given: [mask.len(), width] });
-        }
-        self.set_mask(&mask.concat());
+        self.set_mask(&flat_mask(&mask, self.shape())?);
         Ok(self)
     }
 
@@ -167,4 +163,16 @@ impl Tokens {
         let ids: Vec<i32> = self.ids.iter().map(|id| *id as i32).collect();
         Tensor::from_data(TensorData::new(ids, self.shape()), device)
     }
+}
+
+/// The rows of a mask one behind the other.
+///
+/// # Errors
+/// [`InputError::MaskShape`] if they are not `batch` rows of `len`.
+pub(crate) fn flat_mask(rows: &[Vec<bool>], [batch, len]: [usize; 2]) -> Result<Vec<bool>, InputError> {
+    let width = rows.iter().map(Vec::len).find(|width| *width != len).unwrap_or(len);
+    if rows.len() != batch || width != len {
+        return Err(InputError::MaskShape { expected: [batch, len], given: [rows.len(), width] });
+    }
+    Ok(rows.concat())
 }

@@ -2,7 +2,7 @@
 
 use super::{TokenizeOptions, Tokens};
 use crate::error::{InputError, Result};
-use crate::model::HookedTransformer;
+use crate::model::{HookedTransformer, Input};
 
 impl HookedTransformer {
     /// Token ids of one or several texts, padded at the right.
@@ -89,37 +89,41 @@ impl HookedTransformer {
 #[derive(Debug, Clone)]
 pub struct Texts(Vec<String>);
 
-impl From<&str> for Texts {
-    fn from(text: &str) -> Self {
-        Self(vec![text.to_string()])
-    }
+/// One or several texts, of any of these types.
+macro_rules! texts_from {
+    ($($given:ty => |$text:ident| $texts:expr;)*) => { $(
+        impl From<$given> for Texts {
+            fn from($text: $given) -> Self {
+                Self($texts)
+            }
+        }
+
+        impl From<$given> for Input {
+            fn from(text: $given) -> Self {
+                Input::Text(Texts::from(text).0)
+            }
+        }
+    )* };
 }
 
-impl From<&String> for Texts {
-    fn from(text: &String) -> Self {
-        Self(vec![text.clone()])
-    }
-}
-
-impl From<String> for Texts {
-    fn from(text: String) -> Self {
-        Self(vec![text])
-    }
-}
-
-impl From<Vec<String>> for Texts {
-    fn from(texts: Vec<String>) -> Self {
-        Self(texts)
-    }
-}
-
-impl From<&[&str]> for Texts {
-    fn from(texts: &[&str]) -> Self {
-        Self(texts.iter().map(|t| t.to_string()).collect())
-    }
+texts_from! {
+    &str => |text| vec![text.to_string()];
+    &String => |text| vec![text.clone()];
+    String => |text| vec![text];
+    Vec<String> => |texts| texts;
+    &Vec<String> => |texts| texts.clone();
+    &[String] => |texts| texts.to_vec();
+    &[&str] => |texts| texts.iter().map(|text| text.to_string()).collect();
+    Vec<&str> => |texts| texts.iter().map(|text| text.to_string()).collect();
 }
 
 impl<const N: usize> From<[&str; N]> for Texts {
+    fn from(texts: [&str; N]) -> Self {
+        texts.as_slice().into()
+    }
+}
+
+impl<const N: usize> From<[&str; N]> for Input {
     fn from(texts: [&str; N]) -> Self {
         texts.as_slice().into()
     }

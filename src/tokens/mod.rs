@@ -8,4 +8,5 @@ pub use batch::{PaddingSide, Tokens};
 pub use methods::Texts;
 pub use tokenizer::{TokenizeOptions, Tokenizer};
 
+pub(crate) use batch::flat_mask;
 pub(crate) use tokenizer::read_json;

@@ -81,6 +81,17 @@ impl Tokenizer {
         Ok(Self { inner: Arc::new(inner), bos, eos, pad })
     }
 
+    /// The files a folder keeps the tokenizer in, by name: what [`Tokenizer::from_folder`] reads.
+    pub(crate) fn files(&self) -> Result<[(&'static str, String); 2], LoadError> {
+        let bad = |reason: String| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), reason };
+        let json = self.inner.to_string(true).map_err(|e| bad(e.to_string()))?;
+        let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad)];
+        let special =
+            named.into_iter().filter_map(|(name, id)| Some((format!("{name}_token"), self.token(id?)?.into())));
+        let special: serde_json::Map<String, Value> = special.collect();
+        Ok([("tokenizer.json", json), ("tokenizer_config.json", format!("{:#}\n", Value::Object(special)))])
+    }
+
     /// The beginning-of-sequence token.
     pub fn bos(&self) -> Option<u32> {
         self.bos

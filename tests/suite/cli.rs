@@ -91,7 +91,10 @@ fn a_dump_file_holds_what_a_run_records() {
     let bytes = fs::read(&path).unwrap();
     let stored = SafeTensors::deserialize(&bytes).unwrap();
     let given = stored.tensor("blocks.1.hook_resid_post").unwrap();
-    assert_eq!(given.data(), cache.activation("resid_post1").unwrap().to_le_bytes().unwrap());
+    // Of the second prompt's five positions two are padding, and hold zeros.
+    let (real, padding) = given.data().split_at(8 * 64 * 4);
+    assert!(*real == cache.activation("resid_post1").unwrap().to_le_bytes().unwrap()[..8 * 64 * 4]);
+    assert!(padding.iter().all(|byte| *byte == 0));
     let mask = stored.tensor("attention_mask").unwrap();
     let ones = mask.data().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect::<Vec<_>>();
     assert_eq!(ones, [1, 1, 1, 1, 1, 1, 1, 1, 0, 0]);
@@ -228,6 +231,8 @@ fn wrong_usage_is_two_and_failure_is_one() {
         &["--prompt", "red", "--batch-size", "0"],
         &["--prompt", "red", "--device", "abacus"],
         &["--prompt", "red", "--logits", "some"],
+        &["--prompt", "red", "--hooks", ""],
+        &["--prompt", "red", "--resume"],
         &[],
     ] {
         let (code, _, err) = dump(folder.path(), "x.safetensors", wrong);
@@ -236,12 +241,12 @@ fn wrong_usage_is_two_and_failure_is_one() {
     for (failing, says) in [
         (&["--prompt", "red", "--hooks", "blocks.0.attn.hook_patern"][..], "did you mean `blocks.0.attn.hook_pattern`"),
         (&["--prompt", "red", "--hooks", "*hook_mlp_out"], "it has no MLP"),
-        (&["--tokens", "0,63"], "vocabulary of 63"),
+        (&["--tokens", "0,1;0,63"], "prompt 2: token 63 at row 0, position 1 is outside the vocabulary of 63"),
         (&["--prompt", ""], "empty"),
         (&["--prompt", "quux"], "tokenize"),
         (&["--prompt", "red", "--positions", "7"], "2 positions"),
+        (&["--tokens", "0,1,2,3;0,1", "--positions", "2"], "prompt 2: positions 2 are not within the 2 positions"),
         (&["--prompts", "/no/such/file"], "/no/such/file"),
-        (&["--prompt", "red", "--resume"], "only a folder"),
     ] {
         let (code, _, err) = dump(folder.path(), "x.safetensors", failing);
         assert!(code == 1 && err.contains(says), "{failing:?}: {code} {err}");

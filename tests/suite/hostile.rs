@@ -57,10 +57,10 @@ fn unsound_files_are_refused() {
 #[test]
 fn integer_weights_are_refused_by_name() {
     let files = opened(&file("{\"weight\":{\"dtype\":\"I32\",\"shape\":[4],\"data_offsets\":[0,16]}}", 16)).unwrap();
-    let error = files.read("weight", DType::F32, true).unwrap_err();
+    let error = files.read("weight", DType::F32).unwrap_err();
     assert!(matches!(&error, LoadError::DType { name, .. } if name == "weight"), "{error}");
     assert!(
-        matches!(files.read("wieght", DType::F32, true), Err(LoadError::MissingTensor { nearest, .. }) if nearest == ["weight"])
+        matches!(files.read("wieght", DType::F32), Err(LoadError::MissingTensor { nearest, .. }) if nearest == ["weight"])
     );
 }
 

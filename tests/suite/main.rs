@@ -5,6 +5,7 @@
 mod cache;
 mod cli;
 mod contract;
+mod dump;
 mod embedded;
 mod hostile;
 #[cfg(feature = "hub")]

@@ -1,0 +1,197 @@
+//! Dumps: what the files hold, and what an interruption leaves.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use hooklens::dump::Dump;
+use hooklens::prelude::*;
+use hooklens::{ActivationFn, DumpError, Error, Experts, Positional};
+use ndarray::{ArrayD, IxDyn};
+use proptest::prelude::*;
+use safetensors::{Dtype, SafeTensors};
+
+use crate::support::{any_config, any_row, distance, random_model};
+
+/// All tensors of a file, as floats.
+fn read(path: &Path) -> BTreeMap<String, ArrayD<f32>> {
+    let bytes = fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let one = |(name, view): (String, safetensors::tensor::TensorView<'_>)| {
+        let data = view.data();
+        assert!(
+            (data.as_ptr() as usize - bytes.as_ptr() as usize).is_multiple_of(view.dtype().bitsize() / 8),
+            "{name}"
+        );
+        let values: Vec<f32> = match view.dtype() {
+            Dtype::F32 => data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            Dtype::BF16 => data.as_chunks().0.iter().map(|b| half::bf16::from_le_bytes(*b).to_f32()).collect(),
+            _ => data.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as f32).collect(),
+        };
+        (name, ArrayD::from_shape_vec(IxDyn(view.shape()), values).unwrap())
+    };
+    file.tensors().into_iter().map(one).collect()
+}
+
+fn any_positions() -> impl Strategy<Value = Positions> {
+    prop_oneof![
+        Just(Positions::All),
+        Just(Positions::At(-1)),
+        Just(Positions::At(0)),
+        Just(Positions::Range(Some(1), None)),
+        Just(Positions::Range(Some(-2), None)),
+        Just(Positions::Range(None, Some(-1))),
+        Just(Positions::Range(Some(0), Some(3))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// However prompts are batched and padded, and whatever positions are kept, a file holds for
+    /// each prompt what a run of it alone records, behind a prefix too.
+    #[test]
+    fn a_file_holds_what_each_prompt_gives_alone(
+        config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(2..6), 1..6),
+        batch in 1..4usize, left: bool, positions in any_positions(), prefix in prop::collection::vec(0..20u32, 0..3),
+    ) {
+        let config = TransformerConfig { bidirectional: config.bidirectional && prefix.is_empty(), ..config };
+        let model = random_model(config, seed);
+        let folder = tempfile::tempdir().unwrap();
+        let side = if left { PaddingSide::Left } else { PaddingSide::Right };
+        let points = Selection::matching(|p| p.axes[0] != hook::Axis::Routed && !p.on_request);
+        let path = folder.path().join("out.safetensors");
+        Dump::new(points.clone()).positions(positions.clone()).logits(Logits::All).padding_side(side)
+            .batch_size(batch).prefix(prefix.clone()).run(&model, &rows, &path).unwrap();
+        let all = read(&path);
+        let longest = rows.iter().map(Vec::len).max().unwrap();
+        for (number, row) in rows.iter().enumerate() {
+            let alone = folder.path().join("alone.safetensors");
+            Dump::new(points.clone()).positions(positions.clone()).logits(Logits::All).prefix(prefix.clone())
+                .run(&model, std::slice::from_ref(row), &alone).unwrap();
+            let alone = read(&alone);
+            for (name, expected) in &alone {
+                let given = &all[name];
+                // Where this prompt's rows are in the whole: a padded axis holds them at one end.
+                let each = given.shape()[0] / rows.len();
+                let mut part = given.slice_axis(ndarray::Axis(0), ndarray::Slice::from(number * each..(number + 1) * each)).to_owned();
+                let filler = if name.ends_with("hook_attn_scores") { f32::NEG_INFINITY } else { 0.0 };
+                for axis in 0..part.ndim() {
+                    let (have, want) = (part.shape()[axis], expected.shape()[axis]);
+                    if have == want {
+                        continue;
+                    }
+                    let past = if have - want == longest - row.len() && have > longest { prefix.len() } else { 0 };
+                    let begin = if left { have - want + past } else { want };
+                    let fill = if left { past..past + have - want } else { begin..have };
+                    let padding = part.slice_axis(ndarray::Axis(axis), ndarray::Slice::from(fill.clone()));
+                    if name != "tokens" {
+                        prop_assert!(padding.iter().all(|x| *x == filler), "{name}: padding is not blank");
+                    }
+                    let keep: Vec<usize> = (0..have).filter(|at| !fill.contains(at)).collect();
+                    part = part.select(ndarray::Axis(axis), &keep);
+                }
+                let worst = distance(&part, expected);
+                prop_assert!(worst <= 1e-4, "{name} of prompt {number}: {worst:e}");
+            }
+        }
+    }
+}
+
+fn mixture() -> TransformerConfig {
+    TransformerConfig {
+        gated_mlp: true,
+        activation: ActivationFn::Silu,
+        positional: Positional::None,
+        experts: Some(Experts { count: 4, per_token: 2, renormalise: true }),
+        ..TransformerConfig::new(1, 16, 2, 20, 16)
+    }
+}
+
+/// An expert's rows are as many as tokens were routed to it: a file can't hold them, a shard can.
+#[test]
+fn experts_go_to_a_folder() {
+    let model = random_model(mixture(), 1);
+    let folder = tempfile::tempdir().unwrap();
+    let rows = [vec![1, 2, 3], vec![4, 5]];
+    let error = Dump::new("*").run(&model, &rows, folder.path().join("x.safetensors")).unwrap_err();
+    assert!(
+        matches!(&error, Error::Dump(DumpError::NotRectangular { point }) if point.contains("experts.0")),
+        "{error}"
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    Dump::new("*").run(&model, &rows, folder.path().join("shards")).unwrap();
+    let shard = read(&folder.path().join("shards/shard-00000.safetensors"));
+    let routed: usize =
+        (0..4).filter_map(|e| shard.get(&format!("blocks.0.mlp.experts.{e}.hook_post"))).map(|x| x.shape()[0]).sum();
+    // Padding is routed too: what is written of an expert is what it was given.
+    assert_eq!(routed, 2 * 6);
+}
+
+fn model() -> HookedTransformer {
+    random_model(TransformerConfig::new(1, 16, 2, 20, 16), 3)
+}
+
+/// Only what is on the disk as it was written counts as finished.
+#[test]
+fn a_damaged_shard_is_made_again() {
+    let model = model();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let rows: Vec<Vec<u32>> = (0..6).map(|i| vec![i, i + 1, i + 2]).collect();
+    let dump = Dump::new("*hook_z").batch_size(2);
+    dump.run(&model, &rows, &out).unwrap();
+    let shard = |number: usize| out.join(format!("shard-{number:05}.safetensors"));
+    let before = fs::read(shard(1)).unwrap();
+    assert!(!out.join("shards.jsonl").exists());
+
+    fs::write(shard(1), vec![0; before.len()]).unwrap();
+    let resumed = dump.clone().resume(true).run(&model, &rows, &out).unwrap();
+    assert_eq!((resumed.resumed, resumed.tokens), (1, 12));
+    assert_eq!(fs::read(shard(1)).unwrap(), before);
+
+    // Interrupted while the log was being written: the cut-off line does not count.
+    let manifest = fs::read_to_string(out.join("manifest.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    let line = |number: usize| json["shards"][number].to_string();
+    let half = &line(1)[..20];
+    fs::write(out.join("shards.jsonl"), format!("{}\n{half}", line(0))).unwrap();
+    fs::write(out.join("manifest.json"), manifest.replace("\"complete\": true", "\"complete\": false")).unwrap();
+    let resumed = dump.clone().resume(true).run(&model, &rows, &out).unwrap();
+    assert_eq!(resumed.resumed, 1);
+
+    // Other weights under the same name are another model.
+    let other = random_model(TransformerConfig::new(1, 16, 2, 20, 16), 4);
+    let error = dump.clone().resume(true).run(&other, &rows, &out).unwrap_err();
+    assert!(matches!(&error, Error::Dump(DumpError::Mismatch { what, .. }) if what == "weights"), "{error}");
+}
+
+#[test]
+fn a_folder_of_something_else_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("thesis.tex"), "years of work").unwrap();
+    for resume in [false, true] {
+        let error = Dump::new("*").resume(resume).run(&model(), &[vec![1, 2]], folder.path()).unwrap_err();
+        assert!(error.to_string().contains("not empty"), "{error}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// What is wrong with any prompt is said before the first is run.
+#[test]
+fn a_bad_prompt_is_named_before_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let good = vec![1, 2, 3];
+    for (bad, says) in [
+        (vec![], "prompt 3: it is empty"),
+        (vec![1, 99], "prompt 3: token 99"),
+        (vec![1; 17], "prompt 3: 17 positions"),
+        (vec![1], "prompt 3: positions 1 are not within the 1"),
+    ] {
+        let rows = [good.clone(), good.clone(), bad];
+        let error = Dump::new("*").positions(1).batch_size(1).run(&model(), &rows, &out).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+        assert!(!out.exists());
+    }
+}
