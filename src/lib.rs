@@ -29,7 +29,7 @@ pub use hooklens_hooks::{
     write_safetensors,
 };
 pub use kv_cache::{Entry, KeyValueCache};
-pub use loading::{LoadOptions, LoadReport, ModelInfo, TensorInfo, WeightFiles, inspect};
+pub use loading::{LoadOptions, LoadReport, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
 pub use model::{
     Attention, Block, Embed, Expert, ForwardOptions, Hooked, HookedTransformer, Input, Linear, Logits, Mlp, Moe, Norm,
     Output, Weights,

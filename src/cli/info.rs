@@ -15,18 +15,20 @@ use crate::processing::Processing;
 pub(super) fn run(args: &InfoArgs) -> CliResult {
     let info = inspect(&args.model.model)?;
     let c = &info.config;
+    let stored = info.weights.as_ref();
     let mut by_dtype: BTreeMap<&str, usize> = BTreeMap::new();
-    for (_, tensor) in info.files.tensors() {
+    for (_, tensor) in stored.iter().flat_map(|stored| stored.files.tensors()) {
         *by_dtype.entry(tensor.dtype.as_str()).or_default() += tensor.shape.iter().product::<usize>();
     }
-    let tensors = info.files.tensors().count();
+    let tensors = stored.map(|stored| stored.files.tensors().count());
     let left_out = Processing::standard().left_out(c);
     let mut out = std::io::stdout().lock();
     if args.json {
         let value = json!({
             "model": args.model.model, "family": info.family, "architecture": info.architecture,
-            "config": c, "parameters": info.parameters, "tensors": tensors, "elements": by_dtype,
-            "stored_bytes": info.files.stored_bytes(), "tokenizer": info.has_tokenizer,
+            "config": c, "parameters": stored.map(|s| s.parameters), "tensors": tensors, "elements": by_dtype,
+            "stored_bytes": stored.map(|s| s.files.stored_bytes()), "missing": stored.map(|s| &s.missing),
+            "unused": stored.map(|s| &s.unused), "tokenizer": info.has_tokenizer,
             "processing_left_out": left_out.iter().map(|(step, why)| json!({"step": step, "reason": why})).collect::<Vec<_>>(),
         });
         writeln!(out, "{value:#}")?;
@@ -35,7 +37,9 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
     let mut line = |name: &str, value: String| writeln!(out, "{name:14} {value}");
     line("model", args.model.model.clone())?;
     line("family", format!("{} ({})", info.family, info.architecture))?;
-    line("parameters", grouped(info.parameters))?;
+    if let Some(stored) = stored {
+        line("parameters", grouped(stored.parameters))?;
+    }
     line("layers", format!("{} of width {}", c.n_layers, c.d_model))?;
     let shared =
         if c.n_kv_heads == c.n_heads { String::new() } else { format!(", {} for keys and values", c.n_kv_heads) };
@@ -53,8 +57,20 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
     }
     line("context", format!("{} tokens", grouped(c.n_ctx)))?;
     line("vocabulary", format!("{} tokens", grouped(c.d_vocab)))?;
-    let types: Vec<_> = by_dtype.iter().map(|(dtype, count)| format!("{} {dtype}", grouped(*count))).collect();
-    line("weights", format!("{tensors} tensors, {} ({})", bytes(info.files.stored_bytes() as u64), types.join(", ")))?;
+    match stored {
+        None => line("weights", "not downloaded".into())?,
+        Some(stored) => {
+            let types: Vec<_> = by_dtype.iter().map(|(dtype, count)| format!("{} {dtype}", grouped(*count))).collect();
+            let size = bytes(stored.files.stored_bytes() as u64);
+            line("weights", format!("{} tensors, {size} ({})", tensors.unwrap_or(0), types.join(", ")))?;
+            for name in &stored.missing {
+                line("missing", name.clone())?;
+            }
+            for name in &stored.unused {
+                line("not used", name.clone())?;
+            }
+        }
+    }
     line("tokenizer", if info.has_tokenizer { "yes".into() } else { "no; pass token ids".into() })?;
     for (step, why) in left_out {
         line("not processed", format!("{step}: {why}"))?;

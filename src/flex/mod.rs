@@ -25,6 +25,13 @@ fn plain<const D: usize>(tensor: &Tensor<D>) -> Option<FlexTensor> {
     tensor.clone().try_into_primitive::<Flex>().ok()
 }
 
+/// Whether a matrix on the CPU lies in memory column by column.
+pub(crate) fn lies_transposed(matrix: &Tensor<2>) -> bool {
+    let [_, columns] = matrix.dims();
+    let storage = matrix.clone().try_into_primitive::<Flex>();
+    columns > 1 && storage.is_ok_and(|storage| storage.layout().strides()[0] == 1 && storage.layout().strides()[1] > 1)
+}
+
 /// [`plain`], with rows of unit stride: copied if they are not.
 fn plain_rows<const D: usize>(tensor: &Tensor<D>) -> Option<FlexTensor> {
     let storage = plain(tensor)?;

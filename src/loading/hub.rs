@@ -3,89 +3,92 @@
 use std::path::PathBuf;
 
 use hf_hub::api::Progress;
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
-use hf_hub::{Cache, Repo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
+use hf_hub::{Cache, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
 
+use super::weight_files::shard_names;
 use crate::error::LoadError;
 
 /// Files besides the weights; all but the first may be absent.
 const SMALL: [&str; 5] =
     ["config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
 
+/// How much of a hub model is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    /// Configuration and tokenizer.
+    Description,
+    /// The weights too.
+    Weights,
+}
+
 /// The folder that holds a hub model, downloading what is not in the cache.
 ///
-/// The cache folder (`HF_HOME`, else `~/.cache/huggingface`), the endpoint (`HF_ENDPOINT`) and the
-/// token (`HF_TOKEN`, else the one `huggingface-cli login` saved) are the hub's own;
-/// `HF_HUB_OFFLINE=1` forbids any download.
-pub(super) fn fetch(id: &str) -> Result<PathBuf, LoadError> {
-    let cache = Cache::from_env();
-    if is_set("HF_HUB_OFFLINE") {
-        return cached(&cache, id).ok_or_else(|| {
-            not_found(id, "HF_HUB_OFFLINE is set and the model is not in the cache; pass a folder instead".into())
-        });
+/// The cache folder (`HF_HUB_CACHE`, else in `HF_HOME`, else in `~/.cache/huggingface`), the
+/// endpoint (`HF_ENDPOINT`) and the token (`HF_TOKEN`, else the one `huggingface-cli login` saved)
+/// are the hub's own; `HF_HUB_OFFLINE=1` forbids any download.
+pub(super) fn fetch(id: &str, want: Want) -> Result<PathBuf, LoadError> {
+    let cache = match std::env::var_os("HF_HUB_CACHE").filter(|path| !path.is_empty()) {
+        Some(path) => Cache::new(path.into()),
+        None => Cache::from_env(),
+    };
+    if let Some(folder) = cached(&cache, id, want) {
+        return Ok(folder);
     }
-    let token = std::env::var("HF_TOKEN").ok().filter(|t| !t.is_empty()).or_else(|| cache.token());
-    let built = ApiBuilder::from_env().with_token(token).with_progress(false).with_retries(3).build();
+    if is_set("HF_HUB_OFFLINE") {
+        let reason = "HF_HUB_OFFLINE is set and the model is not in the cache; pass a folder instead";
+        return Err(not_found(id, reason.into()));
+    }
+    let token = std::env::var("HF_TOKEN").ok().filter(|t| !t.is_empty()).or_else(|| Cache::from_env().token());
+    let builder = ApiBuilder::from_env().with_cache_dir(cache.path().clone());
+    let built = builder.with_token(token).with_progress(false).with_retries(3).build();
     let api = built.map_err(|e| not_found(id, e.to_string()))?;
-    let repo = api.model(id.to_string());
-    let failed = |error: ApiError| match cached(&cache, id) {
-        Some(folder) => Ok(folder),
-        None => Err(not_found(
-            id,
-            format!(
-                "there is no such folder, and the hub did not give it ({error}); offline, pass a folder with config.json and model.safetensors"
-            ),
-        )),
+    let failed = |error: ApiError| {
+        let advice = "offline, pass a folder with config.json and model.safetensors";
+        not_found(id, format!("there is no such folder, and the hub did not give it ({error}); {advice}"))
     };
-    let config = match get(&cache, &repo, id, "config.json") {
-        Ok(path) => path,
-        Err(error) => return failed(error),
-    };
+    let config = get(&cache, &api, Repo::model(id.to_string()), SMALL[0]).map_err(failed)?;
+    let folder = config.parent().ok_or_else(|| not_found(id, "the cache has no folder for it".into()))?;
+    // The rest comes from the commit the configuration came from, should the hub move on meanwhile.
+    let commit = folder.file_name().map_or("main".into(), |name| name.to_string_lossy().to_string());
+    let pinned = || Repo::with_revision(id.to_string(), RepoType::Model, commit.clone());
     for name in &SMALL[1..] {
         // Absent is fine; a broken connection shows itself at the weights.
-        let _ = get(&cache, &repo, id, name);
+        let _ = get(&cache, &api, pinned(), name);
     }
-    let weights = match get(&cache, &repo, id, "model.safetensors.index.json") {
-        Ok(index) => shards(&index),
-        Err(_) => vec!["model.safetensors".to_string()],
-    };
-    for name in weights {
-        if let Err(error) = get(&cache, &repo, id, &name) {
-            return Err(not_found(id, format!("`{name}`: {error}")));
+    if want == Want::Weights {
+        let weights = match get(&cache, &api, pinned(), INDEX) {
+            Ok(index) => shard_names(&index)?,
+            Err(_) => vec!["model.safetensors".to_string()],
+        };
+        for name in weights {
+            get(&cache, &api, pinned(), &name).map_err(|error| not_found(id, format!("`{name}`: {error}")))?;
         }
     }
-    config.parent().map(PathBuf::from).ok_or_else(|| not_found(id, "the cache has no folder for it".into()))
+    Ok(folder.to_path_buf())
 }
 
-fn get(cache: &Cache, repo: &ApiRepo, id: &str, name: &str) -> Result<PathBuf, ApiError> {
-    match cache.repo(Repo::model(id.to_string())).get(name) {
+const INDEX: &str = "model.safetensors.index.json";
+
+fn get(cache: &Cache, api: &Api, repo: Repo, name: &str) -> Result<PathBuf, ApiError> {
+    match cache.repo(repo.clone()).get(name) {
         Some(path) => Ok(path),
-        None => repo.download_with_progress(name, Bar::default()),
+        None => api.repo(repo).download_with_progress(name, Bar::default()),
     }
 }
 
-/// The cached folder, if configuration and all weights are there.
-fn cached(cache: &Cache, id: &str) -> Option<PathBuf> {
-    let repo = cache.repo(Repo::model(id.to_string()));
-    let config = repo.get("config.json")?;
-    match repo.get("model.safetensors.index.json") {
-        Some(index) => shards(&index).iter().try_for_each(|shard| repo.get(shard).map(|_| ()))?,
-        None => repo.get("model.safetensors").map(|_| ())?,
-    }
-    config.parent().map(PathBuf::from)
-}
-
-/// Shard names of an index; an unreadable one gives none, and the loader says what is wrong.
-fn shards(index: &std::path::Path) -> Vec<String> {
-    let json: Value = std::fs::read(index).ok().and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
-    let map = json.get("weight_map").and_then(Value::as_object);
-    let mut names: Vec<String> =
-        map.into_iter().flat_map(|m| m.values()).filter_map(|v| v.as_str()).map(str::to_string).collect();
-    names.sort_unstable();
-    names.dedup();
-    names
+/// The cached folder, if what is wanted is there.
+fn cached(cache: &Cache, id: &str, want: Want) -> Option<PathBuf> {
+    let config = cache.repo(Repo::model(id.to_string())).get(SMALL[0])?;
+    let folder = config.parent()?;
+    let there = |name: &str| folder.join(name).is_file();
+    let whole = match want {
+        Want::Description => true,
+        Want::Weights if there(INDEX) => shard_names(&folder.join(INDEX)).ok()?.iter().all(|shard| there(shard)),
+        Want::Weights => there("model.safetensors"),
+    };
+    whole.then(|| folder.to_path_buf())
 }
 
 fn is_set(variable: &str) -> bool {

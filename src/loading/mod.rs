@@ -15,5 +15,5 @@ pub use options::LoadOptions;
 pub use report::LoadReport;
 
 pub(crate) use layout::{Layout, WeightTable};
-pub use pretrained::{ModelInfo, inspect};
+pub use pretrained::{ModelInfo, StoredWeights, inspect};
 pub use weight_files::{TensorInfo, WeightFiles};

@@ -37,12 +37,13 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
-        let parts = Parts::open(name.as_ref())?;
+        let parts = Parts::open(name.as_ref(), true)?;
+        let files = parts.files.ok_or_else(|| no_weights(name.as_ref()))?;
         let table = parts.family.weights_table(&parts.config, &parts.json)?;
         // Processing replaces tensors one by one; borrowed pages would stay beside their
         // replacements, read ones are freed.
         let borrow = options.processing.is_none();
-        let mut assembler = Assembler::new(&parts.files, &table, options.dtype, borrow, &options.device);
+        let mut assembler = Assembler::new(&files, &table, options.dtype, borrow, &options.device);
         let weights = assembler.weights(&parts.config)?;
         let report = assembler.report();
         let model = Self::assemble(parts.config, weights, parts.tokenizer, report);
@@ -55,12 +56,14 @@ struct Parts {
     family: &'static Family,
     json: Value,
     config: TransformerConfig,
-    files: WeightFiles,
+    /// None for a hub model that is not downloaded.
+    files: Option<WeightFiles>,
     tokenizer: Option<Tokenizer>,
 }
 
 impl Parts {
-    fn open(name: &str) -> Result<Self> {
+    /// `weights` tells whether those of a hub model are to be downloaded.
+    fn open(name: &str, weights: bool) -> Result<Self> {
         if let Some(embedded) = name.strip_prefix("embedded:") {
             let found = embedded::find(embedded)?;
             let json: Value =
@@ -69,19 +72,22 @@ impl Parts {
             let files = WeightFiles::from_static(name, found.weights)?;
             let tokenizer =
                 Tokenizer::from_parts(found.tokenizer.as_bytes(), std::slice::from_ref(&json), Path::new(name))?;
-            return Ok(Self { family, json, config, files, tokenizer: Some(tokenizer) });
+            return Ok(Self { family, json, config, files: Some(files), tokenizer: Some(tokenizer) });
         }
-        let folder = folder(name)?;
+        let folder = folder(name, weights)?;
         let json = read_json(folder.join("config.json"))?;
         let (family, config) = families::read(&json)?;
-        let files = WeightFiles::open_folder(&folder)?;
+        let files = match WeightFiles::open_folder(&folder) {
+            Err(LoadError::NotFound { .. }) if !weights && !Path::new(name).is_dir() => None,
+            files => Some(files?),
+        };
         let tokenizer = Tokenizer::from_folder(&folder)?;
         Ok(Self { family, json, config, files, tokenizer })
     }
 }
 
 /// The folder of a model on disk, fetched from the hub first if it is a hub id.
-fn folder(name: &str) -> Result<PathBuf, LoadError> {
+fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
     let path = Path::new(name);
     if path.is_dir() {
         if path.join("config.json").is_file() {
@@ -95,12 +101,19 @@ fn folder(name: &str) -> Result<PathBuf, LoadError> {
         return Err(LoadError::NotFound { name: name.to_string(), reason: "there is no such folder".into() });
     }
     #[cfg(feature = "hub")]
-    return super::hub::fetch(name);
+    return super::hub::fetch(name, if weights { super::hub::Want::Weights } else { super::hub::Want::Description });
     #[cfg(not(feature = "hub"))]
     return Err(LoadError::NotFound {
         name: name.to_string(),
-        reason: "there is no such folder, and this build has no hub access (feature `hub`)".into(),
+        reason: format!(
+            "there is no such folder, and this build has no hub access (feature `hub`) to fetch {} from",
+            if weights { "weights" } else { "a configuration" }
+        ),
     });
+}
+
+fn no_weights(name: &str) -> LoadError {
+    LoadError::NotFound { name: name.to_string(), reason: "it has no weights".into() }
 }
 
 /// What a model is, without its weights being read.
@@ -112,15 +125,26 @@ pub struct ModelInfo {
     pub architecture: String,
     /// Its shape and choices.
     pub config: TransformerConfig,
-    /// Number of its weights; tied ones count once.
-    pub parameters: usize,
-    /// Its weight files.
-    pub files: WeightFiles,
+    /// Its weight files, with what they hold; none for a hub model that is not downloaded.
+    pub weights: Option<StoredWeights>,
     /// Whether it has a tokenizer.
     pub has_tokenizer: bool,
 }
 
-/// Looks at a model without reading its weights.
+/// What a model's files hold.
+#[derive(Debug)]
+pub struct StoredWeights {
+    /// Number of weights; tied ones count once.
+    pub parameters: usize,
+    /// Tensors the model needs and the files lack.
+    pub missing: Vec<String>,
+    /// Tensors of the files that no weight is made from.
+    pub unused: Vec<String>,
+    /// The files.
+    pub files: WeightFiles,
+}
+
+/// Looks at a model without reading its weights; those of a hub model are not downloaded.
 ///
 /// # Errors
 /// As [`HookedTransformer::from_pretrained`], weights apart.
@@ -131,13 +155,19 @@ pub struct ModelInfo {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
-    let parts = Parts::open(name.as_ref())?;
+    let parts = Parts::open(name.as_ref(), false)?;
+    let table = parts.family.weights_table(&parts.config, &parts.json)?;
+    let weights = parts.files.map(|files| StoredWeights {
+        parameters: table.parameters(&files),
+        missing: table.missing(&files),
+        unused: table.unused(&files),
+        files,
+    });
     Ok(ModelInfo {
         family: parts.family.name,
         architecture: families::architecture(&parts.json)?.to_string(),
-        parameters: parts.family.weights_table(&parts.config, &parts.json)?.parameters(&parts.files),
         config: parts.config,
-        files: parts.files,
+        weights,
         has_tokenizer: parts.tokenizer.is_some(),
     })
 }

@@ -1,8 +1,7 @@
 //! Takes out means that nothing reads.
 
-use burn::tensor::Tensor;
-
-use super::{change_matrix, change_vector};
+use super::change_vector;
+use super::matrix::{Matrix, change_matrix};
 use crate::config::Positional;
 use crate::model::{HookedTransformer, Linear};
 
@@ -11,9 +10,9 @@ pub(super) fn writing_weights(model: &mut HookedTransformer) {
     // Shortformer's position vectors never enter the stream.
     let positions_written = model.config.positional == Positional::Learned;
     let weights = &mut model.weights;
-    change_matrix(&mut weights.embed.tokens, rows);
+    change_matrix(&mut weights.embed.tokens, Matrix::center_outputs);
     if let (true, Some(positions)) = (positions_written, &mut weights.embed.positions) {
-        change_matrix(positions, rows);
+        change_matrix(positions, Matrix::center_outputs);
     }
     for block in &mut weights.blocks {
         output(&mut block.attn.o);
@@ -32,13 +31,8 @@ pub(super) fn unembed(model: &mut HookedTransformer) {
 }
 
 fn output(linear: &mut Linear) {
-    change_matrix(&mut linear.weight, rows);
+    change_matrix(&mut linear.weight, Matrix::center_outputs);
     if let Some(bias) = &mut linear.bias {
         change_vector(bias, |b| b.clone() - b.mean());
     }
-}
-
-fn rows(matrix: Tensor<2>) -> Tensor<2> {
-    let mean = matrix.clone().mean_dim(1);
-    matrix - mean
 }

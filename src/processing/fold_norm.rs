@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
-
-use super::{add_bias, change_matrix, folded, times, widened};
+use super::matrix::change_matrix;
+use super::{add_bias, folded, times};
 use crate::model::{HookedTransformer, Linear, Norm, Points};
 
 pub(super) fn apply(model: &mut HookedTransformer) {
@@ -47,18 +46,14 @@ fn fold(norm: &mut Norm, readers: &mut [&mut Linear]) {
             let extra = times(b.clone(), reader);
             add_bias(reader, extra);
         }
-        change_matrix(&mut reader.weight, |mut matrix| {
+        change_matrix(&mut reader.weight, |matrix| {
             if let Some(w) = &w {
-                matrix = matrix * widened(w.clone()).unsqueeze_dim::<2>(1);
+                matrix.scale_inputs(w.clone());
             }
-            if norm.kind.centres() { centred(matrix) } else { matrix }
+            if norm.kind.centres() {
+                matrix.center_inputs();
+            }
         });
     }
     norm.kind = norm.kind.folded();
-}
-
-/// Each column with mean zero.
-fn centred(matrix: Tensor<2>) -> Tensor<2> {
-    let mean = matrix.clone().mean_dim(0);
-    matrix - mean
 }

@@ -9,6 +9,7 @@ mod center;
 mod factor;
 mod fold_norm;
 mod fold_values;
+mod matrix;
 
 use burn::module::Param;
 use burn::tensor::Tensor;
@@ -187,16 +188,7 @@ impl HookedTransformer {
     }
 }
 
-/// Replaces a matrix by what `change` makes of it, computed in `f32` at least.
-fn change_matrix(param: &mut Param<Tensor<2>>, change: impl FnOnce(Tensor<2>) -> Tensor<2>) {
-    // The parameter lets go of its tensor first, so that the change can happen in place.
-    let empty = Param::from_tensor(Tensor::zeros([1, 1], &param.val().device()));
-    let value = std::mem::replace(param, empty).into_value();
-    let dtype = value.dtype();
-    *param = Param::from_tensor(narrowed(change(widened(value)), dtype));
-}
-
-/// [`change_matrix`] for a vector.
+/// Replaces a vector by what `change` makes of it, computed in `f32` at least.
 fn change_vector(param: &mut Param<Tensor<1>>, change: impl FnOnce(Tensor<1>) -> Tensor<1>) {
     let value = param.val();
     let dtype = value.dtype();
@@ -214,9 +206,17 @@ fn add_bias(linear: &mut Linear, extra: Tensor<1>) {
     }
 }
 
-/// `row · matrix`, both in `f32` at least.
+/// `row · matrix`, both in `f32` at least, some columns at a time.
 fn times(row: Tensor<1>, linear: &Linear) -> Tensor<1> {
-    widened(row).unsqueeze::<2>().matmul(widened(linear.weight.val())).squeeze_dim::<1>(0)
+    let row = widened(row).unsqueeze::<2>();
+    let matrix = linear.weight.val();
+    let [rows, columns] = matrix.dims();
+    let step = (matrix::PIECE / rows).max(1);
+    let pieces = (0..columns).step_by(step).map(|start| {
+        let piece = matrix.clone().narrow(1, start, step.min(columns - start));
+        row.clone().matmul(widened(piece)).squeeze_dim::<1>(0)
+    });
+    Tensor::cat(pieces.collect(), 0)
 }
 
 /// The configuration after its norms' weights were folded.

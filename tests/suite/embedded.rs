@@ -48,6 +48,6 @@ fn it_completes_a_repeated_phrase() {
 #[test]
 fn it_is_small() {
     let info = hooklens::inspect("embedded:induction").unwrap();
-    assert!(info.files.stored_bytes() <= 1 << 20);
+    assert!(info.weights.unwrap().files.stored_bytes() <= 1 << 20);
     assert!(hooklens::inspect("embedded:nothing").unwrap_err().to_string().contains("induction"));
 }

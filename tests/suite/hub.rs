@@ -47,7 +47,9 @@ fn answer(mut stream: TcpStream, folder: &Path, log: &Asked) -> std::io::Result<
         }
     }
     log.lock().unwrap().push((path.clone(), token));
-    let file = path.strip_prefix("/org/tiny/resolve/main/").and_then(|name| fs::read(folder.join(name)).ok());
+    let asked_for =
+        ["main/", "abc123/"].iter().find_map(|commit| path.strip_prefix("/org/tiny/resolve/")?.strip_prefix(commit));
+    let file = asked_for.and_then(|name| fs::read(folder.join(name)).ok());
     let Some(bytes) = file else {
         return stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     };
@@ -65,8 +67,22 @@ fn answer(mut stream: TcpStream, folder: &Path, log: &Asked) -> std::io::Result<
 }
 
 fn info(model: &str, home: &Path, environment: &[(&str, &str)]) -> Output {
+    run(&["info", "--model", model], home, environment)
+}
+
+fn dump(model: &str, home: &Path, environment: &[(&str, &str)]) -> Output {
+    let out = home.join("out.safetensors");
+    run(&["dump", "--model", model, "--tokens", "1,2", "--out", out.to_str().unwrap()], home, environment)
+}
+
+fn run(arguments: &[&str], home: &Path, environment: &[(&str, &str)]) -> Output {
     let mut command = Command::cargo_bin("hooklens").unwrap();
-    command.args(["info", "--model", model]).env("HF_HOME", home).env_remove("HF_HUB_OFFLINE").env_remove("HF_TOKEN");
+    command
+        .args(arguments)
+        .env_remove("HF_HUB_CACHE")
+        .env("HF_HOME", home)
+        .env_remove("HF_HUB_OFFLINE")
+        .env_remove("HF_TOKEN");
     for (name, value) in environment {
         command.env(name, value);
     }
@@ -81,14 +97,30 @@ fn a_hub_model_is_fetched_once_and_then_works_offline() {
     let first = info("org/tiny", home.path(), &online);
     let said = String::from_utf8_lossy(&first.stdout);
     assert!(first.status.success() && said.contains("llama"), "{said}{}", String::from_utf8_lossy(&first.stderr));
+    assert!(said.contains("not downloaded"), "{said}");
+    let described = asked.lock().unwrap().clone();
+    assert!(described.iter().all(|(path, _)| !path.contains("model-0000")), "{described:?}");
+    // What is known by now is not asked for again; the rest comes from the same commit.
+    let made = dump("org/tiny", home.path(), &online);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let requests = asked.lock().unwrap().clone();
+    assert!(requests[described.len()..].iter().all(|(path, _)| path.contains("abc123")), "{requests:?}");
     assert!(requests.iter().any(|(path, _)| path.ends_with("model-00002-of-00002.safetensors")), "{requests:?}");
     assert!(requests.iter().all(|(_, token)| token.as_deref() == Some("Bearer hf_secret")), "{requests:?}");
     assert!(home.path().join("hub/models--org--tiny/snapshots/abc123/config.json").exists());
 
     // All of it is in the standard cache now: no server is needed.
-    let offline = info("org/tiny", home.path(), &[("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:9")]);
+    let nowhere = [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:9")];
+    let offline = dump("org/tiny", home.path(), &nowhere);
     assert!(offline.status.success(), "{}", String::from_utf8_lossy(&offline.stderr));
+    let again = dump("org/tiny", home.path(), &online);
+    assert!(again.status.success() && asked.lock().unwrap().len() == requests.len(), "asked for what is there");
+
+    // The cache may be elsewhere.
+    let hub = home.path().join("hub");
+    let elsewhere = [&nowhere[..], &[("HF_HUB_CACHE", hub.to_str().unwrap())]].concat();
+    let other = tempfile::tempdir().unwrap();
+    assert!(info("org/tiny", other.path(), &elsewhere).status.success());
 }
 
 #[test]

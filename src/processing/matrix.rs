@@ -1,0 +1,79 @@
+//! Changes to a weight matrix where it lies, so that no second one stands beside it.
+
+use burn::module::Param;
+use burn::tensor::{DType, Tensor};
+
+use crate::flex;
+use crate::model::{narrowed, widened};
+
+/// Elements of a large matrix that are worked on together.
+pub(super) const PIECE: usize = 1 << 20;
+
+/// A weight matrix `[in, out]` under change, held the way it lies in memory.
+pub(super) struct Matrix {
+    /// `[in, out]`, or `[out, in]` if `transposed`.
+    stored: Tensor<2>,
+    transposed: bool,
+}
+
+/// Changes the matrix of a parameter.
+pub(super) fn change_matrix(param: &mut Param<Tensor<2>>, change: impl FnOnce(&mut Matrix)) {
+    // The parameter lets go of its tensor first, so that the change can happen in place.
+    let empty = Param::from_tensor(Tensor::zeros([1, 1], &param.val().device()));
+    let value = std::mem::replace(param, empty).into_value();
+    let transposed = flex::lies_transposed(&value);
+    let stored = if transposed { value.transpose() } else { value };
+    let mut matrix = Matrix { stored, transposed };
+    change(&mut matrix);
+    let stored = matrix.stored;
+    *param = Param::from_tensor(if transposed { stored.transpose() } else { stored });
+}
+
+impl Matrix {
+    /// What each input coordinate gives, times its factor.
+    pub(super) fn scale_inputs(&mut self, factors: Tensor<1>) {
+        let factors = widened(factors);
+        let inputs = usize::from(self.transposed);
+        self.by_pieces(1 - inputs, |piece| piece * factors.clone().unsqueeze_dim::<2>(1 - inputs));
+    }
+
+    /// What the inputs give to each output, with mean zero.
+    pub(super) fn center_inputs(&mut self) {
+        self.center(usize::from(self.transposed));
+    }
+
+    /// What each input gives to the outputs, with mean zero.
+    pub(super) fn center_outputs(&mut self) {
+        self.center(1 - usize::from(self.transposed));
+    }
+
+    fn center(&mut self, over: usize) {
+        self.by_pieces(1 - over, |piece| {
+            let mean = piece.clone().mean_dim(over);
+            piece - mean
+        });
+    }
+
+    /// Applies a change that treats each place of `axis` by itself, in `f32` at least. A matrix of
+    /// 16 bits is widened a piece at a time.
+    fn by_pieces(&mut self, axis: usize, change: impl Fn(Tensor<2>) -> Tensor<2>) {
+        let dims = self.stored.dims();
+        let empty = Tensor::zeros([1, 1], &self.stored.device());
+        let mut stored = std::mem::replace(&mut self.stored, empty);
+        let dtype = stored.dtype();
+        if !matches!(dtype, DType::F16 | DType::BF16) {
+            self.stored = change(stored);
+            return;
+        }
+        let step = (PIECE / dims[1 - axis].max(1)).max(1);
+        for start in (0..dims[axis]).step_by(step) {
+            let end = (start + step).min(dims[axis]);
+            let piece = widened(stored.clone().narrow(axis, start, end - start));
+            let piece = narrowed(change(piece), dtype);
+            let mut ranges = [0..dims[0], 0..dims[1]];
+            ranges[axis] = start..end;
+            stored = stored.slice_assign(ranges, piece);
+        }
+        self.stored = stored;
+    }
+}
