@@ -148,7 +148,7 @@ fn load(arguments: &[String]) -> Outcome {
     let loaded = peak() - before;
     model.forward([1, 2, 3], ForwardOptions::new().logits(Logits::Last))?;
     // A tied unembedding that was left as it is shares the embedding's memory.
-    let tied = (layout == "gpt2" && process == "none").then_some(VOCABULARY * WIDTH).unwrap_or(0);
+    let tied = if layout == "gpt2" && process == "none" { VOCABULARY * WIDTH } else { 0 };
     let weights = ((model.weights.count() - tied) * dtype.size()) as f64 / 1e6;
     let run = peak() - before;
     println!(

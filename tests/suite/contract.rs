@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::{Device, Int, Tensor};
 use hooklens::prelude::*;
-use hooklens::{Error, HookError, InputError};
+use hooklens::{Error, Experts, HookError, InputError};
 
 use crate::support::{assert_close, random_model, values};
 
@@ -140,6 +140,10 @@ fn wrong_requests_are_errors_before_the_run() {
     assert!(matches!(layer, HookError::UnknownPoint { n_layers: 2, .. }));
     let stopped = hook_error(model.run(ROW, ForwardOptions::new().hooks([watch()]).stop_at_layer(1).record("z1")));
     assert!(matches!(stopped, HookError::CannotFire { reason: "the run stops before its layer", .. }));
+    // Position vectors are in the stream already, and no expert's rows are positions.
+    let resid = model.forward(ROW, ForwardOptions::new().stop_at_layer(1)).unwrap();
+    let placed = hook_error(model.run(resid, ForwardOptions::new().start_at_layer(1).record("hook_pos_embed")));
+    assert!(matches!(placed, HookError::CannotFire { .. }));
     let norm = hook_error(
         model.run_with_hooks(ROW, [watch(), hook::q_input(0).edit(|x, _| x), hook::ln1_normalized(0).edit(|x, _| x)]),
     );
@@ -275,4 +279,54 @@ fn doubled(x: &Activation) -> Activation {
     let flat = x.reshape(&[x.len()]).to_tensor::<1>().unwrap();
     let ramp = Tensor::<1, Int>::arange(0..x.len() as i64, &Device::flex()).float() * 0.1;
     Activation::from(flat * (ramp.sin() + 1.5)).reshape(x.shape())
+}
+
+/// An expert that is not there is an error, not an absence.
+#[test]
+fn tokens_go_to_experts_there_are() {
+    let config = TransformerConfig {
+        gated_mlp: true,
+        experts: Some(Experts { count: 3, per_token: 2, renormalise: true }),
+        ..TransformerConfig::new(1, 16, 2, 20, 16)
+    };
+    let model = random_model(config, 2);
+    for wrong in [3, -1] {
+        let edit = at("blocks.0.mlp.hook_expert_indices").edit_any(move |chosen, _| {
+            let chosen = chosen.to_int_tensor::<2>()?;
+            Ok(Some(chosen.zeros_like().add_scalar(wrong).into()))
+        });
+        let error = hook_error(model.run_with_hooks(ROW, [edit])).to_string();
+        assert!(error.contains(&format!("expert {wrong} is not one of the 3")), "{error}");
+    }
+}
+
+/// A typed point finds its activation with and without the batch axis.
+#[test]
+fn typed_points_survive_the_batch_axis() {
+    let model = model();
+    let cache = model.record(ROW, Record::new("z1").remove_batch()).unwrap();
+    assert_eq!(cache.get(hook::z(1)).unwrap().dims(), [1, 5, 4, 4]);
+    assert_eq!(cache.get::<3>("z1").unwrap().dims(), [5, 4, 4]);
+    assert_eq!(cache.activation("z1").unwrap().shape(), [5, 4, 4]);
+}
+
+/// Contract point 8: gradients flow through hooks. The derivative of a sum by what a hook adds is what the rest
+/// of the model makes of it.
+#[test]
+fn gradients_reach_what_a_hook_adds() {
+    let device = Device::flex().autodiff();
+    let config = TransformerConfig::new(2, 16, 4, 20, 32);
+    let model = HookedTransformer::random(config, 5, &device).unwrap();
+    let steer = Tensor::<3>::zeros([1, 5, 16], &device).require_grad();
+    let add = |amount: Tensor<3>| hook::resid_post(0).edit(move |x, _| x + amount.clone());
+    let loss = |amount: Tensor<3>| model.loss(ROW, ForwardOptions::new().hooks([add(amount)])).unwrap();
+    let gradients = loss(steer.clone()).backward();
+    let by_steer = steer.grad(&gradients).expect("a gradient");
+    let direction = Tensor::<3>::random([1, 5, 16], burn::tensor::Distribution::Normal(0.0, 1.0), &Device::flex());
+    let expected: f32 = (by_steer * direction.clone()).sum().into_scalar();
+    let step = 1e-2;
+    let nudge = |by: f32| Tensor::<3>::from_data((direction.clone() * by).into_data(), &device);
+    let (up, down): (f32, f32) = (loss(nudge(step)).into_scalar(), loss(nudge(-step)).into_scalar());
+    let slope = (up - down) / (2.0 * step);
+    assert!((slope - expected).abs() < 0.02 * expected.abs().max(0.1), "{slope} {expected}");
 }

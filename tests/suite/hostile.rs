@@ -213,10 +213,28 @@ fn wrong_input_is_refused_before_the_run() {
     assert!(matches!(wide, InputError::Residual { d_model: 16, .. }));
     assert!(matches!(input_error(model.forward(resid, ())), InputError::Options(_)));
     assert!(matches!(input_error(model.loss([1], ())), InputError::Options(_)));
+    assert!(matches!(
+        input_error(model.forward([1], ForwardOptions::new().logits(Logits::None))),
+        InputError::Options(_)
+    ));
     let negative = Tensor::<2, Int>::from_ints([[1, -2]], &Device::flex());
     assert!(model.forward(negative, ()).unwrap_err().to_string().contains("-2"));
     let batch = model.record(vec![vec![1, 2]; 2], Record::all().remove_batch()).unwrap_err();
     assert!(batch.to_string().contains("2 rows"), "{batch}");
+    // What is to be predicted needs a logit; what is padding does not.
+    let narrow = TransformerConfig { d_vocab_out: 10, ..TransformerConfig::new(1, 16, 4, 20, 8) };
+    let narrow = random_model(narrow, 7);
+    let target = input_error(narrow.loss([15, 3, 12], ()));
+    assert!(matches!(target, InputError::Token { token: 12, row: 0, position: 2, d_vocab: 10 }));
+    let padded = Tokens::padded(&[vec![15, 3, 2], vec![1, 2]], 19, PaddingSide::Right).unwrap();
+    assert!(narrow.loss(&padded, ()).unwrap().into_scalar::<f32>().is_finite());
+    let mut cache = KeyValueCache::new(narrow.config(), 1);
+    let lonely = Tokens::padded_to(&[vec![1]], 3, 0, PaddingSide::Right).unwrap();
+    assert!(matches!(
+        input_error(narrow.loss(&lonely, ForwardOptions::new().kv_cache(&mut cache))),
+        InputError::Options(_)
+    ));
+    assert!(cache.is_empty());
     let outside = model.record([1, 2], Record::all().positions(5)).unwrap_err();
     assert!(outside.to_string().contains("2 positions"), "{outside}");
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use hooklens::ActivationFn;
 use hooklens::prelude::*;
 use hooklens::{NormKind, Positional, RopeScaling, Rotary};
 use serde_json::{Value, json};
@@ -206,17 +207,74 @@ fn an_untied_model_needs_its_unembedding() {
     assert!(error.contains("`lm_head.weight` is missing"), "{error}");
 }
 
-/// A norm's weight the configuration asks for is never taken for one.
+/// A tensor the configuration asks for is never made up, be it a norm's weight or a bias.
 #[test]
-fn a_missing_norm_is_named() {
-    let (_, folder) = saved(plain());
-    let path = folder.path().join("model.safetensors");
-    let whole = fs::read(&path).unwrap();
-    let tensors = safetensors::SafeTensors::deserialize(&whole).unwrap();
-    for gone in ["blocks.0.ln1.w", "ln_final.b"] {
+fn a_missing_norm_or_bias_is_named() {
+    let gated = TransformerConfig { gated_mlp: true, activation: ActivationFn::Silu, ..plain() };
+    let (_, own) = saved(plain());
+    let (_, own_gated) = saved(gated);
+    let copied = |fixture: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            fs::copy(crate::support::fixtures().join(fixture).join(file), folder.path().join(file)).unwrap();
+        }
+        folder
+    };
+    let (biased, qwen, neox) = (copied("llama-biases"), copied("qwen2"), copied("neox-serial"));
+    for (folder, gone) in [
+        (&own, "blocks.0.ln1.w"),
+        (&own, "ln_final.b"),
+        (&own, "blocks.1.attn.b_V"),
+        (&own, "unembed.b_U"),
+        (&own_gated, "blocks.0.mlp.b_gate"),
+        (&biased, "model.layers.1.self_attn.o_proj.bias"),
+        (&biased, "model.layers.0.mlp.up_proj.bias"),
+        (&qwen, "model.layers.0.self_attn.k_proj.bias"),
+        (&neox, "gpt_neox.layers.0.attention.query_key_value.bias"),
+        (&neox, "gpt_neox.layers.1.mlp.dense_h_to_4h.bias"),
+    ] {
+        let path = folder.path().join("model.safetensors");
+        let whole = fs::read(&path).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&whole).unwrap();
         let without: Vec<_> = tensors.iter().filter(|(name, _)| *name != gone).collect();
+        assert_eq!(without.len() + 1, tensors.len(), "{gone} is not there to be left out");
         fs::write(&path, safetensors::serialize(without, None).unwrap()).unwrap();
         let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
         assert!(error.contains(gone), "{error}");
+        let info = hooklens::inspect(folder.path().to_str().unwrap()).unwrap();
+        assert_eq!(info.weights.unwrap().missing, [gone]);
+        fs::write(&path, &whole).unwrap();
+        load(folder.path());
     }
+}
+
+/// A saved model keeps its tokenizer.
+#[test]
+fn a_saved_tokenizer_comes_back() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    model.save_pretrained(folder.path()).unwrap();
+    let again = load(folder.path());
+    let text = "red fox blue red";
+    assert_eq!(again.to_tokens(text).unwrap(), model.to_tokens(text).unwrap());
+    let (before, after) = (model.tokenizer().unwrap(), again.tokenizer().unwrap());
+    assert_eq!((after.bos(), after.eos(), after.pad()), (before.bos(), before.eos(), before.pad()));
+    assert_eq!(again.fingerprint().unwrap(), model.fingerprint().unwrap());
+}
+
+/// Weights of 16 bits are processed a piece at a time: the same model comes out.
+#[test]
+fn processing_in_pieces_is_processing() {
+    let config = TransformerConfig { d_vocab: 3000, d_vocab_out: 3000, ..TransformerConfig::new(1, 512, 2, 3000, 16) };
+    let (_, folder) = saved(config);
+    let name = folder.path().to_str().unwrap();
+    let loaded = |dtype| {
+        let options = LoadOptions::new().dtype(dtype).process(Processing::standard());
+        HookedTransformer::from_pretrained_with(name, options).unwrap()
+    };
+    let (whole, pieces) = (loaded(DType::F32), loaded(DType::BF16));
+    let widened = pieces.weights.unembed.weight.val().cast(burn::tensor::FloatDType::F32);
+    assert_close(&widened, &whole.weights.unembed.weight.val(), 8e-3, "unembedding");
+    let widened = pieces.weights.unembed.bias.as_ref().unwrap().val().cast(burn::tensor::FloatDType::F32);
+    assert_close(&widened, &whole.weights.unembed.bias.as_ref().unwrap().val(), 8e-3, "its bias");
 }
