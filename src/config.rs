@@ -72,13 +72,40 @@ pub struct TransformerConfig {
     pub output_logits_soft_cap: Option<f64>,
     /// Whether a query sees later keys too.
     pub bidirectional: bool,
-    /// For each layer how many positions back a query sees, itself included; `None` for all.
-    /// Empty when no layer has a window.
-    pub windows: Vec<Option<usize>>,
+    /// For each layer how far back a query sees; `None` for all the way. Empty when no layer has a
+    /// window.
+    pub windows: Vec<Option<Window>>,
     /// A mixture of experts in place of the MLP.
     pub experts: Option<Experts>,
     /// Whether text gets a beginning-of-sequence token unless told otherwise.
     pub default_prepend_bos: bool,
+}
+
+/// How far back a query sees. Padding takes no room in a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Window {
+    /// This many positions, its own included (Mistral).
+    Sliding(usize),
+    /// From the last multiple of this many positions on (Llama 4).
+    Chunked(usize),
+}
+
+impl Window {
+    /// The oldest position that a query at `position` sees.
+    pub fn oldest(self, position: usize) -> usize {
+        match self {
+            Window::Sliding(width) => (position + 1).saturating_sub(width),
+            Window::Chunked(width) => position / width.max(1) * width,
+        }
+    }
+
+    /// Positions in it.
+    pub fn width(self) -> usize {
+        match self {
+            Window::Sliding(width) | Window::Chunked(width) => width,
+        }
+    }
 }
 
 /// Which norm, and whether it has weights of its own.
@@ -297,7 +324,7 @@ impl TransformerConfig {
     }
 
     /// How far back layer `layer` sees, if not all the way.
-    pub fn window(&self, layer: usize) -> Option<usize> {
+    pub fn window(&self, layer: usize) -> Option<Window> {
         self.windows.get(layer).copied().flatten()
     }
 
@@ -376,8 +403,11 @@ impl TransformerConfig {
         if !self.windows.is_empty() && self.windows.len() != self.n_layers {
             return fails("windows", format!("{} entries for {} layers", self.windows.len(), self.n_layers));
         }
-        if self.windows.contains(&Some(0)) {
+        if self.windows.iter().flatten().any(|window| window.width() == 0) {
             return fails("windows", "a window of 0 sees nothing".into());
+        }
+        if self.bidirectional && self.windows.iter().flatten().any(|window| matches!(window, Window::Chunked(_))) {
+            return fails("windows", "chunks are defined for causal attention only".into());
         }
         if let Positional::Rotary(rotary) = &self.positional {
             if rotary.dim == 0 || rotary.dim > self.d_head || !rotary.dim.is_multiple_of(2) {

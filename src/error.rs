@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use hooklens_hooks::HookError;
 use thiserror::Error;
 
+use crate::config::Window;
+
 /// Any error of hooklens.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -338,6 +340,106 @@ pub enum CacheError {
         cache: String,
         /// Device of the run.
         run: String,
+    },
+    /// There is no room left.
+    #[error("the cache has room for {max_len} positions, and {needed} are needed")]
+    Full {
+        /// Positions there is room for.
+        max_len: usize,
+        /// Positions needed.
+        needed: usize,
+    },
+    /// A row the cache lacks.
+    #[error("row {slot} is not within the {batch} rows of the cache")]
+    Slot {
+        /// The row asked for.
+        slot: usize,
+        /// Rows of the cache.
+        batch: usize,
+    },
+    /// A layer the cache lacks.
+    #[error("layer {layer} is not within the {layers} layers of the cache")]
+    Layer {
+        /// The layer asked for.
+        layer: usize,
+        /// Layers of the cache.
+        layers: usize,
+    },
+    /// Fewer positions are held than are to be given up or kept.
+    #[error("{asked} positions were asked for, and {held} are held")]
+    TooFew {
+        /// Positions held.
+        held: usize,
+        /// Positions asked for.
+        asked: usize,
+    },
+    /// A window has dropped positions that are needed again.
+    #[error("layer {layer} has dropped the positions before {first}; they are needed from {wanted} on")]
+    Dropped {
+        /// The layer.
+        layer: usize,
+        /// The first position still held.
+        first: usize,
+        /// The first position needed.
+        wanted: usize,
+    },
+    /// The cache has dropped positions by another window than the model's.
+    #[error("layer {layer} of the cache has the window {cache:?}, that of the model {model:?}")]
+    Window {
+        /// The layer.
+        layer: usize,
+        /// Window of the cache.
+        cache: Option<Window>,
+        /// Window of the model.
+        model: Option<Window>,
+    },
+    /// The kind of cache can't do this.
+    #[error("a {kind} cache can't {operation}")]
+    Unsupported {
+        /// The kind.
+        kind: &'static str,
+        /// What it was asked to do.
+        operation: &'static str,
+    },
+    /// A size of a cache is zero or absurd.
+    #[error("`{field}` is {given}; it must be at least 1 and of a size a model can have")]
+    Size {
+        /// The size.
+        field: &'static str,
+        /// Its value.
+        given: usize,
+    },
+    /// A mask of another length.
+    #[error("a row of the mask has {given} entries for {expected} positions")]
+    MaskLength {
+        /// Positions.
+        expected: usize,
+        /// Entries given.
+        given: usize,
+    },
+    /// Keys and values that can't be read, or plain data that does not fit together.
+    #[error("the cache's data: {reason}")]
+    Data {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A saved cache that can't be read.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A saved cache was made with another model.
+    #[error("{} was made with another model (fingerprint {saved}; this one has {model})", path.display())]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// Fingerprint of the model it was made with.
+        saved: String,
+        /// Fingerprint of this model.
+        model: String,
     },
     /// The operation would change a frozen cache.
     #[error("the cache is frozen")]

@@ -20,7 +20,7 @@ pub mod prelude;
 mod processing;
 mod tokens;
 
-pub use config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
+pub use config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window};
 pub use device::parse_device;
 pub use embedded::embedded_models;
 pub use error::{CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};
@@ -28,7 +28,7 @@ pub use hooklens_hooks::{
     Activation, ActivationCache, Catalog, DType, Halt, HookError, Lookup, Positions, Record, Selection,
     write_safetensors,
 };
-pub use kv_cache::{Entry, KeyValueCache};
+pub use kv_cache::{Bits, CacheData, CacheKind, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Scoped};
 pub use loading::{LoadOptions, LoadReport, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
 pub use model::{
     Attention, Block, Embed, Expert, ForwardOptions, Hooked, HookedTransformer, Input, Linear, Logits, Mlp, Moe, Norm,

@@ -119,7 +119,7 @@ fn bench_rest() {
             soft_cap: None,
             alibi: None,
             causal: Some(s - p),
-            window: None,
+            oldest: None,
             valid: None,
             query_pos: &[],
             key_pos: &[],

@@ -40,7 +40,7 @@ impl<'a> Heads<'a> {
     }
 
     /// Tokens `start..start + count` of one head as a `[count, dh]` matrix.
-    fn matrix(&self, b: usize, h: usize, (start, count): (usize, usize), dh: usize) -> View2<'a> {
+    pub(crate) fn matrix(&self, b: usize, h: usize, (start, count): (usize, usize), dh: usize) -> View2<'a> {
         let offset = b * self.batch_stride + h * self.head_stride + start * self.token_stride;
         View2::new(self.data, offset, (count, dh), (self.token_stride, 1))
     }
@@ -62,16 +62,31 @@ pub struct Attention<'a> {
     /// Causal order: query row `i` sees key columns `0..=i + offset` (the
     /// offset is the number of cached keys).
     pub causal: Option<usize>,
-    /// Sliding window: a query sees keys with `qpos - kpos < window`.
-    pub window: Option<i32>,
+    /// A window: the oldest position each query sees `[batch, queries]`.
+    pub oldest: Option<&'a [i32]>,
     /// Keys that exist, as opposed to padding `[batch, keys]`.
     pub valid: Option<&'a [bool]>,
-    /// Positions of the queries `[batch, queries]`, needed by `alibi` and
-    /// `window` only.
+    /// Positions of the queries `[batch, queries]`, needed by `alibi` only.
     pub query_pos: &'a [i32],
-    /// Positions of the keys `[batch, keys]`, needed by `alibi` and `window`
+    /// Positions of the keys `[batch, keys]`, needed by `alibi` and `oldest`
     /// only.
     pub key_pos: &'a [i32],
+}
+
+impl Attention<'_> {
+    /// Asserts that every slice has the length its axes give it.
+    pub(crate) fn check(&self, queries: usize, keys: usize, heads: usize) {
+        let batch = self.batch;
+        assert!(self.valid.is_none_or(|valid| valid.len() == batch * keys), "length of `valid`");
+        assert!(self.oldest.is_none_or(|oldest| oldest.len() == batch * queries), "length of `oldest`");
+        if self.alibi.is_some() {
+            assert_eq!(self.query_pos.len(), batch * queries, "length of `query_pos`");
+        }
+        if self.alibi.is_some() || self.oldest.is_some() {
+            assert_eq!(self.key_pos.len(), batch * keys, "length of `key_pos`");
+        }
+        assert!(self.alibi.is_none_or(|slopes| slopes.len() == heads), "length of `alibi`");
+    }
 }
 
 /// Attention of `q` `[batch, queries, heads, dh]` over `k` and `v`
@@ -86,7 +101,7 @@ pub struct Attention<'a> {
 /// use hooklens_kernels::attention::{Attention, Heads, attention};
 /// // One row, two tokens, one head of width one; the first query sees itself only.
 /// let request = Attention {
-///     batch: 1, dh: 1, scale: 1.0, soft_cap: None, alibi: None, causal: Some(0), window: None,
+///     batch: 1, dh: 1, scale: 1.0, soft_cap: None, alibi: None, causal: Some(0), oldest: None,
 ///     valid: None, query_pos: &[], key_pos: &[],
 /// };
 /// let (q, v) = ([0.0, 0.0], [2.0, 4.0]);
@@ -103,12 +118,7 @@ pub fn attention(attention: Attention, q: Heads, k: Heads, v: Heads, z: &mut [f3
         return;
     }
     assert!(k.heads > 0 && heads.is_multiple_of(k.heads), "{heads} heads over {} key heads", k.heads);
-    assert!(attention.valid.is_none_or(|valid| valid.len() == batch * keys), "length of `valid`");
-    if attention.alibi.is_some() || attention.window.is_some() {
-        assert_eq!(attention.query_pos.len(), batch * queries, "length of `query_pos`");
-        assert_eq!(attention.key_pos.len(), batch * keys, "length of `key_pos`");
-    }
-    assert!(attention.alibi.is_none_or(|slopes| slopes.len() == heads), "length of `alibi`");
+    attention.check(queries, keys, heads);
 
     let isa = Isa::current();
     let group = heads / k.heads;
@@ -170,7 +180,7 @@ impl Head<'_> {
                 let mask = RowMask {
                     limit: usize::MAX,
                     valid: attention.valid.map(|valid| &valid[b * self.keys + low..][..limit]),
-                    window: attention.window.map(|width| (width, position, key_pos)),
+                    oldest: attention.oldest.map(|oldest| (oldest[b * self.queries + start + r], key_pos)),
                 };
                 let (seen, hidden) = row.split_at_mut(limit);
                 mask_row(isa, seen, logits, mask);
@@ -193,14 +203,12 @@ impl Head<'_> {
         let attention = self.attention;
         let limit = attention.causal.map_or(self.keys, |offset| (start + count + offset).min(self.keys));
         let valid = attention.valid.map(|valid| &valid[self.b * self.keys..][..self.keys]);
-        let window = attention.window.map(|width| {
-            let queries = self.row_of(attention.query_pos, self.queries, start, count);
-            let first = queries.iter().copied().min().unwrap_or_default();
-            (width, first, self.row_of(attention.key_pos, self.keys, 0, self.keys))
+        let oldest = attention.oldest.map(|oldest| {
+            let oldest = self.row_of(oldest, self.queries, start, count).iter().copied().min();
+            (oldest.unwrap_or_default(), self.row_of(attention.key_pos, self.keys, 0, self.keys))
         });
         let seen = |&key: &usize| {
-            valid.is_none_or(|valid| valid[key])
-                && window.is_none_or(|(width, first, keys)| first.wrapping_sub(keys[key]) < width)
+            valid.is_none_or(|valid| valid[key]) && oldest.is_none_or(|(oldest, keys)| keys[key] >= oldest)
         };
         match (0..limit).find(seen) {
             Some(low) => (low, (0..limit).rfind(seen).map_or(low, |last| last + 1)),

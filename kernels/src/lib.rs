@@ -19,6 +19,7 @@ mod micro_avx512;
 mod micro_portable;
 pub mod norm;
 mod pack;
+pub mod parts;
 mod scratch;
 pub mod softmax;
 pub mod view;

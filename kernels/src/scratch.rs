@@ -9,6 +9,10 @@ pub(crate) type Slot = LocalKey<Cell<Vec<f32>>>;
 thread_local! {
     /// Packed panels of B.
     pub(crate) static PACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// Queries gathered from several places.
+    pub(crate) static GATHERED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// Values mixed by a pattern.
+    pub(crate) static MIXED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Attention scores.
     pub(crate) static SCORES: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }

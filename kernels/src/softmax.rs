@@ -94,14 +94,14 @@ pub struct RowMask<'a> {
     pub limit: usize,
     /// Keys that exist, as opposed to padding `[kv]`.
     pub valid: Option<&'a [bool]>,
-    /// Sliding window: its width, position of the query, positions of the keys
-    /// `[kv]`; keys with `qpos - kpos >= width` are hidden.
-    pub window: Option<(i32, i32, &'a [i32])>,
+    /// A window: the oldest position the query sees, positions of the keys
+    /// `[kv]`; keys before it are hidden.
+    pub oldest: Option<(i32, &'a [i32])>,
 }
 
 impl RowMask<'_> {
     /// Everything is visible.
-    pub const NONE: RowMask<'static> = RowMask { limit: usize::MAX, valid: None, window: None };
+    pub const NONE: RowMask<'static> = RowMask { limit: usize::MAX, valid: None, oldest: None };
 }
 
 /// Turns one row of raw scores `[kv]` into masked logits in place: hidden keys
@@ -135,9 +135,9 @@ fn mask_row_body<const FMA: bool>(row: &mut [f32], scores: Scores, mask: RowMask
             *x = if valid { *x } else { f32::NEG_INFINITY };
         }
     }
-    if let Some((width, query, keys)) = mask.window {
+    if let Some((oldest, keys)) = mask.oldest {
         for (x, &key) in row.iter_mut().zip(&keys[..kv]) {
-            *x = if query.wrapping_sub(key) < width { *x } else { f32::NEG_INFINITY };
+            *x = if key >= oldest { *x } else { f32::NEG_INFINITY };
         }
     }
 }

@@ -3,6 +3,7 @@
 mod common;
 use common::{Random, each_isa};
 use hooklens_kernels::attention::{Attention, Heads, attention};
+use hooklens_kernels::parts::{Part, attention_over};
 
 /// The explicit formula for one query and head: `z` `[dh]`.
 fn reference(at: Attention, q: Heads, k: Heads, v: Heads, (b, i, h): (usize, usize, usize)) -> Vec<f64> {
@@ -15,7 +16,7 @@ fn reference(at: Attention, q: Heads, k: Heads, v: Heads, (b, i, h): (usize, usi
         let (qp, kp) = (at.query_pos[b * q.tokens + i], at.key_pos[b * k.tokens + j]);
         let seen = at.causal.is_none_or(|offset| j <= i + offset)
             && at.valid.is_none_or(|valid| valid[b * k.tokens + j])
-            && at.window.is_none_or(|width| qp - kp < width);
+            && at.oldest.is_none_or(|oldest| kp >= oldest[b * q.tokens + i]);
         if seen {
             let dot: f64 = (0..at.dh).map(|d| at_index(&q, i, h, d) * at_index(&k, j, kv, d)).sum();
             let mut s = dot * at.scale as f64;
@@ -75,6 +76,7 @@ fn matches_explicit_formula() {
                 .collect();
             let key_pos: Vec<i32> = (0..batch * keys).map(|i| (i % keys) as i32 - 3).collect();
             let query_pos: Vec<i32> = (0..batch * queries).map(|i| (i % queries + cached) as i32 - 3).collect();
+            let oldest: Vec<i32> = query_pos.iter().map(|p| p - 8).collect();
             let mut maybe = || random.below(2) == 0;
             let at = Attention {
                 batch,
@@ -83,7 +85,7 @@ fn matches_explicit_formula() {
                 soft_cap: maybe().then_some(2.0),
                 alibi: maybe().then_some(&slopes),
                 causal: maybe().then_some(cached),
-                window: maybe().then_some(9),
+                oldest: maybe().then_some(&oldest[..]),
                 valid: maybe().then_some(&valid),
                 query_pos: &query_pos,
                 key_pos: &key_pos,
@@ -117,7 +119,7 @@ fn hidden_keys_may_hold_anything() {
             soft_cap: None,
             alibi: None,
             causal: Some(0),
-            window: None,
+            oldest: None,
             valid: Some(&valid),
             query_pos: &[],
             key_pos: &[],
@@ -132,5 +134,77 @@ fn hidden_keys_may_hold_anything() {
         let z = run(&x);
         assert_eq!(z, run(&poisoned));
         assert!(z[..heads * dh].iter().all(|&z| z == 0.0), "the first query sees nothing");
+    });
+}
+
+/// Keys in parts, some shared by several rows, are the keys joined.
+#[test]
+fn parts_are_the_whole() {
+    each_isa(|_| {
+        let mut random = Random(11);
+        for _ in 0..80 {
+            let (batch, dh) = (1 + random.below(5), random.pick(&[1, 8, 16, 40]));
+            let queries = random.pick(&[1, 2, 5, 30, 70]);
+            let kv_heads = 1 + random.below(3);
+            let heads = kv_heads * (1 + random.below(3));
+            let token = kv_heads * dh;
+            let sizes: Vec<usize> = (0..random.below(3)).map(|_| random.below(20)).chain([queries]).collect();
+            let columns: usize = sizes.iter().sum();
+            // The last part is each row's own; the others are read by whom it falls to.
+            let stored: Vec<(Vec<usize>, Vec<f32>, Vec<f32>)> = (sizes.iter().enumerate())
+                .map(|(place, tokens)| {
+                    let own = place + 1 == sizes.len();
+                    let rows = (0..batch).map(|b| if own { b } else { random.below(b + 1) }).collect();
+                    let len = batch * tokens * token;
+                    (rows, random.floats(len), random.floats(len))
+                })
+                .collect();
+            let parts: Vec<Part> = (stored.iter().zip(&sizes))
+                .map(|((rows, keys, values), tokens)| {
+                    let heads = |data| Heads::contiguous(data, *tokens, kv_heads, dh);
+                    Part { keys: heads(keys), values: heads(values), rows }
+                })
+                .collect();
+            let joined = |which: fn(&(Vec<usize>, Vec<f32>, Vec<f32>)) -> &Vec<f32>| {
+                let mut all = Vec::new();
+                for b in 0..batch {
+                    for (part, tokens) in stored.iter().zip(&sizes) {
+                        let len = tokens * token;
+                        all.extend(&which(part)[part.0[b] * len..][..len]);
+                    }
+                }
+                all
+            };
+            let (keys, values) = (joined(|part| &part.1), joined(|part| &part.2));
+            let q = random.floats(batch * queries * heads * dh);
+            let slopes: Vec<f32> = (0..heads).map(|h| 0.5f32.powi(h as i32 + 1)).collect();
+            let valid: Vec<bool> = (0..batch * columns).map(|_| random.below(4) > 0).collect();
+            let past = columns - queries;
+            let key_pos: Vec<i32> = (0..batch * columns).map(|i| (i % columns) as i32).collect();
+            let query_pos: Vec<i32> = (0..batch * queries).map(|i| (i % queries + past) as i32).collect();
+            let oldest: Vec<i32> = query_pos.iter().map(|p| p - 6).collect();
+            let mut maybe = || random.below(2) == 0;
+            let at = Attention {
+                batch,
+                dh,
+                scale: 0.7,
+                soft_cap: maybe().then_some(2.0),
+                alibi: maybe().then_some(&slopes),
+                causal: maybe().then_some(past),
+                oldest: maybe().then_some(&oldest[..]),
+                valid: maybe().then_some(&valid),
+                query_pos: &query_pos,
+                key_pos: &key_pos,
+            };
+            let q = Heads::contiguous(&q, queries, heads, dh);
+            let whole = |data| Heads::contiguous(data, columns, kv_heads, dh);
+            let mut expected = vec![f32::NAN; batch * queries * heads * dh];
+            attention(at, q, whole(&keys), whole(&values), &mut expected);
+            let mut given = vec![f32::NAN; expected.len()];
+            attention_over(at, q, &parts, &mut given);
+            for (given, expected) in given.iter().zip(&expected) {
+                assert!((given - expected).abs() < 1e-5, "{at:?}: {given} instead of {expected}");
+            }
+        }
     });
 }

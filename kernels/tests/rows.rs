@@ -66,7 +66,7 @@ fn masking_matches_reference() {
                 RowMask {
                     limit,
                     valid: padded.then_some(&valid[..]),
-                    window: width.map(|width| (width, query, &keys[..])),
+                    oldest: width.map(|width| (query - width + 1, &keys[..])),
                 },
             );
             for j in 0..kv {

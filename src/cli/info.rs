@@ -8,7 +8,7 @@ use serde_json::json;
 use super::CliResult;
 use super::args::InfoArgs;
 use super::print::{bytes, grouped};
-use crate::config::{Positional, RopeScaling};
+use crate::config::{Positional, RopeScaling, Window};
 use crate::loading::inspect;
 use crate::processing::Processing;
 
@@ -53,7 +53,8 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
     line("positions", positions(&c.positional))?;
     if let Some(window) = c.windows.iter().flatten().next() {
         let layers = c.windows.iter().flatten().count();
-        line("windows", format!("{window} positions in {layers} of {} layers", c.n_layers))?;
+        let kind = if matches!(window, Window::Chunked(_)) { "chunks of " } else { "" };
+        line("windows", format!("{kind}{} positions in {layers} of {} layers", window.width(), c.n_layers))?;
     }
     line("context", format!("{} tokens", grouped(c.n_ctx)))?;
     line("vocabulary", format!("{} tokens", grouped(c.d_vocab)))?;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::Family;
 use super::hf_config::HfConfig;
-use crate::config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
+use crate::config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window};
 use crate::error::ConfigError;
 use crate::loading::{Layout, WeightTable};
 use crate::model::solu_norm;
@@ -96,14 +96,18 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-fn windows(json: &HfConfig<'_>) -> Result<Vec<Option<usize>>, ConfigError> {
+fn windows(json: &HfConfig<'_>) -> Result<Vec<Option<Window>>, ConfigError> {
+    if let Some(own) = json.get("hooklens_windows") {
+        let bad = |e: serde_json::Error| ConfigError::Malformed { reason: format!("`hooklens_windows`: {e}") };
+        return serde_json::from_value(own.clone()).map_err(bad);
+    }
     if !json.flag("use_local_attn", false)? {
         return Ok(Vec::new());
     }
     let window = json.size("window_size")?;
     let Some(kinds) = json.list("attn_types")? else { return Err(json.unsupported("attn_types")) };
     let of_kind = |kind: &Value| match kind.as_str() {
-        Some("local") => Ok(Some(window)),
+        Some("local") => Ok(Some(Window::Sliding(window))),
         Some("global") => Ok(None),
         _ => Err(json.unsupported("attn_types")),
     };
@@ -160,7 +164,11 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         Positional::Rotary(_) => "rotary",
         Positional::None => "none",
     };
-    let local = c.windows.iter().flatten().next();
+    // TransformerLens has one window for all layers that have any.
+    let same =
+        |window: &&Window| matches!(window, Window::Sliding(_)) && Some(*window) == c.windows.iter().flatten().next();
+    let shared = c.windows.iter().flatten().all(|window| same(&window));
+    let local = c.windows.iter().flatten().next().filter(|_| shared).map(|window| window.width());
     let kinds: Vec<_> = c.windows.iter().map(|w| if w.is_some() { "local" } else { "global" }).collect();
     let mut json = json!({
         "architectures": ["HookedTransformer"],
@@ -186,6 +194,9 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         if rotary.scaling != RopeScaling::None {
             fields.insert("hooklens_rope_scaling".into(), json!(rotary.scaling));
         }
+    }
+    if let (Some(fields), false) = (json.as_object_mut(), shared) {
+        fields.insert("hooklens_windows".into(), json!(c.windows));
     }
     if let (Some(fields), true) = (json.as_object_mut(), extra_biases) {
         fields.insert(EXTRA_BIASES.into(), json!(true));

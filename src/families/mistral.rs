@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::llama_like::Biases;
 use super::{Family, llama_like};
-use crate::config::TransformerConfig;
+use crate::config::{TransformerConfig, Window};
 use crate::error::ConfigError;
 use crate::loading::WeightTable;
 
@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let windows = match json.maybe_size("sliding_window")? {
-        Some(window) => vec![Some(window); base.n_layers],
+        Some(window) => vec![Some(Window::Sliding(window)); base.n_layers],
         None => Vec::new(),
     };
     Ok(TransformerConfig { windows, ..base })

@@ -4,7 +4,7 @@
 use super::hf_config::HfConfig;
 use super::llama_like::Biases;
 use super::{Family, llama_like};
-use crate::config::TransformerConfig;
+use crate::config::{TransformerConfig, Window};
 use crate::error::ConfigError;
 use crate::loading::WeightTable;
 
@@ -14,7 +14,7 @@ pub(super) static FAMILY: Family =
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let window = match json.flag("use_sliding_window", false)? {
-        true => json.maybe_size("sliding_window")?,
+        true => json.maybe_size("sliding_window")?.map(Window::Sliding),
         false => None,
     };
     let windows = match (window, json.list("layer_types")?) {

@@ -1,26 +1,32 @@
 //! Attention: fused when no one watches, else scores, pattern and mix one by one.
 
+use std::borrow::Cow;
+
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 use hooklens_kernels::attention::{Attention, Heads};
 use hooklens_kernels::gemm::gemm_serial;
+use hooklens_kernels::parts;
 use hooklens_kernels::softmax::{self as kernel, RowMask, Scores};
 use hooklens_kernels::view::View2;
 use rayon::prelude::*;
 
 use super::{elements, in_place, plain_rows, stride, tensor};
 use crate::config::Positional;
+use crate::kv_cache::{Keys, Part};
 use crate::model::{Pass, slopes};
 
-/// What the kernels need to know of a layer's scores.
+/// What the kernels need to know of a layer's scores, for the columns it holds.
 struct Rules<'p> {
     scale: f32,
     soft_cap: Option<f32>,
     slopes: Option<Vec<f32>>,
     causal: bool,
-    window: Option<i32>,
-    valid: Option<&'p [bool]>,
-    /// Positions before the queries.
+    /// The oldest position each query sees, `[batch, query]`.
+    oldest: Option<Vec<i32>>,
+    /// Columns with a token, `[batch, key]`.
+    valid: Option<Cow<'p, [bool]>>,
+    /// Columns before the queries.
     past: usize,
     /// `[batch, query]` and `[batch, key]`; empty where neither slopes nor a window need them.
     query_positions: Vec<i32>,
@@ -28,10 +34,10 @@ struct Rules<'p> {
 }
 
 impl<'p> Rules<'p> {
-    fn new(layer: usize, pass: &Pass<'p>) -> Self {
+    fn new(layer: usize, dropped: usize, pass: &Pass<'p>) -> Self {
         let config = pass.config;
         let sequence = pass.sequence;
-        let window = config.window(layer).filter(|w| *w < sequence.keys()).map(|w| w as i32);
+        let window = config.window(layer).filter(|window| window.width() < sequence.keys());
         let slopes = (config.positional == Positional::Alibi)
             .then(|| slopes(config.n_heads).into_iter().map(|slope| slope as f32).collect());
         let needed = window.is_some() || slopes.is_some();
@@ -39,36 +45,62 @@ impl<'p> Rules<'p> {
             let copies = if needed { sequence.batch / sequence.position_rows() } else { 0 };
             (0..copies).flat_map(|_| rows.iter().map(|p| *p as i32)).collect()
         };
+        let query_positions = a_row_each(sequence.query_positions());
+        let oldest = window.map(|window| query_positions.iter().map(|p| window.oldest(*p as usize) as i32).collect());
+        let keys = sequence.keys();
+        let mut key_positions = a_row_each(sequence.key_positions());
+        let mut valid = sequence.key_mask().map(Cow::Borrowed);
+        if dropped > 0 {
+            key_positions = key_positions.chunks(keys).flat_map(|row| row[dropped..].to_vec()).collect();
+            valid = valid.map(|valid| valid.chunks(keys).flat_map(|row| row[dropped..].to_vec()).collect());
+        }
         Self {
             scale: (1.0 / config.score_divisor(layer)) as f32,
             soft_cap: config.attn_scores_soft_cap.map(|cap| cap as f32),
             slopes,
             causal: !config.bidirectional,
-            window,
-            valid: sequence.key_mask(),
-            past: sequence.past,
-            query_positions: a_row_each(sequence.query_positions()),
-            key_positions: a_row_each(sequence.key_positions()),
+            oldest,
+            valid,
+            past: sequence.past - dropped,
+            query_positions,
+            key_positions,
         }
     }
+}
+
+/// A part on the CPU.
+struct PlainPart {
+    keys: FlexTensor,
+    values: FlexTensor,
+    /// For each row of the batch the row it reads.
+    rows: Vec<usize>,
+}
+
+impl PlainPart {
+    fn borrowed(&self) -> parts::Part<'_> {
+        parts::Part { keys: heads(&self.keys), values: heads(&self.values), rows: &self.rows }
+    }
+}
+
+/// The parts, if all are plain.
+fn plain_parts(keys: &Keys, batch: usize) -> Option<Vec<PlainPart>> {
+    let plain = |part: &Part| {
+        let rows = part.rows.as_ref().map_or_else(|| (0..batch).collect(), |rows| rows.to_vec());
+        Some(PlainPart { keys: plain_rows(&part.keys)?, values: plain_rows(&part.values)?, rows })
+    };
+    keys.parts.iter().map(plain).collect()
 }
 
 /// Each head's mix of values, without its pattern ever standing in memory; `None` if a tensor is
 /// not plain.
 ///
 /// # Shapes
-/// - q `[batch, query, head, d_head]`, k and v `[batch, key, kv_head, d_head]`
+/// - q `[batch, query, head, d_head]`, keys and values `[batch, key, kv_head, d_head]`
 /// - output `[batch, query, head, d_head]`
-pub(crate) fn attention(
-    layer: usize,
-    q: &Tensor<4>,
-    k: &Tensor<4>,
-    v: &Tensor<4>,
-    pass: &Pass<'_>,
-) -> Option<Tensor<4>> {
+pub(crate) fn attention(layer: usize, q: &Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Option<Tensor<4>> {
     let shape @ [batch, _, _, d_head] = q.dims();
-    let (q, k, v) = (plain_rows(q)?, plain_rows(k)?, plain_rows(v)?);
-    let rules = Rules::new(layer, pass);
+    let (q, parts) = (plain_rows(q)?, plain_parts(keys, batch)?);
+    let rules = Rules::new(layer, keys.dropped, pass);
     let request = Attention {
         batch,
         dh: d_head,
@@ -76,13 +108,21 @@ pub(crate) fn attention(
         soft_cap: rules.soft_cap,
         alibi: rules.slopes.as_deref(),
         causal: rules.causal.then_some(rules.past),
-        window: rules.window,
-        valid: rules.valid,
+        oldest: rules.oldest.as_deref(),
+        valid: rules.valid.as_deref(),
         query_pos: &rules.query_positions,
         key_pos: &rules.key_positions,
     };
     let mut z = vec![0.0; shape.iter().product()];
-    hooklens_kernels::attention::attention(request, heads(&q), heads(&k), heads(&v), &mut z);
+    match &parts[..] {
+        [one] if keys.parts[0].rows.is_none() => {
+            hooklens_kernels::attention::attention(request, heads(&q), heads(&one.keys), heads(&one.values), &mut z);
+        }
+        many => {
+            let many: Vec<_> = many.iter().map(PlainPart::borrowed).collect();
+            parts::attention_over(request, heads(&q), &many, &mut z);
+        }
+    }
     Some(tensor(z, shape))
 }
 
@@ -105,33 +145,44 @@ fn head(x: &FlexTensor, row: usize, head: usize) -> View2<'_> {
     View2::new(elements(x), offset, (shape[1], shape[3]), (stride(x, 1), 1))
 }
 
-/// Attention scores, scaled, capped, biased and masked with minus infinity; `None` if a tensor is
-/// not plain.
+/// Attention scores, scaled, capped, biased and masked with minus infinity, columns that were
+/// dropped included; `None` if a tensor is not plain.
 ///
 /// # Shapes
-/// - q `[batch, query, head, d_head]`, k `[batch, key, kv_head, d_head]`
+/// - q `[batch, query, head, d_head]`, keys `[batch, key, kv_head, d_head]`
 /// - output `[batch, head, query, key]`
-pub(crate) fn scores(layer: usize, q: &Tensor<4>, k: &Tensor<4>, pass: &Pass<'_>) -> Option<Tensor<4>> {
-    let ([batch, queries, n_heads, _], [_, keys, kv_heads, _]) = (q.dims(), k.dims());
-    let (q, k) = (plain_rows(q)?, plain_rows(k)?);
-    let rules = Rules::new(layer, pass);
-    let mut scores = vec![0.0; batch * n_heads * queries * keys];
-    scores.par_chunks_mut((queries * keys).max(1)).enumerate().for_each(|(number, out)| {
+pub(crate) fn scores(layer: usize, q: &Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Option<Tensor<4>> {
+    let [batch, queries, n_heads, _] = q.dims();
+    let (q, parts) = (plain_rows(q)?, plain_parts(keys, batch)?);
+    let rules = Rules::new(layer, keys.dropped, pass);
+    let (held, columns) = (keys.held(), keys.columns());
+    let mut scores = vec![f32::NEG_INFINITY; batch * n_heads * queries * columns];
+    scores.par_chunks_mut((queries * columns).max(1)).enumerate().for_each(|(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
-        gemm_serial(head(&q, row, which), head(&k, row, which / (n_heads / kv_heads)).t(), None, out, keys);
-        let positions = rules.key_positions.get(row * keys..(row + 1) * keys).unwrap_or(&[]);
-        for (query, line) in out.chunks_exact_mut(keys).enumerate() {
-            let at = rules.query_positions.get(row * queries + query).copied().unwrap_or(0);
+        let mut column = keys.dropped;
+        for part in &parts {
+            let [_, len, kv_heads, _] = dims(&part.keys);
+            let of_head = head(&part.keys, part.rows[row], which / (n_heads / kv_heads));
+            if len > 0 {
+                gemm_serial(head(&q, row, which), of_head.t(), None, &mut out[column..], columns);
+            }
+            column += len;
+        }
+        let positions = rules.key_positions.get(row * held..(row + 1) * held).unwrap_or(&[]);
+        for (query, line) in out.chunks_exact_mut(columns).enumerate() {
+            let line = &mut line[keys.dropped..];
+            let place = row * queries + query;
+            let at = rules.query_positions.get(place).copied().unwrap_or(0);
             let slope = rules.slopes.as_ref().map(|slopes| (slopes[which], at, positions));
             let mask = RowMask {
-                limit: if rules.causal { rules.past + query + 1 } else { keys },
-                valid: rules.valid.map(|valid| &valid[row * keys..(row + 1) * keys]),
-                window: rules.window.map(|window| (window, at, positions)),
+                limit: if rules.causal { rules.past + query + 1 } else { held },
+                valid: rules.valid.as_ref().map(|valid| &valid[row * held..(row + 1) * held]),
+                oldest: rules.oldest.as_ref().map(|oldest| (oldest[place], positions)),
             };
             kernel::mask_scores(line, Scores { scale: rules.scale, soft_cap: rules.soft_cap, alibi: slope }, mask);
         }
     });
-    Some(tensor(scores, [batch, n_heads, queries, keys]))
+    Some(tensor(scores, [batch, n_heads, queries, columns]))
 }
 
 /// Softmax over keys; a row of nothing but minus infinity becomes zeros. Hands the tensor back if
@@ -144,18 +195,33 @@ pub(crate) fn softmax(scores: Tensor<4>) -> Result<Tensor<4>, Tensor<4>> {
 /// Each head's mix of values by its pattern; `None` if a tensor is not plain.
 ///
 /// # Shapes
-/// - pattern `[batch, head, query, key]`, v `[batch, key, kv_head, d_head]`
+/// - pattern `[batch, head, query, key]`, values `[batch, key, kv_head, d_head]`
 /// - output `[batch, query, head, d_head]`
-pub(crate) fn mix(pattern: &Tensor<4>, v: &Tensor<4>) -> Option<Tensor<4>> {
-    let ([batch, n_heads, queries, keys], [_, _, kv_heads, d_head]) = (pattern.dims(), v.dims());
-    let (pattern, v) = (plain_rows(pattern)?, plain_rows(v)?);
+pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
+    let [batch, n_heads, queries, _] = pattern.dims();
+    let (pattern, parts) = (plain_rows(pattern)?, plain_parts(keys, batch)?);
+    let d_head = dims(&parts.first()?.values)[3];
     // Head by head first: the heads of a row lie apart in the result.
     let mut by_head = vec![0.0; batch * n_heads * queries * d_head];
     by_head.par_chunks_mut((queries * d_head).max(1)).enumerate().for_each(|(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
-        let offset = row * stride(&pattern, 0) + which * stride(&pattern, 1);
-        let weights = View2::new(elements(&pattern), offset, (queries, keys), (stride(&pattern, 2), 1));
-        gemm_serial(weights, head(&v, row, which / (n_heads / kv_heads)), None, out, d_head);
+        let mut column = keys.dropped;
+        let mut own = vec![0.0; out.len()];
+        for part in &parts {
+            let [_, len, kv_heads, _] = dims(&part.values);
+            let offset = row * stride(&pattern, 0) + which * stride(&pattern, 1) + column;
+            let weights = View2::new(elements(&pattern), offset, (queries, len), (stride(&pattern, 2), 1));
+            let values = head(&part.values, part.rows[row], which / (n_heads / kv_heads));
+            gemm_serial(weights, values, None, &mut own, d_head);
+            out.iter_mut().zip(&own).for_each(|(sum, own)| *sum += own);
+            column += len;
+        }
     });
     Some(tensor::<4>(by_head, [batch, n_heads, queries, d_head]).permute([0, 2, 1, 3]))
+}
+
+/// Length of each axis.
+fn dims(x: &FlexTensor) -> [usize; 4] {
+    let shape = x.layout().shape();
+    [shape[0], shape[1], shape[2], shape[3]]
 }

@@ -4,7 +4,6 @@
 
 mod attention;
 mod function;
-mod join;
 mod linear;
 mod norm;
 
@@ -13,7 +12,6 @@ use burn_flex::{Flex, FlexTensor};
 
 pub(crate) use attention::{attention, mix, scores, softmax};
 pub(crate) use function::activation;
-pub(crate) use join::join;
 pub(crate) use linear::linear;
 pub(crate) use norm::{norm, norm_parts};
 

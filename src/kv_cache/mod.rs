@@ -2,23 +2,38 @@
 //! them again.
 
 mod buffer;
+mod data;
 mod entry;
+mod file;
+mod keys;
+mod kind;
+mod quantized;
+mod ring;
+mod rows;
+mod scope;
+mod store;
 
 use std::fmt;
 use std::ops::Index;
 
-use burn::tensor::{DType, Device};
+use burn::tensor::{DType, Device, Tensor};
 
+pub use data::{CacheData, LayerData};
 pub use entry::Entry;
+pub(crate) use keys::{Keys, Part};
+pub use kind::{CacheKind, CacheShape, MaskInfo};
+pub use quantized::Bits;
+pub use scope::Scoped;
 
-use crate::config::TransformerConfig;
+use crate::config::{TransformerConfig, Window};
 use crate::error::CacheError;
 
 /// Keys and values of every layer, `[batch, position, kv_head, d_head]` each, with the mask of
 /// the positions they stand at.
 ///
-/// Semantics are TransformerLens's: keys are stored before rotation; runs append to the cache
-/// unless it is frozen. A frozen cache of one row serves a batch of any size.
+/// Runs append to the cache unless it is frozen. A frozen cache of one row serves a batch of any
+/// size, and [`KeyValueCache::fork`] gives many rows that go on from the same positions: what
+/// they share is stored once and read where it lies.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -40,6 +55,8 @@ use crate::error::CacheError;
 /// ```
 #[derive(Debug, Clone)]
 pub struct KeyValueCache {
+    kind: CacheKind,
+    shape: CacheShape,
     entries: Vec<Entry>,
     /// Real positions, a row each.
     mask: Vec<Vec<bool>>,
@@ -47,20 +64,75 @@ pub struct KeyValueCache {
 }
 
 impl KeyValueCache {
-    /// An empty cache for `batch` rows of a model of this configuration.
+    /// An empty, growing cache for `batch` rows of a model of this configuration.
     pub fn new(config: &TransformerConfig, batch: usize) -> Self {
-        let entry = || Entry::new(config.n_kv_heads, config.d_head);
-        Self { entries: (0..config.n_layers).map(|_| entry()).collect(), mask: vec![Vec::new(); batch], frozen: false }
+        let windows = (0..config.n_layers).map(|layer| config.window(layer)).collect();
+        let shape = CacheShape { batch, kv_heads: config.n_kv_heads, d_head: config.d_head, windows };
+        Self::made(shape, CacheKind::Growing)
     }
 
-    /// Positions held, padding included.
+    /// An empty cache of a kind, for `batch` rows of a model of this configuration.
+    ///
+    /// # Errors
+    /// [`CacheError::Size`].
+    ///
+    /// ```
+    /// use hooklens::{CacheKind, KeyValueCache, TransformerConfig};
+    /// let config = TransformerConfig::gpt2_small();
+    /// let cache = KeyValueCache::of_kind(&config, 8, CacheKind::EIGHT_BIT)?;
+    /// assert_eq!(cache.kind().name(), "quantized");
+    /// # Ok::<(), hooklens::CacheError>(())
+    /// ```
+    pub fn of_kind(config: &TransformerConfig, batch: usize, kind: CacheKind) -> Result<Self, CacheError> {
+        Self::of_shape(CacheShape::of(config, batch)?, kind)
+    }
+
+    /// An empty cache of a kind and a shape.
+    ///
+    /// # Errors
+    /// [`CacheError::Size`].
+    pub fn of_shape(shape: CacheShape, kind: CacheKind) -> Result<Self, CacheError> {
+        let positive = |field, given| if given == 0 { Err(CacheError::Size { field, given }) } else { Ok(()) };
+        match kind {
+            CacheKind::Preallocated { max_len } => positive("max_len", max_len)?,
+            CacheKind::Quantized { group, .. } => positive("group", group)?,
+            CacheKind::Growing | CacheKind::Sliding => {}
+        }
+        Ok(Self::made(shape, kind))
+    }
+
+    fn made(shape: CacheShape, kind: CacheKind) -> Self {
+        let entry = |window: &Option<Window>| Entry::new(kind, *window, shape.batch, [shape.kv_heads, shape.d_head]);
+        let entries = shape.windows.iter().map(entry).collect();
+        Self { kind, mask: vec![Vec::new(); shape.batch], shape, entries, frozen: false }
+    }
+
+    /// How it stores what it is given.
+    pub fn kind(&self) -> CacheKind {
+        self.kind
+    }
+
+    /// What it is made for.
+    pub fn shape(&self) -> &CacheShape {
+        &self.shape
+    }
+
+    /// Positions seen, padding included: as many as Hugging Face's `get_seq_length` tells.
     pub fn len(&self) -> usize {
         self.mask.first().map_or(0, Vec::len)
     }
 
-    /// Whether no position is held.
+    /// Whether no position was seen.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Positions it has room for, if that is limited.
+    pub fn max_len(&self) -> Option<usize> {
+        match self.kind {
+            CacheKind::Preallocated { max_len } => Some(max_len),
+            _ => None,
+        }
     }
 
     /// Rows held.
@@ -71,6 +143,28 @@ impl KeyValueCache {
     /// Layers.
     pub fn n_layers(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Real positions of each row: the position its next token stands at.
+    pub fn lengths(&self) -> Vec<usize> {
+        self.mask.iter().map(|row| row.iter().filter(|real| **real).count()).collect()
+    }
+
+    /// Column of each row's first real position (the number of columns if it has none).
+    pub fn starts(&self) -> Vec<usize> {
+        self.mask.iter().map(|row| row.iter().position(|real| *real).unwrap_or(row.len())).collect()
+    }
+
+    /// The mask of all positions, `[batch][position]`.
+    pub fn attention_mask(&self) -> &[Vec<bool>] {
+        &self.mask
+    }
+
+    /// What attention needs to know of a layer's columns; `None` if there is no such layer.
+    pub fn mask_info(&self, layer: usize) -> Option<MaskInfo> {
+        let window = *self.shape.windows.get(layer)?;
+        let first_column = self.entries[layer].first();
+        Some(MaskInfo { starts: self.starts(), lengths: self.lengths(), window, first_column })
     }
 
     /// From here on runs use the cache without adding to it.
@@ -93,6 +187,27 @@ impl KeyValueCache {
         self.frozen
     }
 
+    /// Keys and values of a layer with those given behind them, which are kept unless the cache
+    /// is frozen. Runs do this by themselves; whoever does it by hand does it for every layer,
+    /// then calls [`KeyValueCache::append_attention_mask`].
+    ///
+    /// # Shapes
+    /// - given: `[batch, new, kv_head, d_head]`
+    /// - back: `[batch, past + new, kv_head, d_head]`
+    ///
+    /// # Errors
+    /// [`CacheError::Layer`] and those of [`Entry::append`].
+    pub fn update(
+        &mut self,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+        layer: usize,
+    ) -> Result<(Tensor<4>, Tensor<4>), CacheError> {
+        let layers = self.entries.len();
+        let entry = self.entries.get_mut(layer).ok_or(CacheError::Layer { layer, layers })?;
+        entry.append(keys, values)
+    }
+
     /// The mask of all positions, those given appended: `[batch][position]`. They are kept unless
     /// the cache is frozen. Runs do this by themselves.
     ///
@@ -113,17 +228,51 @@ impl KeyValueCache {
         Ok(whole)
     }
 
+    /// Keeps what a run has brought: its columns are real where `new` says so.
+    pub(crate) fn settle(&mut self, new: &[Vec<bool>]) -> Result<(), CacheError> {
+        self.append_attention_mask(new)?;
+        for layer in 0..self.entries.len() {
+            let keep = needed(&self.mask, self.shape.windows[layer]);
+            self.entries[layer].settle(keep)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what a failed run has brought.
+    pub(crate) fn unsettle(&mut self) {
+        let len = self.len();
+        self.entries.iter_mut().for_each(|entry| entry.unsettle(len));
+    }
+
     /// Forgets the positions from `len` on.
     ///
     /// # Errors
-    /// [`CacheError::Frozen`] if the cache is frozen.
+    /// [`CacheError::Frozen`], or [`CacheError::Dropped`] if a window has dropped positions that
+    /// would come into its sight again.
     pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
         if self.frozen {
             return Err(CacheError::Frozen);
         }
-        self.mask.iter_mut().for_each(|row| row.truncate(len));
+        let mask: Vec<_> = self.mask.iter().map(|row| row[..len.min(row.len())].to_vec()).collect();
+        let len = len.min(self.len());
+        for (layer, entry) in self.entries.iter().enumerate() {
+            let (first, wanted) = (entry.first(), len - needed(&mask, self.shape.windows[layer]));
+            if first > wanted && len > 0 {
+                return Err(CacheError::Dropped { layer, first, wanted });
+            }
+        }
+        self.mask = mask;
         self.entries.iter_mut().for_each(|entry| entry.truncate(len));
         Ok(())
+    }
+
+    /// Forgets the last `count` positions.
+    ///
+    /// # Errors
+    /// As [`KeyValueCache::truncate`]; also [`CacheError::TooFew`].
+    pub fn drop_last(&mut self, count: usize) -> Result<(), CacheError> {
+        let left = self.len().checked_sub(count).ok_or(CacheError::TooFew { held: self.len(), asked: count })?;
+        self.truncate(left)
     }
 
     /// Forgets everything; the memory stays for what comes next.
@@ -134,25 +283,29 @@ impl KeyValueCache {
         self.truncate(0)
     }
 
-    /// Bytes held for each layer, room for growth included.
+    /// Bytes held for each layer, room for growth included. What caches share is counted in each
+    /// of them.
     pub fn memory(&self) -> Vec<usize> {
         self.entries.iter().map(Entry::bytes).collect()
     }
 
-    /// Whether a run over `batch` rows on this model can use the cache.
+    /// Whether a run over `count` columns of `batch` rows on this model can use the cache.
     pub(crate) fn check(
         &self,
         config: &TransformerConfig,
-        batch: usize,
-        dtype: DType,
-        device: &Device,
+        [batch, count]: [usize; 2],
+        form: (DType, &Device),
     ) -> Result<(), CacheError> {
         if self.entries.len() != config.n_layers {
             return Err(CacheError::Layers { cache: self.entries.len(), model: config.n_layers });
         }
         self.check_batch(batch)?;
         for (layer, entry) in self.entries.iter().enumerate() {
-            entry.check(layer, [config.n_kv_heads, config.d_head], self.len(), dtype, device)?;
+            let (cache, model) = (self.shape.windows[layer], config.window(layer));
+            if cache != model && entry.first() > 0 {
+                return Err(CacheError::Window { layer, cache, model });
+            }
+            entry.check(layer, [config.n_kv_heads, config.d_head], self.len(), count, form)?;
         }
         Ok(())
     }
@@ -175,6 +328,24 @@ impl KeyValueCache {
     }
 }
 
+/// How many of the last columns the next query of some row sees.
+fn needed(mask: &[Vec<bool>], window: Option<Window>) -> usize {
+    let of_row = |row: &Vec<bool>| {
+        let Some(window) = window else { return row.len() };
+        let real = row.iter().filter(|real| **real).count();
+        let mut hidden = window.oldest(real);
+        let first = row.iter().position(|real| {
+            if *real && hidden > 0 {
+                hidden -= 1;
+                return false;
+            }
+            *real
+        });
+        first.map_or(0, |first| row.len() - first)
+    };
+    mask.iter().map(of_row).max().unwrap_or(0)
+}
+
 impl Index<usize> for KeyValueCache {
     type Output = Entry;
 
@@ -191,12 +362,11 @@ impl fmt::Display for KeyValueCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.frozen { ", frozen" } else { "" };
         let bytes: usize = self.memory().iter().sum();
+        let (layers, rows, columns) = (self.n_layers(), self.batch(), self.len());
         write!(
             f,
-            "{} layers of {} rows by {} positions{state}, {bytes} bytes",
-            self.n_layers(),
-            self.batch(),
-            self.len()
+            "{} cache, {layers} layers of {rows} rows by {columns} positions{state}, {bytes} bytes",
+            self.kind.name()
         )
     }
 }

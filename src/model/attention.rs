@@ -13,6 +13,7 @@ use super::pass::Pass;
 use super::points::Site;
 use crate::config::Positional;
 use crate::flex;
+use crate::kv_cache::{Keys, Part};
 
 /// Weights of one attention layer.
 #[derive(Module, Debug)]
@@ -75,20 +76,24 @@ impl Attention {
             q = by_head(q_norm, q, points(Site::QNormScale, Site::QNormNormalized), run)?;
             k = by_head(k_norm, k, points(Site::KNormScale, Site::KNormNormalized), run)?;
         }
-        let mut v = v;
-        if let Some(cache) = &mut pass.kv_cache {
-            let appended = cache.entry_mut(layer).append(k, v);
-            (k, v) = appended.map_err(|error| HookError::Failed {
+        if let Some(table) = &pass.rotary {
+            q = run.fire(at(Site::RotQ), table.rotate(q))?;
+            k = table.rotate(k);
+        }
+        let mut keys = match &mut pass.kv_cache {
+            None => Keys::whole(k, v),
+            Some(cache) => cache.entry_mut(layer).extend(k, v).map_err(|error| HookError::Failed {
                 point: format!("blocks.{layer}.attn.hook_k"),
                 source: error.into(),
-            })?;
-        }
-        if let Some([of_queries, of_keys]) = &pass.rotary {
-            q = run.fire(at(Site::RotQ), of_queries.rotate(q))?;
-            k = run.fire(at(Site::RotK), of_keys.rotate(k))?;
+            })?,
+        };
+        if run.wants(at(Site::RotK)) {
+            // Hooks see the keys in one place, those of a cache first.
+            let (joined, values) = keys.joined();
+            keys = Keys::whole(run.fire(at(Site::RotK), joined)?, values);
         }
         let watched = run.wants(at(Site::AttnScores)) || run.wants(at(Site::Pattern));
-        let z = if watched { explicit(layer, q, k, v, pass, run)? } else { unwatched(layer, q, k, v, pass, run)? };
+        let z = if watched { explicit(layer, q, keys, pass, run)? } else { unwatched(layer, q, keys, pass, run)? };
         let z = run.fire(pass.points.at(layer, Site::Z), z)?;
         self.output(layer, z, pass, run)
     }
@@ -129,25 +134,25 @@ fn by_head(norm: &Norm, x: Tensor<4>, points: NormPoints, run: &mut Run<'_, '_>)
 fn unwatched(
     layer: usize,
     q: Tensor<4>,
-    k: Tensor<4>,
-    v: Tensor<4>,
+    keys: Keys,
     pass: &mut Pass<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
     let config = pass.config;
-    if let Some(z) = flex::attention(layer, &q, &k, &v, pass) {
+    if let Some(z) = flex::attention(layer, &q, &keys, pass) {
         return Ok(z);
     }
     let plain = pass.masks.plainly_causal(config.window(layer))
         && config.attn_scores_soft_cap.is_none()
         && config.positional != Positional::Alibi;
     if !plain {
-        return explicit(layer, q, k, v, pass, run);
+        return explicit(layer, q, keys, pass, run);
     }
     let group = config.n_heads / config.n_kv_heads;
     let options =
         AttentionModuleOptions { scale: Some(1.0 / config.score_divisor(layer)), softcap: None, is_causal: true };
     let heads_first = |x: Tensor<4>| x.permute([0, 2, 1, 3]);
+    let (k, v) = keys.joined();
     let (k, v) = (repeated(heads_first(k), group), repeated(heads_first(v), group));
     Ok(heads_first(fused_attention(heads_first(q), k, v, None, None, options)))
 }
@@ -166,60 +171,124 @@ fn repeated(x: Tensor<4>, group: usize) -> Tensor<4> {
 fn explicit(
     layer: usize,
     q: Tensor<4>,
-    k: Tensor<4>,
-    v: Tensor<4>,
+    keys: Keys,
     pass: &mut Pass<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
-    let dtype = v.dtype();
-    let scores = match flex::scores(layer, &q, &k, pass) {
+    let scores = match flex::scores(layer, &q, &keys, pass) {
         Some(scores) => scores,
-        None => masked(layer, raw_scores(layer, q, k, pass), pass),
+        None => masked(layer, raw_scores(layer, q, &keys, pass), keys.dropped, pass),
     };
     let site = |site| pass.points.at(layer, site);
     let scores_edited = run.edits(site(Site::AttnScores));
     let scores = run.fire(site(Site::AttnScores), scores)?;
     let blank_rows = scores_edited || pass.masks.may_hide_everything();
     let pattern = run.fire(site(Site::Pattern), softmax_rows(scores, blank_rows))?;
-    if let Some(z) = flex::mix(&pattern, &v) {
-        return Ok(z);
-    }
-    let [batch, heads, queries, keys] = pattern.dims();
-    let [_, _, kv_heads, d_head] = v.dims();
-    let pattern = narrowed(pattern, dtype).reshape([batch, kv_heads, heads / kv_heads * queries, keys]);
-    let z = pattern.matmul(v.permute([0, 2, 1, 3]));
-    Ok(z.reshape([batch, heads, queries, d_head]).permute([0, 2, 1, 3]))
+    Ok(match flex::mix(&pattern, &keys) {
+        Some(z) => z,
+        None => mix(pattern, &keys),
+    })
 }
 
-/// Scaled scores, `[batch, head, query, key]`.
-fn raw_scores(layer: usize, q: Tensor<4>, k: Tensor<4>, pass: &Pass<'_>) -> Tensor<4> {
-    let [batch, queries, heads, d_head] = q.dims();
-    let [_, keys, kv_heads, _] = k.dims();
-    // A key head's queries stand in one matrix, so that keys are never repeated.
-    let rows = heads / kv_heads * queries;
+/// Scaled scores of the columns held, `[batch, head, query, key]`.
+fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Tensor<4> {
+    let [batch, queries, heads, _] = q.dims();
     let q = widened(q) * (1.0 / pass.config.score_divisor(layer));
-    let q = q.permute([0, 2, 1, 3]).reshape([batch, kv_heads, rows, d_head]);
-    q.matmul(widened(k).permute([0, 2, 3, 1])).reshape([batch, heads, queries, keys])
+    let of_part = |part: &Part| {
+        let (part, readers) = evenly_read(part);
+        let [rows, columns, kv_heads, _] = part.keys.dims();
+        let shape = Fold { rows, readers, kv_heads, group: heads / kv_heads, queries };
+        let scores = shape.fold(q.clone().permute([0, 2, 1, 3])).matmul(widened(part.keys).permute([0, 2, 3, 1]));
+        shape.unfold(scores, [batch, heads, queries, columns])
+    };
+    let mut scores: Vec<Tensor<4>> = keys.parts.iter().map(of_part).collect();
+    if scores.len() == 1 { scores.remove(0) } else { Tensor::cat(scores, 3) }
 }
 
-/// Soft cap, linear bias, then minus infinity where a query must not look.
-fn masked(layer: usize, mut scores: Tensor<4>, pass: &mut Pass<'_>) -> Tensor<4> {
+/// Each head's values mixed by its pattern, `[batch, query, head, d_head]`.
+fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
+    let [batch, heads, queries, _] = pattern.dims();
+    let mut column = keys.dropped;
+    let of_part = |part: &Part| {
+        let (part, readers) = evenly_read(part);
+        let [rows, columns, kv_heads, d_head] = part.values.dims();
+        let shape = Fold { rows, readers, kv_heads, group: heads / kv_heads, queries };
+        let weights = narrowed(pattern.clone().narrow(3, column, columns), part.values.dtype());
+        column += columns;
+        let mixed = shape.fold(weights).matmul(part.values.permute([0, 2, 1, 3]));
+        shape.unfold(mixed, [batch, heads, queries, d_head])
+    };
+    let parts: Vec<Tensor<4>> = keys.parts.iter().map(of_part).collect();
+    let sum = parts.into_iter().reduce(|sum, part| sum + part);
+    let z = sum.unwrap_or_else(|| pattern.zeros_like());
+    z.permute([0, 2, 1, 3])
+}
+
+/// A part whose rows are each read by as many rows of the batch, and by how many.
+fn evenly_read(part: &Part) -> (Part, usize) {
+    match part.readers() {
+        Some(readers) => (part.clone(), readers),
+        None => (part.spread(), 1),
+    }
+}
+
+/// Queries that read the same keys stand in one matrix, so that keys are never repeated: those
+/// of a group of heads, and of all rows of the batch that share a row of keys.
+struct Fold {
+    rows: usize,
+    readers: usize,
+    kv_heads: usize,
+    group: usize,
+    queries: usize,
+}
+
+impl Fold {
+    /// `[batch, head, query, x]` as `[row, kv_head, reader * group * query, x]`.
+    fn fold(&self, x: Tensor<4>) -> Tensor<4> {
+        let [.., width] = x.dims();
+        let Self { rows, readers, kv_heads, group, queries } = *self;
+        let folded = [rows, kv_heads, readers * group * queries, width];
+        if readers == 1 {
+            return x.reshape(folded);
+        }
+        let apart = x.reshape([rows, readers, kv_heads, group * queries, width]);
+        apart.permute([0, 2, 1, 3, 4]).reshape(folded)
+    }
+
+    /// The inverse of [`Fold::fold`].
+    fn unfold(&self, x: Tensor<4>, shape: [usize; 4]) -> Tensor<4> {
+        let Self { rows, readers, kv_heads, group, queries } = *self;
+        if readers == 1 {
+            return x.reshape(shape);
+        }
+        let apart = x.reshape([rows, kv_heads, readers, group * queries, shape[3]]);
+        apart.permute([0, 2, 1, 3, 4]).reshape(shape)
+    }
+}
+
+/// Soft cap, linear bias, then minus infinity where a query must not look; columns a cache has
+/// dropped come first.
+fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'_>) -> Tensor<4> {
     let config = pass.config;
+    let [batch, heads, queries, held] = scores.dims();
     if let Some(cap) = config.attn_scores_soft_cap {
         scores = (scores / cap).tanh() * cap;
     }
     if config.positional == Positional::Alibi {
         let dtype = scores.dtype();
         let slopes = slope_tensor(config.n_heads, &scores.device(), dtype);
-        scores = scores + narrowed(pass.masks.distance(), dtype) * slopes;
+        scores = scores + narrowed(pass.masks.distance().narrow(3, dropped, held), dtype) * slopes;
     }
-    match pass.masks.hidden(config.window(layer)) {
-        Some(hidden) => {
-            let shape = scores.dims();
-            scores.mask_fill(hidden.expand(shape), f32::NEG_INFINITY)
-        }
-        None => scores,
+    if let Some(hidden) = pass.masks.hidden(config.window(layer)) {
+        let shape = scores.dims();
+        scores = scores.mask_fill(hidden.narrow(3, dropped, held).expand(shape), f32::NEG_INFINITY);
     }
+    if dropped == 0 {
+        return scores;
+    }
+    let options = (&scores.device(), scores.dtype());
+    let unseen = Tensor::full([batch, heads, queries, dropped], f32::NEG_INFINITY, options);
+    Tensor::cat(vec![unseen, scores], 3)
 }
 
 /// Softmax over keys; a row of nothing but minus infinity becomes zeros when `blank_rows`.

@@ -62,7 +62,13 @@ impl HookedTransformer {
         }
 
         let in_stream = self.config.positional == Positional::Learned;
-        let silent = |point: &PointInfo| why_silent(point, layers, in_stream);
+        let first_held = |layer: usize| kv_cache.as_ref().map_or(0, |cache| cache[layer].first());
+        let silent = |point: &PointInfo| match point.layer {
+            Some(layer) if point.name.ends_with("hook_rot_k") && first_held(layer) > 0 => {
+                Some("the cache has dropped keys that are out of the layer's window")
+            }
+            _ => why_silent(point, layers, in_stream),
+        };
         let rows =
             Rows { batch: sequence.batch, len: sequence.len, real: query_mask.as_deref(), offset: sequence.past };
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
@@ -77,7 +83,6 @@ impl HookedTransformer {
             run.stop_when_done();
         }
         if logits != Logits::None || layers.stop.is_some() || growing || !run.is_done() {
-            let past = sequence.past;
             let device = self.device();
             let borrowed = kv_cache.as_deref_mut();
             let dtype = self.weights.embed.tokens.val().dtype();
@@ -89,7 +94,7 @@ impl HookedTransformer {
                 Err(stopped) => {
                     // What the layers before the failure appended is taken back.
                     if let Some(cache) = kv_cache.filter(|_| growing) {
-                        cache.truncate(past)?;
+                        cache.unsettle();
                     }
                     return Err(match stopped {
                         Stopped::Halt(Halt::Error(error)) => error.into(),
@@ -100,7 +105,7 @@ impl HookedTransformer {
             }
             if let Some(cache) = kv_cache.filter(|_| growing) {
                 let new = query_mask.unwrap_or_else(|| vec![true; sequence.batch * sequence.len]);
-                cache.append_attention_mask(&new.chunks(sequence.len).map(<[bool]>::to_vec).collect::<Vec<_>>())?;
+                cache.settle(&new.chunks(sequence.len).map(<[bool]>::to_vec).collect::<Vec<_>>())?;
             }
         }
         let cache = run.finish()?;
@@ -209,7 +214,8 @@ impl HookedTransformer {
             )
             .into());
         }
-        cache.check(&self.config, batch, self.weights.embed.tokens.val().dtype(), &self.device())?;
+        let dtype = self.weights.embed.tokens.val().dtype();
+        cache.check(&self.config, [batch, len], (dtype, &self.device()))?;
         let past = cache.len();
         let whole = match (cache.past_mask(batch), mask) {
             (None, None) => None,

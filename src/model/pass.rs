@@ -15,8 +15,8 @@ pub(crate) struct Pass<'p> {
     pub(crate) points: &'p Points,
     pub(crate) sequence: &'p Sequence,
     pub(crate) masks: Masks<'p>,
-    /// Rotation of queries and of keys.
-    pub(crate) rotary: Option<[RotaryTable; 2]>,
+    /// Rotation of the run's queries and keys. Keys of a cache are rotated already.
+    pub(crate) rotary: Option<RotaryTable>,
     /// What runs before this one left to attend to.
     pub(crate) kv_cache: Option<&'p mut KeyValueCache>,
     /// Position vectors that queries and keys read, `[batch or 1, pos, d_model]`.
@@ -32,13 +32,10 @@ impl<'p> Pass<'p> {
         device: &Device,
         dtype: DType,
     ) -> Self {
-        let rows = sequence.position_rows();
-        let table = |rotary, positions: Vec<u32>| RotaryTable::new(rotary, &positions, rows, device, dtype);
         let rotary = match &config.positional {
             Positional::Rotary(rotary) => {
-                let keys = table(rotary, sequence.key_positions());
-                let queries = if sequence.past == 0 { keys.clone() } else { table(rotary, sequence.query_positions()) };
-                Some([queries, keys])
+                let positions = sequence.query_positions();
+                Some(RotaryTable::new(rotary, &positions, sequence.position_rows(), device, dtype))
             }
             _ => None,
         };

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
+use crate::config::Window;
+
 /// The layout of a batch: its mask and, from the mask, every token's position.
 ///
 /// A token's position is the number of real tokens before it in its row, so that padding at
@@ -103,7 +105,7 @@ pub(crate) struct Masks<'s> {
     sequence: &'s Sequence,
     bidirectional: bool,
     device: Device,
-    hidden: HashMap<Option<usize>, Option<Tensor<4, Bool>>>,
+    hidden: HashMap<Option<Window>, Option<Tensor<4, Bool>>>,
     distance: Option<Tensor<4>>,
 }
 
@@ -113,11 +115,11 @@ impl<'s> Masks<'s> {
     }
 
     /// Whether attention is plainly causal: no cache, every token real, no window that matters.
-    pub(crate) fn plainly_causal(&self, window: Option<usize>) -> bool {
+    pub(crate) fn plainly_causal(&self, window: Option<Window>) -> bool {
         self.sequence.is_plain()
             && !self.bidirectional
             && self.sequence.past == 0
-            && window.is_none_or(|w| w >= self.sequence.len)
+            && window.is_none_or(|w| w.width() >= self.sequence.len)
     }
 
     /// Whether some query may see no key at all.
@@ -127,7 +129,7 @@ impl<'s> Masks<'s> {
 
     /// `true` where a query must not see a key, `[batch or 1, 1, query, key]`; `None` when every
     /// query sees every key.
-    pub(crate) fn hidden(&mut self, window: Option<usize>) -> Option<Tensor<4, Bool>> {
+    pub(crate) fn hidden(&mut self, window: Option<Window>) -> Option<Tensor<4, Bool>> {
         if let Some(made) = self.hidden.get(&window) {
             return made.clone();
         }
@@ -136,7 +138,7 @@ impl<'s> Masks<'s> {
         made
     }
 
-    fn make_hidden(&self, window: Option<usize>) -> Option<Tensor<4, Bool>> {
+    fn make_hidden(&self, window: Option<Window>) -> Option<Tensor<4, Bool>> {
         if self.bidirectional && self.sequence.is_plain() && window.is_none() {
             return None;
         }
@@ -148,11 +150,12 @@ impl<'s> Masks<'s> {
             let positions = &positions[row * keys..(row + 1) * keys];
             let real = self.sequence.key_mask().map(|mask| &mask[row * keys..(row + 1) * keys]);
             for query in past..keys {
+                let oldest = window.map(|window| window.oldest(positions[query] as usize));
                 hidden.extend((0..keys).map(|key| {
                     let later = key > query && !self.bidirectional;
                     let padding = real.is_some_and(|real| !real[key]);
                     // By position, not by column: padding within a row takes no room in a window.
-                    let far = window.is_some_and(|w| positions[query] as usize >= positions[key] as usize + w);
+                    let far = oldest.is_some_and(|oldest| (positions[key] as usize) < oldest);
                     later || padding || far
                 }));
             }

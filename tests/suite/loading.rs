@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hooklens::ActivationFn;
 use hooklens::prelude::*;
-use hooklens::{NormKind, Positional, RopeScaling, Rotary};
+use hooklens::{NormKind, Positional, RopeScaling, Rotary, Window};
 use serde_json::{Value, json};
 
 use crate::support::{assert_close, random_model};
@@ -67,8 +67,12 @@ fn stored_and_computed_types_are_chosen_apart() {
         qk_norm: true,
         ..plain()
     };
-    let alibi =
-        TransformerConfig { positional: Positional::Alibi, windows: vec![Some(2), None], post_norms: true, ..plain() };
+    let alibi = TransformerConfig {
+        positional: Positional::Alibi,
+        windows: vec![Some(Window::Sliding(2)), None],
+        post_norms: true,
+        ..plain()
+    };
     let experts = Some(hooklens::Experts { count: 3, per_token: 2, renormalise: true });
     let mixture = TransformerConfig { gated_mlp: true, experts, positional: Positional::Shortformer, ..plain() };
     for config in [plain(), modern, alibi, mixture] {
@@ -180,7 +184,12 @@ fn every_choice_is_saved() {
         truncate: false,
     };
     for config in [
-        TransformerConfig { positional: rotary(yarn), norm: NormKind::RmsPre, windows: vec![None, Some(5)], ..plain() },
+        TransformerConfig {
+            positional: rotary(yarn),
+            norm: NormKind::RmsPre,
+            windows: vec![Some(Window::Chunked(4)), Some(Window::Sliding(5))],
+            ..plain()
+        },
         TransformerConfig { positional: Positional::None, norm: NormKind::None, bidirectional: true, ..plain() },
         TransformerConfig { d_vocab_out: 7, output_logits_soft_cap: Some(30.0), default_prepend_bos: false, ..plain() },
     ] {
@@ -274,7 +283,7 @@ fn processing_in_pieces_is_processing() {
     };
     let (whole, pieces) = (loaded(DType::F32), loaded(DType::BF16));
     let widened = pieces.weights.unembed.weight.val().cast(burn::tensor::FloatDType::F32);
-    assert_close(&widened, &whole.weights.unembed.weight.val(), 8e-3, "unembedding");
+    assert_close(&widened, &whole.weights.unembed.weight.val(), 1.6e-2, "unembedding");
     let widened = pieces.weights.unembed.bias.as_ref().unwrap().val().cast(burn::tensor::FloatDType::F32);
-    assert_close(&widened, &whole.weights.unembed.bias.as_ref().unwrap().val(), 8e-3, "its bias");
+    assert_close(&widened, &whole.weights.unembed.bias.as_ref().unwrap().val(), 1.6e-2, "its bias");
 }

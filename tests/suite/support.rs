@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Distribution, Tensor};
 use hooklens::prelude::*;
-use hooklens::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary};
+use hooklens::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, Window};
 use ndarray::ArrayD;
 use proptest::prelude::*;
 
@@ -88,7 +88,7 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
     ];
     let mlp = (function, any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2));
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    let caps = (prop::bool::weighted(0.3), prop::bool::weighted(0.3), prop::bool::weighted(0.4));
+    let caps = (prop::bool::weighted(0.3), prop::bool::weighted(0.3), 0..5usize);
     let heads = prop_oneof![Just((4, 4)), Just((4, 2)), Just((4, 1)), Just((3, 3))];
     (positional, norm, mlp, flags, caps, heads).prop_map(
         |(
@@ -120,7 +120,11 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
                 post_embedding_norm: embed_norm,
                 attn_scores_soft_cap: score_cap.then_some(5.0),
                 output_logits_soft_cap: logit_cap.then_some(4.0),
-                windows: if window { vec![Some(3), None] } else { vec![] },
+                windows: match window {
+                    0 => vec![Some(Window::Sliding(3)), None],
+                    1 => vec![Some(Window::Chunked(3)), Some(Window::Sliding(4))],
+                    _ => vec![],
+                },
                 experts: moe.then_some(Experts { count: 3, per_token: 2, renormalise: true }),
                 ..TransformerConfig::new(2, 16, n_heads, 20, 32)
             }

@@ -1,0 +1,217 @@
+//! Attention over keys and values that lie in several places: a prefix many
+//! batch rows share, and what each row has of its own.
+//!
+//! Queries of all heads and batch rows that read the same keys stand in one
+//! matrix, so that a shared part costs one product however many rows read it.
+//! Scores of all parts share one softmax: the result is that of the parts
+//! joined, and none is ever copied.
+
+use crate::attention::{Attention, Heads};
+use crate::gemm::gemm_tile;
+use crate::isa::Isa;
+use crate::scratch::{GATHERED, MIXED, SCORES, with_scratch};
+use crate::softmax::{RowMask, Scores, mask_row, softmax_row};
+use crate::view::{OutTile, View2};
+use rayon::prelude::*;
+
+/// Query rows worked on together.
+const ROWS: usize = 64;
+
+/// Keys and values of some columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// `[rows, tokens, kv_heads, dh]`.
+    pub keys: Heads<'a>,
+    /// `[rows, tokens, kv_heads, dh]`.
+    pub values: Heads<'a>,
+    /// For each batch row the row of `keys` and `values` it reads `[batch]`.
+    pub rows: &'a [usize],
+}
+
+/// Attention of `q` `[batch, queries, heads, dh]` over the parts' columns, one
+/// part behind the other; masks and positions speak of all columns. Writes `z`
+/// `[batch, queries, heads, dh]` (contiguous); a query that sees no key gets 0.
+///
+/// # Panics
+/// If sizes disagree, there is no part, or a slice is too short.
+///
+/// ```
+/// use hooklens_kernels::attention::{Attention, Heads};
+/// use hooklens_kernels::parts::{Part, attention_over};
+/// // Two rows share a key; each has one of its own. One head of width one.
+/// let request = Attention {
+///     batch: 2, dh: 1, scale: 1.0, soft_cap: None, alibi: None, causal: Some(1), oldest: None,
+///     valid: None, query_pos: &[], key_pos: &[],
+/// };
+/// let (shared, own) = ([0.0], [0.0, 0.0]);
+/// let (shared_value, own_values) = ([1.0], [3.0, 5.0]);
+/// let heads = |data| Heads::contiguous(data, 1, 1, 1);
+/// let parts = [
+///     Part { keys: heads(&shared), values: heads(&shared_value), rows: &[0, 0] },
+///     Part { keys: heads(&own), values: heads(&own_values), rows: &[0, 1] },
+/// ];
+/// let mut z = [0.0; 2];
+/// attention_over(request, heads(&[1.0, 1.0]), &parts, &mut z);
+/// assert_eq!(z, [2.0, 3.0]);
+/// ```
+pub fn attention_over(attention: Attention, q: Heads, parts: &[Part], z: &mut [f32]) {
+    let Attention { batch, dh, .. } = attention;
+    let (queries, heads) = (q.tokens, q.heads);
+    assert_eq!(z.len(), batch * queries * heads * dh, "output length");
+    if z.is_empty() {
+        return;
+    }
+    let kv_heads = parts.first().map_or(0, |part| part.keys.heads);
+    assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads over {kv_heads} key heads");
+    for Part { keys, values, rows } in parts {
+        assert!(keys.heads == kv_heads && values.heads == kv_heads, "parts differ in heads");
+        assert!(keys.tokens == values.tokens, "keys and values differ in shape");
+        assert_eq!(rows.len(), batch, "length of `rows`");
+    }
+    let columns = parts.iter().map(|part| part.keys.tokens).sum();
+    attention.check(queries, columns, heads);
+
+    let group = heads / kv_heads;
+    // A block is some queries of one batch row, or all of several.
+    let many = (ROWS / (group * queries)).clamp(1, batch);
+    let some = if many > 1 { queries } else { (ROWS / group).clamp(1, queries) };
+    let (across, along) = (batch.div_ceil(many), queries.div_ceil(some));
+    let z = OutTile::new(z, (batch * queries, heads * dh), heads * dh);
+    let isa = Isa::current();
+    (0..kv_heads * across * along).into_par_iter().with_max_len(1).for_each(|task| {
+        let (kv_head, place) = (task / (across * along), task % (across * along));
+        let (b, i) = (place / along * many, place % along * some);
+        let block = Block {
+            attention,
+            isa,
+            parts,
+            columns,
+            kv_head,
+            group,
+            batch: (b, many.min(batch - b)),
+            queries: (i, some.min(queries - i)),
+            all_queries: queries,
+        };
+        block.run(q, z);
+    });
+}
+
+/// Queries that read one key head: those of its group of heads, of some batch
+/// rows and tokens. Row `r` of a block is head `r / queries % group`, token
+/// `r % queries`, batch row `r / queries / group`, each from the block's first.
+struct Block<'a> {
+    attention: Attention<'a>,
+    isa: Isa,
+    parts: &'a [Part<'a>],
+    columns: usize,
+    kv_head: usize,
+    group: usize,
+    batch: (usize, usize),
+    queries: (usize, usize),
+    all_queries: usize,
+}
+
+impl Block<'_> {
+    /// Batch row, token and head of a row.
+    fn place(&self, row: usize) -> (usize, usize, usize) {
+        let count = self.queries.1;
+        let head = self.kv_head * self.group + row / count % self.group;
+        (self.batch.0 + row / count / self.group, self.queries.0 + row % count, head)
+    }
+
+    /// Rows of one batch row.
+    fn each(&self) -> usize {
+        self.group * self.queries.1
+    }
+
+    /// For each part and each run of batch rows that read the same of its rows:
+    /// the part, the row of it, the part's first column, and the block's rows.
+    fn runs(&self) -> impl Iterator<Item = (&Part<'_>, usize, usize, (usize, usize))> {
+        let (first, count) = self.batch;
+        let mut column = 0;
+        self.parts.iter().flat_map(move |part| {
+            let start = column;
+            column += part.keys.tokens;
+            let mut b = 0;
+            std::iter::from_fn(move || {
+                let row = *part.rows[first..first + count].get(b)?;
+                let same = part.rows[first + b..first + count].iter().take_while(|r| **r == row).count();
+                let run = (b * self.each(), same * self.each());
+                b += same;
+                Some((part, row, start, run))
+            })
+        })
+    }
+
+    fn run(&self, q: Heads, z: OutTile) {
+        let (dh, rows) = (self.attention.dh, self.batch.1 * self.each());
+        with_scratch(&GATHERED, rows * dh, |gathered| {
+            for (row, out) in gathered.chunks_exact_mut(dh).enumerate() {
+                let (b, i, h) = self.place(row);
+                let at = b * q.batch_stride + i * q.token_stride + h * q.head_stride;
+                out.copy_from_slice(&q.data[at..at + dh]);
+            }
+            with_scratch(&SCORES, rows * self.columns, |scores| {
+                self.patterns(View2::row_major(gathered, rows, dh), scores);
+                // The queries are no longer needed: what is mixed takes their place.
+                self.mix(scores, gathered);
+            });
+            for (row, mixed) in gathered.chunks_exact(dh).enumerate() {
+                let (b, i, h) = self.place(row);
+                // SAFETY: each row of each block is another token or head.
+                let mut out = unsafe { z.tile((b * self.all_queries + i, 1), (h * dh, dh)) };
+                out.row_mut(0).copy_from_slice(mixed);
+            }
+        });
+    }
+
+    /// The attention pattern of every row, `[rows, columns]`.
+    fn patterns(&self, q: View2, scores: &mut [f32]) {
+        let (attention, columns) = (self.attention, self.columns);
+        let tile = OutTile::new(scores, (q.rows(), columns), columns);
+        for (part, row, column, (start, count)) in self.runs() {
+            let tokens = part.keys.tokens;
+            let keys = part.keys.matrix(row, self.kv_head, (0, tokens), attention.dh);
+            // SAFETY: one run of one part at a time, on this thread.
+            let out = unsafe { tile.tile((start, count), (column, tokens)) };
+            gemm_tile(self.isa, q.block((start, count), (0, attention.dh)), keys.t(), None, out);
+        }
+        for (r, row) in scores.chunks_exact_mut(columns).enumerate() {
+            let (b, i, h) = self.place(r);
+            let query = b * self.all_queries + i;
+            let positions = attention.key_pos.get(b * columns..(b + 1) * columns).unwrap_or(&[]);
+            let limit = attention.causal.map_or(columns, |offset| (offset + i + 1).min(columns));
+            let logits = Scores {
+                scale: attention.scale,
+                soft_cap: attention.soft_cap,
+                alibi: attention.alibi.map(|slopes| (slopes[h], attention.query_pos[query], positions)),
+            };
+            let mask = RowMask {
+                limit: usize::MAX,
+                valid: attention.valid.map(|valid| &valid[b * columns..][..limit]),
+                oldest: attention.oldest.map(|oldest| (oldest[query], positions)),
+            };
+            let (seen, hidden) = row.split_at_mut(limit);
+            mask_row(self.isa, seen, logits, mask);
+            softmax_row(self.isa, seen);
+            hidden.fill(0.0);
+        }
+    }
+
+    /// The values of every row, mixed by its pattern, `[rows, dh]`.
+    fn mix(&self, pattern: &[f32], mixed: &mut [f32]) {
+        let (dh, columns) = (self.attention.dh, self.columns);
+        let rows = mixed.len() / dh;
+        mixed.fill(0.0);
+        let pattern = View2::row_major(pattern, rows, columns);
+        for (part, row, column, (start, count)) in self.runs() {
+            let tokens = part.values.tokens;
+            let values = part.values.matrix(row, self.kv_head, (0, tokens), dh);
+            with_scratch(&MIXED, count * dh, |own| {
+                let weights = pattern.block((start, count), (column, tokens));
+                gemm_tile(self.isa, weights, values, None, OutTile::new(own, (count, dh), dh));
+                mixed[start * dh..].iter_mut().zip(own).for_each(|(sum, own)| *sum += *own);
+            });
+        }
+    }
+}

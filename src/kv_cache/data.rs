@@ -1,0 +1,151 @@
+//! A cache as plain data, and as Hugging Face's tuples.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::kind::{CacheKind, CacheShape};
+use super::{Entry, KeyValueCache};
+use crate::config::TransformerConfig;
+use crate::error::CacheError;
+
+/// Everything a cache holds, on the host; what is sealed or in few bits is plain numbers here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CacheData {
+    /// How it was stored.
+    pub kind: CacheKind,
+    /// What it is made for.
+    pub shape: CacheShape,
+    /// Real positions, a row each.
+    pub mask: Vec<Vec<bool>>,
+    /// Whether it was frozen.
+    pub frozen: bool,
+    /// Keys and values, first layer to last.
+    pub layers: Vec<LayerData>,
+}
+
+/// Keys and values of one layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerData {
+    /// The first position held.
+    pub first: usize,
+    /// `[batch, position, kv_head, d_head]`; none if nothing is held.
+    pub keys: Option<TensorData>,
+    /// `[batch, position, kv_head, d_head]`; none if nothing is held.
+    pub values: Option<TensorData>,
+}
+
+impl KeyValueCache {
+    /// The cache as plain data.
+    ///
+    /// # Errors
+    /// [`CacheError::Data`] if a device can't give its tensors.
+    pub fn to_data(&self) -> Result<CacheData, CacheError> {
+        let read = |tensor: Tensor<4>| tensor.try_into_data().map_err(|e| CacheError::Data { reason: e.to_string() });
+        let layer = |entry: &Entry| {
+            let (keys, values) = entry.joined().unzip();
+            let (keys, values) = (keys.map(read).transpose()?, values.map(read).transpose()?);
+            Ok(LayerData { first: entry.first(), keys, values })
+        };
+        Ok(CacheData {
+            kind: self.kind,
+            shape: self.shape.clone(),
+            mask: self.mask.clone(),
+            frozen: self.frozen,
+            layers: self.entries.iter().map(layer).collect::<Result<_, CacheError>>()?,
+        })
+    }
+
+    /// A cache of this data, on a device.
+    ///
+    /// # Errors
+    /// [`CacheError::Data`] saying what does not fit together.
+    pub fn from_data(data: &CacheData, device: &Device) -> Result<Self, CacheError> {
+        let CacheData { shape, mask, .. } = data;
+        let wrong = |reason: String| CacheError::Data { reason };
+        let len = mask.first().map_or(0, Vec::len);
+        if mask.len() != shape.batch || mask.iter().any(|row| row.len() != len) {
+            return Err(wrong(format!("the mask is not {} rows of one length", shape.batch)));
+        }
+        if data.layers.len() != shape.windows.len() {
+            return Err(wrong(format!("{} layers of data for {}", data.layers.len(), shape.windows.len())));
+        }
+        let mut cache = Self::of_shape(shape.clone(), data.kind)?;
+        for (layer, held) in data.layers.iter().enumerate() {
+            let (Some(keys), Some(values)) = (&held.keys, &held.values) else {
+                if held.first != len {
+                    return Err(wrong(format!("layer {layer} holds nothing of {len} positions")));
+                }
+                cache.entries[layer].len = len;
+                continue;
+            };
+            let positions = len.checked_sub(held.first);
+            let expected = positions.map(|positions| vec![shape.batch, positions, shape.kv_heads, shape.d_head]);
+            for data in [keys, values] {
+                let (dtype, given) = (data.dtype(), data.shape().to_vec());
+                let whole = data.as_bytes().len() == given.iter().product::<usize>() * dtype.size();
+                if !dtype.is_float() || !whole || Some(&given) != expected.as_ref() {
+                    return Err(wrong(format!("layer {layer} is {given:?} of {dtype:?} where {expected:?} is due")));
+                }
+            }
+            let tensor = |data: &TensorData| Tensor::from_data(data.clone(), (device, data.dtype()));
+            cache.entries[layer].fill(tensor(keys), tensor(values), held.first)?;
+        }
+        cache.mask.clone_from(mask);
+        for (layer, entry) in cache.entries.iter().enumerate() {
+            let wanted = len - super::needed(mask, shape.windows[layer]);
+            if entry.first() > wanted {
+                return Err(CacheError::Dropped { layer, first: entry.first(), wanted });
+            }
+        }
+        cache.set_frozen(data.frozen);
+        Ok(cache)
+    }
+
+    /// Keys and values of each layer as Hugging Face's tuples hold them:
+    /// `[batch, kv_head, position, d_head]`, keys rotated where positions are rotary.
+    ///
+    /// # Errors
+    /// [`CacheError::Dropped`] if a window has dropped positions.
+    pub fn to_legacy(&self) -> Result<Vec<(Tensor<4>, Tensor<4>)>, CacheError> {
+        let heads_first = |x: Tensor<4>| x.permute([0, 2, 1, 3]);
+        let mut tuples = Vec::new();
+        for (layer, entry) in self.entries.iter().enumerate() {
+            if entry.first() > 0 {
+                return Err(CacheError::Dropped { layer, first: entry.first(), wanted: 0 });
+            }
+            tuples.extend(entry.joined().map(|(keys, values)| (heads_first(keys), heads_first(values))));
+        }
+        Ok(tuples)
+    }
+
+    /// A growing cache of a model of this configuration that holds Hugging Face's tuples, every
+    /// position real unless `mask` says otherwise.
+    ///
+    /// # Errors
+    /// [`CacheError::Layers`], [`CacheError::Shape`] or [`CacheError::MaskLength`].
+    pub fn from_legacy(
+        config: &TransformerConfig,
+        tuples: Vec<(Tensor<4>, Tensor<4>)>,
+        mask: Option<Vec<Vec<bool>>>,
+    ) -> Result<Self, CacheError> {
+        if tuples.len() != config.n_layers {
+            return Err(CacheError::Layers { cache: tuples.len(), model: config.n_layers });
+        }
+        let [batch, _, len, _] = tuples[0].0.dims();
+        let mut cache = Self::of_kind(config, batch, CacheKind::Growing)?;
+        for (layer, (keys, values)) in tuples.into_iter().enumerate() {
+            let expected = [batch, len, config.n_kv_heads, config.d_head];
+            let [keys, values] = [keys, values].map(|x| x.permute([0, 2, 1, 3]));
+            if let Some(given) = [&keys, &values].iter().map(|x| x.dims()).find(|given| *given != expected) {
+                return Err(CacheError::Shape { expected, given });
+            }
+            cache.entries[layer].append(keys, values)?;
+        }
+        let mask = mask.unwrap_or_else(|| vec![vec![true; len]; batch]);
+        if let Some(row) = mask.iter().find(|row| row.len() != len) {
+            return Err(CacheError::MaskLength { expected: len, given: row.len() });
+        }
+        cache.append_attention_mask(&mask)?;
+        Ok(cache)
+    }
+}

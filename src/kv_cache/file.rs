@@ -1,0 +1,121 @@
+//! Caches on disk.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{DType as BurnDType, Device, TensorData};
+use hooklens_hooks::{Activation, write_safetensors};
+use safetensors::{Dtype, SafeTensors};
+use serde::{Deserialize, Serialize};
+
+use super::data::{CacheData, LayerData};
+use super::kind::{CacheKind, CacheShape};
+use super::{Entry, KeyValueCache};
+use crate::error::{CacheError, Result};
+use crate::model::HookedTransformer;
+
+/// The metadata of a saved cache.
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    format: String,
+    version: u32,
+    model: String,
+    kind: CacheKind,
+    shape: CacheShape,
+    mask: Vec<Vec<bool>>,
+    frozen: bool,
+    first: Vec<usize>,
+}
+
+const FORMAT: &str = "hooklens-kv-cache";
+const VERSION: u32 = 1;
+
+impl KeyValueCache {
+    /// Writes a safetensors file of keys and values, with the mask, the kind and what tells the
+    /// model from others.
+    ///
+    /// # Errors
+    /// A file that can't be written.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let cache = model.prefill("king drum sun star")?;
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("prefix.safetensors");
+    /// cache.save(&path, &model)?;
+    /// let again = KeyValueCache::load(&path, &model)?;
+    /// assert_eq!(again.to_data()?, cache.to_data()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn save(&self, path: impl AsRef<Path>, model: &HookedTransformer) -> Result<()> {
+        let header = Header {
+            format: FORMAT.into(),
+            version: VERSION,
+            model: model.fingerprint()?,
+            kind: self.kind,
+            shape: self.shape.clone(),
+            mask: self.mask.clone(),
+            frozen: self.frozen,
+            first: self.entries.iter().map(Entry::first).collect(),
+        };
+        let header = serde_json::to_string(&header).map_err(|e| CacheError::Data { reason: e.to_string() })?;
+        let mut tensors: Vec<(String, Activation)> = Vec::new();
+        for (layer, entry) in self.entries.iter().enumerate() {
+            if let Some((keys, values)) = entry.joined() {
+                tensors.push((format!("layers.{layer}.keys"), keys.into()));
+                tensors.push((format!("layers.{layer}.values"), values.into()));
+            }
+        }
+        let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+        write_safetensors(path.as_ref(), named, HashMap::from([(FORMAT.to_string(), header)]))?;
+        Ok(())
+    }
+
+    /// Reads what [`KeyValueCache::save`] wrote, for the same model.
+    ///
+    /// # Errors
+    /// [`CacheError::File`] for a file that can't be read or is damaged, and
+    /// [`CacheError::OtherModel`].
+    pub fn load(path: impl AsRef<Path>, model: &HookedTransformer) -> Result<Self> {
+        let path = path.as_ref();
+        let bad = |reason: String| CacheError::File { path: path.to_path_buf(), reason };
+        let bytes = std::fs::read(path).map_err(|e| bad(e.to_string()))?;
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| bad(e.to_string()))?;
+        let header = metadata.metadata().as_ref().and_then(|fields| fields.get(FORMAT));
+        let header = header.ok_or_else(|| bad("it is no saved cache".into()))?;
+        let header: Header = serde_json::from_str(header).map_err(|e| bad(e.to_string()))?;
+        if (header.format.as_str(), header.version) != (FORMAT, VERSION) {
+            return Err(bad(format!("{} {} is not known", header.format, header.version)).into());
+        }
+        let fingerprint = model.fingerprint()?;
+        if header.model != fingerprint {
+            let path = PathBuf::from(path);
+            return Err(CacheError::OtherModel { path, saved: header.model, model: fingerprint }.into());
+        }
+        let file = SafeTensors::deserialize(&bytes).map_err(|e| bad(e.to_string()))?;
+        let read = |name: String| -> Result<Option<TensorData>, CacheError> {
+            let Ok(view) = file.tensor(&name) else { return Ok(None) };
+            let dtype = match view.dtype() {
+                Dtype::F64 => BurnDType::F64,
+                Dtype::F32 => BurnDType::F32,
+                Dtype::F16 => BurnDType::F16,
+                Dtype::BF16 => BurnDType::BF16,
+                other => return Err(bad(format!("`{name}` holds {other:?}"))),
+            };
+            Ok(Some(TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype)))
+        };
+        let mut layers = Vec::new();
+        for (layer, first) in header.first.iter().enumerate() {
+            let keys = read(format!("layers.{layer}.keys"))?;
+            layers.push(LayerData { first: *first, keys, values: read(format!("layers.{layer}.values"))? });
+        }
+        let Header { kind, shape, mask, frozen, .. } = header;
+        let data = CacheData { kind, shape, mask, frozen, layers };
+        let device: Device = model.device();
+        Self::from_data(&data, &device).map_err(|error| match error {
+            CacheError::Data { reason } => bad(reason).into(),
+            other => other.into(),
+        })
+    }
+}

@@ -1,0 +1,239 @@
+//! Keys and values in 8 or 4 bits an element, on the host.
+//!
+//! The elements of a head are cut into groups; a group keeps its smallest element and its step,
+//! and each element the number of steps above the smallest. What is stored is never stored anew:
+//! a position's groups are its own.
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+use crate::error::CacheError;
+
+/// How elements are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Bits {
+    /// 256 steps a group.
+    Eight,
+    /// 16 steps a group.
+    Four,
+}
+
+impl Bits {
+    fn steps(self) -> f32 {
+        match self {
+            Bits::Eight => 255.0,
+            Bits::Four => 15.0,
+        }
+    }
+
+    fn bytes(self, elements: usize) -> usize {
+        match self {
+            Bits::Eight => elements,
+            Bits::Four => elements.div_ceil(2),
+        }
+    }
+}
+
+/// Positions of a block that is filled bit by bit.
+const BLOCK: usize = 32;
+
+/// Quantized keys or values, `[rows, len, kv_head, d_head]`.
+#[derive(Debug, Clone)]
+struct Codes {
+    blocks: Vec<Block>,
+}
+
+/// Some positions, one behind the other; within a position its rows.
+#[derive(Debug, Clone)]
+struct Block {
+    positions: usize,
+    room: usize,
+    codes: Vec<u8>,
+    /// Smallest element and step of each group.
+    groups: Vec<[f32; 2]>,
+}
+
+/// Quantized keys and values.
+#[derive(Debug, Clone)]
+pub(super) struct Quantized {
+    bits: Bits,
+    group: usize,
+    /// `[rows, kv_head, d_head]`, element type and device of what is given back.
+    form: Option<([usize; 3], DType, Device)>,
+    len: usize,
+    stored: [Codes; 2],
+}
+
+impl Quantized {
+    pub(super) fn new(bits: Bits, group: usize) -> Self {
+        let codes = || Codes { blocks: Vec::new() };
+        Self { bits, group: group.max(1), form: None, len: 0, stored: [codes(), codes()] }
+    }
+
+    /// An empty store of the same kind.
+    pub(super) fn emptied(&self) -> Self {
+        Self::new(self.bits, self.group)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn form(&self) -> Option<&([usize; 3], DType, Device)> {
+        self.form.as_ref()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let of = |block: &Block| block.codes.capacity() + 8 * block.groups.capacity();
+        self.stored.iter().flat_map(|codes| &codes.blocks).map(of).sum()
+    }
+
+    /// Stores keys and values behind those held.
+    pub(super) fn push(&mut self, new: [Tensor<4>; 2]) -> Result<(), CacheError> {
+        let [rows, count, heads, d_head] = new[0].dims();
+        if self.len == 0 {
+            self.form = Some(([rows, heads, d_head], new[0].dtype(), new[0].device()));
+            self.stored.iter_mut().for_each(|codes| codes.blocks.clear());
+        }
+        let unreadable = |reason: String| CacheError::Data { reason };
+        for (codes, tensor) in self.stored.iter_mut().zip(new) {
+            let data = tensor.try_into_data().map_err(|e| unreadable(e.to_string()))?.convert::<f32>();
+            let values = data.try_into_vec::<f32>().map_err(|e| unreadable(format!("{e:?}")))?;
+            let width = heads * d_head;
+            for position in 0..count {
+                let each = Each { bits: self.bits, group: self.group.min(d_head), d_head };
+                let rows = (0..rows).map(|row| &values[(row * count + position) * width..][..width]);
+                codes.push(rows, each, count - position);
+            }
+        }
+        self.len += count;
+        Ok(())
+    }
+
+    /// Keys and values in the element type they came in.
+    pub(super) fn read(&self) -> Option<[Tensor<4>; 2]> {
+        let ([rows, heads, d_head], dtype, device) = self.form.as_ref().filter(|_| self.len > 0)?;
+        let (width, shape) = (heads * d_head, [*rows, self.len, *heads, *d_head]);
+        let each = Each { bits: self.bits, group: self.group.min(*d_head), d_head: *d_head };
+        Some(self.stored.each_ref().map(|codes| {
+            let mut values = vec![0.0; rows * self.len * width];
+            let mut position = 0;
+            for block in &codes.blocks {
+                for at in 0..block.positions {
+                    for row in 0..*rows {
+                        let out = &mut values[(row * self.len + position) * width..][..width];
+                        block.read(at * rows + row, each, out);
+                    }
+                    position += 1;
+                }
+            }
+            Tensor::from_data(TensorData::new(values, shape), (device, *dtype))
+        }))
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        let rows = self.form.as_ref().map_or(0, |(form, ..)| form[0]);
+        for codes in &mut self.stored {
+            let mut left = len;
+            for block in &mut codes.blocks {
+                let positions = block.positions.min(left);
+                let groups = block.groups.len() / block.positions.max(1);
+                let bytes = block.codes.len() / block.positions.max(1);
+                block.groups.truncate(groups * positions);
+                block.codes.truncate(bytes * positions);
+                block.positions = positions;
+                left -= positions;
+            }
+            codes.blocks.retain(|block| block.positions > 0);
+        }
+        debug_assert!(rows > 0 || self.len == 0);
+        self.len = self.len.min(len);
+    }
+
+    /// These rows of it.
+    pub(super) fn select(&self, rows: &[usize]) -> Self {
+        let mut chosen = self.clone();
+        let Some((form, ..)) = &mut chosen.form else { return chosen };
+        let held = form[0];
+        form[0] = rows.len();
+        for block in chosen.stored.iter_mut().flat_map(|codes| &mut codes.blocks) {
+            let cells = block.positions * held;
+            let (bytes, groups) = (block.codes.len() / cells.max(1), block.groups.len() / cells.max(1));
+            let places = (0..block.positions).flat_map(|at| rows.iter().map(move |row| at * held + row));
+            let (mut codes, mut all_groups) = (Vec::new(), Vec::new());
+            for cell in places {
+                codes.extend_from_slice(&block.codes[cell * bytes..(cell + 1) * bytes]);
+                all_groups.extend_from_slice(&block.groups[cell * groups..(cell + 1) * groups]);
+            }
+            (block.codes, block.groups, block.room) = (codes, all_groups, block.positions);
+        }
+        chosen
+    }
+}
+
+/// How the elements of one row of one position are cut up.
+#[derive(Clone, Copy)]
+struct Each {
+    bits: Bits,
+    group: usize,
+    d_head: usize,
+}
+
+impl Codes {
+    /// Stores one position; `left` positions, this one included, are still to come.
+    fn push<'r>(&mut self, rows: impl ExactSizeIterator<Item = &'r [f32]>, each: Each, left: usize) {
+        if self.blocks.last().is_none_or(|block| block.positions == block.room) {
+            let room = if left >= BLOCK { left } else { BLOCK };
+            self.blocks.push(Block { positions: 0, room, codes: Vec::new(), groups: Vec::new() });
+        }
+        let Some(block) = self.blocks.last_mut() else { return };
+        let room = block.room;
+        let rows_held = rows.len();
+        for row in rows {
+            let heads = row.len() / each.d_head;
+            if block.codes.capacity() == 0 {
+                let groups = heads * each.d_head.div_ceil(each.group);
+                block.codes.reserve_exact(room * rows_held * each.bits.bytes(row.len()));
+                block.groups.reserve_exact(room * rows_held * groups);
+            }
+            let mut half = None;
+            for head in row.chunks(each.d_head) {
+                for group in head.chunks(each.group) {
+                    let least = group.iter().copied().fold(f32::INFINITY, f32::min);
+                    let most = group.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let step = (most - least) / each.bits.steps();
+                    block.groups.push([least, step]);
+                    for x in group {
+                        let code =
+                            if step > 0.0 { ((x - least) / step).round().min(each.bits.steps()) as u8 } else { 0 };
+                        match (each.bits, half.take()) {
+                            (Bits::Eight, _) => block.codes.push(code),
+                            (Bits::Four, None) => half = Some(code),
+                            (Bits::Four, Some(low)) => block.codes.push(low | code << 4),
+                        }
+                    }
+                }
+            }
+            block.codes.extend(half);
+        }
+        block.positions += 1;
+    }
+}
+
+impl Block {
+    /// The elements of one row of one position.
+    fn read(&self, cell: usize, each: Each, out: &mut [f32]) {
+        let bytes = each.bits.bytes(out.len());
+        let codes = &self.codes[cell * bytes..(cell + 1) * bytes];
+        let groups_a_head = each.d_head.div_ceil(each.group);
+        let groups = &self.groups[cell * (out.len() / each.d_head) * groups_a_head..];
+        for (place, x) in out.iter_mut().enumerate() {
+            let (head, within) = (place / each.d_head, place % each.d_head);
+            let [least, step] = groups[head * groups_a_head + within / each.group];
+            let code = match each.bits {
+                Bits::Eight => codes[place],
+                Bits::Four => codes[place / 2] >> (4 * (place % 2)) & 15,
+            };
+            *x = least + f32::from(code) * step;
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A cache that is put back as it was.
+
+use std::ops::{Deref, DerefMut};
+
+use super::{Entry, KeyValueCache};
+
+/// Lends a cache; when it is dropped, the cache is as it was before. See
+/// [`KeyValueCache::scoped`].
+#[derive(Debug)]
+pub struct Scoped<'c> {
+    cache: &'c mut KeyValueCache,
+    before: Option<KeyValueCache>,
+}
+
+impl KeyValueCache {
+    /// The cache for a while: whatever is done to it through the guard is undone when the guard
+    /// is dropped, a panic included. Nothing it holds is copied for that.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// {
+    ///     let mut scope = cache.scoped();
+    ///     let next = model.to_tokens_with("king drum", TokenizeOptions { prepend_bos: Some(false), ..Default::default() })?;
+    ///     model.forward(&next, ForwardOptions::new().kv_cache(&mut scope))?;
+    ///     assert_eq!(scope.len(), 7);
+    /// }
+    /// assert_eq!(cache.len(), 5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn scoped(&mut self) -> Scoped<'_> {
+        self.entries.iter_mut().for_each(Entry::seal);
+        Scoped { before: Some(self.clone()), cache: self }
+    }
+}
+
+impl Deref for Scoped<'_> {
+    type Target = KeyValueCache;
+
+    fn deref(&self) -> &KeyValueCache {
+        self.cache
+    }
+}
+
+impl DerefMut for Scoped<'_> {
+    fn deref_mut(&mut self) -> &mut KeyValueCache {
+        self.cache
+    }
+}
+
+impl Drop for Scoped<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            *self.cache = before;
+        }
+    }
+}

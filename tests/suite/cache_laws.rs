@@ -1,0 +1,308 @@
+//! Whatever is done to a cache, what runs behind it is what a run of each row alone gives.
+
+use burn::tensor::{Device, Tensor};
+use hooklens::prelude::*;
+use hooklens::{CacheError, CacheKind};
+use proptest::prelude::*;
+
+use crate::support::{any_config, distance, random_model, values};
+
+/// One thing done to a cache. Numbers are taken modulo what there is.
+#[derive(Debug, Clone)]
+enum Step {
+    /// Tokens for every row, `None` for padding anywhere; kept, or run behind a frozen cache, or
+    /// in a scope; patterns watched or not.
+    Run {
+        columns: Vec<[Option<u32>; 6]>,
+        keep: Keep,
+        watched: bool,
+    },
+    DropLast(usize),
+    TruncateRow(usize, usize),
+    Fork(usize),
+    Repeat,
+    Select(Vec<usize>),
+    Reorder(usize),
+    Insert {
+        slot: usize,
+        columns: Vec<Option<u32>>,
+    },
+    SaveAndLoad,
+    Reset,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Keep {
+    Yes,
+    Frozen,
+    Scoped,
+}
+
+fn any_token() -> impl Strategy<Value = Option<u32>> {
+    prop_oneof![4 => (0..20u32).prop_map(Some), 1 => Just(None)]
+}
+
+fn any_run() -> impl Strategy<Value = Step> {
+    let token = prop_oneof![3 => any_token(), 1 => (0..20u32).prop_map(Some)];
+    let columns = prop::collection::vec(prop::array::uniform6(token), 1..4);
+    let keep = prop_oneof![4 => Just(Keep::Yes), 1 => Just(Keep::Frozen), 1 => Just(Keep::Scoped)];
+    (columns, keep, any::<bool>()).prop_map(|(columns, keep, watched)| Step::Run { columns, keep, watched })
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => any_run(),
+        1 => (0..4usize).prop_map(Step::DropLast),
+        1 => (0..6usize, 0..4usize).prop_map(|(slot, by)| Step::TruncateRow(slot, by)),
+        2 => (1..4usize).prop_map(Step::Fork),
+        1 => Just(Step::Repeat),
+        1 => prop::collection::vec(0..6usize, 1..4).prop_map(Step::Select),
+        1 => (0..6usize).prop_map(Step::Reorder),
+        1 => (0..6usize, prop::collection::vec(any_token(), 1..7)).prop_map(|(slot, columns)| Step::Insert { slot, columns }),
+        1 => Just(Step::SaveAndLoad),
+        1 => Just(Step::Reset),
+    ]
+}
+
+fn any_kind() -> impl Strategy<Value = CacheKind> {
+    prop_oneof![
+        2 => Just(CacheKind::Growing),
+        1 => Just(CacheKind::Preallocated { max_len: 60 }),
+        2 => Just(CacheKind::Sliding),
+    ]
+}
+
+/// A cache, and what each of its columns holds.
+struct Held {
+    cache: KeyValueCache,
+    rows: Vec<Vec<Option<u32>>>,
+}
+
+impl Held {
+    fn real(&self, row: usize) -> Vec<u32> {
+        self.rows[row].iter().flatten().copied().collect()
+    }
+
+    fn check(&self) {
+        let mask: Vec<Vec<bool>> = self.rows.iter().map(|row| row.iter().map(Option::is_some).collect()).collect();
+        assert_eq!(self.cache.attention_mask(), mask);
+        assert!(self.cache.lengths().iter().enumerate().all(|(row, len)| *len == self.real(row).len()));
+    }
+}
+
+/// The columns as tokens with a mask.
+fn tokens(rows: &[Vec<Option<u32>>]) -> Tokens {
+    let ids = rows.iter().map(|row| row.iter().map(|token| token.unwrap_or(7)).collect()).collect();
+    let mask = rows.iter().map(|row| row.iter().map(Option::is_some).collect()).collect();
+    Tokens::new(ids).unwrap().with_mask(mask).unwrap()
+}
+
+/// Runs new columns behind the cache and compares each row with a run of it alone.
+fn run(
+    model: &HookedTransformer,
+    cache: &mut KeyValueCache,
+    rows: &[Vec<Option<u32>>],
+    new: &[Vec<Option<u32>>],
+    watched: bool,
+) -> Result<(), CacheError> {
+    let past = cache.len();
+    let record = if watched { Selection::from("*hook_pattern") } else { Selection::none() };
+    let options = ForwardOptions::new().kv_cache(cache).record(record.clone());
+    let output = match model.run(&tokens(new), options) {
+        Err(hooklens::Error::Cache(error)) => return Err(error),
+        other => other.unwrap(),
+    };
+    let logits = values(output.logits.as_ref().unwrap());
+    for (row, new) in new.iter().enumerate() {
+        let before = if rows.len() == 1 { &rows[0] } else { &rows[row] };
+        let all: Vec<Option<u32>> = before.iter().chain(new).copied().collect();
+        let real: Vec<usize> = (0..all.len()).filter(|at| all[*at].is_some()).collect();
+        let first = real.iter().filter(|at| **at < past).count();
+        if first == real.len() {
+            continue;
+        }
+        let ids: Vec<u32> = all.iter().flatten().copied().collect();
+        let alone = model.run(vec![ids], ForwardOptions::new().record(record.clone())).unwrap();
+        let expected = values(alone.logits.as_ref().unwrap());
+        let columns: Vec<usize> = real[first..].iter().map(|at| at - past).collect();
+        let given = logits.index_axis(ndarray::Axis(0), row).select(ndarray::Axis(0), &columns).into_dyn();
+        let queries: Vec<usize> = (first..real.len()).collect();
+        let expected = expected.index_axis(ndarray::Axis(0), 0).select(ndarray::Axis(0), &queries).into_dyn();
+        let worst = distance(&given, &expected);
+        assert!(worst <= 1e-5, "logits of row {row}: {worst:e}");
+        for (name, pattern) in output.cache.iter() {
+            let pattern = pattern.to_ndarray().unwrap();
+            let pattern = pattern.index_axis(ndarray::Axis(0), row).select(ndarray::Axis(1), &columns);
+            let seen: f32 = pattern.sum();
+            let pattern = pattern.select(ndarray::Axis(2), &real).into_dyn();
+            assert!((seen - pattern.sum()).abs() < 1e-4, "{name} looks at padding");
+            let alone = alone.cache.activation(name).unwrap().to_ndarray().unwrap();
+            let alone = alone.index_axis(ndarray::Axis(0), 0).select(ndarray::Axis(1), &queries).into_dyn();
+            let worst = distance(&pattern, &alone);
+            assert!(worst <= 1e-5, "{name} of row {row}: {worst:e}");
+        }
+    }
+    Ok(())
+}
+
+/// Does one thing to the cache and to what is known of it. What a kind can't do it must refuse,
+/// and stay as it was.
+fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
+    let batch = held.rows.len();
+    match step {
+        Step::Run { columns, keep, watched } => {
+            let longest = (0..batch).map(|row| held.real(row).len()).max().unwrap_or(0);
+            let columns = &columns[..columns.len().min(30usize.saturating_sub(longest))];
+            if columns.is_empty() || held.cache.len() + columns.len() > 60 {
+                return;
+            }
+            let row = |row: usize| columns.iter().map(|column| column[row % 6]).collect::<Vec<_>>();
+            let mut new: Vec<_> = (0..batch).map(row).collect();
+            match keep {
+                Keep::Yes => {
+                    run(model, &mut held.cache, &held.rows, &new, *watched).unwrap();
+                    held.rows.iter_mut().zip(new).for_each(|(row, new)| row.extend(new));
+                }
+                Keep::Scoped => {
+                    let mut scope = held.cache.scoped();
+                    run(model, &mut scope, &held.rows, &new, *watched).unwrap();
+                    assert_eq!(scope.len(), held.rows[0].len() + columns.len());
+                }
+                Keep::Frozen => {
+                    held.cache.freeze();
+                    // One frozen row serves three.
+                    if batch == 1 {
+                        new = (0..3).map(row).collect();
+                    }
+                    run(model, &mut held.cache, &held.rows, &new, *watched).unwrap();
+                    assert!(matches!(held.cache.truncate(0), Err(CacheError::Frozen)));
+                    held.cache.unfreeze();
+                }
+            }
+        }
+        Step::DropLast(count) => {
+            let count = (*count).min(held.cache.len());
+            match held.cache.drop_last(count) {
+                Ok(()) => held.rows.iter_mut().for_each(|row| row.truncate(row.len() - count)),
+                Err(error) => assert!(matches!(error, CacheError::Dropped { .. }), "{error}"),
+            }
+        }
+        Step::TruncateRow(slot, by) => {
+            let slot = slot % batch;
+            let len = held.real(slot).len().saturating_sub(*by);
+            match held.cache.truncate_row(slot, len) {
+                Ok(()) => {
+                    let mut left = len;
+                    for token in held.rows[slot].iter_mut().filter(|token| token.is_some()) {
+                        if left == 0 {
+                            *token = None;
+                        }
+                        left = left.saturating_sub(1);
+                    }
+                }
+                Err(error) => assert!(matches!(error, CacheError::Dropped { .. }), "{error}"),
+            }
+        }
+        Step::Fork(n) => {
+            if batch * n > 6 {
+                return;
+            }
+            let fork = held.cache.fork(*n).unwrap();
+            let parent = Held { cache: held.cache.clone(), rows: held.rows.clone() };
+            parent.check();
+            // The parent goes on by itself, and the fork does not notice.
+            let mut parent = parent;
+            let new = vec![vec![Some(3)]; batch];
+            if parent.cache.len() < 30 {
+                run(model, &mut parent.cache, &parent.rows, &new, false).unwrap();
+            }
+            held.rows = held.rows.iter().flat_map(|row| vec![row.clone(); *n]).collect();
+            held.cache = fork;
+        }
+        Step::Repeat => {
+            if batch <= 3 {
+                held.cache.repeat_rows(2).unwrap();
+                held.rows = held.rows.iter().flat_map(|row| [row.clone(), row.clone()]).collect();
+            }
+        }
+        Step::Select(rows) => {
+            let rows: Vec<usize> = rows.iter().map(|row| row % batch).collect();
+            held.cache.select_rows(&rows).unwrap();
+            held.rows = rows.iter().map(|row| held.rows[*row].clone()).collect();
+        }
+        Step::Reorder(by) => {
+            let order: Vec<usize> = (0..batch).map(|row| (row + by) % batch).rev().collect();
+            held.cache.reorder_rows(&order).unwrap();
+            held.rows = order.iter().map(|row| held.rows[*row].clone()).collect();
+        }
+        Step::Insert { slot, columns } => {
+            let slot = slot % batch;
+            let mut other = KeyValueCache::new(model.config(), 1);
+            run(model, &mut other, &[vec![]], std::slice::from_ref(columns), false).unwrap();
+            match held.cache.insert(&other, slot) {
+                Ok(()) => {
+                    held.rows[slot].clone_from(columns);
+                    let len = held.cache.len();
+                    held.rows.iter_mut().for_each(|row| row.resize(len, None));
+                }
+                Err(error) => {
+                    assert!(matches!(error, CacheError::Unsupported { .. } | CacheError::Dropped { .. }), "{error}")
+                }
+            }
+        }
+        Step::SaveAndLoad => {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("cache.safetensors");
+            held.cache.save(&path, model).unwrap();
+            held.cache = KeyValueCache::load(&path, model).unwrap();
+        }
+        Step::Reset => {
+            held.cache.reset().unwrap();
+            held.rows.iter_mut().for_each(Vec::clear);
+        }
+    }
+    held.check();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_done_to_a_cache_runs_behind_it_are_right(
+        config in any_config(), seed in 0..1000u64, kind in any_kind(), batch in 1..4usize,
+        first in any_run(), steps in prop::collection::vec(any_step(), 1..6), last in any_run(),
+    ) {
+        let model = random_model(config, seed);
+        let cache = KeyValueCache::of_kind(model.config(), batch, kind).unwrap();
+        let mut held = Held { cache, rows: vec![vec![]; batch] };
+        for step in std::iter::once(&first).chain(&steps).chain([&last]) {
+            apply(&model, &mut held, step);
+        }
+    }
+}
+
+/// The same where Burn's own operations do the work.
+#[test]
+fn parts_in_another_element_type() {
+    let device = Device::flex();
+    let folder = tempfile::tempdir().unwrap();
+    let config = TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+    random_model(config, 5).save_pretrained(folder.path()).unwrap();
+    let options = LoadOptions::new().dtype(DType::F64).device(&device);
+    let model = HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), options).unwrap();
+    let mut trunk = model.prefill([1, 2, 3, 4]).unwrap();
+    let mut branches = trunk.fork(3).unwrap();
+    let rows = [[5, 6], [7, 8], [9, 10]];
+    let forward = |cache: &mut KeyValueCache, rows: Vec<Vec<u32>>| {
+        model.forward(rows, ForwardOptions::new().kv_cache(cache)).unwrap()
+    };
+    forward(&mut branches, rows.iter().map(|row| vec![row[0]]).collect());
+    // Unevenly read: the middle branch twice.
+    branches.select_rows(&[0, 1, 1, 2]).unwrap();
+    let last = forward(&mut branches, vec![vec![6], vec![8], vec![8], vec![10]]);
+    for (place, row) in [rows[0], rows[1], rows[1], rows[2]].into_iter().enumerate() {
+        let whole: Tensor<3> = model.forward(vec![[&[1, 2, 3, 4][..], &row].concat()], ()).unwrap().narrow(1, 5, 1);
+        let worst = distance(&values(&last.clone().narrow(0, place, 1)), &values(&whole));
+        assert!(worst <= 1e-6, "row {place}: {worst:e}");
+    }
+}
