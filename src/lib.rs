@@ -25,8 +25,8 @@ pub use device::parse_device;
 pub use embedded::embedded_models;
 pub use error::{CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};
 pub use hooklens_hooks::{
-    Activation, ActivationCache, Catalog, DType, Halt, HookError, Lookup, Positions, Record, Selection,
-    write_safetensors,
+    Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Lookup, Positions, QueueError,
+    Record, Rejected, Selection, WhenFull, write_safetensors,
 };
 pub use kv_cache::{Bits, CacheData, CacheKind, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Scoped};
 pub use loading::{LoadOptions, LoadReport, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};

@@ -4,6 +4,7 @@ pub use burn::tensor::{Device, Int, Tensor};
 
 pub use crate::hook::{self, at};
 pub use crate::{
-    Activation, ActivationCache, DType, ForwardOptions, HookedTransformer, KeyValueCache, LoadOptions, Logits,
-    PaddingSide, Positions, Processing, Record, Selection, TokenizeOptions, Tokens, TransformerConfig,
+    Activation, ActivationCache, ActivationQueue, CacheKind, DType, ForwardOptions, HookedTransformer, KeyValueCache,
+    LoadOptions, Logits, PaddingSide, Positions, Processing, Record, Selection, TokenizeOptions, Tokens,
+    TransformerConfig,
 };

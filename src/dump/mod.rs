@@ -266,7 +266,7 @@ impl Dump {
         watcher: &mut Watcher<'_>,
     ) -> Result<DumpReport> {
         let mut prefix = self.prefilled(model)?;
-        let mut writer = writer::Writer::start(sink);
+        let writer = writer::Writer::start(sink);
         let mut tokens_run = 0;
         let skipped = (finished * self.batch_size).min(rows.len());
         if skipped > 0 {

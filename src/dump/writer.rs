@@ -1,7 +1,8 @@
 //! The thread that writes while the model computes.
 
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
+
+use hooklens_hooks::{ActivationQueue, WhenFull};
 
 use super::{Batch, DumpReport};
 use crate::error::{DumpError, Result};
@@ -15,35 +16,47 @@ pub(super) trait Sink: Send {
     fn finish(self: Box<Self>) -> Result<DumpReport, DumpError>;
 }
 
-/// A sink on a thread of its own.
+/// A sink on a thread of its own, fed by a queue.
 pub(super) struct Writer {
-    batches: Option<SyncSender<Batch>>,
-    thread: Option<JoinHandle<Result<DumpReport, DumpError>>>,
+    queue: ActivationQueue<Batch>,
+    thread: JoinHandle<Result<DumpReport, DumpError>>,
+}
+
+/// The name of the batches' queue.
+const BATCHES: &str = "batches";
+
+/// Closes the queue when the thread ends, in whatever way: who pushes must not wait for it.
+struct Close(ActivationQueue<Batch>);
+
+impl Drop for Close {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 impl Writer {
     pub(super) fn start(mut sink: Box<dyn Sink>) -> Self {
         // One batch waits while one is written: memory holds three with the one being computed.
-        let (batches, queue) = sync_channel::<Batch>(1);
+        let queue = ActivationQueue::bounded(1, WhenFull::Block);
+        let reader = Close(queue.clone());
         let thread = std::thread::spawn(move || {
-            for batch in queue {
+            while let Ok(batch) = reader.0.wait(BATCHES) {
                 sink.write(batch)?;
             }
             sink.finish()
         });
-        Self { batches: Some(batches), thread: Some(thread) }
+        Self { queue, thread }
     }
 
     /// Hands a batch over; `false` if the thread has stopped, and [`Writer::finish`] tells why.
-    pub(super) fn send(&mut self, batch: Batch) -> bool {
-        self.batches.as_ref().is_some_and(|batches| batches.send(batch).is_ok())
+    pub(super) fn send(&self, batch: Batch) -> bool {
+        self.queue.push(BATCHES, batch).is_ok()
     }
 
     /// Waits for the last batch to be written.
-    pub(super) fn finish(mut self) -> Result<DumpReport> {
-        self.batches = None;
-        let Some(thread) = self.thread.take() else { return Ok(DumpReport::default()) };
-        match thread.join() {
+    pub(super) fn finish(self) -> Result<DumpReport> {
+        self.queue.close();
+        match self.thread.join() {
             Ok(report) => Ok(report?),
             Err(panic) => std::panic::resume_unwind(panic),
         }
