@@ -131,7 +131,7 @@ impl<T> std::error::Error for Rejected<T> {}
 
 impl<T> Default for ActivationQueue<T> {
     fn default() -> Self {
-        Self::made(None)
+        Self::unbounded()
     }
 }
 
@@ -142,6 +142,11 @@ impl<T> Clone for ActivationQueue<T> {
 }
 
 impl ActivationQueue {
+    /// Queues of activations, without a limit.
+    pub fn new() -> Self {
+        Self::unbounded()
+    }
+
     /// One for the whole program.
     ///
     /// ```
@@ -161,8 +166,8 @@ impl<T> ActivationQueue<T> {
     }
 
     /// Queues without a limit.
-    pub fn new() -> Self {
-        Self::default()
+    pub fn unbounded() -> Self {
+        Self::made(None)
     }
 
     /// Queues that hold at most `limit` values each (at least one).
@@ -302,7 +307,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_an_error_value() {
-        let queue = ActivationQueue::<i32>::new();
+        let queue = ActivationQueue::<i32>::unbounded();
         assert!(matches!(queue.pop("blocks.0.hook_k"), Err(QueueError::Absent { nearest, .. }) if nearest.is_empty()));
         queue.push("blocks.0.hook_k", 1).unwrap();
         assert!(
@@ -317,7 +322,7 @@ mod tests {
 
     #[test]
     fn single_values_have_defaults() {
-        let queue = ActivationQueue::<i32>::new();
+        let queue = ActivationQueue::<i32>::unbounded();
         assert_eq!(queue.get("mean", 7), 7);
         queue.set("mean", 3);
         assert_eq!((queue.get("mean", 7), queue.q_size("mean")), (3, None));

@@ -1,8 +1,8 @@
 //! Running in parts behind a cache is running the whole.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use hooklens::prelude::*;
-use hooklens::{CacheError, Error, Window};
+use hooklens::{Bits, CacheError, CacheKind, CacheShape, Error, Positional, Window};
 use proptest::prelude::*;
 
 use crate::support::{any_config, any_row, assert_close, random_model, values};
@@ -142,7 +142,7 @@ fn a_restart_behind_a_frozen_cache() {
 /// Hooks know where their rows stand: behind the cache, or with it for rotated keys.
 #[test]
 fn hooks_are_told_their_offset() {
-    use hooklens::{Positional, RopeScaling, Rotary};
+    use hooklens::{RopeScaling, Rotary};
     let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
     let model = random_model(TransformerConfig { positional: rotary, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
     let mut cache = model.prefill([1, 2, 3]).unwrap();
@@ -168,7 +168,7 @@ fn hooks_are_told_their_offset() {
 /// Where Burn's own operations do the work (here: 64-bit floats), a cache is the whole too.
 #[test]
 fn a_cache_in_another_element_type() {
-    use hooklens::{Positional, RopeScaling, Rotary};
+    use hooklens::{RopeScaling, Rotary};
     let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
     for positional in [Positional::Learned, Positional::Alibi, rotary] {
         let windows = vec![Some(Window::Sliding(3)), None];
@@ -185,5 +185,368 @@ fn a_cache_in_another_element_type() {
         cache.freeze();
         let both = model.forward(vec![vec![6], vec![6]], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         assert_close(&part(&both, 1, 0, 1), &whole.narrow(1, 5, 1), 1e-6, "a frozen row under two");
+    }
+}
+
+fn random(shape: [usize; 4], seed: u64) -> Tensor<4> {
+    let device = Device::flex();
+    let values = (0..shape.iter().product::<usize>()).map(|i| ((i as f32 + seed as f32) * 12.9898).sin() * 3.0);
+    Tensor::<1>::from_floats(values.collect::<Vec<_>>().as_slice(), &device).reshape(shape)
+}
+
+/// torchtune's cache: a size set up once, an error for what is too long or too wide.
+#[test]
+fn a_preallocated_cache_has_a_size() {
+    let shape = CacheShape::new(2, 1, 2, 4).unwrap();
+    let mut cache = KeyValueCache::of_shape(shape, CacheKind::Preallocated { max_len: 5 }).unwrap();
+    let bytes = || 2 * 2 * 5 * 2 * 4 * 4;
+    let (keys, _) = cache.update(random([2, 3, 2, 4], 1), random([2, 3, 2, 4], 2), 0).unwrap();
+    assert_eq!((keys.dims(), cache[0].len(), cache.memory()), ([2, 3, 2, 4], 3, vec![bytes()]));
+    let long = cache.update(random([2, 3, 2, 4], 3), random([2, 3, 2, 4], 4), 0).unwrap_err();
+    assert!(matches!(long, CacheError::Full { max_len: 5, needed: 6 }));
+    let wide = cache.update(random([3, 1, 2, 4], 3), random([3, 1, 2, 4], 4), 0).unwrap_err();
+    assert!(matches!(wide, CacheError::Batch { cache: 2, run: 3 }));
+    let (keys, values) = cache.update(random([2, 2, 2, 4], 3), random([2, 2, 2, 4], 4), 0).unwrap();
+    assert_eq!(values_of(&keys.narrow(1, 3, 2)), values_of(&random([2, 2, 2, 4], 3)));
+    assert_eq!(values_of(&values.narrow(1, 0, 3)), values_of(&random([2, 3, 2, 4], 2)));
+    cache.append_attention_mask(&[vec![true; 5], vec![true; 5]]).unwrap();
+    cache.reset().unwrap();
+    assert_eq!((cache.len(), cache[0].len(), cache.memory()), (0, 0, vec![bytes()]));
+
+    let model = model();
+    let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::Preallocated { max_len: 4 }).unwrap();
+    model.forward([1, 2, 3], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let full = cache_error(model.forward([4, 5], ForwardOptions::new().kv_cache(&mut cache)));
+    assert!(matches!(full, CacheError::Full { max_len: 4, needed: 5 }));
+    assert_eq!((cache.len(), cache[1].len(), cache.max_len()), (3, 3, Some(4)));
+    // Sealed columns count against the limit too.
+    let mut fork = cache.fork(2).unwrap();
+    let full = cache_error(model.forward(vec![vec![4, 5]; 2], ForwardOptions::new().kv_cache(&mut fork)));
+    assert!(matches!(full, CacheError::Full { max_len: 4, needed: 5 }));
+    model.forward(vec![vec![4]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+}
+
+fn values_of(tensor: &Tensor<4>) -> ndarray::ArrayD<f32> {
+    values(tensor)
+}
+
+/// Every bad size has its own error.
+#[test]
+fn sizes_are_checked_one_by_one() {
+    let field = |sizes: [usize; 4]| match CacheShape::new(sizes[0], sizes[1], sizes[2], sizes[3]) {
+        Err(CacheError::Size { field, .. }) => field,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        [[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [1, 1, 1, usize::MAX]].map(field),
+        ["batch", "layers", "kv_heads", "d_head"]
+    );
+    let shape = || CacheShape::new(1, 1, 1, 1).unwrap();
+    for (kind, field) in [
+        (CacheKind::Preallocated { max_len: 0 }, "max_len"),
+        (CacheKind::Quantized { bits: Bits::Eight, group: 0 }, "group"),
+    ] {
+        let error = KeyValueCache::of_shape(shape(), kind).unwrap_err();
+        assert!(error.to_string().contains(field), "{error}");
+    }
+}
+
+/// Hugging Face's tuples, there and back, go on where they were.
+#[test]
+fn legacy_tuples_both_ways() {
+    let model = model();
+    let rows = Tokens::padded(&[vec![1, 2, 3], vec![4, 5]], 0, PaddingSide::Left).unwrap();
+    let cache = model.prefill(&rows).unwrap();
+    let tuples = cache.to_legacy().unwrap();
+    assert_eq!((tuples.len(), tuples[0].0.dims()), (2, [2, 4, 3, 4]));
+    let mask = Some(cache.attention_mask().to_vec());
+    let mut again = KeyValueCache::from_legacy(model.config(), tuples.clone(), mask).unwrap();
+    let (mut cache, next) = (cache, vec![vec![6], vec![7]]);
+    let expected = model.forward(next.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let given = model.forward(next, ForwardOptions::new().kv_cache(&mut again)).unwrap();
+    assert_close(&given, &expected, 1e-6, "from tuples");
+    let short = KeyValueCache::from_legacy(model.config(), tuples[..1].to_vec(), None).unwrap_err();
+    assert!(matches!(short, CacheError::Layers { cache: 1, model: 2 }));
+    let mask = Some(vec![vec![true; 2]; 2]);
+    let wrong = KeyValueCache::from_legacy(model.config(), tuples.clone(), mask).unwrap_err();
+    assert!(matches!(wrong, CacheError::MaskLength { expected: 3, given: 2 }));
+    let other = TransformerConfig::new(2, 16, 2, 20, 32);
+    let shape = KeyValueCache::from_legacy(&other, tuples, None).unwrap_err();
+    assert!(matches!(shape, CacheError::Shape { expected: [2, 3, 2, 8], given: [2, 3, 4, 4] }));
+}
+
+/// Each element comes back within half a step of its group, and what is stored takes the room
+/// it should.
+#[test]
+fn few_bits_are_near_enough() {
+    for (bits, steps, share) in [(Bits::Eight, 255.0, 0.3), (Bits::Four, 15.0, 0.17)] {
+        let shape = CacheShape::new(2, 1, 3, 64).unwrap();
+        let mut cache = KeyValueCache::of_shape(shape, CacheKind::Quantized { bits, group: 64 }).unwrap();
+        let whole = [random([2, 100, 3, 64], 5), random([2, 100, 3, 64], 9)];
+        let part = |which: usize, from, len| whole[which].clone().narrow(1, from, len);
+        cache.update(part(0, 0, 70), part(1, 0, 70), 0).unwrap();
+        let before = values_of(&cache[0].keys().unwrap());
+        for at in 70..100 {
+            cache.update(part(0, at, 1), part(1, at, 1), 0).unwrap();
+        }
+        let after = cache[0].keys().unwrap();
+        assert_eq!(values_of(&after.clone().narrow(1, 0, 70)), before, "what was stored has changed");
+        for (given, expected) in [(after, &whole[0]), (cache[0].values().unwrap(), &whole[1])] {
+            let (given, expected) = (values_of(&given), values_of(expected));
+            for (given, expected) in given.rows().into_iter().zip(expected.rows()) {
+                let (least, most) = expected.iter().fold((f32::MAX, f32::MIN), |(a, b), x| (a.min(*x), b.max(*x)));
+                let half = (most - least) / steps / 2.0 * 1.001 + 1e-6;
+                assert!(given.iter().zip(expected).all(|(a, b)| (a - b).abs() <= half));
+            }
+        }
+        let floats = (2 * 2 * 100 * 3 * 64 * 4) as f64;
+        let ratio = cache.memory()[0] as f64 / floats;
+        assert!(ratio <= share, "{bits:?}: {ratio:.3} of f32");
+        cache.append_attention_mask(&[vec![true; 100], vec![true; 100]]).unwrap();
+        cache.truncate(80).unwrap();
+        cache.select_rows(&[1, 1, 0]).unwrap();
+        let chosen = values_of(&cache[0].keys().unwrap().narrow(0, 2, 1).narrow(1, 0, 70));
+        assert_eq!(chosen, before.select(ndarray::Axis(0), &[0]));
+        assert!(matches!(
+            cache.insert(
+                &KeyValueCache::of_shape(CacheShape::new(1, 1, 3, 64).unwrap(), CacheKind::Growing).unwrap(),
+                0
+            ),
+            Err(CacheError::Unsupported { kind: "quantized", operation: "insert" })
+        ));
+    }
+}
+
+/// Runs behind a cache in few bits are near those behind a whole one; forks of it too.
+#[test]
+fn runs_behind_few_bits() {
+    let model = random_model(TransformerConfig::new(2, 64, 4, 20, 64), 3);
+    let whole = model.forward([1, 2, 3, 4, 5, 6, 7, 8], ()).unwrap().narrow(1, 6, 2);
+    for (kind, tolerance) in [(CacheKind::EIGHT_BIT, 0.01), (CacheKind::FOUR_BIT, 0.15)] {
+        let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
+        model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        let mut fork = cache.fork(2).unwrap();
+        model.forward(vec![vec![5, 6]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+        let given = model.forward(vec![vec![7, 8]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+        assert_close(&part(&given, 1, 0, 2), &whole, tolerance, kind.name());
+        assert_eq!((cache.len(), fork.len()), (4, 8));
+    }
+}
+
+/// A window that has dropped positions does not bring them back.
+#[test]
+fn what_a_window_dropped_stays_dropped() {
+    let windows = vec![Some(Window::Sliding(3)), None];
+    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
+    let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::Sliding).unwrap();
+    for token in 0..10 {
+        model.forward([token], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    }
+    // Two columns of 4 heads by 4, keys and values, in one layer; all ten in the other.
+    assert_eq!(cache.memory()[0], 2 * 2 * 16 * 4);
+    assert_eq!((cache[0].first(), cache[1].first(), cache[0].len()), (8, 0, 10));
+    assert_eq!(cache.mask_info(0).unwrap().first_column, 8);
+    let dropped = cache.truncate(9).unwrap_err();
+    assert!(matches!(dropped, CacheError::Dropped { layer: 0, first: 8, wanted: 7 }));
+    assert!(matches!(cache.to_legacy(), Err(CacheError::Dropped { .. })));
+    assert_eq!(cache.len(), 10);
+    let watch = model.run([1], ForwardOptions::new().kv_cache(&mut cache).record("*hook_pattern")).unwrap();
+    assert_eq!(watch.cache.get(hook::pattern(0)).unwrap().dims(), [1, 4, 1, 11]);
+    let elsewhere = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 7);
+    let other = cache_error(elsewhere.forward([1], ForwardOptions::new().kv_cache(&mut cache)));
+    assert!(matches!(other, CacheError::Window { layer: 0, model: None, .. }));
+}
+
+#[test]
+fn rotated_keys_that_were_dropped_can_not_be_shown() {
+    use hooklens::{RopeScaling, Rotary};
+    let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
+    let windows = vec![Some(Window::Sliding(2)), None];
+    let config = TransformerConfig { positional: rotary, windows, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+    let model = random_model(config, 7);
+    let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::Sliding).unwrap();
+    model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let error = model.run([5], ForwardOptions::new().kv_cache(&mut cache).record("rot_k0")).unwrap_err();
+    assert!(error.to_string().contains("dropped keys"), "{error}");
+    let shown = model.run([5], ForwardOptions::new().kv_cache(&mut cache).record("rot_k1")).unwrap();
+    assert_eq!(shown.cache.get(hook::rot_k(1)).unwrap().dims(), [1, 5, 4, 4]);
+}
+
+/// A saved cache is for the model it was made with; one that is damaged is refused.
+#[test]
+fn saved_caches_are_checked() {
+    let model = model();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache.safetensors");
+    let mut cache = model.prefill([1, 2, 3]).unwrap();
+    cache.freeze();
+    cache.save(&path, &model).unwrap();
+    let again = KeyValueCache::load(&path, &model).unwrap();
+    assert!(again.is_frozen() && again.to_data().unwrap() == cache.to_data().unwrap());
+    let other = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 8);
+    let error = cache_error(KeyValueCache::load(&path, &other));
+    assert!(matches!(error, CacheError::OtherModel { .. }), "{error}");
+    let whole = std::fs::read(&path).unwrap();
+    for end in [0, 4, 100, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&path, &whole[..end]).unwrap();
+        let error = cache_error(KeyValueCache::load(&path, &model));
+        assert!(matches!(&error, CacheError::File { .. }), "{error}");
+    }
+    // A sound file of something else, and one whose parts do not fit.
+    model.save_pretrained(folder.path()).unwrap();
+    let error = cache_error(KeyValueCache::load(folder.path().join("model.safetensors"), &model));
+    assert!(error.to_string().contains("no saved cache"), "{error}");
+    let mut data = cache.to_data().unwrap();
+    data.mask[0].pop();
+    assert!(matches!(KeyValueCache::from_data(&data, &Device::flex()), Err(CacheError::Data { .. })));
+    data = cache.to_data().unwrap();
+    data.layers.pop();
+    assert!(matches!(KeyValueCache::from_data(&data, &Device::flex()), Err(CacheError::Data { .. })));
+}
+
+proptest! {
+    /// Damage anywhere in a saved cache is an error or a cache, never a panic.
+    #[test]
+    fn damaged_caches_never_panic(at in any::<prop::sample::Index>(), byte: u8) {
+        let model = model();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache.safetensors");
+        model.prefill([1, 2, 3]).unwrap().save(&path, &model).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let place = at.index(bytes.len().min(3000));
+        bytes[place] = byte;
+        std::fs::write(&path, bytes).unwrap();
+        if let Ok(mut cache) = KeyValueCache::load(&path, &model) {
+            let _ = model.forward([4], ForwardOptions::new().kv_cache(&mut cache));
+        }
+    }
+}
+
+/// Bad input is an error, and the cache is left as it was.
+#[test]
+fn wrong_rows_are_refused() {
+    let model = model();
+    let mut cache = model.prefill(vec![vec![1, 2], vec![3, 4]]).unwrap();
+    let before = cache.to_data().unwrap();
+    assert!(matches!(cache.select_rows(&[0, 2]), Err(CacheError::Slot { slot: 2, batch: 2 })));
+    assert!(matches!(cache.select_rows(&[]), Err(CacheError::Size { .. })));
+    assert!(matches!(cache.reorder_rows(&[0]), Err(CacheError::Batch { cache: 2, run: 1 })));
+    assert!(matches!(cache.fork(0), Err(CacheError::Size { .. })));
+    assert!(matches!(cache.drop_last(3), Err(CacheError::TooFew { held: 2, asked: 3 })));
+    assert!(matches!(cache.truncate_row(5, 0), Err(CacheError::Slot { slot: 5, .. })));
+    assert!(matches!(cache.truncate_row(0, 3), Err(CacheError::TooFew { held: 2, asked: 3 })));
+    let other = model.prefill([5]).unwrap();
+    assert!(matches!(cache.insert(&other, 2), Err(CacheError::Slot { slot: 2, batch: 2 })));
+    let wide = model.prefill(vec![vec![1], vec![2]]).unwrap();
+    assert!(matches!(cache.insert(&wide, 0), Err(CacheError::Batch { cache: 1, run: 2 })));
+    let heads = random_model(TransformerConfig::new(2, 16, 2, 20, 32), 7).prefill([1]).unwrap();
+    assert!(matches!(cache.insert(&heads, 0), Err(CacheError::Model { .. })));
+    let (keys, values) = (random([2, 1, 4, 4], 1), random([2, 1, 4, 5], 1));
+    assert!(matches!(cache.update(keys.clone(), values, 0), Err(CacheError::Shape { .. })));
+    assert!(matches!(cache.update(keys.clone(), keys.clone(), 2), Err(CacheError::Layer { layer: 2, layers: 2 })));
+    let half = keys.cast(burn::tensor::FloatDType::F16);
+    assert!(matches!(cache.update(half.clone(), half, 0), Err(CacheError::DType { .. })));
+    let ragged = cache.append_attention_mask(&[vec![true], vec![true; 2]]);
+    assert!(matches!(ragged, Err(CacheError::Ragged)));
+    assert_eq!(cache.to_data().unwrap(), before);
+    cache.freeze();
+    for refused in [cache.select_rows(&[0]), cache.insert(&other, 0), cache.repeat_rows(2), cache.truncate_row(0, 1)] {
+        assert!(matches!(refused, Err(CacheError::Frozen)));
+    }
+    assert!(cache.to_string().starts_with("growing cache, 2 layers of 2 rows by 2 positions, frozen"), "{cache}");
+}
+
+/// A failed run leaves every kind of cache as it was.
+#[test]
+fn a_failed_run_leaves_the_cache_alone() {
+    let windows = vec![Some(Window::Sliding(3)), None];
+    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
+    for kind in [CacheKind::Growing, CacheKind::Sliding, CacheKind::EIGHT_BIT, CacheKind::Preallocated { max_len: 9 }] {
+        let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
+        model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        let before = cache.to_data().unwrap();
+        let failing = hook::z(1).edit(|_, _| Err::<Tensor<4>, _>("no"));
+        assert!(model.forward([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([failing])).is_err());
+        assert_eq!(cache.to_data().unwrap(), before, "{}", kind.name());
+    }
+}
+
+/// Gradients flow through cached keys and values.
+#[test]
+fn gradients_flow_through_a_cache() {
+    let device = Device::flex().autodiff();
+    let model = HookedTransformer::random(TransformerConfig::new(2, 16, 4, 20, 32), 5, &device).unwrap();
+    let scale = |cached: bool| {
+        let steer = Tensor::<3>::zeros([1, 3, 16], &device).require_grad();
+        let add = steer.clone();
+        let hook = hook::resid_pre(0).edit(move |x, at| {
+            if at.offset() > 0 {
+                return x;
+            }
+            let [_, len, _] = x.dims();
+            let rest = Tensor::zeros([1, len - 3 + 1, 16], &x.device()).narrow(1, 0, len - 3 + 1);
+            x + Tensor::cat(vec![add.clone(), rest], 1).narrow(1, 0, len)
+        });
+        let hooked = model.hooks([hook]);
+        let logits = if cached {
+            let mut cache = KeyValueCache::new(model.config(), 1);
+            hooked.forward([1, 2, 3], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+            let first = hooked.forward([4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+            let mut fork = cache.fork(2).unwrap();
+            let second = hooked.forward(vec![vec![5], vec![5]], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+            Tensor::cat(vec![first, second.narrow(0, 0, 1)], 1)
+        } else {
+            hooked.forward([1, 2, 3, 4, 5], ()).unwrap().narrow(1, 3, 2)
+        };
+        let gradients = logits.square().sum().backward();
+        steer.grad(&gradients).expect("a gradient")
+    };
+    assert_close(&scale(true), &scale(false), 1e-4, "gradient through cached positions");
+}
+
+/// The past is not copied for a new token: other handles see none of it, and what is appended to
+/// stays where it is.
+#[test]
+fn appending_leaves_the_past_where_it_is() {
+    let shape = CacheShape::new(1, 1, 2, 8).unwrap();
+    let mut cache = KeyValueCache::of_shape(shape, CacheKind::Growing).unwrap();
+    for at in 0..100 {
+        cache.update(random([1, 1, 2, 8], at), random([1, 1, 2, 8], at + 7), 0).unwrap();
+    }
+    let bytes = cache.memory()[0];
+    assert!(bytes <= 2 * 150 * 16 * 4, "{bytes} bytes for 100 positions");
+    let keys = values_of(&cache[0].keys().unwrap());
+    for at in 0..100u64 {
+        let row = keys.slice_axis(ndarray::Axis(1), ndarray::Slice::from(at as usize..at as usize + 1)).to_owned();
+        assert_eq!(row, values_of(&random([1, 1, 2, 8], at)));
+    }
+}
+
+/// TransformerLens's tests of masks: a masked token is as if it were not there; padding of either
+/// side before and behind the cut changes nothing.
+#[test]
+fn masks_behind_a_cache() {
+    let model = model();
+    let mut cache = model.prefill([1, 2, 3]).unwrap();
+    cache.freeze();
+    let mask = vec![vec![true, true, true, false, true]];
+    let options = ForwardOptions::new().kv_cache(&mut cache).attention_mask(mask);
+    let masked = model.forward([4, 5, 6, 9, 7], options).unwrap();
+    let without = model.forward([4, 5, 6, 7], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    assert_close(&masked.narrow(1, 4, 1), &without.narrow(1, 3, 1), 1e-5, "a masked token");
+    let (first, second) = ([vec![1, 2, 3], vec![4, 5]], [vec![6, 7], vec![8, 9, 10]]);
+    for before in [PaddingSide::Left, PaddingSide::Right] {
+        for behind in [PaddingSide::Left, PaddingSide::Right] {
+            let mut cache = model.prefill(Tokens::padded(&first, 0, before).unwrap()).unwrap();
+            cache.freeze();
+            let suffix = Tokens::padded(&second, 0, behind).unwrap();
+            let last = ForwardOptions::new().kv_cache(&mut cache).logits(Logits::Last);
+            let given = model.forward(&suffix, last).unwrap();
+            for row in 0..2 {
+                let whole = [&first[row][..], &second[row]].concat();
+                let alone = model.forward(vec![whole], ForwardOptions::new().logits(Logits::Last)).unwrap();
+                assert_close(&part(&given, row, 0, 1), &alone, 1e-5, "padded twice");
+            }
+        }
     }
 }
