@@ -137,6 +137,9 @@ fn hidden_keys_may_hold_anything() {
     });
 }
 
+/// For each batch row the row it reads, keys and values.
+type Stored = (Vec<usize>, Vec<f32>, Vec<f32>);
+
 /// Keys in parts, some shared by several rows, are the keys joined.
 #[test]
 fn parts_are_the_whole() {
@@ -151,7 +154,7 @@ fn parts_are_the_whole() {
             let sizes: Vec<usize> = (0..random.below(3)).map(|_| random.below(20)).chain([queries]).collect();
             let columns: usize = sizes.iter().sum();
             // The last part is each row's own; the others are read by whom it falls to.
-            let stored: Vec<(Vec<usize>, Vec<f32>, Vec<f32>)> = (sizes.iter().enumerate())
+            let stored: Vec<Stored> = (sizes.iter().enumerate())
                 .map(|(place, tokens)| {
                     let own = place + 1 == sizes.len();
                     let rows = (0..batch).map(|b| if own { b } else { random.below(b + 1) }).collect();
@@ -165,7 +168,7 @@ fn parts_are_the_whole() {
                     Part { keys: heads(keys), values: heads(values), rows }
                 })
                 .collect();
-            let joined = |which: fn(&(Vec<usize>, Vec<f32>, Vec<f32>)) -> &Vec<f32>| {
+            let joined = |which: fn(&Stored) -> &Vec<f32>| {
                 let mut all = Vec::new();
                 for b in 0..batch {
                     for (part, tokens) in stored.iter().zip(&sizes) {

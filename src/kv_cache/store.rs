@@ -137,7 +137,7 @@ impl Store {
                 // A limit is one on all columns: those sealed count against it.
                 *max = max.map(|max| max - len);
                 let (keys, values) = (std::mem::take(keys).filled(), std::mem::take(values).filled());
-                keys.zip(values).map(|(keys, values)| Sealed::Whole([keys, values]))
+                keys.zip(values).map(|(keys, values)| Sealed::Whole(Arc::new([keys, values])))
             }
             Store::Ring { .. } => None,
             Store::Quantized(quantized) => {
@@ -159,7 +159,7 @@ pub(super) fn joined(pieces: Vec<[Tensor<4>; 2]>) -> Option<[Tensor<4>; 2]> {
 /// Columns that never change, and which other caches may read too.
 #[derive(Debug, Clone)]
 pub(super) enum Sealed {
-    Whole([Tensor<4>; 2]),
+    Whole(Arc<[Tensor<4>; 2]>),
     Quantized(Arc<Quantized>),
 }
 
@@ -183,7 +183,7 @@ impl Shared {
 
     pub(super) fn form(&self) -> Option<Form> {
         match &self.sealed {
-            Sealed::Whole([keys, _]) => Some((keys.dtype(), keys.device())),
+            Sealed::Whole(both) => Some((both[0].dtype(), both[0].device())),
             Sealed::Quantized(quantized) => quantized.form().map(|(_, dtype, device)| (*dtype, device.clone())),
         }
     }
@@ -191,7 +191,7 @@ impl Shared {
     /// What attention reads of it.
     pub(super) fn part(&self) -> Option<Part> {
         let both = match &self.sealed {
-            Sealed::Whole(both) => Some(both.clone()),
+            Sealed::Whole(both) => Some((**both).clone()),
             Sealed::Quantized(quantized) => quantized.read(),
         };
         let [keys, values] = both?.map(|tensor| tensor.narrow(1, 0, self.len));

@@ -108,7 +108,7 @@ fn run(
     let past = cache.len();
     let record = if watched { Selection::from("*hook_pattern") } else { Selection::none() };
     let options = ForwardOptions::new().kv_cache(cache).record(record.clone());
-    let output = match model.run(&tokens(new), options) {
+    let output = match model.run(tokens(new), options) {
         Err(hooklens::Error::Cache(error)) => return Err(error),
         other => other.unwrap(),
     };

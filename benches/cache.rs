@@ -1,0 +1,169 @@
+//! What a cache costs, on GPT-2 small's shape: appending against copying, decoding as the cache
+//! grows, storage in few bits, and a shared prefix's memory.
+//!
+//! ```sh
+//! cargo bench --bench cache
+//! ```
+
+use std::process::Command;
+use std::time::Instant;
+
+use burn::tensor::{Device, Distribution, Tensor};
+use hooklens::prelude::*;
+use hooklens::{CacheShape, Positional, Result, RopeScaling, Rotary};
+
+const PREFIX: usize = 256;
+const BRANCHES: usize = 32;
+
+fn main() -> Result<()> {
+    if let Some(how) = std::env::args().skip(1).find(|a| !a.starts_with("--")) {
+        return branches(&how);
+    }
+    appending()?;
+    for positional in ["learned", "rotary"] {
+        decoding(positional)?;
+    }
+    few_bits()?;
+    println!("\n{BRANCHES} branches of 8 tokens on a prefix of {PREFIX}: memory beside the weights");
+    for how in ["forked", "repeated"] {
+        if let Ok(program) = std::env::current_exe() {
+            let _ = Command::new(program).arg(how).status();
+        }
+    }
+    Ok(())
+}
+
+fn row(seed: usize, len: usize) -> Vec<u32> {
+    (0..len).map(|i| ((i * 7919 + seed * 31 + 13) % 50257) as u32).collect()
+}
+
+/// The best of some runs, in microseconds.
+fn best(runs: usize, mut work: impl FnMut()) -> f64 {
+    let timed = (0..runs).map(|_| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64() * 1e6
+    });
+    timed.fold(f64::INFINITY, f64::min)
+}
+
+fn appending() -> Result<()> {
+    let device = Device::flex();
+    let draw = |len: usize| Tensor::<4>::random([1, len, 12, 64], Distribution::Default, &device);
+    let mut cache = KeyValueCache::of_shape(CacheShape::new(1, 1, 12, 64)?, CacheKind::Growing)?;
+    cache.update(draw(1024), draw(1024), 0)?;
+    let (keys, values) = (draw(1024), draw(1024));
+    let copy = best(50, || {
+        let _ = (keys.clone() + 0.0, values.clone() + 0.0);
+    });
+    let (k, v) = (draw(1), draw(1));
+    // The first makes room for half as much again.
+    cache.update(k.clone(), v.clone(), 0)?;
+    let append = best(50, || {
+        let _ = cache.update(k.clone(), v.clone(), 0);
+    });
+    println!("appending one token to 1,024: {append:.1} us, copying them {copy:.0} us: {:.4}", append / copy);
+    Ok(())
+}
+
+fn decoding(positional: &str) -> Result<()> {
+    let rotary = Rotary { dim: 64, base: 1e4, adjacent_pairs: false, scaling: RopeScaling::None };
+    let positional_kind = if positional == "rotary" { Positional::Rotary(rotary) } else { Positional::Learned };
+    let config = TransformerConfig { positional: positional_kind, ..TransformerConfig::gpt2_small() };
+    let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    let mut cache = model.prefill(vec![row(0, 16)])?;
+    let mut times = Vec::new();
+    for step in 0..512 {
+        let start = Instant::now();
+        model.forward([step], ForwardOptions::new().logits(Logits::Last).kv_cache(&mut cache))?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let median = |times: &[f64]| {
+        let mut sorted = times.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    };
+    let (first, last) = (median(&times[..64]), median(&times[448..]));
+    // What attention itself costs more at the end: one query over the keys, in every layer.
+    let device = Device::flex();
+    let draw = |len: usize| Tensor::<4>::random([1, len, 12, 64], Distribution::Default, &device);
+    let attention = |keys: usize| {
+        let (q, k, v) = (draw(1), draw(keys), draw(keys));
+        let heads = |x: &Tensor<4>| x.clone().permute([0, 2, 1, 3]);
+        best(20, || {
+            let scores = heads(&q).matmul(heads(&k).transpose());
+            let _ = burn::tensor::activation::softmax(scores, 3).matmul(heads(&v));
+        }) * 12.0
+            / 1e3
+    };
+    println!(
+        "decoding 512 tokens ({positional}): {first:.1} ms a token at first, {last:.1} ms in the end; attention by Burn's operations {:.1} and {:.1} ms",
+        attention(48),
+        attention(496)
+    );
+    Ok(())
+}
+
+fn few_bits() -> Result<()> {
+    let model = HookedTransformer::random(TransformerConfig::gpt2_small(), 0, &Device::flex())?;
+    let (prefix, next) = (row(0, PREFIX), row(1, 8));
+    let run = |kind| -> Result<(Tensor<3>, usize)> {
+        let mut cache = KeyValueCache::of_kind(model.config(), 1, kind)?;
+        model.run(vec![prefix.clone()], ForwardOptions::new().logits(Logits::None).kv_cache(&mut cache))?;
+        let bytes = cache.memory().iter().sum();
+        Ok((model.forward(vec![next.clone()], ForwardOptions::new().kv_cache(&mut cache))?, bytes))
+    };
+    let (whole, whole_bytes) = run(CacheKind::Growing)?;
+    let largest = whole.clone().abs().max().into_scalar::<f32>();
+    for (name, kind) in [("8", CacheKind::EIGHT_BIT), ("4", CacheKind::FOUR_BIT)] {
+        let (given, bytes) = run(kind)?;
+        let worst = (given - whole.clone()).abs().max().into_scalar::<f32>() / largest;
+        println!(
+            "{name} bits: {:.3} of the bytes, logits within {:.3} %",
+            bytes as f64 / whole_bytes as f64,
+            worst * 100.0
+        );
+    }
+    Ok(())
+}
+
+/// A process of its own: peak memory over that of the loaded model.
+fn branches(how: &str) -> Result<()> {
+    let model = HookedTransformer::random(TransformerConfig::gpt2_small(), 0, &Device::flex())?;
+    model.forward([1, 2, 3], ForwardOptions::new().logits(Logits::Last))?;
+    let suffixes: Vec<_> = (1..=BRANCHES).map(|seed| row(seed, 8)).collect();
+    let start = Instant::now();
+    let before = resident();
+    let mut prefix = model.prefill(vec![row(0, PREFIX)])?;
+    let mut cache = match how {
+        "forked" => prefix.fork(BRANCHES)?,
+        // As TransformerLens wants it: a row of the cache for each row of the batch.
+        _ => model.prefill(vec![row(0, PREFIX); BRANCHES])?,
+    };
+    model.forward(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache))?;
+    let (bytes, all) = (cache.memory().iter().sum::<usize>(), start.elapsed().as_secs_f64());
+    let peak = peak() - before;
+    let again = best(3, || {
+        let _ = model.forward(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache.scoped()));
+    });
+    println!(
+        "{how}: cache {:.1} MB, peak {peak:.0} MB over the model, {all:.2} s with the prefix; suffixes {:.0} ms",
+        bytes as f64 / 1e6,
+        again / 1e3
+    );
+    Ok(())
+}
+
+fn status(field: &str) -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(field));
+    line.and_then(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok()).map_or(0.0, |kb| kb / 1e3)
+}
+
+fn resident() -> f64 {
+    status("VmRSS")
+}
+
+fn peak() -> f64 {
+    status("VmHWM")
+}
