@@ -2,5 +2,6 @@
 
 mod head_scores;
 
+#[cfg(feature = "cli")]
 pub(crate) use head_scores::HeadSums;
 pub use head_scores::{HeadScores, head_scores};

@@ -248,6 +248,6 @@ proptest! {
         prop_assert_eq!(model.config(), again.config());
         prop_assert!(again.load_report().unused.is_empty());
         let before = model.forward(vec![row.clone()], ()).unwrap();
-        assert_close(&again.forward(vec![row], ()).unwrap(), &before, 1e-6, "saved and loaded");
+        assert_close(&again.forward(vec![row], ()).unwrap(), &before, 1e-5, "saved and loaded");
     }
 }
