@@ -249,6 +249,16 @@ pub enum InputError {
         /// Where the model lives.
         model: String,
     },
+    /// A setting there can't be.
+    #[error("`{name}` is {given}; it may be {allowed}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        given: String,
+        /// Values it may have.
+        allowed: String,
+    },
     /// Options of one run that exclude each other.
     #[error("{0}")]
     Options(&'static str),

@@ -12,6 +12,7 @@ mod error;
 pub mod experiments;
 mod families;
 mod flex;
+pub mod generation;
 pub mod hook;
 mod kv_cache;
 mod loading;

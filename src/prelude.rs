@@ -2,6 +2,7 @@
 
 pub use burn::tensor::{Device, Int, Tensor};
 
+pub use crate::generation::{GenerateOptions, Sampling};
 pub use crate::hook::{self, at};
 pub use crate::{
     Activation, ActivationCache, ActivationQueue, CacheKind, DType, ForwardOptions, HookedTransformer, KeyValueCache,

@@ -187,6 +187,37 @@ impl Activation {
         })
     }
 
+    /// These one behind the other along `axis`; all of one kind, rank and remaining shape.
+    pub(crate) fn cat(parts: &[Activation], axis: usize) -> Activation {
+        at_any_rank!(parts[0], |first| {
+            let rest = parts[1..].iter().map(|part| Tensor::from_dispatch(part.tensor.clone()));
+            let all: Vec<_> = std::iter::once(first).chain(rest).collect();
+            Tensor::cat(all, axis).into()
+        })
+    }
+
+    /// One row of the first axis repeated `count` times.
+    pub(crate) fn repeat_row(&self, count: usize) -> Activation {
+        at_any_rank!(self, |t| {
+            let mut dims = t.dims();
+            dims[0] = count;
+            t.expand(dims).into()
+        })
+    }
+
+    /// `count` more places at the end of `axis`, each holding `value`. For floats.
+    pub(crate) fn lengthened(&self, axis: usize, count: usize, value: f32) -> Activation {
+        if count == 0 {
+            return self.clone();
+        }
+        at_rank!(self, burn::tensor::Float, |t| {
+            let mut dims = t.dims();
+            dims[axis] = count;
+            let more = t.clone().narrow(axis, 0, 1).zeros_like().add_scalar(value).expand(dims);
+            Tensor::cat(vec![t, more], axis).into()
+        })
+    }
+
     /// The same elements under another shape.
     ///
     /// # Panics

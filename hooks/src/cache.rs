@@ -24,6 +24,8 @@ pub struct ActivationCache {
     catalog: Arc<Catalog>,
     held: BTreeMap<PointId, Activation>,
     has_batch: bool,
+    /// Rows and positions recorded.
+    rows: [usize; 2],
 }
 
 /// Names one point, for a look-up of rank `D`.
@@ -56,8 +58,8 @@ macro_rules! lookup_by_text {
 lookup_by_text!(&str, String, &String, (&str, isize), (&str, isize, &str));
 
 impl ActivationCache {
-    pub(crate) fn new(catalog: Arc<Catalog>, batch_removed: bool) -> Self {
-        Self { catalog, held: BTreeMap::new(), has_batch: !batch_removed }
+    pub(crate) fn new(catalog: Arc<Catalog>, batch_removed: bool, rows: [usize; 2]) -> Self {
+        Self { catalog, held: BTreeMap::new(), has_batch: !batch_removed, rows }
     }
 
     pub(crate) fn insert(&mut self, id: PointId, activation: Activation) {
@@ -169,6 +171,66 @@ impl ActivationCache {
         }
         self.has_batch = false;
         Ok(self)
+    }
+
+    /// These recordings and those of the positions behind them as one: what a run of both parts
+    /// at once records. One row here goes before each row there. Scores and patterns of these
+    /// positions get the later keys, which they don't see; rotated keys of the later run hold
+    /// those of both.
+    ///
+    /// # Errors
+    /// [`HookError::NotRecorded`] if the two hold other points, [`HookError::Stitch`] for what
+    /// has no positions or lost its batch axis, and for batches that differ.
+    pub fn stitched(&self, after: &ActivationCache) -> Result<ActivationCache, HookError> {
+        let name = |id: &PointId| self.catalog.info(*id).name.to_string();
+        let only_one = self.held.keys().find(|id| !after.held.contains_key(id));
+        if let Some(id) = only_one.or_else(|| after.held.keys().find(|id| !self.held.contains_key(id))) {
+            return Err(HookError::NotRecorded { name: name(id), held: after.held.len(), nearest: Vec::new() });
+        }
+        let ([mine, before], [theirs, behind]) = (self.rows, after.rows);
+        let fails = |point: String, reason| Err(HookError::Stitch { point, reason });
+        let mut held = BTreeMap::new();
+        for (id, first) in &self.held {
+            let (axes, second) = (self.catalog.info(*id).axes, &after.held[id]);
+            if !self.has_batch || !after.has_batch {
+                return fails(name(id), "it has lost its batch axis");
+            }
+            if mine != theirs && mine != 1 {
+                return fails(name(id), "the two have other numbers of rows");
+            }
+            // Batch and position in one axis are taken apart here and put together in the end.
+            let together = matches!(axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead));
+            let apart = |activation: &Activation, [batch, len]: [usize; 2]| {
+                let inner = activation.shape()[0] / (batch * len).max(1);
+                activation.reshape(&[&[batch, len, inner], &activation.shape()[1..]].concat())
+            };
+            let (mut first, second) = if together {
+                (apart(first, self.rows), apart(second, after.rows))
+            } else {
+                (first.clone(), second.clone())
+            };
+            if mine != theirs {
+                first = first.repeat_row(theirs);
+            }
+            let joined = if together {
+                let joined = Activation::cat(&[first, second], 1);
+                let [batch, len, inner, rest @ ..] = joined.shape() else {
+                    return fails(name(id), "it has no positions");
+                };
+                joined.reshape(&[&[batch * len * inner], rest].concat())
+            } else if let Some(key) = axes.iter().position(|axis| *axis == Axis::Key) {
+                let hidden = if name(id).ends_with("hook_attn_scores") { f32::NEG_INFINITY } else { 0.0 };
+                let missing = second.shape()[key].saturating_sub(first.shape()[key]);
+                let query = axes.iter().position(|axis| *axis == Axis::Query).unwrap_or(key);
+                Activation::cat(&[first.lengthened(key, missing, hidden), second], query)
+            } else if let Some(axis) = axes.iter().position(|axis| *axis == Axis::Pos) {
+                if second.shape()[axis] > behind { second } else { Activation::cat(&[first, second], axis) }
+            } else {
+                return fails(name(id), "it has no positions");
+            };
+            held.insert(*id, joined);
+        }
+        Ok(Self { catalog: self.catalog.clone(), held, has_batch: true, rows: [theirs, before + behind] })
     }
 
     /// Copies every activation to a device.

@@ -119,12 +119,14 @@ pub enum HookError {
         batch: usize,
     },
     /// Positions were asked for that the run does not have.
-    #[error("positions {asked} are not within the {len} positions of the run")]
+    #[error("positions {asked} are not within the {len} positions of the run{}", cached_before(*cached))]
     Positions {
         /// The positions asked for.
         asked: String,
         /// Number of positions.
         len: usize,
+        /// Positions before them that are cached, and not computed again.
+        cached: usize,
     },
     /// Positions that come to more in one row of a padded batch than in another.
     #[error("positions {asked} are {least} tokens in one row and {most} in another; record all, or rows of one length")]
@@ -152,6 +154,14 @@ pub enum HookError {
         /// Where the hook's lives.
         given: String,
     },
+    /// Recordings that can't be put one behind the other.
+    #[error("the recordings of `{point}` can't be put one behind the other: {reason}")]
+    Stitch {
+        /// The point.
+        point: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A recorded tensor could not be read back from its device or written to a file.
     #[error("`{name}` could not be read or written: {reason}")]
     Io {
@@ -160,6 +170,13 @@ pub enum HookError {
         /// What went wrong.
         reason: String,
     },
+}
+
+fn cached_before(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        count => format!("; the {count} before them are cached, and no hook sees them again"),
+    }
 }
 
 /// `; did you mean ...?`, or nothing without suggestions.

@@ -55,11 +55,11 @@ impl Positions {
             Positions::All => (0, len as isize),
             Positions::At(n) => (place(n), place(n) + 1),
             Positions::Range(a, b) => (a.map_or(0, place), b.map_or(len as isize, place)),
-            Positions::Columns(_) => return Err(HookError::Positions { asked: self.to_string(), len }),
+            Positions::Columns(_) => return Err(HookError::Positions { asked: self.to_string(), len, cached: 0 }),
         };
         let outside = start < 0 || end > len as isize || start >= end;
         if outside && *self != Positions::All {
-            return Err(HookError::Positions { asked: self.to_string(), len });
+            return Err(HookError::Positions { asked: self.to_string(), len, cached: 0 });
         }
         Ok(start as usize..end as usize)
     }
@@ -71,7 +71,7 @@ impl Positions {
             let width = rows.first().map_or(0, Vec::len);
             let sound = |row: &Vec<usize>| row.len() == width && row.iter().all(|column| *column < len);
             if rows.len() != batch || width == 0 || !rows.iter().all(sound) {
-                return Err(HookError::Positions { asked: self.to_string(), len });
+                return Err(HookError::Positions { asked: self.to_string(), len, cached: 0 });
             }
             return Ok(Kept::ByRow(rows.clone()));
         }

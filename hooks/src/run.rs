@@ -81,7 +81,10 @@ impl<'r, 'h> Run<'r, 'h> {
         if record.remove_batch && batch != 1 {
             return Err(HookError::Batch { batch });
         }
-        let kept = record.positions.columns([batch, len], real)?;
+        let kept = record.positions.columns([batch, len], real).map_err(|error| match error {
+            HookError::Positions { asked, len, .. } => HookError::Positions { asked, len, cached: offset },
+            other => other,
+        })?;
         let unsliced = |point: &PointInfo| match point.axes.first() {
             Some(Axis::Routed) if kept != Kept::All => Some("its rows are tokens routed to it, not positions"),
             _ => silent(point),
@@ -102,7 +105,12 @@ impl<'r, 'h> Run<'r, 'h> {
             }
         }
         let remaining = slots.iter().filter(|slot| !slot.idle()).count();
-        let cache = ActivationCache::new(catalog.clone(), record.remove_batch);
+        let recorded_len = match &kept {
+            Kept::All => len,
+            Kept::Range(range) => range.len(),
+            Kept::ByRow(rows) => rows.first().map_or(0, Vec::len),
+        };
+        let cache = ActivationCache::new(catalog.clone(), record.remove_batch, [batch, recorded_len]);
         let catalog = catalog.clone();
         Ok(Self { catalog, slots, hooks, record, batch, kept, len, offset, cache, remaining, stop_when_done: false })
     }

@@ -253,7 +253,7 @@ impl Dump {
         if start < end {
             return Ok(start..end);
         }
-        Err(HookError::Positions { asked: self.positions.to_string(), len })
+        Err(HookError::Positions { asked: self.positions.to_string(), len, cached: 0 })
     }
 
     fn stream(

@@ -160,15 +160,11 @@ impl HookedTransformer {
                 }
                 return Ok((Start::Residual(residual), tokens));
             }
-            Input::Text(texts) => self.to_tokens(texts)?,
-            Input::Tokens(tokens) => tokens,
-            Input::Rows(rows) => Tokens::new(rows)?,
-            Input::Ids(ids) => Tokens::from_tensor(ids)?,
+            tokens => self.token_input(tokens)?,
         };
         if layers.start.is_some() {
             return Err(InputError::Options("start_at_layer needs a residual stream as input").into());
         }
-        self.check_tokens(&tokens)?;
         Ok((Start::Tokens(tokens.clone()), Some(tokens)))
     }
 

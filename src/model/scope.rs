@@ -9,6 +9,7 @@ use super::input::Input;
 use super::options::{ForwardOptions, Logits, Output};
 use super::transformer::{HookedTransformer, logits_and_cache, main_output, only_loss};
 use crate::error::{InputError, Result};
+use crate::kv_cache::KeyValueCache;
 
 /// A model together with hooks: a scope that is a value.
 ///
@@ -88,15 +89,32 @@ impl<'m, 'h> Hooked<'m, 'h> {
         Ok(self.run(input, ForwardOptions::new().logits(Logits::None).record(record))?.cache)
     }
 
+    /// As [`HookedTransformer::prefill`], with the scope's hooks. The cache is marked as made under
+    /// interventions if any of them edits.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::prefill`].
+    pub fn prefill(&self, input: impl Into<Input>) -> Result<KeyValueCache> {
+        let tokens = self.model.token_input(input.into())?;
+        let mut cache = KeyValueCache::new(self.model.config(), tokens.shape()[0]);
+        self.run(tokens, ForwardOptions::new().logits(Logits::None).kv_cache(&mut cache))?;
+        Ok(cache)
+    }
+
+    /// Lends the scope's hooks to a run.
+    pub(crate) fn with_hooks<R>(&self, run: impl FnOnce(&mut Vec<Hook<'h>>) -> Result<R>) -> Result<R> {
+        run(&mut *self.hooks.try_borrow_mut().map_err(|_| InputError::Options("a hook ran its own scope's model"))?)
+    }
+
     /// As [`HookedTransformer::run`], with the scope's hooks before those of the options.
     ///
     /// # Errors
     /// As [`HookedTransformer::run`]; a hook that starts a run of its own scope is refused.
     pub fn run<'o>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'o>>) -> Result<Output> {
-        let mut own =
-            self.hooks.try_borrow_mut().map_err(|_| InputError::Options("a hook ran its own scope's model"))?;
         let options: ForwardOptions<'o> = options.into();
-        let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
-        self.model.run(input, ForwardOptions { hooks, ..options })
+        self.with_hooks(|own| {
+            let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
+            self.model.run(input, ForwardOptions { hooks, ..options })
+        })
     }
 }

@@ -14,7 +14,7 @@ use crate::config::TransformerConfig;
 use crate::error::{InputError, Result};
 use crate::kv_cache::KeyValueCache;
 use crate::loading::LoadReport;
-use crate::tokens::Tokenizer;
+use crate::tokens::{Tokenizer, Tokens};
 
 /// A transformer whose every internal activation has a name, and can be read and changed.
 ///
@@ -191,20 +191,25 @@ impl HookedTransformer {
     /// # Errors
     /// As [`HookedTransformer::forward`].
     pub fn prefill(&self, input: impl Into<Input>) -> Result<KeyValueCache> {
-        let input = match input.into() {
-            Input::Text(texts) => Input::Tokens(self.to_tokens(texts)?),
-            other => other,
-        };
-        let batch = match &input {
-            Input::Tokens(tokens) => tokens.shape()[0],
-            Input::Rows(rows) => rows.len(),
-            Input::Ids(ids) => ids.dims()[0],
-            Input::Text(texts) => texts.len(),
-            Input::Residual(residual) => residual.dims()[0],
-        };
-        let mut cache = KeyValueCache::new(&self.config, batch);
-        self.run(input, ForwardOptions::new().logits(Logits::None).kv_cache(&mut cache))?;
+        let tokens = self.token_input(input.into())?;
+        let mut cache = KeyValueCache::new(&self.config, tokens.shape()[0]);
+        self.run(tokens, ForwardOptions::new().logits(Logits::None).kv_cache(&mut cache))?;
         Ok(cache)
+    }
+
+    /// The tokens of an input that is no residual stream, checked.
+    pub(crate) fn token_input(&self, input: Input) -> Result<Tokens> {
+        let tokens = match input {
+            Input::Text(texts) => self.to_tokens(texts)?,
+            Input::Tokens(tokens) => tokens,
+            Input::Rows(rows) => Tokens::new(rows)?,
+            Input::Ids(ids) => Tokens::from_tensor(ids)?,
+            Input::Residual(_) => {
+                return Err(InputError::Options("this needs tokens, not a residual stream").into());
+            }
+        };
+        self.check_tokens(&tokens)?;
+        Ok(tokens)
     }
 
     /// Runs the model; everything a run can do is an option.

@@ -8,6 +8,7 @@ mod cli;
 mod contract;
 mod dump;
 mod embedded;
+mod generation;
 mod hostile;
 #[cfg(feature = "hub")]
 mod hub;

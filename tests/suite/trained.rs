@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::{log_probs, values};
 
 /// The model's folder, or `None` after saying that the test did not run.
-fn folder(name: &str) -> Option<PathBuf> {
+pub(crate) fn folder(name: &str) -> Option<PathBuf> {
     let found =
         std::env::var_os("HOOKLENS_TEST_MODELS").map(|root| PathBuf::from(root).join(name)).filter(|f| f.is_dir());
     if found.is_none() {

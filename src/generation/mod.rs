@@ -1,0 +1,129 @@
+//! Text from a model, token by token, with hooks on.
+
+mod options;
+mod sampling;
+mod steps;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{ActivationCache, Hook};
+
+use crate::error::Result;
+use crate::model::{Hooked, HookedTransformer, Input};
+use crate::tokens::Tokens;
+
+pub use options::GenerateOptions;
+pub use sampling::Sampling;
+pub use steps::{Step, Steps};
+
+/// Why a row ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stop {
+    /// It has as many new tokens as were asked for.
+    Length,
+    /// This token.
+    Token(u32),
+    /// This text.
+    Text(String),
+}
+
+/// One row of what was generated.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GeneratedRow {
+    /// The tokens given.
+    pub prompt: Vec<u32>,
+    /// The tokens added.
+    pub new: Vec<u32>,
+    /// The text of the tokens added; none without a tokenizer.
+    pub text: Option<String>,
+    /// The natural logarithm of each new token's probability, under the model's own distribution.
+    pub log_probs: Vec<f32>,
+    /// Why it ended.
+    pub stop: Stop,
+}
+
+/// What was generated.
+#[derive(Debug)]
+pub struct Generation {
+    /// The rows, in the order of the input.
+    pub rows: Vec<GeneratedRow>,
+    /// The columns that were run, padding marked: what [`Generation::recording`] runs over. The
+    /// last tokens were chosen, not run.
+    pub columns: Tokens,
+    /// What was recorded at each step: first the prompts, then a column a step.
+    pub steps: Vec<ActivationCache>,
+    /// The logits each new token was chosen by, `[batch, new, d_vocab_out]`, if asked for.
+    pub logits: Option<Tensor<3>>,
+}
+
+impl Generation {
+    /// What was recorded at all steps, as if the columns had been run at once.
+    ///
+    /// # Errors
+    /// As [`ActivationCache::stitched`].
+    pub fn recording(&self) -> Result<ActivationCache> {
+        let mut steps = self.steps.iter();
+        let Some(first) = steps.next() else {
+            return Err(crate::InputError::Options("nothing was run, so nothing was recorded").into());
+        };
+        Ok(steps.try_fold(first.clone(), |so_far, step| so_far.stitched(step))?)
+    }
+}
+
+impl HookedTransformer {
+    /// Goes on from a prompt, or from each of several.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::generate_steps`].
+    ///
+    /// ```
+    /// use hooklens::generation::GenerateOptions;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let made = model.generate("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
+    /// assert_eq!(made.rows[0].text.as_deref(), Some("sun star"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn generate<'h>(&self, input: impl Into<Input>, options: impl Into<GenerateOptions<'h>>) -> Result<Generation> {
+        self.generate_steps(input, options)?.collect_all()
+    }
+
+    /// [`HookedTransformer::generate`] step by step: an iterator that gives each row's next token
+    /// as it is chosen.
+    ///
+    /// # Errors
+    /// Before anything runs: bad input, more positions than the model has vectors for, a setting
+    /// there can't be.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// for step in model.generate_steps("king drum sun star king drum", ())? {
+    ///     let token = step?.tokens[0].expect("the one row goes on");
+    ///     println!("{}", model.to_string(&[token])?);
+    /// }
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn generate_steps<'m, 'h>(
+        &'m self,
+        input: impl Into<Input>,
+        options: impl Into<GenerateOptions<'h>>,
+    ) -> Result<Steps<'m, 'h>> {
+        Steps::new(self, input.into(), options.into())
+    }
+}
+
+impl Hooked<'_, '_> {
+    /// As [`HookedTransformer::generate`], with the scope's hooks at every step, before those of
+    /// the options.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::generate`].
+    pub fn generate<'o>(&self, input: impl Into<Input>, options: impl Into<GenerateOptions<'o>>) -> Result<Generation> {
+        let options: GenerateOptions<'o> = options.into();
+        self.with_hooks(|own| {
+            let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
+            self.model().generate(input, GenerateOptions { hooks, ..options })
+        })
+    }
+}

@@ -1,0 +1,142 @@
+//! What to generate, and how.
+
+use hooklens_hooks::{Hook, Record};
+
+use super::sampling::Sampling;
+use crate::kv_cache::{CacheKind, KeyValueCache};
+
+/// Options of one generation. `()` stands for the defaults: 20 of the most likely tokens, fewer
+/// if the model ends the text.
+///
+/// ```
+/// use hooklens::generation::{GenerateOptions, Sampling};
+/// let options = GenerateOptions::new()
+///     .max_new_tokens(50)
+///     .sampling(Sampling { temperature: 0.8, top_p: Some(0.95), ..Sampling::default() })
+///     .seed(7)
+///     .stop_strings(["\n\n"]);
+/// ```
+#[derive(Debug)]
+pub struct GenerateOptions<'h> {
+    pub(super) max_new_tokens: usize,
+    pub(super) sampling: Sampling,
+    pub(super) seed: u64,
+    pub(super) stop_at_eos: bool,
+    pub(super) stop_tokens: Vec<u32>,
+    pub(super) stop_strings: Vec<String>,
+    pub(super) cache_kind: CacheKind,
+    pub(super) prefix: Option<&'h mut KeyValueCache>,
+    pub(super) hooks: Vec<Hook<'h>>,
+    pub(super) record: Record,
+    pub(super) logits: bool,
+}
+
+impl Default for GenerateOptions<'_> {
+    fn default() -> Self {
+        Self {
+            max_new_tokens: 20,
+            sampling: Sampling::default(),
+            seed: 0,
+            stop_at_eos: true,
+            stop_tokens: Vec::new(),
+            stop_strings: Vec::new(),
+            cache_kind: CacheKind::Growing,
+            prefix: None,
+            hooks: Vec::new(),
+            record: Record::default(),
+            logits: false,
+        }
+    }
+}
+
+impl From<()> for GenerateOptions<'_> {
+    fn from((): ()) -> Self {
+        Self::default()
+    }
+}
+
+impl<'h> GenerateOptions<'h> {
+    /// 20 of the most likely tokens, fewer if the model ends the text.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tokens to add to each row at most.
+    #[must_use]
+    pub fn max_new_tokens(mut self, count: usize) -> Self {
+        self.max_new_tokens = count;
+        self
+    }
+
+    /// How a token is chosen.
+    #[must_use]
+    pub fn sampling(mut self, sampling: Sampling) -> Self {
+        self.sampling = sampling;
+        self
+    }
+
+    /// Where chance begins: the same seed draws the same tokens. Each row has chances of its own,
+    /// which do not depend on the others.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Whether the tokenizer's end-of-sequence token ends a row (it does unless told otherwise).
+    #[must_use]
+    pub fn stop_at_eos(mut self, stop: bool) -> Self {
+        self.stop_at_eos = stop;
+        self
+    }
+
+    /// Tokens that end a row. They are part of it.
+    #[must_use]
+    pub fn stop_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+        self.stop_tokens = tokens.into_iter().collect();
+        self
+    }
+
+    /// Texts that end a row once its new text holds one. They are part of it.
+    #[must_use]
+    pub fn stop_strings(mut self, texts: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.stop_strings = texts.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How keys and values are stored meanwhile.
+    #[must_use]
+    pub fn cache_kind(mut self, kind: CacheKind) -> Self {
+        self.cache_kind = kind;
+        self
+    }
+
+    /// Goes on behind what this cache holds: its one row before every row of the input, or a row
+    /// each. The cache stays as it is.
+    #[must_use]
+    pub fn prefix(mut self, cache: &'h mut KeyValueCache) -> Self {
+        self.prefix = Some(cache);
+        self
+    }
+
+    /// Adds hooks, which run at every step: first on the whole prompt, then on each new token.
+    #[must_use]
+    pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
+        self.hooks.extend(hooks);
+        self
+    }
+
+    /// Records activations at every step.
+    #[must_use]
+    pub fn record(mut self, record: impl Into<Record>) -> Self {
+        self.record = record.into();
+        self
+    }
+
+    /// Gives the logits each token was chosen by.
+    #[must_use]
+    pub fn logits(mut self) -> Self {
+        self.logits = true;
+        self
+    }
+}

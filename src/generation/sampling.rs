@@ -1,0 +1,250 @@
+//! From logits to a token.
+
+use rand::Rng;
+
+use crate::error::InputError;
+
+/// How the next token is chosen. At temperature 0, the default, it is the most likely one.
+///
+/// Steps apply in this order: repetition penalty, temperature, frequency penalty, then top-k,
+/// top-p and min-p, each on what the one before it left.
+///
+/// ```
+/// use hooklens::generation::Sampling;
+/// let sampling = Sampling { temperature: 1.0, top_k: Some(2), ..Sampling::default() };
+/// let kept = sampling.distribution(&[1.0, 0.0, 1.0, -1.0], &[]);
+/// assert_eq!(kept, [0.5, 0.0, 0.5, 0.0]);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// Logits are divided by it; 0 takes the most likely token.
+    pub temperature: f64,
+    /// Only this many of the most likely tokens.
+    pub top_k: Option<usize>,
+    /// Only the most likely tokens that together have at least this probability.
+    pub top_p: Option<f64>,
+    /// Only tokens with at least this share of the most likely one's probability.
+    pub min_p: Option<f64>,
+    /// Taken off a token's logit for each time it has come so far, prompt included.
+    pub frequency_penalty: f64,
+    /// Logits of tokens that have come so far are divided by it if positive, else multiplied
+    /// (Keskar et al. 2019).
+    pub repetition_penalty: f64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+        }
+    }
+}
+
+impl Sampling {
+    /// Whether every setting is one there can be, for a vocabulary of `d_vocab`.
+    pub(super) fn check(&self, d_vocab: usize) -> Result<(), InputError> {
+        let setting = |name, given: String, allowed| Err(InputError::Setting { name, given, allowed });
+        let number = |x: f64| x.is_finite();
+        if !number(self.temperature) || self.temperature < 0.0 {
+            return setting("temperature", self.temperature.to_string(), "0 or more".into());
+        }
+        if let Some(k) = self.top_k.filter(|k| *k == 0 || *k > d_vocab) {
+            return setting("top_k", k.to_string(), format!("1 to {d_vocab}, the size of the vocabulary"));
+        }
+        if let Some(p) = self.top_p.filter(|p| !number(*p) || *p <= 0.0 || *p > 1.0) {
+            return setting("top_p", p.to_string(), "over 0, at most 1".into());
+        }
+        if let Some(p) = self.min_p.filter(|p| !number(*p) || *p < 0.0 || *p > 1.0) {
+            return setting("min_p", p.to_string(), "0 to 1".into());
+        }
+        if !number(self.frequency_penalty) {
+            return setting("frequency_penalty", self.frequency_penalty.to_string(), "a number".into());
+        }
+        if !number(self.repetition_penalty) || self.repetition_penalty <= 0.0 {
+            return setting("repetition_penalty", self.repetition_penalty.to_string(), "over 0".into());
+        }
+        Ok(())
+    }
+
+    /// The probability of each token, given its logit and the tokens so far. At temperature 0 all
+    /// of it is on the most likely one (the first of equals).
+    pub fn distribution(&self, logits: &[f32], so_far: &[u32]) -> Vec<f64> {
+        let mut logits: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
+        self.penalise_repetition(&mut logits, so_far);
+        let greedy = self.temperature == 0.0;
+        if !greedy {
+            logits.iter_mut().for_each(|x| *x /= self.temperature);
+        }
+        if self.frequency_penalty != 0.0 {
+            for token in so_far {
+                if let Some(logit) = logits.get_mut(*token as usize) {
+                    *logit -= self.frequency_penalty;
+                }
+            }
+        }
+        // Most likely first; of equals the first.
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+        let mut kept = if greedy { 1 } else { self.top_k.unwrap_or(order.len()).min(order.len()) };
+        let most = order.first().map_or(0.0, |best| logits[*best]);
+        let weight = |place: usize| (logits[order[place]] - most).exp();
+        if let Some(p) = self.top_p {
+            let wanted = p * (0..kept).map(weight).sum::<f64>();
+            let mut sum = 0.0;
+            kept = (0..kept)
+                .position(|place| {
+                    sum += weight(place);
+                    sum >= wanted * (1.0 - 1e-12)
+                })
+                .map_or(kept, |place| place + 1);
+        }
+        if let Some(p) = self.min_p {
+            kept = (0..kept).take_while(|place| weight(*place) >= p).count().max(1);
+        }
+        let sum: f64 = (0..kept).map(weight).sum();
+        let mut probabilities = vec![0.0; logits.len()];
+        for place in 0..kept {
+            probabilities[order[place]] = weight(place) / sum;
+        }
+        probabilities
+    }
+
+    fn penalise_repetition(&self, logits: &mut [f64], so_far: &[u32]) {
+        if self.repetition_penalty == 1.0 {
+            return;
+        }
+        let mut seen = so_far.to_vec();
+        seen.sort_unstable();
+        seen.dedup();
+        for token in seen {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = if *logit > 0.0 { *logit / self.repetition_penalty } else { *logit * self.repetition_penalty };
+            }
+        }
+    }
+
+    /// Draws a token.
+    pub(super) fn draw(&self, logits: &[f32], so_far: &[u32], rng: &mut impl Rng) -> u32 {
+        let plain = self.temperature == 0.0 && self.repetition_penalty == 1.0 && self.frequency_penalty == 0.0;
+        if plain {
+            return argmax(logits);
+        }
+        let probabilities = self.distribution(logits, so_far);
+        let mut left: f64 = rng.random();
+        let drawn = probabilities.iter().position(|p| {
+            left -= p;
+            left < 0.0
+        });
+        // Rounding may leave a little over: the last token there is a chance of.
+        let last = || probabilities.iter().rposition(|p| *p > 0.0).unwrap_or(0);
+        drawn.unwrap_or_else(last) as u32
+    }
+}
+
+/// The first of the largest.
+fn argmax(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (token, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = token;
+        }
+    }
+    best as u32
+}
+
+/// The natural logarithm of a token's probability under the logits as they are.
+pub(super) fn log_prob(logits: &[f32], token: u32) -> f32 {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|x| f64::from(x - most).exp()).sum();
+    (f64::from(logits[token as usize] - most) - sum.ln()) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    const LOGITS: [f32; 6] = [0.1, 2.0, -1.0, 1.5, 0.1, 0.7];
+
+    /// Pearson's statistic against the distribution, which exceeds the bound (five degrees of
+    /// freedom at most) once in ten thousand.
+    #[test]
+    fn draws_follow_the_distribution() {
+        let plain = Sampling { temperature: 1.0, ..Sampling::default() };
+        for sampling in [
+            plain,
+            Sampling { temperature: 0.5, ..plain },
+            Sampling { temperature: 2.0, top_k: Some(4), ..plain },
+            Sampling { top_p: Some(0.8), ..plain },
+            Sampling { min_p: Some(0.3), ..plain },
+            Sampling { frequency_penalty: 0.7, ..plain },
+            Sampling { repetition_penalty: 1.8, top_k: Some(5), top_p: Some(0.95), ..plain },
+        ] {
+            let so_far = [1, 1, 3, 2];
+            let expected = sampling.distribution(&LOGITS, &so_far);
+            assert!((expected.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+            let mut rng = ChaCha8Rng::seed_from_u64(7);
+            const DRAWS: usize = 40_000;
+            let mut counts = [0usize; 6];
+            (0..DRAWS).for_each(|_| counts[sampling.draw(&LOGITS, &so_far, &mut rng) as usize] += 1);
+            let mut statistic = 0.0;
+            for (count, p) in counts.iter().zip(&expected) {
+                if *p == 0.0 {
+                    assert_eq!(*count, 0, "{sampling:?}");
+                    continue;
+                }
+                let due = p * DRAWS as f64;
+                statistic += (*count as f64 - due).powi(2) / due;
+            }
+            assert!(statistic < 25.7, "{sampling:?}: {statistic}");
+        }
+    }
+
+    #[test]
+    fn cut_offs_keep_what_they_should() {
+        let logits: Vec<f32> = [0.5f32, 0.25, 0.15, 0.1].iter().map(|p| p.ln()).collect();
+        let kept = |sampling: Sampling| sampling.distribution(&logits, &[]).iter().filter(|p| **p > 0.0).count();
+        let plain = Sampling { temperature: 1.0, ..Sampling::default() };
+        for (p, count) in [(0.1, 1), (0.5, 1), (0.51, 2), (0.75, 2), (0.9, 3), (1.0, 4)] {
+            assert_eq!(kept(Sampling { top_p: Some(p), ..plain }), count, "top_p {p}");
+        }
+        for (p, count) in [(0.0, 4), (0.21, 3), (0.5, 2), (1.0, 1)] {
+            assert_eq!(kept(Sampling { min_p: Some(p), ..plain }), count, "min_p {p}");
+        }
+        assert_eq!(kept(Sampling { top_k: Some(3), top_p: Some(0.8), ..plain }), 2);
+        assert_eq!(kept(Sampling::default()), 1);
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        let plain = Sampling::default();
+        for (sampling, name) in [
+            (Sampling { temperature: -0.1, ..plain }, "temperature"),
+            (Sampling { temperature: f64::NAN, ..plain }, "temperature"),
+            (Sampling { top_k: Some(0), ..plain }, "top_k"),
+            (Sampling { top_k: Some(7), ..plain }, "top_k"),
+            (Sampling { top_p: Some(0.0), ..plain }, "top_p"),
+            (Sampling { top_p: Some(1.1), ..plain }, "top_p"),
+            (Sampling { min_p: Some(-0.5), ..plain }, "min_p"),
+            (Sampling { repetition_penalty: 0.0, ..plain }, "repetition_penalty"),
+            (Sampling { frequency_penalty: f64::INFINITY, ..plain }, "frequency_penalty"),
+        ] {
+            let error = sampling.check(6).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+        assert!(Sampling { top_k: Some(6), top_p: Some(1.0), ..plain }.check(6).is_ok());
+    }
+
+    #[test]
+    fn log_probs_are_those_of_the_logits() {
+        let all: f32 = (0..6).map(|token| log_prob(&LOGITS, token).exp()).sum();
+        assert!((all - 1.0).abs() < 1e-6);
+    }
+}
