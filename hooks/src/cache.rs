@@ -233,6 +233,38 @@ impl ActivationCache {
         Ok(Self { catalog: self.catalog.clone(), held, has_batch: true, rows: [theirs, before + behind] })
     }
 
+    /// The recordings of the first `count` positions, of one row; what has no positions is left
+    /// out. More positions than there are are all of them.
+    #[must_use]
+    pub fn first(&self, count: usize) -> ActivationCache {
+        let [batch, len] = self.rows;
+        let count = count.min(len);
+        let mut held = BTreeMap::new();
+        for (id, activation) in &self.held {
+            let axes = self.catalog.info(*id).axes;
+            let (dropped, shape) = (usize::from(!self.has_batch), activation.shape());
+            let cut = match axes.first() {
+                Some(Axis::BatchPos | Axis::BatchPosHead) if batch == 1 => {
+                    activation.narrow(0, 0, shape[0] / len.max(1) * count)
+                }
+                Some(Axis::Batch) => {
+                    let places =
+                        axes.iter().enumerate().filter(|(_, a)| matches!(a, Axis::Pos | Axis::Query | Axis::Key));
+                    let shorter = |activation: Activation, (place, _): (usize, &Axis)| {
+                        let axis = place - dropped;
+                        // Keys include those of a cache before the positions recorded.
+                        let before = activation.shape()[axis] - len.min(activation.shape()[axis]);
+                        activation.narrow(axis, 0, before + count)
+                    };
+                    places.fold(activation.clone(), shorter)
+                }
+                _ => continue,
+            };
+            held.insert(*id, cut);
+        }
+        Self { catalog: self.catalog.clone(), held, has_batch: self.has_batch, rows: [batch, count] }
+    }
+
     /// Copies every activation to a device.
     #[must_use]
     pub fn to_device(mut self, device: &Device) -> Self {

@@ -103,6 +103,9 @@ pub(super) struct DumpArgs {
     /// Token ids that come before every prompt, computed once and not dumped
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     pub(super) prefix_tokens: Option<TokenRows>,
+    /// Compute what the prompts of a batch begin with anew for each of them
+    #[arg(long)]
+    pub(super) no_share_prefix: bool,
     /// Prompts computed together; each batch of a folder is a shard
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) batch_size: u32,

@@ -43,6 +43,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         .batch_size(args.batch_size as usize)
         .prefix(prefix)
         .resume(args.resume)
+        .share_prefix(!args.no_share_prefix)
         .setting("model", &args.model.model)
         .setting("process", if args.process == ProcessArg::None { "none" } else { "standard" });
 
@@ -76,6 +77,10 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         grouped(report.tokens),
         bytes(report.bytes)
     )?;
+    if report.shared > 0 {
+        let share = 100.0 * report.shared as f64 / report.tokens.max(1) as f64;
+        writeln!(out, "{} tokens ({share:.0} %) not run: prompts begin alike", grouped(report.shared))?;
+    }
     if report.resumed > 0 {
         writeln!(out, "{} shards were there already; their tokens are not counted", report.resumed)?;
     }

@@ -17,8 +17,9 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use hooklens_hooks::{Activation, ActivationCache, Axis, DType, HookError, Positions, Record, Selection};
 
 use crate::error::{DumpError, InputError, Result};
+use crate::experiments::{Trunk, common_prefix};
 use crate::kv_cache::KeyValueCache;
-use crate::model::{ForwardOptions, HookedTransformer, Logits};
+use crate::model::{ForwardOptions, HookedTransformer, Logits, Output};
 use crate::tokens::{PaddingSide, Tokens};
 
 pub use prompts::{Prompt, read_prompts};
@@ -52,7 +53,24 @@ pub struct Dump {
     batch_size: usize,
     prefix: Vec<u32>,
     resume: bool,
+    share_prefix: bool,
     settings: Vec<(String, String)>,
+}
+
+/// How many tokens the rows of a batch begin with that it pays to compute by themselves: they
+/// cost a pass of their own. A row by itself may share with its neighbours.
+fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
+    const LEAST_SAVED: usize = 64;
+    let (alike, saved) = if batch.len() > 1 {
+        let alike = common_prefix(&rows[batch.clone()]);
+        (alike, alike * (batch.len() - 1))
+    } else {
+        let with = |range: Range<usize>| rows.get(range).map_or(0, common_prefix);
+        let before = if batch.start > 0 { with(batch.start - 1..batch.end) } else { 0 };
+        let alike = before.max(with(batch.start..batch.end + 1));
+        (alike, alike)
+    };
+    (saved >= LEAST_SAVED).then_some(alike)
 }
 
 /// What a dump did.
@@ -60,8 +78,10 @@ pub struct Dump {
 pub struct DumpReport {
     /// Prompts in the output.
     pub rows: usize,
-    /// Tokens that were run, padding left out.
+    /// Tokens of the prompts that were run, padding left out.
     pub tokens: usize,
+    /// Those of them that did not have to be run, because other prompts begin with the same.
+    pub shared: usize,
     /// Bytes of the output's tensors.
     pub bytes: u64,
     /// Batches found finished by an earlier run.
@@ -111,6 +131,7 @@ impl Dump {
             batch_size: 8,
             prefix: Vec::new(),
             resume: false,
+            share_prefix: true,
             settings: Vec::new(),
         }
     }
@@ -155,6 +176,14 @@ impl Dump {
     #[must_use]
     pub fn prefix(mut self, tokens: Vec<u32>) -> Self {
         self.prefix = tokens;
+        self
+    }
+
+    /// Whether what the prompts of a batch begin with is computed once (it is unless told
+    /// otherwise, where that is worth it). What is written is the same.
+    #[must_use]
+    pub fn share_prefix(mut self, share: bool) -> Self {
+        self.share_prefix = share;
         self
     }
 
@@ -266,6 +295,7 @@ impl Dump {
         watcher: &mut Watcher<'_>,
     ) -> Result<DumpReport> {
         let mut prefix = self.prefilled(model)?;
+        let mut trunk = self.trunk(model)?;
         let writer = writer::Writer::start(sink);
         let mut tokens_run = 0;
         let skipped = (finished * self.batch_size).min(rows.len());
@@ -274,9 +304,15 @@ impl Dump {
         }
         let batches = rows.chunks(self.batch_size).zip(placed.chunks(self.batch_size)).enumerate();
         for (number, (batch, placed)) in batches.skip(finished) {
-            let placing = Placing::new(placed.to_vec(), self.padding_side, self.prefix.len(), &self.positions);
+            let mut placing = Placing::new(placed.to_vec(), self.padding_side, self.prefix.len(), &self.positions);
             let first_row = number * self.batch_size;
-            let computed = self.compute(model, batch, &placing, prefix.as_mut(), watcher);
+            let computed = match (&mut trunk, worth_sharing(rows, first_row..first_row + batch.len())) {
+                (Some(trunk), Some(shared)) => {
+                    placing.padded_right();
+                    self.compute_shared(model, batch, trunk, shared, watcher)
+                }
+                _ => self.compute(model, batch, &placing, prefix.as_mut(), watcher),
+            };
             let tensors = match computed {
                 Ok(tensors) => tensors,
                 Err(error) => {
@@ -294,7 +330,17 @@ impl Dump {
         report.rows = rows.len();
         report.tokens = tokens_run;
         report.resumed = finished;
+        report.shared = trunk.map_or(0, |trunk| trunk.saved());
         Ok(report)
+    }
+
+    /// What computes shared beginnings once, if anything is to be shared and can be.
+    fn trunk<'m>(&self, model: &'m HookedTransformer) -> Result<Option<Trunk<'m>>> {
+        let points = self.selection.resolve(model.catalog())?;
+        let routed = points.iter().any(|id| model.catalog().info(*id).axes.first() == Some(&Axis::Routed));
+        let can = self.share_prefix && self.prefix.is_empty() && !routed && !model.config().bidirectional;
+        let record = Record::new(self.selection.clone()).dtype(self.dtype);
+        Ok(can.then(|| Trunk::new(model, record, self.logits)))
     }
 
     /// The prefix, computed once for all batches.
@@ -315,8 +361,7 @@ impl Dump {
         prefix: Option<&mut KeyValueCache>,
         watcher: &mut Watcher<'_>,
     ) -> Result<Vec<Named>> {
-        let pad = model.tokenizer().map_or(0, |t| t.pad());
-        let pad = if (pad as usize) < model.config().d_vocab { pad } else { 0 };
+        let pad = self.pad(model);
         let tokens = Tokens::padded(batch, pad, self.padding_side)?;
         let record = Record::new(self.selection.clone()).positions(placing.recorded()).dtype(self.dtype);
         let mut options = ForwardOptions::new().logits(self.logits).record(record);
@@ -325,7 +370,33 @@ impl Dump {
         }
         let output = model.run(&tokens, options)?;
         watcher(Seen::Batch(&tokens, &output.cache));
+        self.named(&tokens, output, false, pad)
+    }
 
+    /// A batch whose prompts begin alike: padded at the right, every position recorded.
+    fn compute_shared(
+        &self,
+        model: &HookedTransformer,
+        batch: &[Vec<u32>],
+        trunk: &mut Trunk<'_>,
+        shared: usize,
+        watcher: &mut Watcher<'_>,
+    ) -> Result<Vec<Named>> {
+        let pad = self.pad(model);
+        let tokens = Tokens::padded(batch, pad, PaddingSide::Right)?;
+        let output = trunk.run_sharing(batch, shared)?;
+        watcher(Seen::Batch(&tokens, &output.cache));
+        self.named(&tokens, output, true, pad)
+    }
+
+    /// A token to pad with.
+    fn pad(&self, model: &HookedTransformer) -> u32 {
+        let pad = model.tokenizer().map_or(0, |t| t.pad());
+        if (pad as usize) < model.config().d_vocab { pad } else { 0 }
+    }
+
+    /// The tensors of a batch; `every` tells whether recordings hold every column.
+    fn named(&self, tokens: &Tokens, output: Output, every: bool, pad: u32) -> Result<Vec<Named>> {
         let shape = tokens.shape();
         let integers = |values: Vec<i32>| {
             Activation::from(Tensor::<2, Int>::from_data(TensorData::new(values, shape), &Device::flex()))
@@ -347,7 +418,7 @@ impl Dump {
         for (name, activation) in output.cache.iter() {
             let axes = output.cache.axes(name)?;
             let filler = if name.ends_with("hook_attn_scores") { self.dtype.minus_infinity() } else { Vec::new() };
-            tensors.push(Named { name: name.into(), activation: activation.clone(), axes, whole: false, filler });
+            tensors.push(Named { name: name.into(), activation: activation.clone(), axes, whole: every, filler });
         }
         Ok(tensors)
     }

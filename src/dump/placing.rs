@@ -42,7 +42,10 @@ impl Widths {
 #[derive(Debug)]
 pub(super) struct Placing {
     rows: Vec<Row>,
+    /// Where the output pads.
     side: PaddingSide,
+    /// Where the batch was padded.
+    source: PaddingSide,
     /// Keys of a prefix before those of the batch.
     prefix: usize,
     /// Columns of the batch.
@@ -78,7 +81,12 @@ type Segments = Vec<(usize, usize, usize)>;
 impl Placing {
     pub(super) fn new(rows: Vec<Row>, side: PaddingSide, prefix: usize, positions: &Positions) -> Self {
         let columns = rows.iter().map(|row| row.len).max().unwrap_or(0);
-        Self { rows, side, prefix, columns, whole: *positions == Positions::All }
+        Self { rows, side, source: side, prefix, columns, whole: *positions == Positions::All }
+    }
+
+    /// The same for a batch that was padded at the right.
+    pub(super) fn padded_right(&mut self) {
+        self.source = PaddingSide::Right;
     }
 
     /// Rows of the batch.
@@ -93,7 +101,7 @@ impl Placing {
 
     /// First column of a row's tokens.
     fn begin(&self, row: &Row) -> usize {
-        if self.side == PaddingSide::Left { self.columns - row.len } else { 0 }
+        if self.source == PaddingSide::Left { self.columns - row.len } else { 0 }
     }
 
     /// The columns to record: each row's kept ones, then as many others as the widest row needs.
@@ -120,7 +128,7 @@ impl Placing {
         let (mut axes, mut dims) = (named.axes.to_vec(), shape.clone());
         let together = matches!(axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead));
         if together {
-            let columns = if self.whole { self.columns } else { self.widths().kept };
+            let columns = if self.whole || named.whole { self.columns } else { self.widths().kept };
             let inner = dims[0] / (self.rows() * columns).max(1);
             axes.splice(0..1, [Axis::Batch, Axis::Pos, Axis::Head]);
             dims.splice(0..1, [self.rows(), columns, inner]);
@@ -132,7 +140,8 @@ impl Placing {
             let full = Widths { len: row.len, kept: row.kept.len() };
             full == widths
         });
-        if axes.first() != Some(&Axis::Batch) || (uniform && out == dims) {
+        let moved = self.source != self.side && !uniform;
+        if axes.first() != Some(&Axis::Batch) || (uniform && out == dims && !moved) {
             return Ok(asis(bytes));
         }
         let size = dtype.bitsize() / 8;

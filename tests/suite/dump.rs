@@ -52,9 +52,13 @@ proptest! {
     /// each prompt what a run of it alone records, behind a prefix too.
     #[test]
     fn a_file_holds_what_each_prompt_gives_alone(
-        config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(2..6), 1..6),
-        batch in 1..4usize, left: bool, positions in any_positions(), prefix in prop::collection::vec(0..20u32, 0..3),
+        config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(2..6), 1..7),
+        batch in 1..5usize, left: bool, positions in any_positions(), prefix in prop::collection::vec(0..20u32, 0..3),
+        alike in prop::option::of(any_row(20..24)),
     ) {
+        // Prompts that begin alike are computed together.
+        let start = alike.unwrap_or_default();
+        let rows: Vec<Vec<u32>> = rows.into_iter().map(|row| [&start[..], &row].concat()).collect();
         let config = TransformerConfig { bidirectional: config.bidirectional && prefix.is_empty(), ..config };
         let model = random_model(config, seed);
         let folder = tempfile::tempdir().unwrap();
@@ -165,6 +169,35 @@ fn a_damaged_shard_is_made_again() {
     let other = random_model(TransformerConfig::new(1, 16, 2, 20, 16), 4);
     let error = dump.clone().resume(true).run(&other, &rows, &out).unwrap_err();
     assert!(matches!(&error, Error::Dump(DumpError::Mismatch { what, .. }) if what == "weights"), "{error}");
+}
+
+/// What prompts begin with is computed once, and what is written is the same.
+#[test]
+fn sharing_a_prefix_does_not_show() {
+    let model = random_model(TransformerConfig::new(2, 16, 2, 20, 128), 3);
+    let folder = tempfile::tempdir().unwrap();
+    let start: Vec<u32> = (0..70).map(|i| i * 7 % 20).collect();
+    // A tree: a trunk, two boughs, twigs of unequal length; then something else.
+    let mut rows: Vec<Vec<u32>> =
+        (0..9).map(|i| [&start[..], &vec![i / 5; 9], &vec![i; 1 + i as usize % 3]].concat()).collect();
+    rows.push(vec![1, 2, 3]);
+    for (batch, side) in [(3, PaddingSide::Right), (4, PaddingSide::Left), (1, PaddingSide::Right)] {
+        let dump = Dump::new(["*hook_pattern", "*hook_attn_scores", "*resid_post"])
+            .logits(Logits::All)
+            .batch_size(batch)
+            .padding_side(side);
+        let run = |share: bool, name: &str| {
+            let path = folder.path().join(name);
+            let report = dump.clone().share_prefix(share).run(&model, &rows, &path).unwrap();
+            (report.shared, read(&path))
+        };
+        let ((shared, given), (none, expected)) = (run(true, "a.safetensors"), run(false, "b.safetensors"));
+        assert!(shared > 300 && none == 0, "{shared} shared in batches of {batch}");
+        assert_eq!(given.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+        for (name, expected) in &expected {
+            assert!(distance(&given[name], expected) <= 1e-5, "{name} in batches of {batch}");
+        }
+    }
 }
 
 #[test]

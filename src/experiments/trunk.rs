@@ -1,0 +1,139 @@
+//! What many prompts begin with, computed once.
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{ActivationCache, Record};
+
+use crate::error::{InputError, Result};
+use crate::kv_cache::KeyValueCache;
+use crate::model::{ForwardOptions, HookedTransformer, Logits, Output};
+use crate::tokens::{PaddingSide, Tokens};
+
+/// Number of tokens that all rows begin with, leaving each at least one of its own.
+///
+/// ```
+/// use hooklens::experiments::common_prefix;
+/// assert_eq!(common_prefix(&[vec![5, 6, 7, 8], vec![5, 6, 9]]), 2);
+/// assert_eq!(common_prefix(&[vec![5, 6], vec![5, 6, 9]]), 1);
+/// ```
+pub fn common_prefix(rows: &[Vec<u32>]) -> usize {
+    let Some(first) = rows.first() else { return 0 };
+    let shared = |row: &Vec<u32>| {
+        let same = first.iter().zip(row).take_while(|(a, b)| a == b).count();
+        same.min(row.len().saturating_sub(1))
+    };
+    rows.iter().map(shared).min().unwrap_or(0)
+}
+
+/// Runs batches of prompts, computing what each batch's prompts begin with only where it differs
+/// from what the batch before began with. Over sorted prompts, which form a tree, most of it is
+/// then computed once.
+///
+/// ```
+/// use hooklens::experiments::Trunk;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let rows = model.to_tokens(["king drum sun star king", "king drum sun star drum"])?;
+/// let rows: Vec<Vec<u32>> = (0..2).map(|row| rows.real(row)).collect();
+/// let mut trunk = Trunk::new(&model, Record::new("*hook_pattern"), Logits::All);
+/// let shared = trunk.run(&rows)?;
+/// assert_eq!((trunk.len(), trunk.saved()), (5, 5));
+/// let (logits, cache) = model.run_with_cache(rows, "*hook_pattern")?;
+/// assert_eq!(shared.logits.unwrap().dims(), logits.dims());
+/// assert_eq!(shared.cache.get(hook::pattern(1))?.dims(), cache.get(hook::pattern(1))?.dims());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Trunk<'m> {
+    model: &'m HookedTransformer,
+    record: Record,
+    logits: Logits,
+    tokens: Vec<u32>,
+    cache: KeyValueCache,
+    recorded: Option<ActivationCache>,
+    made: Option<Tensor<3>>,
+    saved: usize,
+}
+
+impl<'m> Trunk<'m> {
+    /// Prepares to run batches with these recordings and logits.
+    pub fn new(model: &'m HookedTransformer, record: Record, logits: Logits) -> Self {
+        let cache = KeyValueCache::new(model.config(), 1);
+        Self { model, record, logits, tokens: Vec::new(), cache, recorded: None, made: None, saved: 0 }
+    }
+
+    /// Tokens of the prefix it stands on.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether it stands on no prefix.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Tokens that did not have to be run so far.
+    pub fn saved(&self) -> usize {
+        self.saved
+    }
+
+    /// What a run of these rows gives, shorter ones padded at the right: logits (as asked for when
+    /// the trunk was made) and recordings of whole rows.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::run`]; recordings of points that have no positions, such as a
+    /// mixture's experts, can't be put together ([`HookError::Stitch`](crate::HookError::Stitch)).
+    pub fn run(&mut self, rows: &[Vec<u32>]) -> Result<Output> {
+        if rows.is_empty() {
+            return Err(InputError::Empty { what: "the list of prompts".into() }.into());
+        }
+        self.run_sharing(rows, common_prefix(rows))
+    }
+
+    /// [`Trunk::run`] sharing the first so many tokens, which all rows begin with.
+    pub(crate) fn run_sharing(&mut self, rows: &[Vec<u32>], shared: usize) -> Result<Output> {
+        let grown = self.stand_on(&rows[0][..shared])?;
+        self.saved += rows.len() * shared - grown;
+        let rest: Vec<Vec<u32>> = rows.iter().map(|row| row[shared..].to_vec()).collect();
+        let rest = Tokens::padded(&rest, 0, PaddingSide::Right)?;
+        let mut branches = self.cache.fork(rows.len())?;
+        let options = ForwardOptions::new().logits(self.logits).record(self.record.clone()).kv_cache(&mut branches);
+        let mut output = self.model.run(rest, options)?;
+        if let Some(recorded) = &self.recorded {
+            output.cache = recorded.stitched(&output.cache)?;
+        }
+        if let (Some(made), Logits::All) = (&self.made, self.logits) {
+            let [_, len, width] = made.dims();
+            let first = made.clone().expand([rows.len(), len, width]);
+            output.logits = output.logits.map(|logits| Tensor::cat(vec![first, logits], 1));
+        }
+        Ok(output)
+    }
+
+    /// Makes this the prefix; gives the number of tokens that had to be run for it.
+    fn stand_on(&mut self, prefix: &[u32]) -> Result<usize> {
+        let kept = self.tokens.iter().zip(prefix).take_while(|(a, b)| a == b).count();
+        if kept < self.tokens.len() {
+            self.cache.truncate(kept)?;
+            self.recorded = self.recorded.take().filter(|_| kept > 0).map(|recorded| recorded.first(kept));
+            self.made = self.made.take().filter(|_| kept > 0).map(|made| made.narrow(1, 0, kept));
+            self.tokens.truncate(kept);
+        }
+        let rest = &prefix[kept..];
+        if rest.is_empty() {
+            return Ok(0);
+        }
+        let logits = if self.logits == Logits::All { Logits::All } else { Logits::None };
+        let options = ForwardOptions::new().logits(logits).record(self.record.clone()).kv_cache(&mut self.cache);
+        let output = self.model.run(vec![rest.to_vec()], options)?;
+        self.recorded = Some(match self.recorded.take() {
+            Some(before) => before.stitched(&output.cache)?,
+            None => output.cache,
+        });
+        self.made = match (self.made.take(), output.logits) {
+            (Some(before), Some(new)) => Some(Tensor::cat(vec![before, new], 1)),
+            (before, new) => before.or(new),
+        };
+        self.tokens.extend(rest);
+        Ok(rest.len())
+    }
+}
