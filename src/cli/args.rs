@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 
+use crate::kv_cache::CacheKind;
 use crate::model::Logits;
 use crate::tokens::PaddingSide;
 
@@ -12,7 +13,7 @@ use crate::tokens::PaddingSide;
 #[command(
     name = "hooklens",
     version,
-    about = "Look inside transformers: list hook points, dump activations",
+    about = "Look inside transformers: list hook points, dump activations, generate",
     max_term_width = 100
 )]
 pub(super) struct Cli {
@@ -34,6 +35,11 @@ pub(super) enum Command {
   hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/
   hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/ --resume")]
     Dump(Box<DumpArgs>),
+    /// Go on from prompts, token by token
+    #[command(after_help = "Examples:
+  hooklens generate --model embedded:induction --prompt 'king drum sun star king drum' --max-new-tokens 2
+  hooklens generate --model ./stories --prompt 'Once upon a time' --max-new-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7")]
+    Generate(Box<GenerateArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -118,6 +124,90 @@ pub(super) struct DumpArgs {
     /// A name ending in .safetensors for one file (which replaces one of that name), else a folder of shards
     #[arg(long, value_name = "FILE.safetensors|FOLDER")]
     pub(super) out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("input").required(true).args(["prompt", "tokens"])))]
+pub(super) struct GenerateArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
+    #[arg(long, value_name = "TEXT", num_args = 1..)]
+    pub(super) prompt: Vec<String>,
+    /// Token ids: commas within a prompt, semicolons between prompts
+    #[arg(long, value_name = "IDS", value_parser = token_rows)]
+    pub(super) tokens: Option<TokenRows>,
+    /// Tokens to add to each prompt at most
+    #[arg(long, value_name = "N")]
+    pub(super) max_new_tokens: usize,
+    /// The most likely token each time (the default)
+    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
+    pub(super) greedy: bool,
+    /// Divide logits by this and draw; 0 is greedy
+    #[arg(long, value_name = "T")]
+    pub(super) temperature: Option<f64>,
+    /// Draw from the K most likely tokens
+    #[arg(long, value_name = "K")]
+    pub(super) top_k: Option<usize>,
+    /// Draw from the most likely tokens that together have probability P
+    #[arg(long, value_name = "P")]
+    pub(super) top_p: Option<f64>,
+    /// Draw from tokens with at least this share of the most likely one's probability
+    #[arg(long, value_name = "P")]
+    pub(super) min_p: Option<f64>,
+    /// Take this off a token's logit for each time it has come
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_hyphen_values = true)]
+    pub(super) frequency_penalty: f64,
+    /// Divide the logits of tokens that have come by this
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub(super) repetition_penalty: f64,
+    /// Where chance begins: the same seed draws the same tokens
+    #[arg(long, default_value_t = 0)]
+    pub(super) seed: u64,
+    /// End a prompt's text once it holds this; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(super) stop: Vec<String>,
+    /// How keys and values are kept
+    #[arg(long, value_enum, default_value = "growing")]
+    pub(super) kv: KvArg,
+    /// Whether prompts get a beginning-of-sequence token (default: the model's habit)
+    #[arg(long, value_name = "true|false", num_args = 1)]
+    pub(super) prepend_bos: Option<bool>,
+    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
+    #[arg(long, default_value = "flex")]
+    pub(super) device: String,
+    /// Print JSON: tokens, text, log-probabilities, and why each prompt ended
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum KvArg {
+    /// In room that grows
+    Growing,
+    /// In room made at once
+    Preallocated,
+    /// What the layers' windows still see
+    Sliding,
+    /// In 8 bits an element
+    #[value(name = "8bit")]
+    EightBit,
+    /// In 4 bits an element
+    #[value(name = "4bit")]
+    FourBit,
+}
+
+impl KvArg {
+    /// The kind, with room for this many positions.
+    pub(super) fn kind(self, max_len: usize) -> CacheKind {
+        match self {
+            KvArg::Growing => CacheKind::Growing,
+            KvArg::Preallocated => CacheKind::Preallocated { max_len },
+            KvArg::Sliding => CacheKind::Sliding,
+            KvArg::EightBit => CacheKind::EIGHT_BIT,
+            KvArg::FourBit => CacheKind::FOUR_BIT,
+        }
+    }
 }
 
 /// Rows of token ids.

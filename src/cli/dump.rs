@@ -91,7 +91,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
 }
 
 /// Says on standard error which tensors of the files nothing was made from.
-fn unused(report: &LoadReport) {
+pub(super) fn unused(report: &LoadReport) {
     const SHOWN: usize = 5;
     if !report.unused.is_empty() {
         let more = if report.unused.len() > SHOWN { ", ..." } else { "" };

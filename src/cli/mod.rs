@@ -3,6 +3,7 @@
 mod args;
 mod dump;
 mod findings;
+mod generate;
 mod hooks;
 mod info;
 mod print;
@@ -36,6 +37,7 @@ pub fn main() -> ExitCode {
         Command::Hooks(args) => hooks::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Generate(args) => generate::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -269,3 +269,36 @@ fn a_full_output_is_an_error() {
     let (code, _, err) = dump(Path::new("/proc"), "folder", &["--prompt", "red"]);
     assert!(code == 1 && err.contains("/proc/folder"), "{err}");
 }
+
+/// What the program generates is what the library does.
+#[test]
+fn generate_goes_on_from_prompts() {
+    let prompt = "king drum sun star king drum";
+    let base = ["generate", "--model", "embedded:induction", "--max-new-tokens", "2"];
+    let (code, out, err) = ran(&[&base[..], &["--prompt", prompt]].concat());
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.ends_with("king drum sun star king drum sun star\n"), "{out}");
+    let (code, out, _) = ran(&[&base[..], &["--prompt", prompt, "red fox red", "--json", "--kv", "8bit"]].concat());
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, json["rows"].as_array().unwrap().len()), (0, 2));
+    assert_eq!((&json["rows"][0]["text"], &json["rows"][0]["stop"]), (&"sun star".into(), &"length".into()));
+    let drawn = |seed: &str| {
+        ran(&[&base[..], &["--prompt", prompt, "--temperature", "2", "--seed", seed, "--max-new-tokens", "8"][..6]]
+            .concat())
+        .1
+    };
+    assert_eq!(drawn("3"), drawn("3"));
+    let (code, out, _) =
+        ran(&[&base[..], &["--tokens", "0,5,6,7,5;0,9", "--stop", "zebra", "--kv", "preallocated"]].concat());
+    assert!(code == 0 && out.lines().count() == 2, "{out}");
+    for (wrong, exit, says) in [
+        (&["--prompt", "red", "--top-p", "1.5"][..], 1, "top_p"),
+        (&["--prompt", "red", "--greedy", "--temperature", "1"], 2, "cannot be used with"),
+        (&["--prompt", "red", "--stop", ""], 1, "stop_strings"),
+        (&["--prompt", "red", "--kv", "tiny"], 2, "tiny"),
+        (&[], 2, "required"),
+    ] {
+        let (code, _, err) = ran(&[&base[..], wrong].concat());
+        assert!(code == exit && err.contains(says), "{wrong:?}: {code} {err}");
+    }
+}

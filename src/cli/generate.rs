@@ -1,0 +1,103 @@
+//! `hooklens generate`.
+
+use std::io::Write;
+
+use serde_json::json;
+
+use super::args::GenerateArgs;
+use super::dump::unused;
+use super::{CliResult, Failure};
+use crate::device::parse_device;
+use crate::generation::{GenerateOptions, Generation, Sampling, Stop};
+use crate::loading::LoadOptions;
+use crate::model::HookedTransformer;
+use crate::tokens::{PaddingSide, Tokens};
+
+pub(super) fn run(args: &GenerateArgs) -> CliResult {
+    let device = parse_device(&args.device).map_err(|e| Failure::Usage(e.to_string()))?;
+    let model = HookedTransformer::from_pretrained_with(&args.model.model, LoadOptions::new().device(&device))?;
+    unused(model.load_report());
+    let rows = match &args.tokens {
+        Some(rows) => rows.0.clone(),
+        None => args.prompt.iter().map(|text| model.token_row(text, args.prepend_bos)).collect::<Result<_, _>>()?,
+    };
+    let input = Tokens::padded(&rows, 0, PaddingSide::Right)?;
+    let chance = args.temperature.is_some() || args.top_k.is_some() || args.top_p.is_some() || args.min_p.is_some();
+    let sampling = Sampling {
+        temperature: args.temperature.unwrap_or(if chance { 1.0 } else { 0.0 }),
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        frequency_penalty: args.frequency_penalty,
+        repetition_penalty: args.repetition_penalty,
+    };
+    let options = GenerateOptions::new()
+        .max_new_tokens(args.max_new_tokens)
+        .sampling(sampling)
+        .seed(args.seed)
+        .cache_kind(args.kv.kind(rows.iter().map(Vec::len).max().unwrap_or(0) + args.max_new_tokens))
+        .stop_strings(args.stop.clone());
+    if args.json {
+        return print_json(&model.generate(&input, options)?);
+    }
+    if let ([_], true) = (&rows[..], model.tokenizer().is_ok()) {
+        return stream(&model, &input, options);
+    }
+    let made = model.generate(&input, options)?;
+    let mut out = std::io::stdout().lock();
+    for row in &made.rows {
+        match &row.text {
+            Some(_) => writeln!(out, "{}", model.to_string(&[&row.prompt[..], &row.new].concat())?)?,
+            None => writeln!(out, "{}", ids(&row.new))?,
+        }
+    }
+    Ok(())
+}
+
+fn ids(tokens: &[u32]) -> String {
+    tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// One row, its text as it comes.
+fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_>) -> CliResult {
+    let mut out = std::io::stdout().lock();
+    let mut tokens = input.row(0).to_vec();
+    let mut shown = 0;
+    let mut show = |tokens: &[u32], all: bool| -> CliResult {
+        let text = model.to_string(tokens)?;
+        // A character may be made of several tokens: half of one is not shown.
+        let whole = if all { text.as_str() } else { text.trim_end_matches('\u{fffd}') };
+        if let Some(new) = whole.get(shown..) {
+            write!(out, "{new}")?;
+            out.flush()?;
+            shown = whole.len();
+        }
+        Ok(())
+    };
+    show(&tokens, false)?;
+    for step in model.generate_steps(input, options)? {
+        tokens.extend(step?.tokens[0]);
+        show(&tokens, false)?;
+    }
+    show(&tokens, true)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn print_json(made: &Generation) -> CliResult {
+    let rows: Vec<_> = (made.rows.iter())
+        .map(|row| {
+            let stop = match &row.stop {
+                Stop::Length => json!("length"),
+                Stop::Token(token) => json!({"token": token}),
+                Stop::Text(text) => json!({"text": text}),
+            };
+            json!({
+                "prompt_tokens": row.prompt, "new_tokens": row.new, "text": row.text,
+                "log_probs": row.log_probs, "stop": stop,
+            })
+        })
+        .collect();
+    writeln!(std::io::stdout().lock(), "{:#}", json!({ "rows": rows }))?;
+    Ok(())
+}
