@@ -274,6 +274,22 @@ pub enum InputError {
     /// A beginning-of-sequence token was asked for, and the tokenizer has none.
     #[error("the tokenizer names no beginning-of-sequence token; pass prepend_bos false")]
     NoBos,
+    /// A conversation that can't be made a text.
+    #[error("no text of the conversation: {reason}")]
+    Chat {
+        /// What went wrong.
+        reason: String,
+    },
+    /// A part that is not in a text exactly once.
+    #[error("`{part}` is {count} times in `{text}`, not once")]
+    NotOnce {
+        /// The part.
+        part: String,
+        /// The text.
+        text: String,
+        /// How often it is there.
+        count: usize,
+    },
     /// A text that is not exactly one token.
     #[error("`{text}` is {count} tokens, not one")]
     NotOneToken {
@@ -454,6 +470,12 @@ pub enum CacheError {
     /// The operation would change a frozen cache.
     #[error("the cache is frozen")]
     Frozen,
+    /// The prefix was made while hooks edited.
+    #[error("the prefix was made under interventions ({interventions}); it is not one of the model's own")]
+    Intervened {
+        /// What acted.
+        interventions: String,
+    },
     /// The run leaves out layers, whose entries would fall behind.
     #[error("a run that leaves layers out would leave the cache uneven; freeze it first")]
     Partial,

@@ -36,4 +36,4 @@ pub use model::{
     Output, Weights,
 };
 pub use processing::Processing;
-pub use tokens::{PaddingSide, Texts, TokenizeOptions, Tokenizer, Tokens};
+pub use tokens::{Message, Occurrence, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};

@@ -53,6 +53,11 @@ pub struct Hook<'a> {
 }
 
 impl Hook<'_> {
+    /// Whether the hook may change tensors.
+    pub fn edits(&self) -> bool {
+        self.edits
+    }
+
     /// The same hook for a shorter while: what a scope lends to each of its runs.
     pub fn reborrow(&mut self) -> Hook<'_> {
         let action = &mut self.action;

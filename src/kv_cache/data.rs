@@ -19,6 +19,8 @@ pub struct CacheData {
     pub mask: Vec<Vec<bool>>,
     /// Whether it was frozen.
     pub frozen: bool,
+    /// Hooks that edited while it was filled.
+    pub interventions: Vec<String>,
     /// Keys and values, first layer to last.
     pub layers: Vec<LayerData>,
 }
@@ -51,6 +53,7 @@ impl KeyValueCache {
             shape: self.shape.clone(),
             mask: self.mask.clone(),
             frozen: self.frozen,
+            interventions: self.interventions.clone(),
             layers: self.entries.iter().map(layer).collect::<Result<_, CacheError>>()?,
         })
     }
@@ -97,6 +100,7 @@ impl KeyValueCache {
                 return Err(CacheError::Dropped { layer, first: entry.first(), wanted });
             }
         }
+        cache.interventions.clone_from(&data.interventions);
         cache.set_frozen(data.frozen);
         Ok(cache)
     }

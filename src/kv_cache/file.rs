@@ -24,6 +24,7 @@ struct Header {
     shape: CacheShape,
     mask: Vec<Vec<bool>>,
     frozen: bool,
+    interventions: Vec<String>,
     first: Vec<usize>,
 }
 
@@ -57,6 +58,7 @@ impl KeyValueCache {
             shape: self.shape.clone(),
             mask: self.mask.clone(),
             frozen: self.frozen,
+            interventions: self.interventions.clone(),
             first: self.entries.iter().map(Entry::first).collect(),
         };
         let header = serde_json::to_string(&header).map_err(|e| CacheError::Data { reason: e.to_string() })?;
@@ -110,8 +112,8 @@ impl KeyValueCache {
             let keys = read(format!("layers.{layer}.keys"))?;
             layers.push(LayerData { first: *first, keys, values: read(format!("layers.{layer}.values"))? });
         }
-        let Header { kind, shape, mask, frozen, .. } = header;
-        let data = CacheData { kind, shape, mask, frozen, layers };
+        let Header { kind, shape, mask, frozen, interventions, .. } = header;
+        let data = CacheData { kind, shape, mask, frozen, interventions, layers };
         let device: Device = model.device();
         Self::from_data(&data, &device).map_err(|error| match error {
             CacheError::Data { reason } => bad(reason).into(),

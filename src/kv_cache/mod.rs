@@ -15,8 +15,10 @@ mod store;
 
 use std::fmt;
 use std::ops::Index;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use burn::tensor::{DType, Device, Tensor};
+use hooklens_hooks::Hook;
 
 pub use data::{CacheData, LayerData};
 pub use entry::Entry;
@@ -61,6 +63,8 @@ pub struct KeyValueCache {
     /// Real positions, a row each.
     mask: Vec<Vec<bool>>,
     frozen: bool,
+    /// Hooks that edited while it was filled.
+    interventions: Vec<String>,
 }
 
 impl KeyValueCache {
@@ -104,7 +108,8 @@ impl KeyValueCache {
     fn made(shape: CacheShape, kind: CacheKind) -> Self {
         let entry = |window: &Option<Window>| Entry::new(kind, *window, shape.batch, [shape.kv_heads, shape.d_head]);
         let entries = shape.windows.iter().map(entry).collect();
-        Self { kind, mask: vec![Vec::new(); shape.batch], shape, entries, frozen: false }
+        let mask = vec![Vec::new(); shape.batch];
+        Self { kind, mask, shape, entries, frozen: false, interventions: Vec::new() }
     }
 
     /// How it stores what it is given.
@@ -238,6 +243,22 @@ impl KeyValueCache {
         Ok(())
     }
 
+    /// Hooks that edited while the cache was filled, each with a number of its own: what it holds
+    /// is then not what the model by itself gives.
+    pub fn interventions(&self) -> &[String] {
+        &self.interventions
+    }
+
+    /// Notes that these hooks have edited what the cache holds.
+    pub(crate) fn note_interventions(&mut self, hooks: &[Hook<'_>]) {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        for hook in hooks.iter().filter(|hook| hook.edits()) {
+            // Two closures may do different things at the same point.
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            self.interventions.push(format!("{hook:?} #{number}"));
+        }
+    }
+
     /// Forgets what a failed run has brought.
     pub(crate) fn unsettle(&mut self) {
         let len = self.len();
@@ -263,6 +284,9 @@ impl KeyValueCache {
         }
         self.mask = mask;
         self.entries.iter_mut().for_each(|entry| entry.truncate(len));
+        if len == 0 {
+            self.interventions.clear();
+        }
         Ok(())
     }
 

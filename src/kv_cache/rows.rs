@@ -105,6 +105,7 @@ impl KeyValueCache {
         for (entry, new) in self.entries.iter_mut().zip(&other.entries) {
             entry.replace_row(slot, new, columns)?;
         }
+        self.interventions.extend(other.interventions.iter().cloned());
         self.mask[slot] = other.mask[0].clone();
         self.mask.iter_mut().for_each(|row| row.resize(columns, false));
         Ok(())

@@ -103,12 +103,15 @@ impl HookedTransformer {
                     });
                 }
             }
-            if let Some(cache) = kv_cache.filter(|_| growing) {
+            if let Some(cache) = kv_cache.as_deref_mut().filter(|_| growing) {
                 let new = query_mask.unwrap_or_else(|| vec![true; sequence.batch * sequence.len]);
                 cache.settle(&new.chunks(sequence.len).map(<[bool]>::to_vec).collect::<Vec<_>>())?;
             }
         }
         let cache = run.finish()?;
+        if let Some(cache) = kv_cache.filter(|_| growing) {
+            cache.note_interventions(&options.hooks);
+        }
 
         let (mut mean, mut each) = (None, None);
         if let (true, Some(logits), Some(tokens)) = (wants_loss, &reached.logits, &tokens) {

@@ -1,6 +1,6 @@
 //! A model's ways between text and tokens.
 
-use super::{TokenizeOptions, Tokens};
+use super::{TokenizeOptions, Tokenized, Tokens};
 use crate::error::{InputError, Result};
 use crate::model::{HookedTransformer, Input};
 
@@ -54,6 +54,44 @@ impl HookedTransformer {
         Ok(ids)
     }
 
+    /// A text as the model is fed it: every token, its text and its place in the text.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::to_tokens`].
+    pub fn tokenize(&self, text: &str) -> Result<Tokenized> {
+        let ids = self.token_row(text, None)?;
+        let tokenizer = self.tokenizer()?;
+        let own = tokenizer.encode_with_spans(text)?;
+        // What was put before the text's own tokens stands for nothing of it.
+        let added = ids.len() - own.len();
+        let spans = std::iter::repeat_n(0..0, added).chain(own.into_iter().map(|(_, span)| span)).collect();
+        let tokens = ids.iter().map(|id| tokenizer.decode(&[*id], false)).collect::<Result<_, _>>()?;
+        Ok(Tokenized { text: text.into(), ids, tokens, spans })
+    }
+
+    /// The position of a text that is exactly one token in another text, a beginning-of-sequence
+    /// token counted if the model gets one.
+    ///
+    /// # Errors
+    /// [`InputError::NotOneToken`], or [`InputError::NotOnce`] if it is not there.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// use hooklens::Occurrence;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.get_token_position("king", "king drum king", Occurrence::Last)?, 3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn get_token_position(&self, token: &str, text: &str, occurrence: Occurrence) -> Result<usize> {
+        let id = self.to_single_token(token)?;
+        let ids = self.token_row(text, None)?;
+        let place = match occurrence {
+            Occurrence::First => ids.iter().position(|other| *other == id),
+            Occurrence::Last => ids.iter().rposition(|other| *other == id),
+        };
+        Ok(place.ok_or_else(|| InputError::NotOnce { part: token.into(), text: text.into(), count: 0 })?)
+    }
+
     /// The text of token ids, special tokens included.
     ///
     /// # Errors
@@ -83,6 +121,15 @@ impl HookedTransformer {
             ref ids => Err(InputError::NotOneToken { text: text.to_string(), count: ids.len() }.into()),
         }
     }
+}
+
+/// Which of several occurrences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occurrence {
+    /// The first.
+    First,
+    /// The last.
+    Last,
 }
 
 /// One or several texts.

@@ -1,11 +1,15 @@
 //! Text to token ids and back.
 
 mod batch;
+mod chat;
 mod methods;
+mod tokenized;
 mod tokenizer;
 
 pub use batch::{PaddingSide, Tokens};
-pub use methods::Texts;
+pub use chat::Message;
+pub use methods::{Occurrence, Texts};
+pub use tokenized::Tokenized;
 pub use tokenizer::{TokenizeOptions, Tokenizer};
 
 pub(crate) use batch::flat_mask;

@@ -1,5 +1,6 @@
 //! A Hugging Face tokenizer, with special tokens under our own control.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     pad: Option<u32>,
+    chat_template: Option<Arc<str>>,
 }
 
 impl Tokenizer {
@@ -78,7 +80,8 @@ impl Tokenizer {
             by_text.or_else(|| side.iter().find_map(id_of).and_then(|id| u32::try_from(id).ok()))
         };
         let (bos, eos, pad) = (special("bos"), special("eos"), special("pad"));
-        Ok(Self { inner: Arc::new(inner), bos, eos, pad })
+        let chat_template = side.iter().find_map(chat_template).map(Arc::from);
+        Ok(Self { inner: Arc::new(inner), bos, eos, pad, chat_template })
     }
 
     /// The files a folder keeps the tokenizer in, by name: what [`Tokenizer::from_folder`] reads.
@@ -88,7 +91,10 @@ impl Tokenizer {
         let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad)];
         let special =
             named.into_iter().filter_map(|(name, id)| Some((format!("{name}_token"), self.token(id?)?.into())));
-        let special: serde_json::Map<String, Value> = special.collect();
+        let mut special: serde_json::Map<String, Value> = special.collect();
+        if let Some(template) = &self.chat_template {
+            special.insert("chat_template".into(), template.as_ref().into());
+        }
         Ok([("tokenizer.json", json), ("tokenizer_config.json", format!("{:#}\n", Value::Object(special)))])
     }
 
@@ -123,6 +129,19 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The ids of a text, each with the bytes of the text it stands for.
+    pub(crate) fn encode_with_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, InputError> {
+        let encoding = self.inner.encode(text, false);
+        let encoding = encoding.map_err(|e| InputError::Tokenize { reason: e.to_string() })?;
+        let spans = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
+        Ok(encoding.get_ids().iter().copied().zip(spans).collect())
+    }
+
+    /// The template of conversations, if the tokenizer comes with one.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
+    }
+
     /// The text of some ids; special tokens are kept unless `skip_special`.
     ///
     /// # Errors
@@ -134,6 +153,18 @@ impl Tokenizer {
     /// The token of an id as the vocabulary spells it.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
+    }
+}
+
+/// The template a `tokenizer_config.json` holds: a text, or of several the one called `default`.
+fn chat_template(json: &Value) -> Option<&str> {
+    match json.get("chat_template")? {
+        Value::String(template) => Some(template),
+        Value::Array(named) => {
+            let default = named.iter().find(|one| one.get("name").and_then(Value::as_str) == Some("default"));
+            default.or(named.first())?.get("template")?.as_str()
+        }
+        _ => None,
     }
 }
 

@@ -15,5 +15,6 @@ mod hub;
 mod laws;
 mod loading;
 mod parity;
+mod prefix;
 mod support;
 mod trained;

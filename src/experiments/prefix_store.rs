@@ -1,0 +1,105 @@
+//! Prefixes kept for use again.
+
+use crate::error::{CacheError, InputError, Result};
+use crate::kv_cache::KeyValueCache;
+use crate::model::HookedTransformer;
+use crate::tokens::Tokens;
+
+/// Caches of prefixes, found again by their tokens. What two prefixes begin with alike is stored
+/// once. It serves one model as it was when it was first asked for a prefix; one made under
+/// interventions is never taken for a clean one.
+///
+/// ```
+/// use hooklens::experiments::PrefixStore;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let mut store = PrefixStore::new(&model);
+/// let mut cache = store.get("king drum sun star")?;
+/// let mut longer = store.get("king drum sun star moon")?;
+/// assert_eq!((cache.len(), longer.len(), store.tokens_run()), (5, 6, 6));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct PrefixStore<'m> {
+    model: &'m HookedTransformer,
+    held: Vec<(Vec<u32>, KeyValueCache)>,
+    tokens_run: usize,
+}
+
+impl<'m> PrefixStore<'m> {
+    /// An empty store for a model.
+    pub fn new(model: &'m HookedTransformer) -> Self {
+        Self { model, held: Vec::new(), tokens_run: 0 }
+    }
+
+    /// A cache of one row that holds this prefix, ready to go on from: computed if it is new, and
+    /// then only where it differs from those held.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::prefill`]; a prefix is one row without padding.
+    pub fn get(&mut self, prefix: impl Into<crate::Input>) -> Result<KeyValueCache> {
+        let tokens = self.row(self.model.token_input(prefix.into())?)?;
+        let alike = |held: &[u32]| held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+        let nearest = self.held.iter_mut().max_by_key(|(held, _)| alike(held));
+        let (mut cache, known) = match nearest {
+            Some((held, cache)) if alike(held) > 0 => {
+                let known = alike(held);
+                let mut fork = cache.fork(1)?;
+                fork.truncate(known)?;
+                (fork, known)
+            }
+            _ => (KeyValueCache::new(self.model.config(), 1), 0),
+        };
+        if known < tokens.len() {
+            let options = crate::ForwardOptions::new().logits(crate::Logits::None).kv_cache(&mut cache);
+            self.model.run(vec![tokens[known..].to_vec()], options)?;
+            self.tokens_run += tokens.len() - known;
+            let kept = cache.fork(1)?;
+            self.held.push((tokens, kept));
+        }
+        Ok(cache)
+    }
+
+    /// Takes in a prefix computed elsewhere.
+    ///
+    /// # Errors
+    /// [`CacheError::Intervened`] if hooks edited while it was made, [`CacheError::Length`] or
+    /// [`CacheError::Batch`] if it is not one row of these tokens.
+    pub fn insert(&mut self, prefix: impl Into<crate::Input>, mut cache: KeyValueCache) -> Result<()> {
+        let tokens = self.row(self.model.token_input(prefix.into())?)?;
+        if !cache.interventions().is_empty() {
+            return Err(CacheError::Intervened { interventions: cache.interventions().join(", ") }.into());
+        }
+        if cache.batch() != 1 {
+            return Err(CacheError::Batch { cache: 1, run: cache.batch() }.into());
+        }
+        if cache.lengths() != [tokens.len()] || cache.len() != tokens.len() {
+            return Err(CacheError::Length { layer: 0, entry: cache.len(), mask: tokens.len() }.into());
+        }
+        let held = cache.fork(1)?;
+        self.held.push((tokens, held));
+        Ok(())
+    }
+
+    fn row(&self, tokens: Tokens) -> Result<Vec<u32>> {
+        if tokens.shape()[0] != 1 || tokens.mask().is_some() {
+            return Err(InputError::Options("a prefix is one row without padding").into());
+        }
+        Ok(tokens.row(0).to_vec())
+    }
+
+    /// Prefixes held.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether no prefix is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Tokens that had to be run so far.
+    pub fn tokens_run(&self) -> usize {
+        self.tokens_run
+    }
+}

@@ -1,0 +1,67 @@
+//! A text as a model is fed it: every token with its place in the text.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::error::InputError;
+
+/// The tokens of one text, in the order they are fed, each with its text and its place.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokenized = model.tokenize("king drum sun king")?;
+/// assert_eq!(tokenized.to_string(), "<bos>|king|drum|sun|king");
+/// assert_eq!(tokenized.positions("drum sun"), [2..4]);
+/// assert_eq!(tokenized.positions("king"), [1..2, 4..5]);
+/// assert_eq!(tokenized.position("sun")?, 3..4);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tokenized {
+    /// The text.
+    pub text: String,
+    /// The ids, a beginning-of-sequence token included if the model gets one.
+    pub ids: Vec<u32>,
+    /// Each token as text.
+    pub tokens: Vec<String>,
+    /// The bytes of the text each token stands for; none for a token that was added.
+    pub spans: Vec<Range<usize>>,
+}
+
+impl Tokenized {
+    /// For each occurrence of `part` in the text the positions of the tokens it touches.
+    pub fn positions(&self, part: &str) -> Vec<Range<usize>> {
+        if part.is_empty() {
+            return Vec::new();
+        }
+        let of = |(start, _): (usize, &str)| self.positions_of_bytes(start..start + part.len());
+        self.text.match_indices(part).filter_map(of).collect()
+    }
+
+    /// The positions of the tokens the one occurrence of `part` touches.
+    ///
+    /// # Errors
+    /// [`InputError::NotOnce`] if it is not in the text or is there several times.
+    pub fn position(&self, part: &str) -> Result<Range<usize>, InputError> {
+        match &self.positions(part)[..] {
+            [one] => Ok(one.clone()),
+            several => Err(InputError::NotOnce { part: part.into(), text: self.text.clone(), count: several.len() }),
+        }
+    }
+
+    /// The positions of the tokens that some bytes of the text touch.
+    pub fn positions_of_bytes(&self, bytes: Range<usize>) -> Option<Range<usize>> {
+        let touched = |span: &&Range<usize>| span.start < bytes.end && span.end > bytes.start;
+        let first = self.spans.iter().position(|span| touched(&span))?;
+        let last = self.spans.iter().rposition(|span| touched(&span))?;
+        Some(first..last + 1)
+    }
+}
+
+impl fmt::Display for Tokenized {
+    /// The tokens with bars between them: what was fed, seen at a glance.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.tokens.join("|"))
+    }
+}

@@ -1,0 +1,150 @@
+//! Prefixes shared, kept, and made under interventions; positions named by text; conversations.
+
+use hooklens::experiments::{PrefixStore, Trunk, common_prefix};
+use hooklens::prelude::*;
+use hooklens::{CacheError, Error, HookError, InputError, Message, Occurrence};
+use proptest::prelude::*;
+
+use crate::support::{any_config, any_row, assert_close, distance, random_model};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A prefix and what comes behind it, recorded apart, are the whole; batch after batch, the
+    /// trunk goes along.
+    #[test]
+    fn stitched_recordings_are_the_whole(
+        config in any_config(), seed in 0..1000u64, start in any_row(1..8),
+        batches in prop::collection::vec((0..8usize, prop::collection::vec(any_row(1..5), 1..4)), 1..4),
+    ) {
+        let model = random_model(config, seed);
+        let points = Selection::matching(|p| p.axes[0] != hook::Axis::Routed && !p.on_request);
+        let mut trunk = Trunk::new(&model, Record::new(points.clone()), Logits::All);
+        for (kept, ends) in batches {
+            let rows: Vec<Vec<u32>> = ends.iter().map(|end| [&start[..kept.min(start.len())], end].concat()).collect();
+            let given = trunk.run(&rows).unwrap();
+            prop_assert_eq!(trunk.len(), common_prefix(&rows));
+            let tokens = Tokens::padded(&rows, 0, PaddingSide::Right).unwrap();
+            let (logits, whole) = model.run_with_cache(&tokens, points.clone()).unwrap();
+            for (row, ids) in rows.iter().enumerate() {
+                let real = |x: &Tensor<3>| x.clone().narrow(0, row, 1).narrow(1, 0, ids.len());
+                assert_close(&real(given.logits.as_ref().unwrap()), &real(&logits), 1e-5, "logits");
+            }
+            for (name, expected) in whole.iter().filter(|_| tokens.mask().is_none()) {
+                let worst = distance(&given.cache.activation(name).unwrap().to_ndarray().unwrap(), &expected.to_ndarray().unwrap());
+                prop_assert!(worst <= 1e-4, "{name}: {worst:e}");
+            }
+        }
+    }
+}
+
+fn induction() -> HookedTransformer {
+    HookedTransformer::from_pretrained("embedded:induction").unwrap()
+}
+
+#[test]
+fn what_can_not_be_stitched_says_so() {
+    let model = induction();
+    let mut cache = model.prefill("king drum").unwrap();
+    let first = model.record("king drum", "z0").unwrap();
+    let behind = model.run([5, 6], ForwardOptions::new().kv_cache(&mut cache).record("z1")).unwrap().cache;
+    assert!(matches!(first.stitched(&behind), Err(HookError::NotRecorded { .. })));
+    let bare = model.record("king drum", Record::new("z0").remove_batch()).unwrap();
+    assert!(matches!(bare.stitched(&first), Err(HookError::Stitch { .. })));
+    let three = model.record(vec![vec![1, 2]; 3], "z0").unwrap();
+    let two = model.record(vec![vec![1, 2]; 2], "z0").unwrap();
+    assert!(matches!(three.stitched(&two), Err(HookError::Stitch { .. })));
+    // What is cached is not computed again: asking for it says so.
+    let asked = model.run([5], ForwardOptions::new().kv_cache(&mut cache).record(Record::new("z0").positions(-2)));
+    assert!(asked.unwrap_err().to_string().contains("the 5 before them are cached"));
+}
+
+#[test]
+fn an_intervened_prefix_is_never_a_clean_one() {
+    let model = induction();
+    let hooked = model.hooks([hook::attn_out(0).edit(|x, _| x.zeros_like())]);
+    let intervened = hooked.prefill("king drum sun star").unwrap();
+    let clean = model.prefill("king drum sun star").unwrap();
+    assert!(clean.interventions().is_empty());
+    assert_eq!(intervened.interventions().len(), 1);
+    assert!(intervened.interventions()[0].contains("attn_out"), "{:?}", intervened.interventions());
+    let again = hooked.prefill("king drum sun star").unwrap();
+    assert_ne!(again.interventions(), intervened.interventions(), "two interventions are told apart");
+    // It stays with what is made of it, on disk too.
+    let mut intervened = intervened;
+    let fork = intervened.fork(2).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fork.save(folder.path().join("x.safetensors"), &model).unwrap();
+    let loaded = KeyValueCache::load(folder.path().join("x.safetensors"), &model).unwrap();
+    assert_eq!(loaded.interventions(), intervened.interventions());
+    let mut store = PrefixStore::new(&model);
+    let refused = store.insert("king drum sun star", intervened).unwrap_err();
+    assert!(matches!(refused, Error::Cache(CacheError::Intervened { .. })));
+    store.insert("king drum sun star", clean).unwrap();
+    let mut cache = store.get("king drum sun star").unwrap();
+    assert_eq!(store.tokens_run(), 0);
+    let given = model.forward([5], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let mut expected = model.prefill("king drum sun star").unwrap();
+    let expected = model.forward([5], ForwardOptions::new().kv_cache(&mut expected)).unwrap();
+    assert_close(&given, &expected, 1e-6, "from the store");
+    let short = model.prefill("king").unwrap();
+    assert!(matches!(store.insert("king drum", short), Err(Error::Cache(CacheError::Length { .. }))));
+    // Reading hooks change nothing, and are no intervention.
+    let watched = model.hooks([hook::z(0).read(|_, _| ())]).prefill("king").unwrap();
+    assert!(watched.interventions().is_empty());
+}
+
+#[test]
+fn positions_are_named_by_text() {
+    let model = induction();
+    let tokenized = model.tokenize("king drum sun king").unwrap();
+    assert_eq!((tokenized.ids.len(), tokenized.spans[0].clone(), tokenized.spans[2].clone()), (5, 0..0, 5..9));
+    assert!(matches!(tokenized.position("king"), Err(InputError::NotOnce { count: 2, .. })));
+    assert!(matches!(tokenized.position("moon"), Err(InputError::NotOnce { count: 0, .. })));
+    assert_eq!(tokenized.positions("ing dr"), [1..3]);
+    assert!(tokenized.positions("").is_empty());
+    assert_eq!(model.get_token_position("king", &tokenized.text, Occurrence::First).unwrap(), 1);
+    assert!(model.get_token_position("moon", &tokenized.text, Occurrence::First).is_err());
+    let Some(folder) = crate::trained::folder("stories260k") else { return };
+    let stories = HookedTransformer::from_pretrained(folder.to_str().unwrap()).unwrap();
+    for text in ["Once upon a time, Lily met Tim.", "naïve 🙂 Lily"] {
+        let tokenized = stories.tokenize(text).unwrap();
+        assert_eq!(tokenized.ids, stories.to_tokens(text).unwrap().row(0));
+        let lily = tokenized.position("Lily").unwrap();
+        let said: String = tokenized.tokens[lily].concat();
+        assert!(said.contains("Lily"), "{said} in {tokenized}");
+    }
+}
+
+/// A template as chat models bring one, with what such templates use.
+#[test]
+fn conversations_follow_their_template() {
+    let model = induction();
+    let folder = tempfile::tempdir().unwrap();
+    model.save_pretrained(folder.path()).unwrap();
+    let path = folder.path().join("tokenizer_config.json");
+    let messages = [Message::new("system", " Be brief. "), Message::new("user", "Hi")];
+    let without = model.tokenizer().unwrap().chat(&messages, true).unwrap_err();
+    assert!(without.to_string().contains("no chat template"), "{without}");
+    let template = "{%- for message in messages %}\n    {%- if message['role'] not in ['system', 'user', 'assistant'] %}{{ raise_exception('unknown role') }}{% endif %}\n    {{- '<|' + message.role + '|>' + message['content'].strip() + eos_token }}\n{%- endfor %}\n{%- if add_generation_prompt %}<|assistant|>{% endif %}";
+    for (json, works) in [
+        (serde_json::json!({"bos_token": "<bos>", "chat_template": template}), true),
+        (
+            serde_json::json!({"chat_template": [{"name": "tool", "template": "no"}, {"name": "default", "template": template}]}),
+            true,
+        ),
+        (serde_json::json!({"chat_template": "{% if %}"}), false),
+    ] {
+        std::fs::write(&path, json.to_string()).unwrap();
+        let tokenizer = hooklens::Tokenizer::from_folder(folder.path()).unwrap().unwrap();
+        let text = tokenizer.chat(&messages, true);
+        if !works {
+            assert!(matches!(text, Err(InputError::Chat { .. })));
+            continue;
+        }
+        assert_eq!(text.unwrap(), "<|system|>Be brief.<|user|>Hi<|assistant|>");
+        assert_eq!(tokenizer.chat(&messages[1..], false).unwrap(), "<|user|>Hi");
+        let refused = tokenizer.chat(&[Message::new("king", "Hi")], false).unwrap_err().to_string();
+        assert!(refused.contains("unknown role"), "{refused}");
+    }
+}
