@@ -129,12 +129,12 @@ impl Sampling {
     }
 
     /// Draws a token.
-    pub(super) fn draw(&self, logits: &[f32], so_far: &[u32], rng: &mut impl Rng) -> u32 {
+    pub(super) fn draw(&self, logits: &[f32], so_far: impl FnOnce() -> Vec<u32>, rng: &mut impl Rng) -> u32 {
         let plain = self.temperature == 0.0 && self.repetition_penalty == 1.0 && self.frequency_penalty == 0.0;
         if plain {
             return argmax(logits);
         }
-        let probabilities = self.distribution(logits, so_far);
+        let probabilities = self.distribution(logits, &so_far());
         let mut left: f64 = rng.random();
         let drawn = probabilities.iter().position(|p| {
             left -= p;
@@ -148,19 +148,27 @@ impl Sampling {
 
 /// The first of the largest.
 fn argmax(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (token, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] {
-            best = token;
+    let most = largest(logits);
+    logits.iter().position(|logit| *logit == most).unwrap_or(0) as u32
+}
+
+/// The largest of them, over lanes that the compiler can keep in one register.
+fn largest(logits: &[f32]) -> f32 {
+    let (lanes, rest) = logits.as_chunks::<16>();
+    let mut most = [f32::NEG_INFINITY; 16];
+    for chunk in lanes {
+        for (most, x) in most.iter_mut().zip(chunk) {
+            *most = if *x > *most { *x } else { *most };
         }
     }
-    best as u32
+    most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// The natural logarithm of a token's probability under the logits as they are.
 pub(super) fn log_prob(logits: &[f32], token: u32) -> f32 {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|x| f64::from(x - most).exp()).sum();
+    let most = largest(logits);
+    let sum: f64 =
+        logits.chunks(1024).map(|chunk| f64::from(chunk.iter().map(|x| (x - most).exp()).sum::<f32>())).sum();
     (f64::from(logits[token as usize] - most) - sum.ln()) as f32
 }
 
@@ -193,7 +201,7 @@ mod tests {
             let mut rng = ChaCha8Rng::seed_from_u64(7);
             const DRAWS: usize = 40_000;
             let mut counts = [0usize; 6];
-            (0..DRAWS).for_each(|_| counts[sampling.draw(&LOGITS, &so_far, &mut rng) as usize] += 1);
+            (0..DRAWS).for_each(|_| counts[sampling.draw(&LOGITS, || so_far.to_vec(), &mut rng) as usize] += 1);
             let mut statistic = 0.0;
             for (count, p) in counts.iter().zip(&expected) {
                 if *p == 0.0 {

@@ -1,7 +1,7 @@
 //! Generation, one token a row at a time.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, ActivationCache, Hook, HookError};
+use hooklens_hooks::{ActivationCache, Hook, HookError};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -132,8 +132,8 @@ impl<'m, 'h> Steps<'m, 'h> {
                 tokens.push(None);
                 continue;
             }
-            let so_far = [&row.made.prompt[..], &row.made.new].concat();
-            let token = self.options.sampling.draw(logits, &so_far, &mut row.rng);
+            let made = &row.made;
+            let token = self.options.sampling.draw(logits, || [&made.prompt[..], &made.new].concat(), &mut row.rng);
             row.made.new.push(token);
             row.made.log_probs.push(log_prob(logits, token));
             tokens.push(Some(token));
@@ -194,6 +194,7 @@ impl Iterator for Steps<'_, '_> {
 }
 
 fn host(logits: Tensor<2>) -> Result<Vec<f32>, HookError> {
-    let array = Activation::from(logits).to_ndarray()?;
-    Ok(array.into_iter().collect())
+    let io = |reason: String| HookError::Io { name: "logits".into(), reason };
+    let data = logits.try_into_data().map_err(|e| io(e.to_string()))?.convert::<f32>();
+    data.try_into_vec::<f32>().map_err(|e| io(format!("{e:?}")))
 }

@@ -179,7 +179,7 @@ fn sharing_a_prefix_does_not_show() {
     let start: Vec<u32> = (0..70).map(|i| i * 7 % 20).collect();
     // A tree: a trunk, two boughs, twigs of unequal length; then something else.
     let mut rows: Vec<Vec<u32>> =
-        (0..9).map(|i| [&start[..], &vec![i / 5; 9], &vec![i; 1 + i as usize % 3]].concat()).collect();
+        (0..9).map(|i| [&start[..], &[i / 5; 9], &vec![i; 1 + i as usize % 3]].concat()).collect();
     rows.push(vec![1, 2, 3]);
     for (batch, side) in [(3, PaddingSide::Right), (4, PaddingSide::Left), (1, PaddingSide::Right)] {
         let dump = Dump::new(["*hook_pattern", "*hook_attn_scores", "*resid_post"])

@@ -101,7 +101,7 @@ fn positions_are_named_by_text() {
     assert_eq!((tokenized.ids.len(), tokenized.spans[0].clone(), tokenized.spans[2].clone()), (5, 0..0, 5..9));
     assert!(matches!(tokenized.position("king"), Err(InputError::NotOnce { count: 2, .. })));
     assert!(matches!(tokenized.position("moon"), Err(InputError::NotOnce { count: 0, .. })));
-    assert_eq!(tokenized.positions("ing dr"), [1..3]);
+    assert_eq!(tokenized.positions("ing dr").first(), Some(&(1..3)));
     assert!(tokenized.positions("").is_empty());
     assert_eq!(model.get_token_position("king", &tokenized.text, Occurrence::First).unwrap(), 1);
     assert!(model.get_token_position("moon", &tokenized.text, Occurrence::First).is_err());
