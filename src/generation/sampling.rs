@@ -220,10 +220,10 @@ mod tests {
         let logits: Vec<f32> = [0.5f32, 0.25, 0.15, 0.1].iter().map(|p| p.ln()).collect();
         let kept = |sampling: Sampling| sampling.distribution(&logits, &[]).iter().filter(|p| **p > 0.0).count();
         let plain = Sampling { temperature: 1.0, ..Sampling::default() };
-        for (p, count) in [(0.1, 1), (0.5, 1), (0.51, 2), (0.75, 2), (0.9, 3), (1.0, 4)] {
+        for (p, count) in [(0.1, 1), (0.49, 1), (0.51, 2), (0.74, 2), (0.76, 3), (0.89, 3), (1.0, 4)] {
             assert_eq!(kept(Sampling { top_p: Some(p), ..plain }), count, "top_p {p}");
         }
-        for (p, count) in [(0.0, 4), (0.21, 3), (0.5, 2), (1.0, 1)] {
+        for (p, count) in [(0.0, 4), (0.21, 3), (0.49, 2), (1.0, 1)] {
             assert_eq!(kept(Sampling { min_p: Some(p), ..plain }), count, "min_p {p}");
         }
         assert_eq!(kept(Sampling { top_k: Some(3), top_p: Some(0.8), ..plain }), 2);
