@@ -77,7 +77,7 @@ impl Entry {
         self.pending = None;
         let dropped = self.len - self.held();
         if keep && self.store.writes_first() {
-            self.store.push([keys, values], 0)?;
+            self.store.push([keys, values], self.sealed(), 0)?;
             self.len += count;
             return Ok(Keys { parts: self.parts(batch), dropped });
         }
@@ -93,7 +93,7 @@ impl Entry {
     /// Stores what a run has brought; `keep` columns must stay reachable.
     pub(super) fn settle(&mut self, keep: usize) -> Result<(), CacheError> {
         match self.pending.take() {
-            Some(new) => self.store.push(new, keep),
+            Some(new) => self.store.push(new, self.sealed(), keep),
             None => Ok(()),
         }
     }
@@ -107,9 +107,14 @@ impl Entry {
         self.len -= new;
     }
 
+    /// Columns that are sealed.
+    fn sealed(&self) -> usize {
+        self.shared.iter().map(|shared| shared.len).sum()
+    }
+
     /// Columns held.
     pub(super) fn held(&self) -> usize {
-        self.shared.iter().map(|shared| shared.len).sum::<usize>() + self.store.len()
+        self.sealed() + self.store.len()
     }
 
     /// What is held, as `batch` rows read it.
@@ -215,13 +220,9 @@ impl Entry {
     /// Puts everything held in one place of its own. For what is whole.
     pub(super) fn gather(&mut self) -> Result<(), CacheError> {
         let Some((keys, values)) = self.joined().filter(|_| !self.shared.is_empty()) else { return Ok(()) };
-        let sealed: usize = self.shared.iter().map(|shared| shared.len).sum();
         self.shared.clear();
         self.store.drop_last(self.store.len());
-        if let Store::Whole { max: Some(max), .. } = &mut self.store {
-            *max += sealed;
-        }
-        self.store.push([keys, values], usize::MAX)
+        self.store.push([keys, values], 0, usize::MAX)
     }
 
     /// Element type and device of what is held.
@@ -243,9 +244,8 @@ impl Entry {
     /// Whether `count` more columns fit.
     fn check_room(&self, count: usize) -> Result<(), CacheError> {
         let Store::Whole { max: Some(max), .. } = &self.store else { return Ok(()) };
-        let sealed: usize = self.shared.iter().map(|shared| shared.len).sum();
-        if self.store.len() + count > *max {
-            return Err(CacheError::Full { max_len: max + sealed, needed: self.len + count });
+        if self.len + count > *max {
+            return Err(CacheError::Full { max_len: *max, needed: self.len + count });
         }
         Ok(())
     }
@@ -276,7 +276,7 @@ impl Entry {
         let held = keys.dims()[1];
         self.check_room(held)?;
         if held > 0 {
-            self.store.push([keys, values], held)?;
+            self.store.push([keys, values], 0, held)?;
         }
         self.len = first + held;
         Ok(())
@@ -301,7 +301,7 @@ impl Entry {
         self.store.drop_last(self.store.len());
         let mut changed = changed.into_iter();
         if let (Some(keys), Some(values)) = (changed.next(), changed.next()) {
-            self.store.push([keys, values], columns)?;
+            self.store.push([keys, values], 0, columns)?;
         }
         self.len = columns;
         Ok(())

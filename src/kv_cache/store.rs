@@ -15,7 +15,8 @@ use crate::error::CacheError;
 /// What may still grow.
 #[derive(Debug, Clone)]
 pub(super) enum Store {
-    /// Keys and values whole, in room that grows or has a limit.
+    /// Keys and values whole, in room that grows or has a limit: one on all columns, those sealed
+    /// before it included.
     Whole { keys: Buffer, values: Buffer, max: Option<usize> },
     /// What a window can still see.
     Ring { ring: Ring, window: Window },
@@ -72,12 +73,13 @@ impl Store {
         matches!(self, Store::Whole { .. })
     }
 
-    /// Adds columns, of which `keep` have to stay reachable.
-    pub(super) fn push(&mut self, [k, v]: [Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
+    /// Adds columns behind `sealed` others, of which `keep` have to stay reachable.
+    pub(super) fn push(&mut self, [k, v]: [Tensor<4>; 2], sealed: usize, keep: usize) -> Result<(), CacheError> {
         match self {
             Store::Whole { keys, values, max } => {
-                keys.append(k, *max);
-                values.append(v, *max);
+                let room = max.map(|max| max.saturating_sub(sealed));
+                keys.append(k, room);
+                values.append(v, room);
             }
             Store::Ring { ring, window } => ring.push([k, v], keep, window.width()),
             Store::Quantized(quantized) => quantized.push([k, v])?,
@@ -132,10 +134,7 @@ impl Store {
             return None;
         }
         match self {
-            Store::Whole { keys, values, max } => {
-                let len = keys.len();
-                // A limit is one on all columns: those sealed count against it.
-                *max = max.map(|max| max - len);
+            Store::Whole { keys, values, .. } => {
                 let (keys, values) = (std::mem::take(keys).filled(), std::mem::take(values).filled());
                 keys.zip(values).map(|(keys, values)| Sealed::Whole(Arc::new([keys, values])))
             }

@@ -224,6 +224,13 @@ fn a_preallocated_cache_has_a_size() {
     let full = cache_error(model.forward(vec![vec![4, 5]; 2], ForwardOptions::new().kv_cache(&mut fork)));
     assert!(matches!(full, CacheError::Full { max_len: 4, needed: 5 }));
     model.forward(vec![vec![4]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+    // Room that was given up is there again.
+    model.forward([4], ForwardOptions::new().kv_cache(&mut cache.scoped())).unwrap();
+    cache.truncate(1).unwrap();
+    model.forward([2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    cache.reset().unwrap();
+    model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    assert_eq!(cache.len(), 4);
 }
 
 fn values_of(tensor: &Tensor<4>) -> ndarray::ArrayD<f32> {
