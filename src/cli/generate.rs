@@ -74,8 +74,9 @@ fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_
         }
         Ok(())
     };
+    let steps = model.generate_steps(input, options)?;
     show(&tokens, false)?;
-    for step in model.generate_steps(input, options)? {
+    for step in steps {
         tokens.extend(step?.tokens[0]);
         show(&tokens, false)?;
     }
