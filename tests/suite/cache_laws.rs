@@ -306,3 +306,36 @@ fn parts_in_another_element_type() {
         assert!(worst <= 1e-6, "row {place}: {worst:e}");
     }
 }
+
+/// In 16 bits too: rotary and ALiBi models, windows, whole and sliding caches, forks.
+#[test]
+fn parts_in_sixteen_bits() {
+    use hooklens::{Positional, RopeScaling, Rotary, Window};
+    let rotary = Positional::Rotary(Rotary { dim: 8, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
+    for (positional, dtype) in
+        [(rotary, DType::BF16), (Positional::Alibi, DType::F16), (Positional::Learned, DType::BF16)]
+    {
+        let windows = vec![Some(Window::Sliding(4)), None];
+        let config = TransformerConfig { positional, windows, ..TransformerConfig::new(2, 32, 4, 20, 32) };
+        let folder = tempfile::tempdir().unwrap();
+        random_model(config, 5).save_pretrained(folder.path()).unwrap();
+        let name = folder.path().to_str().unwrap();
+        let model = HookedTransformer::from_pretrained_with(name, LoadOptions::new().dtype(dtype)).unwrap();
+        let widened = |x: &Tensor<3>| values(&x.clone().cast(burn::tensor::FloatDType::F32));
+        let whole = model.forward([1, 2, 3, 4, 5, 6, 7], ()).unwrap().narrow(1, 5, 2);
+        for kind in [CacheKind::Growing, CacheKind::Sliding, CacheKind::EIGHT_BIT] {
+            let mut trunk = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
+            model.forward([1, 2, 3, 4, 5], ForwardOptions::new().kv_cache(&mut trunk)).unwrap();
+            let mut fork = trunk.fork(2).unwrap();
+            let options = ForwardOptions::new().kv_cache(&mut fork).record("*hook_pattern");
+            let given = model.run(vec![vec![6, 7]; 2], options).unwrap().logits.unwrap();
+            let worst = distance(&widened(&given.narrow(0, 1, 1)), &widened(&whole));
+            assert!(worst <= 0.03, "{dtype} {kind:?}: {worst:e}");
+            let mask =
+                ForwardOptions::new().kv_cache(&mut fork).attention_mask(vec![vec![true, false], vec![false, true]]);
+            assert!(model.forward(vec![vec![1, 2]; 2], mask).is_ok());
+        }
+        let made = model.generate([1, 2, 3], GenerateOptions::new().max_new_tokens(3)).unwrap();
+        assert_eq!(made.rows[0].new.len(), 3);
+    }
+}
