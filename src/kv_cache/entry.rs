@@ -179,7 +179,7 @@ impl Entry {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.shared.iter().map(Shared::bytes).sum::<usize>() + self.store.bytes()
+        self.shared.iter().map(|shared| shared.bytes).sum::<usize>() + self.store.bytes()
     }
 
     /// Forgets columns from `len` on; [`Entry::reaches`] has said that it can be done.
@@ -211,9 +211,9 @@ impl Entry {
 
     /// Makes what is held readable by other caches.
     pub(super) fn seal(&mut self) {
-        let len = self.store.len();
+        let (len, bytes) = (self.store.len(), self.store.bytes());
         if let Some(sealed) = self.store.seal() {
-            self.shared.push(Shared { sealed, len, rows: (0..self.batch).collect() });
+            self.shared.push(Shared { sealed, len, rows: (0..self.batch).collect(), bytes });
         }
     }
 

@@ -170,16 +170,11 @@ pub(super) struct Shared {
     pub(super) len: usize,
     /// For each row of the cache the row it reads.
     pub(super) rows: Arc<[usize]>,
+    /// Bytes they take, room that was left over included.
+    pub(super) bytes: usize,
 }
 
 impl Shared {
-    pub(super) fn bytes(&self) -> usize {
-        match &self.sealed {
-            Sealed::Whole(both) => both.iter().map(|t| t.shape().num_elements() * t.dtype().size()).sum(),
-            Sealed::Quantized(quantized) => quantized.bytes(),
-        }
-    }
-
     pub(super) fn form(&self) -> Option<Form> {
         match &self.sealed {
             Sealed::Whole(both) => Some((both[0].dtype(), both[0].device())),

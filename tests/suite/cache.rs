@@ -522,6 +522,9 @@ fn appending_leaves_the_past_where_it_is() {
     }
     let bytes = cache.memory()[0];
     assert!(bytes <= 2 * 150 * 16 * 4, "{bytes} bytes for 100 positions");
+    // What is shared takes the room it took, spare room included, and is counted in both.
+    let fork = cache.fork(3).unwrap();
+    assert_eq!((cache.memory()[0], fork.memory()[0]), (bytes, bytes));
     let keys = values_of(&cache[0].keys().unwrap());
     for at in 0..100u64 {
         let row = keys.slice_axis(ndarray::Axis(1), ndarray::Slice::from(at as usize..at as usize + 1)).to_owned();
