@@ -29,6 +29,9 @@ pub enum Error {
     /// A dump of activations.
     #[error(transparent)]
     Dump(#[from] DumpError),
+    /// What a recording was asked.
+    #[error(transparent)]
+    Analysis(#[from] crate::activations::AnalysisError),
     /// Processing of weights.
     #[error(transparent)]
     Processing(#[from] ProcessingError),

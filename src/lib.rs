@@ -2,6 +2,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+pub mod activations;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
@@ -21,6 +22,7 @@ pub mod prelude;
 mod processing;
 mod tokens;
 
+pub use activations::AnalysisError;
 pub use config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window};
 pub use device::parse_device;
 pub use embedded::embedded_models;

@@ -188,7 +188,11 @@ impl Activation {
     }
 
     /// These one behind the other along `axis`; all of one kind, rank and remaining shape.
-    pub(crate) fn cat(parts: &[Activation], axis: usize) -> Activation {
+    ///
+    /// # Panics
+    /// If there are none, or they differ in more than the length of that axis.
+    #[must_use]
+    pub fn cat(parts: &[Activation], axis: usize) -> Activation {
         at_any_rank!(parts[0], |first| {
             let rest = parts[1..].iter().map(|part| Tensor::from_dispatch(part.tensor.clone()));
             let all: Vec<_> = std::iter::once(first).chain(rest).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -135,6 +136,33 @@ impl ActivationCache {
     /// Whether activations still have their batch axis.
     pub fn has_batch_dim(&self) -> bool {
         self.has_batch
+    }
+
+    /// Rows and positions recorded, `[batch, pos]`.
+    pub fn rows_recorded(&self) -> [usize; 2] {
+        self.rows
+    }
+
+    /// These rows of the batch; what has no rows of its own, such as a mixture's experts, is left
+    /// out.
+    ///
+    /// # Errors
+    /// [`HookError::Rows`] if the batch has not so many or its axis is gone.
+    pub fn rows(&self, rows: Range<usize>) -> Result<ActivationCache, HookError> {
+        let [batch, len] = self.rows;
+        if rows.is_empty() || rows.end > batch || !self.has_batch {
+            return Err(HookError::Rows { asked: rows, batch });
+        }
+        let mut held = BTreeMap::new();
+        for (id, activation) in &self.held {
+            let inner = match self.catalog.info(*id).axes.first() {
+                Some(Axis::Batch) => 1,
+                Some(Axis::BatchPos | Axis::BatchPosHead) => activation.shape()[0] / batch.max(1),
+                _ => continue,
+            };
+            held.insert(*id, activation.narrow(0, rows.start * inner, rows.end * inner));
+        }
+        Ok(Self { catalog: self.catalog.clone(), held, has_batch: true, rows: [rows.len(), len] })
     }
 
     /// The points of the model the recording was made with.

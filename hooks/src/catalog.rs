@@ -25,6 +25,7 @@ pub struct Catalog {
     by_name: HashMap<Arc<str>, PointId>,
     absent: Vec<(String, &'static str)>,
     n_layers: usize,
+    note: String,
 }
 
 impl Catalog {
@@ -46,6 +47,12 @@ impl Catalog {
     /// Number of blocks of the model.
     pub fn n_layers(&self) -> usize {
         self.n_layers
+    }
+
+    /// What else decides what the points' tensors mean, in words: equal for models whose recordings
+    /// can be compared.
+    pub fn note(&self) -> &str {
+        &self.note
     }
 
     /// Known points this model can't fire, each with the reason.
@@ -97,6 +104,11 @@ impl CatalogBuilder {
     /// Names a point that other models have and this one can't fire, and why.
     pub fn absent(&mut self, name: impl Into<String>, reason: &'static str) {
         self.0.absent.push((name.into(), reason));
+    }
+
+    /// Says what else decides what the points' tensors mean: see [`Catalog::note`].
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.0.note = note.into();
     }
 
     /// The finished catalogue.

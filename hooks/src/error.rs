@@ -118,6 +118,14 @@ pub enum HookError {
         /// Rows of the batch.
         batch: usize,
     },
+    /// Rows were asked for that the recording does not have.
+    #[error("rows {asked:?} are not within a recorded batch of {batch}")]
+    Rows {
+        /// The rows asked for.
+        asked: std::ops::Range<usize>,
+        /// Rows of the batch.
+        batch: usize,
+    },
     /// Positions were asked for that the run does not have.
     #[error("positions {asked} are not within the {len} positions of the run{}", cached_before(*cached))]
     Positions {

@@ -10,12 +10,18 @@ pub(crate) struct EmbeddedModel {
     pub(crate) tokenizer: &'static str,
 }
 
-static MODELS: &[EmbeddedModel] = &[EmbeddedModel {
-    name: "induction",
-    config: include_str!("induction/config.json"),
-    weights: include_bytes!("induction/model.safetensors"),
-    tokenizer: include_str!("induction/tokenizer.json"),
-}];
+macro_rules! embedded {
+    ($name:literal) => {
+        EmbeddedModel {
+            name: $name,
+            config: include_str!(concat!($name, "/config.json")),
+            weights: include_bytes!(concat!($name, "/model.safetensors")),
+            tokenizer: include_str!(concat!($name, "/tokenizer.json")),
+        }
+    };
+}
+
+static MODELS: &[EmbeddedModel] = &[embedded!("induction"), embedded!("ioi")];
 
 /// Names of the embedded models.
 pub fn embedded_models() -> impl Iterator<Item = &'static str> {

@@ -1,11 +1,13 @@
 //! Measurements that answer a question about a model.
 
 mod head_scores;
+mod ioi;
 mod prefix_store;
 mod trunk;
 
 #[cfg(feature = "cli")]
 pub(crate) use head_scores::HeadSums;
 pub use head_scores::{HeadScores, head_scores};
+pub use ioi::{IoiPrompt, NAMES, ioi_prompts, ioi_text};
 pub use prefix_store::PrefixStore;
 pub use trunk::{Trunk, common_prefix};

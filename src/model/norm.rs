@@ -38,6 +38,16 @@ impl Norm {
         Self { w: w.map(Param::from_tensor), b: b.map(Param::from_tensor), kind, eps }
     }
 
+    /// Whether it does anything.
+    pub(crate) fn is_norm(&self) -> bool {
+        self.kind != NormKind::None
+    }
+
+    /// Whether it subtracts the mean.
+    pub(crate) fn centres(&self) -> bool {
+        self.kind.centres()
+    }
+
     /// Normalises the last axis, showing the scale and the result to their points.
     ///
     /// # Shapes

@@ -163,6 +163,10 @@ impl Points {
     /// Lists what a model of this configuration can fire.
     pub(crate) fn new(config: &TransformerConfig) -> Self {
         let mut catalog = Catalog::builder(config.n_layers);
+        catalog.note(match config.norm {
+            NormKind::LayerNormPre | NormKind::RmsPre => "norms are folded into the weights behind them",
+            _ => "norms keep their weights",
+        });
         let mut outer = [None; 7];
         for (point, name, axes) in [
             (Outer::Tokens, "hook_tokens", &[Batch, Pos][..]),

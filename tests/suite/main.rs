@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod analysis;
 mod cache;
 mod cache_laws;
 mod cli;

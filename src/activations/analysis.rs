@@ -1,0 +1,240 @@
+//! A model beside what it recorded.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{Activation, ActivationCache, Catalog, HookError, Point, Positions};
+
+use super::components::{Components, FrozenNorm};
+use super::error::AnalysisError;
+use super::stage::{Place, Reader, Stage};
+use crate::error::{InputError, Result};
+use crate::hook;
+use crate::model::{HookedTransformer, Norm};
+
+/// A model and a recording of it, to be taken apart. See the [module](super).
+#[derive(Debug, Clone)]
+pub struct Analysis<'a> {
+    pub(super) model: &'a HookedTransformer,
+    pub(super) cache: &'a ActivationCache,
+    rows: Option<Range<usize>>,
+    positions: Option<Range<usize>>,
+}
+
+impl HookedTransformer {
+    /// Puts a recording beside the model that made it.
+    ///
+    /// # Errors
+    /// [`AnalysisError::OtherModel`] if another model made it, or this one with its norms folded
+    /// otherwise.
+    pub fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>> {
+        check_origin(self.catalog(), cache.catalog())?;
+        Ok(Analysis { model: self, cache, rows: None, positions: None })
+    }
+}
+
+/// Whether what one model recorded means the same in another.
+pub(crate) fn check_origin(model: &Arc<Catalog>, recorded: &Arc<Catalog>) -> Result<(), AnalysisError> {
+    if Arc::ptr_eq(model, recorded) {
+        return Ok(());
+    }
+    let names = |catalog: &Catalog| catalog.points().iter().map(|point| point.name.clone()).collect::<Vec<_>>();
+    if names(model) != names(recorded) {
+        return Err(AnalysisError::OtherModel { what: "its hook points are not those of this model".into() });
+    }
+    if model.note() != recorded.note() {
+        let what = format!("there {}, here {}", recorded.note(), model.note());
+        return Err(AnalysisError::OtherModel { what });
+    }
+    Ok(())
+}
+
+impl<'a> Analysis<'a> {
+    /// Only these rows of the recording's batch.
+    ///
+    /// # Errors
+    /// [`AnalysisError::Shape`] if the batch has not so many.
+    pub fn rows(mut self, rows: Range<usize>) -> Result<Self> {
+        let [batch, _] = self.shape();
+        if rows.is_empty() || rows.end > batch {
+            let expected = format!("rows within a batch of {batch}");
+            return Err(AnalysisError::Shape {
+                what: "the choice".into(),
+                given: vec![rows.start, rows.end],
+                expected,
+            }
+            .into());
+        }
+        let before = self.rows.as_ref().map_or(0, |own| own.start);
+        self.rows = Some(before + rows.start..before + rows.end);
+        Ok(self)
+    }
+
+    /// Only these positions of what was recorded, padding counted; negative ones count from the
+    /// end. Where rows have padding, record the positions wanted instead
+    /// ([`Record::positions`](crate::Record::positions)).
+    ///
+    /// # Errors
+    /// [`HookError::Positions`] if the recording has not so many.
+    pub fn positions(mut self, positions: impl Into<Positions>) -> Result<Self> {
+        let [_, len] = self.shape();
+        let range = positions.into().resolve(len)?;
+        let before = self.positions.as_ref().map_or(0, |own| own.start);
+        self.positions = Some(before + range.start..before + range.end);
+        Ok(self)
+    }
+
+    /// `[batch, pos]` of what is looked at.
+    fn shape(&self) -> [usize; 2] {
+        let [batch, len] = self.cache.rows_recorded();
+        [self.rows.as_ref().map_or(batch, Range::len), self.positions.as_ref().map_or(len, Range::len)]
+    }
+
+    /// What was recorded at a point whose first axes are batch and position, cut to the rows and
+    /// positions looked at, in the type and on the device of the model.
+    pub(super) fn recorded<const D: usize>(&self, point: Point<D>) -> Result<Tensor<D>> {
+        let held: Tensor<D> = self.cache.get(&point).map_err(not_recorded)?;
+        self.cut(held)
+    }
+
+    pub(super) fn cut<const D: usize>(&self, mut held: Tensor<D>) -> Result<Tensor<D>> {
+        if let Some(rows) = &self.rows {
+            held = held.narrow(0, rows.start, rows.len());
+        }
+        if let Some(positions) = &self.positions {
+            held = held.narrow(1, positions.start, positions.len());
+        }
+        let table = self.model.weights.embed.tokens.val();
+        if held.device() != table.device() {
+            held = held.to_device(&table.device());
+        }
+        Ok(if held.dtype() == table.dtype() { held } else { held.cast(table.dtype()) })
+    }
+
+    /// What was recorded at a point whose axes are not batch and position, whole.
+    pub(super) fn raw(&self, name: String) -> Result<&'a Activation> {
+        self.cache.activation(name).map_err(not_recorded)
+    }
+
+    pub(super) fn place(&self, stage: Stage) -> Result<Place, InputError> {
+        stage.place(self.model.config())
+    }
+
+    /// The residual stream at a stage, as it was recorded, `[batch, pos, d_model]`.
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`]: needs `*hook_resid_pre`, `*hook_resid_mid` or
+    /// `*hook_resid_post`.
+    pub fn stream(&self, stage: Stage) -> Result<Tensor<3>> {
+        let place = self.place(stage)?;
+        self.stream_at(place)
+    }
+
+    pub(super) fn stream_at(&self, place: Place) -> Result<Tensor<3>> {
+        let layer = place.layers as isize;
+        if place.attn {
+            return self.recorded(hook::resid_mid(layer));
+        }
+        let last = self.model.config().n_layers as isize - 1;
+        if layer > last {
+            return self.recorded(hook::resid_post(last));
+        }
+        match (self.recorded(hook::resid_pre(layer)), layer) {
+            (Err(_), 1..) => self.recorded(hook::resid_post(layer - 1)),
+            (found, _) => found,
+        }
+    }
+
+    /// The norm that reads at a place, and the point of its scale.
+    pub(super) fn norm_at(&self, place: Place) -> Option<(&'a Norm, Point<3>)> {
+        let weights = &self.model.weights;
+        match place.reader {
+            Reader::Attn(layer) => Some((&weights.blocks[layer].ln1, hook::ln1_scale(layer as isize))),
+            Reader::Mlp(layer) => Some((weights.blocks[layer].ln2.as_ref()?, hook::ln2_scale(layer as isize))),
+            Reader::Unembed => Some((&weights.ln_final, hook::final_scale())),
+        }
+    }
+
+    /// The components as the reader of their stage sees them: through its norm, whose scale stays
+    /// what it was in the run. The norm's weight is applied where it has not been folded; its
+    /// bias, which belongs to no component, is not.
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`] without the norm's `hook_scale`, [`AnalysisError::Normed`]
+    /// for components that went through a norm already.
+    pub fn apply_ln(&self, components: Components) -> Result<Components> {
+        let none = FrozenNorm { scale: None, centres: false, weight: None };
+        let norm = match self.norm_at(components.place) {
+            Some((norm, scale)) if norm.is_norm() => FrozenNorm {
+                scale: Some(self.recorded(scale)?),
+                centres: norm.centres(),
+                weight: norm.w.as_ref().map(|w| w.val()),
+            },
+            _ => none,
+        };
+        Ok(components.normed(norm)?)
+    }
+
+    /// Each component put through the norm that reads at their stage as if it were all of the
+    /// stream, scale, weight and bias included: what the logit lens reads.
+    ///
+    /// # Errors
+    /// [`AnalysisError::Normed`] for components that went through a norm already.
+    pub fn normalize_each(&self, components: &Components) -> Result<Components> {
+        if components.is_normed() {
+            return Err(AnalysisError::Normed.into());
+        }
+        let mut vectors = components.vectors();
+        if let Some((norm, _)) = self.norm_at(components.place) {
+            vectors = norm.quiet(vectors);
+        }
+        let mut each = Components::new(components.place);
+        for (place, label) in components.labels().iter().enumerate() {
+            each.push(label, vectors.clone().narrow(0, place, 1).squeeze_dim(0));
+        }
+        Ok(each.normed(FrozenNorm { scale: None, centres: false, weight: None })?)
+    }
+
+    /// One point's activations of the first `layers` layers as one, layers first: `E` is the
+    /// point's rank and one more.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*attn.hook_z")?;
+    /// let z: Tensor<5> = model.analyze(&cache)?.stack_activation("z", 4)?;
+    /// assert_eq!(z.dims(), [4, 1, 5, 4, 16]); // [layer, batch, pos, head, d_head]
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`], or [`HookError::Rank`].
+    pub fn stack_activation<const E: usize>(&self, name: &str, layers: usize) -> Result<Tensor<E>> {
+        let n_layers = self.model.config().n_layers;
+        if layers == 0 || layers > n_layers {
+            return Err(InputError::Layer { layer: layers as isize, n_layers }.into());
+        }
+        let of_layer = |layer: usize| {
+            let held = self.cache.activation((name, layer as isize));
+            let held = held.map_err(not_recorded)?;
+            Ok(held.reshape(&[&[1], held.shape()].concat()))
+        };
+        let parts = (0..layers).map(of_layer).collect::<Result<Vec<Activation>>>()?;
+        Ok(Activation::cat(&parts, 0).to_tensor()?)
+    }
+}
+
+/// Names a selection that would have held the point.
+fn not_recorded(error: HookError) -> crate::Error {
+    match error {
+        HookError::NotRecorded { name, .. } => {
+            let record = match name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')) {
+                Some((_, suffix)) => format!("*{suffix}"),
+                None => name.clone(),
+            };
+            AnalysisError::NotRecorded { point: name, record }.into()
+        }
+        other => other.into(),
+    }
+}

@@ -1,0 +1,194 @@
+//! What a residual stream is the sum of.
+
+use burn::tensor::Tensor;
+
+use super::error::AnalysisError;
+use super::stage::{Place, Reader};
+use super::term::Term;
+
+/// Labelled vectors `[component, batch, pos, d_model]`, kept as factors until they are asked for.
+///
+/// Made by the methods of [`Analysis`](super::Analysis).
+#[derive(Debug, Clone)]
+pub struct Components {
+    labels: Vec<String>,
+    terms: Vec<Term>,
+    pub(super) place: Place,
+    norm: Option<FrozenNorm>,
+}
+
+/// A norm whose scale stays what it was in the run: then it is linear.
+#[derive(Debug, Clone)]
+pub(super) struct FrozenNorm {
+    /// `[batch, pos, 1]`
+    pub(super) scale: Option<Tensor<3>>,
+    pub(super) centres: bool,
+    /// `[d_model]`
+    pub(super) weight: Option<Tensor<1>>,
+}
+
+impl Components {
+    pub(super) fn new(place: Place) -> Self {
+        Self { labels: Vec::new(), terms: Vec::new(), place, norm: None }
+    }
+
+    pub(super) fn push(&mut self, label: impl Into<String>, vector: Tensor<3>) {
+        self.labels.push(label.into());
+        self.terms.push(Term::Vector(vector));
+    }
+
+    pub(super) fn extend(&mut self, labels: impl IntoIterator<Item = String>, term: Term) {
+        self.labels.extend(labels);
+        self.terms.push(term);
+        debug_assert_eq!(self.labels.len(), self.terms.iter().map(Term::count).sum::<usize>());
+    }
+
+    pub(super) fn normed(mut self, norm: FrozenNorm) -> Result<Self, AnalysisError> {
+        if self.norm.is_some() {
+            return Err(AnalysisError::Normed);
+        }
+        self.norm = Some(norm);
+        Ok(self)
+    }
+
+    /// The same components, to be read by the last norm.
+    pub(super) fn read_at_the_end(mut self, layers: usize) -> Self {
+        self.place = Place { layers, attn: false, reader: Reader::Unembed };
+        self
+    }
+
+    /// Whether a norm was applied.
+    pub fn is_normed(&self) -> bool {
+        self.norm.is_some()
+    }
+
+    /// Name of each component: `embed`, `0_attn_out`, `L0H3`, `L1N17`, `bias`, ...
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// Number of components, at least one.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// The vectors written out, `[component, batch, pos, d_model]`. Of neurons that is much: see
+    /// [`Components::project`] for what needs none of it.
+    pub fn vectors(&self) -> Tensor<4> {
+        let vectors = Tensor::cat(self.terms.iter().map(Term::vectors).collect(), 0);
+        match &self.norm {
+            Some(norm) => norm.apply(vectors),
+            None => vectors,
+        }
+    }
+
+    /// The vector of one component, `[batch, pos, d_model]`.
+    ///
+    /// # Errors
+    /// [`AnalysisError::UnknownComponent`].
+    pub fn vector(&self, label: &str) -> Result<Tensor<3>, AnalysisError> {
+        let one = self.filter(|own| own == label);
+        let one =
+            one.map_err(|_| AnalysisError::UnknownComponent { label: label.into(), labels: self.labels.clone() })?;
+        Ok(one.vectors().narrow(0, 0, 1).squeeze_dim(0))
+    }
+
+    /// The sum of all components, `[batch, pos, d_model]`.
+    pub fn sum(&self) -> Tensor<3> {
+        let rest = self.terms[1..].iter().map(Term::sum);
+        let sum = rest.fold(self.terms[0].sum(), |sum, next| sum + next);
+        match &self.norm {
+            Some(norm) => norm.apply(sum.unsqueeze_dim(0)).squeeze_dim(0),
+            None => sum,
+        }
+    }
+
+    /// Each component's share along a direction, without writing the vectors out.
+    ///
+    /// # Shapes
+    /// - direction: `[batch or 1, pos or 1, d_model]`
+    /// - output: `[component, batch, pos]`
+    ///
+    /// # Errors
+    /// [`AnalysisError::Shape`] if the direction fits neither one nor all rows and positions.
+    pub fn project(&self, direction: &Tensor<3>) -> Result<Tensor<3>, AnalysisError> {
+        let [batch, pos, d_model] = self.shape();
+        let given = direction.dims();
+        let fits = |given: usize, wanted: usize| given == 1 || given == wanted;
+        if !(fits(given[0], batch) && fits(given[1], pos) && given[2] == d_model) {
+            return Err(AnalysisError::Shape {
+                what: "the direction".into(),
+                given: given.to_vec(),
+                expected: format!("[{batch} or 1, {pos} or 1, {d_model}]"),
+            });
+        }
+        // With its scale given, the norm is a linear map: its transpose acts on the direction.
+        let turned = match &self.norm {
+            Some(norm) => norm.turn(direction.clone()),
+            None => direction.clone(),
+        };
+        let shares = Tensor::cat(self.terms.iter().map(|term| term.project(&turned)).collect(), 0);
+        Ok(match self.norm.as_ref().and_then(|norm| norm.scale.clone()) {
+            Some(scale) => shares / scale.squeeze_dim::<2>(2).unsqueeze_dim::<3>(0),
+            None => shares,
+        })
+    }
+
+    /// The components whose label passes.
+    ///
+    /// # Errors
+    /// [`AnalysisError::Nothing`] if none does.
+    pub fn filter(&self, mut keep: impl FnMut(&str) -> bool) -> Result<Components, AnalysisError> {
+        let mut kept = Components { labels: Vec::new(), terms: Vec::new(), ..self.clone() };
+        let mut first = 0;
+        for term in &self.terms {
+            let labels = &self.labels[first..first + term.count()];
+            first += term.count();
+            let places: Vec<usize> = (0..labels.len()).filter(|place| keep(&labels[*place])).collect();
+            if places.len() == labels.len() {
+                kept.extend(labels.to_vec(), term.clone());
+            } else if !places.is_empty() {
+                kept.extend(places.iter().map(|place| labels[*place].clone()), term.pick(&places));
+            }
+        }
+        kept.not_empty()
+    }
+
+    /// What is handed to a user holds at least one component.
+    pub(super) fn not_empty(self) -> Result<Self, AnalysisError> {
+        if self.labels.is_empty() { Err(AnalysisError::Nothing) } else { Ok(self) }
+    }
+
+    /// `[batch, pos, d_model]`
+    pub(super) fn shape(&self) -> [usize; 3] {
+        match &self.terms[0] {
+            Term::Vector(vector) => vector.dims(),
+            Term::Heads { z, out } => [z.dims()[0], z.dims()[1], out.dims()[2]],
+            Term::Neurons { post, out } => [post.dims()[0], post.dims()[1], out.dims()[1]],
+        }
+    }
+}
+
+impl FrozenNorm {
+    fn apply(&self, mut vectors: Tensor<4>) -> Tensor<4> {
+        if self.centres {
+            vectors = vectors.clone() - vectors.mean_dim(3);
+        }
+        if let Some(scale) = &self.scale {
+            vectors = vectors / scale.clone().unsqueeze_dim::<4>(0);
+        }
+        match &self.weight {
+            Some(weight) => vectors * weight.clone().unsqueeze(),
+            None => vectors,
+        }
+    }
+
+    /// The transpose of all but the scale, applied to a direction.
+    fn turn(&self, mut direction: Tensor<3>) -> Tensor<3> {
+        if let Some(weight) = &self.weight {
+            direction = direction * weight.clone().unsqueeze();
+        }
+        if self.centres { direction.clone() - direction.mean_dim(2) } else { direction }
+    }
+}

@@ -1,0 +1,101 @@
+//! The stream by the layers that wrote it.
+
+use burn::tensor::Tensor;
+
+use super::analysis::Analysis;
+use super::components::Components;
+use super::post_norm::plus;
+use super::stage::{Place, Stage};
+use crate::config::Positional;
+use crate::error::Result;
+use crate::hook;
+
+impl Analysis<'_> {
+    /// The residual stream before each layer up to a stage, and at it: `0_pre`, `1_pre`, ..., and
+    /// last `final_post`, `2_pre` or `2_mid`. With `incl_mid` also what each MLP reads: `0_mid`, ...
+    ///
+    /// These are no summands. [`Analysis::apply_ln`] sees all with the scale of the last one,
+    /// [`Analysis::normalize_each`] each with its own (the logit lens).
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*hook_resid_pre`,
+    /// `*hook_resid_post`, and `*hook_resid_mid` where mids are asked for.
+    pub fn accumulated_resid(&self, stage: Stage, incl_mid: bool) -> Result<Components> {
+        let place = self.place(stage)?;
+        let config = self.model.config();
+        let mids = incl_mid && !config.attn_only && !config.parallel;
+        let mut stack = Components::new(place);
+        for layer in 0..place.attn_layers() {
+            stack.push(format!("{layer}_pre"), self.stream_at(Place { layers: layer, attn: false, ..place })?);
+            if mids && layer < place.layers {
+                stack.push(format!("{layer}_mid"), self.stream_at(Place { layers: layer, attn: true, ..place })?);
+            }
+        }
+        let last = match stage {
+            Stage::Final => "final_post".to_string(),
+            _ if place.attn => format!("{}_mid", place.layers),
+            _ => format!("{}_pre", place.layers),
+        };
+        stack.push(last, self.stream_at(place)?);
+        Ok(stack)
+    }
+
+    /// What the stream at a stage is the sum of: `embed`, `pos_embed` where it is part of the stream,
+    /// and each layer's `0_attn_out`, `0_mlp_out`, ...
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `hook_embed`,
+    /// `hook_pos_embed`, `*hook_attn_out`, `*hook_mlp_out`.
+    pub fn decompose_resid(&self, stage: Stage) -> Result<Components> {
+        let place = self.place(stage)?;
+        let mut parts = Components::new(place);
+        self.push_embeddings(&mut parts)?;
+        for layer in 0..place.attn_layers() {
+            parts.push(format!("{layer}_attn_out"), self.recorded(hook::attn_out(layer as isize))?);
+            if layer < place.layers && !self.model.config().attn_only {
+                parts.push(format!("{layer}_mlp_out"), self.recorded(hook::mlp_out(layer as isize))?);
+            }
+        }
+        Ok(parts)
+    }
+
+    /// What the stream at a stage is the sum of, as finely as it can be told: heads (`L0H0`),
+    /// neurons (`L0N0`, `L0E1N0` in a mixture) or, without `expand_neurons`, MLPs (`0_mlp_out`),
+    /// then `embed`, `pos_embed` and `bias`, in TransformerLens's order.
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded), as
+    /// [`Analysis::decompose_resid`], [`Analysis::stack_head_results`] and
+    /// [`Analysis::stack_neuron_results`].
+    pub fn full_resid_decomposition(&self, stage: Stage, expand_neurons: bool) -> Result<Components> {
+        let place = self.place(stage)?;
+        let mut parts = Components::new(place);
+        let mut bias: Option<Tensor<3>> = None;
+        for layer in 0..place.attn_layers() {
+            bias = plus(bias, self.push_heads(layer, &mut parts)?);
+        }
+        for layer in (0..place.layers).filter(|_| !self.model.config().attn_only) {
+            if expand_neurons {
+                bias = plus(bias, self.push_neurons(layer, None, &mut parts)?);
+            } else {
+                parts.push(format!("{layer}_mlp_out"), self.recorded(hook::mlp_out(layer as isize))?);
+            }
+        }
+        self.push_embeddings(&mut parts)?;
+        if let Some(bias) = bias {
+            // As long as the others, although usually the same everywhere.
+            let [batch, pos, d_model] = parts.shape();
+            parts.push("bias", bias.expand([batch, pos, d_model]));
+        }
+        Ok(parts)
+    }
+
+    fn push_embeddings(&self, parts: &mut Components) -> Result<()> {
+        parts.push("embed", self.recorded(hook::embed())?);
+        // Shortformer's positions are read by queries and keys, and never part of the stream.
+        if self.model.config().positional == Positional::Learned {
+            parts.push("pos_embed", self.recorded(hook::pos_embed())?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! The stream by the heads that wrote it.
+
+use burn::tensor::Tensor;
+
+use super::analysis::Analysis;
+use super::components::Components;
+use super::stage::Stage;
+use super::term::Term;
+use crate::error::Result;
+use crate::hook;
+
+impl Analysis<'_> {
+    /// What each head adds to the stream before a stage: `L0H0`, `L0H1`, ... Where a model
+    /// normalises attention's output before adding it, a head's share of that.
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*attn.hook_z`, and
+    /// `*ln1_post.hook_scale` where attention's output is normalised; an error before the first
+    /// layer, where no head has written.
+    pub fn stack_head_results(&self, stage: Stage) -> Result<Components> {
+        let place = self.place(stage)?;
+        let mut heads = Components::new(place);
+        for layer in 0..place.attn_layers() {
+            self.push_heads(layer, &mut heads)?;
+        }
+        Ok(heads.not_empty()?)
+    }
+
+    /// The components and, as `remainder`, what the stream at their stage is besides their sum.
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs the stream there;
+    /// [`AnalysisError::Normed`](super::AnalysisError::Normed).
+    pub fn with_remainder(&self, mut components: Components) -> Result<Components> {
+        if components.is_normed() {
+            return Err(super::AnalysisError::Normed.into());
+        }
+        let rest = self.stream_at(components.place)? - components.sum();
+        components.push("remainder", rest);
+        Ok(components)
+    }
+
+    /// Adds a layer's heads, and gives what its bias adds, `[batch or 1, pos or 1, d_model]`.
+    pub(super) fn push_heads(&self, layer: usize, parts: &mut Components) -> Result<Option<Tensor<3>>> {
+        let block = &self.model.weights.blocks[layer];
+        let (heads, d_head) = (self.model.config().n_heads, self.model.config().d_head);
+        let post = self.post_norm(block.ln1_post.as_ref(), hook::ln1_post_scale(layer as isize))?;
+        let z = self.recorded(hook::z(layer as isize))?;
+        let [batch, pos, ..] = z.dims();
+        let z = post.factors(z.reshape([batch, pos, heads * d_head])).reshape([batch, pos, heads, d_head]);
+        let out = post.outputs(block.attn.o.weight.val());
+        let d_model = out.dims()[1];
+        let out = out.reshape([heads, d_head, d_model]);
+        parts.extend((0..heads).map(|head| format!("L{layer}H{head}")), Term::Heads { z, out });
+        Ok(post.bias(block.attn.o.bias.as_ref().map(|bias| bias.val().unsqueeze())))
+    }
+}

@@ -1,0 +1,51 @@
+//! Direct logit attribution: what each component does to a token's logit.
+
+use burn::tensor::Tensor;
+
+use super::analysis::Analysis;
+use super::components::Components;
+use super::token_choice::TokenChoice;
+use crate::error::Result;
+
+impl Analysis<'_> {
+    /// What each component adds to the logit of `tokens`, or to its difference from that of
+    /// `wrong`, `[component, batch, pos]`, the last norm's scale held at what it was. Components
+    /// that went through no norm yet go through the last one first.
+    ///
+    /// Over all components of the final stream this adds up to the logit but for
+    /// [`Analysis::logit_bias`], before a soft cap.
+    ///
+    /// # Errors
+    /// As [`Analysis::apply_ln`] and
+    /// [`tokens_to_residual_directions`](crate::HookedTransformer::tokens_to_residual_directions);
+    /// [`AnalysisError::Shape`](super::AnalysisError::Shape) for tokens that fit neither the batch
+    /// nor the positions.
+    pub fn logit_attrs(
+        &self,
+        components: &Components,
+        tokens: impl Into<TokenChoice>,
+        wrong: Option<TokenChoice>,
+    ) -> Result<Tensor<3>> {
+        let mut direction = self.model.tokens_to_residual_directions(tokens)?;
+        if let Some(wrong) = wrong {
+            direction = direction - self.model.tokens_to_residual_directions(wrong)?;
+        }
+        let normed = match components.is_normed() {
+            true => components.clone(),
+            false => self.apply_ln(components.clone().read_at_the_end(self.model.config().n_layers))?,
+        };
+        Ok(normed.project(&direction)?)
+    }
+
+    /// The part of the logits no component has a share in: the last norm's bias and the
+    /// unembedding's, `[d_vocab_out]`; `None` if there is neither.
+    pub fn logit_bias(&self) -> Option<Tensor<1>> {
+        let unembed = &self.model.weights.unembed;
+        let of_norm = self.model.weights.ln_final.b.as_ref();
+        let turned = of_norm.map(|b| b.val().unsqueeze::<2>().matmul(unembed.weight.val()).squeeze_dim::<1>(0));
+        match (turned, unembed.bias.as_ref().map(|bias| bias.val())) {
+            (Some(turned), Some(bias)) => Some(turned + bias),
+            (turned, bias) => turned.or(bias),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! From recorded activations to answers: what wrote the residual stream, and what that did to the
+//! logits.
+//!
+//! [`HookedTransformer::analyze`](crate::HookedTransformer::analyze) puts a model beside what it
+//! recorded. The stream at a [`Stage`] is then taken apart into [`Components`], which add up to it
+//! in every architecture, and which can be read through the unembedding without ever being written
+//! out.
+//!
+//! ```
+//! use hooklens::activations::Stage;
+//! use hooklens::prelude::*;
+//!
+//! let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+//! let prompt = "When Mary and John went to the store, John gave a drink to";
+//! let cache = model.record(prompt, Record::all())?;
+//! let analysis = model.analyze(&cache)?.positions(-1)?;
+//! let heads = analysis.stack_head_results(Stage::Final)?;
+//! let towards_mary = analysis.logit_attrs(&heads, "Mary", Some("John".into()))?; // [head, 1, 1]
+//! let best = towards_mary.argmax(0).into_scalar::<i64>();
+//! println!("{} says Mary", heads.labels()[best as usize]);
+//! # Ok::<(), hooklens::Error>(())
+//! ```
+
+mod analysis;
+mod components;
+mod decompose;
+mod error;
+mod heads;
+mod logit_attrs;
+mod neurons;
+mod post_norm;
+mod stage;
+mod term;
+mod token_choice;
+
+pub use analysis::Analysis;
+pub use components::Components;
+pub use error::AnalysisError;
+pub use stage::Stage;
+pub use token_choice::TokenChoice;

@@ -1,0 +1,140 @@
+//! The stream by the neurons that wrote it.
+
+use std::ops::Range;
+
+use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
+
+use super::analysis::Analysis;
+use super::components::Components;
+use super::error::AnalysisError;
+use super::post_norm::plus;
+use super::stage::Stage;
+use super::term::Term;
+use crate::config::Experts;
+use crate::error::Result;
+use crate::hook;
+use crate::model::Moe;
+
+impl Analysis<'_> {
+    /// What each neuron adds to the stream before a stage: `L0N0`, `L0N1`, ...; in a mixture
+    /// `L0E0N0`, ..., zero where a token was not routed to the expert.
+    ///
+    /// They are kept as activations and output weights. [`Components::project`] and
+    /// [`Analysis::logit_attrs`] never write the vectors out; [`Components::vectors`] does.
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`]: needs `*mlp.hook_post` (a mixture `*mlp.hook_expert_*` and
+    /// `*mlp.experts.*.hook_post`, not cut to some positions), and `*ln2_post.hook_scale` where the
+    /// MLP's output is normalised.
+    pub fn stack_neuron_results(&self, stage: Stage) -> Result<Components> {
+        let place = self.place(stage)?;
+        let mut neurons = Components::new(place);
+        for layer in (0..place.layers).filter(|_| !self.model.config().attn_only) {
+            self.push_neurons(layer, None, &mut neurons)?;
+        }
+        Ok(neurons.not_empty()?)
+    }
+
+    /// What some neurons of one layer add to the stream: see [`Analysis::stack_neuron_results`].
+    ///
+    /// # Errors
+    /// As there; [`AnalysisError::Shape`] for neurons the layer lacks.
+    pub fn get_neuron_results(&self, layer: isize, neurons: Range<usize>) -> Result<Components> {
+        let config = self.model.config();
+        if neurons.is_empty() || neurons.end > config.d_mlp || config.attn_only {
+            let expected = format!("neurons within the {} of an MLP", if config.attn_only { 0 } else { config.d_mlp });
+            let given = vec![neurons.start, neurons.end];
+            return Err(AnalysisError::Shape { what: "the choice".into(), given, expected }.into());
+        }
+        let place = self.place(Stage::Before(layer))?;
+        let mut parts = Components::new(self.place(Stage::Final)?);
+        self.push_neurons(place.layers, Some(neurons), &mut parts)?;
+        Ok(parts)
+    }
+
+    /// Adds a layer's neurons, and gives what its bias adds, `[batch or 1, pos or 1, d_model]`.
+    pub(super) fn push_neurons(
+        &self,
+        layer: usize,
+        some: Option<Range<usize>>,
+        parts: &mut Components,
+    ) -> Result<Option<Tensor<3>>> {
+        let block = &self.model.weights.blocks[layer];
+        let post_norm = self.post_norm(block.ln2_post.as_ref(), hook::ln2_post_scale(layer as isize))?;
+        let mut push = |prefix: String, post: Tensor<3>, out: Tensor<2>| {
+            let range = some.clone().unwrap_or(0..out.dims()[0]);
+            let post = post_norm.factors(post.narrow(2, range.start, range.len()));
+            let out = post_norm.outputs(out.narrow(0, range.start, range.len()));
+            parts.extend(range.map(|neuron| format!("{prefix}N{neuron}")), Term::Neurons { post, out });
+        };
+        let bias = match (&block.mlp, &block.moe, self.model.config().experts) {
+            (Some(mlp), _, _) => {
+                push(format!("L{layer}"), self.recorded(hook::mlp_post(layer as isize))?, mlp.output.weight.val());
+                mlp.output.bias.as_ref().map(|bias| bias.val().unsqueeze())
+            }
+            (None, Some(moe), Some(mixture)) => {
+                let mut bias: Option<Tensor<3>> = None;
+                for (number, routed) in self.routed(layer, moe, mixture)?.into_iter().enumerate() {
+                    let output = &moe.experts[number].output;
+                    push(format!("L{layer}E{number}"), routed.post, output.weight.val());
+                    let own = output.bias.as_ref().map(|bias| bias.val().unsqueeze::<3>() * routed.share);
+                    bias = plus(bias, own);
+                }
+                bias
+            }
+            _ => None,
+        };
+        Ok(post_norm.bias(bias))
+    }
+
+    /// Each expert's neurons at every token, zero where the token was not routed to it.
+    fn routed(&self, layer: usize, moe: &Moe, mixture: Experts) -> Result<Vec<Routed>> {
+        let of_layer = layer as isize;
+        let weights: Tensor<2> = self.raw(hook::expert_weights(of_layer).name())?.to_tensor()?;
+        let indices = self.raw(format!("blocks.{layer}.mlp.hook_expert_indices"))?.to_ndarray()?;
+        let [tokens, experts] = weights.dims();
+        let host = hooklens_hooks::Activation::from(weights.clone()).to_ndarray()?;
+        let chosen = mixture.per_token;
+        // A token's shares: its largest weights, in the order of its choices.
+        let shares = (0..tokens).flat_map(|token| {
+            let mut row: Vec<f32> = (0..experts).map(|expert| host[[token, expert]]).collect();
+            row.sort_by(|a, b| b.total_cmp(a));
+            row.truncate(chosen);
+            let sum = if mixture.renormalise { row.iter().sum() } else { 1.0 };
+            row.into_iter().map(move |share| share / sum)
+        });
+        let shares: Vec<f32> = shares.collect();
+        let [batch, len] = self.cache.rows_recorded();
+        let device = weights.device();
+        let dense = |number: usize| {
+            let places = (0..chosen).flat_map(|choice| (0..tokens).map(move |token| (token, choice)));
+            let routed: Vec<(usize, usize)> =
+                places.filter(|(token, choice)| indices[[*token, *choice]] == number as f32).collect();
+            let d_mlp = moe.experts[number].output.weight.val().dims()[0];
+            let mut post = Tensor::<2>::zeros([tokens, d_mlp], &device);
+            let mut share = Tensor::<2>::zeros([tokens, 1], &device);
+            if !routed.is_empty() {
+                let rows: Vec<i32> = routed.iter().map(|(token, _)| *token as i32).collect();
+                let rows = Tensor::<1, Int>::from_ints(rows.as_slice(), &device);
+                let own: Vec<f32> = routed.iter().map(|(token, choice)| shares[token * chosen + choice]).collect();
+                let own = Tensor::<2>::from_data(TensorData::new(own, [routed.len(), 1]), &device);
+                let seen: Tensor<2> = self.raw(hook::expert_post(of_layer, number).name())?.to_tensor()?;
+                post = post.select_assign(0, rows.clone(), seen * own.clone(), IndexingUpdateOp::Add);
+                share = share.select_assign(0, rows, own, IndexingUpdateOp::Add);
+            }
+            Ok(Routed {
+                post: self.cut(post.reshape([batch, len, d_mlp]))?,
+                share: self.cut(share.reshape([batch, len, 1]))?,
+            })
+        };
+        (0..moe.experts.len()).map(dense).collect()
+    }
+}
+
+/// One expert's part in a layer.
+struct Routed {
+    /// `[batch, pos, d_mlp]`, times the token's share.
+    post: Tensor<3>,
+    /// `[batch, pos, 1]`
+    share: Tensor<3>,
+}

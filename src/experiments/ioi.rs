@@ -1,0 +1,87 @@
+//! Indirect-object identification in a small grammar: the task of the embedded model `ioi`.
+
+use rand::prelude::*;
+use rand_chacha::ChaCha8Rng;
+
+/// Names a sentence may speak of.
+pub const NAMES: [&str; 20] = [
+    "Mary", "John", "Tom", "Anna", "James", "Lucy", "Paul", "Kate", "Mark", "Alice", "Peter", "Emma", "David", "Sarah",
+    "Simon", "Laura", "Henry", "Julia", "Frank", "Clara",
+];
+const OPENINGS: [&str; 3] = ["When", "After", "While"];
+const MEETINGS: [&str; 5] = ["went to", "met at", "walked to", "worked at", "stayed at"];
+const PLACES: [&str; 8] = ["store", "park", "school", "garden", "station", "office", "river", "market"];
+const TIMES: [&str; 3] = ["in the morning", "at night", "after lunch"];
+const GIFTS: [&str; 4] = ["gave", "handed", "passed", "sold"];
+const THINGS: [&str; 8] = ["drink", "ball", "book", "ring", "apple", "letter", "hat", "coin"];
+
+/// A sentence that breaks off where the one to whom something is given comes next (Wang et al.
+/// 2022), and what makes of it a question of cause and effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IoiPrompt {
+    /// `When Mary and John went to the store, John gave a drink to`
+    pub text: String,
+    /// The same with the giver exchanged, of as many tokens: `..., Mary gave a drink to`.
+    pub corrupted: String,
+    /// Who gets it: the name that comes once in `text`.
+    pub answer: &'static str,
+    /// Who gives it: the name that comes twice in `text`.
+    pub wrong: &'static str,
+}
+
+/// Prompts drawn by the seed, all of one shape and hence of one length.
+///
+/// ```
+/// let prompts = hooklens::experiments::ioi_prompts(3, 0);
+/// assert!(prompts.iter().all(|p| p.text.matches(p.wrong).count() == 2));
+/// assert!(prompts.iter().all(|p| p.corrupted.matches(p.answer).count() == 2));
+/// ```
+pub fn ioi_prompts(count: usize, seed: u64) -> Vec<IoiPrompt> {
+    let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+    (0..count).map(|_| prompt(rng)).collect()
+}
+
+fn prompt(rng: &mut dyn RngCore) -> IoiPrompt {
+    let [answer, wrong, _] = three_names(rng);
+    let sentence = Sentence::draw(rng, [answer, wrong], "");
+    IoiPrompt { text: sentence.until_given(wrong), corrupted: sentence.until_given(answer), answer, wrong }
+}
+
+/// One text of the kind the model is trained on: two sentences, each usually one in which a name
+/// comes twice, sometimes one with a third giver and so no telling who receives.
+pub fn ioi_text(rng: &mut dyn RngCore) -> String {
+    let sentence = |rng: &mut dyn RngCore| {
+        let [one, other, third] = three_names(rng);
+        let time = if rng.random_bool(0.4) { TIMES[rng.random_range(0..TIMES.len())] } else { "" };
+        let giver = if rng.random_bool(0.15) { third } else { other };
+        format!("{} {one}.", Sentence::draw(rng, [one, other], time).until_given(giver))
+    };
+    [sentence(&mut *rng), sentence(rng)].join(" ")
+}
+
+fn three_names(rng: &mut dyn RngCore) -> [&'static str; 3] {
+    let mut names = NAMES.choose_multiple(rng, 3).copied();
+    std::array::from_fn(|_| names.next().unwrap_or(NAMES[0]))
+}
+
+/// The part of a sentence that does not depend on who gives.
+struct Sentence {
+    scene: String,
+    gift: String,
+}
+
+impl Sentence {
+    /// Two people, named in either order, meet somewhere at some time.
+    fn draw(rng: &mut dyn RngCore, mut people: [&str; 2], time: &str) -> Self {
+        let pick = |rng: &mut dyn RngCore, from: &[&'static str]| from.choose(rng).copied().unwrap_or_default();
+        people.shuffle(rng);
+        let (opening, meeting, place) = (pick(rng, &OPENINGS), pick(rng, &MEETINGS), pick(rng, &PLACES));
+        let time = if time.is_empty() { String::new() } else { format!(" {time}") };
+        let scene = format!("{opening} {} and {} {meeting} the {place}{time}", people[0], people[1]);
+        Self { scene, gift: format!("{} a {} to", pick(rng, &GIFTS), pick(rng, &THINGS)) }
+    }
+
+    fn until_given(&self, giver: &str) -> String {
+        format!("{}, {giver} {}", self.scene, self.gift)
+    }
+}
