@@ -32,6 +32,9 @@ pub enum Error {
     /// What a recording was asked.
     #[error(transparent)]
     Analysis(#[from] crate::activations::AnalysisError),
+    /// A sweep of patches.
+    #[error(transparent)]
+    Patch(#[from] crate::patching::PatchError),
     /// Processing of weights.
     #[error(transparent)]
     Processing(#[from] ProcessingError),

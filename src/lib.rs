@@ -16,8 +16,10 @@ mod flex;
 pub mod generation;
 pub mod hook;
 mod kv_cache;
+mod labelled;
 mod loading;
 mod model;
+pub mod patching;
 pub mod prelude;
 mod processing;
 mod tokens;
@@ -32,6 +34,7 @@ pub use hooklens_hooks::{
     Record, Rejected, Selection, WhenFull, write_safetensors,
 };
 pub use kv_cache::{Bits, CacheData, CacheKind, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Scoped};
+pub use labelled::{LabelledArray, LabelledAxis};
 pub use loading::{LoadOptions, LoadReport, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
 pub use model::{
     Attention, Block, Embed, Expert, ForwardOptions, Hooked, HookedTransformer, Input, Linear, Logits, Mlp, Moe, Norm,

@@ -1,6 +1,7 @@
 //! An activation whose rank is known only at run time.
 
 use std::fmt;
+use std::ops::Range;
 
 use burn::tensor::{Device, DispatchTensor, Int, Tensor, TensorData};
 
@@ -240,6 +241,46 @@ impl Activation {
             } };
         }
         to!(1 2 3 4 5 6)
+    }
+
+    /// The block within these ranges, one an axis.
+    ///
+    /// # Panics
+    /// If there is not a range an axis, or one is out of bounds.
+    #[must_use]
+    pub fn block(&self, ranges: &[Range<usize>]) -> Activation {
+        assert_eq!(ranges.len(), self.rank(), "a range an axis");
+        at_any_rank!(self, |t| {
+            let cut = ranges.iter().enumerate().fold(t, |t, (axis, range)| t.narrow(axis, range.start, range.len()));
+            cut.into()
+        })
+    }
+
+    /// Puts other values into blocks; each is where its ranges, one an axis, say. One copy is made
+    /// however many blocks there are, none if no one else holds the tensor. For floats.
+    ///
+    /// # Panics
+    /// If there is not a range an axis, one is out of bounds, or a block's values have another
+    /// shape than its ranges.
+    #[must_use]
+    pub fn with_blocks(self, blocks: impl IntoIterator<Item = (Vec<Range<usize>>, Activation)>) -> Activation {
+        assert!(!self.integer, "blocks of floats");
+        let Self { tensor, shape, .. } = self;
+        macro_rules! fill {
+            ($($rank:literal)*) => { match shape.len() {
+                $($rank => {
+                    let mut t = Tensor::<$rank>::from_dispatch(tensor);
+                    for (ranges, values) in blocks {
+                        assert_eq!(ranges.len(), $rank, "a range an axis");
+                        let ranges: [Range<usize>; $rank] = std::array::from_fn(|axis| ranges[axis].clone());
+                        t = t.slice_assign(ranges, Tensor::from_dispatch(values.tensor));
+                    }
+                    t.into()
+                })*
+                rank => panic!("an activation of rank {rank}"),
+            } };
+        }
+        fill!(1 2 3 4 5 6)
     }
 
     /// Copies to another element type; integers stay as they are.

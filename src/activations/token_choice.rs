@@ -12,6 +12,8 @@ use crate::model::HookedTransformer;
 pub enum TokenChoice {
     /// A text that is one token.
     Text(String),
+    /// A text that is one token for each row.
+    Texts(Vec<String>),
     /// One id everywhere.
     Id(u32),
     /// An id for each row.
@@ -29,6 +31,30 @@ impl From<&str> for TokenChoice {
 impl From<&String> for TokenChoice {
     fn from(text: &String) -> Self {
         TokenChoice::Text(text.clone())
+    }
+}
+
+impl From<&[&str]> for TokenChoice {
+    fn from(texts: &[&str]) -> Self {
+        TokenChoice::Texts(texts.iter().map(|text| text.to_string()).collect())
+    }
+}
+
+impl<const N: usize> From<[&str; N]> for TokenChoice {
+    fn from(texts: [&str; N]) -> Self {
+        texts.as_slice().into()
+    }
+}
+
+impl From<Vec<&str>> for TokenChoice {
+    fn from(texts: Vec<&str>) -> Self {
+        texts.as_slice().into()
+    }
+}
+
+impl From<Vec<String>> for TokenChoice {
+    fn from(texts: Vec<String>) -> Self {
+        TokenChoice::Texts(texts)
     }
 }
 
@@ -74,6 +100,9 @@ impl HookedTransformer {
     pub fn tokens_to_residual_directions(&self, tokens: impl Into<TokenChoice>) -> Result<Tensor<3>> {
         let rows = match tokens.into() {
             TokenChoice::Text(text) => vec![vec![self.to_single_token(&text)?]],
+            TokenChoice::Texts(texts) => {
+                texts.iter().map(|text| Ok(vec![self.to_single_token(text)?])).collect::<Result<_>>()?
+            }
             TokenChoice::Id(id) => vec![vec![id]],
             TokenChoice::Rows(rows) => rows.into_iter().map(|id| vec![id]).collect(),
             TokenChoice::Places(places) => places,

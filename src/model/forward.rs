@@ -144,15 +144,8 @@ impl HookedTransformer {
                 if layers.start.is_none() {
                     return Err(InputError::Options("a residual stream as input needs start_at_layer").into());
                 }
-                let shape @ [batch, len, width] = residual.dims();
-                let d_model = self.config.d_model;
-                if batch == 0 || len == 0 || width != d_model {
-                    return Err(InputError::Residual { given: shape.to_vec(), d_model }.into());
-                }
-                if residual.device() != self.device() {
-                    let (given, model) = (format!("{:?}", residual.device()), format!("{:?}", self.device()));
-                    return Err(InputError::Device { given, model }.into());
-                }
+                self.check_stream(&residual)?;
+                let (shape @ [batch, len, _], d_model) = (residual.dims(), self.config.d_model);
                 let tokens = options.tokens.take();
                 if let Some(tokens) = &tokens {
                     self.check_tokens(tokens)?;
@@ -169,6 +162,19 @@ impl HookedTransformer {
             return Err(InputError::Options("start_at_layer needs a residual stream as input").into());
         }
         Ok((Start::Tokens(tokens.clone()), Some(tokens)))
+    }
+
+    /// A stream of the model's width, on its device.
+    fn check_stream(&self, stream: &Tensor<3>) -> Result<(), InputError> {
+        let (shape @ [batch, len, width], d_model) = (stream.dims(), self.config.d_model);
+        if batch == 0 || len == 0 || width != d_model {
+            return Err(InputError::Residual { given: shape.to_vec(), d_model });
+        }
+        if stream.device() != self.device() {
+            let (given, model) = (format!("{:?}", stream.device()), format!("{:?}", self.device()));
+            return Err(InputError::Device { given, model });
+        }
+        Ok(())
     }
 
     /// Every id within the vocabulary, at least one token.
@@ -344,11 +350,38 @@ impl HookedTransformer {
         if logits == Logits::Last && watched {
             normalized = last_rows(normalized, sequence);
         }
-        let mut logits = self.weights.unembed.forward(normalized);
-        if let Some(cap) = self.config.output_logits_soft_cap {
-            logits = (logits / cap).tanh() * cap;
+        Ok(Reached { logits: Some(self.logits(normalized)), ..Reached::default() })
+    }
+
+    /// The logits of a stream that has passed the last norm.
+    fn logits(&self, normalized: Tensor<3>) -> Tensor<3> {
+        let logits = self.weights.unembed.forward(normalized);
+        match self.config.output_logits_soft_cap {
+            Some(cap) => (logits / cap).tanh() * cap,
+            None => logits,
         }
-        Ok(Reached { logits: Some(logits), ..Reached::default() })
+    }
+
+    /// The logits that a residual stream would give were it the last, `[..., d_vocab_out]`: last norm,
+    /// unembedding, soft cap. The logit lens.
+    ///
+    /// # Shapes
+    /// - stream: `[batch, pos, d_model]`
+    /// - output: `[batch, pos, d_vocab_out]`
+    ///
+    /// # Errors
+    /// [`InputError::Residual`] for a stream of another width, [`InputError::Device`].
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let stream = model.record("When Mary and John", hook::resid_post(1))?.get(hook::resid_post(1))?;
+    /// assert_eq!(model.unembed(stream)?.dims()[2], model.config().d_vocab_out);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+        self.check_stream(&stream)?;
+        Ok(self.logits(self.weights.ln_final.quiet(stream)))
     }
 
     /// Shows the tokens to `hook_tokens`, and checks what comes back.

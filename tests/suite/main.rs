@@ -16,6 +16,7 @@ mod hub;
 mod laws;
 mod loading;
 mod parity;
+mod patching;
 mod prefix;
 mod support;
 mod trained;

@@ -1,0 +1,115 @@
+//! Numbers that say what they are of.
+
+use ndarray::{ArrayD, Dimension, IxDyn};
+use serde::Serialize;
+
+/// An array whose axes have names and whose places have labels.
+///
+/// ```
+/// use hooklens::{LabelledArray, LabelledAxis};
+/// use ndarray::arr2;
+/// let layers = LabelledAxis::numbered("layer", 2);
+/// let heads = LabelledAxis::new("head", ["a", "b"]);
+/// let array = LabelledArray::new([layers, heads], arr2(&[[1.0, 2.0], [3.0, 4.0]]).into_dyn());
+/// assert_eq!(array.largest(1), [(vec!["1", "b"], 4.0)]);
+/// assert_eq!(array.to_csv(), "layer,head,value\n0,a,1\n0,b,2\n1,a,3\n1,b,4\n");
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LabelledArray {
+    axes: Vec<LabelledAxis>,
+    #[serde(serialize_with = "nested")]
+    values: ArrayD<f64>,
+}
+
+/// One axis of a [`LabelledArray`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LabelledAxis {
+    /// What it runs over: `layer`, `pos`, `head`, ...
+    pub name: String,
+    /// Each place on it.
+    pub labels: Vec<String>,
+}
+
+impl LabelledAxis {
+    /// An axis with these labels.
+    pub fn new(name: impl Into<String>, labels: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { name: name.into(), labels: labels.into_iter().map(Into::into).collect() }
+    }
+
+    /// An axis whose labels are numbers from 0.
+    pub fn numbered(name: impl Into<String>, len: usize) -> Self {
+        Self::new(name, (0..len).map(|place| place.to_string()))
+    }
+}
+
+impl LabelledArray {
+    /// These values under these labels.
+    ///
+    /// # Panics
+    /// If an axis has not as many labels as the array has places along it.
+    pub fn new(axes: impl IntoIterator<Item = LabelledAxis>, values: ArrayD<f64>) -> Self {
+        let axes: Vec<LabelledAxis> = axes.into_iter().collect();
+        let labelled: Vec<usize> = axes.iter().map(|axis| axis.labels.len()).collect();
+        assert_eq!(labelled, values.shape(), "labels for every place");
+        Self { axes, values }
+    }
+
+    /// The axes, outermost first.
+    pub fn axes(&self) -> &[LabelledAxis] {
+        &self.axes
+    }
+
+    /// The values, an axis a label axis.
+    pub fn values(&self) -> &ArrayD<f64> {
+        &self.values
+    }
+
+    /// The same labels over other values.
+    #[must_use]
+    pub fn map(&self, change: impl FnMut(&f64) -> f64) -> LabelledArray {
+        Self { axes: self.axes.clone(), values: self.values.map(change) }
+    }
+
+    /// The `count` largest values, each with its labels, largest first. What is no number comes last.
+    pub fn largest(&self, count: usize) -> Vec<(Vec<&str>, f64)> {
+        let mut all: Vec<_> = self.values.indexed_iter().map(|(place, value)| (self.labels(&place), *value)).collect();
+        let rank = |value: f64| if value.is_nan() { f64::NEG_INFINITY } else { value };
+        all.sort_by(|a, b| rank(b.1).total_cmp(&rank(a.1)));
+        all.truncate(count);
+        all
+    }
+
+    fn labels(&self, place: &IxDyn) -> Vec<&str> {
+        self.axes.iter().zip(place.as_array_view()).map(|(axis, at)| axis.labels[*at].as_str()).collect()
+    }
+
+    /// A line a value: its labels, then itself.
+    pub fn to_csv(&self) -> String {
+        let names: Vec<String> = self.axes.iter().map(|axis| quoted(&axis.name)).collect();
+        let mut text = format!("{},value\n", names.join(","));
+        for (place, value) in self.values.indexed_iter() {
+            for label in self.labels(&place) {
+                text.push_str(&quoted(label));
+                text.push(',');
+            }
+            text.push_str(&format!("{value}\n"));
+        }
+        text
+    }
+}
+
+/// A field of a CSV file.
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.into() }
+}
+
+/// The values as lists in lists.
+fn nested<S: serde::Serializer>(values: &ArrayD<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    fn lists(values: ndarray::ArrayViewD<'_, f64>) -> serde_json::Value {
+        match values.ndim() {
+            0 => values.first().copied().map_or(serde_json::Value::Null, serde_json::Value::from),
+            _ => values.outer_iter().map(lists).collect(),
+        }
+    }
+    lists(values.view()).serialize(serializer)
+}

@@ -1,0 +1,73 @@
+//! The run that patches go into, with all that restarts need of it.
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{ActivationCache, Record, Selection};
+
+use crate::error::Result;
+use crate::hook;
+use crate::kv_cache::KeyValueCache;
+use crate::model::{ForwardOptions, HookedTransformer, Logits};
+
+/// One prompt's run: the stream before each layer, keys and values, logits, and the points to be
+/// patched.
+pub(super) struct BaseRun {
+    pub(super) tokens: Vec<u32>,
+    /// `[1, pos, d_model]` before each layer.
+    resid_pre: Vec<Tensor<3>>,
+    /// `None` for bidirectional models, whose positions all depend on each other.
+    kv_cache: Option<KeyValueCache>,
+    pub(super) logits: Tensor<3>,
+    pub(super) recorded: ActivationCache,
+}
+
+impl BaseRun {
+    pub(super) fn new(model: &HookedTransformer, tokens: &[u32], points: Selection, logits: Logits) -> Result<Self> {
+        let n_layers = model.config().n_layers;
+        let mut kv_cache = (!model.config().bidirectional).then(|| KeyValueCache::new(model.config(), 1));
+        let mut options = ForwardOptions::new()
+            .logits(logits)
+            .record(Record::new(points.and("*hook_resid_pre").and("blocks.-1.hook_resid_post")));
+        if let Some(cache) = &mut kv_cache {
+            options = options.kv_cache(cache);
+        }
+        let output = model.run(tokens, options)?;
+        let resid_pre = (0..n_layers as isize).map(|layer| output.cache.get(hook::resid_pre(layer)));
+        let resid_pre = resid_pre.collect::<Result<Vec<_>, _>>()?;
+        let logits = output.logits.ok_or(crate::error::InputError::Options("the run gave no logits"))?;
+        Ok(Self { tokens: tokens.to_vec(), resid_pre, kv_cache, logits, recorded: output.cache })
+    }
+
+    /// Number of tokens.
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The stream before a layer from a position on, `[count, pos, d_model]`, `count` times the same.
+    pub(super) fn stream(&self, layer: usize, first: usize, count: usize) -> Tensor<3> {
+        let stream = &self.resid_pre[layer];
+        let [_, len, d_model] = stream.dims();
+        stream.clone().narrow(1, first, len - first).expand([count, len - first, d_model])
+    }
+
+    /// The stream after the last layer, `[count, pos, d_model]`, `count` times the same.
+    pub(super) fn stream_after(&self, count: usize) -> Result<Tensor<3>> {
+        let last = self.recorded.get(hook::resid_post(-1))?;
+        let [_, len, d_model] = last.dims();
+        Ok(last.expand([count, len, d_model]))
+    }
+
+    /// Keys and values of the positions before one, for any number of rows; `None` if there are
+    /// none.
+    pub(super) fn before(&mut self, first: usize) -> Result<Option<KeyValueCache>> {
+        let Some(cache) = self.kv_cache.as_mut().filter(|_| first > 0) else { return Ok(None) };
+        let mut before = cache.fork(1)?;
+        before.truncate(first)?;
+        before.freeze();
+        Ok(Some(before))
+    }
+
+    /// Whether positions before a patch can be left alone.
+    pub(super) fn is_causal(&self) -> bool {
+        self.kv_cache.is_some()
+    }
+}

@@ -1,0 +1,178 @@
+//! What is asked of the logits: one number a row.
+
+use std::fmt;
+use std::sync::Arc;
+
+use burn::tensor::{Int, Tensor, activation};
+
+use hooklens_hooks::HookError;
+
+use super::error::PatchError;
+use crate::activations::TokenChoice;
+use crate::error::{InputError, Result};
+use crate::model::{HookedTransformer, Logits};
+
+type OfLast = Arc<dyn Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync>;
+type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
+
+/// A number for each row of logits. It is told which example the rows are of, and may be
+/// differentiated.
+///
+/// ```
+/// use hooklens::patching::Metric;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let by_name = Metric::logit_diff(&model, "Mary", "John")?;
+/// let by_hand = Metric::last(|logits: Tensor<2>, _example| {
+///     let [rows, _] = logits.dims();
+///     (logits.clone().narrow(1, 1, 1) - logits.narrow(1, 2, 1)).reshape([rows])
+/// });
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Metric {
+    judge: Judge,
+    /// Examples it knows the tokens of, if it names any.
+    examples: Option<usize>,
+}
+
+#[derive(Clone)]
+enum Judge {
+    Last(OfLast),
+    All(OfAll),
+}
+
+impl Metric {
+    /// A number from each row's last logits, `[row, d_vocab_out]` of one example to `[row]`.
+    pub fn last(judge: impl Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
+        Self { judge: Judge::Last(Arc::new(judge)), examples: None }
+    }
+
+    /// A number from each row's logits at every position, `[row, pos, d_vocab_out]` of one example
+    /// to `[row]`. It costs the unembedding of every position.
+    pub fn all(judge: impl Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
+        Self { judge: Judge::All(Arc::new(judge)), examples: None }
+    }
+
+    /// The last logit of one token minus that of another: for all examples, or one for each.
+    ///
+    /// # Errors
+    /// A text that is not one token, an id without a logit.
+    pub fn logit_diff(
+        model: &HookedTransformer,
+        answer: impl Into<TokenChoice>,
+        wrong: impl Into<TokenChoice>,
+    ) -> Result<Self> {
+        let (answer, wrong) = (ids(model, answer.into())?, ids(model, wrong.into())?);
+        let examples = known(&answer).or(known(&wrong));
+        let metric = Self::last(move |logits, example| {
+            column(logits.clone(), pick(&answer, example)) - column(logits, pick(&wrong, example))
+        });
+        Ok(Self { examples, ..metric })
+    }
+
+    /// The last logit of a token: for all examples, or one for each.
+    ///
+    /// # Errors
+    /// A text that is not one token, an id without a logit.
+    pub fn logit(model: &HookedTransformer, answer: impl Into<TokenChoice>) -> Result<Self> {
+        let answer = ids(model, answer.into())?;
+        let examples = known(&answer);
+        Ok(Self { examples, ..Self::last(move |logits, example| column(logits, pick(&answer, example))) })
+    }
+
+    /// The log-probability of a token as the next one, in nats: for all examples, or one for each.
+    ///
+    /// # Errors
+    /// A text that is not one token, an id without a logit.
+    pub fn log_prob(model: &HookedTransformer, answer: impl Into<TokenChoice>) -> Result<Self> {
+        let answer = ids(model, answer.into())?;
+        let examples = known(&answer);
+        let metric =
+            Self::last(move |logits, example| column(activation::log_softmax(logits, 1), pick(&answer, example)));
+        Ok(Self { examples, ..metric })
+    }
+
+    /// Logits it needs.
+    pub(crate) fn needs(&self) -> Logits {
+        match self.judge {
+            Judge::Last(_) => Logits::Last,
+            Judge::All(_) => Logits::All,
+        }
+    }
+
+    /// Whether it can judge so many examples.
+    pub(crate) fn check_examples(&self, examples: usize) -> Result<(), PatchError> {
+        match self.examples {
+            Some(given) if given != examples => Err(PatchError::MetricExamples { given, examples }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The number of each row, `[row]`, of logits as [`Metric::needs`] says.
+    pub(crate) fn judge(&self, logits: Tensor<3>, example: usize) -> Result<Tensor<1>, PatchError> {
+        let [rows, _, d_vocab] = logits.dims();
+        let judged = match &self.judge {
+            Judge::Last(judge) => judge(logits.reshape([rows, d_vocab]), example),
+            Judge::All(judge) => judge(logits, example),
+        };
+        match judged.dims() {
+            [given] if given == rows => Ok(judged),
+            [given] => Err(PatchError::MetricShape { rows, given }),
+        }
+    }
+}
+
+/// The values on the host, none of which may be no number; `site` tells where row so-and-so was
+/// patched.
+pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize) -> String) -> Result<Vec<f64>> {
+    let unreadable = |reason: String| HookError::Io { name: "the metric".into(), reason };
+    let data = values.try_into_data().map_err(|e| unreadable(e.to_string()))?.convert::<f64>();
+    let values = data.try_into_vec::<f64>().map_err(|e| unreadable(format!("{e:?}")))?;
+    match values.iter().position(|value| value.is_nan()) {
+        Some(row) => Err(PatchError::NotANumber { site: site(row), example, value: values[row] }.into()),
+        None => Ok(values),
+    }
+}
+
+/// Token ids: one, or one an example.
+fn ids(model: &HookedTransformer, choice: TokenChoice) -> Result<Vec<u32>> {
+    let ids = match choice {
+        TokenChoice::Text(text) => vec![model.to_single_token(&text)?],
+        TokenChoice::Texts(texts) => {
+            texts.iter().map(|text| model.to_single_token(text)).collect::<Result<Vec<u32>>>()?
+        }
+        TokenChoice::Id(id) => vec![id],
+        TokenChoice::Rows(rows) => rows,
+        TokenChoice::Places(_) => {
+            return Err(InputError::Options("this metric reads last logits: name one token, or one an example").into());
+        }
+    };
+    let d_vocab = model.config().d_vocab_out;
+    if let Some(row) = ids.iter().position(|id| *id as usize >= d_vocab) {
+        return Err(InputError::Token { token: i64::from(ids[row]), row, position: 0, d_vocab }.into());
+    }
+    if ids.is_empty() {
+        return Err(InputError::Empty { what: "the list of answers".into() }.into());
+    }
+    Ok(ids)
+}
+
+fn known(ids: &[u32]) -> Option<usize> {
+    (ids.len() > 1).then_some(ids.len())
+}
+
+fn pick(ids: &[u32], example: usize) -> u32 {
+    if ids.len() == 1 { ids[0] } else { ids[example] }
+}
+
+fn column(rows: Tensor<2>, id: u32) -> Tensor<1> {
+    let id = Tensor::<1, Int>::from_ints([id as i32], &rows.device());
+    rows.select(1, id).squeeze_dim(1)
+}
+
+impl fmt::Debug for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Metric(of {:?} logits)", self.needs())
+    }
+}

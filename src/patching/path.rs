@@ -1,0 +1,230 @@
+//! Path patching: what a head does to chosen readers, and through them to the logits.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{Activation, Axis, Hook, PointId, Selection, at};
+use ndarray::{ArrayD, IxDyn};
+
+use super::base_run::BaseRun;
+use super::metric::read_values;
+use super::result::PatchingResult;
+use super::source::{Source, means};
+use super::staircase::{Patch, Staircase};
+use super::sweep::Patching;
+use crate::error::{InputError, Result};
+use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::model::ForwardOptions;
+
+/// What reads at the end of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Receiver {
+    /// A head's queries: layer, head.
+    Query(isize, usize),
+    /// A head's keys: layer, key/value head.
+    Key(isize, usize),
+    /// A head's values: layer, key/value head.
+    Value(isize, usize),
+    /// A layer's MLP.
+    Mlp(isize),
+    /// The unembedding.
+    Logits,
+}
+
+/// What, on the way from a sender to a receiver, keeps its unpatched value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Held {
+    /// All attention and all MLPs: only the direct path is taken.
+    #[default]
+    Everything,
+    /// All attention: paths through MLPs count as direct, as in Wang et al. 2022.
+    Attention,
+}
+
+/// A receiver of this model: the point it reads at, its layer, and which head, if any.
+struct Reader {
+    layer: Option<usize>,
+    point: Option<PointId>,
+    head: Option<usize>,
+}
+
+impl Patching<'_> {
+    /// The metric when the receivers, and no one else, read what each head would have written in
+    /// the source's run, `[layer, head]`: path patching (Goldowsky-Dill et al. 2023). First each
+    /// head's output is patched, all that is `held` kept, and what comes to the receivers is
+    /// recorded; then the receivers are given that in a run in which nothing is held. A head that
+    /// writes after all receivers have read changes nothing.
+    ///
+    /// ```
+    /// use hooklens::patching::{Held, Metric, Patching, Receiver};
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let clean = "When Mary and John went to the store, John gave a drink to";
+    /// let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// let patching = Patching::new(&model, clean, corrupted, Metric::logit_diff(&model, "Mary", "John")?)?;
+    /// let direct = patching.path_from_heads(&[Receiver::Logits], Held::Everything)?.normalized();
+    /// assert_eq!(direct.values().shape(), [4, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A receiver the model lacks, and as [`Patching::sweep`].
+    pub fn path_from_heads(&self, receivers: &[Receiver], held: Held) -> Result<PatchingResult> {
+        let config = self.model.config();
+        let (layers, heads) = (config.n_layers, config.n_heads);
+        let readers = receivers.iter().map(|receiver| self.reader(*receiver)).collect::<Result<Vec<_>>>()?;
+        if readers.is_empty() {
+            return Err(InputError::Empty { what: "the list of receivers".into() }.into());
+        }
+        let catalog = self.model.catalog();
+        let senders: Vec<PointId> =
+            (0..layers).map(|layer| catalog.find(&format!("blocks.{layer}.attn.hook_z"))).collect::<Result<_, _>>()?;
+        let mean = match &self.source {
+            Source::Mean { prompts, by_position } => Some(means(self.model, prompts, *by_position, &senders)?),
+            _ => None,
+        };
+        let mut points = Selection::from("blocks.*.attn.hook_z").and("blocks.*.hook_attn_out");
+        if !config.attn_only {
+            points = points.and("blocks.*.hook_mlp_out");
+        }
+        let (mut by_example, mut baseline, mut of_source) = (Vec::new(), Vec::new(), Vec::new());
+        for (example, tokens) in self.base.iter().enumerate() {
+            let mut base = BaseRun::new(self.model, tokens, points.clone(), self.metric.needs())?;
+            let judged = self.metric.judge(base.logits.clone(), example)?;
+            let unpatched = read_values(judged, example, |_| "without a patch".into())?[0];
+            let (values, clean) = self.values(&self.source, mean.as_ref(), &senders, &base, example)?;
+            if let Some(clean) = clean {
+                let judged = self.metric.judge(clean, example)?;
+                of_source.push(read_values(judged, example, |_| "in the source's run".into())?[0]);
+            }
+            let patches: Vec<Patch> = (0..layers * heads)
+                .map(|number| {
+                    let (layer, head) = (number / heads, number % heads);
+                    let len = base.len();
+                    let block = vec![0..1, 0..len, head..head + 1, 0..config.d_head];
+                    Patch { number, point: senders[layer], block, first: 0 }
+                })
+                .collect();
+            let mut found = vec![unpatched; patches.len()];
+            for patches in patches.chunks(self.rows_at_once(&base)) {
+                let judged = self.paths(&mut base, patches, &values, &readers, held, example)?;
+                let site = |row: usize| {
+                    let number = patches[row].number;
+                    format!("with paths from L{}H{} patched", number / heads, number % heads)
+                };
+                let judged = read_values(judged, example, site)?;
+                patches.iter().zip(judged).for_each(|(patch, value)| found[patch.number] = value);
+                self.tell(
+                    example * layers * heads + patches.last().map_or(0, |patch| patch.number + 1),
+                    layers * heads * self.base.len(),
+                );
+            }
+            by_example.push(found);
+            baseline.push(unpatched);
+        }
+        let examples = by_example.len();
+        let axes = [("layer", layers), ("head", heads), ("example", examples)];
+        let axes = axes.map(|(name, len)| LabelledAxis::numbered(name, len));
+        let values =
+            ArrayD::from_shape_fn(IxDyn(&[layers, heads, examples]), |at| by_example[at[2]][at[0] * heads + at[1]]);
+        let source = (of_source.len() == examples).then_some(of_source);
+        Ok(PatchingResult { values: LabelledArray::new(axes, values), baseline, source })
+    }
+
+    /// The metric of each patch whose change comes to the readers only.
+    fn paths(
+        &self,
+        base: &mut BaseRun,
+        patches: &[Patch],
+        values: &BTreeMap<PointId, Activation>,
+        readers: &[Reader],
+        held: Held,
+        example: usize,
+    ) -> Result<Tensor<1>> {
+        let n_layers = self.model.config().n_layers;
+        let layer_of = |patch: &Patch| self.model.catalog().info(patch.point).layer.unwrap_or(0);
+        // An MLP reads after its layer's attention has written: its stream is that of no layer's start.
+        let mlps: Vec<(usize, PointId)> = readers
+            .iter()
+            .filter(|reader| reader.head.is_none())
+            .filter_map(|reader| Some((reader.layer?, reader.point?)))
+            .collect();
+        let held: &[(&'static str, bool)] = match held {
+            Held::Everything => &[("hook_attn_out", false), ("hook_mlp_out", true)],
+            Held::Attention => &[("hook_attn_out", false)],
+        };
+        let mut streams: BTreeMap<usize, Tensor<3>> = BTreeMap::new();
+        let mut stairs = Staircase { model: self.model, base, values, held, watch: &mlps };
+        let (arrived, at_mlps) = stairs.climb(patches, &mut |layer, rows| {
+            streams.insert(layer, rows.clone());
+        })?;
+        if readers.iter().all(|reader| reader.layer.is_none()) {
+            return self.judge(arrived, base, 0, example);
+        }
+        let first = readers.iter().filter_map(|reader| reader.layer).min().unwrap_or(0);
+        // Rows whose sender has not written yet read the unpatched stream.
+        let whole = |rows: Option<&Tensor<3>>, base: &BaseRun, layer: usize| match rows {
+            Some(rows) if rows.dims()[0] == patches.len() => rows.clone(),
+            Some(rows) => Tensor::cat(vec![rows.clone(), base.stream(layer, 0, patches.len() - rows.dims()[0])], 0),
+            None => base.stream(layer, 0, patches.len()),
+        };
+        debug_assert!(patches.is_sorted_by_key(layer_of));
+        let mut hooks: Vec<Hook<'_>> = Vec::new();
+        for reader in readers {
+            let (Some(layer), Some(point)) = (reader.layer, reader.point) else { continue };
+            let name = self.model.catalog().info(point).name.clone();
+            match reader.head {
+                Some(head) => {
+                    let given = whole(streams.get(&layer), base, layer);
+                    hooks.push(at(&*name).edit(move |input: Tensor<4>, _| {
+                        let [rows, len, _, d_model] = input.dims();
+                        let own: [Range<usize>; 4] = [0..rows, 0..len, head..head + 1, 0..d_model];
+                        input.slice_assign(own, given.clone().unsqueeze_dim(2))
+                    }));
+                }
+                None => {
+                    let Some(rows) = at_mlps.get(&point) else { continue };
+                    let rows = rows.clone();
+                    hooks.push(at(&*name).edit(move |input: Tensor<3>, _| {
+                        let [_, len, d_model] = input.dims();
+                        let own: [Range<usize>; 3] = [0..rows.dims()[0], 0..len, 0..d_model];
+                        input.slice_assign(own, rows.clone())
+                    }));
+                }
+            }
+        }
+        // A direct path to the logits goes beside those through the other receivers.
+        let beside = readers.iter().any(|reader| reader.layer.is_none());
+        let options = ForwardOptions::new().start_at_layer(first as isize).stop_at_layer(n_layers as isize);
+        let mut last = self.model.forward(base.stream(first, 0, patches.len()), options.hooks(hooks))?;
+        if beside {
+            last = last + (arrived - base.stream_after(patches.len())?);
+        }
+        self.judge(last, base, 0, example)
+    }
+
+    fn reader(&self, receiver: Receiver) -> Result<Reader> {
+        let catalog = self.model.catalog();
+        let (layer, suffix, head) = match receiver {
+            Receiver::Logits => return Ok(Reader { layer: None, point: None, head: None }),
+            Receiver::Query(layer, head) => (layer, "hook_q_input", Some(head)),
+            Receiver::Key(layer, head) => (layer, "hook_k_input", Some(head)),
+            Receiver::Value(layer, head) => (layer, "hook_v_input", Some(head)),
+            Receiver::Mlp(layer) => (layer, "hook_mlp_in", None),
+        };
+        let point = catalog.find(&format!("blocks.{layer}.{suffix}"))?;
+        let info = catalog.info(point);
+        if let Some(head) = head {
+            let config = self.model.config();
+            let heads = if info.axes.contains(&Axis::KvHead) { config.n_kv_heads } else { config.n_heads };
+            if head >= heads {
+                let allowed = format!("one of the {heads} at `{}`", info.name);
+                return Err(InputError::Setting { name: "head", given: head.to_string(), allowed }.into());
+            }
+        }
+        Ok(Reader { layer: info.layer, point: Some(point), head })
+    }
+}

@@ -1,0 +1,104 @@
+//! Where patches come from.
+
+use std::collections::HashMap;
+
+use hooklens_hooks::{Activation, Axis, PointId, PointInfo, Record, Selection};
+use ndarray::{ArrayD, Axis as Along};
+
+use super::error::PatchError;
+use crate::error::Result;
+use crate::model::{HookedTransformer, Input};
+use crate::tokens::Tokens;
+
+/// What an activation is replaced by when it is ablated.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Ablation {
+    /// Zeros. (Of attention scores, where a query may look.)
+    Zero,
+    /// Its mean over all rows and positions of these prompts. Scores and patterns, whose rows
+    /// mean something else at every position, want [`Ablation::MeanByPosition`].
+    Mean(Input),
+    /// Its mean over these prompts, position by position; they must be of the examples' length.
+    MeanByPosition(Input),
+    /// What it is in these prompts' runs, one for each example (resampling).
+    Resample(Input),
+}
+
+/// Patches of one sweep.
+pub(super) enum Source {
+    /// What a run of other tokens makes, a row an example.
+    Run(Vec<Vec<u32>>),
+    /// Zeros.
+    Zero,
+    /// Means of prompts.
+    Mean { prompts: Tokens, by_position: bool },
+}
+
+/// Means of the points of one sweep.
+pub(super) type Means = HashMap<PointId, Activation>;
+
+/// The mean of each point over prompts.
+pub(super) fn means(
+    model: &HookedTransformer,
+    prompts: &Tokens,
+    by_position: bool,
+    points: &[PointId],
+) -> Result<Means> {
+    let catalog = model.catalog();
+    let mut sums: HashMap<PointId, (ArrayD<f64>, f64)> = HashMap::new();
+    let names: Vec<&str> = points.iter().map(|id| &*catalog.info(*id).name).collect();
+    let [batch, _] = prompts.shape();
+    for row in 0..batch {
+        // Row by row: padding has no part in a mean.
+        let recorded = model.record(prompts.real(row), Record::new(Selection::from(names.as_slice())))?;
+        for id in points {
+            let point = catalog.info(*id);
+            let fails = |reason: &str| PatchError::Mean { point: point.name.to_string(), reason: reason.into() };
+            let mut values = recorded.activation(&*point.name)?.to_ndarray()?.mapv(f64::from);
+            let mut count = 1.0;
+            if !by_position {
+                if point.axes.contains(&Axis::Query) {
+                    return Err(fails("scores and patterns have another meaning at each position").into());
+                }
+                let axis = point.axes.iter().position(|axis| *axis == Axis::Pos);
+                let axis = Along(axis.ok_or_else(|| fails("it has no positions"))?);
+                count = values.len_of(axis) as f64;
+                values = values.sum_axis(axis).insert_axis(axis);
+            }
+            match sums.get_mut(id) {
+                None => {
+                    sums.insert(*id, (values, count));
+                }
+                Some((sum, _)) if sum.shape() != values.shape() => {
+                    return Err(fails("the prompts differ in length").into());
+                }
+                Some((sum, all)) => {
+                    *sum += &values;
+                    *all += count;
+                }
+            }
+        }
+    }
+    let device = model.device();
+    let mean = |(sum, count): (ArrayD<f64>, f64)| {
+        let values: Vec<f32> = sum.iter().map(|value| (value / count) as f32).collect();
+        let len = values.len();
+        let flat = burn::tensor::Tensor::<1>::from_data(burn::tensor::TensorData::new(values, [len]), &device);
+        Activation::from(flat).reshape(sum.shape())
+    };
+    Ok(sums.into_iter().map(|(id, sum)| (id, mean(sum))).collect())
+}
+
+/// The mean at every place of an activation of this shape.
+pub(super) fn mean_like(mean: &Activation, like: &Activation, point: &PointInfo) -> Result<Activation, PatchError> {
+    if mean.shape() == like.shape() {
+        return Ok(mean.clone());
+    }
+    let axis = point.axes.iter().position(|axis| *axis == Axis::Pos).filter(|axis| mean.shape()[*axis] == 1);
+    let Some(axis) = axis else {
+        let reason = format!("the prompts give {:?}, the examples {:?}", mean.shape(), like.shape());
+        return Err(PatchError::Mean { point: point.name.to_string(), reason });
+    };
+    Ok(Activation::cat(&vec![mean.clone(); like.shape()[axis]], axis))
+}
