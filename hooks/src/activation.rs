@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use burn::tensor::{Device, DispatchTensor, Int, Tensor, TensorData};
+use burn::tensor::{Device, DispatchTensor, Gradients, Int, Tensor, TensorData};
 
 use crate::convert::DType;
 use crate::error::HookError;
@@ -290,6 +290,49 @@ impl Activation {
             return self.clone();
         }
         at_rank!(self, burn::tensor::Float, |t| t.cast(dtype.float_dtype()).into())
+    }
+
+    /// A tensor of zeros of this shape and type.
+    #[must_use]
+    pub fn zeros_like(&self) -> Activation {
+        at_any_rank!(self, |t| t.zeros_like().into())
+    }
+
+    /// Sum of two of one shape and kind, element by element.
+    ///
+    /// # Panics
+    /// If their shapes or kinds differ.
+    #[must_use]
+    pub fn plus(&self, other: &Activation) -> Activation {
+        assert_eq!((&self.shape, self.integer), (&other.shape, other.integer), "sum of one shape and kind");
+        at_any_rank!(self, |t| (t + Tensor::from_dispatch(other.tensor.clone())).into())
+    }
+
+    /// Product of two float tensors of one shape, summed over all elements.
+    ///
+    /// # Panics
+    /// If their shapes differ or they hold integers.
+    #[must_use]
+    pub fn dot(&self, other: &Activation) -> Tensor<1> {
+        assert_eq!(self.shape, other.shape, "product of one shape");
+        at_rank!(self, burn::tensor::Float, |t| (t * Tensor::from_dispatch(other.tensor.clone())).sum())
+    }
+
+    /// Without what automatic differentiation knows of it.
+    #[must_use]
+    pub fn detached(&self) -> Activation {
+        at_any_rank!(self, |t| t.without_autodiff().into())
+    }
+
+    /// A tensor of these values that gradients are kept for, with no history.
+    #[must_use]
+    pub fn leaf(&self) -> Activation {
+        at_rank!(self, burn::tensor::Float, |t| t.without_autodiff().autodiff().require_grad().into())
+    }
+
+    /// The gradient kept for this tensor, if it is one they are kept for and there is one.
+    pub fn gradient(&self, gradients: &Gradients) -> Option<Activation> {
+        at_rank!(self, burn::tensor::Float, |t| t.grad(gradients).map(Activation::from))
     }
 
     /// Copies to another device.

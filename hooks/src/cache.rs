@@ -24,6 +24,7 @@ use crate::suggest::nearest;
 pub struct ActivationCache {
     catalog: Arc<Catalog>,
     held: BTreeMap<PointId, Activation>,
+    gradients: BTreeMap<PointId, Activation>,
     has_batch: bool,
     /// Rows and positions recorded.
     rows: [usize; 2],
@@ -60,7 +61,7 @@ lookup_by_text!(&str, String, &String, (&str, isize), (&str, isize, &str));
 
 impl ActivationCache {
     pub(crate) fn new(catalog: Arc<Catalog>, batch_removed: bool, rows: [usize; 2]) -> Self {
-        Self { catalog, held: BTreeMap::new(), has_batch: !batch_removed, rows }
+        Self { catalog, held: BTreeMap::new(), gradients: BTreeMap::new(), has_batch: !batch_removed, rows }
     }
 
     pub(crate) fn insert(&mut self, id: PointId, activation: Activation) {
@@ -74,8 +75,8 @@ impl ActivationCache {
     /// [`HookError::NotRecorded`] with the nearest recorded names, an error of the name itself,
     /// or [`HookError::Rank`].
     pub fn get<const D: usize>(&self, point: impl Lookup<D>) -> Result<Tensor<D>, HookError> {
-        let id = self.find(point.selection())?;
-        let (point, held) = (self.catalog.info(id), &self.held[&id]);
+        let (id, held) = self.look_up(point.selection())?;
+        let point = self.catalog.info(id);
         let dropped = !self.has_batch && point.axes.first() == Some(&Axis::Batch);
         if dropped && D == point.rank() {
             return held.reshape(&[&[1], held.shape()].concat()).into_tensor(&point.name);
@@ -88,29 +89,69 @@ impl ActivationCache {
     /// # Errors
     /// As [`ActivationCache::get`].
     pub fn activation(&self, point: impl Into<Selection>) -> Result<&Activation, HookError> {
-        let id = self.find(point.into())?;
-        Ok(&self.held[&id])
+        Ok(self.look_up(point.into())?.1)
+    }
+
+    /// The gradient at a point, recorded by a run with gradients. By name it is also found as the
+    /// point's own with `_grad` behind it.
+    ///
+    /// # Errors
+    /// As [`ActivationCache::get`].
+    pub fn grad<const D: usize>(&self, point: impl Lookup<D>) -> Result<Tensor<D>, HookError> {
+        let id = one(point.selection(), &self.catalog)?;
+        self.gradient(id)?.clone().into_tensor(&self.catalog.info(id).name)
+    }
+
+    /// Keeps the gradient at a point.
+    pub fn set_gradient(&mut self, id: PointId, gradient: Activation) {
+        self.gradients.insert(id, gradient);
+    }
+
+    /// Names of the points whose gradients were recorded and the gradients, in firing order.
+    pub fn gradients(&self) -> impl Iterator<Item = (&str, &Activation)> {
+        self.gradients.iter().map(|(id, gradient)| (&*self.catalog.info(*id).name, gradient))
+    }
+
+    fn gradient(&self, id: PointId) -> Result<&Activation, HookError> {
+        let name = || format!("{}_grad", self.catalog.info(id).name);
+        self.gradients.get(&id).ok_or_else(|| HookError::NotRecorded {
+            name: name(),
+            held: self.gradients.len(),
+            nearest: Vec::new(),
+        })
+    }
+
+    fn look_up(&self, selection: Selection) -> Result<(PointId, &Activation), HookError> {
+        if let Some(point) = selection.of_gradient() {
+            let id = one(point, &self.catalog)?;
+            return Ok((id, self.gradient(id)?));
+        }
+        let id = self.find(selection)?;
+        Ok((id, &self.held[&id]))
+    }
+
+    /// Replaces every recorded tensor by what becomes of it.
+    #[must_use]
+    pub fn map(mut self, mut change: impl FnMut(Activation) -> Activation) -> Self {
+        for held in self.held.values_mut().chain(self.gradients.values_mut()) {
+            *held = change(held.clone());
+        }
+        self
     }
 
     /// Whether the point was recorded.
     pub fn contains(&self, point: impl Into<Selection>) -> bool {
-        self.find(point.into()).is_ok()
+        self.look_up(point.into()).is_ok()
     }
 
     fn find(&self, selection: Selection) -> Result<PointId, HookError> {
-        let ids = selection.resolve(&self.catalog)?;
-        let not_recorded = |name: String| {
-            let nearest = nearest(&name, self.names());
-            HookError::NotRecorded { name, held: self.held.len(), nearest }
-        };
-        match ids[..] {
-            [id] if self.held.contains_key(&id) => Ok(id),
-            [id] => Err(not_recorded(self.catalog.info(id).name.to_string())),
-            _ => Err(HookError::BadPattern {
-                pattern: format!("{selection:?}"),
-                reason: format!("it names {} points where one is wanted", ids.len()),
-            }),
+        let id = one(selection, &self.catalog)?;
+        if self.held.contains_key(&id) {
+            return Ok(id);
         }
+        let name = self.catalog.info(id).name.to_string();
+        let nearest = nearest(&name, self.names());
+        Err(HookError::NotRecorded { name, held: self.held.len(), nearest })
     }
 
     /// Names of the recorded points, in firing order.
@@ -153,16 +194,22 @@ impl ActivationCache {
         if rows.is_empty() || rows.end > batch || !self.has_batch {
             return Err(HookError::Rows { asked: rows, batch });
         }
-        let mut held = BTreeMap::new();
-        for (id, activation) in &self.held {
+        let (mut held, mut gradients) = (BTreeMap::new(), BTreeMap::new());
+        let all = self.held.iter().map(|entry| (false, entry)).chain(self.gradients.iter().map(|entry| (true, entry)));
+        for (is_gradient, (id, activation)) in all {
             let inner = match self.catalog.info(*id).axes.first() {
                 Some(Axis::Batch) => 1,
                 Some(Axis::BatchPos | Axis::BatchPosHead) => activation.shape()[0] / batch.max(1),
                 _ => continue,
             };
-            held.insert(*id, activation.narrow(0, rows.start * inner, rows.end * inner));
+            let own = activation.narrow(0, rows.start * inner, rows.end * inner);
+            if is_gradient {
+                gradients.insert(*id, own)
+            } else {
+                held.insert(*id, own)
+            };
         }
-        Ok(Self { catalog: self.catalog.clone(), held, has_batch: true, rows: [rows.len(), len] })
+        Ok(Self { catalog: self.catalog.clone(), held, gradients, has_batch: true, rows: [rows.len(), len] })
     }
 
     /// The points of the model the recording was made with.
@@ -188,7 +235,7 @@ impl ActivationCache {
         if !self.has_batch {
             return Ok(self);
         }
-        for (id, activation) in &mut self.held {
+        for (id, activation) in self.held.iter_mut().chain(&mut self.gradients) {
             if self.catalog.info(*id).axes.first() == Some(&Axis::Batch) {
                 match activation.shape() {
                     [1, rest @ ..] => *activation = activation.reshape(rest),
@@ -258,7 +305,8 @@ impl ActivationCache {
             };
             held.insert(*id, joined);
         }
-        Ok(Self { catalog: self.catalog.clone(), held, has_batch: true, rows: [theirs, before + behind] })
+        let gradients = BTreeMap::new();
+        Ok(Self { catalog: self.catalog.clone(), held, gradients, has_batch: true, rows: [theirs, before + behind] })
     }
 
     /// The recordings of the first `count` positions, of one row; what has no positions is left
@@ -290,13 +338,14 @@ impl ActivationCache {
             };
             held.insert(*id, cut);
         }
-        Self { catalog: self.catalog.clone(), held, has_batch: self.has_batch, rows: [batch, count] }
+        let gradients = BTreeMap::new();
+        Self { catalog: self.catalog.clone(), held, gradients, has_batch: self.has_batch, rows: [batch, count] }
     }
 
     /// Copies every activation to a device.
     #[must_use]
     pub fn to_device(mut self, device: &Device) -> Self {
-        for activation in self.held.values_mut() {
+        for activation in self.held.values_mut().chain(self.gradients.values_mut()) {
             *activation = activation.to_device(device);
         }
         self
@@ -308,7 +357,21 @@ impl ActivationCache {
     /// [`HookError::Io`] naming the file or the point.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), HookError> {
         let named = self.iter().map(|(name, activation)| (name.to_string(), activation));
+        let gradients = self.gradients().map(|(name, gradient)| (format!("{name}_grad"), gradient));
+        let named = named.chain(gradients);
         write_safetensors(path.as_ref(), named, HashMap::new())
+    }
+}
+
+/// The one point a selection names.
+fn one(selection: Selection, catalog: &Catalog) -> Result<PointId, HookError> {
+    let ids = selection.resolve(catalog)?;
+    match ids[..] {
+        [id] => Ok(id),
+        _ => Err(HookError::BadPattern {
+            pattern: format!("{selection:?}"),
+            reason: format!("it names {} points where one is wanted", ids.len()),
+        }),
     }
 }
 
@@ -318,6 +381,9 @@ impl fmt::Debug for ActivationCache {
         writeln!(f, "ActivationCache of {} points:", self.len())?;
         for (name, activation) in self.iter() {
             writeln!(f, "  {name} {:?}", activation.shape())?;
+        }
+        for (name, gradient) in self.gradients() {
+            writeln!(f, "  {name}_grad {:?}", gradient.shape())?;
         }
         Ok(())
     }

@@ -102,6 +102,12 @@ pub enum HookError {
         /// What the hook reported.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A hook on gradients in a run that has none.
+    #[error("{hook} needs a run with gradients: `run_with_gradients`")]
+    Backward {
+        /// The hook.
+        hook: String,
+    },
     /// The activation is not in the cache.
     #[error("`{name}` was not recorded; the cache holds {held} points{}", did_you_mean(nearest))]
     NotRecorded {

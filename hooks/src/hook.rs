@@ -7,6 +7,7 @@ use burn::tensor::Tensor;
 use crate::activation::Activation;
 use crate::error::HookError;
 use crate::point::{Axis, Point, PointInfo};
+use crate::run::{check_edit, check_rank};
 use crate::selection::Selection;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -49,10 +50,39 @@ pub struct Hook<'a> {
     pub(crate) target: Selection,
     pub(crate) rank: Option<usize>,
     pub(crate) edits: bool,
+    pub(crate) backward: bool,
     pub(crate) action: Action<'a>,
 }
 
 impl Hook<'_> {
+    /// The points it runs at.
+    pub fn target(&self) -> &Selection {
+        &self.target
+    }
+
+    /// Whether the hook sees gradients on the way back, and not tensors on the way forth.
+    pub fn is_backward(&self) -> bool {
+        self.backward
+    }
+
+    /// Runs the hook at a point outside a forward pass, as a backward pass does, and gives the
+    /// tensor as the hook left it.
+    ///
+    /// # Errors
+    /// What the hook reports, [`HookError::Rank`] if it is for another rank, or that it returned
+    /// another shape or element type.
+    pub fn call(&mut self, point: &PointInfo, tensor: Activation) -> Result<Activation, HookError> {
+        check_rank(self, point)?;
+        let at = At { point, offset: 0 };
+        match (self.action)(tensor.clone(), &at)? {
+            Some(edited) if self.edits => {
+                check_edit(point, &tensor, &edited)?;
+                Ok(edited)
+            }
+            _ => Ok(tensor),
+        }
+    }
+
     /// Whether the hook may change tensors.
     pub fn edits(&self) -> bool {
         self.edits
@@ -65,6 +95,7 @@ impl Hook<'_> {
             target: self.target.clone(),
             rank: self.rank,
             edits: self.edits,
+            backward: self.backward,
             action: Box::new(move |activation, at| action(activation, at)),
         }
     }
@@ -73,7 +104,8 @@ impl Hook<'_> {
 impl fmt::Debug for Hook<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = if self.edits { "edit" } else { "read" };
-        write!(f, "Hook({verb} {:?})", self.target)
+        let what = if self.backward { " the gradient of" } else { "" };
+        write!(f, "Hook({verb}{what} {:?})", self.target)
     }
 }
 
@@ -106,7 +138,7 @@ impl Target {
             let edited = edit(tensor, at).into_edit();
             edited.map(|kept| kept.map(Activation::from)).map_err(|source| failed(at, source))
         };
-        Hook { target: self.0, rank: Some(D), edits: true, action: Box::new(action) }
+        Hook { target: self.0, rank: Some(D), edits: true, backward: false, action: Box::new(action) }
     }
 
     /// Shows the tensor to the closure; the run goes on with the tensor as it was.
@@ -120,7 +152,25 @@ impl Target {
             read(tensor, at).into_read().map_err(|source| failed(at, source))?;
             Ok(None)
         };
-        Hook { target: self.0, rank: Some(D), edits: false, action: Box::new(action) }
+        Hook { target: self.0, rank: Some(D), edits: false, backward: false, action: Box::new(action) }
+    }
+
+    /// Replaces the gradient that goes back from the point. For runs with gradients.
+    pub fn edit_grad<'a, const D: usize, F, R>(self, edit: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoEdit<D>,
+    {
+        Hook { backward: true, ..self.edit(edit) }
+    }
+
+    /// Shows the gradient at the point to the closure. For runs with gradients.
+    pub fn read_grad<'a, const D: usize, F, R>(self, read: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoRead,
+    {
+        Hook { backward: true, ..self.read(read) }
     }
 
     /// Like [`Target::edit`] for points of any rank or kind; `None` keeps the tensor.
@@ -129,7 +179,7 @@ impl Target {
         mut edit: impl FnMut(Activation, &At<'_>) -> Result<Option<Activation>, BoxError> + 'a,
     ) -> Hook<'a> {
         let action = move |activation: Activation, at: &At<'_>| edit(activation, at).map_err(|e| failed(at, e));
-        Hook { target: self.0, rank: None, edits: true, action: Box::new(action) }
+        Hook { target: self.0, rank: None, edits: true, backward: false, action: Box::new(action) }
     }
 
     /// Like [`Target::read`] for points of any rank or kind.
@@ -138,7 +188,7 @@ impl Target {
             read(activation, at).into_read().map_err(|source| failed(at, source))?;
             Ok(None)
         };
-        Hook { target: self.0, rank: None, edits: false, action: Box::new(action) }
+        Hook { target: self.0, rank: None, edits: false, backward: false, action: Box::new(action) }
     }
 }
 
@@ -164,6 +214,24 @@ impl<const D: usize> Point<D> {
         R: IntoRead,
     {
         at(self).read(read)
+    }
+
+    /// Replaces the gradient that goes back from the point. For runs with gradients.
+    pub fn edit_grad<'a, F, R>(self, edit: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoEdit<D>,
+    {
+        at(self).edit_grad(edit)
+    }
+
+    /// Shows the gradient at the point to the closure. For runs with gradients.
+    pub fn read_grad<'a, F, R>(self, read: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoRead,
+    {
+        at(self).read_grad(read)
     }
 }
 

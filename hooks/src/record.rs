@@ -63,6 +63,11 @@ impl Record {
         self
     }
 
+    /// Whether activations are kept whole, where and as they are made.
+    pub fn keeps_all(&self) -> bool {
+        self.positions == Positions::All && self.dtype.is_none() && self.device.is_none() && !self.remove_batch
+    }
+
     /// The points asked for.
     pub fn selection(&self) -> &Selection {
         &self.selection

@@ -98,6 +98,9 @@ impl<'r, 'h> Run<'r, 'h> {
             slots[id.index()].recorded = true;
         }
         for (place, hook) in hooks.iter().enumerate() {
+            if hook.backward {
+                return Err(HookError::Backward { hook: format!("{hook:?}") });
+            }
             for id in hook.target.resolve_in(catalog, silent)? {
                 check_rank(hook, catalog.info(id))?;
                 slots[id.index()].hooks.push(place);
@@ -297,7 +300,7 @@ pub struct Rows<'m> {
     pub offset: usize,
 }
 
-fn check_rank(hook: &Hook<'_>, point: &PointInfo) -> Result<(), HookError> {
+pub(crate) fn check_rank(hook: &Hook<'_>, point: &PointInfo) -> Result<(), HookError> {
     let Some(asked) = hook.rank else { return Ok(()) };
     if point.integer {
         return Err(HookError::Kind { point: point.name.to_string(), held: "integers", asked: "floats" });
@@ -309,7 +312,7 @@ fn check_rank(hook: &Hook<'_>, point: &PointInfo) -> Result<(), HookError> {
     Ok(())
 }
 
-fn check_edit(point: &PointInfo, before: &Activation, edited: &Activation) -> Result<(), HookError> {
+pub(crate) fn check_edit(point: &PointInfo, before: &Activation, edited: &Activation) -> Result<(), HookError> {
     let name = || point.name.to_string();
     if edited.shape() != before.shape() {
         let (expected, given) = (before.shape().to_vec(), edited.shape().to_vec());

@@ -53,6 +53,14 @@ impl Selection {
         Self { asked: vec![Asked::Matching(Arc::new(predicate))] }
     }
 
+    /// The point whose gradient one name asks for: `blocks.0.attn.hook_z_grad`.
+    pub(crate) fn of_gradient(&self) -> Option<Selection> {
+        match &self.asked[..] {
+            [Asked::Text(text)] => text.strip_suffix("_grad").map(Selection::from),
+            _ => None,
+        }
+    }
+
     /// These points and those.
     #[must_use]
     pub fn and(mut self, other: impl Into<Selection>) -> Self {

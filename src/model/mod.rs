@@ -5,6 +5,7 @@ mod attention;
 mod block;
 mod forward;
 mod function;
+mod gradients;
 mod init;
 mod input;
 mod linear;

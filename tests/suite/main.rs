@@ -10,6 +10,7 @@ mod contract;
 mod dump;
 mod embedded;
 mod generation;
+mod gradients;
 mod hostile;
 #[cfg(feature = "hub")]
 mod hub;

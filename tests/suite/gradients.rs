@@ -1,0 +1,158 @@
+//! Gradients at hook points against finite differences, in f64.
+
+use burn::module::{ModuleMapper, Param};
+use burn::tensor::{FloatDType, TensorData};
+use hooklens::prelude::*;
+use proptest::prelude::*;
+
+use crate::support::{any_config, random_model};
+
+const TOKENS: [[u32; 5]; 2] = [[3, 9, 1, 7, 9], [2, 2, 8, 0, 5]];
+
+fn rows() -> Vec<Vec<u32>> {
+    TOKENS.iter().map(|row| row.to_vec()).collect()
+}
+
+/// A random model that computes in f64.
+fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer {
+    struct Widen;
+    impl ModuleMapper for Widen {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|t| t.cast(FloatDType::F64))
+        }
+    }
+    let mut model = random_model(config, seed);
+    model.weights = burn::module::Module::map(model.weights.clone(), &mut Widen);
+    model
+}
+
+/// Something smooth that depends on every logit.
+fn number(logits: Tensor<3>) -> Tensor<1> {
+    let [batch, pos, d_vocab] = logits.dims();
+    let weights: Vec<f64> = (0..batch * pos * d_vocab).map(|i| ((i * 37 % 101) as f64 / 50.0 - 1.0).sin()).collect();
+    let weights =
+        Tensor::<3>::from_data(TensorData::new(weights, [batch, pos, d_vocab]), (&logits.device(), logits.dtype()));
+    (logits.clone().square() * 0.1 + logits * weights).sum()
+}
+
+fn value(model: &HookedTransformer, hooks: Vec<hooklens::hook::Hook<'_>>) -> f64 {
+    number(model.forward(rows(), ForwardOptions::new().hooks(hooks)).unwrap()).into_scalar::<f64>()
+}
+
+/// A fixed direction, which does not move minus infinity.
+fn direction(like: &Activation, seed: usize) -> Activation {
+    let values: Vec<f64> =
+        (0..like.len()).map(|i| (((i + seed) * 7919 % 1009) as f64 / 504.0 - 1.0).cos() - 0.4).collect();
+    let device = like.device();
+    let flat = Tensor::<1>::from_data(TensorData::new(values, [like.len()]), (&device, burn::tensor::DType::F64));
+    Activation::from(flat).reshape(like.shape())
+}
+
+fn scaled(direction: &Activation, by: f64) -> Activation {
+    let flat: Tensor<1> = direction.reshape(&[direction.len()]).to_tensor().unwrap();
+    Activation::from(flat * by).reshape(direction.shape())
+}
+
+/// Compares the gradient along one direction with a difference quotient, at every point.
+fn check(model: &HookedTransformer, selection: impl Into<Record>, seed: usize) {
+    let options = ForwardOptions::new().record(selection);
+    let output = model.run_with_gradients(rows(), options, number).unwrap();
+    for (name, gradient) in output.cache.gradients() {
+        // A scale may be as small as it likes, the others are of the order of one.
+        let toward = direction(gradient, seed);
+        let along = gradient.dot(&toward).into_scalar::<f64>();
+        let at_step = |step: f64| {
+            let change = scaled(&toward, step);
+            value(model, vec![at(name).edit_any(move |x, _| Ok(Some(x.plus(&change))))])
+        };
+        // Richardson's: the error is of fourth order.
+        let quotient = |step: f64| (at_step(step) - at_step(-step)) / (2.0 * step);
+        let step = 2e-5;
+        let slope = (4.0 * quotient(step / 2.0) - quotient(step)) / 3.0;
+        let scale = slope.abs().max(gradient_size(gradient) * 0.1).max(1e-3);
+        assert!((along - slope).abs() <= 1e-5 * scale, "{name}: {along} for {slope}");
+    }
+}
+
+fn gradient_size(gradient: &Activation) -> f64 {
+    gradient.dot(gradient).into_scalar::<f64>().sqrt()
+}
+
+/// No kink near which a difference quotient means nothing: smooth activation functions, and no
+/// choice of experts.
+fn smooth(config: TransformerConfig) -> TransformerConfig {
+    use hooklens::ActivationFn::{GeluNew, Relu};
+    let activation = if config.activation == Relu { GeluNew } else { config.activation };
+    TransformerConfig { activation, ..config }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 25, ..ProptestConfig::default() })]
+
+    #[test]
+    fn gradients_are_slopes_at_every_point(config in any_config(), seed in 0usize..1000) {
+        let model = precise(smooth(config), seed as u64);
+        check(&model, Record::all(), seed);
+        check(&model, Record::new("*hook_result"), seed);
+        check(&model, Record::new("*hook_{q,k,v}_input"), seed);
+        if model.catalog().find("blocks.0.hook_attn_in").is_ok() {
+            check(&model, Record::new("*hook_attn_in"), seed);
+        }
+        if !model.config().attn_only {
+            check(&model, Record::new("*hook_mlp_in"), seed);
+        }
+    }
+
+    /// A hook on gradients does what a forward hook does that leaves the value as it is.
+    #[test]
+    fn edited_gradients_go_on(config in any_config(), seed in 0usize..1000, factor in prop_oneof![Just(0.0), Just(-1.5)]) {
+        let model = precise(smooth(config), seed as u64);
+        let at_z = |layer| hook::z(layer).edit(move |z, _| z.clone().detach() + (z.clone() - z.detach()) * factor);
+        let at_q = hook::q(1).edit(move |q, _| q.clone().detach() + (q.clone() - q.detach()) * factor);
+        let watched = ["hook_embed", "resid_pre1", "v0", "v1", "k1", "resid_post1"];
+        let forward = ForwardOptions::new().hooks([at_z(0), at_z(1), at_q]).record(watched);
+        let expected = model.run_with_gradients(rows(), forward, number).unwrap();
+        let mut order = vec![];
+        let backward = ForwardOptions::new().record(watched).hooks([
+            hook::z(0).edit_grad(move |gradient, _| gradient * factor),
+            hook::q(1).edit_grad(move |gradient, _| gradient * factor),
+            hook::z(1).edit_grad(move |gradient, _| gradient * factor),
+        ]);
+        let given = model.run_with_gradients(rows(), backward, number).unwrap();
+        for name in watched {
+            let of = |output: &hooklens::Output| output.cache.activation(format!("{}_grad", full(&model, name))).unwrap().to_ndarray().unwrap();
+            let (given, expected) = (of(&given), of(&expected));
+            let worst = given.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+            let largest = expected.iter().map(|x| x.abs()).fold(0f32, f32::max);
+            prop_assert!(worst <= 1e-6 * largest.max(1.0), "{name}: {worst} of {largest}");
+        }
+        let reading = at(["z0", "z1", "q1"]).read_grad(|_: Tensor<4>, at| order.push(at.name().to_string()));
+        model.run_with_gradients(rows(), ForwardOptions::new().hooks([reading]), number).unwrap();
+        prop_assert_eq!(order, ["blocks.1.attn.hook_z", "blocks.1.attn.hook_q", "blocks.0.attn.hook_z"]);
+    }
+}
+
+fn full(model: &HookedTransformer, name: &str) -> String {
+    let ids = Selection::from(name).resolve(model.catalog()).unwrap();
+    model.catalog().info(ids[0]).name.to_string()
+}
+
+#[test]
+fn gradient_runs_say_what_they_cannot_do() {
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
+    let told = |options: ForwardOptions<'_>| model.run_with_gradients(rows(), options, number).unwrap_err().to_string();
+    assert!(told(ForwardOptions::new().record(Record::new("z0").positions(1))).contains("whole activations"));
+    assert!(told(ForwardOptions::new().logits(Logits::None).record("z0")).contains("made of the logits"));
+    let mut cache = model.prefill([1, 2]).unwrap();
+    assert!(told(ForwardOptions::new().record("z0").kv_cache(&mut cache)).contains("freeze it"));
+    let constant = |logits: Tensor<3>| logits.detach().sum();
+    let error = model.run_with_gradients(rows(), ForwardOptions::new().record("z0"), constant).unwrap_err();
+    assert!(error.to_string().contains("does not depend"), "{error}");
+    let backward = hook::z(0).edit_grad(|gradient, _| gradient);
+    let error = model.run_with_hooks(rows(), [backward]).unwrap_err();
+    assert!(error.to_string().contains("run_with_gradients"), "{error}");
+    let wrong = hook::z(0).edit_grad(|gradient, _| gradient.narrow(1, 0, 1));
+    assert!(told(ForwardOptions::new().hooks([wrong])).contains("returned shape"));
+    let cache = model.record(rows(), "z0").unwrap();
+    assert!(cache.grad(hook::z(0)).unwrap_err().to_string().contains("hook_z_grad` was not recorded"));
+}
