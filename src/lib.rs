@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod activations;
+pub mod attribution;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;

@@ -98,7 +98,7 @@ impl Norm {
     }
 
     /// The input, centred if the norm centres, and its scale, in `f32` at least.
-    fn centred_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+    pub(crate) fn centred_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let mut x = widened(input);
         if self.kind.centres() {
             x = x.clone() - x.mean_dim(D - 1);

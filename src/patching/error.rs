@@ -30,7 +30,7 @@ pub enum PatchError {
     )]
     Uneven {
         /// The axis swept over.
-        axis: &'static str,
+        axis: String,
         /// The example.
         example: usize,
         /// Tokens of the first.

@@ -27,6 +27,8 @@
 
 mod base_run;
 mod error;
+mod example;
+mod layout;
 mod metric;
 mod named;
 mod path;
@@ -43,3 +45,6 @@ pub use result::PatchingResult;
 pub use sites::Sites;
 pub use source::Ablation;
 pub use sweep::Patching;
+
+pub(crate) use example::Example;
+pub(crate) use layout::{Found, Layout};

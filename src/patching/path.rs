@@ -5,16 +5,15 @@ use std::ops::Range;
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, Axis, Hook, PointId, Selection, at};
-use ndarray::{ArrayD, IxDyn};
 
 use super::base_run::BaseRun;
+use super::layout::Found;
 use super::metric::read_values;
 use super::result::PatchingResult;
-use super::source::{Source, means};
 use super::staircase::{Patch, Staircase};
 use super::sweep::Patching;
 use crate::error::{InputError, Result};
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labelled::LabelledAxis;
 use crate::model::ForwardOptions;
 
 /// What reads at the end of a path.
@@ -73,65 +72,47 @@ impl Patching<'_> {
     /// # Errors
     /// A receiver the model lacks, and as [`Patching::sweep`].
     pub fn path_from_heads(&self, receivers: &[Receiver], held: Held) -> Result<PatchingResult> {
-        let config = self.model.config();
+        let config = self.model().config();
         let (layers, heads) = (config.n_layers, config.n_heads);
         let readers = receivers.iter().map(|receiver| self.reader(*receiver)).collect::<Result<Vec<_>>>()?;
         if readers.is_empty() {
             return Err(InputError::Empty { what: "the list of receivers".into() }.into());
         }
-        let catalog = self.model.catalog();
+        let catalog = self.model().catalog();
         let senders: Vec<PointId> =
             (0..layers).map(|layer| catalog.find(&format!("blocks.{layer}.attn.hook_z"))).collect::<Result<_, _>>()?;
-        let mean = match &self.source {
-            Source::Mean { prompts, by_position } => Some(means(self.model, prompts, *by_position, &senders)?),
-            _ => None,
-        };
         let mut points = Selection::from("blocks.*.attn.hook_z").and("blocks.*.hook_attn_out");
         if !config.attn_only {
             points = points.and("blocks.*.hook_mlp_out");
         }
-        let (mut by_example, mut baseline, mut of_source) = (Vec::new(), Vec::new(), Vec::new());
-        for (example, tokens) in self.base.iter().enumerate() {
-            let mut base = BaseRun::new(self.model, tokens, points.clone(), self.metric.needs())?;
-            let judged = self.metric.judge(base.logits.clone(), example)?;
-            let unpatched = read_values(judged, example, |_| "without a patch".into())?[0];
-            let (values, clean) = self.values(&self.source, mean.as_ref(), &senders, &base, example)?;
-            if let Some(clean) = clean {
-                let judged = self.metric.judge(clean, example)?;
-                of_source.push(read_values(judged, example, |_| "in the source's run".into())?[0]);
-            }
-            let patches: Vec<Patch> = (0..layers * heads)
-                .map(|number| {
-                    let (layer, head) = (number / heads, number % heads);
-                    let len = base.len();
-                    let block = vec![0..1, 0..len, head..head + 1, 0..config.d_head];
-                    Patch { number, point: senders[layer], block, first: 0 }
-                })
-                .collect();
-            let mut found = vec![unpatched; patches.len()];
+        let found = self.each_example(&senders, |example| {
+            let mut base = example.base_run(points.clone())?;
+            let baseline = example.read(base.logits.clone(), "without a patch")?;
+            let from = example.source(&base.recorded, &senders)?;
+            let patch = |number: usize| {
+                let (layer, head) = (number / heads, number % heads);
+                let block = vec![0..1, 0..base.len(), head..head + 1, 0..config.d_head];
+                Patch { number, point: senders[layer], block, first: 0 }
+            };
+            let patches: Vec<Patch> = (0..layers * heads).map(patch).collect();
+            let mut values = vec![baseline; patches.len()];
             for patches in patches.chunks(self.rows_at_once(&base)) {
-                let judged = self.paths(&mut base, patches, &values, &readers, held, example)?;
+                let judged = self.paths(&mut base, patches, &from.values, &readers, held, example.number)?;
                 let site = |row: usize| {
                     let number = patches[row].number;
                     format!("with paths from L{}H{} patched", number / heads, number % heads)
                 };
-                let judged = read_values(judged, example, site)?;
-                patches.iter().zip(judged).for_each(|(patch, value)| found[patch.number] = value);
-                self.tell(
-                    example * layers * heads + patches.last().map_or(0, |patch| patch.number + 1),
-                    layers * heads * self.base.len(),
-                );
+                let judged = read_values(judged, example.number, site)?;
+                patches.iter().zip(judged).for_each(|(patch, value)| values[patch.number] = value);
+                let done = patches.last().map_or(0, |patch| patch.number + 1);
+                self.tell(example.number * layers * heads + done, layers * heads * self.examples());
             }
-            by_example.push(found);
-            baseline.push(unpatched);
-        }
-        let examples = by_example.len();
-        let axes = [("layer", layers), ("head", heads), ("example", examples)];
-        let axes = axes.map(|(name, len)| LabelledAxis::numbered(name, len));
-        let values =
-            ArrayD::from_shape_fn(IxDyn(&[layers, heads, examples]), |at| by_example[at[2]][at[0] * heads + at[1]]);
-        let source = (of_source.len() == examples).then_some(of_source);
-        Ok(PatchingResult { values: LabelledArray::new(axes, values), baseline, source })
+            Ok(Found { baseline, source: from.metric, values })
+        })?;
+        Ok(PatchingResult::new(
+            [("layer", layers), ("head", heads)].map(|(name, len)| LabelledAxis::numbered(name, len)).into(),
+            &found,
+        ))
     }
 
     /// The metric of each patch whose change comes to the readers only.
@@ -144,8 +125,8 @@ impl Patching<'_> {
         held: Held,
         example: usize,
     ) -> Result<Tensor<1>> {
-        let n_layers = self.model.config().n_layers;
-        let layer_of = |patch: &Patch| self.model.catalog().info(patch.point).layer.unwrap_or(0);
+        let n_layers = self.model().config().n_layers;
+        let layer_of = |patch: &Patch| self.model().catalog().info(patch.point).layer.unwrap_or(0);
         // An MLP reads after its layer's attention has written: its stream is that of no layer's start.
         let mlps: Vec<(usize, PointId)> = readers
             .iter()
@@ -157,7 +138,7 @@ impl Patching<'_> {
             Held::Attention => &[("hook_attn_out", false)],
         };
         let mut streams: BTreeMap<usize, Tensor<3>> = BTreeMap::new();
-        let mut stairs = Staircase { model: self.model, base, values, held, watch: &mlps };
+        let mut stairs = Staircase { model: self.model(), base, values, held, watch: &mlps };
         let (arrived, at_mlps) = stairs.climb(patches, &mut |layer, rows| {
             streams.insert(layer, rows.clone());
         })?;
@@ -175,7 +156,7 @@ impl Patching<'_> {
         let mut hooks: Vec<Hook<'_>> = Vec::new();
         for reader in readers {
             let (Some(layer), Some(point)) = (reader.layer, reader.point) else { continue };
-            let name = self.model.catalog().info(point).name.clone();
+            let name = self.model().catalog().info(point).name.clone();
             match reader.head {
                 Some(head) => {
                     let given = whole(streams.get(&layer), base, layer);
@@ -199,7 +180,7 @@ impl Patching<'_> {
         // A direct path to the logits goes beside those through the other receivers.
         let beside = readers.iter().any(|reader| reader.layer.is_none());
         let options = ForwardOptions::new().start_at_layer(first as isize).stop_at_layer(n_layers as isize);
-        let mut last = self.model.forward(base.stream(first, 0, patches.len()), options.hooks(hooks))?;
+        let mut last = self.model().forward(base.stream(first, 0, patches.len()), options.hooks(hooks))?;
         if beside {
             last = last + (arrived - base.stream_after(patches.len())?);
         }
@@ -207,7 +188,7 @@ impl Patching<'_> {
     }
 
     fn reader(&self, receiver: Receiver) -> Result<Reader> {
-        let catalog = self.model.catalog();
+        let catalog = self.model().catalog();
         let (layer, suffix, head) = match receiver {
             Receiver::Logits => return Ok(Reader { layer: None, point: None, head: None }),
             Receiver::Query(layer, head) => (layer, "hook_q_input", Some(head)),
@@ -218,7 +199,7 @@ impl Patching<'_> {
         let point = catalog.find(&format!("blocks.{layer}.{suffix}"))?;
         let info = catalog.info(point);
         if let Some(head) = head {
-            let config = self.model.config();
+            let config = self.model().config();
             let heads = if info.axes.contains(&Axis::KvHead) { config.n_kv_heads } else { config.n_heads };
             if head >= heads {
                 let allowed = format!("one of the {heads} at `{}`", info.name);

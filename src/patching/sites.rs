@@ -39,8 +39,13 @@ impl Sites {
         &self.selection
     }
 
+    /// The points in firing order.
+    pub(crate) fn points(&self, catalog: &Catalog) -> Result<Vec<PointId>> {
+        Ok(self.resolve(catalog)?.into_iter().map(|(id, _)| id).collect())
+    }
+
     /// The points in firing order, each with the places of the swept axes among its own.
-    pub(super) fn resolve(&self, catalog: &Catalog) -> Result<Vec<(PointId, Vec<usize>)>> {
+    pub(crate) fn resolve(&self, catalog: &Catalog) -> Result<Vec<(PointId, Vec<usize>)>> {
         let ids = self.selection.resolve(catalog)?;
         Ok(ids.into_iter().map(|id| Ok((id, self.swept(catalog.info(id))?))).collect::<Result<Vec<_>, PatchError>>()?)
     }

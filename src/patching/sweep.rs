@@ -3,21 +3,20 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, ActivationCache, Axis, Catalog, PointId, Selection, at};
-use ndarray::{ArrayD, IxDyn};
+use hooklens_hooks::{Activation, PointId, at};
 
 use super::base_run::BaseRun;
 use super::error::PatchError;
+use super::example::Example;
+use super::layout::{Found, Layout};
 use super::metric::{Metric, read_values};
 use super::result::PatchingResult;
 use super::sites::Sites;
-use super::source::{Ablation, Means, Source, mean_like, means};
-use super::staircase::{Patch, Staircase, position_axis};
+use super::source::{Ablation, Source};
+use super::staircase::{Patch, Staircase};
 use crate::error::{InputError, Result};
-use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::model::{ForwardOptions, HookedTransformer, Input, Logits};
 use crate::tokens::Tokens;
 
@@ -28,7 +27,7 @@ type Progress<'m> = RefCell<Box<dyn FnMut(usize, usize) + 'm>>;
 
 /// Pairs of prompts and what is asked of them. See the [module](super).
 pub struct Patching<'m> {
-    pub(super) model: &'m HookedTransformer,
+    model: &'m HookedTransformer,
     /// Prompts whose runs are patched, without padding.
     pub(super) base: Vec<Vec<u32>>,
     pub(super) source: Source,
@@ -105,6 +104,16 @@ impl<'m> Patching<'m> {
         self
     }
 
+    /// Whether patches come from another prompt's run.
+    pub(crate) fn is_paired(&self) -> bool {
+        matches!(self.source, Source::Run(_))
+    }
+
+    /// The model.
+    pub fn model(&self) -> &'m HookedTransformer {
+        self.model
+    }
+
     /// Number of examples.
     pub fn examples(&self) -> usize {
         self.base.len()
@@ -130,106 +139,42 @@ impl<'m> Patching<'m> {
     }
 
     fn sweep_from(&self, sites: &Sites, source: &Source, skip: bool) -> Result<PatchingResult> {
-        let catalog = self.model.catalog();
-        let points = sites.resolve(catalog)?;
+        let points = sites.resolve(self.model.catalog())?;
         let ids: Vec<PointId> = points.iter().map(|(id, _)| *id).collect();
-        let mean = match source {
-            Source::Mean { prompts, by_position } => Some(means(self.model, prompts, *by_position, &ids)?),
-            _ => None,
-        };
         let mut layout: Option<Layout> = None;
-        let (mut by_example, mut baseline, mut of_source) = (Vec::new(), Vec::new(), Vec::new());
-        for (example, tokens) in self.base.iter().enumerate() {
-            let mut base = BaseRun::new(self.model, tokens, sites.selection().clone(), self.metric.needs())?;
-            let unpatched = self.metric.judge(base.logits.clone(), example)?;
-            let unpatched = read_values(unpatched, example, |_| "without a patch".into())?[0];
-            let (values, clean) = self.values(source, mean.as_ref(), &ids, &base, example)?;
-            if let Some(clean) = clean {
-                let judged = self.metric.judge(clean, example)?;
-                of_source.push(read_values(judged, example, |_| "in the source's run".into())?[0]);
-            }
+        let found = self.each_example_from(source, &ids, |example| {
+            let mut base = example.base_run(sites.selection().clone())?;
+            let baseline = example.read(base.logits.clone(), "without a patch")?;
+            let from = example.source(&base.recorded, &ids)?;
+            let recorded = base.recorded.clone();
+            let shape_of = |id: PointId| Ok(recorded.activation(&*recorded.catalog().info(id).name)?.shape().to_vec());
             let layout = match &mut layout {
                 Some(layout) => {
-                    layout.check(example, &points, &base, catalog, &self.base)?;
+                    layout.check(example.number, &points, base.len(), &shape_of)?;
                     layout
                 }
-                none => none.insert(Layout::new(self.model, &points, &base, catalog)?),
+                none => none.insert(Layout::new(self.model, &points, &base.tokens, &shape_of)?),
             };
-            let mut found = vec![unpatched; layout.len()];
-            let patches = layout.patches(&points, &base, &values, catalog, skip)?;
-            let name = |number: usize| layout.name(number);
-            self.run(&mut base, patches, &values, example, layout.len(), &name, &mut found)?;
-            by_example.push(found);
-            baseline.push(unpatched);
-        }
-        let Some(layout) = layout else { return Err(InputError::Empty { what: "the list of examples".into() }.into()) };
-        let examples = by_example.len();
-        let values = (0..layout.len()).flat_map(|site| by_example.iter().map(move |found| found[site])).collect();
-        let mut axes = layout.axes;
-        axes.push(LabelledAxis::numbered("example", examples));
-        let shape: Vec<usize> = axes.iter().map(|axis| axis.labels.len()).collect();
-        let values = ArrayD::from_shape_vec(IxDyn(&shape), values).unwrap_or_else(|_| ArrayD::zeros(IxDyn(&shape)));
-        let source = (of_source.len() == examples).then_some(of_source);
-        Ok(PatchingResult { values: LabelledArray::new(axes, values), baseline, source })
-    }
-
-    /// What is patched in, as the points' tensors of a whole run, and the logits of the run it is of.
-    pub(super) fn values(
-        &self,
-        source: &Source,
-        mean: Option<&Means>,
-        ids: &[PointId],
-        base: &BaseRun,
-        example: usize,
-    ) -> Result<(BTreeMap<PointId, Activation>, Option<Tensor<3>>)> {
-        let catalog = self.model.catalog();
-        let of = |recorded: &ActivationCache, id: PointId| -> Result<Activation> {
-            Ok(recorded.activation(&*catalog.info(id).name)?.clone())
-        };
-        match source {
-            Source::Run(prompts) => {
-                let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
-                let options =
-                    ForwardOptions::new().logits(self.metric.needs()).record(Selection::from(names.as_slice()));
-                let output = self.model.run(&prompts[example], options)?;
-                let values = ids.iter().map(|id| Ok((*id, of(&output.cache, *id)?)));
-                Ok((values.collect::<Result<_>>()?, output.logits))
-            }
-            Source::Zero => {
-                let zero = |id: PointId| {
-                    let like = of(&base.recorded, id)?;
-                    let rank = like.shape().to_vec();
-                    let flat: Tensor<1> = like.reshape(&[like.len()]).to_tensor()?;
-                    // Where a query may not look, its score stays minus infinity.
-                    let hidden = flat.clone().equal_elem(f32::NEG_INFINITY);
-                    let zero = flat.zeros_like().mask_fill(hidden, f32::NEG_INFINITY);
-                    Ok((id, Activation::from(zero).reshape(&rank)))
-                };
-                Ok((ids.iter().map(|id| zero(*id)).collect::<Result<_>>()?, None))
-            }
-            Source::Mean { .. } => {
-                let own = |id: &PointId| {
-                    let like = of(&base.recorded, *id)?;
-                    let mean = mean.and_then(|means| means.get(id)).cloned().unwrap_or_else(|| like.clone());
-                    Ok((*id, mean_like(&mean, &like, catalog.info(*id))?))
-                };
-                Ok((ids.iter().map(own).collect::<Result<_>>()?, None))
-            }
-        }
+            let mut values = vec![baseline; layout.len()];
+            let patches = layout.patches(&points, &base.recorded, &from.values, base.is_causal(), skip)?;
+            self.run(&mut base, patches, &from.values, &example, layout, &mut values)?;
+            Ok(Found { baseline, source: from.metric, values })
+        })?;
+        let axes = layout.map(|layout| layout.axes).unwrap_or_default();
+        Ok(PatchingResult::new(axes, &found))
     }
 
     /// Runs patches of one example and puts the metric of each where its number says.
-    #[allow(clippy::too_many_arguments)]
     fn run(
         &self,
         base: &mut BaseRun,
         patches: Vec<Patch>,
         values: &BTreeMap<PointId, Activation>,
-        example: usize,
-        total: usize,
-        name: &dyn Fn(usize) -> String,
+        example: &Example<'_>,
+        layout: &Layout,
         found: &mut [f64],
     ) -> Result<()> {
+        let (total, example) = (layout.len(), example.number);
         let catalog = self.model.catalog();
         let (everywhere, in_blocks): (Vec<Patch>, Vec<Patch>) =
             patches.into_iter().partition(|patch| catalog.info(patch.point).layer.is_none());
@@ -240,7 +185,8 @@ impl<'m> Patching<'m> {
         let mut done = total * example + total - everywhere.len() - by_first.values().map(Vec::len).sum::<usize>();
         let all = total * self.base.len();
         let mut keep = |judged: Tensor<1>, patches: &[Patch]| -> Result<()> {
-            let values = read_values(judged, example, |row| format!("with {} patched", name(patches[row].number)))?;
+            let values =
+                read_values(judged, example, |row| format!("with {} patched", layout.name(patches[row].number)))?;
             for (patch, value) in patches.iter().zip(values) {
                 found[patch.number] = value;
             }
@@ -347,178 +293,4 @@ pub(crate) fn check_lengths(clean: &[Vec<u32>], corrupted: &[Vec<u32>]) -> Resul
         }
     }
     Ok(())
-}
-
-/// How the sites of a sweep are numbered and labelled.
-struct Layout {
-    axes: Vec<LabelledAxis>,
-    /// Sites a point.
-    per_point: usize,
-    /// Shape of each point's swept axes.
-    shape: Vec<usize>,
-    points: Vec<String>,
-}
-
-impl Layout {
-    fn new(
-        model: &HookedTransformer,
-        points: &[(PointId, Vec<usize>)],
-        base: &BaseRun,
-        catalog: &Catalog,
-    ) -> Result<Self> {
-        let shape_of = |(id, places): &(PointId, Vec<usize>)| -> Result<Vec<usize>> {
-            let held = base.recorded.activation(&*catalog.info(*id).name)?;
-            Ok(places.iter().map(|place| held.shape()[*place]).collect())
-        };
-        let shape = shape_of(&points[0])?;
-        let per_point = shape.iter().product();
-        let names: Vec<String> = points.iter().map(|(id, _)| catalog.info(*id).name.to_string()).collect();
-        for (point, name) in points.iter().zip(&names) {
-            let given = shape_of(point)?;
-            if given != shape {
-                let given = given.iter().product();
-                let (first, point) = (names[0].clone(), name.clone());
-                return Err(PatchError::Shapes { first, expected: per_point, point, given }.into());
-            }
-        }
-        let mut axes = vec![first_axis(points, catalog)];
-        let (first, places) = &points[0];
-        for (place, len) in places.iter().zip(&shape) {
-            let axis = catalog.info(*first).axes[*place];
-            axes.push(match axis {
-                Axis::Pos | Axis::Query | Axis::Key => {
-                    LabelledAxis::new(axis_name(axis), position_labels(model, &base.tokens, *len))
-                }
-                _ => LabelledAxis::numbered(axis_name(axis), *len),
-            });
-        }
-        Ok(Self { axes, per_point, shape, points: names })
-    }
-
-    /// Whether another example's sites have the same places.
-    fn check(
-        &self,
-        example: usize,
-        points: &[(PointId, Vec<usize>)],
-        base: &BaseRun,
-        catalog: &Catalog,
-        all: &[Vec<u32>],
-    ) -> Result<()> {
-        let (id, places) = &points[0];
-        let held = base.recorded.activation(&*catalog.info(*id).name)?;
-        let given: Vec<usize> = places.iter().map(|place| held.shape()[*place]).collect();
-        match given.iter().zip(&self.shape).position(|(given, expected)| given != expected) {
-            Some(at) => {
-                let axis = axis_name(catalog.info(*id).axes[places[at]]);
-                Err(PatchError::Uneven { axis, example, expected: all[0].len(), given: base.len() }.into())
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.points.len() * self.per_point
-    }
-
-    /// The places of a site along the swept axes.
-    fn places(&self, number: usize) -> Vec<usize> {
-        let mut rest = number % self.per_point.max(1);
-        let mut places: Vec<usize> = self
-            .shape
-            .iter()
-            .rev()
-            .map(|len| {
-                let place = rest % len;
-                rest /= len;
-                place
-            })
-            .collect();
-        places.reverse();
-        places
-    }
-
-    fn name(&self, number: usize) -> String {
-        let mut name = self.points[number / self.per_point.max(1)].clone();
-        for (place, axis) in self.places(number).iter().zip(&self.axes[1..]) {
-            name.push_str(&format!(" {} {}", axis.name, axis.labels[*place]));
-        }
-        name
-    }
-
-    /// A patch for every site; with `skip` those that would change nothing are left out.
-    fn patches(
-        &self,
-        points: &[(PointId, Vec<usize>)],
-        base: &BaseRun,
-        values: &BTreeMap<PointId, Activation>,
-        catalog: &Catalog,
-        skip: bool,
-    ) -> Result<Vec<Patch>> {
-        let mut patches = Vec::new();
-        for (place, (id, swept)) in points.iter().enumerate() {
-            let point = catalog.info(*id);
-            let unpatched = base.recorded.activation(&*point.name)?.to_ndarray()?;
-            let patched = values[id].to_ndarray()?;
-            // Minus infinity in both is no difference.
-            let differ =
-                ndarray::Zip::from(&unpatched).and(&patched).map_collect(|a, b| a != b && !(a.is_nan() && b.is_nan()));
-            let positions = position_axis(point);
-            for site in 0..self.per_point {
-                let number = place * self.per_point + site;
-                let mut block: Vec<Range<usize>> = unpatched.shape().iter().map(|len| 0..*len).collect();
-                for (axis, at) in swept.iter().zip(self.places(number)) {
-                    block[*axis] = at..at + 1;
-                }
-                let within = differ.slice_each_axis(|axis| ndarray::Slice::from(block[axis.axis.index()].clone()));
-                let first = match positions {
-                    Some(axis) => {
-                        let along = ndarray::Axis(axis);
-                        let places = within.axis_iter(along).position(|at| at.iter().any(|differs| *differs));
-                        places.map(|place| place + block[axis].start)
-                    }
-                    None => within.iter().any(|differs| *differs).then_some(0),
-                };
-                let first = match first {
-                    None if skip => continue,
-                    None => positions.map_or(0, |axis| block[axis].start),
-                    Some(first) => first,
-                };
-                let first = if base.is_causal() { first } else { 0 };
-                patches.push(Patch { number, point: *id, block, first });
-            }
-        }
-        Ok(patches)
-    }
-}
-
-/// The axis that tells points apart: layers, if there is one point a layer.
-pub(super) fn first_axis(points: &[(PointId, Vec<usize>)], catalog: &Catalog) -> LabelledAxis {
-    let infos: Vec<_> = points.iter().map(|(id, _)| catalog.info(*id)).collect();
-    let suffix =
-        |name: &str| name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')).map(|s| s.1.to_string());
-    let first = suffix(&infos[0].name);
-    if first.is_some() && infos.iter().all(|point| suffix(&point.name) == first) {
-        return LabelledAxis::new("layer", infos.iter().filter_map(|point| point.layer).map(|layer| layer.to_string()));
-    }
-    LabelledAxis::new("point", infos.iter().map(|point| point.name.to_string()))
-}
-
-/// An axis in the words of a sweep.
-fn axis_name(axis: Axis) -> &'static str {
-    match axis {
-        Axis::Query => "dest_pos",
-        Axis::Key => "src_pos",
-        Axis::KvHead => "kv_head",
-        other => other.name(),
-    }
-}
-
-/// `3: gave`, or numbers where there is no tokenizer.
-pub(crate) fn position_labels(model: &HookedTransformer, tokens: &[u32], len: usize) -> Vec<String> {
-    (0..len)
-        .map(|place| {
-            let text = tokens.get(place).and_then(|id| model.to_string(&[*id]).ok());
-            text.map_or_else(|| place.to_string(), |text| format!("{place}: {text}"))
-        })
-        .collect()
 }

@@ -1,0 +1,325 @@
+//! Edge attribution patching: which reader of the residual stream hears which writer.
+
+use std::fmt;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{ActivationCache, Hook};
+
+use super::norm_gradient::through_norm;
+use crate::activations::{Components, Stage};
+use crate::config::TransformerConfig;
+use crate::error::{InputError, Result};
+use crate::hook;
+use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::model::{ForwardOptions, HookedTransformer, Norm};
+use crate::patching::{Example, Patching};
+
+/// What writes to the residual stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Writes {
+    /// The embedding, positions included.
+    Embed,
+    /// A head: layer, head.
+    Head(usize, usize),
+    /// A layer's MLP.
+    Mlp(usize),
+}
+
+/// What reads from the residual stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reads {
+    /// A head's queries: layer, head.
+    Query(usize, usize),
+    /// Keys: layer, key/value head.
+    Key(usize, usize),
+    /// Values: layer, key/value head.
+    Value(usize, usize),
+    /// A layer's MLP.
+    Mlp(usize),
+    /// The unembedding.
+    Logits,
+}
+
+/// Where the slope is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Gradient {
+    /// In the run that is patched: edge attribution patching (EAP).
+    AtBase,
+    /// The mean over so many runs whose embeddings lie on the line from the patched run's to the
+    /// source's, at the middles of as many equal pieces: integrated gradients (EAP-IG).
+    Integrated(usize),
+}
+
+/// What each edge would add to the metric if the reader heard the source's writer.
+#[derive(Debug, Clone)]
+pub struct EdgeScores {
+    writers: Vec<Writes>,
+    readers: Vec<Reads>,
+    parallel: bool,
+    scores: LabelledArray,
+}
+
+impl Writes {
+    /// Whether the writer writes before the reader reads.
+    pub fn comes_before(self, reader: Reads, config: &TransformerConfig) -> bool {
+        before(self, reader, config.parallel)
+    }
+}
+
+fn before(writer: Writes, reader: Reads, parallel: bool) -> bool {
+    // Twice the layer, one more for the second half of a block.
+    let written = match writer {
+        Writes::Embed => 0,
+        Writes::Head(layer, _) => 2 * layer + if parallel { 2 } else { 1 },
+        Writes::Mlp(layer) => 2 * layer + 2,
+    };
+    let read = match reader {
+        Reads::Query(layer, _) | Reads::Key(layer, _) | Reads::Value(layer, _) => 2 * layer,
+        Reads::Mlp(layer) => 2 * layer + usize::from(!parallel),
+        Reads::Logits => usize::MAX,
+    };
+    written <= read
+}
+
+impl fmt::Display for Writes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Writes::Embed => f.write_str("embed"),
+            Writes::Head(layer, head) => write!(f, "L{layer}H{head}"),
+            Writes::Mlp(layer) => write!(f, "{layer}_mlp"),
+        }
+    }
+}
+
+impl fmt::Display for Reads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reads::Query(layer, head) => write!(f, "L{layer}H{head}.q"),
+            Reads::Key(layer, head) => write!(f, "L{layer}H{head}.k"),
+            Reads::Value(layer, head) => write!(f, "L{layer}H{head}.v"),
+            Reads::Mlp(layer) => write!(f, "{layer}_mlp"),
+            Reads::Logits => f.write_str("logits"),
+        }
+    }
+}
+
+impl EdgeScores {
+    /// The scores, `[writer, reader, example]`; 0 where the writer writes after the reader has read.
+    pub fn values(&self) -> &LabelledArray {
+        &self.scores
+    }
+
+    /// What writes.
+    pub fn writers(&self) -> &[Writes] {
+        &self.writers
+    }
+
+    /// What reads.
+    pub fn readers(&self) -> &[Reads] {
+        &self.readers
+    }
+
+    /// The mean score of one edge over examples; `None` if there is no such edge.
+    pub fn score(&self, writer: Writes, reader: Reads) -> Option<f64> {
+        let from = self.writers.iter().position(|own| *own == writer)?;
+        let to = self.readers.iter().position(|own| *own == reader)?;
+        before(writer, reader, self.parallel).then(|| self.mean(from, to))
+    }
+
+    fn mean(&self, from: usize, to: usize) -> f64 {
+        let values = self.scores.values();
+        let examples = values.shape()[2];
+        (0..examples).map(|example| values[[from, to, example]]).sum::<f64>() / examples as f64
+    }
+
+    /// The edges of the largest mean scores by magnitude, largest first.
+    pub fn largest(&self, count: usize) -> Vec<(Writes, Reads, f64)> {
+        let mut edges = Vec::new();
+        for (from, writer) in self.writers.iter().enumerate() {
+            for (to, reader) in self.readers.iter().enumerate() {
+                if before(*writer, *reader, self.parallel) {
+                    edges.push((*writer, *reader, self.mean(from, to)));
+                }
+            }
+        }
+        edges.sort_by(|a, b| b.2.abs().total_cmp(&a.2.abs()));
+        edges.truncate(count);
+        edges
+    }
+}
+
+impl Patching<'_> {
+    /// Scores every edge: the change of what the writer writes, times the gradient where the reader
+    /// reads. Grouped queries' keys and values are read once a key/value head.
+    ///
+    /// Two runs forth and one back for each example, or one of each more for each further piece of
+    /// [`Gradient::Integrated`].
+    ///
+    /// ```
+    /// use hooklens::attribution::Gradient;
+    /// use hooklens::patching::{Metric, Patching};
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let clean = "When Mary and John went to the store, John gave a drink to";
+    /// let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// let patching = Patching::new(&model, clean, corrupted, Metric::logit_diff(&model, "Mary", "John")?)?;
+    /// for (writer, reader, score) in patching.edges(Gradient::Integrated(5))?.largest(3) {
+    ///     println!("{writer} -> {reader}  {score:+.2}");
+    /// }
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Prompts that are ablated rather than paired, no pieces at all, and as
+    /// [`Patching::attribution`].
+    pub fn edges(&self, gradient: Gradient) -> Result<EdgeScores> {
+        let model = self.model();
+        let config = model.config();
+        if !self.is_paired() {
+            return Err(InputError::Options("edges need pairs of prompts, not an ablation").into());
+        }
+        let pieces = match gradient {
+            Gradient::AtBase => 1,
+            Gradient::Integrated(0) => return Err(InputError::Options("a mean over no pieces").into()),
+            Gradient::Integrated(pieces) => pieces,
+        };
+        let (writers, readers) = (writers(config), readers(config));
+        let recorded = recorded_for_writers(config);
+        let ids = crate::patching::Sites::new(recorded.as_slice()).points(model.catalog())?;
+        let per_example = self.each_example(&ids, |example| {
+            let source = example.source_run(&recorded)?;
+            let base = example.own_run(&recorded)?;
+            let change = changes(model, &base, &source)?;
+            let mut sum: Option<Tensor<2>> = None;
+            for piece in 0..pieces {
+                let share = (piece as f64 + 0.5) / pieces as f64;
+                let embedding = match gradient {
+                    Gradient::AtBase => None,
+                    Gradient::Integrated(_) => {
+                        Some(base.get(hook::embed())? * (1.0 - share) + source.get(hook::embed())? * share)
+                    }
+                };
+                let slopes = slopes_at_readers(model, &example, embedding)?;
+                let scores = change.clone().matmul(slopes.transpose());
+                sum = Some(match sum {
+                    Some(sum) => sum + scores,
+                    None => scores,
+                });
+            }
+            let scores = sum.ok_or(InputError::Options("a mean over no pieces"))? / pieces as f64;
+            Ok(hooklens_hooks::Activation::from(scores).to_ndarray()?)
+        })?;
+        let parallel = config.parallel;
+        let shape = [writers.len(), readers.len(), per_example.len()];
+        let values = ndarray::ArrayD::from_shape_fn(ndarray::IxDyn(&shape), |at| {
+            let edge = before(writers[at[0]], readers[at[1]], parallel);
+            if edge { f64::from(per_example[at[2]][[at[0], at[1]]]) } else { 0.0 }
+        });
+        let axes = [
+            LabelledAxis::new("writer", writers.iter().map(Writes::to_string)),
+            LabelledAxis::new("reader", readers.iter().map(Reads::to_string)),
+            LabelledAxis::numbered("example", per_example.len()),
+        ];
+        Ok(EdgeScores { writers, readers, parallel, scores: LabelledArray::new(axes, values) })
+    }
+}
+
+fn writers(config: &TransformerConfig) -> Vec<Writes> {
+    let heads = (0..config.n_layers).flat_map(|layer| (0..config.n_heads).map(move |head| Writes::Head(layer, head)));
+    let mlps = (0..config.n_layers).filter(|_| !config.attn_only).map(Writes::Mlp);
+    heads.chain(mlps).chain([Writes::Embed]).collect()
+}
+
+fn readers(config: &TransformerConfig) -> Vec<Reads> {
+    let mut readers = Vec::new();
+    for layer in 0..config.n_layers {
+        readers.extend((0..config.n_heads).map(|head| Reads::Query(layer, head)));
+        readers.extend((0..config.n_kv_heads).map(|head| Reads::Key(layer, head)));
+        readers.extend((0..config.n_kv_heads).map(|head| Reads::Value(layer, head)));
+        if !config.attn_only {
+            readers.push(Reads::Mlp(layer));
+        }
+    }
+    readers.push(Reads::Logits);
+    readers
+}
+
+/// Points that tell what the writers wrote.
+fn recorded_for_writers(config: &TransformerConfig) -> Vec<&'static str> {
+    let mut points = vec!["hook_embed", "blocks.*.attn.hook_z"];
+    if config.positional == crate::config::Positional::Learned {
+        points.push("hook_pos_embed");
+    }
+    if config.post_norms && config.norm != crate::config::NormKind::None {
+        points.push("blocks.*.ln1_post.hook_scale");
+    }
+    if !config.attn_only {
+        points.push("blocks.*.hook_mlp_out");
+    }
+    points
+}
+
+/// What each writer writes otherwise in the source's run, `[writer, pos * d_model]`.
+fn changes(model: &HookedTransformer, base: &ActivationCache, source: &ActivationCache) -> Result<Tensor<2>> {
+    let parts = |cache: &ActivationCache| -> Result<Components> {
+        let parts = model.analyze(cache)?.full_resid_decomposition(Stage::Final, false)?;
+        // Positions and biases are the same in both runs.
+        Ok(parts.filter(|label| label != "bias" && label != "pos_embed")?)
+    };
+    let change = parts(source)?.vectors() - parts(base)?.vectors();
+    let [writers, _, pos, d_model] = change.dims();
+    Ok(change.reshape([writers, pos * d_model]))
+}
+
+/// The metric's gradient where each reader reads, `[reader, pos * d_model]`, in the example's run or
+/// one from other embeddings.
+fn slopes_at_readers(
+    model: &HookedTransformer,
+    example: &Example<'_>,
+    embedding: Option<Tensor<3>>,
+) -> Result<Tensor<2>> {
+    let config = model.config();
+    let mut points = vec!["blocks.*.hook_resid_pre", "blocks.*.attn.hook_{q,k,v}", "blocks.-1.hook_resid_post"];
+    if !config.attn_only {
+        points.push("blocks.*.hook_mlp_in");
+    }
+    let hooks: Vec<Hook<'_>> = embedding.into_iter().map(|own| hook::embed().edit(move |_, _| own.clone())).collect();
+    let (output, _) = example.with_gradients(ForwardOptions::new().record(points).hooks(hooks))?;
+    let cache = &output.cache;
+    let mut slopes: Vec<Tensor<2>> = Vec::new();
+    for (layer, block) in model.weights.blocks.iter().enumerate() {
+        let at = layer as isize;
+        let input = cache.get(hook::resid_pre(at))?;
+        for (gradient, map) in [
+            (cache.grad(hook::q(at))?, &block.attn.q),
+            (cache.grad(hook::k(at))?, &block.attn.k),
+            (cache.grad(hook::v(at))?, &block.attn.v),
+        ] {
+            slopes.push(by_head(&block.ln1, &input, gradient, map.weight.val()));
+        }
+        if !config.attn_only {
+            slopes.push(flat(cache.grad(hook::mlp_in(at))?));
+        }
+    }
+    slopes.push(flat(cache.grad(hook::resid_post(-1))?));
+    Ok(Tensor::cat(slopes, 0))
+}
+
+/// The gradient at each head's own input, `[head, pos * d_model]`, from that at its projection
+/// `[1, pos, head, d_head]`.
+fn by_head(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>, weight: Tensor<2>) -> Tensor<2> {
+    let [batch, pos, heads, d_head] = gradient.dims();
+    let [d_model, _] = weight.dims();
+    let weight = weight.reshape([d_model, heads, d_head]).permute([1, 2, 0]);
+    let rows = gradient.permute([2, 0, 1, 3]).reshape([heads, batch * pos, d_head]);
+    let back = rows.matmul(weight).reshape([heads, batch, pos, d_model]).permute([1, 2, 0, 3]);
+    through_norm(norm, input, back).permute([2, 0, 1, 3]).reshape([heads, batch * pos * d_model])
+}
+
+fn flat(gradient: Tensor<3>) -> Tensor<2> {
+    let [batch, pos, d_model] = gradient.dims();
+    gradient.reshape([1, batch * pos * d_model])
+}

@@ -1,0 +1,133 @@
+//! Attribution patching of activations.
+
+use std::collections::BTreeMap;
+
+use hooklens_hooks::{HookError, PointId, Selection};
+use ndarray::ArrayD;
+
+use crate::error::Result;
+use crate::hook::Axis;
+use crate::model::{ForwardOptions, HookedTransformer};
+use crate::patching::{Example, Found, Layout, Patching, PatchingResult, Sites};
+
+/// Activations of both runs and the gradients in the one that is patched: what any number of
+/// sweeps can be estimated from.
+#[derive(Debug)]
+pub struct Attribution<'m> {
+    model: &'m HookedTransformer,
+    examples: Vec<Slopes>,
+}
+
+/// One example's estimates before they are summed.
+#[derive(Debug)]
+struct Slopes {
+    tokens: Vec<u32>,
+    /// Difference times gradient at each point.
+    shares: BTreeMap<PointId, ArrayD<f64>>,
+    baseline: f64,
+    source: Option<f64>,
+}
+
+impl<'m> Patching<'m> {
+    /// Estimates all patches at these points: for each example a run of the source, a run that is
+    /// patched and one way back, whatever the number of points.
+    ///
+    /// # Errors
+    /// Unknown points, [`PatchError`](crate::patching::PatchError), and whatever a run reports.
+    pub fn attribution(&self, points: impl Into<Selection>) -> Result<Attribution<'m>> {
+        let points = points.into();
+        let catalog = self.model().catalog();
+        let ids: Vec<PointId> = Sites::new(points.clone()).points(catalog)?;
+        let slopes = |example: Example<'_>| {
+            let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
+            let options = ForwardOptions::new().record(names.as_slice());
+            let (output, baseline) = example.with_gradients(options)?;
+            let source = example.source(&output.cache, &ids)?;
+            let share = |id: &PointId| {
+                let name = &*catalog.info(*id).name;
+                let held = output.cache.activation(name)?.to_ndarray()?;
+                let gradient = output.cache.activation(format!("{name}_grad"))?.to_ndarray()?;
+                let patched = source.values[id].to_ndarray()?;
+                Ok((*id, products(&held, &patched, &gradient)))
+            };
+            let shares = ids.iter().map(share).collect::<Result<_>>()?;
+            Ok(Slopes { tokens: example.tokens.to_vec(), shares, baseline, source: source.metric })
+        };
+        Ok(Attribution { model: self.model(), examples: self.each_example(&ids, slopes)? })
+    }
+}
+
+/// What each element's change would do to the metric. What does not change does nothing, infinities
+/// included.
+fn products(held: &ArrayD<f32>, patched: &ArrayD<f32>, gradient: &ArrayD<f32>) -> ArrayD<f64> {
+    let share = |held: &f32, patched: &f32, gradient: &f32| {
+        if held == patched { 0.0 } else { (f64::from(*patched) - f64::from(*held)) * f64::from(*gradient) }
+    };
+    ndarray::Zip::from(held).and(patched).and(gradient).map_collect(share)
+}
+
+impl Attribution<'_> {
+    /// The estimated metric with each of these sites patched, one at a time: shaped and labelled as
+    /// [`Patching::sweep`] does it, so that [`PatchingResult::effect`] and
+    /// [`PatchingResult::normalized`] of the two can be compared.
+    ///
+    /// # Errors
+    /// A point that is not among those the attribution was made for
+    /// ([`HookError::NotRecorded`](crate::HookError::NotRecorded)), and as [`Patching::sweep`].
+    pub fn sweep(&self, sites: &Sites) -> Result<PatchingResult> {
+        let catalog = self.model.catalog();
+        let points = sites.resolve(catalog)?;
+        let mut layout: Option<Layout> = None;
+        let mut found = Vec::new();
+        for (number, slopes) in self.examples.iter().enumerate() {
+            let of = |id: PointId| {
+                let name = || catalog.info(id).name.to_string();
+                let missing = || HookError::NotRecorded { name: name(), held: slopes.shares.len(), nearest: vec![] };
+                slopes.shares.get(&id).ok_or_else(missing)
+            };
+            let shape_of = |id: PointId| Ok(of(id)?.shape().to_vec());
+            match &layout {
+                Some(layout) => layout.check(number, &points, slopes.tokens.len(), &shape_of)?,
+                None => layout = Some(Layout::new(self.model, &points, &slopes.tokens, &shape_of)?),
+            }
+            let mut values = Vec::new();
+            for (id, swept) in &points {
+                let shares = of(*id)?;
+                let rest = (0..shares.ndim()).rev().filter(|axis| !swept.contains(axis));
+                let summed = rest.fold(shares.clone(), |sum, axis| sum.sum_axis(ndarray::Axis(axis)));
+                values.extend(summed.iter().map(|share| slopes.baseline + share));
+            }
+            found.push(Found { baseline: slopes.baseline, source: slopes.source, values });
+        }
+        Ok(PatchingResult::new(layout.map(|layout| layout.axes).unwrap_or_default(), &found))
+    }
+}
+
+macro_rules! named {
+    ($($(#[$doc:meta])* $name:ident $points:literal [$($axis:ident),*];)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// As [`Attribution::sweep`].
+        pub fn $name(&self) -> Result<PatchingResult> {
+            self.sweep(&Sites::new($points).per([$(Axis::$axis),*]))
+        }
+    )* };
+}
+
+impl Attribution<'_> {
+    named! {
+        /// The residual stream before each layer, `[layer, pos]`.
+        resid_pre "blocks.*.hook_resid_pre" [Pos];
+        /// What attention adds, `[layer, pos]`.
+        attn_out "blocks.*.hook_attn_out" [Pos];
+        /// What the MLP adds, `[layer, pos]`.
+        mlp_out "blocks.*.hook_mlp_out" [Pos];
+        /// Each head's output, `[layer, head]`.
+        attn_head_out_all_pos "blocks.*.attn.hook_z" [Head];
+        /// Each head's output at each position, `[layer, pos, head]`.
+        attn_head_out_by_pos "blocks.*.attn.hook_z" [Pos, Head];
+        /// Each neuron, `[layer, d_mlp]`.
+        neurons_all_pos "blocks.*.mlp.hook_post" [DMlp];
+    }
+}

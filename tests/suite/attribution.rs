@@ -1,0 +1,142 @@
+//! Attribution against what it estimates, and edges against nodes.
+
+use hooklens::attribution::{Gradient, Reads, Writes};
+use hooklens::experiments::ioi_prompts;
+use hooklens::hook::Axis;
+use hooklens::patching::{Ablation, Metric, Patching, Sites};
+use hooklens::prelude::*;
+use proptest::prelude::*;
+
+use crate::support::{any_config, random_model};
+
+const CLEAN: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 4], [2, 2, 8, 0, 5, 1]];
+const CORRUPTED: [[u32; 6]; 2] = [[3, 9, 6, 7, 9, 4], [2, 2, 8, 11, 5, 2]];
+
+fn rows(tokens: &[[u32; 6]]) -> Vec<Vec<u32>> {
+    tokens.iter().map(|row| row.to_vec()).collect()
+}
+
+fn patching(model: &HookedTransformer) -> Patching<'_> {
+    let metric = Metric::logit_diff(model, vec![4, 6], vec![5, 1]).unwrap();
+    Patching::new(model, rows(&CLEAN), rows(&CORRUPTED), metric).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// What a writer's edges add up to is what its own patch is estimated to do.
+    #[test]
+    fn edges_of_a_writer_add_up_to_its_node(config in any_config(), seed in any::<u64>()) {
+        // A norm behind the heads is not linear in them.
+        let model = random_model(TransformerConfig { post_norms: false, ..config }, seed);
+        let patching = patching(&model);
+        let edges = patching.edges(Gradient::AtBase).unwrap();
+        let mut points = vec!["*hook_z", "hook_embed"];
+        if !model.config().attn_only {
+            points.push("*hook_mlp_out");
+        }
+        let nodes = patching.attribution(points).unwrap();
+        let heads = nodes.attn_head_out_all_pos().unwrap();
+        let embed = nodes.sweep(&Sites::new("hook_embed")).unwrap();
+        let mlps = (!model.config().attn_only).then(|| nodes.sweep(&Sites::new("*hook_mlp_out")).unwrap());
+        for (from, writer) in edges.writers().iter().enumerate() {
+            for example in 0..2 {
+                let sum: f64 = (0..edges.readers().len()).map(|to| edges.values().values()[[from, to, example]]).sum();
+                let estimated = match writer {
+                    Writes::Head(layer, head) => heads.values().values()[[*layer, *head, example]],
+                    Writes::Embed => embed.values().values()[[0, example]],
+                    Writes::Mlp(layer) => mlps.as_ref().unwrap().values().values()[[*layer, example]],
+                    _ => unreachable!(),
+                };
+                let node = estimated - heads.baseline()[example];
+                prop_assert!((sum - node).abs() < 1e-4 * node.abs().max(1.0), "{writer}: {sum} for {node}");
+            }
+        }
+    }
+
+    /// Where the metric is linear, the estimate is the patch.
+    #[test]
+    fn estimates_of_the_linear_are_exact(seed in any::<u64>(), parallel in any::<bool>()) {
+        let config = TransformerConfig { parallel, norm: hooklens::NormKind::None, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+        let model = random_model(config, seed);
+        let patching = patching(&model);
+        let sites = Sites::new("blocks.-1.hook_{resid_post,mlp_out}").per([Axis::Pos]);
+        let estimated = patching.attribution("blocks.-1.hook_{resid_post,mlp_out}").unwrap().sweep(&sites).unwrap();
+        let real = patching.sweep(&sites).unwrap();
+        prop_assert_eq!(estimated.values().axes(), real.values().axes());
+        for (given, wanted) in estimated.values().values().iter().zip(real.values().values()) {
+            prop_assert!((given - wanted).abs() < 1e-4 * wanted.abs().max(1.0), "{given} for {wanted}");
+        }
+    }
+}
+
+/// Over the whole way from one embedding to the other, slopes add up to the difference.
+#[test]
+fn integrated_edges_of_the_embedding_are_complete() {
+    for seed in 0..4 {
+        let config =
+            TransformerConfig { post_norms: seed % 2 == 0, n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+        let model = random_model(config, seed);
+        let patching = patching(&model);
+        let edges = patching.edges(Gradient::Integrated(200)).unwrap();
+        let swept = patching.resid_pre().unwrap();
+        let from = edges.writers().iter().position(|writer| *writer == Writes::Embed).unwrap();
+        for example in 0..2 {
+            let sum: f64 = (0..edges.readers().len()).map(|to| edges.values().values()[[from, to, example]]).sum();
+            let whole = swept.source().unwrap()[example] - swept.baseline()[example];
+            assert!((sum - whole).abs() < 0.02 * whole.abs().max(0.1), "{sum} for {whole}");
+        }
+    }
+}
+
+#[test]
+fn keys_and_values_are_read_once_a_group() {
+    let model = random_model(TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 3);
+    let edges = patching(&model).edges(Gradient::AtBase).unwrap();
+    let count = |is: fn(&Reads) -> bool| edges.readers().iter().filter(|reader| is(reader)).count();
+    assert_eq!(count(|reader| matches!(reader, Reads::Query(..))), 8);
+    assert_eq!(count(|reader| matches!(reader, Reads::Key(..))), 4);
+    assert_eq!(count(|reader| matches!(reader, Reads::Value(..))), 4);
+    assert!(edges.score(Writes::Head(1, 0), Reads::Query(1, 0)).is_none());
+    assert!(edges.score(Writes::Head(1, 0), Reads::Mlp(1)).is_some());
+    assert_eq!(edges.largest(5).len(), 5);
+}
+
+fn correlation(a: &[f64], b: &[f64]) -> f64 {
+    let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
+    let (ma, mb) = (mean(a), mean(b));
+    let cross: f64 = a.iter().zip(b).map(|(a, b)| (a - ma) * (b - mb)).sum();
+    let size = |x: &[f64], m: f64| x.iter().map(|x| (x - m).powi(2)).sum::<f64>().sqrt();
+    cross / (size(a, ma) * size(b, mb))
+}
+
+#[test]
+fn estimates_find_the_heads_that_patching_finds() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let prompts = ioi_prompts(20, 11);
+    let (answers, wrong): (Vec<_>, Vec<_>) = prompts.iter().map(|p| (p.answer, p.wrong)).unzip();
+    let clean: Vec<String> = prompts.iter().map(|p| p.text.clone()).collect();
+    let corrupted: Vec<String> = prompts.iter().map(|p| p.corrupted.clone()).collect();
+    let metric = Metric::logit_diff(&model, answers, wrong).unwrap();
+    let patching = Patching::new(&model, &clean, &corrupted, metric).unwrap();
+    let real = patching.attn_head_out_all_pos().unwrap().effect();
+    let estimated = patching.attribution("*hook_z").unwrap().attn_head_out_all_pos().unwrap().effect();
+    let flat = |array: &hooklens::LabelledArray| array.values().iter().copied().collect::<Vec<f64>>();
+    let agreement = correlation(&flat(&real), &flat(&estimated));
+    assert!(agreement > 0.7, "correlation {agreement}: {:?} against {:?}", flat(&real), flat(&estimated));
+}
+
+#[test]
+fn what_cannot_be_attributed_is_said() {
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 3);
+    let attribution = patching(&model).attribution("*hook_z").unwrap();
+    let told = attribution.resid_pre().unwrap_err().to_string();
+    assert!(told.contains("`blocks.0.hook_resid_pre` was not recorded"), "{told}");
+    assert!(patching(&model).attribution("hook_tokens").is_err());
+    assert!(patching(&model).edges(Gradient::Integrated(0)).is_err());
+    let metric = Metric::logit(&model, 3).unwrap();
+    let ablating = Patching::ablating(&model, rows(&CLEAN), Ablation::Zero, metric).unwrap();
+    assert!(ablating.edges(Gradient::AtBase).unwrap_err().to_string().contains("pairs"));
+    let zeroed = ablating.attribution("*hook_z").unwrap().attn_head_out_all_pos().unwrap();
+    assert_eq!(zeroed.values().values().shape(), [2, 4, 2]);
+}
