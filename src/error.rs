@@ -35,6 +35,9 @@ pub enum Error {
     /// A sweep of patches.
     #[error(transparent)]
     Patch(#[from] crate::patching::PatchError),
+    /// Weights taken apart.
+    #[error(transparent)]
+    Matrix(#[from] crate::circuits::MatrixError),
     /// Processing of weights.
     #[error(transparent)]
     Processing(#[from] ProcessingError),

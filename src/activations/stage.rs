@@ -42,6 +42,12 @@ impl Place {
 }
 
 impl Stage {
+    /// How many layers' attention and how many layers' MLPs have written here.
+    pub(crate) fn layers_before(self, config: &TransformerConfig) -> Result<(usize, usize), InputError> {
+        let place = self.place(config)?;
+        Ok((place.attn_layers(), place.layers))
+    }
+
     pub(super) fn place(self, config: &TransformerConfig) -> Result<Place, InputError> {
         let n_layers = config.n_layers;
         let layer = |layer: isize| {

@@ -1,0 +1,154 @@
+//! Singular values and eigenvalues of factored matrices.
+
+use burn::tensor::{Tensor, TensorData};
+use faer::Mat;
+
+use super::factored_matrix::{FactoredMatrix, MatrixError};
+
+/// `u · diag(s) · vh` of each matrix: singular values fall, the columns of `u` and the rows of `vh`
+/// are orthonormal.
+#[derive(Debug, Clone)]
+pub struct Svd<const D: usize> {
+    /// `[..., left, rank]`
+    pub u: Tensor<D>,
+    /// `[..., 1, rank]`
+    pub s: Tensor<D>,
+    /// `[..., rank, right]`
+    pub vh: Tensor<D>,
+}
+
+/// Eigenvalues of each matrix, largest magnitude first.
+#[derive(Debug, Clone)]
+pub struct Eigenvalues<const D: usize> {
+    /// Real parts, `[..., 1, inner]`.
+    pub re: Tensor<D>,
+    /// Imaginary parts, `[..., 1, inner]`.
+    pub im: Tensor<D>,
+}
+
+impl<const D: usize> FactoredMatrix<D> {
+    /// The singular value decomposition, in f64, of the small matrix between the factors.
+    ///
+    /// # Errors
+    /// [`MatrixError::Numeric`].
+    pub fn svd(&self) -> Result<Svd<D>, MatrixError> {
+        let parts = self.each(|a, b| {
+            // `A = Q_a R_a` and `Bᵀ = Q_b R_b`: only the small `R_a R_bᵀ` needs a decomposition.
+            let (qa, qb) = (a.qr(), b.transpose().qr());
+            let core = qa.thin_R() * qb.thin_R().transpose();
+            let svd = core.thin_svd().map_err(|e| numeric("singular values", e))?;
+            let u = qa.compute_thin_Q() * svd.U();
+            let vh = (qb.compute_thin_Q() * svd.V()).transpose().to_owned();
+            let values: Vec<f64> = svd.S().column_vector().iter().copied().collect();
+            Ok([u, Mat::from_fn(1, values.len(), |_, j| values[j]), vh])
+        })?;
+        let [u, s, vh] = self.gathered(parts);
+        Ok(Svd { u, s, vh })
+    }
+
+    /// The eigenvalues of the product that can differ from zero: `inner` many.
+    ///
+    /// # Errors
+    /// [`MatrixError::Shapes`] if the product is not square, [`MatrixError::Numeric`].
+    pub fn eigenvalues(&self) -> Result<Eigenvalues<D>, MatrixError> {
+        self.ba()?;
+        let parts = self.each(|a, b| {
+            let small = b * a;
+            let mut values = small.eigenvalues().map_err(|e| numeric("eigenvalues", e))?;
+            values.sort_by(|x, y| {
+                (y.re.hypot(y.im), y.re, y.im)
+                    .partial_cmp(&(x.re.hypot(x.im), x.re, x.im))
+                    .unwrap_or(std::cmp::Ordering::Equal)
+            });
+            let row = |of: &dyn Fn(usize) -> f64| Mat::from_fn(1, values.len(), |_, j| of(j));
+            Ok([row(&|j| values[j].re), row(&|j| values[j].im)])
+        })?;
+        let [re, im] = self.gathered(parts);
+        Ok(Eigenvalues { re, im })
+    }
+
+    /// The same product from factors of equal weight: `U √S · √S Vᵀ`.
+    ///
+    /// # Errors
+    /// [`MatrixError::Numeric`].
+    pub fn make_even(&self) -> Result<Self, MatrixError> {
+        let Svd { u, s, vh } = self.svd()?;
+        let root = s.sqrt();
+        Self::new(u * root.clone(), root.swap_dims(D - 2, D - 1) * vh)
+    }
+
+    /// `S Vᵀ`, `[..., rank, right]`: the product but for an orthogonal map on its left.
+    ///
+    /// # Errors
+    /// [`MatrixError::Numeric`].
+    pub fn collapse_l(&self) -> Result<Tensor<D>, MatrixError> {
+        let Svd { s, vh, .. } = self.svd()?;
+        Ok(s.swap_dims(D - 2, D - 1) * vh)
+    }
+
+    /// `U S`, `[..., left, rank]`: the product but for an orthogonal map on its right.
+    ///
+    /// # Errors
+    /// [`MatrixError::Numeric`].
+    pub fn collapse_r(&self) -> Result<Tensor<D>, MatrixError> {
+        let Svd { u, s, .. } = self.svd()?;
+        Ok(u * s)
+    }
+
+    /// What `of` makes of each pair of factors, on the host.
+    fn each<const N: usize>(
+        &self,
+        of: impl Fn(Mat<f64>, Mat<f64>) -> Result<[Mat<f64>; N], MatrixError>,
+    ) -> Result<Vec<[Mat<f64>; N]>, MatrixError> {
+        let (a, b) = (host(&self.a)?, host(&self.b)?);
+        a.into_iter().zip(b).map(|(a, b)| of(a, b)).collect()
+    }
+
+    /// Matrices one behind the other under the axes of this one.
+    fn gathered<const N: usize>(&self, parts: Vec<[Mat<f64>; N]>) -> [Tensor<D>; N] {
+        let (device, dtype) = (self.a.device(), self.a.dtype());
+        std::array::from_fn(|which| {
+            let (rows, columns) = parts.first().map_or((0, 0), |part| (part[which].nrows(), part[which].ncols()));
+            let values: Vec<f64> = parts
+                .iter()
+                .flat_map(|part| {
+                    let matrix = &part[which];
+                    (0..rows).flat_map(move |i| (0..columns).map(move |j| matrix[(i, j)]))
+                })
+                .collect();
+            let mut dims = self.a.dims();
+            (dims[D - 2], dims[D - 1]) = (rows, columns);
+            Tensor::from_data(TensorData::new(values, dims), (&device, dtype))
+        })
+    }
+}
+
+impl<const D: usize> Eigenvalues<D> {
+    /// For each matrix the sum of its eigenvalues over that of their magnitudes, from -1 to 1: near
+    /// 1, the matrix makes more of whatever it is given, as the OV circuit of a head that copies
+    /// does (Elhage et al. 2021).
+    pub fn copying(&self) -> Vec<f64> {
+        let values = |t: &Tensor<D>| t.to_data().iter::<f64>().collect::<Vec<f64>>();
+        let (re, im) = (values(&self.re), values(&self.im));
+        let count = self.re.dims()[D - 1].max(1);
+        let of = |(re, im): (&[f64], &[f64])| {
+            let sizes: f64 = re.iter().zip(im).map(|(re, im)| re.hypot(*im)).sum();
+            if sizes == 0.0 { 0.0 } else { re.iter().sum::<f64>() / sizes }
+        };
+        re.chunks(count).zip(im.chunks(count)).map(of).collect()
+    }
+}
+
+/// The matrices of a stack on the host.
+pub(super) fn host<const D: usize>(stack: &Tensor<D>) -> Result<Vec<Mat<f64>>, MatrixError> {
+    let dims = stack.dims();
+    let (rows, columns) = (dims[D - 2], dims[D - 1]);
+    let data = stack.clone().try_into_data().map_err(|e| numeric("values", e))?;
+    let values: Vec<f64> = data.iter::<f64>().collect();
+    let matrix = |values: &[f64]| Mat::from_fn(rows, columns, |i, j| values[i * columns + j]);
+    Ok(values.chunks((rows * columns).max(1)).map(matrix).collect())
+}
+
+pub(super) fn numeric(what: &'static str, reason: impl std::fmt::Debug) -> MatrixError {
+    MatrixError::Numeric { what, reason: format!("{reason:?}") }
+}

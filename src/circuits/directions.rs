@@ -1,0 +1,92 @@
+//! What a weight matrix writes most strongly, read through the unembedding.
+
+use burn::tensor::{Tensor, TensorData};
+
+use super::decompositions::{host, numeric};
+use crate::error::{InputError, Result};
+use crate::model::HookedTransformer;
+
+/// A matrix one side of which is the residual stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WeightMatrix {
+    /// What a head moves: layer, head.
+    Ov(usize, usize),
+    /// What a layer's neurons read. (A norm's weight that was not folded is part of it.)
+    MlpIn(usize),
+    /// What a layer's neurons write.
+    MlpOut(usize),
+}
+
+/// Singular directions of a matrix in the residual stream, strongest first.
+#[derive(Debug, Clone)]
+pub struct Directions {
+    /// Singular values, `[direction]`.
+    pub values: Tensor<1>,
+    /// Unit vectors, `[direction, d_model]`.
+    pub vectors: Tensor<2>,
+    /// What each does to the logits, `[direction, d_vocab_out]`. A direction's sign is arbitrary.
+    pub logits: Tensor<2>,
+}
+
+impl HookedTransformer {
+    /// The `count` strongest singular directions of a matrix (Millidge and Black 2022).
+    ///
+    /// ```
+    /// use hooklens::circuits::WeightMatrix;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let directions = model.singular_directions(WeightMatrix::Ov(3, 0), 4)?;
+    /// assert_eq!(directions.logits.dims(), [4, model.config().d_vocab_out]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A layer, head or MLP the model lacks, more directions than there are.
+    pub fn singular_directions(&self, matrix: WeightMatrix, count: usize) -> Result<Directions> {
+        let n_layers = self.config().n_layers;
+        let block = |layer: usize| {
+            let lacks = InputError::Layer { layer: layer as isize, n_layers };
+            self.weights.blocks.get(layer).ok_or(lacks)
+        };
+        let mlp = |layer: usize| {
+            let lacks = InputError::Options("the layer has no plain or gated MLP");
+            block(layer)?.mlp.as_ref().ok_or(lacks)
+        };
+        let written = match matrix {
+            WeightMatrix::Ov(layer, head) => {
+                let svd = self.ov().at(layer, head)?.svd()?;
+                return self.directions(svd.s.squeeze_dim(0), svd.vh, count);
+            }
+            WeightMatrix::MlpOut(layer) => mlp(layer)?.output.weight.val(),
+            WeightMatrix::MlpIn(layer) => {
+                let read = mlp(layer)?.input.weight.val().transpose();
+                match block(layer)?.ln2.as_ref().and_then(|norm| norm.w.as_ref()) {
+                    Some(w) => read * w.val().unsqueeze(),
+                    None => read,
+                }
+            }
+        };
+        let stack = host(&written)?;
+        let svd = stack[0].thin_svd().map_err(|e| numeric("singular values", e))?;
+        let values: Vec<f64> = svd.S().column_vector().iter().copied().collect();
+        let (rank, d_model) = (values.len(), written.dims()[1]);
+        let vectors: Vec<f64> =
+            (0..rank).flat_map(|i| (0..d_model).map(move |j| (i, j))).map(|(i, j)| svd.V()[(j, i)]).collect();
+        let (device, dtype) = (written.device(), written.dtype());
+        let values = Tensor::from_data(TensorData::new(values, [rank]), (&device, dtype));
+        let vectors = Tensor::from_data(TensorData::new(vectors, [rank, d_model]), (&device, dtype));
+        self.directions(values, vectors, count)
+    }
+
+    fn directions(&self, values: Tensor<1>, vectors: Tensor<2>, count: usize) -> Result<Directions> {
+        let [rank] = values.dims();
+        if count == 0 || count > rank {
+            let allowed = format!("from 1 to {rank}");
+            return Err(InputError::Setting { name: "count", given: count.to_string(), allowed }.into());
+        }
+        let vectors = vectors.narrow(0, 0, count);
+        let logits = vectors.clone().matmul(self.w_u());
+        Ok(Directions { values: values.narrow(0, 0, count), vectors, logits })
+    }
+}

@@ -1,0 +1,227 @@
+//! A matrix as the product of two thin ones.
+
+use std::ops::Range;
+
+use burn::tensor::Tensor;
+use thiserror::Error;
+
+/// `a · b`, never multiplied out unless asked for: `a` is `[..., left, inner]`, `b`
+/// `[..., inner, right]`, the axes before them alike.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use hooklens::circuits::FactoredMatrix;
+/// let device = Device::flex();
+/// let a = Tensor::<2>::from_floats([[1.0], [2.0]], &device);
+/// let b = Tensor::<2>::from_floats([[3.0, 4.0]], &device);
+/// let m = FactoredMatrix::new(a, b)?;
+/// assert_eq!((m.dims(), m.inner()), ([2, 2], 1));
+/// assert_eq!(m.norm().into_scalar::<f32>(), (9f32 + 16.0 + 36.0 + 64.0).sqrt());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct FactoredMatrix<const D: usize> {
+    pub(super) a: Tensor<D>,
+    pub(super) b: Tensor<D>,
+}
+
+/// Matrices that don't fit each other, or can't be decomposed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MatrixError {
+    /// Shapes that can't be multiplied.
+    #[error("{left:?} and {right:?} can't be multiplied: {reason}")]
+    Shapes {
+        /// Shape of the left matrix.
+        left: Vec<usize>,
+        /// Shape of the right matrix.
+        right: Vec<usize>,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A place there is not.
+    #[error("{what} {given:?} is not within {len}")]
+    Index {
+        /// What was asked for: a layer, a head, rows, columns.
+        what: &'static str,
+        /// The place asked for.
+        given: Range<usize>,
+        /// How many there are.
+        len: usize,
+    },
+    /// A decomposition that did not come to an end.
+    #[error("no {what}: {reason}")]
+    Numeric {
+        /// The decomposition.
+        what: &'static str,
+        /// What the algorithm reported.
+        reason: String,
+    },
+}
+
+impl<const D: usize> FactoredMatrix<D> {
+    /// The product of two matrices. Where one has length one along an axis before the last two, it
+    /// is repeated.
+    ///
+    /// # Errors
+    /// [`MatrixError::Shapes`].
+    pub fn new(a: Tensor<D>, b: Tensor<D>) -> Result<Self, MatrixError> {
+        const { assert!(D >= 2, "a matrix has two axes at least") };
+        let (left, right) = (a.dims(), b.dims());
+        let fails = |reason| Err(MatrixError::Shapes { left: left.to_vec(), right: right.to_vec(), reason });
+        if left[D - 1] != right[D - 2] {
+            return fails("the inner lengths differ");
+        }
+        let (mut wide_a, mut wide_b) = (left, right);
+        for axis in 0..D - 2 {
+            match (left[axis], right[axis]) {
+                (a, b) if a == b => {}
+                (1, b) => wide_a[axis] = b,
+                (a, 1) => wide_b[axis] = a,
+                _ => return fails("the axes before the last two differ"),
+            }
+        }
+        let widened = |t: Tensor<D>, from: [usize; D], to: [usize; D]| if from == to { t } else { t.expand(to) };
+        Ok(Self { a: widened(a, left, wide_a), b: widened(b, right, wide_b) })
+    }
+
+    /// The left factor, `[..., left, inner]`.
+    pub fn a(&self) -> &Tensor<D> {
+        &self.a
+    }
+
+    /// The right factor, `[..., inner, right]`.
+    pub fn b(&self) -> &Tensor<D> {
+        &self.b
+    }
+
+    /// Shape of the product, `[..., left, right]`.
+    pub fn dims(&self) -> [usize; D] {
+        let mut dims = self.a.dims();
+        dims[D - 1] = self.b.dims()[D - 1];
+        dims
+    }
+
+    /// Length of the axis the factors meet at: no rank is larger.
+    pub fn inner(&self) -> usize {
+        self.a.dims()[D - 1]
+    }
+
+    /// The product, `[..., left, right]`.
+    pub fn ab(&self) -> Tensor<D> {
+        self.a.clone().matmul(self.b.clone())
+    }
+
+    /// The factors the other way round, `[..., inner, inner]`: it has the product's eigenvalues other
+    /// than zero.
+    ///
+    /// # Errors
+    /// [`MatrixError::Shapes`] if the product is not square.
+    pub fn ba(&self) -> Result<Tensor<D>, MatrixError> {
+        let (left, right) = (self.b.dims(), self.a.dims());
+        if left[D - 1] != right[D - 2] {
+            let reason = "the product is not square";
+            return Err(MatrixError::Shapes { left: left.to_vec(), right: right.to_vec(), reason });
+        }
+        Ok(self.b.clone().matmul(self.a.clone()))
+    }
+
+    /// The transpose.
+    #[must_use]
+    pub fn transposed(&self) -> Self {
+        Self { a: self.b.clone().swap_dims(D - 2, D - 1), b: self.a.clone().swap_dims(D - 2, D - 1) }
+    }
+
+    /// This times a matrix `[..., right, x]`.
+    ///
+    /// # Errors
+    /// [`MatrixError::Shapes`].
+    pub fn times_matrix(&self, matrix: Tensor<D>) -> Result<Self, MatrixError> {
+        let right = Self::new(self.b.clone(), matrix)?;
+        Self::new(self.a.clone(), right.ab())
+    }
+
+    /// A matrix `[..., x, left]` times this.
+    ///
+    /// # Errors
+    /// [`MatrixError::Shapes`].
+    pub fn after_matrix(&self, matrix: Tensor<D>) -> Result<Self, MatrixError> {
+        let left = Self::new(matrix, self.a.clone())?;
+        Self::new(left.ab(), self.b.clone())
+    }
+
+    /// This times another, kept with the smaller of the two inner lengths.
+    ///
+    /// # Errors
+    /// [`MatrixError::Shapes`].
+    pub fn times(&self, other: &Self) -> Result<Self, MatrixError> {
+        let middle = Self::new(self.b.clone(), other.a.clone())?.ab();
+        if self.inner() <= other.inner() {
+            Self::new(self.a.clone(), Self::new(middle, other.b.clone())?.ab())
+        } else {
+            Self::new(Self::new(self.a.clone(), middle)?.ab(), other.b.clone())
+        }
+    }
+
+    /// Every element times a number.
+    #[must_use]
+    pub fn scaled(&self, by: f64) -> Self {
+        Self { a: self.a.clone() * by, b: self.b.clone() }
+    }
+
+    /// Root of the sum of squares of each matrix, `[..., 1, 1]`, from the factors alone:
+    /// `‖AB‖² = Σ (AᵀA) ∘ (BBᵀ)`.
+    pub fn norm(&self) -> Tensor<D> {
+        let left = self.a.clone().swap_dims(D - 2, D - 1).matmul(self.a.clone());
+        let right = self.b.clone().matmul(self.b.clone().swap_dims(D - 2, D - 1));
+        (left * right).sum_dim(D - 1).sum_dim(D - 2).clamp_min(0.0).sqrt()
+    }
+
+    /// Some rows of the product.
+    ///
+    /// # Errors
+    /// [`MatrixError::Index`].
+    pub fn rows(&self, rows: Range<usize>) -> Result<Self, MatrixError> {
+        let rows = within("rows", rows, self.dims()[D - 2])?;
+        Ok(Self { a: self.a.clone().narrow(D - 2, rows.start, rows.len()), b: self.b.clone() })
+    }
+
+    /// Some columns of the product.
+    ///
+    /// # Errors
+    /// [`MatrixError::Index`].
+    pub fn columns(&self, columns: Range<usize>) -> Result<Self, MatrixError> {
+        let columns = within("columns", columns, self.dims()[D - 1])?;
+        Ok(Self { a: self.a.clone(), b: self.b.clone().narrow(D - 1, columns.start, columns.len()) })
+    }
+}
+
+pub(super) fn within(what: &'static str, given: Range<usize>, len: usize) -> Result<Range<usize>, MatrixError> {
+    if given.is_empty() || given.end > len { Err(MatrixError::Index { what, given, len }) } else { Ok(given) }
+}
+
+impl FactoredMatrix<4> {
+    /// One head's matrix, of those of all layers `[layer, head, ...]`.
+    ///
+    /// # Errors
+    /// [`MatrixError::Index`].
+    pub fn at(&self, layer: usize, head: usize) -> Result<FactoredMatrix<2>, MatrixError> {
+        let [layers, heads, ..] = self.a.dims();
+        within("layer", layer..layer + 1, layers)?;
+        within("head", head..head + 1, heads)?;
+        let one = |t: &Tensor<4>| t.clone().narrow(0, layer, 1).narrow(1, head, 1).squeeze_dims::<2>(&[0, 1]);
+        Ok(FactoredMatrix { a: one(&self.a), b: one(&self.b) })
+    }
+}
+
+impl FactoredMatrix<3> {
+    /// One matrix of several.
+    ///
+    /// # Errors
+    /// [`MatrixError::Index`].
+    pub fn at(&self, place: usize) -> Result<FactoredMatrix<2>, MatrixError> {
+        within("matrix", place..place + 1, self.a.dims()[0])?;
+        let one = |t: &Tensor<3>| t.clone().narrow(0, place, 1).squeeze_dim::<2>(0);
+        Ok(FactoredMatrix { a: one(&self.a), b: one(&self.b) })
+    }
+}

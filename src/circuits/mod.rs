@@ -1,0 +1,28 @@
+//! Weights as objects: what a head reads and moves, whatever it is run on.
+//!
+//! [`HookedTransformer::qk`](crate::HookedTransformer::qk) and
+//! [`ov`](crate::HookedTransformer::ov) are products of two thin matrices, kept as such: a
+//! [`FactoredMatrix`] is multiplied, decomposed and compared without ever being `d_model` squared.
+//!
+//! ```
+//! use hooklens::prelude::*;
+//! let model = HookedTransformer::from_pretrained("embedded:induction")?;
+//! // Which heads of the second layer look for what heads of the first have moved (K-composition)?
+//! let scores = model.composition_scores(hooklens::circuits::Composition::K)?;
+//! println!("{:?}", scores.largest(1));
+//! // Does a head copy what it looks at? All its eigenvalues then lie right of zero.
+//! let ov = model.ov().at(1, 0)?;
+//! println!("{:.2}", ov.eigenvalues()?.copying()[0]);
+//! # Ok::<(), hooklens::Error>(())
+//! ```
+
+mod composition;
+mod decompositions;
+mod directions;
+mod factored_matrix;
+mod stacked;
+
+pub use composition::Composition;
+pub use decompositions::{Eigenvalues, Svd};
+pub use directions::{Directions, WeightMatrix};
+pub use factored_matrix::{FactoredMatrix, MatrixError};

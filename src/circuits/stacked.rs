@@ -1,0 +1,184 @@
+//! All layers' weights as one tensor, by TransformerLens's names.
+
+use burn::tensor::Tensor;
+
+use super::factored_matrix::FactoredMatrix;
+use crate::activations::Stage;
+use crate::error::{InputError, Result};
+use crate::model::{Block, HookedTransformer, Linear};
+
+impl HookedTransformer {
+    /// Token vectors, `[d_vocab, d_model]`.
+    pub fn w_e(&self) -> Tensor<2> {
+        self.weights.embed.tokens.val()
+    }
+
+    /// Position vectors, `[n_ctx, d_model]`, if positions are learned.
+    pub fn w_pos(&self) -> Option<Tensor<2>> {
+        self.weights.embed.positions.as_ref().map(|table| table.val())
+    }
+
+    /// The unembedding, `[d_model, d_vocab_out]`.
+    pub fn w_u(&self) -> Tensor<2> {
+        self.weights.unembed.weight.val()
+    }
+
+    /// The unembedding's bias, `[d_vocab_out]`; zeros if it has none.
+    pub fn b_u(&self) -> Tensor<1> {
+        bias(&self.weights.unembed)
+    }
+
+    /// Queries, `[layer, head, d_model, d_head]`.
+    pub fn w_q(&self) -> Tensor<4> {
+        self.stacked(|block| self.columns(&block.attn.q))
+    }
+
+    /// Keys, `[layer, head, d_model, d_head]`; heads that share keys have the same.
+    pub fn w_k(&self) -> Tensor<4> {
+        self.stacked(|block| self.columns(&block.attn.k))
+    }
+
+    /// Values, `[layer, head, d_model, d_head]`; heads that share values have the same.
+    pub fn w_v(&self) -> Tensor<4> {
+        self.stacked(|block| self.columns(&block.attn.v))
+    }
+
+    /// Outputs, `[layer, head, d_head, d_model]`.
+    pub fn w_o(&self) -> Tensor<4> {
+        let (heads, d_head) = (self.config().n_heads, self.config().d_head);
+        self.stacked(|block| {
+            let weight = block.attn.o.weight.val();
+            let [_, d_model] = weight.dims();
+            weight.reshape([heads, d_head, d_model])
+        })
+    }
+
+    /// Query biases, `[layer, head, d_head]`; zeros where there are none. So for the others.
+    pub fn b_q(&self) -> Tensor<3> {
+        self.stacked(|block| self.by_head(&block.attn.q))
+    }
+
+    /// Key biases, `[layer, head, d_head]`.
+    pub fn b_k(&self) -> Tensor<3> {
+        self.stacked(|block| self.by_head(&block.attn.k))
+    }
+
+    /// Value biases, `[layer, head, d_head]`.
+    pub fn b_v(&self) -> Tensor<3> {
+        self.stacked(|block| self.by_head(&block.attn.v))
+    }
+
+    /// Output biases of attention, `[layer, d_model]`.
+    pub fn b_o(&self) -> Tensor<2> {
+        self.stacked(|block| bias(&block.attn.o))
+    }
+
+    /// What MLPs read, `[layer, d_model, d_mlp]`; `None` without plain or gated MLPs.
+    pub fn w_in(&self) -> Option<Tensor<3>> {
+        self.of_mlps(|block| Some(block.mlp.as_ref()?.input.weight.val()))
+    }
+
+    /// The gates of gated MLPs, `[layer, d_model, d_mlp]`.
+    pub fn w_gate(&self) -> Option<Tensor<3>> {
+        self.of_mlps(|block| Some(block.mlp.as_ref()?.gate.as_ref()?.weight.val()))
+    }
+
+    /// What MLPs write, `[layer, d_mlp, d_model]`.
+    pub fn w_out(&self) -> Option<Tensor<3>> {
+        self.of_mlps(|block| Some(block.mlp.as_ref()?.output.weight.val()))
+    }
+
+    /// Biases of neurons, `[layer, d_mlp]`.
+    pub fn b_in(&self) -> Option<Tensor<2>> {
+        self.of_mlps(|block| Some(bias(&block.mlp.as_ref()?.input)))
+    }
+
+    /// Output biases of MLPs, `[layer, d_model]`.
+    pub fn b_out(&self) -> Option<Tensor<2>> {
+        self.of_mlps(|block| Some(bias(&block.mlp.as_ref()?.output)))
+    }
+
+    /// What makes each head look where it does: `W_Q W_Kᵀ`, `[layer, head, d_model, d_model]`.
+    pub fn qk(&self) -> FactoredMatrix<4> {
+        FactoredMatrix { a: self.w_q(), b: self.w_k().swap_dims(2, 3) }
+    }
+
+    /// What each head moves from where it looks: `W_V W_O`, `[layer, head, d_model, d_model]`.
+    pub fn ov(&self) -> FactoredMatrix<4> {
+        FactoredMatrix { a: self.w_v(), b: self.w_o() }
+    }
+
+    /// `L0H0`, `L0H1`, ..., a label a head.
+    pub fn head_labels(&self) -> Vec<String> {
+        let heads = |layer| (0..self.config().n_heads).map(move |head| format!("L{layer}H{head}"));
+        (0..self.config().n_layers).flat_map(heads).collect()
+    }
+
+    /// What biases alone add to the stream before a stage, `[d_model]`, with those of MLPs or
+    /// without.
+    ///
+    /// # Errors
+    /// A layer the model lacks, and models that normalise attention's and the MLP's outputs, where
+    /// what a bias adds depends on the rest.
+    pub fn accumulated_bias(&self, stage: Stage, include_mlp_biases: bool) -> Result<Tensor<1>> {
+        if self.config().post_norms {
+            return Err(
+                InputError::Options("outputs are normalised: what a bias adds is not the same everywhere").into()
+            );
+        }
+        let (attn_layers, mlp_layers) = stage.layers_before(self.config())?;
+        let mut sum = Tensor::zeros([self.config().d_model], (&self.device(), self.w_e().dtype()));
+        for (layer, block) in self.weights.blocks.iter().enumerate() {
+            if layer < attn_layers {
+                sum = sum + bias(&block.attn.o);
+            }
+            if let Some(mlp) = block.mlp.as_ref().filter(|_| include_mlp_biases && layer < mlp_layers) {
+                sum = sum + bias(&mlp.output);
+            }
+        }
+        Ok(sum)
+    }
+
+    fn stacked<const D: usize, const E: usize>(&self, of: impl Fn(&Block) -> Tensor<D>) -> Tensor<E> {
+        Tensor::stack(self.weights.blocks.iter().map(of).collect(), 0)
+    }
+
+    fn of_mlps<const D: usize, const E: usize>(&self, of: impl Fn(&Block) -> Option<Tensor<D>>) -> Option<Tensor<E>> {
+        let parts: Option<Vec<Tensor<D>>> = self.weights.blocks.iter().map(of).collect();
+        parts.map(|parts| Tensor::stack(parts, 0))
+    }
+
+    /// A projection's columns by head, `[head, d_model, d_head]`, each of a group the same.
+    fn columns(&self, linear: &Linear) -> Tensor<3> {
+        let weight = linear.weight.val();
+        let ([d_model, width], d_head) = (weight.dims(), self.config().d_head);
+        let own = weight.reshape([d_model, width / d_head, d_head]).permute([1, 0, 2]);
+        self.each_of_a_group(own)
+    }
+
+    fn by_head(&self, linear: &Linear) -> Tensor<2> {
+        let own = bias(linear);
+        let ([width], d_head) = (own.dims(), self.config().d_head);
+        self.each_of_a_group(own.reshape([width / d_head, 1, d_head])).squeeze_dim(1)
+    }
+
+    fn each_of_a_group(&self, own: Tensor<3>) -> Tensor<3> {
+        let ([kv_heads, rows, columns], heads) = (own.dims(), self.config().n_heads);
+        if kv_heads == heads {
+            return own;
+        }
+        let wide = own.unsqueeze_dim::<4>(1).expand([kv_heads, heads / kv_heads, rows, columns]);
+        wide.reshape([heads, rows, columns])
+    }
+}
+
+/// A bias, zeros if there is none.
+fn bias(linear: &Linear) -> Tensor<1> {
+    match &linear.bias {
+        Some(bias) => bias.val(),
+        None => {
+            let weight = linear.weight.val();
+            Tensor::zeros([weight.dims()[1]], (&weight.device(), weight.dtype()))
+        }
+    }
+}
