@@ -19,6 +19,7 @@ pub mod generation;
 pub mod hook;
 mod kv_cache;
 mod labelled;
+pub mod lens;
 mod loading;
 mod model;
 pub mod patching;

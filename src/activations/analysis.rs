@@ -51,6 +51,11 @@ pub(crate) fn check_origin(model: &Arc<Catalog>, recorded: &Arc<Catalog>) -> Res
 }
 
 impl<'a> Analysis<'a> {
+    /// The model.
+    pub fn model(&self) -> &'a HookedTransformer {
+        self.model
+    }
+
     /// Only these rows of the recording's batch.
     ///
     /// # Errors

@@ -1,0 +1,193 @@
+//! How well heads look where they are expected to.
+
+use hooklens_hooks::Activation;
+use ndarray::{Array2, ArrayD, ArrayView2, IxDyn};
+
+use crate::activations::AnalysisError;
+use crate::error::Result;
+use crate::hook;
+use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::model::{HookedTransformer, Input};
+use crate::tokens::Tokens;
+
+/// Where a head is expected to look, on given tokens.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum HeadPattern {
+    /// At the token before.
+    PreviousToken,
+    /// At earlier occurrences of the token.
+    DuplicateToken,
+    /// At the tokens after earlier occurrences of the token.
+    Induction,
+    /// Here, `[query, key]`: how much, for rows of one length.
+    Given(Array2<f32>),
+}
+
+/// How a pattern and what is expected are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeadError {
+    /// The share of the attention that goes where it is expected: `Σ attention · expected / Σ
+    /// attention`.
+    #[default]
+    Mul,
+    /// One minus the mean over queries of the distance between the two.
+    Abs,
+}
+
+/// What [`HookedTransformer::detect_heads`] looks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadDetection {
+    pattern: HeadPattern,
+    error: HeadError,
+    exclude_bos: bool,
+    exclude_current_token: bool,
+}
+
+impl HeadDetection {
+    /// Heads that look like this.
+    pub fn new(pattern: HeadPattern) -> Self {
+        Self { pattern, error: HeadError::Mul, exclude_bos: false, exclude_current_token: false }
+    }
+
+    /// Compares in this way.
+    #[must_use]
+    pub fn error(mut self, error: HeadError) -> Self {
+        self.error = error;
+        self
+    }
+
+    /// Leaves attention to the first token out: where heads look that have nothing to look for.
+    #[must_use]
+    pub fn exclude_bos(mut self) -> Self {
+        self.exclude_bos = true;
+        self
+    }
+
+    /// Leaves a query's attention to itself out.
+    #[must_use]
+    pub fn exclude_current_token(mut self) -> Self {
+        self.exclude_current_token = true;
+        self
+    }
+
+    /// The score of a pattern `[query, key]` on `ids`.
+    fn score(&self, pattern: ArrayView2<'_, f32>, expected: &Array2<f32>) -> f64 {
+        let counts =
+            |query: usize, key: usize| !(self.exclude_bos && key == 0 || self.exclude_current_token && query == key);
+        let (mut there, mut all, mut apart) = (0.0, 0.0, 0.0);
+        for ((query, key), attention) in pattern.indexed_iter().filter(|((query, key), _)| counts(*query, *key)) {
+            let (attention, expected) = (f64::from(*attention), f64::from(expected[[query, key]]));
+            there += attention * expected;
+            all += attention;
+            apart += (attention - expected).abs();
+        }
+        match self.error {
+            HeadError::Mul => {
+                if all == 0.0 {
+                    0.0
+                } else {
+                    there / all
+                }
+            }
+            HeadError::Abs => 1.0 - apart / pattern.nrows() as f64,
+        }
+    }
+
+    fn expected(&self, ids: &[u32]) -> Result<Array2<f32>, AnalysisError> {
+        let len = ids.len();
+        let mark = |is: &dyn Fn(usize, usize) -> bool| {
+            Array2::from_shape_fn((len, len), |(query, key)| f32::from(u8::from(key <= query && is(query, key))))
+        };
+        Ok(match &self.pattern {
+            HeadPattern::PreviousToken => mark(&|query, key| key + 1 == query),
+            HeadPattern::DuplicateToken => mark(&|query, key| key < query && ids[key] == ids[query]),
+            HeadPattern::Induction => mark(&|query, key| key > 0 && key - 1 != query && ids[key - 1] == ids[query]),
+            HeadPattern::Given(given) if given.dim() == (len, len) => given.clone(),
+            HeadPattern::Given(given) => {
+                let expected = format!("[{len}, {len}], a query and a key for each token");
+                let given = given.shape().to_vec();
+                return Err(AnalysisError::Shape { what: "the pattern expected".into(), given, expected });
+            }
+        })
+    }
+}
+
+impl HookedTransformer {
+    /// How much each head looks where it is expected to on these tokens, `[layer, head]`: the mean
+    /// over rows. Padding is no part of a row.
+    ///
+    /// ```
+    /// use hooklens::experiments::{HeadDetection, HeadPattern};
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let found = model.detect_heads("king drum sun star king drum sun", &HeadDetection::new(HeadPattern::Induction))?;
+    /// let (head, score) = &found.largest(1)[0];
+    /// println!("L{}H{}: {score:.2}", head[0], head[1]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::record`]; [`AnalysisError::Shape`] for a pattern of another length.
+    pub fn detect_heads(&self, input: impl Into<Input>, detection: &HeadDetection) -> Result<LabelledArray> {
+        let tokens = self.token_input(input.into())?;
+        let (layers, heads) = (self.config().n_layers, self.config().n_heads);
+        let [batch, _] = tokens.shape();
+        let mut sums = ArrayD::<f64>::zeros(IxDyn(&[layers, heads]));
+        for row in 0..batch {
+            let ids = tokens.real(row);
+            let expected = detection.expected(&ids)?;
+            let recorded = self.record(&ids, "*hook_pattern")?;
+            for layer in 0..layers {
+                let pattern = Activation::from(recorded.get(hook::pattern(layer as isize))?).to_ndarray()?;
+                for head in 0..heads {
+                    let own = pattern.slice(ndarray::s![0, head, .., ..]);
+                    sums[[layer, head]] += detection.score(own, &expected) / batch as f64;
+                }
+            }
+        }
+        let axes = [LabelledAxis::numbered("layer", layers), LabelledAxis::numbered("head", heads)];
+        Ok(LabelledArray::new(axes, sums))
+    }
+
+    /// How much each head looks from one position to others, `[layer, head]`: the sum over the
+    /// positions looked at, the mean over rows. Positions count a row's real tokens.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let prompt = "When Mary and John went to the store, John gave a drink to";
+    /// let to_mary = model.attention_between(prompt, 14, &[2])?;
+    /// println!("{:?}", to_mary.largest(2));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::record`]; [`AnalysisError::Shape`] for positions a row lacks.
+    pub fn attention_between(&self, input: impl Into<Input>, from: usize, to: &[usize]) -> Result<LabelledArray> {
+        let tokens: Tokens = self.token_input(input.into())?;
+        let [batch, _] = tokens.shape();
+        let chosen = |ids: &[u32]| -> Result<HeadDetection> {
+            let len = ids.len();
+            if from >= len || to.iter().any(|to| *to >= len) || to.is_empty() {
+                let expected = format!("positions within the row's {len} tokens");
+                let given = [&[from], to].concat();
+                return Err(AnalysisError::Shape { what: "the choice of positions".into(), given, expected }.into());
+            }
+            let mark = |(query, key)| f32::from(u8::from(query == from && to.contains(&key)));
+            Ok(HeadDetection::new(HeadPattern::Given(Array2::from_shape_fn((len, len), mark))))
+        };
+        let mut mean: Option<LabelledArray> = None;
+        for row in 0..batch {
+            let ids = tokens.real(row);
+            // One query's attention is the whole's share times the number of queries.
+            let queries = ids.len() as f64 / batch as f64;
+            let own = self.detect_heads(&ids, &chosen(&ids)?)?.map(|share| share * queries);
+            mean = Some(match mean {
+                None => own,
+                Some(sum) => LabelledArray::new(sum.axes().to_vec(), sum.values() + own.values()),
+            });
+        }
+        Ok(mean.ok_or(AnalysisError::Nothing)?)
+    }
+}

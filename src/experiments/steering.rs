@@ -1,0 +1,108 @@
+//! Directions that push a model towards something.
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{Hook, HookError, Record, at};
+
+use crate::activations::AnalysisError;
+use crate::error::Result;
+use crate::model::{HookedTransformer, Input};
+
+/// The difference between what two kinds of prompts make of one point of the residual stream, to be
+/// added elsewhere (Turner et al. 2023).
+///
+/// ```
+/// use hooklens::experiments::SteeringVector;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let john_gives = "When Mary and John went to the store, John gave a drink to";
+/// let mary_gives = "When Mary and John went to the store, Mary gave a drink to";
+/// let to_mary = SteeringVector::between(&model, john_gives, mary_gives, "resid_post2")?;
+/// let steered = model.run_with_hooks(mary_gives, [to_mary.hook(1.0)])?;
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct SteeringVector {
+    point: String,
+    /// `[d_model]`
+    vector: Tensor<1>,
+}
+
+impl SteeringVector {
+    /// The mean at the last tokens of the first prompts minus that of the second, at a point whose
+    /// tensor is `[batch, pos, d]`.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::record`]; [`HookError::Rank`] for a point of another rank.
+    pub fn between(
+        model: &HookedTransformer,
+        towards: impl Into<Input>,
+        away_from: impl Into<Input>,
+        point: &str,
+    ) -> Result<Self> {
+        let mean = |input: Input| -> Result<(String, Tensor<1>)> {
+            let recorded = model.record(input, Record::new(point).positions(-1))?;
+            let name = recorded.names().next().unwrap_or(point).to_string();
+            let last: Tensor<3> = recorded.get(point)?;
+            let [_, _, width] = last.dims();
+            Ok((name, last.mean_dim(0).reshape([width])))
+        };
+        let (name, towards) = mean(towards.into())?;
+        let (_, away_from) = mean(away_from.into())?;
+        Ok(Self { point: name, vector: towards - away_from })
+    }
+
+    /// A direction found elsewhere, `[d]`, for a point whose tensor is `[batch, pos, d]`.
+    pub fn new(point: impl Into<String>, vector: Tensor<1>) -> Self {
+        Self { point: point.into(), vector }
+    }
+
+    /// The direction, `[d]`.
+    pub fn vector(&self) -> &Tensor<1> {
+        &self.vector
+    }
+
+    /// The point it is for.
+    pub fn point(&self) -> &str {
+        &self.point
+    }
+
+    /// Adds the direction, so many times, at every position.
+    pub fn hook(&self, strength: f64) -> Hook<'static> {
+        let vector = self.vector.clone() * strength;
+        at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
+            let [_, _, width] = stream.dims();
+            if vector.dims() != [width] {
+                let expected = format!("[{width}], as wide as the point");
+                let given = vector.dims().to_vec();
+                return Err(AnalysisError::Shape { what: "the steering vector".into(), given, expected });
+            }
+            Ok(stream + vector.clone().unsqueeze())
+        })
+    }
+
+    /// Takes the direction out of the stream at every position: what is along it is made zero
+    /// (directional ablation).
+    ///
+    /// # Errors
+    /// [`HookError::Failed`] if the direction is zero.
+    pub fn ablation(&self) -> Result<Hook<'static>> {
+        let size = self.vector.clone().square().sum().sqrt();
+        let length = hooklens_hooks::Activation::from(size.clone()).to_ndarray()?[[0]];
+        if length == 0.0 || !length.is_finite() {
+            let source = format!("a direction of length {length}").into();
+            return Err(HookError::Failed { point: self.point.clone(), source }.into());
+        }
+        let unit = self.vector.clone() / size;
+        Ok(at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
+            let [_, _, width] = stream.dims();
+            if unit.dims() != [width] {
+                let expected = format!("[{width}], as wide as the point");
+                let given = unit.dims().to_vec();
+                return Err(AnalysisError::Shape { what: "the direction".into(), given, expected });
+            }
+            let unit = unit.clone().unsqueeze::<3>();
+            let along = (stream.clone() * unit.clone()).sum_dim(2);
+            Ok(stream - along * unit)
+        }))
+    }
+}

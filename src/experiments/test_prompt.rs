@@ -1,0 +1,95 @@
+//! How a model answers a prompt.
+
+use std::fmt;
+
+use burn::tensor::activation;
+use hooklens_hooks::Activation;
+
+use crate::error::{InputError, Result};
+use crate::model::HookedTransformer;
+
+/// Where each token of an answer stands among what the model expects.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptReport {
+    /// The prompt's tokens, a beginning-of-sequence token included if the model got one.
+    pub prompt: Vec<String>,
+    /// The answer's tokens, in order; each is judged behind those before it.
+    pub answer: Vec<AnswerToken>,
+}
+
+/// One token of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnswerToken {
+    /// Its text.
+    pub text: String,
+    /// Its rank among all tokens, 0 for the most likely.
+    pub rank: usize,
+    /// Its logit.
+    pub logit: f32,
+    /// Its probability.
+    pub probability: f32,
+    /// The most likely tokens there: text, logit, probability.
+    pub top: Vec<(String, f32, f32)>,
+}
+
+impl HookedTransformer {
+    /// Tells where an answer's tokens stand among what the model expects behind a prompt, and the
+    /// `top` most likely tokens there. An answer that begins a new word wants the space before it,
+    /// where the tokenizer keeps spaces.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let report = model.test_prompt("When Mary and John went to the store, John gave a drink to", "Mary", 5)?;
+    /// assert_eq!(report.answer[0].rank, 0);
+    /// println!("{report}");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No tokenizer, or a text it refuses.
+    pub fn test_prompt(&self, prompt: &str, answer: &str, top: usize) -> Result<PromptReport> {
+        let tokenizer = self.tokenizer()?;
+        let prompt = self.token_row(prompt, None)?;
+        let answer = tokenizer.encode(answer)?;
+        if answer.is_empty() {
+            return Err(InputError::Empty { what: "the answer".into() }.into());
+        }
+        let logits = self.forward([&prompt[..], &answer].concat(), ())?;
+        let from = prompt.len() - 1;
+        let logits = logits.narrow(1, from, answer.len());
+        let probabilities = Activation::from(activation::softmax(logits.clone(), 2)).to_ndarray()?;
+        let logits = Activation::from(logits).to_ndarray()?;
+        let text = |id: usize| tokenizer.decode(&[id as u32], false);
+        let one = |(place, id): (usize, &u32)| {
+            let own = logits[[0, place, *id as usize]];
+            let row = logits.slice(ndarray::s![0, place, ..]);
+            let mut order: Vec<usize> = (0..row.len()).collect();
+            order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+            let seen = |id: &usize| Ok((text(*id)?, logits[[0, place, *id]], probabilities[[0, place, *id]]));
+            Ok(AnswerToken {
+                text: text(*id as usize)?,
+                rank: row.iter().filter(|other| **other > own).count(),
+                logit: own,
+                probability: probabilities[[0, place, *id as usize]],
+                top: order.iter().take(top).map(seen).collect::<Result<_, InputError>>()?,
+            })
+        };
+        let prompt = prompt.iter().map(|id| text(*id as usize)).collect::<Result<_, _>>()?;
+        Ok(PromptReport { prompt, answer: answer.iter().enumerate().map(one).collect::<Result<_>>()? })
+    }
+}
+
+impl fmt::Display for PromptReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "prompt {:?}", self.prompt)?;
+        for token in &self.answer {
+            let AnswerToken { text, rank, logit, probability, top } = token;
+            writeln!(f, "answer {text:?}  rank {rank}  logit {logit:.2}  probability {:.2} %", probability * 100.0)?;
+            for (place, (text, logit, probability)) in top.iter().enumerate() {
+                writeln!(f, "  {place:>2}  {logit:>7.2}  {:>6.2} %  {text:?}", probability * 100.0)?;
+            }
+        }
+        Ok(())
+    }
+}

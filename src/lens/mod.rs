@@ -1,0 +1,23 @@
+//! What the model would say if it stopped early: the logit lens and the tuned lens.
+//!
+//! ```
+//! use hooklens::activations::Stage;
+//! use hooklens::prelude::*;
+//! let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+//! let prompt = "When Mary and John went to the store, John gave a drink to";
+//! let cache = model.record(prompt, "*hook_resid_{pre,mid,post}")?;
+//! let lens = model.analyze(&cache)?.positions(-1)?.logit_lens(false)?;
+//! for (stage, top) in lens.labels().iter().zip(lens.top(1)?) {
+//!     let (token, probability) = top[0][0][0];
+//!     println!("{stage:>10}  {} {probability:.2}", model.to_string(&[token])?);
+//! }
+//! let mary = model.to_single_token("Mary")?;
+//! assert_eq!(lens.rank(mary)?[[4, 0, 0]], 0);
+//! # Ok::<(), hooklens::Error>(())
+//! ```
+
+mod reading;
+mod tuned;
+
+pub use reading::{LensReading, TopTokens};
+pub use tuned::TunedLens;

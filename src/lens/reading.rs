@@ -1,0 +1,139 @@
+//! Logits read along the residual stream.
+
+use burn::tensor::{Tensor, activation};
+use hooklens_hooks::Activation;
+use ndarray::{Array3, ArrayD, Axis};
+
+use super::tuned::TunedLens;
+use crate::activations::{Analysis, Stage};
+use crate::error::{InputError, Result};
+
+/// Logits at every stage of the stream, `[stage, batch, pos, d_vocab_out]`.
+#[derive(Debug, Clone)]
+pub struct LensReading {
+    labels: Vec<String>,
+    logits: Tensor<4>,
+}
+
+/// The most likely tokens of a place, each with its probability.
+pub type TopTokens = Vec<(u32, f32)>;
+
+impl Analysis<'_> {
+    /// The logit lens: the last norm and the unembedding applied to the stream before each layer
+    /// (with `incl_mid` also before each MLP) and after the last.
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`](crate::AnalysisError::NotRecorded), as
+    /// [`Analysis::accumulated_resid`].
+    pub fn logit_lens(&self, incl_mid: bool) -> Result<LensReading> {
+        self.through(incl_mid, |_, stream| Ok(stream))
+    }
+
+    /// The tuned lens (Belrose et al. 2023): as the logit lens, each stream first translated by what
+    /// was learned for its layer.
+    ///
+    /// # Errors
+    /// As [`Analysis::logit_lens`]; a lens for another number of layers or another width.
+    pub fn tuned_lens(&self, lens: &TunedLens) -> Result<LensReading> {
+        lens.check(self.model().config())?;
+        self.through(false, |place, stream| Ok(lens.translate(place, stream)))
+    }
+
+    fn through(&self, incl_mid: bool, change: impl Fn(usize, Tensor<3>) -> Result<Tensor<3>>) -> Result<LensReading> {
+        let stack = self.accumulated_resid(Stage::Final, incl_mid)?;
+        let mut logits = Vec::new();
+        for (place, label) in stack.labels().iter().enumerate() {
+            let stream = change(place, stack.vector(label)?)?;
+            logits.push(self.model().unembed(stream)?.unsqueeze_dim(0));
+        }
+        Ok(LensReading { labels: stack.labels().to_vec(), logits: Tensor::cat(logits, 0) })
+    }
+}
+
+impl LensReading {
+    /// Stages, from `0_pre` to `final_post`.
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// The logits, `[stage, batch, pos, d_vocab_out]`.
+    pub fn logits(&self) -> &Tensor<4> {
+        &self.logits
+    }
+
+    /// Log-probabilities, `[stage, batch, pos, d_vocab_out]`, in nats.
+    pub fn log_probs(&self) -> Tensor<4> {
+        activation::log_softmax(self.logits.clone(), 3)
+    }
+
+    /// The `count` most likely tokens of each stage, row and position, most likely first.
+    ///
+    /// # Errors
+    /// If the logits can't be read from their device.
+    pub fn top(&self, count: usize) -> Result<Vec<Vec<Vec<TopTokens>>>> {
+        let log_probs = self.host()?;
+        let place = |place: ndarray::ArrayViewD<'_, f32>| {
+            let mut order: Vec<(u32, f32)> = place.iter().enumerate().map(|(id, p)| (id as u32, *p)).collect();
+            let count = count.min(order.len());
+            if count < order.len() {
+                order.select_nth_unstable_by(count, |a, b| b.1.total_cmp(&a.1));
+            }
+            order.truncate(count);
+            order.sort_by(|a, b| b.1.total_cmp(&a.1));
+            order.into_iter().map(|(id, p)| (id, p.exp())).collect()
+        };
+        let rows = |row: ndarray::ArrayViewD<'_, f32>| row.axis_iter(Axis(0)).map(place).collect();
+        let stages = |stage: ndarray::ArrayViewD<'_, f32>| stage.axis_iter(Axis(0)).map(rows).collect();
+        Ok(log_probs.axis_iter(Axis(0)).map(stages).collect())
+    }
+
+    /// A token's rank among all, 0 for the most likely, `[stage, batch, pos]`.
+    ///
+    /// # Errors
+    /// An id without a logit.
+    pub fn rank(&self, token: u32) -> Result<Array3<usize>> {
+        self.of_token(token, |place, own| place.iter().filter(|other| **other > own).count())
+    }
+
+    /// A token's probability, `[stage, batch, pos]`.
+    ///
+    /// # Errors
+    /// An id without a logit.
+    pub fn prob(&self, token: u32) -> Result<Array3<f32>> {
+        self.of_token(token, |_, own| own.exp())
+    }
+
+    /// How unsure each stage is, `[stage, batch, pos]`, in nats.
+    pub fn entropy(&self) -> Tensor<3> {
+        let log_probs = self.log_probs();
+        -(log_probs.clone().exp() * log_probs).sum_dim(3).squeeze_dim::<3>(3)
+    }
+
+    /// How far what each stage says is from what the model says in the end: the Kullback-Leibler
+    /// divergence of the last stage from it, `[stage, batch, pos]`, in nats.
+    pub fn kl_to_final(&self) -> Tensor<3> {
+        let log_probs = self.log_probs();
+        let last = log_probs.clone().narrow(0, self.labels.len() - 1, 1);
+        (last.clone().exp() * (last - log_probs)).sum_dim(3).squeeze_dim::<3>(3)
+    }
+
+    fn of_token<T: Clone + Default>(
+        &self,
+        token: u32,
+        of: impl Fn(ndarray::ArrayView1<'_, f32>, f32) -> T,
+    ) -> Result<Array3<T>> {
+        let [stages, batch, pos, d_vocab] = self.logits.dims();
+        if token as usize >= d_vocab {
+            return Err(InputError::Token { token: i64::from(token), row: 0, position: 0, d_vocab }.into());
+        }
+        let log_probs = self.host()?;
+        Ok(Array3::from_shape_fn([stages, batch, pos], |(stage, row, place)| {
+            let all = log_probs.slice(ndarray::s![stage, row, place, ..]);
+            of(all, all[token as usize])
+        }))
+    }
+
+    fn host(&self) -> Result<ArrayD<f32>> {
+        Ok(Activation::from(self.log_probs()).to_ndarray()?)
+    }
+}

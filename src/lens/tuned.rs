@@ -1,0 +1,75 @@
+//! Translators learned for a model's layers.
+
+use std::path::Path;
+
+use burn::tensor::{Device, Tensor};
+use hooklens_hooks::DType;
+
+use crate::config::TransformerConfig;
+use crate::error::{LoadError, Result};
+use crate::loading::WeightFiles;
+
+/// One affine map a layer, from the stream before the layer to what the last norm would rather
+/// read: `h + h Wᵀ + b`.
+#[derive(Debug, Clone)]
+pub struct TunedLens {
+    /// `[d_model, d_model]`, out first as PyTorch has it, and `[1, d_model]`.
+    translators: Vec<(Tensor<2>, Tensor<2>)>,
+}
+
+impl TunedLens {
+    /// Reads a safetensors file of the `tuned-lens` package's tensors, `0.weight`, `0.bias`,
+    /// `1.weight`, ... (its own `params.pt` is converted by
+    /// `safetensors.torch.save_file(torch.load("params.pt"), "params.safetensors")`).
+    ///
+    /// # Errors
+    /// A file that can't be read, a tensor that is missing or of another shape.
+    pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Self> {
+        let files = WeightFiles::open(&[path.as_ref().to_path_buf()])?;
+        // What the package's own state dict calls them, or a whole module's.
+        let prefix = if files.info("layer_translators.0.weight").is_some() { "layer_translators." } else { "" };
+        let read = |name: String, expected: &[usize]| -> Result<Tensor<2>, LoadError> {
+            let data = files.read(&name, DType::F32)?;
+            if data.shape().as_slice() != expected {
+                return Err(LoadError::Shape { name, expected: expected.to_vec(), given: data.shape().to_vec() });
+            }
+            Ok(match expected {
+                [_] => Tensor::<1>::from_data(data, device).unsqueeze(),
+                _ => Tensor::<2>::from_data(data, device),
+            })
+        };
+        let layers = (0..).take_while(|layer| files.info(&format!("{prefix}{layer}.weight")).is_some()).count();
+        let first = format!("{prefix}0.weight");
+        let width = files.info(&first).and_then(|info| info.shape.first().copied()).unwrap_or(0);
+        let translator = |layer: usize| {
+            let weight = read(format!("{prefix}{layer}.weight"), &[width, width])?;
+            Ok((weight, read(format!("{prefix}{layer}.bias"), &[width])?))
+        };
+        // At least the first, or the error that it is missing.
+        let translators = (0..layers.max(1)).map(translator).collect::<Result<_, LoadError>>()?;
+        Ok(Self { translators })
+    }
+
+    /// Layers it has translators for.
+    pub fn n_layers(&self) -> usize {
+        self.translators.len()
+    }
+
+    pub(super) fn check(&self, config: &TransformerConfig) -> Result<()> {
+        let given = [self.translators.len(), self.translators[0].1.dims()[1]];
+        let expected = [config.n_layers, config.d_model];
+        if given == expected {
+            return Ok(());
+        }
+        let name = "the tuned lens [layer, d_model]".into();
+        Err(LoadError::Shape { name, expected: expected.to_vec(), given: given.to_vec() }.into())
+    }
+
+    /// The stream before a layer, translated; that after the last layer as it is.
+    pub(super) fn translate(&self, layer: usize, stream: Tensor<3>) -> Tensor<3> {
+        let Some((weight, bias)) = self.translators.get(layer) else { return stream };
+        let dtype = stream.dtype();
+        let (weight, bias) = (weight.clone().cast(dtype), bias.clone().cast(dtype));
+        stream.clone() + stream.matmul(weight.transpose().unsqueeze()) + bias.unsqueeze()
+    }
+}
