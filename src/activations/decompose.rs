@@ -82,11 +82,13 @@ impl Analysis<'_> {
             }
         }
         self.push_embeddings(&mut parts)?;
-        if let Some(bias) = bias {
-            // As long as the others, although usually the same everywhere.
-            let [batch, pos, d_model] = parts.shape();
-            parts.push("bias", bias.expand([batch, pos, d_model]));
-        }
+        // As long as the others, although usually the same everywhere; zeros where there is none.
+        let [batch, pos, d_model] = parts.shape();
+        let bias = match bias {
+            Some(bias) => bias.expand([batch, pos, d_model]),
+            None => self.recorded(hook::embed())?.zeros_like(),
+        };
+        parts.push("bias", bias);
         Ok(parts)
     }
 

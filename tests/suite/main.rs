@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod analysis;
+mod analysis_parity;
 mod attribution;
 mod cache;
 mod cache_laws;

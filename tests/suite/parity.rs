@@ -15,10 +15,10 @@ const TOLERANCE: f32 = 1e-4;
 
 /// A golden file: floats, and integers as floats. MLP biases of the model itself are under
 /// `weight NAME`.
-struct Golden(BTreeMap<String, ArrayD<f32>>);
+pub(crate) struct Golden(BTreeMap<String, ArrayD<f32>>);
 
 impl Golden {
-    fn read(case: &str) -> Self {
+    pub(crate) fn read(case: &str) -> Self {
         let mut golden = Self::of_file(case, "golden.safetensors");
         if fixtures().join(case).join("model.safetensors").is_file() {
             let weights = Self::of_file(case, "model.safetensors").0.into_iter();
@@ -27,7 +27,7 @@ impl Golden {
         golden
     }
 
-    fn of_file(case: &str, file: &str) -> Self {
+    pub(crate) fn of_file(case: &str, file: &str) -> Self {
         let bytes = fs::read(fixtures().join(case).join(file)).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
         let array = |view: safetensors::tensor::TensorView<'_>| {
@@ -42,12 +42,12 @@ impl Golden {
         Self(tensors.iter().map(|(name, view)| (name.to_string(), array(view))).collect())
     }
 
-    fn get(&self, name: &str) -> Option<&ArrayD<f32>> {
+    pub(crate) fn get(&self, name: &str) -> Option<&ArrayD<f32>> {
         self.0.get(name)
     }
 
     /// The tokens under this prefix, with their mask if there is one.
-    fn tokens(&self, prefix: &str) -> Tokens {
+    pub(crate) fn tokens(&self, prefix: &str) -> Tokens {
         let rows = |name: &str| -> Option<Vec<Vec<f32>>> {
             self.get(&format!("{prefix}{name}")).map(|a| a.rows().into_iter().map(|r| r.to_vec()).collect())
         };
@@ -62,7 +62,7 @@ impl Golden {
     }
 
     /// Names that begin with `prefix` and name a point, without it.
-    fn points(&self, prefix: &str) -> Vec<String> {
+    pub(crate) fn points(&self, prefix: &str) -> Vec<String> {
         let named = self.0.keys().filter_map(|name| name.strip_prefix(prefix));
         named.filter(|name| name.contains("hook_")).map(str::to_string).collect()
     }
@@ -70,13 +70,13 @@ impl Golden {
 
 /// What was compared, and the worst of it.
 #[derive(Default)]
-struct Tally {
-    compared: usize,
-    problems: Vec<String>,
+pub(crate) struct Tally {
+    pub(crate) compared: usize,
+    pub(crate) problems: Vec<String>,
 }
 
 impl Tally {
-    fn compare(&mut self, what: &str, given: &ArrayD<f32>, expected: &ArrayD<f32>) {
+    pub(crate) fn compare(&mut self, what: &str, given: &ArrayD<f32>, expected: &ArrayD<f32>) {
         self.compared += 1;
         if given.shape() != expected.shape() {
             self.problems.push(format!("{what}: shape {:?} for {:?}", given.shape(), expected.shape()));
@@ -89,8 +89,18 @@ impl Tally {
     }
 }
 
-fn load(case: &str, options: LoadOptions) -> HookedTransformer {
+pub(crate) fn load(case: &str, options: LoadOptions) -> HookedTransformer {
     HookedTransformer::from_pretrained_with(fixtures().join(case).to_str().unwrap(), options).unwrap()
+}
+
+/// The model as TransformerLens processes it.
+pub(crate) fn load_processed(case: &str) -> HookedTransformer {
+    // Shortformer: TransformerLens leaves centring out although it keeps the outputs.
+    let steps = match load(case, LoadOptions::new()).config().positional {
+        hooklens::Positional::Shortformer => Processing::none().fold_value_biases(),
+        _ => Processing::standard(),
+    };
+    load(case, LoadOptions::new().process(steps))
 }
 
 /// Compares a run with all golden activations under `prefix`.
@@ -124,12 +134,7 @@ fn check(case: &str) -> Tally {
 
     compare_points(&model, &golden, "tl.", &mut tally);
     if golden.get("proc.logits").is_some() {
-        // Shortformer: TransformerLens leaves centring out although it keeps the outputs.
-        let steps = match model.config().positional {
-            hooklens::Positional::Shortformer => Processing::none().fold_value_biases(),
-            _ => Processing::standard(),
-        };
-        let processed = load(case, LoadOptions::new().process(steps));
+        let processed = load_processed(case);
         compare_points(&processed, &golden, "proc.", &mut tally);
     }
     hugging_face(&model, &golden, &mut tally);
