@@ -7,6 +7,7 @@ mod analysis_parity;
 mod attribution;
 mod cache;
 mod cache_laws;
+mod circuits;
 mod cli;
 mod contract;
 mod dump;
@@ -17,6 +18,7 @@ mod hostile;
 #[cfg(feature = "hub")]
 mod hub;
 mod laws;
+mod lens;
 mod loading;
 mod parity;
 mod patching;
