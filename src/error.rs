@@ -38,6 +38,9 @@ pub enum Error {
     /// Weights taken apart.
     #[error(transparent)]
     Matrix(#[from] crate::circuits::MatrixError),
+    /// A picture.
+    #[error(transparent)]
+    Plot(#[from] crate::plot::PlotError),
     /// Processing of weights.
     #[error(transparent)]
     Processing(#[from] ProcessingError),

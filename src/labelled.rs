@@ -72,11 +72,17 @@ impl LabelledArray {
 
     /// The `count` largest values, each with its labels, largest first. What is no number comes last.
     pub fn largest(&self, count: usize) -> Vec<(Vec<&str>, f64)> {
-        let mut all: Vec<_> = self.values.indexed_iter().map(|(place, value)| (self.labels(&place), *value)).collect();
+        let places = self.largest_places(count).into_iter();
+        places.map(|(labels, place)| (labels, self.values[&place])).collect()
+    }
+
+    /// Labels and places of the largest values, largest first.
+    pub(crate) fn largest_places(&self, count: usize) -> Vec<(Vec<&str>, IxDyn)> {
         let rank = |value: f64| if value.is_nan() { f64::NEG_INFINITY } else { value };
-        all.sort_by(|a, b| rank(b.1).total_cmp(&rank(a.1)));
+        let mut all: Vec<_> = self.values.indexed_iter().map(|(place, value)| (place, rank(*value))).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1));
         all.truncate(count);
-        all
+        all.into_iter().map(|(place, _)| (self.labels(&place), place)).collect()
     }
 
     fn labels(&self, place: &IxDyn) -> Vec<&str> {
@@ -99,7 +105,7 @@ impl LabelledArray {
 }
 
 /// A field of a CSV file.
-fn quoted(field: &str) -> String {
+pub(crate) fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.into() }
 }
 

@@ -23,6 +23,7 @@ pub mod lens;
 mod loading;
 mod model;
 pub mod patching;
+pub mod plot;
 pub mod prelude;
 mod processing;
 mod tokens;

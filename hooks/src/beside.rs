@@ -1,7 +1,7 @@
 //! Files that appear whole or not at all.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 
 use tempfile::{Builder, NamedTempFile};
@@ -21,6 +21,17 @@ pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     builder.tempfile_in(folder)
+}
+
+/// Writes a file that appears whole or not at all.
+///
+/// # Errors
+/// If the folder can't be written to.
+pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut unfinished = beside(path)?;
+    unfinished.write_all(bytes)?;
+    unfinished.persist(path).map_err(|e| e.error)?;
+    Ok(())
 }
 
 /// Removes what a run that was killed left unfinished in a folder.

@@ -29,7 +29,7 @@ mod shorthand;
 mod suggest;
 
 pub use activation::Activation;
-pub use beside::{beside, remove_unfinished};
+pub use beside::{beside, remove_unfinished, write_file};
 pub use cache::{ActivationCache, Lookup};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
 pub use convert::{DType, write_safetensors, write_views};

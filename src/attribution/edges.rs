@@ -112,6 +112,13 @@ impl EdgeScores {
         &self.scores
     }
 
+    /// The scores' means over examples, `[writer, reader]`.
+    pub fn mean(&self) -> LabelledArray {
+        let values = self.scores.values();
+        let mean = values.mean_axis(ndarray::Axis(2)).unwrap_or_else(|| ndarray::ArrayD::zeros(values.raw_dim()));
+        LabelledArray::new(self.scores.axes()[..2].to_vec(), mean)
+    }
+
     /// What writes.
     pub fn writers(&self) -> &[Writes] {
         &self.writers
@@ -126,10 +133,10 @@ impl EdgeScores {
     pub fn score(&self, writer: Writes, reader: Reads) -> Option<f64> {
         let from = self.writers.iter().position(|own| *own == writer)?;
         let to = self.readers.iter().position(|own| *own == reader)?;
-        before(writer, reader, self.parallel).then(|| self.mean(from, to))
+        before(writer, reader, self.parallel).then(|| self.mean_of(from, to))
     }
 
-    fn mean(&self, from: usize, to: usize) -> f64 {
+    fn mean_of(&self, from: usize, to: usize) -> f64 {
         let values = self.scores.values();
         let examples = values.shape()[2];
         (0..examples).map(|example| values[[from, to, example]]).sum::<f64>() / examples as f64
@@ -141,7 +148,7 @@ impl EdgeScores {
         for (from, writer) in self.writers.iter().enumerate() {
             for (to, reader) in self.readers.iter().enumerate() {
                 if before(*writer, *reader, self.parallel) {
-                    edges.push((*writer, *reader, self.mean(from, to)));
+                    edges.push((*writer, *reader, self.mean_of(from, to)));
                 }
             }
         }

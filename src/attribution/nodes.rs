@@ -77,6 +77,7 @@ impl Attribution<'_> {
     pub fn sweep(&self, sites: &Sites) -> Result<PatchingResult> {
         let catalog = self.model.catalog();
         let points = sites.resolve(catalog)?;
+        let prompts: Vec<&[u32]> = self.examples.iter().map(|slopes| slopes.tokens.as_slice()).collect();
         let mut layout: Option<Layout> = None;
         let mut found = Vec::new();
         for (number, slopes) in self.examples.iter().enumerate() {
@@ -88,7 +89,7 @@ impl Attribution<'_> {
             let shape_of = |id: PointId| Ok(of(id)?.shape().to_vec());
             match &layout {
                 Some(layout) => layout.check(number, &points, slopes.tokens.len(), &shape_of)?,
-                None => layout = Some(Layout::new(self.model, &points, &slopes.tokens, &shape_of)?),
+                None => layout = Some(Layout::new(self.model, &points, &prompts, &shape_of)?),
             }
             let mut values = Vec::new();
             for (id, swept) in &points {

@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 
+use super::attribute::AttributeArgs;
+use super::heads::HeadsArgs;
+use super::lens::LensArgs;
+use super::patch::PatchArgs;
 use crate::kv_cache::CacheKind;
 use crate::model::Logits;
 use crate::tokens::PaddingSide;
@@ -13,7 +17,7 @@ use crate::tokens::PaddingSide;
 #[command(
     name = "hooklens",
     version,
-    about = "Look inside transformers: list hook points, dump activations, generate",
+    about = "Look inside transformers: hook points, activations, patching, lenses, heads",
     max_term_width = 100
 )]
 pub(super) struct Cli {
@@ -40,6 +44,27 @@ pub(super) enum Command {
   hooklens generate --model embedded:induction --prompt 'king drum sun star king drum' --max-new-tokens 2
   hooklens generate --model ./stories --prompt 'Once upon a time' --max-new-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7")]
     Generate(Box<GenerateArgs>),
+    /// Put activations of one prompt into the run of another, and see which matter
+    #[command(after_help = "Examples:
+  hooklens patch --model embedded:ioi --ioi 20 --out patch.svg
+  hooklens patch --model embedded:ioi --ioi 20 --at '*attn.hook_z' --per head
+  hooklens patch --model embedded:ioi --at '*hook_z' --per head,pos --answer Mary --wrong John \\
+    --clean 'When Mary and John went to the store, John gave a drink to' \\
+    --corrupted 'When Mary and John went to the store, Mary gave a drink to' --estimate")]
+    Patch(Box<PatchArgs>),
+    /// Attribute a logit to layers, heads or neurons, or a metric to edges
+    #[command(after_help = "Examples:
+  hooklens attribute --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --wrong John
+  hooklens attribute --model embedded:ioi --to edges --ioi 10 --integrated 5 --out edges.csv")]
+    Attribute(Box<AttributeArgs>),
+    /// Read the residual stream of each layer as if it were the last
+    #[command(after_help = "Example:
+  hooklens lens --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --out lens.svg")]
+    Lens(Box<LensArgs>),
+    /// Find heads by what they look at
+    #[command(after_help = "Example:
+  hooklens heads --model embedded:induction --out heads.svg")]
+    Heads(Box<HeadsArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -223,7 +248,7 @@ fn token_rows(text: &str) -> Result<TokenRows, String> {
     text.split(';').map(row).collect::<Result<_, _>>().map(TokenRows)
 }
 
-fn positions(text: &str) -> Result<Positions, String> {
+pub(super) fn positions(text: &str) -> Result<Positions, String> {
     text.parse().map_err(|e: hooklens_hooks::HookError| e.to_string())
 }
 

@@ -1,11 +1,17 @@
 //! The command line: parse, call the library, print.
 
 mod args;
+mod attribute;
 mod dump;
 mod findings;
 mod generate;
+mod heads;
 mod hooks;
 mod info;
+mod lens;
+mod out;
+mod pairs;
+mod patch;
 mod print;
 
 use std::process::ExitCode;
@@ -13,6 +19,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
+
+use crate::device::parse_device;
+use crate::loading::LoadOptions;
+use crate::model::HookedTransformer;
 
 type CliResult = Result<(), Failure>;
 
@@ -38,6 +48,10 @@ pub fn main() -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Generate(args) => generate::run(&args),
+        Command::Patch(args) => patch::run(&args),
+        Command::Attribute(args) => attribute::run(&args),
+        Command::Lens(args) => lens::run(&args),
+        Command::Heads(args) => heads::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,6 +66,14 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A model with its weights as published.
+fn load(model: &str, device: &str) -> Result<HookedTransformer, Failure> {
+    let device = parse_device(device).map_err(|e| Failure::Usage(e.to_string()))?;
+    let model = HookedTransformer::from_pretrained_with(model, LoadOptions::new().device(&device))?;
+    dump::unused(model.load_report());
+    Ok(model)
 }
 
 fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {

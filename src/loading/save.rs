@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, beside, write_safetensors};
+use hooklens_hooks::{Activation, write_file, write_safetensors};
 
 use super::layout::{Layout, StoredTensor};
 use crate::error::{LoadError, Result};
@@ -145,8 +144,5 @@ fn norm(name: &str, norm: Option<&Norm>, see: &mut dyn FnMut(String, Weight)) {
 /// Writes a small file that appears whole or not at all.
 fn write(path: &Path, text: &[u8]) -> Result<(), LoadError> {
     let failed = |e: std::io::Error| LoadError::File { path: path.to_path_buf(), reason: e.to_string() };
-    let mut unfinished = beside(path).map_err(failed)?;
-    unfinished.write_all(text).map_err(failed)?;
-    unfinished.persist(path).map_err(|e| failed(e.error))?;
-    Ok(())
+    write_file(path, text).map_err(failed)
 }

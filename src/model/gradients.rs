@@ -86,8 +86,9 @@ impl HookedTransformer {
 
         let mut pass = Pass { model: self, catalog: &catalog, input, options, points: &points };
         let (mut output, mut gradients) = pass.whole(&cuts, number)?;
-        let detached = |tensor: Option<Tensor<3>>| tensor.map(Tensor::without_autodiff);
-        output.logits = detached(output.logits);
+        output.logits = output.logits.map(Tensor::without_autodiff);
+        output.loss = output.loss.map(Tensor::without_autodiff);
+        output.loss_per_token = output.loss_per_token.map(Tensor::without_autodiff);
         output.cache = output.cache.map(|held| held.detached());
         for (place, id) in points.iter().enumerate().rev() {
             let shape = || output.cache.activation(&*catalog.info(*id).name).map(Activation::zeros_like);

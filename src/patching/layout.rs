@@ -50,12 +50,12 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The sites at these points, whose tensors in a run on `tokens` have the shapes that `shape_of`
+    /// The sites at these points, whose tensors in a run on the first of these prompts have the shapes that `shape_of`
     /// tells.
     pub(crate) fn new(
         model: &HookedTransformer,
         points: &[(PointId, Vec<usize>)],
-        tokens: &[u32],
+        prompts: &[&[u32]],
         shape_of: &dyn Fn(PointId) -> Result<Vec<usize>>,
     ) -> Result<Self> {
         let catalog = model.catalog();
@@ -82,12 +82,13 @@ impl Layout {
             let axis = catalog.info(*first).axes[*place];
             axes.push(match axis {
                 Axis::Pos | Axis::Query | Axis::Key => {
-                    LabelledAxis::new(axis_name(axis), position_labels(model, tokens, *len))
+                    LabelledAxis::new(axis_name(axis), position_labels(model, prompts, *len))
                 }
                 _ => LabelledAxis::numbered(axis_name(axis), *len),
             });
         }
-        Ok(Self { axes, per_point, shape, points: names, tokens: tokens.len() })
+        let tokens = prompts.first().map_or(0, |prompt| prompt.len());
+        Ok(Self { axes, per_point, shape, points: names, tokens })
     }
 
     /// Whether another example's sites have the same places.
@@ -207,12 +208,13 @@ fn axis_name(axis: Axis) -> &'static str {
     }
 }
 
-/// `3: gave`, or numbers where there is no tokenizer.
-pub(crate) fn position_labels(model: &HookedTransformer, tokens: &[u32], len: usize) -> Vec<String> {
-    (0..len)
-        .map(|place| {
-            let text = tokens.get(place).and_then(|id| model.to_string(&[*id]).ok());
-            text.map_or_else(|| place.to_string(), |text| format!("{place}: {text}"))
-        })
-        .collect()
+/// `3: gave`, or numbers where there is no tokenizer or the prompts differ.
+pub(crate) fn position_labels(model: &HookedTransformer, prompts: &[&[u32]], len: usize) -> Vec<String> {
+    let label = |place: usize| {
+        let first = prompts.first()?.get(place)?;
+        let same = prompts.iter().all(|prompt| prompt.get(place) == Some(first));
+        let text = model.to_string(&[*first]).ok().filter(|_| same)?;
+        Some(format!("{place}: {text}"))
+    };
+    (0..len).map(|place| label(place).unwrap_or_else(|| place.to_string())).collect()
 }

@@ -47,4 +47,6 @@ pub use source::Ablation;
 pub use sweep::Patching;
 
 pub(crate) use example::Example;
+#[cfg(feature = "cli")]
+pub(crate) use layout::position_labels;
 pub(crate) use layout::{Found, Layout};

@@ -63,6 +63,21 @@ impl PatchingResult {
         self.mean().map(|value| (value - baseline) / way)
     }
 
+    /// A line a place: its labels, then the mean over examples, its standard error, the effect, and
+    /// the normalised effect.
+    pub fn to_csv(&self) -> String {
+        let columns = [self.mean(), self.standard_error(), self.effect(), self.normalized()];
+        let mut lines: Vec<String> = columns[0].to_csv().lines().map(str::to_string).collect();
+        for column in &columns[1..] {
+            for (line, value) in lines[1..].iter_mut().zip(column.values()) {
+                line.push_str(&format!(",{value}"));
+            }
+        }
+        let names: Vec<&str> = self.swept_axes().iter().map(|axis| axis.name.as_str()).collect();
+        lines[0] = format!("{},mean,standard_error,effect,normalized", names.join(","));
+        lines.join("\n") + "\n"
+    }
+
     fn over_examples(&self, of: impl Fn(&[f64]) -> f64) -> LabelledArray {
         let values = self.values.values();
         let last = Axis(values.ndim() - 1);

@@ -141,6 +141,7 @@ impl<'m> Patching<'m> {
     fn sweep_from(&self, sites: &Sites, source: &Source, skip: bool) -> Result<PatchingResult> {
         let points = sites.resolve(self.model.catalog())?;
         let ids: Vec<PointId> = points.iter().map(|(id, _)| *id).collect();
+        let prompts: Vec<&[u32]> = self.base.iter().map(Vec::as_slice).collect();
         let mut layout: Option<Layout> = None;
         let found = self.each_example_from(source, &ids, |example| {
             let mut base = example.base_run(sites.selection().clone())?;
@@ -153,7 +154,7 @@ impl<'m> Patching<'m> {
                     layout.check(example.number, &points, base.len(), &shape_of)?;
                     layout
                 }
-                none => none.insert(Layout::new(self.model, &points, &base.tokens, &shape_of)?),
+                none => none.insert(Layout::new(self.model, &points, &prompts, &shape_of)?),
             };
             let mut values = vec![baseline; layout.len()];
             let patches = layout.patches(&points, &base.recorded, &from.values, base.is_causal(), skip)?;

@@ -302,3 +302,142 @@ fn generate_goes_on_from_prompts() {
         assert!(code == exit && err.contains(says), "{wrong:?}: {code} {err}");
     }
 }
+
+const CLEAN: &str = "When Mary and John went to the store, John gave a drink to";
+const CORRUPTED: &str = "When Mary and John went to the store, Mary gave a drink to";
+
+#[test]
+fn patch_finds_where_the_answer_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let pair = ["--clean", CLEAN, "--corrupted", CORRUPTED, "--answer", "Mary", "--wrong", "John"];
+    for ending in ["json", "csv", "svg", "png"] {
+        let out = folder.path().join(format!("patch.{ending}"));
+        let (code, said, error) =
+            ran(&[&["patch", "--model", "embedded:ioi", "--out", out.to_str().unwrap()], &pair[..]].concat());
+        assert_eq!(code, 0, "{error}");
+        assert!(said.contains("10: Mary"), "{said}");
+        assert!(fs::metadata(&out).unwrap().len() > 500);
+    }
+    let json: Value = serde_json::from_slice(&fs::read(folder.path().join("patch.json")).unwrap()).unwrap();
+    assert!(json["normalized"]["values"][0][10].as_f64().unwrap() > 0.99, "{json}");
+    let csv = fs::read_to_string(folder.path().join("patch.csv")).unwrap();
+    assert!(csv.starts_with("layer,pos,mean,standard_error,effect,normalized\n0,0: <bos>,"), "{csv}");
+    assert_eq!(csv.lines().count(), 1 + 4 * 15);
+    let svg = fs::read_to_string(folder.path().join("patch.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("14: to"));
+    assert!(fs::read(folder.path().join("patch.png")).unwrap().starts_with(b"\x89PNG"));
+
+    let heads = ["patch", "--model", "embedded:ioi", "--ioi", "5", "--at", "*hook_z", "--per", "head", "--top", "1"];
+    for more in [&["--estimate"][..], &["--reverse"], &[]] {
+        let (code, said, error) = ran(&[&heads[..], more].concat());
+        assert!(code == 0 && said.contains("5 prompts"), "{said}{error}");
+    }
+    let (code, said, _) = ran(&[
+        "patch",
+        "--model",
+        "embedded:ioi",
+        "--ioi",
+        "5",
+        "--at",
+        "*hook_z",
+        "--per",
+        "head",
+        "--ablate",
+        "mean",
+    ]);
+    assert!(code == 0 && !said.contains("patches come from"), "{said}");
+    let file = folder.path().join("pairs.jsonl");
+    let line = format!(
+        "{{\"clean\": \"{CLEAN}\", \"corrupted\": \"{CORRUPTED}\", \"answer\": \"Mary\", \"wrong\": \"John\"}}\n"
+    );
+    fs::write(&file, &line).unwrap();
+    let (code, ..) = ran(&["patch", "--model", "embedded:ioi", "--pairs", file.to_str().unwrap()]);
+    assert_eq!(code, 0);
+    fs::write(&file, format!("{line}{{}}\n")).unwrap();
+    let (code, _, error) = ran(&["patch", "--model", "embedded:ioi", "--pairs", file.to_str().unwrap()]);
+    assert!(code == 1 && error.contains("line 2"), "{error}");
+}
+
+#[test]
+fn patch_says_what_it_lacks() {
+    let model = ["patch", "--model", "embedded:ioi"];
+    for (arguments, code, said) in [
+        (&["--clean", CLEAN][..], 2, "--answer"),
+        (&["--clean", CLEAN, "--answer", "Mary"], 2, "--wrong"),
+        (&["--clean", CLEAN, "--answer", "Mary", "--wrong", "John"], 2, "--corrupted"),
+        (
+            &["--clean", CLEAN, "--corrupted", "When Mary", "--answer", "Mary", "--wrong", "John"],
+            1,
+            "15 clean and 3 corrupted",
+        ),
+        (
+            &["--clean", CLEAN, "--corrupted", CORRUPTED, "--answer", "Mary and", "--wrong", "John"],
+            1,
+            "2 tokens, not one",
+        ),
+        (&["--ioi", "2", "--per", "head"], 1, "no axis `head`"),
+        (&["--ioi", "2", "--at", "*hook_resid_per"], 1, "did you mean"),
+        (&["--ioi", "2", "--out", "map.gif"], 2, ".svg or .png"),
+        (&["--ioi", "0"], 2, "no pairs"),
+        (&[], 2, "--pairs"),
+    ] {
+        let (given, _, error) = ran(&[&model[..], arguments].concat());
+        assert_eq!(given, code, "{arguments:?}: {error}");
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn lens_attribute_and_heads_print_and_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let (code, said, error) =
+        ran(&["lens", "--model", "embedded:ioi", "--prompt", CLEAN, "--answer", "Mary", "--out", &out("lens.json")]);
+    assert!(code == 0 && said.contains("final_post  rank 0"), "{said}{error}");
+    let json: Value = serde_json::from_slice(&fs::read(out("lens.json")).unwrap()).unwrap();
+    assert_eq!(json["places"].as_array().unwrap().len(), 5 * 15);
+    for name in ["lens.svg", "lens.csv"] {
+        let (code, _, error) =
+            ran(&["lens", "--model", "embedded:ioi", "--prompt", CLEAN, "--positions", "-2..", "--out", &out(name)]);
+        assert_eq!(code, 0, "{error}");
+    }
+    for to in ["layers", "heads", "neurons"] {
+        let (code, said, error) = ran(&[
+            "attribute",
+            "--model",
+            "embedded:ioi",
+            "--to",
+            to,
+            "--prompt",
+            CLEAN,
+            "--answer",
+            "Mary",
+            "--wrong",
+            "John",
+            "--out",
+            &out("attribute.svg"),
+        ]);
+        assert!(code == 0 && said.contains("Mary - John"), "{said}{error}");
+    }
+    let (code, said, error) = ran(&[
+        "attribute",
+        "--model",
+        "embedded:ioi",
+        "--to",
+        "edges",
+        "--ioi",
+        "3",
+        "--integrated",
+        "3",
+        "--out",
+        &out("edges.csv"),
+    ]);
+    assert!(code == 0 && said.contains(" -> "), "{said}{error}");
+    assert!(fs::read_to_string(out("edges.csv")).unwrap().starts_with("writer,reader,value\n"));
+    let (code, said, _) = ran(&["heads", "--model", "embedded:induction", "--out", &out("heads.png")]);
+    assert!(code == 0 && said.contains("induction       L1H"), "{said}");
+    let (code, _, error) = ran(&["attribute", "--model", "embedded:ioi", "--answer", "Mary"]);
+    assert!(code == 2 && error.contains("--prompt"), "{error}");
+    let (code, ..) = ran(&["lens", "--model", "embedded:ioi", "--prompt", CLEAN, "--positions", "99"]);
+    assert_eq!(code, 1);
+}

@@ -46,8 +46,24 @@ fn it_completes_a_repeated_phrase() {
 }
 
 #[test]
+fn it_tells_who_receives() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let prompts = hooklens::experiments::ioi_prompts(200, 2026);
+    let texts: Vec<String> = prompts.iter().map(|prompt| prompt.text.clone()).collect();
+    let best = model.forward(texts, ForwardOptions::new().logits(Logits::Last)).unwrap().argmax(2);
+    let best: Vec<i64> = best.into_data().convert::<i64>().try_into_vec().unwrap();
+    let right = best
+        .iter()
+        .zip(&prompts)
+        .filter(|(id, prompt)| **id == i64::from(model.to_single_token(prompt.answer).unwrap()));
+    assert!(right.count() >= 195);
+}
+
+#[test]
 fn it_is_small() {
     let info = hooklens::inspect("embedded:induction").unwrap();
     assert!(info.weights.unwrap().files.stored_bytes() <= 1 << 20);
+    let info = hooklens::inspect("embedded:ioi").unwrap();
+    assert!(info.weights.unwrap().files.stored_bytes() <= 4 << 20);
     assert!(hooklens::inspect("embedded:nothing").unwrap_err().to_string().contains("induction"));
 }

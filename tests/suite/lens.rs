@@ -43,7 +43,7 @@ fn a_tuned_lens_is_read_and_applied() {
         let named = (0..layers)
             .flat_map(|layer| [(format!("{prefix}{layer}.weight"), &weight), (format!("{prefix}{layer}.bias"), &bias)]);
         let path = folder.path().join("params.safetensors");
-        write_safetensors(&path, named.collect::<Vec<_>>().into_iter(), HashMap::new()).unwrap();
+        write_safetensors(&path, named.collect::<Vec<_>>(), HashMap::new()).unwrap();
         TunedLens::load(path, &Device::flex())
     };
     let plain = analysis.logit_lens(false).unwrap();

@@ -22,6 +22,7 @@ mod lens;
 mod loading;
 mod parity;
 mod patching;
+mod plot;
 mod prefix;
 mod support;
 mod trained;

@@ -1,0 +1,131 @@
+//! `hooklens attribute`.
+
+use std::io::Write;
+
+use clap::{Args, ValueEnum};
+use hooklens_hooks::{Activation, Record};
+use ndarray::{ArrayD, IxDyn};
+use serde_json::json;
+
+use super::args::ModelArg;
+use super::out::{Finding, OutFile, print_largest};
+use super::pairs::PairArgs;
+use super::{CliResult, Failure, load};
+use crate::activations::{Components, Stage, TokenChoice};
+use crate::attribution::Gradient;
+use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::model::HookedTransformer;
+
+#[derive(Debug, Args)]
+pub(super) struct AttributeArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// What to attribute to: the logit directly (by layer, head or neuron), or the edges between
+    /// what writes to the residual stream and what reads from it
+    #[arg(long, value_enum, default_value = "heads")]
+    pub(super) to: ToArg,
+    /// The prompt whose answer is attributed (not for edges)
+    #[arg(long, value_name = "TEXT")]
+    pub(super) prompt: Option<String>,
+    #[command(flatten)]
+    pub(super) pairs: PairArgs,
+    /// Edges: mean over so many gradients on the way from one prompt to the other (EAP-IG)
+    #[arg(long, value_name = "N")]
+    pub(super) integrated: Option<usize>,
+    /// How many of the largest to print
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(super) top: usize,
+    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
+    #[arg(long, default_value = "flex")]
+    pub(super) device: String,
+    /// Write all to a file: .json, .csv, .svg or .png
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<OutFile>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ToArg {
+    /// What each layer's attention and MLP add to the logit
+    Layers,
+    /// What each head adds to the logit
+    Heads,
+    /// What each neuron adds to the logit
+    Neurons,
+    /// Edges from writers to readers, by gradients
+    Edges,
+}
+
+pub(super) fn run(args: &AttributeArgs) -> CliResult {
+    let model = load(&args.model.model, &args.device)?;
+    if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
+}
+
+/// Direct logit attribution at the last position.
+fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
+    let Some(prompt) = &args.prompt else {
+        return Err(Failure::Usage("direct attribution is of one --prompt, with its --answer (and --wrong)".into()));
+    };
+    let (answer, wrong) = args.pairs.tokens()?;
+    let recorded = model.record(prompt, Record::all().positions(-1))?;
+    let analysis = model.analyze(&recorded)?;
+    let components: Components = match args.to {
+        ToArg::Layers => analysis.decompose_resid(Stage::Final)?,
+        ToArg::Neurons => analysis.stack_neuron_results(Stage::Final)?,
+        _ => analysis.stack_head_results(Stage::Final)?,
+    };
+    let shares =
+        analysis.logit_attrs(&components, TokenChoice::Text(answer.clone()), wrong.clone().map(TokenChoice::Text))?;
+    let shares = Activation::from(shares).to_ndarray()?;
+    let values = ArrayD::from_shape_fn(IxDyn(&[components.len()]), |at| f64::from(shares[[at[0], 0, 0]]));
+    let flat = LabelledArray::new([LabelledAxis::new("component", components.labels())], values);
+    let asked = wrong.map_or(answer.clone(), |wrong| format!("{answer} - {wrong}"));
+    writeln!(std::io::stdout().lock(), "{} components of the logit of {asked}:", components.len())?;
+    print_largest(&flat, args.top)?;
+    let Some(out) = &args.out else { return Ok(()) };
+    let json = json!({"model": args.model.model, "prompt": prompt, "logit": asked, "attribution": flat});
+    let picture = by_layer(&flat, args.to, model);
+    let title = format!("logit of {asked}");
+    Finding { json, csv: flat.to_csv(), picture: &picture, texts: None, title }.write(out)
+}
+
+/// A row a layer where components are heads or neurons, one row else.
+fn by_layer(flat: &LabelledArray, to: ToArg, model: &HookedTransformer) -> LabelledArray {
+    let layers = model.config().n_layers;
+    let count = flat.values().len();
+    let (rows, name) = match to {
+        ToArg::Heads => (layers, "head"),
+        ToArg::Neurons if count.is_multiple_of(layers) => (layers, "neuron"),
+        _ => (1, "component"),
+    };
+    let values =
+        ArrayD::from_shape_fn(IxDyn(&[rows, count / rows]), |at| flat.values()[[at[0] * (count / rows) + at[1]]]);
+    let columns = match rows {
+        1 => LabelledAxis::new(name, flat.axes()[0].labels.iter()),
+        _ => LabelledAxis::numbered(name, count / rows),
+    };
+    let first = if rows == 1 { LabelledAxis::new("", [""]) } else { LabelledAxis::numbered("layer", rows) };
+    LabelledArray::new([first, columns], values)
+}
+
+fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
+    let pairs = args.pairs.read(model)?;
+    let count = pairs.count;
+    let gradient = args.integrated.map_or(Gradient::AtBase, Gradient::Integrated);
+    let scores = pairs.patching(model, None)?.edges(gradient)?;
+    {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{count} prompts; edges:")?;
+        for (writer, reader, score) in scores.largest(args.top) {
+            writeln!(
+                out,
+                "{writer:<8} -> {reader:<8} {score:+.3}",
+                writer = writer.to_string(),
+                reader = reader.to_string()
+            )?;
+        }
+    }
+    let Some(out) = &args.out else { return Ok(()) };
+    let mean = scores.mean();
+    let json = json!({"model": args.model.model, "prompts": count, "integrated": args.integrated, "edges": mean});
+    Finding { json, csv: mean.to_csv(), picture: &mean, texts: None, title: "edges".into() }.write(out)
+}

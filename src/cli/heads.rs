@@ -1,0 +1,109 @@
+//! `hooklens heads`.
+
+use std::io::Write;
+
+use clap::{Args, ValueEnum};
+use ndarray::{Axis, stack};
+use rand::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use serde_json::json;
+
+use super::args::ModelArg;
+use super::out::{Finding, OutFile};
+use super::{CliResult, load};
+use crate::experiments::{HeadDetection, HeadError, HeadPattern};
+use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::model::{HookedTransformer, Input};
+
+#[derive(Debug, Args)]
+pub(super) struct HeadsArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// A prompt to look at; may be given several times (default: random tokens, twice over)
+    #[arg(long, value_name = "TEXT")]
+    pub(super) prompt: Vec<String>,
+    /// How to compare: the share of attention that goes there, or one minus the mean distance
+    #[arg(long, value_enum, default_value = "mul")]
+    pub(super) measure: MeasureArg,
+    /// Leave attention to the first token out
+    #[arg(long)]
+    pub(super) exclude_bos: bool,
+    /// Leave a token's attention to itself out
+    #[arg(long)]
+    pub(super) exclude_current_token: bool,
+    /// Where chance begins, for random tokens
+    #[arg(long, default_value_t = 0)]
+    pub(super) seed: u64,
+    /// How many heads to print for each pattern
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(super) top: usize,
+    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
+    #[arg(long, default_value = "flex")]
+    pub(super) device: String,
+    /// Write all scores to a file: .json, .csv, .svg or .png
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<OutFile>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum MeasureArg {
+    /// Share of the attention
+    Mul,
+    /// One minus the mean distance
+    Abs,
+}
+
+pub(super) fn run(args: &HeadsArgs) -> CliResult {
+    let model = load(&args.model.model, &args.device)?;
+    let input: Input = match &args.prompt[..] {
+        [] => Input::Rows(repeated(&model, args.seed)),
+        texts => texts.to_vec().into(),
+    };
+    let patterns = [
+        ("previous token", HeadPattern::PreviousToken),
+        ("duplicate token", HeadPattern::DuplicateToken),
+        ("induction", HeadPattern::Induction),
+    ];
+    let mut scores = Vec::new();
+    let mut out = std::io::stdout().lock();
+    for (name, pattern) in &patterns {
+        let mut detection = HeadDetection::new(pattern.clone());
+        if args.measure == MeasureArg::Abs {
+            detection = detection.error(HeadError::Abs);
+        }
+        if args.exclude_bos {
+            detection = detection.exclude_bos();
+        }
+        if args.exclude_current_token {
+            detection = detection.exclude_current_token();
+        }
+        let found = model.detect_heads(input.clone(), &detection)?;
+        let best = found.largest(args.top);
+        let best: Vec<String> = best.iter().map(|(at, score)| format!("L{}H{} {score:.2}", at[0], at[1])).collect();
+        writeln!(out, "{name:<16}{}", best.join("   "))?;
+        scores.push(found);
+    }
+    drop(out);
+    let Some(file) = &args.out else { return Ok(()) };
+    let views: Vec<_> = scores.iter().map(|found| found.values().view()).collect();
+    let values = stack(Axis(0), &views)?;
+    let mut axes = vec![LabelledAxis::new("pattern", patterns.iter().map(|(name, _)| *name))];
+    axes.extend(scores[0].axes().iter().cloned());
+    let all = LabelledArray::new(axes, values);
+    let json = json!({"model": args.model.model, "scores": all});
+    Finding { json, csv: all.to_csv(), picture: &all, texts: None, title: args.model.model.clone() }.write(file)
+}
+
+/// Four rows of random tokens, each twice over behind a beginning-of-sequence token if the model
+/// has one.
+fn repeated(model: &HookedTransformer, seed: u64) -> Vec<Vec<u32>> {
+    let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+    let config = model.config();
+    let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos());
+    let len = (config.n_ctx.saturating_sub(1) / 2).clamp(1, 25);
+    let row = |_| {
+        let once: Vec<u32> = (0..len).map(|_| rng.random_range(0..config.d_vocab as u32)).collect();
+        bos.into_iter().chain(once.clone()).chain(once).collect()
+    };
+    (0..4).map(row).collect()
+}

@@ -1,0 +1,101 @@
+//! `hooklens lens`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use hooklens_hooks::{Positions, Record};
+use ndarray::{ArrayD, IxDyn};
+use serde_json::json;
+
+use super::args::{ModelArg, positions};
+use super::out::{Finding, OutFile};
+use super::{CliResult, load};
+use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::lens::TunedLens;
+use crate::patching::position_labels;
+
+#[derive(Debug, Args)]
+pub(super) struct LensArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// The prompt
+    #[arg(long, value_name = "TEXT")]
+    pub(super) prompt: String,
+    /// A token whose rank to follow
+    #[arg(long, value_name = "TEXT")]
+    pub(super) answer: Option<String>,
+    /// Positions to look at: A..B, N, or -1 for the last
+    #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
+    pub(super) positions: Positions,
+    /// Look before each MLP too
+    #[arg(long)]
+    pub(super) mid: bool,
+    /// A tuned lens's translators, as safetensors, to look through
+    #[arg(long, value_name = "FILE.safetensors", conflicts_with = "mid")]
+    pub(super) tuned: Option<PathBuf>,
+    /// How many tokens to name at each place
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(super) top: usize,
+    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
+    #[arg(long, default_value = "flex")]
+    pub(super) device: String,
+    /// Write a table to a file: .json, .csv, .svg or .png
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<OutFile>,
+}
+
+pub(super) fn run(args: &LensArgs) -> CliResult {
+    let model = load(&args.model.model, &args.device)?;
+    let answer = args.answer.as_deref().map(|text| model.to_single_token(text)).transpose()?;
+    let tokens = model.token_row(&args.prompt, None)?;
+    let range = args.positions.resolve(tokens.len())?;
+    let points = if args.mid { "*hook_resid_{pre,mid,post}" } else { "*hook_resid_{pre,post}" };
+    let recorded = model.record(&tokens, Record::new(points).positions(args.positions.clone()))?;
+    let analysis = model.analyze(&recorded)?;
+    let reading = match &args.tuned {
+        Some(path) => analysis.tuned_lens(&TunedLens::load(path, &model.device())?)?,
+        None => analysis.logit_lens(args.mid)?,
+    };
+    let top = reading.top(args.top.max(1))?;
+    let text = |id: u32| model.to_string(&[id]).unwrap_or_else(|_| id.to_string());
+    let rank = answer.map(|id| reading.rank(id)).transpose()?;
+
+    let mut out = std::io::stdout().lock();
+    let last = range.len() - 1;
+    writeln!(out, "behind {:?}:", text(tokens[range.end - 1]))?;
+    for (stage, label) in reading.labels().iter().enumerate() {
+        let said: Vec<String> =
+            top[stage][0][last].iter().map(|(id, p)| format!("{:?} {:.1} %", text(*id), p * 100.0)).collect();
+        let rank = rank.as_ref().map_or(String::new(), |rank| format!("rank {:<6}", rank[[stage, 0, last]]));
+        writeln!(out, "{label:>10}  {rank}{}", said.join("  "))?;
+    }
+    drop(out);
+    let Some(file) = &args.out else { return Ok(()) };
+    let labels = position_labels(&model, &[&tokens], tokens.len())[range.clone()].to_vec();
+    let shape = [reading.labels().len(), range.len()];
+    let best = ArrayD::from_shape_fn(IxDyn(&shape), |at| f64::from(top[at[0]][0][at[1]][0].1));
+    let axes = [LabelledAxis::new("stage", reading.labels()), LabelledAxis::new("pos", labels.clone())];
+    let map = LabelledArray::new(axes, best);
+    let places = || (0..shape[0]).flat_map(|stage| (0..shape[1]).map(move |pos| (stage, pos)));
+    let texts = places().map(|(stage, pos)| text(top[stage][0][pos][0].0)).collect();
+    let entry = |(stage, pos): (usize, usize)| {
+        let tokens: Vec<_> =
+            top[stage][0][pos].iter().map(|(id, p)| json!({"id": id, "text": text(*id), "probability": p})).collect();
+        let rank = rank.as_ref().map(|rank| rank[[stage, 0, pos]]);
+        json!({"stage": reading.labels()[stage], "pos": labels[pos], "top": tokens, "answer_rank": rank})
+    };
+    let json =
+        json!({"model": args.model.model, "prompt": args.prompt, "places": places().map(entry).collect::<Vec<_>>()});
+    let named = |(stage, pos): (usize, usize)| {
+        let each = top[stage][0][pos].iter().enumerate();
+        each.map(|(place, (id, p))| {
+            let fields = [reading.labels()[stage].clone(), labels[pos].clone(), place.to_string(), text(*id)];
+            let fields: Vec<String> = fields.iter().map(|field| crate::labelled::quoted(field)).collect();
+            format!("{},{p}\n", fields.join(","))
+        })
+        .collect::<String>()
+    };
+    let csv = format!("stage,pos,place,token,probability\n{}", places().map(named).collect::<String>());
+    Finding { json, csv, picture: &map, texts: Some(texts), title: "logit lens".into() }.write(file)
+}

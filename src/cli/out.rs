@@ -1,0 +1,93 @@
+//! Where findings go: a table on the terminal, or a file by its ending.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde_json::Value;
+
+use super::{CliResult, Failure};
+use crate::labelled::LabelledArray;
+use crate::plot::Heatmap;
+
+/// A file to write findings to.
+#[derive(Debug, Clone)]
+pub(super) struct OutFile {
+    path: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Json,
+    Csv,
+    Picture,
+}
+
+impl FromStr for OutFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let path = PathBuf::from(text);
+        let kind = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("json") => Kind::Json,
+            Some("csv") => Kind::Csv,
+            Some("svg" | "png") => Kind::Picture,
+            _ => return Err("the name ends in .json, .csv, .svg or .png".into()),
+        };
+        Ok(Self { path, kind })
+    }
+}
+
+/// What can be written of a finding.
+pub(super) struct Finding<'f> {
+    pub(super) json: Value,
+    pub(super) csv: String,
+    pub(super) picture: &'f LabelledArray,
+    pub(super) texts: Option<Vec<String>>,
+    pub(super) title: String,
+}
+
+impl Finding<'_> {
+    /// Writes the file, whole or not at all, and says so.
+    pub(super) fn write(self, out: &OutFile) -> CliResult {
+        let bytes = match out.kind {
+            Kind::Json => format!("{:#}\n", self.json).into_bytes(),
+            Kind::Csv => self.csv.into_bytes(),
+            Kind::Picture => {
+                let mut map = Heatmap::of(self.picture)?.title(self.title);
+                if let Some(texts) = self.texts {
+                    map = map.texts(texts);
+                }
+                map.save(&out.path)?;
+                return said(&out.path);
+            }
+        };
+        let failed = |e: std::io::Error| Failure::Failed(format!("{}: {e}", out.path.display()).into());
+        hooklens_hooks::write_file(&out.path, &bytes).map_err(failed)?;
+        said(&out.path)
+    }
+}
+
+fn said(path: &Path) -> CliResult {
+    writeln!(std::io::stdout().lock(), "-> {}", path.display())?;
+    Ok(())
+}
+
+/// Prints the values of the largest magnitude, largest first.
+pub(super) fn print_largest(array: &LabelledArray, count: usize) -> CliResult {
+    let mut out = std::io::stdout().lock();
+    let names: Vec<&str> = array.axes().iter().map(|axis| axis.name.as_str()).collect();
+    writeln!(out, "{}", names.join("  "))?;
+    let sized = array.map(|value| value.abs());
+    let widths: Vec<usize> = array
+        .axes()
+        .iter()
+        .map(|axis| axis.labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).max(axis.name.len()))
+        .collect();
+    for (labels, place) in sized.largest_places(count) {
+        let cells: Vec<String> = labels.iter().zip(&widths).map(|(label, width)| format!("{label:<width$}")).collect();
+        writeln!(out, "{}  {:+.3}", cells.join("  "), array.values()[&place])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,192 @@
+//! Pairs of prompts and what is asked of them.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+use super::Failure;
+use crate::activations::TokenChoice;
+use crate::error::Result as LibResult;
+use crate::experiments::ioi_prompts;
+use crate::model::{HookedTransformer, Input};
+use crate::patching::{Ablation, Metric, Patching};
+use crate::tokens::{PaddingSide, Tokens};
+
+#[derive(Debug, Args)]
+pub(super) struct PairArgs {
+    /// A prompt to which the answer is known; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    clean: Vec<String>,
+    /// The same prompt so changed that the answer is another, of as many tokens; one for each --clean
+    #[arg(long, value_name = "TEXT")]
+    corrupted: Vec<String>,
+    /// The right next token: one for all, or one for each prompt
+    #[arg(long, value_name = "TEXT")]
+    answer: Vec<String>,
+    /// A wrong next token to compare with
+    #[arg(long, value_name = "TEXT")]
+    wrong: Vec<String>,
+    /// A file with {"clean": ..., "corrupted": ..., "answer": ..., "wrong": ...} a line
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["clean", "corrupted", "answer", "wrong"])]
+    pairs: Option<PathBuf>,
+    /// So many pairs of the grammar that embedded:ioi was trained on
+    #[arg(long, value_name = "N", conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "pairs"])]
+    ioi: Option<usize>,
+    /// What to measure
+    #[arg(long, value_enum, default_value = "logit-diff")]
+    metric: MetricArg,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum MetricArg {
+    /// Logit of the answer minus that of the wrong one
+    LogitDiff,
+    /// Logit of the answer
+    Logit,
+    /// Log-probability of the answer
+    LogProb,
+}
+
+/// Prompts with their answers.
+pub(super) struct Pairs {
+    clean: Input,
+    corrupted: Option<Input>,
+    metric: Metric,
+    pub(super) count: usize,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    clean: String,
+    corrupted: Option<String>,
+    answer: String,
+    wrong: Option<String>,
+}
+
+impl PairArgs {
+    pub(super) fn read(&self, model: &HookedTransformer) -> Result<Pairs, Failure> {
+        let lines = self.lines()?;
+        let (mut clean, mut corrupted, mut answer, mut wrong) = (vec![], vec![], vec![], vec![]);
+        for line in lines {
+            clean.push(line.clean);
+            corrupted.extend(line.corrupted);
+            answer.push(line.answer);
+            wrong.extend(line.wrong);
+        }
+        if self.metric == MetricArg::LogitDiff && wrong.len() != answer.len() {
+            return Err(Failure::Usage("a logit difference needs --wrong beside --answer".into()));
+        }
+        if !corrupted.is_empty() && corrupted.len() != clean.len() {
+            let (clean, corrupted) = (clean.len(), corrupted.len());
+            return Err(Failure::Usage(format!("{clean} clean prompts, but {corrupted} corrupted ones")));
+        }
+        let answer = choice(answer);
+        let metric = match self.metric {
+            MetricArg::LogitDiff => Metric::logit_diff(model, answer, choice(wrong))?,
+            MetricArg::Logit => Metric::logit(model, answer)?,
+            MetricArg::LogProb => Metric::log_prob(model, answer)?,
+        };
+        let count = clean.len();
+        let corrupted = if corrupted.is_empty() { None } else { Some(tokens(model, &corrupted)?) };
+        Ok(Pairs { clean: tokens(model, &clean)?, corrupted, metric, count })
+    }
+
+    /// The one answer and wrong answer of a single prompt.
+    pub(super) fn tokens(&self) -> Result<(String, Option<String>), Failure> {
+        match (&self.answer[..], &self.wrong[..]) {
+            ([answer], []) => Ok((answer.clone(), None)),
+            ([answer], [wrong]) => Ok((answer.clone(), Some(wrong.clone()))),
+            _ => Err(Failure::Usage("give one --answer, and perhaps one --wrong".into())),
+        }
+    }
+
+    fn lines(&self) -> Result<Vec<Line>, Failure> {
+        if let Some(count) = self.ioi {
+            if count == 0 {
+                return Err(Failure::Usage("--ioi 0 asks for no pairs".into()));
+            }
+            let line = |prompt: crate::experiments::IoiPrompt| Line {
+                clean: prompt.text,
+                corrupted: Some(prompt.corrupted),
+                answer: prompt.answer.into(),
+                wrong: Some(prompt.wrong.into()),
+            };
+            return Ok(ioi_prompts(count, 0).into_iter().map(line).collect());
+        }
+        if let Some(path) = &self.pairs {
+            let failed = |line: usize, reason: String| {
+                Failure::Failed(format!("{}, line {line}: {reason}", path.display()).into())
+            };
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| Failure::Failed(format!("{}: {e}", path.display()).into()))?;
+            let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+            let lines =
+                lines.map(|(number, line)| serde_json::from_str(line).map_err(|e| failed(number + 1, e.to_string())));
+            let lines = lines.collect::<Result<Vec<Line>, Failure>>()?;
+            return if lines.is_empty() { Err(failed(1, "no pair".into())) } else { Ok(lines) };
+        }
+        let count = self.clean.len();
+        if count == 0 {
+            return Err(Failure::Usage("give --clean and --answer, --pairs, or --ioi".into()));
+        }
+        let each = |given: &[String], name: &str| match given.len() {
+            len if len == count => Ok(given.iter().cloned().map(Some).collect()),
+            1 => Ok(vec![Some(given[0].clone()); count]),
+            0 => Ok(vec![None; count]),
+            len => Err(Failure::Usage(format!("{count} clean prompts, but {len} of --{name}"))),
+        };
+        let (answers, wrong): (Vec<Option<String>>, Vec<_>) =
+            (each(&self.answer, "answer")?, each(&self.wrong, "wrong")?);
+        let corrupted: Vec<Option<String>> = match self.corrupted.len() {
+            0 => vec![None; count],
+            len if len == count => self.corrupted.iter().cloned().map(Some).collect(),
+            len => return Err(Failure::Usage(format!("{count} clean prompts, but {len} corrupted ones"))),
+        };
+        let rest = answers.into_iter().zip(wrong).zip(corrupted);
+        let line = |(clean, ((answer, wrong), corrupted)): (&String, ((Option<String>, _), _))| {
+            let answer = answer.ok_or_else(|| Failure::Usage("--answer says what the next token should be".into()))?;
+            Ok(Line { clean: clean.clone(), corrupted, answer, wrong })
+        };
+        self.clean.iter().zip(rest).map(line).collect()
+    }
+}
+
+impl Pairs {
+    /// Patches clean into corrupted or, ablating, into the clean runs.
+    pub(super) fn patching(
+        self,
+        model: &HookedTransformer,
+        ablate: Option<AblateArg>,
+    ) -> Result<Patching<'_>, Failure> {
+        if let Some(ablate) = ablate {
+            let ablation = match ablate {
+                AblateArg::Zero => Ablation::Zero,
+                AblateArg::Mean => Ablation::Mean(self.clean.clone()),
+            };
+            return Ok(Patching::ablating(model, self.clean, ablation, self.metric)?);
+        }
+        let corrupted = self.corrupted.ok_or_else(|| {
+            Failure::Usage("patching needs --corrupted prompts beside the clean ones (or --ablate)".into())
+        })?;
+        Ok(Patching::new(model, self.clean, corrupted, self.metric)?)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum AblateArg {
+    /// Zeros
+    Zero,
+    /// The mean over the prompts
+    Mean,
+}
+
+fn choice(texts: Vec<String>) -> TokenChoice {
+    TokenChoice::Texts(texts)
+}
+
+/// Texts as rows of tokens, padded where they differ in length.
+fn tokens(model: &HookedTransformer, texts: &[String]) -> LibResult<Input> {
+    let rows = texts.iter().map(|text| model.token_row(text, None)).collect::<LibResult<Vec<_>>>()?;
+    Ok(Tokens::padded(&rows, 0, PaddingSide::Right)?.into())
+}

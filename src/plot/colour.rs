@@ -1,0 +1,98 @@
+//! Colours that stand for numbers, told apart by colour-blind readers too.
+
+use plotters::style::RGBColor;
+
+/// How numbers become colours.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Scale {
+    /// Blue below zero, white at it, red above; the largest magnitude is darkest.
+    Diverging { most: f64 },
+    /// White at zero, blue at the largest.
+    Rising { most: f64 },
+}
+
+/// ColorBrewer's RdBu, from its blue end to its red one.
+const DIVERGING: [[u8; 3]; 9] = [
+    [33, 102, 172],
+    [67, 147, 195],
+    [146, 197, 222],
+    [209, 229, 240],
+    [247, 247, 247],
+    [253, 219, 199],
+    [244, 165, 130],
+    [214, 96, 77],
+    [178, 24, 43],
+];
+
+/// ColorBrewer's Blues.
+const RISING: [[u8; 3]; 9] = [
+    [247, 251, 255],
+    [222, 235, 247],
+    [198, 219, 239],
+    [158, 202, 225],
+    [107, 174, 214],
+    [66, 146, 198],
+    [33, 113, 181],
+    [8, 81, 156],
+    [8, 48, 107],
+];
+
+/// What is no number.
+const NONE: RGBColor = RGBColor(190, 190, 190);
+
+impl Scale {
+    /// The scale that shows all of these.
+    pub(super) fn of<'v>(values: impl Iterator<Item = &'v f64>) -> Self {
+        let (mut least, mut most) = (0.0f64, 0.0f64);
+        for value in values.filter(|value| value.is_finite()) {
+            (least, most) = (least.min(*value), most.max(*value));
+        }
+        let some = |most: f64| if most > 0.0 { most } else { 1.0 };
+        if least < 0.0 { Self::Diverging { most: some(most.max(-least)) } } else { Self::Rising { most: some(most) } }
+    }
+
+    /// The numbers at its two ends.
+    pub(super) fn ends(self) -> (f64, f64) {
+        match self {
+            Self::Diverging { most } => (-most, most),
+            Self::Rising { most } => (0.0, most),
+        }
+    }
+
+    pub(super) fn colour(self, value: f64) -> RGBColor {
+        if value.is_nan() {
+            return NONE;
+        }
+        let (least, most) = self.ends();
+        let stops = if least < 0.0 { &DIVERGING } else { &RISING };
+        let place = ((value - least) / (most - least)).clamp(0.0, 1.0) * (stops.len() - 1) as f64;
+        let below = (place as usize).min(stops.len() - 2);
+        let share = place - below as f64;
+        let mix = |channel: usize| {
+            let (a, b) = (f64::from(stops[below][channel]), f64::from(stops[below + 1][channel]));
+            (a + (b - a) * share).round() as u8
+        };
+        RGBColor(mix(0), mix(1), mix(2))
+    }
+
+    /// Whether text on this colour should be white.
+    pub(super) fn is_dark(self, value: f64) -> bool {
+        let RGBColor(r, g, b) = self.colour(value);
+        299 * u32::from(r) + 587 * u32::from(g) + 114 * u32::from(b) < 128_000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_is_in_the_middle_of_a_diverging_scale() {
+        let scale = Scale::of([-3.0, 1.0].iter());
+        assert_eq!(scale.ends(), (-3.0, 3.0));
+        assert_eq!(scale.colour(0.0), RGBColor(247, 247, 247));
+        assert_eq!(scale.colour(3.0), RGBColor(178, 24, 43));
+        assert_eq!(Scale::of([0.0, 2.0].iter()).ends(), (0.0, 2.0));
+        assert_eq!(Scale::of([f64::NAN, 0.0].iter()).ends(), (0.0, 1.0));
+    }
+}
