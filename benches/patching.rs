@@ -23,5 +23,16 @@ fn main() -> Result<()> {
         best = best.min(start.elapsed().as_secs_f64());
     }
     println!("patching resid_pre {:.0} ms", best * 1e3);
+    for (name, points) in
+        [("one point", vec!["resid_pre6"]), ("every resid_pre", vec!["*hook_resid_pre"]), ("all points", vec!["*"])]
+    {
+        let mut best = f64::INFINITY;
+        for _ in 0..3 {
+            let start = Instant::now();
+            patching.attribution(points.clone())?;
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        println!("attribution of {name} {:.0} ms", best * 1e3);
+    }
     Ok(())
 }

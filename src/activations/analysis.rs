@@ -161,6 +161,32 @@ impl<'a> Analysis<'a> {
         }
     }
 
+    /// Vectors made elsewhere, `[component, batch, pos, d_model]`, as components of the stream at a
+    /// stage: for a norm to be applied to, or logits attributed to.
+    ///
+    /// # Errors
+    /// [`AnalysisError::Shape`] if there are not as many labels as vectors or these do not fit the
+    /// rows and positions looked at.
+    pub fn components(
+        &self,
+        stage: Stage,
+        labels: impl IntoIterator<Item = impl Into<String>>,
+        vectors: Tensor<4>,
+    ) -> Result<Components> {
+        let labels: Vec<String> = labels.into_iter().map(Into::into).collect();
+        let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model);
+        if vectors.dims() != [labels.len(), batch, pos, d_model] || labels.is_empty() {
+            let expected = format!("[{}, {batch}, {pos}, {d_model}]", labels.len());
+            let given = vectors.dims().to_vec();
+            return Err(AnalysisError::Shape { what: "the stack of vectors".into(), given, expected }.into());
+        }
+        let mut components = Components::new(self.place(stage)?);
+        for (place, label) in labels.into_iter().enumerate() {
+            components.push(label, vectors.clone().narrow(0, place, 1).squeeze_dim(0));
+        }
+        Ok(components)
+    }
+
     /// The components as the reader of their stage sees them: through its norm, whose scale stays
     /// what it was in the run. The norm's weight is applied where it has not been folded; its
     /// bias, which belongs to no component, is not.

@@ -1,9 +1,9 @@
 //! Directions that push a model towards something.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Hook, HookError, Record, at};
+use hooklens_hooks::{Hook, HookError, Record, Selection, at};
 
-use crate::activations::AnalysisError;
+use crate::activations::{AnalysisError, Stage};
 use crate::error::Result;
 use crate::model::{HookedTransformer, Input};
 
@@ -49,6 +49,44 @@ impl SteeringVector {
         let (name, towards) = mean(towards.into())?;
         let (_, away_from) = mean(away_from.into())?;
         Ok(Self { point: name, vector: towards - away_from })
+    }
+
+    /// A function vector (Todd et al. 2024): what some heads, each a layer and a number, write at the
+    /// last tokens of prompts, its mean over the prompts summed over the heads. To be added to the
+    /// stream after a layer.
+    ///
+    /// ```
+    /// use hooklens::experiments::{SteeringVector, ioi_prompts};
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let prompts: Vec<String> = ioi_prompts(10, 0).into_iter().map(|prompt| prompt.text).collect();
+    /// let vector = SteeringVector::of_heads(&model, prompts, &[(1, 2), (1, 3)], "resid_post1")?;
+    /// let steered = model.run_with_hooks("When Mary and John", [vector.hook(1.0)])?;
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::record`]; [`AnalysisError::UnknownComponent`] for a head there is not.
+    pub fn of_heads(
+        model: &HookedTransformer,
+        prompts: impl Into<Input>,
+        heads: &[(usize, usize)],
+        point: &str,
+    ) -> Result<Self> {
+        let mut points = vec!["*attn.hook_z"];
+        if model.catalog().find("blocks.0.ln1_post.hook_scale").is_ok() {
+            points.push("*ln1_post.hook_scale");
+        }
+        let recorded = model.record(prompts, Record::new(points).positions(-1))?;
+        let all = model.analyze(&recorded)?.stack_head_results(Stage::Final)?;
+        let width = model.config().d_model;
+        let mut sum = Tensor::zeros([width], (&model.device(), model.weights.embed.tokens.val().dtype()));
+        for (layer, head) in heads {
+            sum = sum + all.vector(&format!("L{layer}H{head}"))?.mean_dim(0).reshape([width]);
+        }
+        let ids = Selection::from(point).resolve(model.catalog())?;
+        let name = model.catalog().info(ids[0]).name.to_string();
+        Ok(Self { point: name, vector: sum })
     }
 
     /// A direction found elsewhere, `[d]`, for a point whose tensor is `[batch, pos, d]`.

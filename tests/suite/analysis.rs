@@ -116,6 +116,18 @@ fn each_norm_of_the_accumulated_stream_gives_the_final_logits() {
 }
 
 #[test]
+fn vectors_from_elsewhere_are_components_too() {
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
+    let cache = model.record(rows(), Record::all()).unwrap();
+    let analysis = model.analyze(&cache).unwrap();
+    let parts = analysis.decompose_resid(Stage::Final).unwrap();
+    let again = analysis.components(Stage::Final, parts.labels(), parts.vectors()).unwrap();
+    let attrs = |parts: &Components| analysis.logit_attrs(parts, 3, Some(5.into())).unwrap();
+    assert_close(&attrs(&again), &attrs(&parts), 1e-6, "attributions");
+    assert!(analysis.components(Stage::Final, ["one"], parts.vectors()).is_err());
+}
+
+#[test]
 fn what_is_missing_is_named_with_what_would_hold_it() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
     let cache = model.record(rows(), "*hook_resid_post").unwrap();

@@ -91,6 +91,9 @@ fn streams(case: &mut Case) {
     }
     case.components("decompose.all", || analysis.decompose_resid(last));
     case.components("decompose.ln", || ln(analysis.decompose_resid(last)));
+    case.components("accumulated.mlp_input_1", || analysis.accumulated_resid(Stage::BeforeMlp(1), true));
+    case.components("decompose.mlp_input_1", || analysis.decompose_resid(Stage::BeforeMlp(1)));
+    case.components("heads.layer1", || analysis.stack_head_results(Stage::Before(1)));
     case.components("decompose.mid", || analysis.decompose_resid(Stage::BeforeMlp(-1)));
     let heads = || analysis.with_remainder(analysis.stack_head_results(last)?);
     case.components("heads", heads);
