@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words = model.to_str_tokens(&prompt)?;
     let shape = ndarray::IxDyn(&[words.len(), words.len()]);
     let axes = [LabelledAxis::new("query", &words), LabelledAxis::new("key", &words)];
-    let pattern = LabelledArray::new(axes, values.into_shape_with_order(shape)?);
+    let pattern = LabelledArray::new(axes, values.into_shape_with_order(shape)?)?;
     Heatmap::of(&pattern)?.title(format!("L{layer}H{head}")).save(path)?;
     Ok(())
 }

@@ -271,6 +271,14 @@ pub enum InputError {
         /// Values it may have.
         allowed: String,
     },
+    /// Labels that don't fit an array.
+    #[error("labels for {labels:?} places, but the array has {places:?}")]
+    Labels {
+        /// Labels of each axis.
+        labels: Vec<usize>,
+        /// Places along each axis.
+        places: Vec<usize>,
+    },
     /// Options of one run that exclude each other.
     #[error("{0}")]
     Options(&'static str),

@@ -3,6 +3,8 @@
 use ndarray::{ArrayD, Dimension, IxDyn};
 use serde::Serialize;
 
+use crate::error::InputError;
+
 /// An array whose axes have names and whose places have labels.
 ///
 /// ```
@@ -10,9 +12,10 @@ use serde::Serialize;
 /// use ndarray::arr2;
 /// let layers = LabelledAxis::numbered("layer", 2);
 /// let heads = LabelledAxis::new("head", ["a", "b"]);
-/// let array = LabelledArray::new([layers, heads], arr2(&[[1.0, 2.0], [3.0, 4.0]]).into_dyn());
+/// let array = LabelledArray::new([layers, heads], arr2(&[[1.0, 2.0], [3.0, 4.0]]).into_dyn())?;
 /// assert_eq!(array.largest(1), [(vec!["1", "b"], 4.0)]);
 /// assert_eq!(array.to_csv(), "layer,head,value\n0,a,1\n0,b,2\n1,a,3\n1,b,4\n");
+/// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LabelledArray {
@@ -45,13 +48,24 @@ impl LabelledAxis {
 impl LabelledArray {
     /// These values under these labels.
     ///
-    /// # Panics
-    /// If an axis has not as many labels as the array has places along it.
-    pub fn new(axes: impl IntoIterator<Item = LabelledAxis>, values: ArrayD<f64>) -> Self {
-        let axes: Vec<LabelledAxis> = axes.into_iter().collect();
-        let labelled: Vec<usize> = axes.iter().map(|axis| axis.labels.len()).collect();
-        assert_eq!(labelled, values.shape(), "labels for every place");
-        Self { axes, values }
+    /// # Errors
+    /// [`InputError::Labels`] if an axis has not as many labels as the array has places along it.
+    pub fn new(axes: impl IntoIterator<Item = LabelledAxis>, values: ArrayD<f64>) -> Result<Self, InputError> {
+        let made = Self { axes: axes.into_iter().collect(), values };
+        let labels = made.label_counts();
+        let places = made.values.shape().to_vec();
+        if labels == places { Ok(made) } else { Err(InputError::Labels { labels, places }) }
+    }
+
+    /// [`LabelledArray::new`] of labels made to fit.
+    pub(crate) fn of(axes: impl IntoIterator<Item = LabelledAxis>, values: ArrayD<f64>) -> Self {
+        let made = Self { axes: axes.into_iter().collect(), values };
+        debug_assert_eq!(made.label_counts(), made.values.shape());
+        made
+    }
+
+    fn label_counts(&self) -> Vec<usize> {
+        self.axes.iter().map(|axis| axis.labels.len()).collect()
     }
 
     /// The axes, outermost first.

@@ -116,7 +116,7 @@ impl EdgeScores {
     pub fn mean(&self) -> LabelledArray {
         let values = self.scores.values();
         let mean = values.mean_axis(ndarray::Axis(2)).unwrap_or_else(|| ndarray::ArrayD::zeros(values.raw_dim()));
-        LabelledArray::new(self.scores.axes()[..2].to_vec(), mean)
+        LabelledArray::of(self.scores.axes()[..2].to_vec(), mean)
     }
 
     /// What writes.
@@ -230,7 +230,7 @@ impl Patching<'_> {
             LabelledAxis::new("reader", readers.iter().map(Reads::to_string)),
             LabelledAxis::numbered("example", per_example.len()),
         ];
-        Ok(EdgeScores { writers, readers, parallel, scores: LabelledArray::new(axes, values) })
+        Ok(EdgeScores { writers, readers, parallel, scores: LabelledArray::of(axes, values) })
     }
 }
 

@@ -64,6 +64,6 @@ impl HookedTransformer {
             }
         }
         let axes = ["writer", "reader"].map(|name| LabelledAxis::new(name, self.head_labels()));
-        Ok(LabelledArray::new(axes, values))
+        Ok(LabelledArray::of(axes, values))
     }
 }

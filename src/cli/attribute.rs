@@ -77,7 +77,7 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
         analysis.logit_attrs(&components, TokenChoice::Text(answer.clone()), wrong.clone().map(TokenChoice::Text))?;
     let shares = Activation::from(shares).to_ndarray()?;
     let values = ArrayD::from_shape_fn(IxDyn(&[components.len()]), |at| f64::from(shares[[at[0], 0, 0]]));
-    let flat = LabelledArray::new([LabelledAxis::new("component", components.labels())], values);
+    let flat = LabelledArray::of([LabelledAxis::new("component", components.labels())], values);
     let asked = wrong.map_or(answer.clone(), |wrong| format!("{answer} - {wrong}"));
     writeln!(std::io::stdout().lock(), "{} components of the logit of {asked}:", components.len())?;
     print_largest(&flat, args.top)?;
@@ -104,7 +104,7 @@ fn by_layer(flat: &LabelledArray, to: ToArg, model: &HookedTransformer) -> Label
         _ => LabelledAxis::numbered(name, count / rows),
     };
     let first = if rows == 1 { LabelledAxis::new("", [""]) } else { LabelledAxis::numbered("layer", rows) };
-    LabelledArray::new([first, columns], values)
+    LabelledArray::of([first, columns], values)
 }
 
 fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {

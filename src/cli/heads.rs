@@ -89,7 +89,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
     let values = stack(Axis(0), &views)?;
     let mut axes = vec![LabelledAxis::new("pattern", patterns.iter().map(|(name, _)| *name))];
     axes.extend(scores[0].axes().iter().cloned());
-    let all = LabelledArray::new(axes, values);
+    let all = LabelledArray::of(axes, values);
     let json = json!({"model": args.model.model, "scores": all});
     Finding { json, csv: all.to_csv(), picture: &all, texts: None, title: args.model.model.clone() }.write(file)
 }

@@ -76,7 +76,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
     let shape = [reading.labels().len(), range.len()];
     let best = ArrayD::from_shape_fn(IxDyn(&shape), |at| f64::from(top[at[0]][0][at[1]][0].1));
     let axes = [LabelledAxis::new("stage", reading.labels()), LabelledAxis::new("pos", labels.clone())];
-    let map = LabelledArray::new(axes, best);
+    let map = LabelledArray::of(axes, best);
     let places = || (0..shape[0]).flat_map(|stage| (0..shape[1]).map(move |pos| (stage, pos)));
     let texts = places().map(|(stage, pos)| text(top[stage][0][pos][0].0)).collect();
     let entry = |(stage, pos): (usize, usize)| {

@@ -147,7 +147,7 @@ impl HookedTransformer {
             }
         }
         let axes = [LabelledAxis::numbered("layer", layers), LabelledAxis::numbered("head", heads)];
-        Ok(LabelledArray::new(axes, sums))
+        Ok(LabelledArray::of(axes, sums))
     }
 
     /// How much each head looks from one position to others, `[layer, head]`: the sum over the
@@ -185,7 +185,7 @@ impl HookedTransformer {
             let own = self.detect_heads(&ids, &chosen(&ids)?)?.map(|share| share * queries);
             mean = Some(match mean {
                 None => own,
-                Some(sum) => LabelledArray::new(sum.axes().to_vec(), sum.values() + own.values()),
+                Some(sum) => LabelledArray::of(sum.axes().to_vec(), sum.values() + own.values()),
             });
         }
         Ok(mean.ok_or(AnalysisError::Nothing)?)

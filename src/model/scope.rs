@@ -89,6 +89,24 @@ impl<'m, 'h> Hooked<'m, 'h> {
         Ok(self.run(input, ForwardOptions::new().logits(Logits::None).record(record))?.cache)
     }
 
+    /// As [`HookedTransformer::run_with_gradients`], with the scope's hooks before those of the
+    /// options.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::run_with_gradients`].
+    pub fn run_with_gradients<'o>(
+        &self,
+        input: impl Into<Input>,
+        options: impl Into<ForwardOptions<'o>>,
+        number: impl FnOnce(Tensor<3>) -> Tensor<1>,
+    ) -> Result<Output> {
+        let options: ForwardOptions<'o> = options.into();
+        self.with_hooks(|own| {
+            let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
+            self.model.run_with_gradients(input, ForwardOptions { hooks, ..options }, number)
+        })
+    }
+
     /// As [`HookedTransformer::prefill`], with the scope's hooks. The cache is marked as made under
     /// interventions if any of them edits.
     ///

@@ -33,7 +33,7 @@ impl PatchingResult {
         }
         let source = found.iter().map(|found| found.source).collect();
         let baseline = found.iter().map(|found| found.baseline).collect();
-        Self { values: LabelledArray::new(axes, values), baseline, source }
+        Self { values: LabelledArray::of(axes, values), baseline, source }
     }
 }
 

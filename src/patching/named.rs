@@ -83,7 +83,7 @@ impl Patching<'_> {
         let out = self.attn_head_out_by_pos()?;
         // Heads come before positions there, and behind them in the others.
         let turned = pattern.values.values().clone().permuted_axes(ndarray::IxDyn(&[0, 2, 1, 3]));
-        pattern.values = LabelledArray::new(out.values.axes().to_vec(), turned);
+        pattern.values = LabelledArray::of(out.values.axes().to_vec(), turned);
         stacked(vec![
             ("out", out),
             ("q", self.attn_head_q_by_pos()?),
@@ -116,5 +116,5 @@ fn stacked(sweeps: Vec<(&str, PatchingResult)>) -> Result<PatchingResult> {
     })?;
     let axes = [&[names], first.values.axes()].concat();
     let (baseline, source) = (first.baseline.clone(), first.source.clone());
-    Ok(PatchingResult { values: LabelledArray::new(axes, values), baseline, source })
+    Ok(PatchingResult { values: LabelledArray::of(axes, values), baseline, source })
 }

@@ -82,7 +82,7 @@ impl PatchingResult {
         let values = self.values.values();
         let last = Axis(values.ndim() - 1);
         let over: ArrayD<f64> = values.map_axis(last, |each| of(&each.to_vec()));
-        LabelledArray::new(self.swept_axes().to_vec(), over)
+        LabelledArray::of(self.swept_axes().to_vec(), over)
     }
 
     /// All axes but that of the examples.

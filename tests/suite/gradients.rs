@@ -132,6 +132,30 @@ proptest! {
     }
 }
 
+/// Behind a frozen cache, gradients are those of a whole run at the positions behind it; a scope's
+/// hooks act in both.
+#[test]
+fn gradients_behind_a_cache_are_those_of_a_whole_run() {
+    let model = precise(TransformerConfig::new(2, 16, 4, 20, 32), 4);
+    let last = |logits: Tensor<3>| {
+        let [_, len, _] = logits.dims();
+        number(logits.narrow(1, len - 1, 1))
+    };
+    let hooked = model.hooks([hook::mlp_out(0).edit(|x, _| x * 0.5)]);
+    let record = ["z0", "q1", "k1", "mlp_out0"];
+    let mut prefix = hooked.prefill([3, 9, 1]).unwrap();
+    prefix.freeze();
+    let whole = hooked.run_with_gradients([3, 9, 1, 7, 9], ForwardOptions::new().record(record), last).unwrap().cache;
+    let options = ForwardOptions::new().record(record).kv_cache(&mut prefix);
+    let behind = hooked.run_with_gradients([7, 9], options, last).unwrap().cache;
+    for name in record {
+        let of = |cache: &ActivationCache| cache.activation(format!("{}_grad", full(&model, name))).unwrap().clone();
+        let (whole, behind) = (of(&whole).narrow(1, 3, 5).to_ndarray().unwrap(), of(&behind).to_ndarray().unwrap());
+        let worst = whole.iter().zip(&behind).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+        assert!(worst < 1e-6, "{name}: {worst}");
+    }
+}
+
 fn full(model: &HookedTransformer, name: &str) -> String {
     let ids = Selection::from(name).resolve(model.catalog()).unwrap();
     model.catalog().info(ids[0]).name.to_string()

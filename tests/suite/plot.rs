@@ -7,7 +7,7 @@ use ndarray::{ArrayD, IxDyn};
 fn array(shape: &[usize]) -> LabelledArray {
     let axes = shape.iter().enumerate().map(|(number, len)| LabelledAxis::numbered(format!("axis{number}"), *len));
     let values = ArrayD::from_shape_fn(IxDyn(shape), |at| at.as_array_view_sum());
-    LabelledArray::new(axes, values)
+    LabelledArray::new(axes, values).unwrap()
 }
 
 trait Sum {
@@ -37,6 +37,8 @@ fn what_cannot_be_shown_is_said() {
     let told = Heatmap::of(&array(&[2, 2, 2, 2])).unwrap_err().to_string();
     assert!(told.contains("has 4 (axis0, axis1, axis2, axis3)"), "{told}");
     assert!(Heatmap::of(&array(&[4])).is_err());
+    let told = LabelledArray::new([LabelledAxis::numbered("head", 3)], ArrayD::zeros(IxDyn(&[2]))).unwrap_err();
+    assert!(told.to_string().contains("[3]") && told.to_string().contains("[2]"), "{told}");
     assert!(matches!(Heatmap::of(&array(&[600, 600])), Err(PlotError::TooMany { places: 360_000, .. })));
     let map = array(&[2, 2]);
     let map = Heatmap::of(&map).unwrap();
