@@ -48,12 +48,22 @@ pub struct TransformerConfig {
     pub final_rms: bool,
     /// Whether the embedding is normalised (Bloom).
     pub post_embedding_norm: bool,
+    /// Token vectors are multiplied by this (Gemma, Granite).
+    pub embed_scale: Option<f64>,
+    /// Whether attention and the MLP read the stream through a norm; without, they have norms of
+    /// their outputs only (OLMo 2).
+    pub pre_norms: bool,
     /// Whether attention's and the MLP's outputs are normalised too (Gemma 2).
     pub post_norms: bool,
-    /// Whether queries and keys are RMS-normalised per head before rotation (Qwen 3).
+    /// Whether queries and keys are RMS-normalised before rotation, head by head (Qwen 3).
     pub qk_norm: bool,
+    /// Whether that norm is over all heads at once (OLMo 2).
+    pub qk_norm_whole: bool,
     /// How positions enter.
     pub positional: Positional,
+    /// For each layer of a rotary model its own rotation, or `None` where it rotates nothing
+    /// (Gemma 3, SmolLM 3). Empty when all layers rotate alike.
+    pub layer_rotary: Vec<Option<Rotary>>,
     /// The MLP's activation function.
     pub activation: ActivationFn,
     /// Whether the MLP multiplies the activation by a second projection.
@@ -211,6 +221,18 @@ pub enum RopeScaling {
         /// Whether the ramp's ends are rounded outwards to whole dimensions.
         truncate: bool,
     },
+    /// LongRoPE (Phi 3): every wavelength times a factor of its own, another one when the text is longer
+    /// than the original context, and rotated vectors times `attention_factor`.
+    Long {
+        /// A factor a rotated pair, within the original context.
+        short_factor: Vec<f64>,
+        /// A factor a rotated pair, beyond it.
+        long_factor: Vec<f64>,
+        /// Factor on sine and cosine.
+        attention_factor: f64,
+        /// Context length before stretching.
+        original_context: usize,
+    },
 }
 
 /// The MLP's activation function.
@@ -300,9 +322,13 @@ impl TransformerConfig {
             eps: 1e-5,
             final_rms: false,
             post_embedding_norm: false,
+            embed_scale: None,
+            pre_norms: true,
             post_norms: false,
             qk_norm: false,
+            qk_norm_whole: false,
             positional: Positional::Learned,
+            layer_rotary: Vec::new(),
             activation: ActivationFn::GeluNew,
             gated_mlp: false,
             attn_only: false,
@@ -332,6 +358,20 @@ impl TransformerConfig {
     pub fn score_divisor(&self, layer: usize) -> f64 {
         let by_layer = if self.scale_attn_by_inverse_layer_idx { (layer + 1) as f64 } else { 1.0 };
         self.attn_scale * by_layer
+    }
+
+    /// How layer `layer` rotates queries and keys, if it does.
+    pub fn rotary(&self, layer: usize) -> Option<&Rotary> {
+        match &self.positional {
+            Positional::Rotary(rotary) if self.layer_rotary.is_empty() => Some(rotary),
+            Positional::Rotary(_) => self.layer_rotary.get(layer)?.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The norm that attention and the MLP read through.
+    pub fn pre_norm(&self) -> NormKind {
+        if self.pre_norms { self.norm } else { NormKind::None }
     }
 
     /// The norm of attention's and the MLP's outputs: its weights are never folded, for no linear
@@ -409,7 +449,20 @@ impl TransformerConfig {
         if self.bidirectional && self.windows.iter().flatten().any(|window| matches!(window, Window::Chunked(_))) {
             return fails("windows", "chunks are defined for causal attention only".into());
         }
-        if let Positional::Rotary(rotary) = &self.positional {
+        if !self.layer_rotary.is_empty() && self.layer_rotary.len() != self.n_layers {
+            return fails("layer_rotary", format!("{} entries for {} layers", self.layer_rotary.len(), self.n_layers));
+        }
+        if !self.layer_rotary.is_empty() && !matches!(self.positional, Positional::Rotary(_)) {
+            return fails("layer_rotary", "only rotary positions differ from layer to layer".into());
+        }
+        if self.embed_scale.is_some_and(|scale| !scale.is_finite()) {
+            return fails("embed_scale", format!("{:?} is not a number", self.embed_scale));
+        }
+        let shared = match &self.positional {
+            Positional::Rotary(rotary) => Some(rotary),
+            _ => None,
+        };
+        for rotary in shared.into_iter().chain(self.layer_rotary.iter().flatten()) {
             if rotary.dim == 0 || rotary.dim > self.d_head || !rotary.dim.is_multiple_of(2) {
                 return fails(
                     "rotary.dim",
@@ -419,7 +472,7 @@ impl TransformerConfig {
             if !(rotary.base.is_finite() && rotary.base > 0.0) {
                 return fails("rotary.base", format!("{} is not a positive number", rotary.base));
             }
-            rotary.scaling.validate()?;
+            rotary.scaling.validate(rotary.dim)?;
         }
         if let Some(experts) = self.experts {
             let all = experts.count.saturating_mul(self.n_layers);
@@ -438,7 +491,7 @@ impl TransformerConfig {
 }
 
 impl RopeScaling {
-    fn validate(&self) -> Result<(), ConfigError> {
+    fn validate(&self, dim: usize) -> Result<(), ConfigError> {
         let fails =
             |reason: &str| Err(ConfigError::Contradiction { field: "rope_scaling", reason: reason.to_string() });
         let positive = |x: f64| x.is_finite() && x > 0.0;
@@ -462,6 +515,23 @@ impl RopeScaling {
                     || original_context == 0 =>
             {
                 fails("factors, betas and the original context must be positive")
+            }
+            RopeScaling::Long { ref short_factor, ref long_factor, attention_factor, original_context } => {
+                let pairs = dim / 2;
+                if short_factor.len() != pairs || long_factor.len() != pairs {
+                    return fails(&format!(
+                        "{} short and {} long factors for {pairs} rotated pairs",
+                        short_factor.len(),
+                        long_factor.len()
+                    ));
+                }
+                if !short_factor.iter().chain(long_factor).all(|factor| positive(*factor))
+                    || !positive(attention_factor)
+                    || original_context == 0
+                {
+                    return fails("factors and the original context must be positive");
+                }
+                Ok(())
             }
             _ => Ok(()),
         }

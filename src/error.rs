@@ -335,6 +335,17 @@ pub enum CacheError {
     /// Rows of a mask differ in length.
     #[error("the mask's rows differ in length")]
     Ragged,
+    /// The text outgrows the context within which LongRoPE rotates by its short factors.
+    #[error(
+        "the cache's keys were rotated for texts of up to {original_context} positions, the text now has {len}; \
+         beyond them this model rotates otherwise, so run the whole text without the cache"
+    )]
+    Outgrown {
+        /// The model's original context.
+        original_context: usize,
+        /// Positions of the text.
+        len: usize,
+    },
     /// The cache was made for a model with another number of layers.
     #[error("the cache is for {cache} layers, the model has {model}")]
     Layers {

@@ -33,6 +33,8 @@ pub enum Axis {
     BatchPos,
     /// Batch, position and head flattened into one axis.
     BatchPosHead,
+    /// Coordinates of all heads in one axis.
+    HeadDHead,
     /// The tokens routed to one expert: their number varies.
     Routed,
     /// Tokens of the vocabulary.
@@ -58,6 +60,7 @@ impl Axis {
             Axis::Choice => "choice",
             Axis::BatchPos => "batch*pos",
             Axis::BatchPosHead => "batch*pos*head",
+            Axis::HeadDHead => "head*d_head",
             Axis::Routed => "routed",
             Axis::Vocab => "d_vocab",
             Axis::One => "1",

@@ -9,7 +9,7 @@ use crate::loading::{Layout, WeightTable};
 pub(super) static FAMILY: Family =
     Family { name: "gpt2", architectures: &["GPT2LMHeadModel", "GPT2Model"], prefix: "transformer.", config, weights };
 
-fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let (d_model, n_heads) = (json.size("n_embd")?, json.size("n_head")?);
     let d_head = json.share("n_head", d_model, n_heads)?;
     let base = TransformerConfig::new(
@@ -33,7 +33,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+pub(super) fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     // Causal masks, kept as buffers by old checkpoints.
     let mut table = WeightTable::new("", &[".attn.bias", ".attn.masked_bias"]);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);

@@ -51,7 +51,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
             table.add(to(&format!("{norm}.b")), from(&format!("{name}.bias")), Layout::AsIs);
         }
         for (part, letter) in ["Q", "K", "V"].into_iter().enumerate() {
-            let layout = Layout::WithinHeads { part, of: 3, heads: config.n_heads };
+            let layout = Layout::Grouped { start: part, take: 1, of: 3, groups: config.n_heads };
             table.add(to(&format!("attn.W_{letter}")), from("attention.query_key_value.weight"), layout);
             if biased {
                 table.add(to(&format!("attn.b_{letter}")), from("attention.query_key_value.bias"), layout);

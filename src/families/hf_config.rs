@@ -93,6 +93,13 @@ impl<'j> HfConfig<'j> {
         value.as_array().map(Some).ok_or_else(|| self.wrong(field, value, "a list"))
     }
 
+    /// A list of numbers that must be there.
+    pub(crate) fn numbers(&self, field: &str) -> Result<Vec<f64>, ConfigError> {
+        let list = self.list(field)?.ok_or_else(|| self.missing(field))?;
+        let number = |value: &Value| value.as_f64().ok_or_else(|| self.wrong(field, value, "a number"));
+        list.iter().map(number).collect()
+    }
+
     /// The error for a variant of the family that is not supported.
     pub(crate) fn unsupported(&self, field: &'static str) -> ConfigError {
         let given = self.get(field).map_or("absent".to_string(), Value::to_string);

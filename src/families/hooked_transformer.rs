@@ -34,7 +34,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let cap =
         |field: &str| -> Result<Option<f64>, ConfigError> { Ok(json.maybe_number(field)?.filter(|cap| *cap > 0.0)) };
     let known_norms = "LN, LNPre, RMS, RMSPre, null";
-    let norm = match json.text("normalization_type", "none")? {
+    // The first toy models have names of their own for two fields, and a few another layout.
+    if json.text("architecture", "neel")? != "neel" {
+        return Err(json.unsupported("architecture"));
+    }
+    let norm = match json.text("normalization_type", json.text("normalization", "none")?)? {
         "LN" => NormKind::LayerNorm,
         "LNPre" => NormKind::LayerNormPre,
         "RMS" => NormKind::Rms,
@@ -70,8 +74,16 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         eps: json.number("eps", 1e-5)?,
         final_rms: json.flag("final_rms", false)?,
         post_embedding_norm: json.flag("post_embedding_ln", false)?,
+        embed_scale: json.maybe_number("hooklens_embed_scale")?,
+        pre_norms: json.flag("hooklens_pre_norms", true)?,
         post_norms: json.flag("use_normalization_before_and_after", false)?,
         qk_norm: json.flag("use_qk_norm", false)?,
+        qk_norm_whole: json.flag("hooklens_qk_norm_whole", false)?,
+        layer_rotary: match json.get("hooklens_layer_rotary") {
+            Some(own) => serde_json::from_value(own.clone())
+                .map_err(|e| ConfigError::Malformed { reason: format!("`hooklens_layer_rotary`: {e}") })?,
+            None => Vec::new(),
+        },
         positional: positional(json, d_head)?,
         activation: match (attn_only, json.get("act_fn")) {
             (true, None) => ActivationFn::Relu,
@@ -115,7 +127,8 @@ fn windows(json: &HfConfig<'_>) -> Result<Vec<Option<Window>>, ConfigError> {
 }
 
 fn positional(json: &HfConfig<'_>, d_head: usize) -> Result<Positional, ConfigError> {
-    match json.text("positional_embedding_type", "standard")? {
+    let older = if json.flag("shortformer_pos", false)? { "shortformer" } else { "standard" };
+    match json.text("positional_embedding_type", older)? {
         "standard" => Ok(Positional::Learned),
         "shortformer" => Ok(Positional::Shortformer),
         "alibi" => Ok(Positional::Alibi),
@@ -195,6 +208,17 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
             fields.insert("hooklens_rope_scaling".into(), json!(rotary.scaling));
         }
     }
+    if let Some(fields) = json.as_object_mut() {
+        let mut own = |name: &str, there: bool, value: Value| {
+            if there {
+                fields.insert(name.into(), value);
+            }
+        };
+        own("hooklens_embed_scale", c.embed_scale.is_some(), json!(c.embed_scale));
+        own("hooklens_pre_norms", !c.pre_norms, json!(false));
+        own("hooklens_qk_norm_whole", c.qk_norm_whole, json!(true));
+        own("hooklens_layer_rotary", !c.layer_rotary.is_empty(), json!(c.layer_rotary));
+    }
     if let (Some(fields), false) = (json.as_object_mut(), shared) {
         fields.insert("hooklens_windows".into(), json!(c.windows));
     }
@@ -230,7 +254,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
     }
     for layer in 0..c.n_layers {
         let name = |part: &str| format!("blocks.{layer}.{part}");
-        norm(name("ln1"), c.norm);
+        norm(name("ln1"), c.pre_norm());
         if c.post_norms {
             norm(name("ln1_post"), c.post_norm());
         }
@@ -241,7 +265,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         if c.attn_only {
             continue;
         }
-        norm(name("ln2"), c.norm);
+        norm(name("ln2"), c.pre_norm());
         if c.post_norms {
             norm(name("ln2_post"), c.post_norm());
         }

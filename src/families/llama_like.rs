@@ -1,13 +1,18 @@
-//! What Llama, Mistral and Qwen 2 have in common: the choices and the tensor names.
+//! What Llama and the many that follow it have in common: the choices and the tensor names.
 
 use super::hf_config::HfConfig;
 use super::rope;
-use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use crate::config::{ActivationFn, Experts, NormKind, Positional, TransformerConfig, Window};
 use crate::error::ConfigError;
 use crate::loading::{Layout, WeightTable};
 
 /// RMS norm, rotary positions, a gated MLP, shared key/value heads.
 pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    config_turning(json, 1.0)
+}
+
+/// [`config`] of models that rotate this share of each head where the configuration does not say.
+pub(super) fn config_turning(json: &HfConfig<'_>, turned: f64) -> Result<TransformerConfig, ConfigError> {
     let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
     let d_head = match json.maybe_size("head_dim")? {
         Some(d_head) => d_head,
@@ -20,6 +25,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
         json.size("vocab_size")?,
         json.size("max_position_embeddings")?,
     );
+    let turned = json.number("partial_rotary_factor", turned)?;
     Ok(TransformerConfig {
         n_kv_heads: json.maybe_size("num_key_value_heads")?.unwrap_or(n_heads),
         d_head,
@@ -29,52 +35,149 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
         activation: ActivationFn::from_name(json.text("hidden_act", "silu")?)?,
         gated_mlp: true,
         attn_scale: (d_head as f64).sqrt(),
-        positional: Positional::Rotary(rope::read(json, d_head, "rope_theta")?),
+        positional: Positional::Rotary(rope::read(json, (turned * d_head as f64) as usize, "rope_theta")?),
         ..base
     })
 }
 
+/// One window for all layers, if `sliding_window` names one.
+pub(super) fn one_window(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
+    Ok(match json.maybe_size("sliding_window")? {
+        Some(width) => vec![Some(Window::Sliding(width)); n_layers],
+        None => Vec::new(),
+    })
+}
+
+/// Windows of the layers whose `layer_types` entry is `sliding_attention`, or, where there is no such
+/// list, of those for which `otherwise` holds.
+pub(super) fn windows_by_type(
+    json: &HfConfig<'_>,
+    n_layers: usize,
+    otherwise: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<Window>>, ConfigError> {
+    let Some(window) = json.maybe_size("sliding_window")?.map(Window::Sliding) else { return Ok(Vec::new()) };
+    Ok(match json.list("layer_types")? {
+        Some(kinds) => {
+            kinds.iter().map(|kind| (kind.as_str() == Some("sliding_attention")).then_some(window)).collect()
+        }
+        None => (0..n_layers).map(|layer| otherwise(layer).then_some(window)).collect(),
+    })
+}
+
+/// A mixture of experts of this configuration.
+pub(super) fn experts(json: &HfConfig<'_>, count: &str, renormalise: bool) -> Result<Option<Experts>, ConfigError> {
+    Ok(Some(Experts { count: json.size(count)?, per_token: json.size("num_experts_per_tok")?, renormalise }))
+}
+
 /// Which projections have a bias.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Biases {
     pub(super) qkv: bool,
     pub(super) output: bool,
     pub(super) mlp: bool,
 }
 
-/// The tensor names, biases as the configuration's `attention_bias` and `mlp_bias` tell.
-pub(super) fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    let attention = json.flag("attention_bias", false)?;
-    let biases = Biases { qkv: attention, output: attention, mlp: json.flag("mlp_bias", false)? };
-    weights_with(config, json, biases)
+/// What the tensors of a layer are called, behind `model.layers.N.`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names {
+    pub(super) biases: Biases,
+    /// Each norm's name here and there.
+    pub(super) norms: &'static [(&'static str, &'static str)],
+    /// How norms' weights are kept.
+    pub(super) norm_layout: Layout,
+    /// Whether the last norm has a weight.
+    pub(super) last_norm: bool,
+    pub(super) mlp: MlpNames,
+    /// Whether the unembedding is the embedding where the configuration does not say.
+    pub(super) tied: bool,
 }
 
-/// The tensor names, with these biases.
+/// What an MLP's projections are called.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum MlpNames {
+    /// `mlp.up_proj`, `mlp.gate_proj`, `mlp.down_proj`.
+    Gated,
+    /// A router, and behind a folder and a number each expert's `in`, `gate` and `out`.
+    Experts { router: &'static str, folder: &'static str, parts: [&'static str; 3] },
+}
+
+/// Norms before attention and before the MLP.
+pub(super) const BEFORE: &[(&str, &str)] = &[("ln1", "input_layernorm"), ("ln2", "post_attention_layernorm")];
+/// Norms of queries and keys too.
+pub(super) const BEFORE_AND_QK: &[(&str, &str)] = &[
+    ("ln1", "input_layernorm"),
+    ("ln2", "post_attention_layernorm"),
+    ("attn.q_norm", "self_attn.q_norm"),
+    ("attn.k_norm", "self_attn.k_norm"),
+];
+
+impl Names {
+    /// Llama's own, without biases.
+    pub(super) const LLAMA: Names = Names {
+        biases: Biases { qkv: false, output: false, mlp: false },
+        norms: BEFORE,
+        norm_layout: Layout::AsIs,
+        last_norm: true,
+        mlp: MlpNames::Gated,
+        tied: false,
+    };
+
+    /// With biases as the configuration's `attention_bias` and `mlp_bias` tell.
+    pub(super) fn with_biases_of(self, json: &HfConfig<'_>) -> Result<Names, ConfigError> {
+        let attention = json.flag("attention_bias", false)?;
+        let biases = Biases { qkv: attention, output: attention, mlp: json.flag("mlp_bias", false)? };
+        Ok(Names { biases, ..self })
+    }
+}
+
+/// The tensor names, biases as the configuration's `attention_bias` and `mlp_bias` tell.
+pub(super) fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    weights_with(config, json, Names::LLAMA.with_biases_of(json)?)
+}
+
+/// The tensor names.
 pub(super) fn weights_with(
     config: &TransformerConfig,
     json: &HfConfig<'_>,
-    biases: Biases,
+    names: Names,
 ) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
     for layer in 0..config.n_layers {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
-        table.add(to("ln1.w"), from("input_layernorm.weight"), Layout::AsIs);
-        table.add(to("ln2.w"), from("post_attention_layernorm.weight"), Layout::AsIs);
+        for (norm, name) in names.norms {
+            table.add(to(&format!("{norm}.w")), from(&format!("{name}.weight")), names.norm_layout);
+        }
         for (letter, name, biased) in [
-            ("Q", "q_proj", biases.qkv),
-            ("K", "k_proj", biases.qkv),
-            ("V", "v_proj", biases.qkv),
-            ("O", "o_proj", biases.output),
+            ("Q", "q_proj", names.biases.qkv),
+            ("K", "k_proj", names.biases.qkv),
+            ("V", "v_proj", names.biases.qkv),
+            ("O", "o_proj", names.biases.output),
         ] {
             table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), biased);
         }
-        for (part, name) in [("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")] {
-            table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("mlp.{name}")), biases.mlp);
+        match names.mlp {
+            MlpNames::Gated => {
+                for (part, name) in [("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")] {
+                    table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("mlp.{name}")), names.biases.mlp);
+                }
+            }
+            MlpNames::Experts { router, folder, parts } => {
+                table.linear(&to("mlp.W_gate"), &from(router), false);
+                for expert in 0..config.experts.map_or(0, |experts| experts.count) {
+                    for (part, name) in ["in", "gate", "out"].iter().zip(parts) {
+                        let name = from(&format!("{folder}.{expert}.{name}"));
+                        table.linear(&to(&format!("mlp.experts.{expert}.W_{part}")), &name, false);
+                    }
+                }
+            }
         }
     }
-    table.add("ln_final.w", "model.norm.weight", Layout::AsIs);
-    let tied = json.flag("tie_word_embeddings", false)?;
+    if names.last_norm {
+        table.add("ln_final.w", "model.norm.weight", names.norm_layout);
+    }
+    let tied = json.flag("tie_word_embeddings", names.tied)?;
     table.unembedding("lm_head.weight", tied);
     Ok(table)
 }

@@ -2,7 +2,7 @@
 //! layers of some models.
 
 use super::hf_config::HfConfig;
-use super::llama_like::Biases;
+use super::llama_like::{Biases, Names};
 use super::{Family, llama_like};
 use crate::config::{TransformerConfig, Window};
 use crate::error::ConfigError;
@@ -13,24 +13,21 @@ pub(super) static FAMILY: Family =
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
-    let window = match json.flag("use_sliding_window", false)? {
-        true => json.maybe_size("sliding_window")?.map(Window::Sliding),
-        false => None,
-    };
-    let windows = match (window, json.list("layer_types")?) {
-        (None, _) => Vec::new(),
-        (Some(window), Some(kinds)) => {
-            kinds.iter().map(|kind| (kind.as_str() == Some("sliding_attention")).then_some(window)).collect()
-        }
-        (Some(window), None) => {
-            let full = json.maybe_size("max_window_layers")?.unwrap_or(28);
-            (0..base.n_layers).map(|layer| (layer >= full).then_some(window)).collect()
-        }
-    };
+    let windows = windows(json, base.n_layers)?;
     // These models were trained without a beginning-of-sequence token.
     Ok(TransformerConfig { windows, default_prepend_bos: false, ..base })
 }
 
+/// Windows of the layers from `max_window_layers` on, unless they are turned off.
+pub(super) fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
+    if !json.flag("use_sliding_window", false)? {
+        return Ok(Vec::new());
+    }
+    let full = json.maybe_size("max_window_layers")?.unwrap_or(28);
+    llama_like::windows_by_type(json, n_layers, |layer| layer >= full)
+}
+
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    llama_like::weights_with(config, json, Biases { qkv: true, output: false, mlp: false })
+    let biases = Biases { qkv: true, output: false, mlp: false };
+    llama_like::weights_with(config, json, Names { biases, ..Names::LLAMA })
 }

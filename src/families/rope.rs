@@ -25,10 +25,12 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>) -> Result<RopeScali
         "linear" | "llama3" | "yarn" => scaling.needed_number("factor")?,
         _ => 1.0,
     };
-    let original_context = match scaling.maybe_size("original_max_position_embeddings")? {
-        Some(context) => context,
-        None => json.size("max_position_embeddings")?,
+    let original = match scaling.maybe_size("original_max_position_embeddings")? {
+        Some(context) => Some(context),
+        None => json.maybe_size("original_max_position_embeddings")?,
     };
+    let longest = json.size("max_position_embeddings")?;
+    let original_context = original.unwrap_or(longest);
     match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor }),
@@ -55,10 +57,24 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>) -> Result<RopeScali
                 truncate: scaling.flag("truncate", true)?,
             })
         }
+        // Older files of Phi 3 say `su`.
+        "longrope" | "su" => {
+            let stretch = match original {
+                Some(context) => longest as f64 / context.max(1) as f64,
+                None => scaling.number("factor", 1.0)?,
+            };
+            let root = (1.0 + stretch.ln() / (original_context.max(2) as f64).ln()).sqrt();
+            Ok(RopeScaling::Long {
+                short_factor: scaling.numbers("short_factor")?,
+                long_factor: scaling.numbers("long_factor")?,
+                attention_factor: scaling.number("attention_factor", if stretch <= 1.0 { 1.0 } else { root })?,
+                original_context,
+            })
+        }
         other => Err(ConfigError::UnknownValue {
             field: "rope_scaling.rope_type",
             given: other.to_string(),
-            known: "default, linear, llama3, yarn",
+            known: "default, linear, llama3, longrope, yarn",
         }),
     }
 }

@@ -110,20 +110,40 @@ impl<'a> Assembler<'a> {
         let Some((name, layout)) = self.locate(weight) else {
             return Err(LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) });
         };
-        self.check(&name, layout.stored_matrix(shape))?;
+        let scale = self.scale(weight);
+        if scale != 1.0 {
+            return Ok(self.unscaled(&name, layout, shape, false)? * scale);
+        }
+        let borrow = self.borrow;
+        self.unscaled(&name, layout, shape, borrow)
+    }
+
+    /// What a weight is multiplied by.
+    fn scale(&self, weight: &str) -> f64 {
+        self.table.sources.get(weight).map_or(1.0, |source| source.scale)
+    }
+
+    fn unscaled(
+        &mut self,
+        name: &str,
+        layout: Layout,
+        shape: [usize; 2],
+        borrow: bool,
+    ) -> Result<Tensor<2>, LoadError> {
+        self.check(name, layout.stored_matrix(shape))?;
         let options = (self.device, self.compute.burn());
         let stored = |data: TensorData| match data.shape().len() {
             3 => StoredTensor::Cube(Tensor::from_data(data, options)),
             _ => StoredTensor::Matrix(Tensor::from_data(data, options)),
         };
-        if self.borrow
+        if borrow
             && layout.is_view()
-            && let Some(data) = self.files.borrow(&name, self.compute)?
+            && let Some(data) = self.files.borrow(name, self.compute)?
         {
             return Ok(layout.view(stored(data), shape));
         }
         let (runs, read) = layout.to_read(shape);
-        Ok(layout.matrix(stored(self.files.read_runs(&name, self.compute, runs, read)?), shape))
+        Ok(layout.matrix(stored(self.files.read_runs(name, self.compute, runs, read)?), shape))
     }
 
     fn vector(&mut self, weight: &str, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
@@ -135,7 +155,9 @@ impl<'a> Assembler<'a> {
             2 => Tensor::<2>::from_data(data, options).reshape([len]),
             _ => Tensor::<1>::from_data(data, options),
         };
-        Ok(Some(layout.vector(stored, len)))
+        let scale = self.scale(weight);
+        let vector = layout.vector(stored, len);
+        Ok(Some(if scale == 1.0 { vector } else { vector * scale }))
     }
 
     /// [`Self::vector`], where the configuration says the model has it.
@@ -154,7 +176,12 @@ impl<'a> Assembler<'a> {
             w = Some(self.needed(&format!("{name}.w"), width)?);
         }
         if kind == NormKind::LayerNorm {
-            b = Some(self.needed(&format!("{name}.b"), width)?);
+            let bias = format!("{name}.b");
+            b = Some(match self.table.sources.contains_key(&bias) {
+                true => self.needed(&bias, width)?,
+                // nanoGPT can do without.
+                false => Tensor::zeros([width], (self.device, self.compute.burn())),
+            });
         }
         Ok(Norm::new(kind, eps, w, b))
     }
@@ -168,11 +195,12 @@ impl<'a> Assembler<'a> {
         let (v, o) = (project("V", [c.d_model, kv_width])?, project("O", [width, c.d_model])?);
         let (mut q_norm, mut k_norm) = (None, None);
         if c.qk_norm {
-            q_norm = Some(self.norm(&name("attn.q_norm"), NormKind::Rms, c.d_head, c.eps)?);
-            k_norm = Some(self.norm(&name("attn.k_norm"), NormKind::Rms, c.d_head, c.eps)?);
+            let [q_width, k_width] = if c.qk_norm_whole { [width, kv_width] } else { [c.d_head; 2] };
+            q_norm = Some(self.norm(&name("attn.q_norm"), NormKind::Rms, q_width, c.eps)?);
+            k_norm = Some(self.norm(&name("attn.k_norm"), NormKind::Rms, k_width, c.eps)?);
         }
         let mut block = Block {
-            ln1: self.norm(&name("ln1"), c.norm, c.d_model, c.eps)?,
+            ln1: self.norm(&name("ln1"), c.pre_norm(), c.d_model, c.eps)?,
             attn: Attention { q, k, v, o, q_norm, k_norm },
             ln1_post: None,
             ln2: None,
@@ -186,7 +214,7 @@ impl<'a> Assembler<'a> {
         if c.attn_only {
             return Ok(block);
         }
-        block.ln2 = Some(self.norm(&name("ln2"), c.norm, c.d_model, c.eps)?);
+        block.ln2 = Some(self.norm(&name("ln2"), c.pre_norm(), c.d_model, c.eps)?);
         if c.post_norms {
             block.ln2_post = Some(self.norm(&name("ln2_post"), c.post_norm(), c.d_model, c.eps)?);
         }

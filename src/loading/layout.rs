@@ -15,9 +15,18 @@ pub(crate) enum Layout {
     Transposed,
     /// Columns `part` of `of` equal parts: `[in, of * out]`; for vectors entries.
     Columns { part: usize, of: usize },
-    /// `[head * of * d_head, in]`: part `part` of `of` within each of `heads` heads, as NeoX
-    /// fuses queries, keys and values; for vectors entries.
-    WithinHeads { part: usize, of: usize, heads: usize },
+    /// `[groups * of * d, in]`: of each of `groups` groups of `of` parts, `take` from `start` on, as
+    /// NeoX (a group a head) and Falcon (a group a key/value head) fuse queries, keys and values; for
+    /// vectors entries.
+    Grouped { start: usize, take: usize, of: usize, groups: usize },
+    /// Rows from `start` on of `[of, in]`, as Phi 3 fuses projections; for vectors entries.
+    Rows { start: usize, of: usize },
+    /// `[skip + rows, columns]`: all but the first rows, as OPT holds positions.
+    AfterRows { skip: usize },
+    /// `[out, in]`, each row to be divided by its length, as Baichuan 2 uses its unembedding.
+    UnitRows,
+    /// A vector from whose entries one was taken, as Gemma holds the weights of its norms.
+    OneLess,
     /// `[head, in, d_head]`, as TransformerLens holds queries, keys and values; biases
     /// `[head, d_head]`.
     HeadsOut { heads: usize },
@@ -30,9 +39,12 @@ impl Layout {
     pub(crate) fn stored_matrix(self, [rows, columns]: [usize; 2]) -> Vec<usize> {
         match self {
             Layout::AsIs => vec![rows, columns],
-            Layout::Transposed => vec![columns, rows],
+            Layout::Transposed | Layout::UnitRows => vec![columns, rows],
             Layout::Columns { of, .. } => vec![rows, columns * of],
-            Layout::WithinHeads { of, .. } => vec![columns * of, rows],
+            Layout::Grouped { take, of, .. } => vec![columns / take * of, rows],
+            Layout::Rows { of, .. } => vec![of, rows],
+            Layout::AfterRows { skip } => vec![rows + skip, columns],
+            Layout::OneLess => vec![rows, columns],
             Layout::HeadsOut { heads } => vec![heads, rows, columns / heads],
             Layout::HeadsIn { heads } => vec![heads, rows / heads, columns],
         }
@@ -41,7 +53,9 @@ impl Layout {
     /// The file's shape of a vector kept with `len` entries.
     pub(crate) fn stored_vector(self, len: usize) -> Vec<usize> {
         match self {
-            Layout::Columns { of, .. } | Layout::WithinHeads { of, .. } => vec![len * of],
+            Layout::Columns { of, .. } => vec![len * of],
+            Layout::Grouped { take, of, .. } => vec![len / take * of],
+            Layout::Rows { of, .. } => vec![of],
             Layout::HeadsOut { heads } => vec![heads, len / heads],
             _ => vec![len],
         }
@@ -49,7 +63,7 @@ impl Layout {
 
     /// Whether strides alone tell the model's form of it, so that it may stay in the file.
     pub(crate) fn is_view(self) -> bool {
-        !matches!(self, Layout::WithinHeads { .. } | Layout::HeadsOut { .. })
+        !matches!(self, Layout::Grouped { .. } | Layout::HeadsOut { .. } | Layout::UnitRows)
     }
 
     /// The elements to read of a matrix kept as `[rows, columns]`, and the shape they make: the
@@ -60,9 +74,16 @@ impl Layout {
                 let runs = Runs { offset: part * columns, len: columns, stride: columns * of, count: rows };
                 (runs, vec![rows, columns])
             }
-            Layout::WithinHeads { part, of, heads } => {
-                let len = columns / heads * rows;
-                (Runs { offset: part * len, len, stride: len * of, count: heads }, vec![columns, rows])
+            Layout::Grouped { start, take, of, groups } => {
+                let part = columns / groups / take * rows;
+                let runs = Runs { offset: start * part, len: take * part, stride: of * part, count: groups };
+                (runs, vec![columns, rows])
+            }
+            Layout::Rows { start, .. } => {
+                (Runs { offset: start * rows, ..Runs::all(columns * rows) }, vec![columns, rows])
+            }
+            Layout::AfterRows { skip } => {
+                (Runs { offset: skip * columns, ..Runs::all(rows * columns) }, vec![rows, columns])
             }
             _ => (Runs::all(rows * columns), self.stored_matrix(shape)),
         }
@@ -71,7 +92,13 @@ impl Layout {
     /// What [`Layout::to_read`] tells to read, as the model keeps it.
     pub(crate) fn matrix(self, stored: StoredTensor, [rows, columns]: [usize; 2]) -> Tensor<2> {
         match (self, stored) {
-            (Layout::Transposed | Layout::WithinHeads { .. }, StoredTensor::Matrix(m)) => m.transpose(),
+            (Layout::Transposed | Layout::Grouped { .. } | Layout::Rows { .. }, StoredTensor::Matrix(m)) => {
+                m.transpose()
+            }
+            (Layout::UnitRows, StoredTensor::Matrix(m)) => {
+                let length = m.clone().square().sum_dim(1).sqrt();
+                (m / length).transpose()
+            }
             (Layout::HeadsOut { .. }, StoredTensor::Cube(c)) => c.permute([1, 0, 2]).reshape([rows, columns]),
             (_, StoredTensor::Cube(c)) => c.reshape([rows, columns]),
             (_, StoredTensor::Matrix(m)) => m,
@@ -79,8 +106,10 @@ impl Layout {
     }
 
     /// The whole of a file's tensor as the model keeps it, for a layout that is a view.
-    pub(crate) fn view(self, stored: StoredTensor, shape @ [_, columns]: [usize; 2]) -> Tensor<2> {
+    pub(crate) fn view(self, stored: StoredTensor, shape @ [rows, columns]: [usize; 2]) -> Tensor<2> {
         match (self, stored) {
+            (Layout::Rows { start, .. }, StoredTensor::Matrix(m)) => m.narrow(0, start, columns).transpose(),
+            (Layout::AfterRows { skip }, StoredTensor::Matrix(m)) => m.narrow(0, skip, rows),
             (Layout::Columns { part, .. }, StoredTensor::Matrix(m)) => m.narrow(1, part * columns, columns),
             (_, stored) => self.matrix(stored, shape),
         }
@@ -90,9 +119,11 @@ impl Layout {
     pub(crate) fn vector(self, stored: Tensor<1>, len: usize) -> Tensor<1> {
         match self {
             Layout::Columns { part, .. } => stored.narrow(0, part * len, len),
-            Layout::WithinHeads { part, of, heads } => {
-                stored.reshape([heads, of, len / heads]).narrow(1, part, 1).reshape([len])
+            Layout::Grouped { start, take, of, groups } => {
+                stored.reshape([groups, of, len / groups / take]).narrow(1, start, take).reshape([len])
             }
+            Layout::Rows { start, .. } => stored.narrow(0, start, len),
+            Layout::OneLess => stored + 1.0,
             _ => stored,
         }
     }
@@ -125,6 +156,8 @@ pub(crate) struct Source {
     pub(crate) layout: Layout,
     /// Whether the token embedding stands for it when the files leave it out.
     pub(crate) tied: bool,
+    /// What it is multiplied by.
+    pub(crate) scale: f64,
 }
 
 /// A family's table: for each weight, in TransformerLens's names, where the files hold it.
@@ -172,13 +205,32 @@ impl WeightTable {
 
     /// A weight the files must hold.
     pub(crate) fn add(&mut self, weight: impl Into<String>, name: impl Into<String>, layout: Layout) {
-        self.sources.insert(weight.into(), Source { name: name.into(), layout, tied: false });
+        self.sources.insert(weight.into(), Source { name: name.into(), layout, tied: false, scale: 1.0 });
     }
 
     /// The unembedding, held under `name`, or, in a tied model that leaves it out, the token
     /// embedding.
     pub(crate) fn unembedding(&mut self, name: &str, tied: bool) {
-        self.sources.insert("unembed.W_U".into(), Source { name: name.into(), layout: Layout::Transposed, tied });
+        let source = Source { name: name.into(), layout: Layout::Transposed, tied, scale: 1.0 };
+        self.sources.insert("unembed.W_U".into(), source);
+    }
+
+    /// A layer norm's weight and bias.
+    pub(crate) fn norm(&mut self, norm: &str, name: &str) {
+        self.add(format!("{norm}.w"), format!("{name}.weight"), Layout::AsIs);
+        self.add(format!("{norm}.b"), format!("{name}.bias"), Layout::AsIs);
+    }
+
+    /// Takes out a weight that the family does without.
+    pub(crate) fn remove(&mut self, weight: &str) {
+        self.sources.remove(weight);
+    }
+
+    /// Multiplies a weight by a number, which some families keep apart.
+    pub(crate) fn scale(&mut self, weight: &str, by: f64) {
+        if let Some(source) = self.sources.get_mut(weight) {
+            source.scale *= by;
+        }
     }
 
     /// A `torch.nn.Linear`: weight `[out, in]` and, if it is `biased`, bias. The bias's name is

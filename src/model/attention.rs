@@ -26,9 +26,9 @@ pub struct Attention {
     pub v: Linear,
     /// Output, `[head * d_head, d_model]`.
     pub o: Linear,
-    /// RMS norm of every query, `[d_head]`.
+    /// RMS norm of every query, `[d_head]`, or of all heads' at once, `[head * d_head]`.
     pub q_norm: Option<Norm>,
-    /// RMS norm of every key, `[d_head]`.
+    /// RMS norm of every key, `[d_head]`, or of all heads' at once, `[kv_head * d_head]`.
     pub k_norm: Option<Norm>,
 }
 
@@ -73,10 +73,11 @@ impl Attention {
         let v = run.fire(at(Site::V), v.project(&self.v, config.n_kv_heads))?;
         if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
             let points = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
-            q = by_head(q_norm, q, points(Site::QNormScale, Site::QNormNormalized), run)?;
-            k = by_head(k_norm, k, points(Site::KNormScale, Site::KNormNormalized), run)?;
+            let whole = config.qk_norm_whole;
+            q = normed(q_norm, q, whole, points(Site::QNormScale, Site::QNormNormalized), run)?;
+            k = normed(k_norm, k, whole, points(Site::KNormScale, Site::KNormNormalized), run)?;
         }
-        if let Some(table) = &pass.rotary {
+        if let Some(table) = pass.rotary(layer) {
             q = run.fire(at(Site::RotQ), table.rotate(q))?;
             k = table.rotate(k);
         }
@@ -123,10 +124,20 @@ impl Attention {
     }
 }
 
-/// Normalises every head's vector; the points see one row a batch, position and head.
-fn by_head(norm: &Norm, x: Tensor<4>, points: NormPoints, run: &mut Run<'_, '_>) -> Result<Tensor<4>, Halt> {
+/// Normalises every head's vector, or all heads' as one; the points see one row a batch, position and
+/// head, or a batch and position.
+fn normed(
+    norm: &Norm,
+    x: Tensor<4>,
+    whole: bool,
+    points: NormPoints,
+    run: &mut Run<'_, '_>,
+) -> Result<Tensor<4>, Halt> {
     let shape @ [batch, pos, heads, d_head] = x.dims();
-    let rows = norm.forward(x.reshape([batch * pos * heads, d_head]), points, run)?;
+    let rows = match whole {
+        true => norm.forward(x.reshape([batch * pos, heads * d_head]), points, run)?,
+        false => norm.forward(x.reshape([batch * pos * heads, d_head]), points, run)?,
+    };
     Ok(rows.reshape(shape))
 }
 

@@ -11,7 +11,7 @@ use super::pass::Pass;
 use super::points::{Outer, Site};
 use super::sequence::{Sequence, position_ids};
 use super::transformer::HookedTransformer;
-use crate::config::Positional;
+use crate::config::{Positional, RopeScaling};
 use crate::error::{CacheError, Error, InputError, Result};
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::{Tokens, flat_mask};
@@ -234,7 +234,18 @@ impl HookedTransformer {
             }
         };
         let sequence = Sequence::new(batch, past, len, whole);
-        self.check_length(sequence.positions_needed())?;
+        let needed = sequence.positions_needed();
+        self.check_length(needed)?;
+        let rotaries = (0..self.config.n_layers).filter_map(|layer| self.config.rotary(layer));
+        for scaling in rotaries.map(|rotary| &rotary.scaling) {
+            if let RopeScaling::Long { original_context, .. } = *scaling
+                && past > 0
+                && past <= original_context
+                && needed > original_context
+            {
+                return Err(CacheError::Outgrown { original_context, len: needed }.into());
+            }
+        }
         Ok(sequence)
     }
 
@@ -413,6 +424,9 @@ impl HookedTransformer {
         let ids: Vec<i32> = tokens.ids().iter().map(|id| *id as i32).collect();
         let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [batch * len]), &table.device());
         let mut embedded = table.select(0, ids).reshape([batch, len, self.config.d_model]);
+        if let Some(scale) = self.config.embed_scale {
+            embedded = embedded * scale;
+        }
         if let Some(norm) = &self.weights.embed.norm {
             let points = NormPoints {
                 scale: self.points.outer(Outer::EmbedLnScale),

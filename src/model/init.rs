@@ -82,20 +82,23 @@ impl Draw<'_> {
 
     fn block(&self, c: &TransformerConfig) -> Block {
         let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
-        let head_norm = || c.qk_norm.then(|| self.norm(NormKind::Rms, c.d_head, c.eps));
+        let head_norm = |heads: usize| {
+            let width = if c.qk_norm_whole { heads * c.d_head } else { c.d_head };
+            c.qk_norm.then(|| self.norm(NormKind::Rms, width, c.eps))
+        };
         let plain = !c.attn_only && c.experts.is_none();
         Block {
-            ln1: self.norm(c.norm, c.d_model, c.eps),
+            ln1: self.norm(c.pre_norm(), c.d_model, c.eps),
             attn: Attention {
                 q: self.linear(c.d_model, width),
                 k: self.linear(c.d_model, kv_width),
                 v: self.linear(c.d_model, kv_width),
                 o: self.linear(width, c.d_model),
-                q_norm: head_norm(),
-                k_norm: head_norm(),
+                q_norm: head_norm(c.n_heads),
+                k_norm: head_norm(c.n_kv_heads),
             },
             ln1_post: c.post_norms.then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
-            ln2: (!c.attn_only).then(|| self.norm(c.norm, c.d_model, c.eps)),
+            ln2: (!c.attn_only).then(|| self.norm(c.pre_norm(), c.d_model, c.eps)),
             mlp: plain.then(|| Mlp {
                 input: self.linear(c.d_model, c.d_mlp),
                 gate: c.gated_mlp.then(|| self.linear(c.d_model, c.d_mlp)),

@@ -50,7 +50,7 @@ impl Moe {
         let x = x.reshape([rows, d_model]);
         let site = |site| pass.points.at(layer, site);
 
-        let weights = activation::softmax(widened(self.router.forward(x.clone())), 1);
+        let weights = activation::softmax(self.scores(x.clone()), 1);
         let weights = run.fire(site(Site::ExpertWeights), weights)?;
         let (best, chosen) = best(&weights, mixture.per_token)?;
         let mut shares = weights.gather(1, chosen.clone());
@@ -93,6 +93,21 @@ impl Moe {
             sum = sum.select_assign(0, tokens, output, IndexingUpdateOp::Add);
         }
         Ok(sum.reshape([batch, pos, d_model]))
+    }
+
+    /// The router's scores, `[row, expert]`, in `f32` at least: a rounded score sends a token to another
+    /// expert.
+    fn scores(&self, x: Tensor<2>) -> Tensor<2> {
+        let dtype = x.dtype();
+        let x = widened(x);
+        if x.dtype() == dtype {
+            return self.router.forward(x);
+        }
+        let scores = x.matmul(widened(self.router.weight.val()));
+        match &self.router.bias {
+            Some(bias) => scores + widened(bias.val()).unsqueeze(),
+            None => scores,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Tensor};
 use super::points::Points;
 use super::rotary::RotaryTable;
 use super::sequence::{Masks, Sequence};
-use crate::config::{Positional, TransformerConfig};
+use crate::config::{Rotary, TransformerConfig};
 use crate::kv_cache::KeyValueCache;
 
 /// Shared state of one forward pass: the layout of the batch and what is derived from it.
@@ -16,7 +16,7 @@ pub(crate) struct Pass<'p> {
     pub(crate) sequence: &'p Sequence,
     pub(crate) masks: Masks<'p>,
     /// Rotation of the run's queries and keys. Keys of a cache are rotated already.
-    pub(crate) rotary: Option<RotaryTable>,
+    rotary: Vec<(&'p Rotary, RotaryTable)>,
     /// What runs before this one left to attend to.
     pub(crate) kv_cache: Option<&'p mut KeyValueCache>,
     /// Position vectors that queries and keys read, `[batch or 1, pos, d_model]`.
@@ -32,14 +32,20 @@ impl<'p> Pass<'p> {
         device: &Device,
         dtype: DType,
     ) -> Self {
-        let rotary = match &config.positional {
-            Positional::Rotary(rotary) => {
+        let mut rotary: Vec<(&Rotary, RotaryTable)> = Vec::new();
+        for own in (0..config.n_layers).filter_map(|layer| config.rotary(layer)) {
+            if !rotary.iter().any(|(made, _)| *made == own) {
                 let positions = sequence.query_positions();
-                Some(RotaryTable::new(rotary, &positions, sequence.position_rows(), device, dtype))
+                rotary.push((own, RotaryTable::new(own, &positions, sequence.position_rows(), device, dtype)));
             }
-            _ => None,
-        };
+        }
         let masks = Masks::new(sequence, config.bidirectional, device);
         Self { config, points, sequence, masks, rotary, kv_cache, shortformer: None }
+    }
+
+    /// Rotation of a layer's queries and keys, if it rotates them.
+    pub(crate) fn rotary(&self, layer: usize) -> Option<&RotaryTable> {
+        let own = self.config.rotary(layer)?;
+        self.rotary.iter().find(|(made, _)| *made == own).map(|(_, table)| table)
     }
 }

@@ -7,7 +7,8 @@ use hooklens_hooks::{Axis, Catalog, CatalogBuilder, PointId, PointInfo};
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
 
 use Axis::{
-    Batch, BatchPos, BatchPosHead, Choice, DHead, DMlp, DModel, Expert, Head, Key, KvHead, One, Pos, Query, Routed,
+    Batch, BatchPos, BatchPosHead, Choice, DHead, DMlp, DModel, Expert, Head, HeadDHead, Key, KvHead, One, Pos, Query,
+    Routed,
 };
 
 const STREAM: &[Axis] = &[Batch, Pos, DModel];
@@ -20,6 +21,8 @@ const KV_HEAD_STREAM: &[Axis] = &[Batch, Pos, KvHead, DModel];
 const SCORES: &[Axis] = &[Batch, Head, Query, Key];
 const HEAD_ROWS: &[Axis] = &[BatchPosHead, DHead];
 const HEAD_ROWS_SCALE: &[Axis] = &[BatchPosHead, One];
+const WHOLE_ROWS: &[Axis] = &[BatchPos, HeadDHead];
+const WHOLE_ROWS_SCALE: &[Axis] = &[BatchPos, One];
 
 /// Points outside the blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,7 +187,12 @@ impl Points {
             let mut of_layer = Vec::new();
             for Row(site, suffix, axes) in BLOCK {
                 let name = format!("blocks.{layer}.{suffix}");
-                match why_not(config, *site) {
+                let axes = match *axes {
+                    HEAD_ROWS if config.qk_norm_whole => WHOLE_ROWS,
+                    HEAD_ROWS_SCALE if config.qk_norm_whole => WHOLE_ROWS_SCALE,
+                    axes => axes,
+                };
+                match why_not(config, layer, *site) {
                     Some(reason) => catalog.absent(name, reason),
                     None => {
                         row[*site as usize] = Some(catalog.add(PointInfo {
@@ -258,8 +266,8 @@ fn add_experts(catalog: &mut CatalogBuilder, config: &TransformerConfig, layer: 
 }
 
 /// Why a model of this configuration can't fire the site, or `None` if it can.
-fn why_not(config: &TransformerConfig, site: Site) -> Option<&'static str> {
-    let rotary = matches!(config.positional, Positional::Rotary(_));
+fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'static str> {
+    let rotary = config.rotary(layer).is_some();
     let norms = config.norm != NormKind::None;
     let moe = config.experts.is_some();
     match site {
@@ -270,7 +278,16 @@ fn why_not(config: &TransformerConfig, site: Site) -> Option<&'static str> {
         Site::QNormScale | Site::QNormNormalized | Site::KNormScale | Site::KNormNormalized if !config.qk_norm => {
             Some("it does not normalise queries and keys")
         }
-        Site::RotQ | Site::RotK if !rotary => Some("its positions are not rotary"),
+        Site::RotQ | Site::RotK if !rotary => match config.positional {
+            Positional::Rotary(_) => Some("this layer rotates nothing"),
+            _ => Some("its positions are not rotary"),
+        },
+        Site::Ln1Scale | Site::Ln1Normalized | Site::Ln2Scale | Site::Ln2Normalized
+            if norms && !config.pre_norms && !config.attn_only =>
+        {
+            Some("it normalises outputs only")
+        }
+        Site::Ln1Scale | Site::Ln1Normalized if !config.pre_norms => Some("it normalises outputs only"),
         Site::Ln1PostScale | Site::Ln1PostNormalized if !config.post_norms => {
             Some("it does not normalise attention's output")
         }

@@ -21,9 +21,9 @@ impl RotaryTable {
     /// The table of these positions, `rows` rows of them, in `f64` where the model computes in it
     /// and else in `f32`.
     pub(crate) fn new(rotary: &Rotary, positions: &[u32], rows: usize, device: &Device, dtype: DType) -> Self {
-        let frequencies = frequencies(rotary);
+        let frequencies = frequencies(rotary, positions.iter().max().map_or(0, |last| *last as usize + 1));
         let factor = match rotary.scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => attention_factor,
             _ => 1.0,
         };
         let angles = || positions.iter().flat_map(|p| frequencies.iter().map(move |f| f64::from(*p) * f));
@@ -72,20 +72,24 @@ impl RotaryTable {
     }
 }
 
-/// Radians a position, for each rotated pair.
-pub(crate) fn frequencies(rotary: &Rotary) -> Vec<f64> {
+/// Radians a position, for each rotated pair, in a text of this length.
+fn frequencies(rotary: &Rotary, len: usize) -> Vec<f64> {
     let plain = (0..rotary.dim / 2).map(|i| rotary.base.powf(-((2 * i) as f64) / rotary.dim as f64));
-    match rotary.scaling {
-        RopeScaling::None => plain.collect(),
-        RopeScaling::Linear { factor } => plain.map(|f| f / factor).collect(),
-        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => plain
+    match &rotary.scaling {
+        RopeScaling::Long { short_factor, long_factor, original_context, .. } => {
+            let factors = if len > *original_context { long_factor } else { short_factor };
+            plain.zip(factors).map(|(f, factor)| f / factor).collect()
+        }
+        &RopeScaling::None => plain.collect(),
+        &RopeScaling::Linear { factor } => plain.map(|f| f / factor).collect(),
+        &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => plain
             .map(|f| {
                 let turns = original_context as f64 * f / (2.0 * PI);
                 let kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
                 blend(f / factor, f, kept)
             })
             .collect(),
-        RopeScaling::Yarn { factor, beta_fast, beta_slow, original_context, truncate, .. } => {
+        &RopeScaling::Yarn { factor, beta_fast, beta_slow, original_context, truncate, .. } => {
             let dim = rotary.dim as f64;
             // The dimension that turns `turns` times within the original context.
             let place =

@@ -116,7 +116,9 @@ fn wrong_configurations_say_which_field() {
         ("head_dim", json!(7), "rotary.dim"),
         ("hidden_act", json!("swoosh"), "swoosh"),
         ("rope_theta", json!(-1.0), "rotary.base"),
-        ("rope_scaling", json!({"rope_type": "longrope", "factor": 2.0}), "longrope"),
+        ("rope_scaling", json!({"rope_type": "spiral", "factor": 2.0}), "spiral"),
+        ("rope_scaling", json!({"rope_type": "longrope", "factor": 2.0}), "short_factor"),
+        ("rope_scaling", json!({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}), "1 short"),
         ("rope_scaling", json!({"rope_type": "linear", "factor": 0.0}), "factor"),
         ("rms_norm_eps", json!(-1.0), "eps"),
     ] {

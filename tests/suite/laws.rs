@@ -221,7 +221,7 @@ proptest! {
         let tokens = Tokens::padded(&[long.clone(), short.clone()], 0, side).unwrap();
         let at = if last { -1 } else { 1 };
         let mut points = vec!["*hook_z", "*hook_resid_post"];
-        points.extend((model.config().norm != NormKind::None).then_some("*ln1.hook_scale"));
+        points.extend((model.config().pre_norm() != NormKind::None).then_some("*ln1.hook_scale"));
         let record = || Record::new(points.clone()).positions(at);
         let both = model.record(&tokens, record()).unwrap();
         for (number, row) in [long, short].into_iter().enumerate() {

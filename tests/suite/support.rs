@@ -88,9 +88,10 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
     ];
     let mlp = (function, any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2));
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let rarer = (prop::bool::weighted(0.2), prop::bool::weighted(0.3), prop::bool::weighted(0.3), 0..6usize);
     let caps = (prop::bool::weighted(0.3), prop::bool::weighted(0.3), 0..5usize);
     let heads = prop_oneof![Just((4, 4)), Just((4, 2)), Just((4, 1)), Just((3, 3))];
-    (positional, norm, mlp, flags, caps, heads).prop_map(
+    (positional, norm, mlp, flags, caps, heads, rarer).prop_map(
         |(
             positional,
             norm,
@@ -98,7 +99,15 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
             (parallel, post_norms, qk_norm, final_rms, embed_norm),
             (score_cap, logit_cap, window),
             (n_heads, n_kv_heads),
+            (scaled, outputs_only, whole, layers),
         )| {
+            let layer_rotary = match (&positional, layers) {
+                (Positional::Rotary(_), 0) => {
+                    vec![Some(Rotary { dim: 8, base: 50.0, adjacent_pairs: false, scaling: RopeScaling::None }), None]
+                }
+                (Positional::Rotary(own), 1) => vec![None, Some(own.clone())],
+                _ => vec![],
+            };
             let moe = moe && !attn_only;
             let gated_mlp = (gated || moe) && !attn_only;
             let activation =
@@ -109,6 +118,10 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
                 attn_scale: 8f64.sqrt(),
                 d_mlp: 24,
                 positional,
+                layer_rotary,
+                embed_scale: scaled.then_some(3.0),
+                pre_norms: !(post_norms && outputs_only),
+                qk_norm_whole: qk_norm && whole,
                 norm,
                 activation,
                 gated_mlp,

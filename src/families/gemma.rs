@@ -1,0 +1,102 @@
+//! Gemma 1, 2 and 3 (text): scaled embeddings, norms that hold their weights less one; from 2 on norms
+//! of outputs, windows, soft caps; in 3 normalised queries and keys, and a rotation of their own for
+//! layers with a window.
+
+use super::hf_config::HfConfig;
+use super::llama_like::{BEFORE, Names};
+use super::{Family, llama_like};
+use crate::config::{ActivationFn, Positional, RopeScaling, Rotary, TransformerConfig};
+use crate::error::ConfigError;
+use crate::loading::{Layout, WeightTable};
+
+pub(super) static GEMMA: Family = Family {
+    name: "gemma",
+    architectures: &["GemmaForCausalLM", "GemmaModel"],
+    prefix: "model.",
+    config: one,
+    weights,
+};
+
+pub(super) static GEMMA2: Family = Family {
+    name: "gemma2",
+    architectures: &["Gemma2ForCausalLM", "Gemma2Model"],
+    prefix: "model.",
+    config: two,
+    weights,
+};
+
+pub(super) static GEMMA3: Family = Family {
+    name: "gemma3_text",
+    architectures: &["Gemma3ForCausalLM", "Gemma3TextModel"],
+    prefix: "model.",
+    config: three,
+    weights,
+};
+
+fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = llama_like::config(json)?;
+    // `hidden_act` of the first files says `gelu` by mistake: the model has always used the approximation.
+    let older = Some(json.text("hidden_act", "gelu")?).filter(|function| *function != "gelu");
+    let function = json.text("hidden_activation", older.unwrap_or("gelu_pytorch_tanh"))?;
+    Ok(TransformerConfig {
+        embed_scale: Some((base.d_model as f64).sqrt()),
+        activation: ActivationFn::from_name(function)?,
+        ..base
+    })
+}
+
+fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = one(json)?;
+    Ok(TransformerConfig {
+        post_norms: true,
+        attn_scale: json.number("query_pre_attn_scalar", 256.0)?.sqrt(),
+        attn_scores_soft_cap: json.maybe_number("attn_logit_softcapping")?,
+        output_logits_soft_cap: json.maybe_number("final_logit_softcapping")?,
+        windows: llama_like::windows_by_type(json, base.n_layers, |layer| layer % 2 == 0)?,
+        ..base
+    })
+}
+
+fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    if json.flag("use_bidirectional_attention", false)? {
+        return Err(json.unsupported("use_bidirectional_attention"));
+    }
+    let base = two(json)?;
+    let pattern = json.maybe_size("sliding_window_pattern")?.unwrap_or(6).max(1);
+    let windows = llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % pattern != 0)?;
+    let near = json.number("rope_local_base_freq", 10_000.0)?;
+    let layer_rotary = match &base.positional {
+        Positional::Rotary(far) => {
+            let near = Rotary { base: near, scaling: RopeScaling::None, ..far.clone() };
+            windows.iter().map(|window| Some(if window.is_some() { near.clone() } else { far.clone() })).collect()
+        }
+        _ => Vec::new(),
+    };
+    Ok(TransformerConfig { qk_norm: true, windows, layer_rotary, ..base })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let norms: &[(&str, &str)] = match (config.post_norms, config.qk_norm) {
+        (false, _) => BEFORE,
+        (true, false) => AROUND,
+        (true, true) => AROUND_AND_QK,
+    };
+    let names = Names { norms, norm_layout: Layout::OneLess, tied: true, ..Names::LLAMA };
+    llama_like::weights_with(config, json, names.with_biases_of(json)?)
+}
+
+const AROUND: &[(&str, &str)] = &[
+    ("ln1", "input_layernorm"),
+    ("ln1_post", "post_attention_layernorm"),
+    ("ln2", "pre_feedforward_layernorm"),
+    ("ln2_post", "post_feedforward_layernorm"),
+];
+
+const AROUND_AND_QK: &[(&str, &str)] = &[
+    ("ln1", "input_layernorm"),
+    ("ln1_post", "post_attention_layernorm"),
+    ("ln2", "pre_feedforward_layernorm"),
+    ("ln2_post", "post_feedforward_layernorm"),
+    ("attn.q_norm", "self_attn.q_norm"),
+    ("attn.k_norm", "self_attn.k_norm"),
+];

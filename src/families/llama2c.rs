@@ -1,0 +1,61 @@
+//! llama2.c: Llama as its authors' own code writes it, neighbouring coordinates rotated together. Its
+//! checkpoints carry these settings as `model_args`.
+
+use super::Family;
+use super::hf_config::HfConfig;
+use crate::config::{ActivationFn, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
+use crate::error::ConfigError;
+use crate::loading::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family =
+    Family { name: "llama2c", architectures: &["llama2.c"], prefix: "", config, weights };
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let (d_model, n_heads) = (json.size("dim")?, json.size("n_heads")?);
+    let d_head = json.share("n_heads", d_model, n_heads)?;
+    let d_mlp = match json.maybe_size("hidden_dim")? {
+        Some(width) => width,
+        None => {
+            let (multiple, width) = (json.size("multiple_of")?.max(1), d_model.saturating_mul(8) / 3);
+            width.div_ceil(multiple).saturating_mul(multiple)
+        }
+    };
+    let base = TransformerConfig::new(
+        json.layers("n_layers")?,
+        d_model,
+        n_heads,
+        json.size("vocab_size")?,
+        json.size("max_seq_len")?,
+    );
+    let rotary = Rotary { dim: d_head, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
+    Ok(TransformerConfig {
+        n_kv_heads: json.maybe_size("n_kv_heads")?.unwrap_or(n_heads),
+        d_mlp,
+        norm: NormKind::Rms,
+        eps: json.number("norm_eps", 1e-5)?,
+        activation: ActivationFn::Silu,
+        gated_mlp: true,
+        positional: Positional::Rotary(rotary),
+        ..base
+    })
+}
+
+fn weights(config: &TransformerConfig, _: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = WeightTable::new("", &["freqs_cos", "freqs_sin"]);
+    table.add("embed.W_E", "tok_embeddings.weight", Layout::AsIs);
+    for layer in 0..config.n_layers {
+        let from = |part: &str| format!("layers.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.{part}");
+        table.add(to("ln1.w"), from("attention_norm.weight"), Layout::AsIs);
+        table.add(to("ln2.w"), from("ffn_norm.weight"), Layout::AsIs);
+        for (letter, name) in [("Q", "wq"), ("K", "wk"), ("V", "wv"), ("O", "wo")] {
+            table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("attention.{name}")), false);
+        }
+        for (part, name) in [("gate", "w1"), ("out", "w2"), ("in", "w3")] {
+            table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("feed_forward.{name}")), false);
+        }
+    }
+    table.add("ln_final.w", "norm.weight", Layout::AsIs);
+    table.unembedding("output.weight", true);
+    Ok(table)
+}

@@ -1,0 +1,24 @@
+//! OLMo 1: Llama with layer norms that have no weights.
+
+use super::hf_config::HfConfig;
+use super::llama_like::Names;
+use super::{Family, llama_like};
+use crate::config::{NormKind, TransformerConfig};
+use crate::error::ConfigError;
+use crate::loading::WeightTable;
+
+pub(super) static FAMILY: Family =
+    Family { name: "olmo", architectures: &["OlmoForCausalLM", "OlmoModel"], prefix: "model.", config, weights };
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    if json.get("clip_qkv").is_some() {
+        return Err(json.unsupported("clip_qkv"));
+    }
+    let base = llama_like::config(json)?;
+    Ok(TransformerConfig { norm: NormKind::LayerNormPre, eps: 1e-5, default_prepend_bos: false, ..base })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let names = Names { norms: &[], last_norm: false, ..Names::LLAMA }.with_biases_of(json)?;
+    llama_like::weights_with(config, json, names)
+}

@@ -1,0 +1,50 @@
+//! OLMo 2 and 3: norms of outputs only, queries and keys normalised over all heads at once; in OLMo 3
+//! windows in most layers, and stretched rotation in the others only.
+
+use super::hf_config::HfConfig;
+use super::llama_like::Names;
+use super::{Family, llama_like};
+use crate::config::{Positional, RopeScaling, Rotary, TransformerConfig};
+use crate::error::ConfigError;
+use crate::loading::WeightTable;
+
+pub(super) static FAMILY: Family = Family {
+    name: "olmo2",
+    architectures: &["Olmo2ForCausalLM", "Olmo2Model", "Olmo3ForCausalLM", "Olmo3Model"],
+    prefix: "model.",
+    config,
+    weights,
+};
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = llama_like::config(json)?;
+    let windows = llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % 4 != 0)?;
+    let layer_rotary = match &base.positional {
+        Positional::Rotary(rotary) if !windows.is_empty() && rotary.scaling != RopeScaling::None => {
+            let near = Rotary { scaling: RopeScaling::None, ..rotary.clone() };
+            windows.iter().map(|window| Some(if window.is_some() { near.clone() } else { rotary.clone() })).collect()
+        }
+        _ => Vec::new(),
+    };
+    Ok(TransformerConfig {
+        pre_norms: false,
+        post_norms: true,
+        qk_norm: true,
+        qk_norm_whole: true,
+        windows,
+        layer_rotary,
+        eps: json.number("rms_norm_eps", 1e-5)?,
+        default_prepend_bos: false,
+        ..base
+    })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let norms = &[
+        ("ln1_post", "post_attention_layernorm"),
+        ("ln2_post", "post_feedforward_layernorm"),
+        ("attn.q_norm", "self_attn.q_norm"),
+        ("attn.k_norm", "self_attn.k_norm"),
+    ];
+    llama_like::weights_with(config, json, Names { norms, ..Names::LLAMA }.with_biases_of(json)?)
+}

@@ -1,0 +1,27 @@
+//! OLMoE: a mixture of experts, queries and keys normalised over all heads at once.
+
+use super::hf_config::HfConfig;
+use super::llama_like::{BEFORE_AND_QK, MlpNames, Names};
+use super::{Family, llama_like};
+use crate::config::TransformerConfig;
+use crate::error::ConfigError;
+use crate::loading::WeightTable;
+
+pub(super) static FAMILY: Family =
+    Family { name: "olmoe", architectures: &["OlmoeForCausalLM", "OlmoeModel"], prefix: "model.", config, weights };
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    if json.get("clip_qkv").is_some() {
+        return Err(json.unsupported("clip_qkv"));
+    }
+    let experts = llama_like::experts(json, "num_experts", json.flag("norm_topk_prob", false)?)?;
+    let base = llama_like::config(json)?;
+    let eps = json.number("rms_norm_eps", 1e-5)?;
+    Ok(TransformerConfig { experts, qk_norm: true, qk_norm_whole: true, eps, default_prepend_bos: false, ..base })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mlp =
+        MlpNames::Experts { router: "mlp.gate", folder: "mlp.experts", parts: ["up_proj", "gate_proj", "down_proj"] };
+    llama_like::weights_with(config, json, Names { norms: BEFORE_AND_QK, mlp, ..Names::LLAMA }.with_biases_of(json)?)
+}

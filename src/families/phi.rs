@@ -1,0 +1,57 @@
+//! Phi 1, 1.5 and 2: attention and MLP in parallel behind one norm, part of each head rotated.
+
+use super::hf_config::HfConfig;
+use super::{Family, rope};
+use crate::config::{ActivationFn, Positional, TransformerConfig};
+use crate::error::ConfigError;
+use crate::loading::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family =
+    Family { name: "phi", architectures: &["PhiForCausalLM", "PhiModel"], prefix: "model.", config, weights };
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    if json.flag("qk_layernorm", false)? {
+        return Err(json.unsupported("qk_layernorm"));
+    }
+    let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
+    let d_head = json.share("num_attention_heads", d_model, n_heads)?;
+    let base = TransformerConfig::new(
+        json.layers("num_hidden_layers")?,
+        d_model,
+        n_heads,
+        json.size("vocab_size")?,
+        json.size("max_position_embeddings")?,
+    );
+    let turned = json.number("partial_rotary_factor", 0.5)?;
+    Ok(TransformerConfig {
+        n_kv_heads: json.maybe_size("num_key_value_heads")?.unwrap_or(n_heads),
+        d_mlp: json.size("intermediate_size")?,
+        eps: json.number("layer_norm_eps", 1e-5)?,
+        activation: ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?,
+        parallel: true,
+        positional: Positional::Rotary(rope::read(json, (turned * d_head as f64) as usize, "rope_theta")?),
+        default_prepend_bos: false,
+        ..base
+    })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
+    table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
+    for layer in 0..config.n_layers {
+        let from = |part: &str| format!("model.layers.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.{part}");
+        table.norm(&to("ln1"), &from("input_layernorm"));
+        table.norm(&to("ln2"), &from("input_layernorm"));
+        for (letter, name) in [("Q", "q_proj"), ("K", "k_proj"), ("V", "v_proj"), ("O", "dense")] {
+            table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), true);
+        }
+        table.linear(&to("mlp.W_in"), &from("mlp.fc1"), true);
+        table.linear(&to("mlp.W_out"), &from("mlp.fc2"), true);
+    }
+    table.norm("ln_final", "model.final_layernorm");
+    let tied = json.flag("tie_word_embeddings", false)?;
+    table.unembedding("lm_head.weight", tied);
+    table.add("unembed.b_U", "lm_head.bias", Layout::AsIs);
+    Ok(table)
+}

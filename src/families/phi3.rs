@@ -1,0 +1,33 @@
+//! Phi 3 and 4: Llama with fused projections.
+
+use super::hf_config::HfConfig;
+use super::{Family, llama_like};
+use crate::config::TransformerConfig;
+use crate::error::ConfigError;
+use crate::loading::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family =
+    Family { name: "phi3", architectures: &["Phi3ForCausalLM", "Phi3Model"], prefix: "model.", config, weights };
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = llama_like::config(json)?;
+    let windows = llama_like::one_window(json, base.n_layers)?;
+    Ok(TransformerConfig { windows, eps: json.number("rms_norm_eps", 1e-5)?, default_prepend_bos: false, ..base })
+}
+
+fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = llama_like::weights(c, json)?;
+    let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
+    for layer in 0..c.n_layers {
+        let from = |part: &str| format!("model.layers.{layer}.{part}.weight");
+        let to = |part: &str| format!("blocks.{layer}.{part}");
+        let of = width + 2 * kv_width;
+        for (letter, start) in [("Q", 0), ("K", width), ("V", width + kv_width)] {
+            table.add(to(&format!("attn.W_{letter}")), from("self_attn.qkv_proj"), Layout::Rows { start, of });
+        }
+        for (part, start) in [("gate", 0), ("in", c.d_mlp)] {
+            table.add(to(&format!("mlp.W_{part}")), from("mlp.gate_up_proj"), Layout::Rows { start, of: 2 * c.d_mlp });
+        }
+    }
+    Ok(table)
+}

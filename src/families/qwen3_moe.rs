@@ -1,0 +1,33 @@
+//! Qwen 3 with a mixture of experts in every layer.
+
+use super::hf_config::HfConfig;
+use super::llama_like::{BEFORE_AND_QK, MlpNames, Names};
+use super::{Family, llama_like, qwen3};
+use crate::config::TransformerConfig;
+use crate::error::ConfigError;
+use crate::loading::WeightTable;
+
+pub(super) static FAMILY: Family = Family {
+    name: "qwen3_moe",
+    architectures: &["Qwen3MoeForCausalLM", "Qwen3MoeModel"],
+    prefix: "model.",
+    config,
+    weights,
+};
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    if json.maybe_size("decoder_sparse_step")?.is_some_and(|step| step != 1) {
+        return Err(json.unsupported("decoder_sparse_step"));
+    }
+    if json.list("mlp_only_layers")?.is_some_and(|layers| !layers.is_empty()) {
+        return Err(json.unsupported("mlp_only_layers"));
+    }
+    let experts = llama_like::experts(json, "num_experts", json.flag("norm_topk_prob", false)?)?;
+    Ok(TransformerConfig { experts, d_mlp: json.size("moe_intermediate_size")?, ..qwen3::config(json)? })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mlp =
+        MlpNames::Experts { router: "mlp.gate", folder: "mlp.experts", parts: ["up_proj", "gate_proj", "down_proj"] };
+    llama_like::weights_with(config, json, Names { norms: BEFORE_AND_QK, mlp, ..Names::LLAMA }.with_biases_of(json)?)
+}

@@ -1,0 +1,44 @@
+//! StableLM 2: Llama with layer norms, part of each head rotated.
+
+use super::hf_config::HfConfig;
+use super::llama_like::{Biases, Names};
+use super::{Family, llama_like};
+use crate::config::{NormKind, TransformerConfig};
+use crate::error::ConfigError;
+use crate::loading::WeightTable;
+
+pub(super) static FAMILY: Family = Family {
+    name: "stablelm",
+    architectures: &["StableLmForCausalLM", "StableLmModel"],
+    prefix: "model.",
+    config,
+    weights,
+};
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    if json.flag("qk_layernorm", false)? {
+        return Err(json.unsupported("qk_layernorm"));
+    }
+    let base = llama_like::config_turning(json, 0.25)?;
+    Ok(TransformerConfig {
+        norm: NormKind::LayerNorm,
+        eps: json.number("layer_norm_eps", 1e-5)?,
+        parallel: json.flag("use_parallel_residual", false)?,
+        default_prepend_bos: false,
+        ..base
+    })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let biases = Biases { qkv: json.flag("use_qkv_bias", false)?, output: false, mlp: false };
+    let mut table = llama_like::weights_with(config, json, Names { biases, norms: &[], ..Names::LLAMA })?;
+    for layer in 0..config.n_layers {
+        let from = |part: &str| format!("model.layers.{layer}.{part}");
+        table.norm(&format!("blocks.{layer}.ln1"), &from("input_layernorm"));
+        // In parallel both read through one norm.
+        let second = if config.parallel { "input_layernorm" } else { "post_attention_layernorm" };
+        table.norm(&format!("blocks.{layer}.ln2"), &from(second));
+    }
+    table.norm("ln_final", "model.norm");
+    Ok(table)
+}
