@@ -95,6 +95,31 @@ pub enum ConfigError {
         /// Those supported.
         supported: Vec<&'static str>,
     },
+    /// An architecture no family covers, with Llama's settings but not only those, or not Llama's tensors.
+    #[error(
+        "the architecture `{given}` is not supported, and it is not Llama under another name:{}",
+        unaccounted(missing, unused, fields)
+    )]
+    NotLlama {
+        /// The architecture.
+        given: String,
+        /// Tensors that Llama has and the files lack.
+        missing: Vec<String>,
+        /// Tensors of the files that Llama lacks.
+        unused: Vec<String>,
+        /// Settings that Llama lacks, with their values.
+        fields: Vec<String>,
+    },
+    /// The model is of another kind than the type that was to load it.
+    #[error("a {family} model is {kind}: load it with `{load}::from_pretrained`")]
+    OtherKind {
+        /// The family.
+        family: &'static str,
+        /// What its models are.
+        kind: &'static str,
+        /// The type that loads them.
+        load: &'static str,
+    },
     /// The family is known, but not this variant of it.
     #[error("`{field}` = {given} is a variant of {family} that is not supported")]
     UnsupportedVariant {
@@ -134,7 +159,7 @@ pub enum LoadError {
         reason: String,
     },
     /// A weights file is damaged or hostile.
-    #[error("{}: not a sound safetensors file: {reason}", path.display())]
+    #[error("{}: not a sound file of weights: {reason}", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -175,6 +200,22 @@ pub enum LoadError {
         /// Its element type.
         given: String,
     },
+    /// A reference to compare with can't be used.
+    #[error("the reference {}: {reason}", path.display())]
+    Reference {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An adapter can't be merged.
+    #[error("the adapter {}: {reason}", path.display())]
+    Adapter {
+        /// Its folder.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// The tokenizer file can't be used.
     #[error("{}: not a usable tokenizer: {reason}", path.display())]
     Tokenizer {
@@ -183,6 +224,12 @@ pub enum LoadError {
         /// What is wrong.
         reason: String,
     },
+}
+
+fn unaccounted(missing: &[String], unused: &[String], fields: &[String]) -> String {
+    let kinds = [("it lacks", missing), ("it has besides", unused), ("it sets", fields)];
+    let kinds = kinds.into_iter().filter(|(_, names)| !names.is_empty());
+    kinds.map(|(what, names)| format!("\n  {what} {}", names.join(", "))).collect()
 }
 
 fn near(nearest: &[String]) -> String {
@@ -198,6 +245,20 @@ pub enum InputError {
     Empty {
         /// What is empty.
         what: String,
+    },
+    /// Inputs of encoder and decoder with other numbers of rows.
+    #[error("the encoder has {encoder} rows and the decoder {decoder}; `Encoded::repeat` gives each input several")]
+    Rows {
+        /// Rows of the encoder's input.
+        encoder: usize,
+        /// Rows of the decoder's input.
+        decoder: usize,
+    },
+    /// The model's files hold no such head.
+    #[error("the model has no {head} head: its files hold none")]
+    NoHead {
+        /// The head asked for.
+        head: &'static str,
     },
     /// A token the vocabulary lacks.
     #[error("token {token} at row {row}, position {position} is outside the vocabulary of {d_vocab}")]
@@ -516,6 +577,12 @@ pub enum CacheError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcessingError {
+    /// A model of this kind has nothing to process.
+    #[error("{kind} is not processed: its weights stay as published")]
+    Kind {
+        /// What the model is.
+        kind: &'static str,
+    },
     /// The step would change the model's outputs.
     #[error("`{step}` can't be applied to this model: {reason}")]
     WouldChangeOutputs {

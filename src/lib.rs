@@ -11,6 +11,8 @@ pub mod config;
 mod device;
 pub mod dump;
 mod embedded;
+pub mod encoder;
+pub mod encoder_decoder;
 mod error;
 pub mod experiments;
 mod families;
@@ -22,6 +24,7 @@ mod labelled;
 pub mod lens;
 mod loading;
 mod model;
+pub mod parity;
 pub mod patching;
 pub mod plot;
 pub mod prelude;
@@ -39,7 +42,7 @@ pub use hooklens_hooks::{
 };
 pub use kv_cache::{Bits, CacheData, CacheKind, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Scoped};
 pub use labelled::{LabelledArray, LabelledAxis};
-pub use loading::{LoadOptions, LoadReport, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
+pub use loading::{LoadOptions, LoadReport, ModelConfig, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
 pub use model::{
     Attention, Block, Embed, Expert, ForwardOptions, Hooked, HookedTransformer, Input, Linear, Logits, Mlp, Moe, Norm,
     Output, Weights,

@@ -118,6 +118,20 @@ impl<'r, 'h> Run<'r, 'h> {
         Ok(Self { catalog, slots, hooks, record, batch, kept, len, offset, cache, remaining, stop_when_done: false })
     }
 
+    /// Goes on over other rows: a model of two stacks, each with its own tokens, tells which it runs. The
+    /// recordings' own rows stay those the run began with.
+    ///
+    /// # Errors
+    /// [`HookError::Batch`], [`HookError::Positions`] and [`HookError::UnevenPositions`], as for the first.
+    pub fn over(&mut self, Rows { batch, len, real, offset }: Rows<'_>) -> Result<(), HookError> {
+        if self.record.remove_batch && batch != 1 {
+            return Err(HookError::Batch { batch });
+        }
+        self.kept = self.record.positions.columns([batch, len], real)?;
+        (self.batch, self.len, self.offset) = (batch, len, offset);
+        Ok(())
+    }
+
     /// Makes the run end, with [`Halt::Done`], as soon as every watched point has fired.
     pub fn stop_when_done(&mut self) {
         self.stop_when_done = true;

@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
+use burn::tensor::Device;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 
 use super::attribute::AttributeArgs;
 use super::heads::HeadsArgs;
 use super::lens::LensArgs;
+use super::parity::ParityArgs;
 use super::patch::PatchArgs;
 use crate::kv_cache::CacheKind;
+use crate::loading::LoadOptions;
 use crate::model::Logits;
 use crate::tokens::PaddingSide;
 
@@ -65,19 +68,47 @@ pub(super) enum Command {
     #[command(after_help = "Example:
   hooklens heads --model embedded:induction --out heads.svg")]
     Heads(Box<HeadsArgs>),
+    /// Compare a run with what another implementation computed, point by point
+    #[command(after_help = "Example:
+  python scripts/reference_dump.py ./gpt2 --prompt 'When Mary and John went' --out reference.safetensors
+  hooklens parity --model ./gpt2 --reference reference.safetensors
+
+Exit code 0 if every tensor agrees, 1 if one does not.")]
+    Parity(ParityArgs),
 }
 
 #[derive(Debug, Args)]
-pub(super) struct ModelArg {
-    /// A folder with config.json and safetensors, a hub id, or embedded:NAME
+pub(super) struct NameArg {
+    /// A folder with config.json and weights, a checkpoint file, a hub id, or embedded:NAME
     #[arg(long, value_name = "MODEL")]
     pub(super) model: String,
 }
 
 #[derive(Debug, Args)]
+pub(super) struct ModelArg {
+    /// A folder with config.json and weights, a checkpoint file, a hub id, or embedded:NAME
+    #[arg(long, value_name = "MODEL")]
+    pub(super) model: String,
+    /// The folder of a LoRA adapter to merge into the weights
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) adapter: Option<PathBuf>,
+}
+
+impl ModelArg {
+    /// How to load it.
+    pub(super) fn options(&self, device: &Device) -> LoadOptions {
+        let options = LoadOptions::new().device(device);
+        match &self.adapter {
+            Some(folder) => options.adapter(folder),
+            None => options,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
 pub(super) struct HooksArgs {
     #[command(flatten)]
-    pub(super) model: ModelArg,
+    pub(super) model: NameArg,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -86,7 +117,7 @@ pub(super) struct HooksArgs {
 #[derive(Debug, Args)]
 pub(super) struct InfoArgs {
     #[command(flatten)]
-    pub(super) model: ModelArg,
+    pub(super) model: NameArg,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -250,6 +281,11 @@ fn token_rows(text: &str) -> Result<TokenRows, String> {
 
 pub(super) fn positions(text: &str) -> Result<Positions, String> {
     text.parse().map_err(|e: hooklens_hooks::HookError| e.to_string())
+}
+
+/// A type to compute in.
+pub(super) fn float_type(text: &str) -> Result<DType, String> {
+    text.parse().map_err(|e: String| e)
 }
 
 fn file_dtype(text: &str) -> Result<DType, String> {

@@ -56,7 +56,7 @@ pub(super) enum ToArg {
 }
 
 pub(super) fn run(args: &AttributeArgs) -> CliResult {
-    let model = load(&args.model.model, &args.device)?;
+    let model = load(&args.model, &args.device)?;
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
 }
 

@@ -11,7 +11,7 @@ use super::print::{bytes, grouped};
 use super::{CliResult, Failure};
 use crate::device::parse_device;
 use crate::dump::{Dump, Prompt, Seen, read_prompts};
-use crate::loading::{LoadOptions, LoadReport};
+use crate::loading::LoadReport;
 use crate::model::HookedTransformer;
 use crate::processing::Processing;
 
@@ -28,10 +28,8 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         ProcessArg::None => Processing::none(),
         ProcessArg::Standard => Processing::standard(),
     };
-    let model = HookedTransformer::from_pretrained_with(
-        &args.model.model,
-        LoadOptions::new().device(&device).process(processing),
-    )?;
+    let options = args.model.options(&device).process(processing);
+    let model = HookedTransformer::from_pretrained_with(&args.model.model, options)?;
     unused(model.load_report());
     let prefix = prefix(args, &model)?;
     let rows = rows(args, &model, !prefix.is_empty())?;
@@ -46,6 +44,11 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         .share_prefix(!args.no_share_prefix)
         .setting("model", &args.model.model)
         .setting("process", if args.process == ProcessArg::None { "none" } else { "standard" });
+
+    let dump = match &args.model.adapter {
+        Some(folder) => dump.setting("adapter", &folder.display().to_string()),
+        None => dump,
+    };
 
     let bar = ProgressBar::new(rows.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {

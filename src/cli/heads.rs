@@ -54,7 +54,7 @@ pub(super) enum MeasureArg {
 }
 
 pub(super) fn run(args: &HeadsArgs) -> CliResult {
-    let model = load(&args.model.model, &args.device)?;
+    let model = load(&args.model, &args.device)?;
     let input: Input = match &args.prompt[..] {
         [] => Input::Rows(repeated(&model, args.seed)),
         texts => texts.to_vec().into(),

@@ -7,13 +7,20 @@ use serde_json::json;
 
 use super::CliResult;
 use super::args::HooksArgs;
-use crate::config::TransformerConfig;
-use crate::loading::inspect;
+use crate::encoder::{self, Heads};
+use crate::encoder_decoder;
+use crate::loading::{ModelConfig, inspect};
 use crate::model::catalog_of;
 
 pub(super) fn run(args: &HooksArgs) -> CliResult {
     let info = inspect(&args.model.model)?;
-    let catalog = catalog_of(&info.config);
+    let all = Heads { mlm: true, pooler: true, nsp: true };
+    let catalog = match &info.config {
+        ModelConfig::Decoder(config) => catalog_of(config),
+        ModelConfig::Encoder(config, heads) => encoder::catalog_of(config, heads.unwrap_or(all)),
+        ModelConfig::EncoderDecoder(config) => encoder_decoder::catalog_of(config),
+    };
+    let lengths = Lengths::of(&info.config);
     let mut out = std::io::stdout().lock();
     if args.json {
         let points: Vec<_> = (catalog.points().iter())
@@ -22,7 +29,7 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
                     "name": &*point.name,
                     "layer": point.layer,
                     "axes": point.axes.iter().map(|a| a.name()).collect::<Vec<_>>(),
-                    "shape": point.axes.iter().map(|a| length(*a, &info.config)).collect::<Vec<_>>(),
+                    "shape": point.axes.iter().map(|a| lengths.of_axis(*a)).collect::<Vec<_>>(),
                     "integer": point.integer,
                     "on_request": point.on_request,
                 })
@@ -31,15 +38,15 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
         writeln!(out, "{:#}", json!({"model": args.model.model, "points": points}))?;
         return Ok(());
     }
-    print(&catalog, &info.config, &mut out)?;
+    print(&catalog, &lengths, &mut out)?;
     Ok(())
 }
 
-fn print(catalog: &Catalog, config: &TransformerConfig, out: &mut impl Write) -> std::io::Result<()> {
+fn print(catalog: &Catalog, lengths: &Lengths, out: &mut impl Write) -> std::io::Result<()> {
     let width = catalog.points().iter().map(|p| p.name.len()).max().unwrap_or(0);
     for point in catalog.points() {
         let axes: Vec<String> = (point.axes.iter())
-            .map(|axis| match length(*axis, config) {
+            .map(|axis| match lengths.of_axis(*axis) {
                 Some(length) if *axis != Axis::One => format!("{axis} {length}"),
                 _ => axis.to_string(),
             })
@@ -50,17 +57,52 @@ fn print(catalog: &Catalog, config: &TransformerConfig, out: &mut impl Write) ->
     writeln!(out, "\n{} points in {} layers", catalog.points().len(), catalog.n_layers())
 }
 
-/// The length of an axis, where the model alone decides it.
-fn length(axis: Axis, config: &TransformerConfig) -> Option<usize> {
-    match axis {
-        Axis::Head => Some(config.n_heads),
-        Axis::KvHead => Some(config.n_kv_heads),
-        Axis::DHead => Some(config.d_head),
-        Axis::DModel => Some(config.d_model),
-        Axis::DMlp => Some(config.d_mlp),
-        Axis::Expert => config.experts.map(|e| e.count),
-        Axis::Choice => config.experts.map(|e| e.per_token),
-        Axis::One => Some(1),
-        _ => None,
+/// Lengths of the axes that the model alone decides.
+struct Lengths {
+    heads: usize,
+    kv_heads: usize,
+    d_head: usize,
+    d_model: usize,
+    d_mlp: usize,
+    experts: Option<usize>,
+    choices: Option<usize>,
+}
+
+impl Lengths {
+    fn of(config: &ModelConfig) -> Self {
+        let plain = |heads, d_head, d_model, d_mlp| Self {
+            heads,
+            kv_heads: heads,
+            d_head,
+            d_model,
+            d_mlp,
+            experts: None,
+            choices: None,
+        };
+        match config {
+            ModelConfig::Decoder(c) => Self {
+                kv_heads: c.n_kv_heads,
+                experts: c.experts.map(|e| e.count),
+                choices: c.experts.map(|e| e.per_token),
+                ..plain(c.n_heads, c.d_head, c.d_model, c.d_mlp)
+            },
+            // "Follows" and "does not".
+            ModelConfig::Encoder(c, _) => Self { choices: Some(2), ..plain(c.n_heads, c.d_head, c.d_model, c.d_mlp) },
+            ModelConfig::EncoderDecoder(c) => plain(c.n_heads, c.d_head, c.d_model, c.d_mlp),
+        }
+    }
+
+    fn of_axis(&self, axis: Axis) -> Option<usize> {
+        match axis {
+            Axis::Head => Some(self.heads),
+            Axis::KvHead => Some(self.kv_heads),
+            Axis::DHead => Some(self.d_head),
+            Axis::DModel => Some(self.d_model),
+            Axis::DMlp => Some(self.d_mlp),
+            Axis::Expert => self.experts,
+            Axis::Choice => self.choices,
+            Axis::One => Some(1),
+            _ => None,
+        }
     }
 }

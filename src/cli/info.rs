@@ -8,27 +8,37 @@ use serde_json::json;
 use super::CliResult;
 use super::args::InfoArgs;
 use super::print::{bytes, grouped};
-use crate::config::{Positional, RopeScaling, Window};
-use crate::loading::inspect;
+use crate::config::{ActivationFn, Positional, RopeScaling, TransformerConfig, Window};
+use crate::encoder::{EncoderConfig, Heads};
+use crate::encoder_decoder::EncoderDecoderConfig;
+use crate::loading::{ModelConfig, inspect};
 use crate::processing::Processing;
 
 pub(super) fn run(args: &InfoArgs) -> CliResult {
     let info = inspect(&args.model.model)?;
-    let c = &info.config;
     let stored = info.weights.as_ref();
     let mut by_dtype: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, tensor) in stored.iter().flat_map(|stored| stored.files.tensors()) {
         *by_dtype.entry(tensor.dtype.as_str()).or_default() += tensor.shape.iter().product::<usize>();
     }
     let tensors = stored.map(|stored| stored.files.tensors().count());
-    let left_out = Processing::standard().left_out(c);
+    let left_out = match &info.config {
+        ModelConfig::Decoder(config) => Processing::standard().left_out(config),
+        _ => Vec::new(),
+    };
     let mut out = std::io::stdout().lock();
     if args.json {
+        let (kind, config, heads) = match &info.config {
+            ModelConfig::Decoder(config) => ("decoder", json!(config), None),
+            ModelConfig::Encoder(config, heads) => ("encoder", json!(config), heads.map(named)),
+            ModelConfig::EncoderDecoder(config) => ("encoder-decoder", json!(config), None),
+        };
         let value = json!({
-            "model": args.model.model, "family": info.family, "architecture": info.architecture,
-            "config": c, "parameters": stored.map(|s| s.parameters), "tensors": tensors, "elements": by_dtype,
-            "stored_bytes": stored.map(|s| s.files.stored_bytes()), "missing": stored.map(|s| &s.missing),
-            "unused": stored.map(|s| &s.unused), "tokenizer": info.has_tokenizer,
+            "model": args.model.model, "family": info.family, "architecture": info.architecture, "kind": kind,
+            "config": config, "heads": heads, "parameters": stored.map(|s| s.parameters), "tensors": tensors,
+            "elements": by_dtype, "stored_bytes": stored.map(|s| s.files.stored_bytes()),
+            "missing": stored.map(|s| &s.missing), "unused": stored.map(|s| &s.unused),
+            "tokenizer": info.tokenizer_size.is_some(), "tokenizer_size": info.tokenizer_size,
             "processing_left_out": left_out.iter().map(|(step, why)| json!({"step": step, "reason": why})).collect::<Vec<_>>(),
         });
         writeln!(out, "{value:#}")?;
@@ -40,24 +50,16 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
     if let Some(stored) = stored {
         line("parameters", grouped(stored.parameters))?;
     }
-    line("layers", format!("{} of width {}", c.n_layers, c.d_model))?;
-    let shared =
-        if c.n_kv_heads == c.n_heads { String::new() } else { format!(", {} for keys and values", c.n_kv_heads) };
-    line("heads", format!("{} of width {}{shared}", c.n_heads, c.d_head))?;
-    if !c.attn_only {
-        let gated = if c.gated_mlp { "gated " } else { "" };
-        let experts = c.experts.map_or(String::new(), |e| format!(", {} of {} experts a token", e.per_token, e.count));
-        line("mlp", format!("{} neurons, {gated}{}{experts}", grouped(c.d_mlp), c.activation.name()))?;
+    let lines = match &info.config {
+        ModelConfig::Decoder(config) => decoder(config),
+        ModelConfig::Encoder(config, heads) => encoder(config, *heads),
+        ModelConfig::EncoderDecoder(config) => encoder_decoder(config),
+    };
+    for (name, value) in lines {
+        line(name, value)?;
     }
-    line("norm", format!("{:?}, eps {:e}", c.norm, c.eps))?;
-    line("positions", positions(&c.positional))?;
-    if let Some(window) = c.windows.iter().flatten().next() {
-        let layers = c.windows.iter().flatten().count();
-        let kind = if matches!(window, Window::Chunked(_)) { "chunks of " } else { "" };
-        line("windows", format!("{kind}{} positions in {layers} of {} layers", window.width(), c.n_layers))?;
-    }
-    line("context", format!("{} tokens", grouped(c.n_ctx)))?;
-    line("vocabulary", format!("{} tokens", grouped(c.d_vocab)))?;
+    let d_vocab = info.config.d_vocab();
+    line("vocabulary", format!("{} tokens", grouped(d_vocab)))?;
     match stored {
         None => line("weights", "not downloaded".into())?,
         Some(stored) => {
@@ -72,11 +74,83 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
             }
         }
     }
-    line("tokenizer", if info.has_tokenizer { "yes".into() } else { "no; pass token ids".into() })?;
+    let tokenizer = match info.tokenizer_size {
+        None => "no; pass token ids".into(),
+        Some(size) if size > d_vocab => {
+            format!("{} tokens, of which the model knows the first {}", grouped(size), grouped(d_vocab))
+        }
+        Some(size) => format!("{} tokens", grouped(size)),
+    };
+    line("tokenizer", tokenizer)?;
     for (step, why) in left_out {
         line("not processed", format!("{step}: {why}"))?;
     }
     Ok(())
+}
+
+type Lines = Vec<(&'static str, String)>;
+
+fn decoder(c: &TransformerConfig) -> Lines {
+    let shared =
+        if c.n_kv_heads == c.n_heads { String::new() } else { format!(", {} for keys and values", c.n_kv_heads) };
+    let mut lines = vec![
+        ("layers", format!("{} of width {}", c.n_layers, c.d_model)),
+        ("heads", format!("{} of width {}{shared}", c.n_heads, c.d_head)),
+    ];
+    if !c.attn_only {
+        let experts = c.experts.map_or(String::new(), |e| format!(", {} of {} experts a token", e.per_token, e.count));
+        lines.push(("mlp", mlp(c.d_mlp, c.gated_mlp, c.activation) + &experts));
+    }
+    lines.push(("norm", format!("{:?}, eps {:e}", c.norm, c.eps)));
+    lines.push(("positions", positions(&c.positional)));
+    if let Some(window) = c.windows.iter().flatten().next() {
+        let layers = c.windows.iter().flatten().count();
+        let kind = if matches!(window, Window::Chunked(_)) { "chunks of " } else { "" };
+        lines.push(("windows", format!("{kind}{} positions in {layers} of {} layers", window.width(), c.n_layers)));
+    }
+    lines.push(("context", format!("{} tokens", grouped(c.n_ctx))));
+    lines
+}
+
+fn encoder(c: &EncoderConfig, heads: Option<Heads>) -> Lines {
+    let mut lines = vec![
+        ("kind", "encoder; load it with `encoder::HookedEncoder`".into()),
+        ("layers", format!("{} of width {}", c.n_layers, c.d_model)),
+        ("heads", format!("{} of width {}", c.n_heads, c.d_head)),
+        ("mlp", mlp(c.d_mlp, false, c.activation)),
+        ("norm", format!("LayerNorm of each sum, eps {:e}", c.eps)),
+        ("positions", "learned".into()),
+        ("token types", c.token_types.to_string()),
+        ("context", format!("{} tokens", grouped(c.n_ctx))),
+    ];
+    if let Some(heads) = heads {
+        let named = named(heads);
+        lines.push(("output heads", if named.is_empty() { "none".into() } else { named.join(", ") }));
+    }
+    lines
+}
+
+fn named(heads: Heads) -> Vec<&'static str> {
+    let all = [(heads.mlm, "masked tokens"), (heads.pooler, "pooler"), (heads.nsp, "next sentence")];
+    all.into_iter().filter(|(there, _)| *there).map(|(_, name)| name).collect()
+}
+
+fn encoder_decoder(c: &EncoderDecoderConfig) -> Lines {
+    let (layers, width) = ((c.n_encoder_layers, c.n_decoder_layers), c.d_model);
+    let buckets = format!("{} buckets of distances up to {}", c.relative_buckets, c.relative_max_distance);
+    vec![
+        ("kind", "encoder with a decoder; load it with `encoder_decoder::HookedEncoderDecoder`".into()),
+        ("layers", format!("{} of the encoder, {} of the decoder, of width {width}", layers.0, layers.1)),
+        ("heads", format!("{} of width {}", c.n_heads, c.d_head)),
+        ("mlp", mlp(c.d_mlp, c.gated_mlp, c.activation)),
+        ("norm", format!("Rms, eps {:e}", c.eps)),
+        ("positions", buckets),
+    ]
+}
+
+fn mlp(d_mlp: usize, gated: bool, activation: ActivationFn) -> String {
+    let gated = if gated { "gated " } else { "" };
+    format!("{} neurons, {gated}{}", grouped(d_mlp), activation.name())
 }
 
 fn positions(positional: &Positional) -> String {

@@ -46,7 +46,7 @@ pub(super) struct LensArgs {
 }
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
-    let model = load(&args.model.model, &args.device)?;
+    let model = load(&args.model, &args.device)?;
     let answer = args.answer.as_deref().map(|text| model.to_single_token(text)).transpose()?;
     let tokens = model.token_row(&args.prompt, None)?;
     let range = args.positions.resolve(tokens.len())?;

@@ -11,6 +11,7 @@ mod info;
 mod lens;
 mod out;
 mod pairs;
+mod parity;
 mod patch;
 mod print;
 
@@ -18,10 +19,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command};
+use args::{Cli, Command, ModelArg};
 
 use crate::device::parse_device;
-use crate::loading::LoadOptions;
 use crate::model::HookedTransformer;
 
 type CliResult = Result<(), Failure>;
@@ -52,6 +52,7 @@ pub fn main() -> ExitCode {
         Command::Attribute(args) => attribute::run(&args),
         Command::Lens(args) => lens::run(&args),
         Command::Heads(args) => heads::run(&args),
+        Command::Parity(args) => parity::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -69,9 +70,9 @@ pub fn main() -> ExitCode {
 }
 
 /// A model with its weights as published.
-fn load(model: &str, device: &str) -> Result<HookedTransformer, Failure> {
+fn load(model: &ModelArg, device: &str) -> Result<HookedTransformer, Failure> {
     let device = parse_device(device).map_err(|e| Failure::Usage(e.to_string()))?;
-    let model = HookedTransformer::from_pretrained_with(model, LoadOptions::new().device(&device))?;
+    let model = HookedTransformer::from_pretrained_with(&model.model, model.options(&device))?;
     dump::unused(model.load_report());
     Ok(model)
 }

@@ -74,7 +74,7 @@ pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
 }
 
 pub(super) fn run(args: &PatchArgs) -> CliResult {
-    let model = load(&args.model.model, &args.device)?;
+    let model = load(&args.model, &args.device)?;
     let pairs = args.pairs.read(&model)?;
     let count = pairs.count;
     let bar = ProgressBar::new(1);

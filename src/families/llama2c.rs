@@ -40,7 +40,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-fn weights(config: &TransformerConfig, _: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["freqs_cos", "freqs_sin"]);
     table.add("embed.W_E", "tok_embeddings.weight", Layout::AsIs);
     for layer in 0..config.n_layers {
@@ -56,6 +56,6 @@ fn weights(config: &TransformerConfig, _: &HfConfig<'_>) -> Result<WeightTable, 
         }
     }
     table.add("ln_final.w", "norm.weight", Layout::AsIs);
-    table.unembedding("output.weight", true);
+    table.unembedding("output.weight", json.flag("tie_word_embeddings", true)?);
     Ok(table)
 }

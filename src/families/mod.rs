@@ -2,7 +2,9 @@
 //! files is which weight. A family is one file and one line in [`FAMILIES`].
 
 mod baichuan;
+mod bert;
 mod bloom;
+mod distilbert;
 mod falcon;
 mod gemma;
 mod gpt2;
@@ -29,44 +31,48 @@ mod qwen1;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod roberta;
 mod rope;
 mod santacoder;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod t5;
 
 use serde_json::Value;
 
 use crate::config::TransformerConfig;
+use crate::encoder::EncoderConfig;
+use crate::encoder_decoder::EncoderDecoderConfig;
 use crate::error::ConfigError;
 use crate::loading::WeightTable;
 use hf_config::HfConfig;
 
 pub(crate) use hooked_transformer::{to_json as native_json, weights as native_weights};
 
-/// One family of models.
+/// One family of models, whose configuration is a `C`.
 #[derive(Debug)]
-pub(crate) struct Family {
+pub(crate) struct Family<C: 'static = TransformerConfig> {
     /// What users call it.
     pub(crate) name: &'static str,
     /// The `architectures` of its `config.json`.
     pub(crate) architectures: &'static [&'static str],
     /// Prefix of tensor names that some of its files leave out.
     pub(crate) prefix: &'static str,
-    config: fn(&HfConfig<'_>) -> Result<TransformerConfig, ConfigError>,
-    weights: fn(&TransformerConfig, &HfConfig<'_>) -> Result<WeightTable, ConfigError>,
+    config: fn(&HfConfig<'_>) -> Result<C, ConfigError>,
+    weights: fn(&C, &HfConfig<'_>) -> Result<WeightTable, ConfigError>,
 }
 
-impl Family {
+impl<C> Family<C> {
     /// Where the files hold each weight.
-    pub(crate) fn weights_table(&self, config: &TransformerConfig, json: &Value) -> Result<WeightTable, ConfigError> {
+    pub(crate) fn weights_table(&self, config: &C, json: &Value) -> Result<WeightTable, ConfigError> {
         let mut table = (self.weights)(config, &HfConfig::new(self.name, json))?;
         table.prefix = self.prefix;
         Ok(table)
     }
 }
 
-/// Every family, in the order error messages list them.
+/// Every family of decoders, in the order error messages list them.
 static FAMILIES: &[&Family] = &[
     &baichuan::FAMILY,
     &bloom::FAMILY,
@@ -120,20 +126,128 @@ pub(crate) fn architecture(json: &Value) -> Result<&str, ConfigError> {
     })
 }
 
+/// Every family of encoders.
+static ENCODERS: &[&Family<EncoderConfig>] = &[&bert::FAMILY, &distilbert::FAMILY, &roberta::FAMILY];
+
+/// Every family of encoders with a decoder.
+static ENCODER_DECODERS: &[&Family<EncoderDecoderConfig>] = &[&t5::FAMILY];
+
+/// A family with what it makes of a `config.json`.
+#[derive(Debug)]
+pub(crate) enum Described {
+    Decoder(&'static Family, Box<TransformerConfig>),
+    Encoder(&'static Family<EncoderConfig>, EncoderConfig),
+    EncoderDecoder(&'static Family<EncoderDecoderConfig>, EncoderDecoderConfig),
+}
+
+impl Described {
+    /// What users call the family.
+    pub(crate) fn family(&self) -> &'static str {
+        match self {
+            Described::Decoder(family, _) => family.name,
+            Described::Encoder(family, _) => family.name,
+            Described::EncoderDecoder(family, _) => family.name,
+        }
+    }
+
+    /// Where the files hold each weight.
+    pub(crate) fn weights_table(&self, json: &Value) -> Result<WeightTable, ConfigError> {
+        match self {
+            Described::Decoder(family, config) => family.weights_table(config, json),
+            Described::Encoder(family, config) => family.weights_table(config, json),
+            Described::EncoderDecoder(family, config) => family.weights_table(config, json),
+        }
+    }
+}
+
+/// The family of this architecture, or of this type where that is all a `config.json` tells.
+fn find<C>(families: &'static [&'static Family<C>], given: &str, json: &Value) -> Option<&'static Family<C>> {
+    let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or(given);
+    let by_architecture = families.iter().find(|f| f.architectures.contains(&given));
+    let by_type = || families.iter().find(|f| f.name == model_type && given == model_type);
+    by_architecture.or_else(by_type).copied()
+}
+
 /// The family and the configuration of a `config.json`.
 ///
 /// # Errors
 /// [`ConfigError`]: an architecture no family covers, a field that is missing or contradictory.
-pub(crate) fn read(json: &Value) -> Result<(&'static Family, TransformerConfig), ConfigError> {
+pub(crate) fn read(json: &Value) -> Result<Described, ConfigError> {
     let given = architecture(json)?;
-    let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or(given);
-    let by_architecture = FAMILIES.iter().find(|f| f.architectures.contains(&given));
-    let by_type = || FAMILIES.iter().find(|f| f.name == model_type && given == model_type);
-    let Some(family) = by_architecture.or_else(by_type) else {
-        let supported = FAMILIES.iter().map(|f| f.architectures[0]).collect();
-        return Err(ConfigError::UnknownArchitecture { given: given.to_string(), supported });
+    if let Some(family) = find(FAMILIES, given, json) {
+        let config = (family.config)(&HfConfig::new(family.name, json))?;
+        config.validate()?;
+        return Ok(Described::Decoder(family, Box::new(config)));
+    }
+    if let Some(family) = find(ENCODERS, given, json) {
+        let config = (family.config)(&HfConfig::new(family.name, json))?;
+        config.validate()?;
+        return Ok(Described::Encoder(family, config));
+    }
+    if let Some(family) = find(ENCODER_DECODERS, given, json) {
+        let config = (family.config)(&HfConfig::new(family.name, json))?;
+        config.validate()?;
+        return Ok(Described::EncoderDecoder(family, config));
+    }
+    let decoders = FAMILIES.iter().map(|f| f.architectures[0]);
+    let others = ENCODERS.iter().map(|f| f.architectures[0]).chain(ENCODER_DECODERS.iter().map(|f| f.architectures[0]));
+    Err(ConfigError::UnknownArchitecture { given: given.to_string(), supported: decoders.chain(others).collect() })
+}
+
+/// Settings that say nothing of what is computed, or that [`as_llama`] reads.
+const LLAMA_FIELDS: &[&str] = &[
+    "architectures",
+    "attention_bias",
+    "attention_dropout",
+    "attn_implementation",
+    "auto_map",
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "head_dim",
+    "hidden_act",
+    "hidden_dropout",
+    "hidden_size",
+    "id2label",
+    "initializer_range",
+    "intermediate_size",
+    "label2id",
+    "max_position_embeddings",
+    "mlp_bias",
+    "model_type",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "pad_token_id",
+    "partial_rotary_factor",
+    "resid_pdrop",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "tie_word_embeddings",
+    "torch_dtype",
+    "transformers_version",
+    "unk_token_id",
+    "use_cache",
+    "vocab_size",
+    "_name_or_path",
+    "_attn_implementation_autoset",
+];
+
+/// The model a configuration describes were it Llama's, if it has Llama's settings at all, and those of its
+/// settings that Llama does not have.
+pub(crate) fn as_llama(json: &Value) -> Option<(Described, Vec<String>)> {
+    let config = (llama::FAMILY.config)(&HfConfig::new(llama::FAMILY.name, json)).ok()?;
+    config.validate().ok()?;
+    let off = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::Array(list) => list.is_empty(),
+        _ => false,
     };
-    let config = (family.config)(&HfConfig::new(family.name, json))?;
-    config.validate()?;
-    Ok((family, config))
+    let fields = json.as_object()?.iter();
+    let strange = fields.filter(|(field, value)| !LLAMA_FIELDS.contains(&field.as_str()) && !off(value));
+    let strange = strange.map(|(field, value)| format!("{field} = {value}")).collect();
+    Some((Described::Decoder(&llama::FAMILY, Box::new(config)), strange))
 }

@@ -1,5 +1,6 @@
 //! Text from a model, token by token, with hooks on.
 
+mod chooser;
 mod options;
 mod sampling;
 mod steps;
@@ -11,6 +12,7 @@ use crate::error::Result;
 use crate::model::{Hooked, HookedTransformer, Input};
 use crate::tokens::Tokens;
 
+pub(crate) use chooser::{Chooser, host};
 pub use options::GenerateOptions;
 pub use sampling::Sampling;
 pub use steps::{Step, Steps};

@@ -18,17 +18,17 @@ use crate::kv_cache::{CacheKind, KeyValueCache};
 /// ```
 #[derive(Debug)]
 pub struct GenerateOptions<'h> {
-    pub(super) max_new_tokens: usize,
-    pub(super) sampling: Sampling,
-    pub(super) seed: u64,
-    pub(super) stop_at_eos: bool,
-    pub(super) stop_tokens: Vec<u32>,
-    pub(super) stop_strings: Vec<String>,
-    pub(super) cache_kind: CacheKind,
-    pub(super) prefix: Option<&'h mut KeyValueCache>,
-    pub(super) hooks: Vec<Hook<'h>>,
-    pub(super) record: Record,
-    pub(super) logits: bool,
+    pub(crate) max_new_tokens: usize,
+    pub(crate) sampling: Sampling,
+    pub(crate) seed: u64,
+    pub(crate) stop_at_eos: bool,
+    pub(crate) stop_tokens: Vec<u32>,
+    pub(crate) stop_strings: Vec<String>,
+    pub(crate) cache_kind: CacheKind,
+    pub(crate) prefix: Option<&'h mut KeyValueCache>,
+    pub(crate) hooks: Vec<Hook<'h>>,
+    pub(crate) record: Record,
+    pub(crate) logits: bool,
 }
 
 impl Default for GenerateOptions<'_> {

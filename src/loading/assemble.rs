@@ -6,6 +6,7 @@ use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 use hooklens_hooks::DType;
 
+use super::adapter::{Adapter, Change};
 use super::layout::{Layout, StoredTensor, WeightTable};
 use super::report::LoadReport;
 use super::weight_files::WeightFiles;
@@ -21,6 +22,7 @@ pub(super) struct Assembler<'a> {
     /// Whether tensors may stay in the mapped files.
     pub(super) borrow: bool,
     pub(super) device: &'a Device,
+    adapter: Option<&'a Adapter>,
     applied: BTreeSet<String>,
     missing: Vec<String>,
 }
@@ -33,7 +35,16 @@ impl<'a> Assembler<'a> {
         borrow: bool,
         device: &'a Device,
     ) -> Self {
-        Self { files, table, compute, borrow, device, applied: BTreeSet::new(), missing: Vec::new() }
+        Self { files, table, compute, borrow, device, adapter: None, applied: BTreeSet::new(), missing: Vec::new() }
+    }
+
+    /// Merges an adapter into what is read from now on.
+    pub(super) fn with_adapter(mut self, adapter: Option<&'a Adapter>) -> Result<Self, LoadError> {
+        if let Some(adapter) = adapter {
+            adapter.check(self.table, self.files)?;
+        }
+        self.adapter = adapter;
+        Ok(self)
     }
 
     /// All weights, or the first thing wrong with the files.
@@ -42,7 +53,7 @@ impl<'a> Assembler<'a> {
         let c = config;
         let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
         let tokens = self.matrix("embed.W_E", [c.d_vocab, c.d_model])?;
-        let unembed = self.unembed(&tokens, c)?;
+        let unembed = self.unembed(&tokens, [c.d_model, c.d_vocab_out])?;
         let embed = Embed {
             tokens: Param::from_tensor(tokens),
             positions: match table {
@@ -54,7 +65,8 @@ impl<'a> Assembler<'a> {
                 false => None,
             },
         };
-        let blocks = (0..c.n_layers).map(|layer| self.block(layer, c)).collect::<Result<_, _>>()?;
+        let blocks =
+            (0..c.n_layers).map(|layer| self.block(&format!("blocks.{layer}"), c)).collect::<Result<_, _>>()?;
         let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.eps)?;
         Ok(Weights { embed, blocks, ln_final, unembed })
     }
@@ -70,7 +82,7 @@ impl<'a> Assembler<'a> {
     }
 
     /// Before anything large is read: every weight that must be there is.
-    fn check_all_there(&self) -> Result<(), LoadError> {
+    pub(super) fn check_all_there(&self) -> Result<(), LoadError> {
         match self.table.missing(self.files).into_iter().next() {
             Some(name) => Err(LoadError::MissingTensor { nearest: self.files.nearest(&name), name }),
             None => Ok(()),
@@ -78,35 +90,48 @@ impl<'a> Assembler<'a> {
     }
 
     /// Where a weight is; `None` if the model has none of the name, or the embedding stands for it.
-    fn locate(&self, weight: &str) -> Option<(String, Layout)> {
+    pub(super) fn locate(&self, weight: &str) -> Option<(String, Layout)> {
         let source = self.table.sources.get(weight)?;
         Some((self.table.find(self.files, &source.name)?, source.layout))
     }
 
-    /// Checks a tensor's shape, and notes that it was used.
-    fn check(&mut self, name: &str, expected: Vec<usize>) -> Result<(), LoadError> {
-        let given = self.files.info(name).map(|info| info.shape.clone()).unwrap_or_default();
+    /// The tensor an adapter holds in place of this one.
+    fn replacement(&self, name: &str) -> Option<(&'a WeightFiles, String)> {
+        let adapter = self.adapter?;
+        match adapter.change(name, self.table.prefix)? {
+            Change::Replaced(own) => Some((&adapter.files, own.clone())),
+            Change::LowRank(_) => None,
+        }
+    }
+
+    /// Where a tensor is read, its shape checked; notes that it was used.
+    fn held(&mut self, name: &str, expected: Vec<usize>) -> Result<(&'a WeightFiles, String), LoadError> {
+        let (files, held) = self.replacement(name).unwrap_or((self.files, name.to_string()));
+        let given = files.info(&held).map(|info| info.shape.clone()).unwrap_or_default();
         if given != expected {
             return Err(LoadError::Shape { name: name.to_string(), expected, given });
         }
         self.applied.insert(name.to_string());
-        Ok(())
+        Ok((files, held))
     }
 
     /// The unembedding: its own, or in a tied model another view of the token embedding.
-    fn unembed(&mut self, tokens: &Tensor<2>, c: &TransformerConfig) -> Result<Linear, LoadError> {
+    pub(super) fn unembed(&mut self, tokens: &Tensor<2>, shape: [usize; 2]) -> Result<Linear, LoadError> {
         let tied = self.table.sources.get("unembed.W_U").filter(|source| source.tied);
-        let name = tied.map(|source| source.name.clone());
-        match name.filter(|_| self.locate("unembed.W_U").is_none()) {
+        match tied.map(|source| source.name.clone()) {
             Some(name) => {
-                self.missing.push(name);
-                Ok(Linear::new(tokens.clone().transpose(), self.vector("unembed.b_U", c.d_vocab_out)?))
+                match self.table.find(self.files, &name) {
+                    // PyTorch's files hold the one tensor under both names.
+                    Some(second) => drop(self.applied.insert(second)),
+                    None => self.missing.push(name),
+                }
+                Ok(Linear::new(tokens.clone().transpose(), self.vector("unembed.b_U", shape[1])?))
             }
-            None => self.linear("unembed.W_U", "unembed.b_U", [c.d_model, c.d_vocab_out]),
+            None => self.linear("unembed.W_U", "unembed.b_U", shape),
         }
     }
 
-    fn matrix(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
+    pub(super) fn matrix(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
         let Some((name, layout)) = self.locate(weight) else {
             return Err(LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) });
         };
@@ -130,26 +155,36 @@ impl<'a> Assembler<'a> {
         shape: [usize; 2],
         borrow: bool,
     ) -> Result<Tensor<2>, LoadError> {
-        self.check(name, layout.stored_matrix(shape))?;
+        let (files, held) = self.held(name, layout.stored_matrix(shape))?;
         let options = (self.device, self.compute.burn());
         let stored = |data: TensorData| match data.shape().len() {
             3 => StoredTensor::Cube(Tensor::from_data(data, options)),
             _ => StoredTensor::Matrix(Tensor::from_data(data, options)),
         };
+        if let Some(adapter) = self.adapter
+            && let Some(Change::LowRank(change)) = adapter.change(name, self.table.prefix)
+        {
+            let whole = match stored(files.read(&held, self.compute)?) {
+                StoredTensor::Matrix(whole) => whole,
+                StoredTensor::Cube(_) => return Err(adapter.not_a_matrix(name)),
+            };
+            let merged = adapter.merged(change, whole, (self.device, self.compute))?;
+            return Ok(layout.of_whole(merged, shape));
+        }
         if borrow
             && layout.is_view()
-            && let Some(data) = self.files.borrow(name, self.compute)?
+            && let Some(data) = files.borrow(&held, self.compute)?
         {
             return Ok(layout.view(stored(data), shape));
         }
         let (runs, read) = layout.to_read(shape);
-        Ok(layout.matrix(stored(self.files.read_runs(name, self.compute, runs, read)?), shape))
+        Ok(layout.matrix(stored(files.read_runs(&held, self.compute, runs, read)?), shape))
     }
 
-    fn vector(&mut self, weight: &str, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
+    pub(super) fn vector(&mut self, weight: &str, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
         let Some((name, layout)) = self.locate(weight) else { return Ok(None) };
-        self.check(&name, layout.stored_vector(len))?;
-        let data = self.files.read(&name, self.compute)?;
+        let (files, held) = self.held(&name, layout.stored_vector(len))?;
+        let data = files.read(&held, self.compute)?;
         let options = (self.device, self.compute.burn());
         let stored = match data.shape().len() {
             2 => Tensor::<2>::from_data(data, options).reshape([len]),
@@ -166,11 +201,11 @@ impl<'a> Assembler<'a> {
         found.ok_or_else(|| LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) })
     }
 
-    fn linear(&mut self, weight: &str, bias: &str, shape: [usize; 2]) -> Result<Linear, LoadError> {
+    pub(super) fn linear(&mut self, weight: &str, bias: &str, shape: [usize; 2]) -> Result<Linear, LoadError> {
         Ok(Linear::new(self.matrix(weight, shape)?, self.vector(bias, shape[1])?))
     }
 
-    fn norm(&mut self, name: &str, kind: NormKind, width: usize, eps: f64) -> Result<Norm, LoadError> {
+    pub(super) fn norm(&mut self, name: &str, kind: NormKind, width: usize, eps: f64) -> Result<Norm, LoadError> {
         let (mut w, mut b) = (None, None);
         if kind.has_weight() {
             w = Some(self.needed(&format!("{name}.w"), width)?);
@@ -186,22 +221,28 @@ impl<'a> Assembler<'a> {
         Ok(Norm::new(kind, eps, w, b))
     }
 
-    fn block(&mut self, layer: usize, c: &TransformerConfig) -> Result<Block, LoadError> {
-        let name = |part: &str| format!("blocks.{layer}.{part}");
+    /// Attention, under this name.
+    pub(super) fn attention(&mut self, name: &str, c: &TransformerConfig) -> Result<Attention, LoadError> {
         let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
         let mut project =
-            |part: &str, shape| self.linear(&name(&format!("attn.W_{part}")), &name(&format!("attn.b_{part}")), shape);
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         let (q, k) = (project("Q", [c.d_model, width])?, project("K", [c.d_model, kv_width])?);
         let (v, o) = (project("V", [c.d_model, kv_width])?, project("O", [width, c.d_model])?);
         let (mut q_norm, mut k_norm) = (None, None);
         if c.qk_norm {
             let [q_width, k_width] = if c.qk_norm_whole { [width, kv_width] } else { [c.d_head; 2] };
-            q_norm = Some(self.norm(&name("attn.q_norm"), NormKind::Rms, q_width, c.eps)?);
-            k_norm = Some(self.norm(&name("attn.k_norm"), NormKind::Rms, k_width, c.eps)?);
+            q_norm = Some(self.norm(&format!("{name}.q_norm"), NormKind::Rms, q_width, c.eps)?);
+            k_norm = Some(self.norm(&format!("{name}.k_norm"), NormKind::Rms, k_width, c.eps)?);
         }
+        Ok(Attention { q, k, v, o, q_norm, k_norm })
+    }
+
+    /// A block, under this name.
+    pub(super) fn block(&mut self, block: &str, c: &TransformerConfig) -> Result<Block, LoadError> {
+        let name = |part: &str| format!("{block}.{part}");
         let mut block = Block {
             ln1: self.norm(&name("ln1"), c.pre_norm(), c.d_model, c.eps)?,
-            attn: Attention { q, k, v, o, q_norm, k_norm },
+            attn: self.attention(&name("attn"), c)?,
             ln1_post: None,
             ln2: None,
             mlp: None,
@@ -239,7 +280,7 @@ impl<'a> Assembler<'a> {
         })
     }
 
-    fn mlp(&mut self, name: &str, c: &TransformerConfig) -> Result<Mlp, LoadError> {
+    pub(super) fn mlp(&mut self, name: &str, c: &TransformerConfig) -> Result<Mlp, LoadError> {
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         let input = linear("in", [c.d_model, c.d_mlp])?;

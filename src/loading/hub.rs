@@ -7,7 +7,7 @@ use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 use hf_hub::{Cache, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::weight_files::shard_names;
+use super::weight_files::{NAMES, shard_names};
 use crate::error::LoadError;
 
 /// Files besides the weights; all but the first may be absent.
@@ -58,18 +58,26 @@ pub(super) fn fetch(id: &str, want: Want) -> Result<PathBuf, LoadError> {
         let _ = get(&cache, &api, pinned(), name);
     }
     if want == Want::Weights {
-        let weights = match get(&cache, &api, pinned(), INDEX) {
-            Ok(index) => shard_names(&index)?,
-            Err(_) => vec!["model.safetensors".to_string()],
-        };
-        for name in weights {
-            get(&cache, &api, pinned(), &name).map_err(|error| not_found(id, format!("`{name}`: {error}")))?;
+        let mut failure = None;
+        for (single, index) in NAMES {
+            let weights = match get(&cache, &api, pinned(), index) {
+                Ok(index) => shard_names(&index)?,
+                Err(_) => vec![single.to_string()],
+            };
+            let fetched = weights.iter().try_for_each(|name| {
+                let fetched = get(&cache, &api, pinned(), name).map(drop);
+                fetched.map_err(|error| not_found(id, format!("`{name}`: {error}")))
+            });
+            match fetched {
+                Ok(()) => return Ok(folder.to_path_buf()),
+                // What safetensors there were not is the news, not what PyTorch files there were not.
+                Err(error) => failure = failure.or(Some(error)),
+            }
         }
+        return Err(failure.unwrap_or_else(|| not_found(id, "it has no weights".into())));
     }
     Ok(folder.to_path_buf())
 }
-
-const INDEX: &str = "model.safetensors.index.json";
 
 fn get(cache: &Cache, api: &Api, repo: Repo, name: &str) -> Result<PathBuf, ApiError> {
     match cache.repo(repo.clone()).get(name) {
@@ -85,8 +93,10 @@ fn cached(cache: &Cache, id: &str, want: Want) -> Option<PathBuf> {
     let there = |name: &str| folder.join(name).is_file();
     let whole = match want {
         Want::Description => true,
-        Want::Weights if there(INDEX) => shard_names(&folder.join(INDEX)).ok()?.iter().all(|shard| there(shard)),
-        Want::Weights => there("model.safetensors"),
+        Want::Weights => NAMES.iter().any(|(single, index)| match there(index) {
+            true => shard_names(&folder.join(index)).is_ok_and(|shards| shards.iter().all(|shard| there(shard))),
+            false => there(single),
+        }),
     };
     whole.then(|| folder.to_path_buf())
 }

@@ -115,6 +115,19 @@ impl Layout {
         }
     }
 
+    /// The whole of a file's tensor as the model keeps it, for any layout.
+    pub(crate) fn of_whole(self, stored: Tensor<2>, shape @ [rows, columns]: [usize; 2]) -> Tensor<2> {
+        match self {
+            Layout::Grouped { start, take, of, groups } => {
+                let part = columns / groups / take;
+                let parts = stored.reshape([groups, of, part, rows]).narrow(1, start, take);
+                parts.reshape([columns, rows]).transpose()
+            }
+            Layout::UnitRows => self.matrix(StoredTensor::Matrix(stored), shape),
+            _ => self.view(StoredTensor::Matrix(stored), shape),
+        }
+    }
+
     /// [`Layout::matrix`] for a vector.
     pub(crate) fn vector(self, stored: Tensor<1>, len: usize) -> Tensor<1> {
         match self {
@@ -154,10 +167,12 @@ pub(crate) enum StoredTensor {
 pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) layout: Layout,
-    /// Whether the token embedding stands for it when the files leave it out.
+    /// Whether it is the token embedding, whatever the files hold under its name.
     pub(crate) tied: bool,
     /// What it is multiplied by.
     pub(crate) scale: f64,
+    /// Whether the model can do without, such as a head.
+    pub(crate) optional: bool,
 }
 
 /// A family's table: for each weight, in TransformerLens's names, where the files hold it.
@@ -168,17 +183,22 @@ pub(crate) struct WeightTable {
     pub(crate) prefix: &'static str,
     /// Ends of tensor names that are derived and never needed.
     pub(crate) derived: &'static [&'static str],
+    /// Ends of tensor names that some files replace by others.
+    pub(crate) aliases: &'static [(&'static str, &'static str)],
 }
 
 impl WeightTable {
     pub(crate) fn new(prefix: &'static str, derived: &'static [&'static str]) -> Self {
-        Self { sources: BTreeMap::new(), prefix, derived }
+        Self { sources: BTreeMap::new(), prefix, derived, aliases: &[] }
     }
 
     /// A tensor's name in the files, with or without the family's prefix.
     pub(crate) fn find(&self, files: &WeightFiles, name: &str) -> Option<String> {
-        let bare = name.strip_prefix(self.prefix);
-        [Some(name), bare].into_iter().flatten().find(|n| files.info(n).is_some()).map(str::to_string)
+        let other =
+            self.aliases.iter().find_map(|(ours, theirs)| Some(format!("{}{theirs}", name.strip_suffix(ours)?)));
+        let names = [Some(name), other.as_deref()];
+        let bare = names.map(|name| name?.strip_prefix(self.prefix));
+        names.into_iter().chain(bare).flatten().find(|n| files.info(n).is_some()).map(str::to_string)
     }
 
     /// Number of weights the files hold: each tensor once, buffers left out.
@@ -190,7 +210,7 @@ impl WeightTable {
 
     /// Tensors the files must hold and do not.
     pub(crate) fn missing(&self, files: &WeightFiles) -> Vec<String> {
-        let missing = |source: &&Source| !source.tied && self.find(files, &source.name).is_none();
+        let missing = |source: &&Source| !source.tied && !source.optional && self.find(files, &source.name).is_none();
         let names: BTreeSet<_> = self.sources.values().filter(missing).map(|source| source.name.clone()).collect();
         names.into_iter().collect()
     }
@@ -205,13 +225,13 @@ impl WeightTable {
 
     /// A weight the files must hold.
     pub(crate) fn add(&mut self, weight: impl Into<String>, name: impl Into<String>, layout: Layout) {
-        self.sources.insert(weight.into(), Source { name: name.into(), layout, tied: false, scale: 1.0 });
+        self.sources
+            .insert(weight.into(), Source { name: name.into(), layout, tied: false, scale: 1.0, optional: false });
     }
 
-    /// The unembedding, held under `name`, or, in a tied model that leaves it out, the token
-    /// embedding.
+    /// The unembedding, held under `name`, or, in a tied model, the token embedding.
     pub(crate) fn unembedding(&mut self, name: &str, tied: bool) {
-        let source = Source { name: name.into(), layout: Layout::Transposed, tied, scale: 1.0 };
+        let source = Source { name: name.into(), layout: Layout::Transposed, tied, scale: 1.0, optional: false };
         self.sources.insert("unembed.W_U".into(), source);
     }
 
@@ -219,6 +239,13 @@ impl WeightTable {
     pub(crate) fn norm(&mut self, norm: &str, name: &str) {
         self.add(format!("{norm}.w"), format!("{name}.weight"), Layout::AsIs);
         self.add(format!("{norm}.b"), format!("{name}.bias"), Layout::AsIs);
+    }
+
+    /// Marks the weights whose names begin so as ones that files may lack.
+    pub(crate) fn optional(&mut self, beginnings: &[&str]) {
+        for (weight, source) in &mut self.sources {
+            source.optional |= beginnings.iter().any(|beginning| weight.starts_with(beginning));
+        }
     }
 
     /// Takes out a weight that the family does without.

@@ -1,8 +1,11 @@
 //! How to load a model.
 
+use std::path::PathBuf;
+
 use burn::tensor::Device;
 use hooklens_hooks::DType;
 
+use crate::error::ProcessingError;
 use crate::processing::Processing;
 
 /// Device, element type and processing of a model to load. `()` stands for the defaults: the
@@ -17,11 +20,12 @@ pub struct LoadOptions {
     pub(crate) device: Device,
     pub(crate) dtype: DType,
     pub(crate) processing: Processing,
+    pub(crate) adapter: Option<PathBuf>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { device: Device::flex(), dtype: DType::F32, processing: Processing::none() }
+        Self { device: Device::flex(), dtype: DType::F32, processing: Processing::none(), adapter: None }
     }
 }
 
@@ -50,5 +54,17 @@ impl LoadOptions {
     pub fn process(mut self, processing: Processing) -> Self {
         self.processing = processing;
         self
+    }
+
+    /// The folder of a LoRA adapter, as PEFT writes it, to merge into the weights.
+    #[must_use]
+    pub fn adapter(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.adapter = Some(folder.into());
+        self
+    }
+
+    /// An error if weights are to be processed.
+    pub(crate) fn check_unprocessed(&self, kind: &'static str) -> Result<(), ProcessingError> {
+        if self.processing.is_none() { Ok(()) } else { Err(ProcessingError::Kind { kind }) }
     }
 }

@@ -4,13 +4,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::adapter::Adapter;
 use super::assemble::Assembler;
 use super::options::LoadOptions;
+use super::report::LoadReport;
 use super::weight_files::WeightFiles;
+use super::{llama2c_file, torch_file};
 use crate::config::TransformerConfig;
 use crate::embedded;
+use crate::encoder::{EncoderConfig, Heads, HookedEncoder, SentenceEmbedding};
+use crate::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
 use crate::error::{ConfigError, LoadError, Result};
-use crate::families::{self, Family};
+use crate::families::{self, Described};
 use crate::model::HookedTransformer;
 use crate::tokens::{Tokenizer, read_json};
 
@@ -38,27 +43,74 @@ impl HookedTransformer {
     /// ```
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
         let parts = Parts::open(name.as_ref(), true)?;
-        let files = parts.files.ok_or_else(|| no_weights(name.as_ref()))?;
-        let table = parts.family.weights_table(&parts.config, &parts.json)?;
+        let Described::Decoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         // Processing replaces tensors one by one; borrowed pages would stay beside their
         // replacements, read ones are freed.
         let borrow = options.processing.is_none();
-        let mut assembler = Assembler::new(&files, &table, options.dtype, borrow, &options.device);
-        let weights = assembler.weights(&parts.config)?;
-        let report = assembler.report();
-        let model = Self::assemble(parts.config, weights, parts.tokenizer, report);
+        let (weights, report) = parts.read(name.as_ref(), &options, borrow, |files| files.weights(config))?;
+        let model = Self::assemble(TransformerConfig::clone(config), weights, parts.tokenizer, report);
         model.processed(&options.processing)
+    }
+}
+
+impl HookedEncoder {
+    /// Loads an encoder: a folder, a hub id such as `bert-base-cased` or a sentence encoder's. Weights in `f32`,
+    /// on the CPU.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::from_pretrained`].
+    pub fn from_pretrained(name: impl AsRef<str>) -> Result<Self> {
+        Self::from_pretrained_with(name, LoadOptions::default())
+    }
+
+    /// [`HookedEncoder::from_pretrained`] with choices of its own.
+    ///
+    /// # Errors
+    /// As [`HookedEncoder::from_pretrained`]; also if processing is asked for, which an encoder has none of: its
+    /// norms stand behind sums, with no linear map to be folded into.
+    pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
+        let parts = Parts::open(name.as_ref(), true)?;
+        let Described::Encoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
+        options.check_unprocessed("an encoder")?;
+        let (weights, report) = parts.read(name.as_ref(), &options, true, |files| files.encoder(config))?;
+        let sentences = parts.folder.as_deref().map(SentenceEmbedding::of_folder).transpose()?.unwrap_or_default();
+        Ok(Self::assemble(config.clone(), weights, parts.tokenizer, sentences, report))
+    }
+}
+
+impl HookedEncoderDecoder {
+    /// Loads an encoder with a decoder: a folder, or a hub id such as `t5-small`. Weights in `f32`, on the CPU.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::from_pretrained`].
+    pub fn from_pretrained(name: impl AsRef<str>) -> Result<Self> {
+        Self::from_pretrained_with(name, LoadOptions::default())
+    }
+
+    /// [`HookedEncoderDecoder::from_pretrained`] with choices of its own.
+    ///
+    /// # Errors
+    /// As [`HookedEncoderDecoder::from_pretrained`]; also if processing is asked for.
+    pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
+        let parts = Parts::open(name.as_ref(), true)?;
+        let Described::EncoderDecoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
+        options.check_unprocessed("an encoder-decoder")?;
+        let (weights, report) = parts.read(name.as_ref(), &options, true, |files| files.encoder_decoder(config))?;
+        Ok(Self::assemble(config.clone(), weights, parts.tokenizer, report))
     }
 }
 
 /// A model's files, opened and understood, weights not yet read.
 struct Parts {
-    family: &'static Family,
+    described: Described,
     json: Value,
-    config: TransformerConfig,
+    /// Where its files are; none for an embedded model.
+    folder: Option<PathBuf>,
     /// None for a hub model that is not downloaded.
     files: Option<WeightFiles>,
     tokenizer: Option<Tokenizer>,
+    /// The adapter a name stands for, with the model it was trained on.
+    adapter: Option<PathBuf>,
 }
 
 impl Parts {
@@ -68,22 +120,100 @@ impl Parts {
             let found = embedded::find(embedded)?;
             let json: Value =
                 serde_json::from_str(found.config).map_err(|e| ConfigError::Malformed { reason: e.to_string() })?;
-            let (family, config) = families::read(&json)?;
             let files = WeightFiles::from_static(name, found.weights)?;
+            let described = families::read(&json)?;
             let tokenizer =
                 Tokenizer::from_parts(found.tokenizer.as_bytes(), std::slice::from_ref(&json), Path::new(name))?;
-            return Ok(Self { family, json, config, files: Some(files), tokenizer: Some(tokenizer) });
+            let tokenizer = Some(tokenizer);
+            return Ok(Self { described, json, folder: None, files: Some(files), tokenizer, adapter: None });
+        }
+        if Path::new(name).is_file() {
+            return Self::of_checkpoint(Path::new(name));
+        }
+        if Adapter::is_one(Path::new(name)) {
+            let folder = PathBuf::from(name);
+            let base = Adapter::open(&folder)?.base;
+            let reason = "its configuration names no base model; load that, with this folder as its adapter";
+            let base = base.ok_or(LoadError::Adapter { path: folder.clone(), reason: reason.into() })?;
+            // A path in it is relative to where the adapter was trained, or to the adapter.
+            let beside = folder.join(&base);
+            let base = if beside.is_dir() { beside.display().to_string() } else { base };
+            return Ok(Self { adapter: Some(folder), ..Self::open(&base, weights)? });
         }
         let folder = folder(name, weights)?;
         let json = read_json(folder.join("config.json"))?;
-        let (family, config) = families::read(&json)?;
         let files = match WeightFiles::open_folder(&folder) {
             Err(LoadError::NotFound { .. }) if !weights && !Path::new(name).is_dir() => None,
-            files => Some(files?),
+            files => Some(files),
         };
+        // Of a folder with two things wrong, what model it is says more than how its weights are kept.
+        let described = described(&json, files.as_ref().and_then(|files| files.as_ref().ok()))?;
+        let files = files.transpose()?;
         let tokenizer = Tokenizer::from_folder(&folder)?;
-        Ok(Self { family, json, config, files, tokenizer })
+        Ok(Self { described, json, folder: Some(folder), files, tokenizer, adapter: None })
     }
+
+    /// A file that carries its own configuration (nanoGPT's and llama2.c's), or has one beside it.
+    fn of_checkpoint(path: &Path) -> Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let own = match path.extension().and_then(|e| e.to_str()) {
+            Some("pt" | "pth" | "ckpt") => torch_file::configuration(path)?,
+            Some("bin") => llama2c_file::configuration(path),
+            _ => None,
+        };
+        let json = match own {
+            Some(json) => json,
+            None => read_json(folder.join("config.json"))?,
+        };
+        let files = WeightFiles::open(&[path.to_path_buf()])?;
+        let described = described(&json, Some(&files))?;
+        let (files, tokenizer) = (Some(files), Tokenizer::from_folder(folder)?);
+        Ok(Self { described, json, folder: Some(folder.to_path_buf()), files, tokenizer, adapter: None })
+    }
+
+    /// The error for a model of another kind than the one asked for.
+    fn other_kind(&self) -> ConfigError {
+        let (kind, load) = match self.described {
+            Described::Decoder(..) => ("a decoder", "HookedTransformer"),
+            Described::Encoder(..) => ("an encoder", "encoder::HookedEncoder"),
+            Described::EncoderDecoder(..) => ("an encoder with a decoder", "encoder_decoder::HookedEncoderDecoder"),
+        };
+        ConfigError::OtherKind { family: self.described.family(), kind, load }
+    }
+
+    /// Reads the weights, an adapter merged.
+    fn read<W>(
+        &self,
+        name: &str,
+        options: &LoadOptions,
+        borrow: bool,
+        read: impl FnOnce(&mut Assembler<'_>) -> Result<W, LoadError>,
+    ) -> Result<(W, LoadReport)> {
+        let files = self.files.as_ref().ok_or_else(|| no_weights(name))?;
+        let table = self.described.weights_table(&self.json)?;
+        let adapter = options.adapter.as_deref().or(self.adapter.as_deref()).map(Adapter::open).transpose()?;
+        let assembler = Assembler::new(files, &table, options.dtype, borrow, &options.device);
+        let mut assembler = assembler.with_adapter(adapter.as_ref())?;
+        let weights = read(&mut assembler)?;
+        Ok((weights, assembler.report()))
+    }
+}
+
+/// What a configuration describes. An architecture that no family covers is Llama's under another name if
+/// everything about it is: no tensor too many or too few, and no setting that Llama doesn't have.
+fn described(json: &Value, files: Option<&WeightFiles>) -> Result<Described> {
+    let unknown = match families::read(json) {
+        Err(error @ ConfigError::UnknownArchitecture { .. }) => error,
+        read => return Ok(read?),
+    };
+    let (Some(files), Some((llama, fields))) = (files, families::as_llama(json)) else { return Err(unknown.into()) };
+    let table = llama.weights_table(json)?;
+    let (missing, unused) = (table.missing(files), table.unused(files));
+    if missing.is_empty() && unused.is_empty() && fields.is_empty() {
+        return Ok(llama);
+    }
+    let given = families::architecture(json)?.to_string();
+    Err(ConfigError::NotLlama { given, missing, unused, fields }.into())
 }
 
 /// The folder of a model on disk, fetched from the hub first if it is a hub id.
@@ -124,11 +254,34 @@ pub struct ModelInfo {
     /// The architecture its configuration names.
     pub architecture: String,
     /// Its shape and choices.
-    pub config: TransformerConfig,
+    pub config: ModelConfig,
     /// Its weight files, with what they hold; none for a hub model that is not downloaded.
     pub weights: Option<StoredWeights>,
-    /// Whether it has a tokenizer.
-    pub has_tokenizer: bool,
+    /// Number of tokens of its tokenizer, if it has one.
+    pub tokenizer_size: Option<usize>,
+}
+
+/// Shape and choices of a model, of whatever kind.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum ModelConfig {
+    /// Of a [`HookedTransformer`].
+    Decoder(Box<TransformerConfig>),
+    /// Of a [`HookedEncoder`]; which heads its files hold, if they are there.
+    Encoder(EncoderConfig, Option<Heads>),
+    /// Of a [`HookedEncoderDecoder`].
+    EncoderDecoder(EncoderDecoderConfig),
+}
+
+impl ModelConfig {
+    /// Tokens of the vocabulary.
+    pub fn d_vocab(&self) -> usize {
+        match self {
+            ModelConfig::Decoder(c) => c.d_vocab,
+            ModelConfig::Encoder(c, _) => c.d_vocab,
+            ModelConfig::EncoderDecoder(c) => c.d_vocab,
+        }
+    }
 }
 
 /// What a model's files hold.
@@ -150,13 +303,27 @@ pub struct StoredWeights {
 /// As [`HookedTransformer::from_pretrained`], weights apart.
 ///
 /// ```
+/// use hooklens::ModelConfig;
 /// let info = hooklens::inspect("embedded:induction")?;
-/// assert_eq!(info.config.n_layers, 2);
+/// assert!(matches!(info.config, ModelConfig::Decoder(config) if config.n_layers == 2));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
     let parts = Parts::open(name.as_ref(), false)?;
-    let table = parts.family.weights_table(&parts.config, &parts.json)?;
+    let table = parts.described.weights_table(&parts.json)?;
+    let family = parts.described.family();
+    let config = match parts.described {
+        Described::Decoder(_, config) => ModelConfig::Decoder(config),
+        Described::EncoderDecoder(_, config) => ModelConfig::EncoderDecoder(config),
+        Described::Encoder(_, config) => {
+            let heads = parts.files.as_ref().map(|files| {
+                let there = |weight| table.sources.get(weight).is_some_and(|s| table.find(files, &s.name).is_some());
+                let pooler = there("pooler.W");
+                Heads { mlm: there("mlm_head.W"), pooler, nsp: pooler && there("nsp_head.W") }
+            });
+            ModelConfig::Encoder(config, heads)
+        }
+    };
     let weights = parts.files.map(|files| StoredWeights {
         parameters: table.parameters(&files),
         missing: table.missing(&files),
@@ -164,10 +331,10 @@ pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
         files,
     });
     Ok(ModelInfo {
-        family: parts.family.name,
+        family,
         architecture: families::architecture(&parts.json)?.to_string(),
-        config: parts.config,
+        config,
         weights,
-        has_tokenizer: parts.tokenizer.is_some(),
+        tokenizer_size: parts.tokenizer.map(|tokenizer| tokenizer.vocab_size()),
     })
 }

@@ -1,49 +1,49 @@
-//! Memory-mapped safetensors: one file, or shards with an index.
+//! The tensors of a model's files: safetensors or PyTorch's own, one file or shards with an index.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes as SharedBytes;
-use half::{bf16, f16};
+use burn::tensor::{AllocationProperty, Bytes, TensorData};
 use hooklens_hooks::{DType, nearest};
-use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 
-use burn::tensor::{AllocationProperty, Bytes, TensorData};
-
+use super::convert::Converted;
+use super::mapped_file::MappedFile;
+use super::{llama2c_file, torch_file};
 use crate::error::LoadError;
 use crate::tokens::read_json;
 
 /// What a file says of one tensor.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct TensorInfo {
     /// Length of each axis.
     pub shape: Vec<usize>,
     /// Element type in the file.
     pub dtype: String,
-    stored: Dtype,
-    file: usize,
-    bytes: Range<usize>,
+    /// The element type, if it can be computed with.
+    pub(super) float: Option<DType>,
+    pub(super) bytes: usize,
+    pub(super) place: Place,
 }
 
-/// The tensors of a model's safetensors files: headers read and checked, data still on disk.
+/// Where a tensor's elements are.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// In a mapped file.
+    Mapped { file: usize, bytes: Range<usize> },
+    /// In a PyTorch file, which reads it as a whole.
+    Torch(torch_file::Tensor),
+}
+
+/// The tensors of a model's files: headers read and checked, data still on disk.
 ///
-/// A header is refused unless its tensors fill the file exactly, without gaps or overlaps.
-#[derive(Debug)]
+/// A safetensors header is refused unless its tensors fill the file exactly, without gaps or overlaps.
+/// PyTorch files are read by a parser that knows tensors and plain data and runs no code of theirs.
+#[derive(Debug, Default)]
 pub struct WeightFiles {
-    files: Vec<Mapped>,
+    files: Vec<MappedFile>,
     tensors: BTreeMap<String, TensorInfo>,
-}
-
-#[derive(Debug)]
-struct Mapped {
-    path: PathBuf,
-    /// The file itself; none for one that is part of the program.
-    file: Option<File>,
-    /// The whole file. Pages are read when they are first touched.
-    map: SharedBytes,
 }
 
 /// Elements of a tensor: `count` runs of `len`, each `stride` behind the one before, the first
@@ -63,76 +63,108 @@ impl Runs {
     }
 }
 
+/// The file of weights in a model's folder, or the index of its shards; the first that is there is taken.
+pub(super) const NAMES: [(&str, &str); 2] =
+    [("model.safetensors", "model.safetensors.index.json"), ("pytorch_model.bin", "pytorch_model.bin.index.json")];
+
 impl WeightFiles {
-    /// Opens `model.safetensors` of a folder, or the shards its index names.
+    /// Opens the weights of a folder: `model.safetensors`, the shards its index names, the same of
+    /// `pytorch_model.bin`, or else the one `.pt` or `.pth` file there.
     ///
     /// # Errors
     /// [`LoadError`]: no weights, a missing shard, an unsound file or index.
     pub fn open_folder(folder: &Path) -> Result<Self, LoadError> {
-        let index = folder.join("model.safetensors.index.json");
-        let single = folder.join("model.safetensors");
-        if index.is_file() && !single.is_file() {
-            let shards = shard_names(&index)?;
-            let paths = shards.into_iter().map(|shard| {
-                let path = folder.join(&shard);
-                if path.is_file() { Ok(path) } else { Err(LoadError::MissingShard { shard, index: index.clone() }) }
-            });
-            return Self::open(&paths.collect::<Result<Vec<_>, _>>()?);
+        for (single, index) in NAMES {
+            let (single, index) = (folder.join(single), folder.join(index));
+            if single.is_file() {
+                return Self::open(&[single]);
+            }
+            if index.is_file() {
+                let paths = shard_names(&index)?.into_iter().map(|shard| {
+                    let path = folder.join(&shard);
+                    if path.is_file() { Ok(path) } else { Err(LoadError::MissingShard { shard, index: index.clone() }) }
+                });
+                return Self::open(&paths.collect::<Result<Vec<_>, _>>()?);
+            }
         }
-        if !single.is_file() {
-            let other = folder.join("pytorch_model.bin").is_file();
-            let reason = if other {
-                "it has pytorch_model.bin but no model.safetensors; save it as safetensors first"
-            } else {
-                "the folder has neither model.safetensors nor model.safetensors.index.json"
-            };
-            return Err(LoadError::NotFound { name: folder.display().to_string(), reason: reason.to_string() });
+        let failed = |e: std::io::Error| LoadError::File { path: folder.to_path_buf(), reason: e.to_string() };
+        let entries = std::fs::read_dir(folder).map_err(failed)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut checkpoints: Vec<PathBuf> =
+            entries.filter(|path| matches!(path.extension().and_then(|e| e.to_str()), Some("pt" | "pth"))).collect();
+        if checkpoints.len() == 1 {
+            return Self::open(&checkpoints);
         }
-        Self::open(&[single])
+        checkpoints.sort();
+        let reason = if checkpoints.is_empty() {
+            "the folder has no model.safetensors or pytorch_model.bin, no index of either, and no .pt or .pth file"
+                .into()
+        } else {
+            let names = checkpoints.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
+            format!("the folder has several checkpoints; name one: {}", names.collect::<Vec<_>>().join(", "))
+        };
+        Err(LoadError::NotFound { name: folder.display().to_string(), reason })
     }
 
-    /// Opens these files together.
+    /// Opens these files together: safetensors, or PyTorch's by their ending `.bin`, `.pt`, `.pth` or `.ckpt`.
     ///
     /// # Errors
     /// [`LoadError::File`] or [`LoadError::Corrupt`]; also if two files hold a tensor of one name.
     pub fn open(paths: &[PathBuf]) -> Result<Self, LoadError> {
-        let mut opened = Self { files: Vec::new(), tensors: BTreeMap::new() };
+        let mut opened = Self::default();
         for path in paths {
-            let (file, map) = map(path)?;
-            opened.add(path, Some(file), map)?;
+            match path.extension().and_then(|e| e.to_str()) {
+                Some("bin") if llama2c_file::is_one(path) => {
+                    let file = MappedFile::open(path)?;
+                    let tensors = llama2c_file::tensors(&file, opened.files.len())?;
+                    opened.add(path, tensors)?;
+                    opened.files.push(file);
+                }
+                Some("bin" | "pt" | "pth" | "ckpt") => opened.add(path, torch_file::tensors(path)?)?,
+                _ => opened.add_safetensors(MappedFile::open(path)?)?,
+            }
         }
         Ok(opened)
     }
 
-    /// The tensors of a file that is part of the program.
+    /// The tensors of a safetensors file that is part of the program.
     ///
     /// # Errors
     /// [`LoadError::Corrupt`].
     pub(crate) fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, LoadError> {
-        let mut opened = Self { files: Vec::new(), tensors: BTreeMap::new() };
-        opened.add(Path::new(name), None, SharedBytes::from_static(bytes))?;
+        let mut opened = Self::default();
+        opened.add_safetensors(MappedFile::of_static(name, bytes))?;
         Ok(opened)
     }
 
-    fn add(&mut self, path: &Path, on_disk: Option<File>, map: SharedBytes) -> Result<(), LoadError> {
-        let corrupt = |reason: String| LoadError::Corrupt { path: path.to_path_buf(), reason };
-        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|e| corrupt(e.to_string()))?;
-        let data = header + 8;
-        let file = self.files.len();
-        for (name, info) in metadata.tensors() {
-            let (start, end) = info.data_offsets;
-            let tensor = TensorInfo {
-                shape: info.shape.clone(),
-                dtype: format!("{:?}", info.dtype).to_lowercase(),
-                stored: info.dtype,
-                file,
-                bytes: data + start..data + end,
-            };
-            if self.tensors.insert(name.clone(), tensor).is_some() {
-                return Err(corrupt(format!("the tensor `{name}` is in another file too")));
+    fn add(&mut self, path: &Path, tensors: impl IntoIterator<Item = (String, TensorInfo)>) -> Result<(), LoadError> {
+        for (name, tensor) in tensors {
+            let reason = format!("the tensor `{name}` is in another file too");
+            if self.tensors.insert(name, tensor).is_some() {
+                return Err(LoadError::Corrupt { path: path.to_path_buf(), reason });
             }
         }
-        self.files.push(Mapped { path: path.to_path_buf(), file: on_disk, map });
+        Ok(())
+    }
+
+    fn add_safetensors(&mut self, file: MappedFile) -> Result<(), LoadError> {
+        let corrupt = |reason: String| LoadError::Corrupt { path: file.path.clone(), reason };
+        let (header, metadata) = SafeTensors::read_metadata(&file.map).map_err(|e| corrupt(e.to_string()))?;
+        let (data, number) = (header + 8, self.files.len());
+        let tensors = metadata.tensors().into_iter().map(|(name, info)| {
+            let (start, end) = info.data_offsets;
+            let float = match info.dtype {
+                Dtype::F64 => Some(DType::F64),
+                Dtype::F32 => Some(DType::F32),
+                Dtype::F16 => Some(DType::F16),
+                Dtype::BF16 => Some(DType::BF16),
+                _ => None,
+            };
+            let place = Place::Mapped { file: number, bytes: data + start..data + end };
+            let dtype = format!("{:?}", info.dtype).to_lowercase();
+            (name, TensorInfo { shape: info.shape.clone(), dtype, float, bytes: end - start, place })
+        });
+        self.add(&file.path, tensors)?;
+        self.files.push(file);
         Ok(())
     }
 
@@ -148,29 +180,31 @@ impl WeightFiles {
 
     /// Bytes of all tensors as stored.
     pub fn stored_bytes(&self) -> usize {
-        self.tensors.values().map(|t| t.bytes.len()).sum()
+        self.tensors.values().map(|t| t.bytes).sum()
     }
 
     /// A tensor, not copied: its data stays on disk until it is used, and in the page cache after.
-    /// `None` if it is not stored in the element type `compute`, or not aligned for it.
+    /// `None` if it is not stored in the element type `compute`, not aligned for it, or in a file that can't
+    /// be mapped.
     ///
     /// # Errors
     /// As [`WeightFiles::read`].
     pub(crate) fn borrow(&self, name: &str, compute: DType) -> Result<Option<TensorData>, LoadError> {
         let (info, stored) = self.stored(name)?;
-        let map = &self.files[info.file].map;
-        let aligned = (map[info.bytes.clone()].as_ptr() as usize).is_multiple_of(compute.size());
+        let Place::Mapped { file, bytes } = &info.place else { return Ok(None) };
+        let map = &self.files[*file].map;
+        let aligned = (map[bytes.clone()].as_ptr() as usize).is_multiple_of(compute.size());
         Ok((stored == compute && aligned).then(|| {
-            let bytes = Bytes::from_shared(map.slice(info.bytes.clone()), AllocationProperty::File);
+            let bytes = Bytes::from_shared(map.slice(bytes.clone()), AllocationProperty::File);
             TensorData::from_bytes(bytes, info.shape.clone(), compute.burn())
         }))
     }
 
-    /// A tensor's elements in the element type `compute`: read and converted piece by piece, so
-    /// that memory holds one copy and a piece, and none of the file's pages.
+    /// A tensor's elements in the element type `compute`; memory holds one copy and a piece, or of a PyTorch
+    /// file, where types differ, the tensor in both.
     ///
     /// # Errors
-    /// [`LoadError::MissingTensor`], [`LoadError::DType`] or [`LoadError::File`].
+    /// [`LoadError::MissingTensor`], [`LoadError::DType`], [`LoadError::File`] or [`LoadError::Corrupt`].
     pub fn read(&self, name: &str, compute: DType) -> Result<TensorData, LoadError> {
         let (info, _) = self.stored(name)?;
         self.read_runs(name, compute, Runs::all(info.shape.iter().product()), info.shape.clone())
@@ -185,7 +219,24 @@ impl WeightFiles {
         shape: Vec<usize>,
     ) -> Result<TensorData, LoadError> {
         let (info, stored) = self.stored(name)?;
-        let bytes = convert(&self.files[info.file], info, stored, compute, runs)?;
+        let bytes = match &info.place {
+            Place::Mapped { file, bytes } => self.files[*file].read(bytes.clone(), stored, compute, runs)?,
+            Place::Torch(tensor) => {
+                let all = tensor.read()?;
+                let whole = runs.count == 1 && runs.len * stored.size() == all.len();
+                if whole && stored == compute {
+                    Bytes::from_bytes_vec(all)
+                } else {
+                    let size = stored.size();
+                    let mut out = Converted::with_capacity(compute, runs.len * runs.count);
+                    for run in 0..runs.count {
+                        let at = (runs.offset + run * runs.stride) * size;
+                        out.extend(&all[at..at + runs.len * size], stored);
+                    }
+                    out.into_bytes()
+                }
+            }
+        };
         Ok(TensorData::from_bytes(bytes, shape, compute.burn()))
     }
 
@@ -193,35 +244,16 @@ impl WeightFiles {
         let Some(info) = self.tensors.get(name) else {
             return Err(LoadError::MissingTensor { name: name.to_string(), nearest: self.nearest(name) });
         };
-        let stored = match info.stored {
-            Dtype::F64 => DType::F64,
-            Dtype::F32 => DType::F32,
-            Dtype::F16 => DType::F16,
-            Dtype::BF16 => DType::BF16,
-            _ => return Err(LoadError::DType { name: name.to_string(), given: info.dtype.clone() }),
-        };
-        Ok((info, stored))
+        match info.float {
+            Some(stored) => Ok((info, stored)),
+            None => Err(LoadError::DType { name: name.to_string(), given: info.dtype.clone() }),
+        }
     }
 
     /// Nearest names in the files.
     pub(crate) fn nearest(&self, name: &str) -> Vec<String> {
         nearest(name, self.tensors.keys().map(String::as_str))
     }
-}
-
-fn map(path: &Path) -> Result<(File, SharedBytes), LoadError> {
-    let failed = |e: std::io::Error| LoadError::File { path: path.to_path_buf(), reason: e.to_string() };
-    let file = File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.len() == 0 {
-        return Err(LoadError::Corrupt { path: path.to_path_buf(), reason: "the file is empty".into() });
-    }
-    // SAFETY: the mapping is read-only and private to us as far as Rust can tell; what `Mmap::map`
-    // asks beyond that is that nobody shortens the file meanwhile, which no program can ensure,
-    // and which every reader of model files (safetensors itself included) asks of its user.
-    // Measured: without it loading copies all weights, and takes seconds instead of microseconds.
-    #[allow(unsafe_code)]
-    let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
-    Ok((file, SharedBytes::from_owner(map)))
 }
 
 /// File names in an index, each once, in order. A name may not lead out of the folder.
@@ -240,86 +272,4 @@ pub(super) fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
     names.sort_unstable();
     names.dedup();
     if names.is_empty() { Err(bad("it names no shard")) } else { Ok(names) }
-}
-
-/// Reads runs of a tensor in pieces and converts each.
-fn convert(file: &Mapped, info: &TensorInfo, stored: DType, compute: DType, runs: Runs) -> Result<Bytes, LoadError> {
-    const PIECE: usize = 1 << 20;
-    let failed = |e: std::io::Error| LoadError::File { path: file.path.clone(), reason: e.to_string() };
-    let size = stored.size();
-    let mut out = Converted::with_capacity(compute, runs.len * runs.count);
-    let mut piece = vec![0; PIECE.min(runs.len * size)];
-    for run in 0..runs.count {
-        let mut at = info.bytes.start + (runs.offset + run * runs.stride) * size;
-        let end = at + runs.len * size;
-        while at < end {
-            let len = PIECE.min(end - at);
-            match &file.file {
-                Some(file) => read_at(file, at as u64, &mut piece[..len]).map_err(failed)?,
-                None => piece[..len].copy_from_slice(&file.map[at..at + len]),
-            }
-            out.extend(&piece[..len], stored);
-            at += len;
-        }
-    }
-    Ok(out.into_bytes())
-}
-
-#[cfg(unix)]
-fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
-}
-
-#[cfg(not(unix))]
-fn read_at(mut file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
-    use std::io::{Read, Seek, SeekFrom};
-    file.seek(SeekFrom::Start(at))?;
-    file.read_exact(bytes)
-}
-
-enum Converted {
-    F64(Vec<f64>),
-    F32(Vec<f32>),
-    F16(Vec<f16>),
-    BF16(Vec<bf16>),
-}
-
-impl Converted {
-    fn with_capacity(dtype: DType, elements: usize) -> Self {
-        match dtype {
-            DType::F64 => Self::F64(Vec::with_capacity(elements)),
-            DType::F16 => Self::F16(Vec::with_capacity(elements)),
-            DType::BF16 => Self::BF16(Vec::with_capacity(elements)),
-            _ => Self::F32(Vec::with_capacity(elements)),
-        }
-    }
-
-    fn extend(&mut self, bytes: &[u8], stored: DType) {
-        match (self, stored) {
-            (Self::F64(out), _) => each(bytes, stored, |x| out.push(x)),
-            (Self::F32(out), DType::F32) => out.extend(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))),
-            (Self::F32(out), _) => each(bytes, stored, |x| out.push(x as f32)),
-            (Self::F16(out), _) => each(bytes, stored, |x| out.push(f16::from_f64(x))),
-            (Self::BF16(out), _) => each(bytes, stored, |x| out.push(bf16::from_f64(x))),
-        }
-    }
-
-    fn into_bytes(self) -> Bytes {
-        match self {
-            Self::F64(v) => Bytes::from_elems(v),
-            Self::F32(v) => Bytes::from_elems(v),
-            Self::F16(v) => Bytes::from_elems(v),
-            Self::BF16(v) => Bytes::from_elems(v),
-        }
-    }
-}
-
-/// Every element as `f64`, which holds the others exactly.
-fn each(bytes: &[u8], stored: DType, mut f: impl FnMut(f64)) {
-    match stored {
-        DType::F64 => bytes.as_chunks::<8>().0.iter().for_each(|b| f(f64::from_le_bytes(*b))),
-        DType::F16 => bytes.as_chunks::<2>().0.iter().for_each(|b| f(f16::from_le_bytes(*b).to_f64())),
-        DType::BF16 => bytes.as_chunks::<2>().0.iter().for_each(|b| f(bf16::from_le_bytes(*b).to_f64())),
-        _ => bytes.as_chunks::<4>().0.iter().for_each(|b| f(f64::from(f32::from_le_bytes(*b)))),
-    }
 }

@@ -42,7 +42,7 @@ pub(crate) enum Reads {
 }
 
 impl Reads {
-    fn project(self, by: &Linear, heads: usize) -> Tensor<4> {
+    pub(crate) fn project(self, by: &Linear, heads: usize) -> Tensor<4> {
         match self {
             Reads::PerHead(x) => by.forward_per_head(x),
             Reads::Shared(x) => {
@@ -101,7 +101,13 @@ impl Attention {
 
     /// Mixes the heads' `z` into the stream's coordinates, head by head when a hook wants
     /// each head's share.
-    fn output(&self, layer: usize, z: Tensor<4>, pass: &Pass<'_>, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+    pub(crate) fn output(
+        &self,
+        layer: usize,
+        z: Tensor<4>,
+        pass: &Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
         let [batch, pos, heads, d_head] = z.dims();
         let result = pass.points.at(layer, Site::Result);
         if run.wants(result) {
@@ -150,6 +156,9 @@ fn unwatched(
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
     let config = pass.config;
+    if pass.score_bias.is_some() {
+        return explicit(layer, q, keys, pass, run);
+    }
     if let Some(z) = flex::attention(layer, &q, &keys, pass) {
         return Ok(z);
     }
@@ -186,7 +195,8 @@ fn explicit(
     pass: &mut Pass<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
-    let scores = match flex::scores(layer, &q, &keys, pass) {
+    let fast = if pass.score_bias.is_none() { flex::scores(layer, &q, &keys, pass) } else { None };
+    let scores = match fast {
         Some(scores) => scores,
         None => masked(layer, raw_scores(layer, q, &keys, pass), keys.dropped, pass),
     };
@@ -202,7 +212,7 @@ fn explicit(
 }
 
 /// Scaled scores of the columns held, `[batch, head, query, key]`.
-fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Tensor<4> {
+pub(crate) fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Tensor<4> {
     let [batch, queries, heads, _] = q.dims();
     let q = widened(q) * (1.0 / pass.config.score_divisor(layer));
     let of_part = |part: &Part| {
@@ -217,7 +227,7 @@ fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Tenso
 }
 
 /// Each head's values mixed by its pattern, `[batch, query, head, d_head]`.
-fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
+pub(crate) fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
     let [batch, heads, queries, _] = pattern.dims();
     let mut column = keys.dropped;
     let of_part = |part: &Part| {
@@ -290,6 +300,9 @@ fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'
         let slopes = slope_tensor(config.n_heads, &scores.device(), dtype);
         scores = scores + narrowed(pass.masks.distance().narrow(3, dropped, held), dtype) * slopes;
     }
+    if let Some(bias) = &pass.score_bias {
+        scores = scores + bias.clone().narrow(3, dropped, held);
+    }
     if let Some(hidden) = pass.masks.hidden(config.window(layer)) {
         let shape = scores.dims();
         scores = scores.mask_fill(hidden.narrow(3, dropped, held).expand(shape), f32::NEG_INFINITY);
@@ -303,7 +316,7 @@ fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'
 }
 
 /// Softmax over keys; a row of nothing but minus infinity becomes zeros when `blank_rows`.
-fn softmax_rows(scores: Tensor<4>, blank_rows: bool) -> Tensor<4> {
+pub(crate) fn softmax_rows(scores: Tensor<4>, blank_rows: bool) -> Tensor<4> {
     let scores = match flex::softmax(scores) {
         Ok(pattern) => return pattern,
         Err(scores) => scores,

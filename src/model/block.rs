@@ -47,7 +47,7 @@ impl Block {
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
 
         let resid = run.fire(at(Site::ResidPre), resid)?;
-        let reads = self.attention_reads(layer, &resid, pass, run)?;
+        let reads = attention_reads(&self.ln1, layer, &resid, pass, run)?;
         let mut out = self.attn.forward(layer, reads, pass, run)?;
         if let Some(post) = &self.ln1_post {
             out = post.forward(out, norm(Site::Ln1PostScale, Site::Ln1PostNormalized), run)?;
@@ -88,62 +88,62 @@ impl Block {
         }
         run.fire(at(Site::MlpOut), out)
     }
+}
 
-    /// What queries, keys and values are projected from.
-    ///
-    /// Normally one normalised stream. A head's own stream is made only where a hook edits it;
-    /// `ln1`'s points always speak of the norm of `hook_resid_pre`.
-    fn attention_reads(
-        &self,
-        layer: usize,
-        resid: &Tensor<3>,
-        pass: &Pass<'_>,
-        run: &mut Run<'_, '_>,
-    ) -> Result<[Reads; 3], Halt> {
-        let at = |site| pass.points.at(layer, site);
-        let (heads, kv_heads) = (pass.config.n_heads, pass.config.n_kv_heads);
-        let [batch, pos, d_model] = resid.dims();
-        let wide = |heads| resid.clone().unsqueeze_dim::<4>(2).expand([batch, pos, heads, d_model]);
+/// What queries, keys and values are projected from.
+///
+/// Normally one normalised stream. A head's own stream is made only where a hook edits it;
+/// `ln1`'s points always speak of the norm of `hook_resid_pre`.
+pub(crate) fn attention_reads(
+    ln1: &Norm,
+    layer: usize,
+    resid: &Tensor<3>,
+    pass: &Pass<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<[Reads; 3], Halt> {
+    let at = |site| pass.points.at(layer, site);
+    let (heads, kv_heads) = (pass.config.n_heads, pass.config.n_kv_heads);
+    let [batch, pos, d_model] = resid.dims();
+    let wide = |heads| resid.clone().unsqueeze_dim::<4>(2).expand([batch, pos, heads, d_model]);
 
-        let mut all_heads = None;
-        if run.wants(at(Site::AttnIn)) {
-            let edited = run.edits(at(Site::AttnIn));
-            let seen = run.fire(at(Site::AttnIn), wide(heads))?;
-            all_heads = edited.then_some(seen);
-        }
-        let mut own = |site, heads| -> Result<Option<Tensor<4>>, Halt> {
-            if !run.wants(at(site)) {
-                return Ok(all_heads.clone());
-            }
-            let edited = run.edits(at(site)) || all_heads.is_some();
-            let seen = run.fire(at(site), all_heads.clone().unwrap_or_else(|| wide(heads)))?;
-            Ok(edited.then_some(seen))
-        };
-        let own = [own(Site::QInput, heads)?, own(Site::KInput, kv_heads)?, own(Site::VInput, kv_heads)?];
-
-        let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
-        let shared = self.ln1.forward(resid.clone(), points, run)?;
-        // Shortformer: queries and keys know positions, values and the stream do not.
-        let placed = match &pass.shortformer {
-            Some(positions) => shared.clone() + positions.clone(),
-            None => shared.clone(),
-        };
-        let streams = [placed.clone(), placed, shared];
-        let mut number = 0;
-        Ok(own.map(|own| {
-            let with_positions = number < 2;
-            let stream = streams[number].clone();
-            number += 1;
-            match own {
-                None => Reads::Shared(stream),
-                Some(own) => {
-                    let mut own = self.ln1.quiet(own);
-                    if let (true, Some(positions)) = (with_positions, &pass.shortformer) {
-                        own = own + positions.clone().unsqueeze_dim::<4>(2);
-                    }
-                    Reads::PerHead(own)
-                }
-            }
-        }))
+    let mut all_heads = None;
+    if run.wants(at(Site::AttnIn)) {
+        let edited = run.edits(at(Site::AttnIn));
+        let seen = run.fire(at(Site::AttnIn), wide(heads))?;
+        all_heads = edited.then_some(seen);
     }
+    let mut own = |site, heads| -> Result<Option<Tensor<4>>, Halt> {
+        if !run.wants(at(site)) {
+            return Ok(all_heads.clone());
+        }
+        let edited = run.edits(at(site)) || all_heads.is_some();
+        let seen = run.fire(at(site), all_heads.clone().unwrap_or_else(|| wide(heads)))?;
+        Ok(edited.then_some(seen))
+    };
+    let own = [own(Site::QInput, heads)?, own(Site::KInput, kv_heads)?, own(Site::VInput, kv_heads)?];
+
+    let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
+    let shared = ln1.forward(resid.clone(), points, run)?;
+    // Shortformer: queries and keys know positions, values and the stream do not.
+    let placed = match &pass.shortformer {
+        Some(positions) => shared.clone() + positions.clone(),
+        None => shared.clone(),
+    };
+    let streams = [placed.clone(), placed, shared];
+    let mut number = 0;
+    Ok(own.map(|own| {
+        let with_positions = number < 2;
+        let stream = streams[number].clone();
+        number += 1;
+        match own {
+            None => Reads::Shared(stream),
+            Some(own) => {
+                let mut own = ln1.quiet(own);
+                if let (true, Some(positions)) = (with_positions, &pass.shortformer) {
+                    own = own + positions.clone().unsqueeze_dim::<4>(2);
+                }
+                Reads::PerHead(own)
+            }
+        }
+    }))
 }

@@ -3,13 +3,14 @@
 use burn::tensor::{Int, Tensor, TensorData};
 use hooklens_hooks::{Halt, HookError, PointInfo, Rows, Run};
 
+use super::embedding::{position_vectors, token_vectors};
 use super::input::Input;
 use super::loss;
-use super::norm::{NormPoints, narrowed};
+use super::norm::NormPoints;
 use super::options::{ForwardOptions, Logits, Output};
 use super::pass::Pass;
 use super::points::{Outer, Site};
-use super::sequence::{Sequence, position_ids};
+use super::sequence::Sequence;
 use super::transformer::HookedTransformer;
 use crate::config::{Positional, RopeScaling};
 use crate::error::{CacheError, Error, InputError, Result};
@@ -179,18 +180,7 @@ impl HookedTransformer {
 
     /// Every id within the vocabulary, at least one token.
     pub(crate) fn check_tokens(&self, tokens: &Tokens) -> Result<(), InputError> {
-        let [batch, len] = tokens.shape();
-        if batch == 0 || len == 0 {
-            return Err(InputError::Empty { what: "the batch of tokens".into() });
-        }
-        let d_vocab = self.config.d_vocab;
-        match tokens.ids().iter().position(|id| *id as usize >= d_vocab) {
-            Some(at) => {
-                let token = i64::from(tokens.ids()[at]);
-                Err(InputError::Token { token, row: at / len, position: at % len, d_vocab })
-            }
-            None => Ok(()),
-        }
+        tokens.check(self.config.d_vocab)
     }
 
     fn sequence(
@@ -419,11 +409,7 @@ impl HookedTransformer {
 
     /// Token vectors, `[batch, pos, d_model]`.
     fn embed(&self, tokens: &Tokens, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
-        let [batch, len] = tokens.shape();
-        let table = self.weights.embed.tokens.val();
-        let ids: Vec<i32> = tokens.ids().iter().map(|id| *id as i32).collect();
-        let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [batch * len]), &table.device());
-        let mut embedded = table.select(0, ids).reshape([batch, len, self.config.d_model]);
+        let mut embedded = token_vectors(self.weights.embed.tokens.val(), tokens);
         if let Some(scale) = self.config.embed_scale {
             embedded = embedded * scale;
         }
@@ -442,22 +428,10 @@ impl HookedTransformer {
         let Some(table) = &self.weights.embed.positions else {
             return Ok(Tensor::zeros([1, 1, self.config.d_model], &self.device()));
         };
-        let table = table.val();
-        let (rows, len, d_model) = (sequence.position_rows(), sequence.len, self.config.d_model);
-        let mut vectors = if sequence.is_plain() {
-            table.narrow(0, sequence.past, len)
-        } else {
-            let ids = position_ids(sequence, &table.device());
-            table.select(0, ids)
-        }
-        .reshape([rows, len, d_model]);
-        if let Some(real) = sequence.real_as_float(&vectors.device()) {
-            let dtype = vectors.dtype();
-            vectors = vectors * narrowed(real, dtype);
-        }
+        let vectors = position_vectors(table.val(), sequence);
         let point = self.points.outer(Outer::PosEmbed);
         if run.wants(point) {
-            return run.fire(point, vectors.expand([sequence.batch, len, d_model]));
+            return run.fire(point, vectors.expand([sequence.batch, sequence.len, self.config.d_model]));
         }
         Ok(vectors)
     }
@@ -496,7 +470,7 @@ fn why_silent(point: &PointInfo, layers: Layers, in_stream: bool) -> Option<&'st
 }
 
 /// Each row's last real token, `[batch, 1, d]`.
-fn last_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<3> {
+pub(crate) fn last_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<3> {
     let [batch, len, width] = x.dims();
     if sequence.is_plain() {
         return x.narrow(1, len - 1, 1);

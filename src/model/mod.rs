@@ -3,6 +3,7 @@
 mod alibi;
 mod attention;
 mod block;
+mod embedding;
 mod forward;
 mod function;
 mod gradients;
@@ -35,10 +36,15 @@ pub use transformer::HookedTransformer;
 pub use weights::{Embed, Weights};
 
 pub(crate) use alibi::slopes;
+pub(crate) use attention::{Reads, mix, raw_scores, softmax_rows};
+pub(crate) use block::attention_reads;
+pub(crate) use embedding::{position_vectors, rows_of, token_vectors};
+pub(crate) use forward::last_rows;
 pub(crate) use init::solu_norm;
-pub(crate) use norm::{narrowed, widened};
+pub(crate) use norm::{NormPoints, narrowed, widened};
 pub(crate) use pass::Pass;
-pub(crate) use points::Points;
+pub(crate) use points::{HEAD_STREAM, NEURONS, NO_SITES, PER_HEAD, Points, Row, SCALE, SCORES, STREAM, Site, SiteIds};
+pub(crate) use sequence::Sequence;
 
 /// The points a model of this configuration can fire.
 #[cfg(feature = "cli")]

@@ -19,6 +19,8 @@ pub(crate) struct Pass<'p> {
     rotary: Vec<(&'p Rotary, RotaryTable)>,
     /// What runs before this one left to attend to.
     pub(crate) kv_cache: Option<&'p mut KeyValueCache>,
+    /// Added to the scores of every layer, `[batch or 1, head, query, key]` (T5).
+    pub(crate) score_bias: Option<Tensor<4>>,
     /// Position vectors that queries and keys read, `[batch or 1, pos, d_model]`.
     pub(crate) shortformer: Option<Tensor<3>>,
 }
@@ -40,7 +42,7 @@ impl<'p> Pass<'p> {
             }
         }
         let masks = Masks::new(sequence, config.bidirectional, device);
-        Self { config, points, sequence, masks, rotary, kv_cache, shortformer: None }
+        Self { config, points, sequence, masks, rotary, kv_cache, score_bias: None, shortformer: None }
     }
 
     /// Rotation of a layer's queries and keys, if it rotates them.

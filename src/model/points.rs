@@ -11,18 +11,21 @@ use Axis::{
     Routed,
 };
 
-const STREAM: &[Axis] = &[Batch, Pos, DModel];
-const SCALE: &[Axis] = &[Batch, Pos, One];
-const NEURONS: &[Axis] = &[Batch, Pos, DMlp];
-const PER_HEAD: &[Axis] = &[Batch, Pos, Head, DHead];
+pub(crate) const STREAM: &[Axis] = &[Batch, Pos, DModel];
+pub(crate) const SCALE: &[Axis] = &[Batch, Pos, One];
+pub(crate) const NEURONS: &[Axis] = &[Batch, Pos, DMlp];
+pub(crate) const PER_HEAD: &[Axis] = &[Batch, Pos, Head, DHead];
 const PER_KV_HEAD: &[Axis] = &[Batch, Pos, KvHead, DHead];
-const HEAD_STREAM: &[Axis] = &[Batch, Pos, Head, DModel];
+pub(crate) const HEAD_STREAM: &[Axis] = &[Batch, Pos, Head, DModel];
 const KV_HEAD_STREAM: &[Axis] = &[Batch, Pos, KvHead, DModel];
-const SCORES: &[Axis] = &[Batch, Head, Query, Key];
+pub(crate) const SCORES: &[Axis] = &[Batch, Head, Query, Key];
 const HEAD_ROWS: &[Axis] = &[BatchPosHead, DHead];
 const HEAD_ROWS_SCALE: &[Axis] = &[BatchPosHead, One];
 const WHOLE_ROWS: &[Axis] = &[BatchPos, HeadDHead];
 const WHOLE_ROWS_SCALE: &[Axis] = &[BatchPos, One];
+
+/// No points.
+pub(crate) const NO_SITES: SiteIds = [None; SITES];
 
 /// Points outside the blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,9 +81,47 @@ pub(crate) enum Site {
     Ln2PostNormalized,
     MlpOut,
     ResidPost,
+    // Of encoders, whose stream is normalised after each addition.
+    NormalizedResidPost,
+    // Of decoders that attend to an encoder.
+    CrossAttnIn,
+    CrossAttnOut,
+    ResidMidCross,
+    Ln3Scale,
+    Ln3Normalized,
 }
 
-struct Row(Site, &'static str, &'static [Axis]);
+const SITES: usize = Site::Ln3Normalized as usize + 1;
+
+/// The points of one block, by site.
+pub(crate) type SiteIds = [Option<PointId>; SITES];
+
+/// A point of a block: its site, its name behind the block's and its axes.
+#[derive(Debug)]
+pub(crate) struct Row(pub(crate) Site, pub(crate) &'static str, pub(crate) &'static [Axis]);
+
+impl Row {
+    /// Adds the point of block `layer`, whose points' names begin with `block`.
+    pub(crate) fn add(&self, catalog: &mut CatalogBuilder, block: &str, layer: usize) -> PointId {
+        let Row(site, suffix, axes) = self;
+        catalog.add(PointInfo {
+            name: format!("{block}.{suffix}").into(),
+            layer: Some(layer),
+            axes,
+            integer: *site == Site::ExpertIndices,
+            on_request: matches!(
+                site,
+                Site::AttnIn
+                    | Site::QInput
+                    | Site::KInput
+                    | Site::VInput
+                    | Site::Result
+                    | Site::MlpIn
+                    | Site::CrossAttnIn
+            ),
+        })
+    }
+}
 
 /// Every block point: its name after `blocks.{layer}.` and its axes.
 const BLOCK: &[Row] = &[
@@ -141,7 +182,7 @@ pub(crate) struct Points {
     pub(crate) catalog: Arc<Catalog>,
     outer: [Option<PointId>; 7],
     /// One row of sites a layer.
-    sites: Vec<[Option<PointId>; BLOCK.len()]>,
+    sites: Vec<SiteIds>,
     experts: Vec<Vec<ExpertPoints>>,
 }
 
@@ -161,6 +202,11 @@ impl Points {
     /// The points of one expert of block `layer`.
     pub(crate) fn expert(&self, layer: usize, expert: usize) -> ExpertPoints {
         self.experts[layer][expert]
+    }
+
+    /// The blocks of a stack whose points are in a catalogue already.
+    pub(crate) fn of_stack(catalog: &Arc<Catalog>, sites: Vec<SiteIds>) -> Self {
+        Self { catalog: catalog.clone(), outer: [None; 7], sites, experts: Vec::new() }
     }
 
     /// Lists what a model of this configuration can fire.
@@ -183,29 +229,18 @@ impl Points {
         let mut sites = Vec::new();
         let mut experts = Vec::new();
         for layer in 0..config.n_layers {
-            let mut row = [None; BLOCK.len()];
+            let mut row = [None; SITES];
             let mut of_layer = Vec::new();
             for Row(site, suffix, axes) in BLOCK {
-                let name = format!("blocks.{layer}.{suffix}");
+                let block = format!("blocks.{layer}");
                 let axes = match *axes {
                     HEAD_ROWS if config.qk_norm_whole => WHOLE_ROWS,
                     HEAD_ROWS_SCALE if config.qk_norm_whole => WHOLE_ROWS_SCALE,
                     axes => axes,
                 };
                 match why_not(config, layer, *site) {
-                    Some(reason) => catalog.absent(name, reason),
-                    None => {
-                        row[*site as usize] = Some(catalog.add(PointInfo {
-                            name: name.into(),
-                            layer: Some(layer),
-                            axes,
-                            integer: *site == Site::ExpertIndices,
-                            on_request: matches!(
-                                site,
-                                Site::AttnIn | Site::QInput | Site::KInput | Site::VInput | Site::Result | Site::MlpIn
-                            ),
-                        }));
-                    }
+                    Some(reason) => catalog.absent(format!("{block}.{suffix}"), reason),
+                    None => row[*site as usize] = Some(Row(*site, suffix, axes).add(&mut catalog, &block, layer)),
                 }
                 if *site == Site::ExpertIndices && config.experts.is_some() && !config.attn_only {
                     of_layer = add_experts(&mut catalog, config, layer);

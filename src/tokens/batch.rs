@@ -107,6 +107,21 @@ impl Tokens {
         Ok(Self { ids, batch, len, mask: None })
     }
 
+    /// At least one token, every id within a vocabulary of `d_vocab`.
+    pub(crate) fn check(&self, d_vocab: usize) -> Result<(), InputError> {
+        let [batch, len] = self.shape();
+        if batch == 0 || len == 0 {
+            return Err(InputError::Empty { what: "the batch of tokens".into() });
+        }
+        match self.ids.iter().position(|id| *id as usize >= d_vocab) {
+            Some(at) => {
+                let token = i64::from(self.ids[at]);
+                Err(InputError::Token { token, row: at / len, position: at % len, d_vocab })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Marks which tokens are real, row by row. A token that is not real is never attended to
     /// and takes no position.
     ///

@@ -134,7 +134,7 @@ pub enum Occurrence {
 
 /// One or several texts.
 #[derive(Debug, Clone)]
-pub struct Texts(Vec<String>);
+pub struct Texts(pub(crate) Vec<String>);
 
 /// One or several texts, of any of these types.
 macro_rules! texts_from {

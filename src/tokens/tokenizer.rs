@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
+use tokenizers::PostProcessor;
 
 use super::batch::PaddingSide;
 use crate::error::{InputError, LoadError};
@@ -33,6 +34,7 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     pad: Option<u32>,
+    mask: Option<u32>,
     chat_template: Option<Arc<str>>,
 }
 
@@ -79,9 +81,9 @@ impl Tokenizer {
             };
             by_text.or_else(|| side.iter().find_map(id_of).and_then(|id| u32::try_from(id).ok()))
         };
-        let (bos, eos, pad) = (special("bos"), special("eos"), special("pad"));
+        let (bos, eos, pad, mask) = (special("bos"), special("eos"), special("pad"), special("mask"));
         let chat_template = side.iter().find_map(chat_template).map(Arc::from);
-        Ok(Self { inner: Arc::new(inner), bos, eos, pad, chat_template })
+        Ok(Self { inner: Arc::new(inner), bos, eos, pad, mask, chat_template })
     }
 
     /// The files a folder keeps the tokenizer in, by name: what [`Tokenizer::from_folder`] reads.
@@ -114,6 +116,11 @@ impl Tokenizer {
         self.pad.or(self.eos).or(self.bos).unwrap_or(0)
     }
 
+    /// The token that stands for one to be named.
+    pub fn mask(&self) -> Option<u32> {
+        self.mask
+    }
+
     /// Number of tokens, special ones included.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
@@ -127,6 +134,26 @@ impl Tokenizer {
         let encoding = self.inner.encode(text, false);
         let encoding = encoding.map_err(|e| InputError::Tokenize { reason: e.to_string() })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The ids of a text, or of a pair of texts, with the tokenizer's own special tokens, and the type of each.
+    pub(crate) fn encode_special(&self, text: &str, pair: Option<&str>) -> Result<(Vec<u32>, Vec<u32>), InputError> {
+        let encoding = match pair {
+            Some(second) => self.inner.encode((text, second), true),
+            None => self.inner.encode(text, true),
+        };
+        let encoding = encoding.map_err(|e| InputError::Tokenize { reason: e.to_string() })?;
+        Ok((encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec()))
+    }
+
+    /// [`Tokenizer::encode_special`] of one text, its own tokens cut so that all are at most `longest`.
+    pub(crate) fn encode_special_truncated(&self, text: &str, longest: usize) -> Result<Vec<u32>, InputError> {
+        let failed = |e: tokenizers::Error| InputError::Tokenize { reason: e.to_string() };
+        let mut encoding = self.inner.encode(text, false).map_err(failed)?;
+        let added = self.inner.get_post_processor().map_or(0, |own| own.added_tokens(false));
+        encoding.truncate(longest.saturating_sub(added), 0, tokenizers::TruncationDirection::Right);
+        let whole = self.inner.post_process(encoding, None, true).map_err(failed)?;
+        Ok(whole.get_ids().to_vec())
     }
 
     /// The ids of a text, each with the bytes of the text it stands for.

@@ -8,7 +8,7 @@ use hooklens::prelude::*;
 use hooklens::{NormKind, Positional, RopeScaling, Rotary, Window};
 use serde_json::{Value, json};
 
-use crate::support::{assert_close, random_model};
+use crate::support::{assert_close, fixtures, random_model};
 
 const ROW: [u32; 4] = [1, 2, 3, 4];
 
@@ -286,4 +286,131 @@ fn processing_in_pieces_is_processing() {
     assert_close(&widened, &whole.weights.unembed.weight.val(), 1.6e-2, "unembedding");
     let widened = pieces.weights.unembed.bias.as_ref().unwrap().val().cast(burn::tensor::FloatDType::F32);
     assert_close(&widened, &whole.weights.unembed.bias.as_ref().unwrap().val(), 1.6e-2, "its bias");
+}
+
+fn fixture(name: &str) -> String {
+    fixtures().join(name).to_str().unwrap().to_string()
+}
+
+/// The export of llama2.c's `export.py`: seven numbers and all tensors.
+#[test]
+fn a_binary_export_is_the_model_it_was_made_from() {
+    let bytes = fs::read(fixtures().join("llama2c/model.safetensors")).unwrap();
+    let stored = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let model = HookedTransformer::from_pretrained(fixture("llama2c")).unwrap();
+    let c = model.config();
+    let sizes = [c.d_model, c.d_mlp, c.n_layers, c.n_heads, c.n_kv_heads];
+    let mut export: Vec<u8> = sizes.iter().flat_map(|n| (*n as i32).to_le_bytes()).collect();
+    export.extend((-(c.d_vocab as i32)).to_le_bytes());
+    export.extend((c.n_ctx as i32).to_le_bytes());
+    export.extend(stored.tensor("tok_embeddings.weight").unwrap().data());
+    let parts = ["attention_norm", "attention.wq", "attention.wk", "attention.wv", "attention.wo", "ffn_norm"];
+    let parts = parts.into_iter().chain(["feed_forward.w1", "feed_forward.w2", "feed_forward.w3"]);
+    for part in parts {
+        for layer in 0..c.n_layers {
+            export.extend(stored.tensor(&format!("layers.{layer}.{part}.weight")).unwrap().data());
+        }
+    }
+    export.extend(stored.tensor("norm.weight").unwrap().data());
+    export.extend(vec![0; 4 * c.n_ctx * c.d_head]);
+    export.extend(stored.tensor("tok_embeddings.weight").unwrap().data());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stories.bin");
+    fs::write(&path, &export).unwrap();
+    let again = HookedTransformer::from_pretrained(path.to_str().unwrap()).unwrap();
+    assert!(again.load_report().unused.is_empty(), "{}", again.load_report());
+    assert_close(&again.forward(ROW, ()).unwrap(), &model.forward(ROW, ()).unwrap(), 1e-6, "binary export");
+
+    fs::write(&path, &export[..export.len() - 4]).unwrap();
+    let short = HookedTransformer::from_pretrained(path.to_str().unwrap()).unwrap_err().to_string();
+    assert!(short.contains("config.json"), "{short}");
+}
+
+/// A checkpoint, anywhere in it damaged: either refused or read, but without a panic, and never run.
+#[test]
+fn damaged_checkpoints_never_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["nanogpt/ckpt.pt", "gpt2-bin/pytorch_model.bin"] {
+        let bytes = fs::read(fixtures().join(name)).unwrap();
+        let path = folder.path().join("pytorch_model.pt");
+        fs::copy(fixtures().join("gpt2-bin/config.json"), folder.path().join("config.json")).unwrap();
+        let config = proptest::test_runner::Config { cases: 150, failure_persistence: None, ..Default::default() };
+        proptest::proptest!(config, |(at in 0..bytes.len(), byte: u8, cut in proptest::option::of(0..bytes.len()))| {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            bytes.truncate(cut.unwrap_or(bytes.len()));
+            fs::write(&path, bytes).unwrap();
+            if let Ok(model) = HookedTransformer::from_pretrained(path.to_str().unwrap()) {
+                let _ = model.forward([1, 2], ());
+            }
+        });
+    }
+}
+
+#[test]
+fn an_adapter_for_another_base_says_so() {
+    let options = |adapter: &str| LoadOptions::new().adapter(fixture(adapter));
+    let error = |model: &str, adapter: &str| {
+        HookedTransformer::from_pretrained_with(fixture(model), options(adapter)).unwrap_err().to_string()
+    };
+    let other = error("gpt2", "lora-llama");
+    assert!(other.contains("q_proj") || other.contains("down_proj"), "{other}");
+    assert!(other.contains("../llama"), "{other}");
+    let shape = error("llama3", "lora-llama");
+    assert!(shape.contains("lora_") && shape.contains("shape"), "{shape}");
+    // A base of the same shapes takes it.
+    let merged = HookedTransformer::from_pretrained_with(fixture("llama"), options("lora-llama")).unwrap();
+    let direct = HookedTransformer::from_pretrained(fixture("lora-llama")).unwrap();
+    assert_close(&merged.forward(ROW, ()).unwrap(), &direct.forward(ROW, ()).unwrap(), 0.0, "by option and by folder");
+
+    let folder = tempfile::tempdir().unwrap();
+    let json = fs::read_to_string(fixtures().join("lora-llama/adapter_config.json")).unwrap();
+    for (from, to, says) in [
+        ("\"use_dora\": false", "\"use_dora\": true", "use_dora"),
+        ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "IA3"),
+        ("\"r\": 3", "\"r\": 0", "`r`"),
+        ("\"r\": 3", "\"r\": 3", "adapter_model"),
+    ] {
+        assert!(json.contains(from), "{from}");
+        fs::write(folder.path().join("adapter_config.json"), json.replace(from, to)).unwrap();
+        if says != "adapter_model" {
+            let weights = "adapter_model.safetensors";
+            fs::copy(fixtures().join("lora-llama").join(weights), folder.path().join(weights)).unwrap();
+        } else {
+            fs::remove_file(folder.path().join("adapter_model.safetensors")).unwrap();
+        }
+        let options = LoadOptions::new().adapter(folder.path());
+        let error = HookedTransformer::from_pretrained_with(fixture("llama"), options).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+/// An architecture no family covers loads if it is Llama under another name, and only then.
+#[test]
+fn llama_under_another_name_loads_if_everything_is_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = folder.path().join("model.safetensors");
+    fs::copy(fixtures().join("llama3/model.safetensors"), &weights).unwrap();
+    let json: Value = serde_json::from_slice(&fs::read(fixtures().join("llama3/config.json")).unwrap()).unwrap();
+    let write = |changes: &[(&str, Value)]| {
+        let mut json = json.clone();
+        json["architectures"] = json!(["YodaForCausalLM"]);
+        json["model_type"] = json!("yoda");
+        changes.iter().for_each(|(field, value)| json[*field] = value.clone());
+        fs::write(folder.path().join("config.json"), json.to_string()).unwrap();
+    };
+    write(&[("use_scaled_force", json!(false))]);
+    let model = load(folder.path());
+    let llama = HookedTransformer::from_pretrained(fixture("llama3")).unwrap();
+    assert_close(&model.forward(ROW, ()).unwrap(), &llama.forward(ROW, ()).unwrap(), 0.0, "another name");
+
+    let error = || HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
+    write(&[("residual_multiplier", json!(0.5))]);
+    assert!(error().contains("it sets residual_multiplier = 0.5"), "{}", error());
+    write(&[("num_hidden_layers", json!(1))]);
+    assert!(error().contains("it has besides model.layers.1."), "{}", error());
+    write(&[("attention_bias", json!(true))]);
+    assert!(error().contains("it lacks model.layers.0.self_attn.k_proj.bias"), "{}", error());
+    write(&[("hidden_size", json!("wide"))]);
+    assert!(error().contains("supported are"), "{}", error());
 }

@@ -139,6 +139,11 @@ fn check(case: &str) -> Tally {
         compare_points(&processed, &golden, "proc.", &mut tally);
     }
     hugging_face(&model, &golden, &mut tally);
+    let checkpoint = fixtures().join(case).join("ckpt.pt");
+    if checkpoint.is_file() {
+        let model = HookedTransformer::from_pretrained(checkpoint.to_str().unwrap()).unwrap();
+        hugging_face(&model, &golden, &mut tally);
+    }
     for side in ["left.", "right.", "inner."] {
         if let Some(expected) = golden.get(&format!("{side}logits")) {
             let tokens = golden.tokens(side);

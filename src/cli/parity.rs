@@ -1,0 +1,73 @@
+//! `hooklens parity`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use hooklens_hooks::DType;
+use serde_json::json;
+
+use super::args::{ModelArg, float_type};
+use super::{CliResult, Failure};
+use crate::device::parse_device;
+use crate::parity::compare;
+
+#[derive(Debug, Args)]
+pub(super) struct ParityArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// A safetensors file of tokens and what another implementation computes from them
+    #[arg(long, value_name = "FILE")]
+    pub(super) reference: PathBuf,
+    /// The largest difference allowed, as a share of a tensor's largest value
+    #[arg(long, value_name = "SHARE", default_value_t = 1e-4)]
+    pub(super) tolerance: f32,
+    /// Element type to compute in
+    #[arg(long, value_name = "TYPE", value_parser = float_type, default_value = "f32")]
+    pub(super) dtype: DType,
+    /// Where to run
+    #[arg(long, value_name = "DEVICE", default_value = "flex")]
+    pub(super) device: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+pub(super) fn run(args: &ParityArgs) -> CliResult {
+    if !(args.tolerance >= 0.0) {
+        return Err(Failure::Usage("--tolerance is a share, 0 or more".into()));
+    }
+    let device = parse_device(&args.device).map_err(|e| Failure::Usage(e.to_string()))?;
+    let options = args.model.options(&device).dtype(args.dtype);
+    let report = compare(&args.model.model, options, &args.reference)?;
+    let beyond = report.first_beyond(args.tolerance);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let rows = report.compared.iter().map(|one| {
+            json!({"name": one.name, "shape": one.shape, "largest": one.largest, "difference": one.difference,
+                "relative": one.relative()})
+        });
+        let value = json!({"model": args.model.model, "reference": args.reference, "tolerance": args.tolerance,
+            "agrees": beyond.is_none(), "compared": rows.collect::<Vec<_>>()});
+        writeln!(out, "{value:#}")?;
+    } else {
+        write!(out, "{report}")?;
+        if let Some(worst) = report.worst() {
+            let count = report.compared.len();
+            writeln!(
+                out,
+                "\n{count} tensors compared; the worst is `{}`, off by {:.2e}",
+                worst.name,
+                worst.relative()
+            )?;
+        }
+    }
+    match beyond {
+        None => Ok(()),
+        Some(first) => {
+            let (name, off, limit) = (&first.name, first.relative(), args.tolerance);
+            Err(format!("`{name}` is the first that differs by more than {limit:e} of its largest value: {off:.2e}")
+                .into())
+        }
+    }
+}

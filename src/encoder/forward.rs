@@ -1,0 +1,246 @@
+//! One run of an encoder.
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{ActivationCache, Halt, Hook, PointInfo, Record, Rows, Run};
+
+use super::points::Outer;
+use super::tokens::EncoderTokens;
+use super::weights::EncoderBlock;
+use super::{EncoderInput, HookedEncoder};
+use crate::error::{InputError, Result};
+use crate::model::{NormPoints, Pass, Reads, Sequence, Site, position_vectors, rows_of, token_vectors};
+
+/// What to do in one run of an encoder. `()` stands for nothing but the heads' outputs; a [`Record`] for that.
+#[derive(Debug, Default)]
+pub struct EncoderOptions<'h> {
+    pub(super) hooks: Vec<Hook<'h>>,
+    pub(super) record: Record,
+}
+
+impl<'h> EncoderOptions<'h> {
+    /// No hooks, no recordings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds hooks, run after those added before.
+    #[must_use]
+    pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
+        self.hooks.extend(hooks);
+        self
+    }
+
+    /// Records activations.
+    #[must_use]
+    pub fn record(mut self, record: impl Into<Record>) -> Self {
+        self.record = record.into();
+        self
+    }
+}
+
+impl From<()> for EncoderOptions<'_> {
+    fn from((): ()) -> Self {
+        Self::default()
+    }
+}
+
+impl From<Record> for EncoderOptions<'_> {
+    fn from(record: Record) -> Self {
+        Self::new().record(record)
+    }
+}
+
+/// What a run of an encoder gives; heads the model lacks give nothing.
+#[derive(Debug)]
+pub struct EncoderOutput {
+    /// The last normalised stream, `[batch, pos, d_model]`.
+    pub hidden: Tensor<3>,
+    /// Logits of the masked-token head, `[batch, pos, d_vocab]`.
+    pub logits: Option<Tensor<3>>,
+    /// The pooled first position, `[batch, d_model]`.
+    pub pooled: Option<Tensor<2>>,
+    /// Logits of "the second text follows the first" and "it does not", `[batch, 2]`.
+    pub next_sentence: Option<Tensor<2>>,
+    /// What was recorded.
+    pub cache: ActivationCache,
+}
+
+impl HookedEncoder {
+    /// Runs the model: every head it has, and the points asked for.
+    ///
+    /// # Errors
+    /// Bad input, and whatever a hook reports.
+    pub fn run<'h>(
+        &self,
+        input: impl Into<EncoderInput>,
+        options: impl Into<EncoderOptions<'h>>,
+    ) -> Result<EncoderOutput> {
+        let tokens = self.to_tokens(input)?;
+        self.run_tokens(&tokens, options.into())
+    }
+
+    /// The logits of the masked-token head, `[batch, pos, d_vocab]`.
+    ///
+    /// # Errors
+    /// As [`HookedEncoder::run`]; [`InputError::NoHead`] if the model has none.
+    pub fn forward<'h>(
+        &self,
+        input: impl Into<EncoderInput>,
+        options: impl Into<EncoderOptions<'h>>,
+    ) -> Result<Tensor<3>> {
+        let logits = self.run(input, options)?.logits;
+        Ok(logits.ok_or(InputError::NoHead { head: "masked-token" })?)
+    }
+
+    /// The last normalised stream, `[batch, pos, d_model]`: what TransformerLens calls `encoder_output`.
+    ///
+    /// # Errors
+    /// As [`HookedEncoder::run`].
+    pub fn encode<'h>(
+        &self,
+        input: impl Into<EncoderInput>,
+        options: impl Into<EncoderOptions<'h>>,
+    ) -> Result<Tensor<3>> {
+        Ok(self.run(input, options)?.hidden)
+    }
+
+    /// Log-probabilities that the second text follows the first and that it does not, `[batch, 2]`.
+    ///
+    /// # Errors
+    /// As [`HookedEncoder::run`]; [`InputError::NoHead`] if the model has none.
+    pub fn next_sentence(&self, input: impl Into<EncoderInput>) -> Result<Tensor<2>> {
+        let logits = self.run(input, ())?.next_sentence;
+        let logits = logits.ok_or(InputError::NoHead { head: "next-sentence" })?;
+        Ok(burn::tensor::activation::log_softmax(logits, 1))
+    }
+
+    /// For each text its masks' most probable tokens, in order.
+    ///
+    /// # Errors
+    /// As [`HookedEncoder::forward`]; [`InputError::NotOnce`] if a text has no mask.
+    pub fn fill_masks(&self, input: impl Into<EncoderInput>) -> Result<Vec<Vec<String>>> {
+        let tokens = self.to_tokens(input)?;
+        let tokenizer = self.tokenizer()?;
+        let mask = tokenizer.mask().ok_or(InputError::Options("the tokenizer has no mask token"))?;
+        let logits = self.run_tokens(&tokens, EncoderOptions::new())?.logits;
+        let logits = logits.ok_or(InputError::NoHead { head: "masked-token" })?;
+        let [batch, _] = tokens.tokens.shape();
+        let row = |row: usize| -> Result<Vec<String>> {
+            let ids = tokens.tokens.row(row);
+            let places: Vec<usize> = (0..ids.len()).filter(|at| ids[*at] == mask).collect();
+            if places.is_empty() {
+                let text = tokenizer.decode(ids, true)?;
+                let token = tokenizer.token(mask).unwrap_or_default();
+                return Err(
+                    InputError::Setting { name: "text", given: text, allowed: format!("with a {token}") }.into()
+                );
+            }
+            let best = |at: usize| -> Result<String> {
+                let here = logits.clone().narrow(0, row, 1).narrow(1, at, 1);
+                let id: i64 = here.argmax(2).into_scalar();
+                Ok(tokenizer.decode(&[id as u32], false)?)
+            };
+            places.into_iter().map(best).collect()
+        };
+        (0..batch).map(row).collect()
+    }
+
+    pub(super) fn run_tokens(&self, tokens: &EncoderTokens, mut options: EncoderOptions<'_>) -> Result<EncoderOutput> {
+        let [batch, len] = tokens.tokens.shape();
+        let sequence = Sequence::new(batch, 0, len, tokens.tokens.mask().map(<[bool]>::to_vec));
+        let (needed, n_ctx) = (sequence.positions_needed(), self.config.n_ctx);
+        if needed > n_ctx {
+            return Err(InputError::TooLong { len: needed, n_ctx }.into());
+        }
+        let real = sequence.query_mask();
+        let rows = Rows { batch, len, real: real.as_deref(), offset: 0 };
+        let silent = |_: &PointInfo| None;
+        let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
+        let passed = self.pass(tokens, &sequence, &mut run).map_err(|halt| match halt {
+            Halt::Error(error) => crate::Error::from(error),
+            Halt::Done => InputError::Options("the run ended early").into(),
+        });
+        let (hidden, logits, pooled, next_sentence) = passed?;
+        Ok(EncoderOutput { hidden, logits, pooled, next_sentence, cache: run.finish()? })
+    }
+
+    fn pass(&self, tokens: &EncoderTokens, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Passed, Halt> {
+        let weights = &self.weights;
+        let table = weights.embed.tokens.val();
+        let (device, dtype) = (table.device(), table.dtype());
+        let norm = |scale, normalized| NormPoints {
+            scale: self.points.outer(scale),
+            normalized: self.points.outer(normalized),
+        };
+        let shape @ [batch, len] = tokens.tokens.shape();
+        let embedded = run.fire(self.points.outer(Outer::Embed), token_vectors(table, &tokens.tokens))?;
+        let positions = position_vectors(weights.embed.positions.val(), sequence);
+        let positions = positions.expand([batch, len, self.config.d_model]);
+        let mut full = embedded + run.fire(self.points.outer(Outer::PosEmbed), positions)?;
+        if let Some(types) = &weights.embed.token_types {
+            let types = rows_of(types.val(), &tokens.types, shape);
+            full = full + run.fire(self.points.outer(Outer::TokenTypeEmbed), types)?;
+        }
+        let normalized = weights.embed.norm.forward(full, norm(Outer::EmbedLnScale, Outer::EmbedLnNormalized), run)?;
+        let mut hidden = run.fire(self.points.outer(Outer::FullEmbed), normalized)?;
+        let mut pass = Pass::new(&self.stack, &self.points.blocks, sequence, None, &device, dtype);
+        for (layer, block) in weights.blocks.iter().enumerate() {
+            hidden = block.forward(layer, hidden, &mut pass, run)?;
+        }
+
+        let mut logits = None;
+        if let Some(head) = &weights.mlm_head {
+            let features = self.config.activation.apply(head.dense.forward(hidden.clone()));
+            let features = head.ln.forward(features, norm(Outer::MlmLnScale, Outer::MlmLnNormalized), run)?;
+            logits = Some(head.unembed.forward(features));
+        }
+        let (mut pooled, mut next_sentence) = (None, None);
+        if let Some(pooler) = &weights.pooler {
+            let first = hidden.clone().narrow(1, 0, 1).squeeze_dim::<2>(1);
+            let out = run.fire(self.points.outer(Outer::PoolerOut), pooler.forward(first).tanh())?;
+            if let Some(head) = &weights.nsp_head {
+                next_sentence = Some(run.fire(self.points.outer(Outer::NspOut), head.forward(out.clone()))?);
+            }
+            pooled = Some(out);
+        }
+        Ok((hidden, logits, pooled, next_sentence))
+    }
+}
+
+type Passed = (Tensor<3>, Option<Tensor<3>>, Option<Tensor<2>>, Option<Tensor<2>>);
+
+impl EncoderBlock {
+    /// The normalised stream after the block, `[batch, pos, d_model]`.
+    fn forward(
+        &self,
+        layer: usize,
+        resid: Tensor<3>,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let points = pass.points;
+        let at = |site| points.at(layer, site);
+        let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
+        let resid = run.fire(at(Site::ResidPre), resid)?;
+        let [batch, pos, d_model] = resid.dims();
+        let heads = pass.config.n_heads;
+        let mut own = |site| -> Result<Reads, Halt> {
+            if !run.wants(at(site)) {
+                return Ok(Reads::Shared(resid.clone()));
+            }
+            let wide = resid.clone().unsqueeze_dim::<4>(2).expand([batch, pos, heads, d_model]);
+            Ok(Reads::PerHead(run.fire(at(site), wide)?))
+        };
+        let reads = [own(Site::QInput)?, own(Site::KInput)?, own(Site::VInput)?];
+        let attn_out = self.attn.forward(layer, reads, pass, run)?;
+        let attn_out = run.fire(at(Site::AttnOut), attn_out)?;
+        let mid = run.fire(at(Site::ResidMid), resid + attn_out)?;
+        let mid = run.fire(at(Site::MlpIn), mid)?;
+        let mid = self.ln1.forward(mid, norm(Site::Ln1Scale, Site::Ln1Normalized), run)?;
+        let mlp_out = self.mlp.forward(layer, mid.clone(), pass, run)?;
+        let mlp_out = run.fire(at(Site::MlpOut), mlp_out)?;
+        let post = run.fire(at(Site::ResidPost), mid + mlp_out)?;
+        let post = self.ln2.forward(post, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
+        run.fire(at(Site::NormalizedResidPost), post)
+    }
+}

@@ -1,0 +1,110 @@
+//! Encoders of BERT's kind: attention in both directions, hooked like the rest.
+//!
+//! ```no_run
+//! use hooklens::encoder::HookedEncoder;
+//! use hooklens::prelude::*;
+//!
+//! let model = HookedEncoder::from_pretrained("bert-base-cased")?;
+//! let output = model.run("The capital of France is [MASK].", Record::new("*hook_pattern"))?;
+//! let pattern = output.cache.get(hook::pattern(3))?; // [batch, head, query, key]
+//! println!("{}", model.fill_masks("The capital of France is [MASK].")?[0][0]);
+//! # Ok::<(), hooklens::Error>(())
+//! ```
+
+mod config;
+mod forward;
+mod input;
+mod points;
+mod sentences;
+mod tokens;
+mod weights;
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use hooklens_hooks::Catalog;
+
+pub use config::EncoderConfig;
+pub use forward::{EncoderOptions, EncoderOutput};
+pub use input::EncoderInput;
+pub use sentences::{Pooling, SentenceEmbedding};
+pub use tokens::EncoderTokens;
+pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, Heads, MlmHead};
+
+use crate::config::TransformerConfig;
+use crate::error::{InputError, Result};
+use crate::loading::LoadReport;
+use crate::tokens::Tokenizer;
+use points::EncoderPoints;
+
+/// An encoder whose every internal activation has a name, and can be read and changed: BERT, RoBERTa,
+/// DistilBERT, MiniLM and other sentence encoders.
+///
+/// Points have TransformerLens's `HookedEncoder` names: `embed.hook_embed`, `blocks.3.attn.hook_pattern`,
+/// `blocks.3.hook_normalized_resid_post`, `mlm_head.ln.hook_normalized`, ...
+#[derive(Debug, Clone)]
+pub struct HookedEncoder {
+    /// The weights; a Burn module.
+    pub weights: EncoderWeights,
+    config: Arc<EncoderConfig>,
+    /// What attention and MLP read of the configuration.
+    stack: Arc<TransformerConfig>,
+    points: Arc<EncoderPoints>,
+    tokenizer: Option<Arc<Tokenizer>>,
+    sentences: SentenceEmbedding,
+    report: Arc<LoadReport>,
+}
+
+impl HookedEncoder {
+    pub(crate) fn assemble(
+        config: EncoderConfig,
+        weights: EncoderWeights,
+        tokenizer: Option<Tokenizer>,
+        sentences: SentenceEmbedding,
+        report: LoadReport,
+    ) -> Self {
+        let points = Arc::new(EncoderPoints::new(&config, weights.heads()));
+        let stack = Arc::new(config.stack());
+        let (config, report) = (Arc::new(config), Arc::new(report));
+        Self { weights, config, stack, points, tokenizer: tokenizer.map(Arc::new), sentences, report }
+    }
+
+    /// Shape and choices of the model.
+    pub fn config(&self) -> &EncoderConfig {
+        &self.config
+    }
+
+    /// Where the weights live.
+    pub fn device(&self) -> Device {
+        self.weights.device()
+    }
+
+    /// Every point the model can fire, in firing order.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.points.catalog
+    }
+
+    /// Which heads the model's files held.
+    pub fn heads(&self) -> Heads {
+        self.weights.heads()
+    }
+
+    /// What loading did with each tensor of the files.
+    pub fn load_report(&self) -> &LoadReport {
+        &self.report
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// [`InputError::NoTokenizer`] if the model came without one.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+}
+
+/// The points an encoder with these heads can fire.
+#[cfg(feature = "cli")]
+pub(crate) fn catalog_of(config: &EncoderConfig, heads: Heads) -> Arc<Catalog> {
+    EncoderPoints::new(config, heads).catalog
+}

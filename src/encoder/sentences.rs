@@ -1,0 +1,137 @@
+//! One vector a text, as sentence-transformers' models make it.
+
+use std::path::Path;
+
+use burn::tensor::Tensor;
+use serde_json::Value;
+
+use super::HookedEncoder;
+use super::forward::EncoderOptions;
+use crate::error::{LoadError, Result};
+use crate::model::{Sequence, narrowed, widened};
+use crate::tokens::read_json;
+
+/// How the stream at all positions becomes one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pooling {
+    /// The mean over real tokens.
+    Mean,
+    /// The first token's.
+    First,
+    /// Each coordinate's largest value over real tokens.
+    Max,
+}
+
+/// What a sentence encoder does behind the last block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentenceEmbedding {
+    /// How positions are pooled.
+    pub pooling: Pooling,
+    /// Whether vectors are scaled to unit length.
+    pub normalise: bool,
+    /// Longest text in tokens, special ones counted; longer ones are cut. None for the model's context.
+    pub max_len: Option<usize>,
+}
+
+impl Default for SentenceEmbedding {
+    /// The mean over tokens, of unit length.
+    fn default() -> Self {
+        Self { pooling: Pooling::Mean, normalise: true, max_len: None }
+    }
+}
+
+impl SentenceEmbedding {
+    /// Reads `modules.json` and what it names; the default for a folder that has none.
+    pub(crate) fn of_folder(folder: &Path) -> Result<Self, LoadError> {
+        let path = folder.join("modules.json");
+        if !path.is_file() {
+            return Ok(Self::default());
+        }
+        let modules = read_json(path.clone())?;
+        let bad = |reason: String| LoadError::File { path: path.clone(), reason };
+        let modules = modules.as_array().ok_or_else(|| bad("it is not a list of modules".into()))?;
+        let mut found = Self { normalise: false, ..Self::default() };
+        for module in modules {
+            let text = |field: &str| module.get(field).and_then(Value::as_str).unwrap_or_default();
+            match text("type").rsplit('.').next() {
+                Some("Pooling") => {
+                    let own = read_json(folder.join(text("path")).join("config.json"))?;
+                    let modes = own.as_object().into_iter().flatten();
+                    let on =
+                        modes.filter(|(key, value)| key.starts_with("pooling_mode_") && **value == Value::Bool(true));
+                    let on: Vec<&str> = on.map(|(key, _)| &key["pooling_mode_".len()..]).collect();
+                    found.pooling = match on[..] {
+                        ["mean_tokens"] => Pooling::Mean,
+                        ["cls_token"] => Pooling::First,
+                        ["max_tokens"] => Pooling::Max,
+                        _ => return Err(bad(format!("a pooling of {on:?} is not supported"))),
+                    };
+                }
+                Some("Normalize") => found.normalise = true,
+                Some("Transformer") => {}
+                other => return Err(bad(format!("a module of type {other:?} is not supported"))),
+            }
+        }
+        let limits = folder.join("sentence_bert_config.json");
+        if limits.is_file() {
+            let longest = read_json(limits)?.get("max_seq_length").and_then(Value::as_u64);
+            found.max_len = longest.and_then(|n| usize::try_from(n).ok());
+        }
+        Ok(found)
+    }
+}
+
+impl HookedEncoder {
+    /// What [`HookedEncoder::sentence_embeddings`] does behind the last block.
+    pub fn sentence_embedding(&self) -> SentenceEmbedding {
+        self.sentences
+    }
+
+    /// The model with another way to make sentence embeddings.
+    #[must_use]
+    pub fn with_sentence_embedding(mut self, sentences: SentenceEmbedding) -> Self {
+        self.sentences = sentences;
+        self
+    }
+
+    /// One vector a text, `[text, d_model]`, as the model's `modules.json` tells to make it. Longer texts than
+    /// the model takes are cut.
+    ///
+    /// # Errors
+    /// As [`HookedEncoder::run`].
+    ///
+    /// ```no_run
+    /// use hooklens::encoder::HookedEncoder;
+    /// let model = HookedEncoder::from_pretrained("sentence-transformers/all-MiniLM-L6-v2")?;
+    /// let vectors = model.sentence_embeddings(&["It rains.", "The weather is wet."])?;
+    /// let alike = vectors.clone().narrow(0, 0, 1).matmul(vectors.narrow(0, 1, 1).transpose());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn sentence_embeddings(&self, texts: &[impl AsRef<str>]) -> Result<Tensor<2>> {
+        let texts: Vec<String> = texts.iter().map(|text| text.as_ref().to_string()).collect();
+        let longest = self.sentences.max_len.unwrap_or(self.config.n_ctx).min(self.config.n_ctx);
+        let tokens = self.truncated(&texts, longest)?;
+        let hidden = self.run_tokens(&tokens, EncoderOptions::new())?.hidden;
+        let dtype = hidden.dtype();
+        let hidden = widened(hidden);
+        let [batch, len] = tokens.tokens.shape();
+        let sequence = Sequence::new(batch, 0, len, tokens.tokens.mask().map(<[bool]>::to_vec));
+        let real = sequence.real_as_float(&hidden.device());
+        let vectors: Tensor<2> = match (self.sentences.pooling, real) {
+            (Pooling::First, _) => hidden.narrow(1, 0, 1).squeeze_dim(1),
+            (Pooling::Mean, None) => hidden.mean_dim(1).squeeze_dim(1),
+            (Pooling::Mean, Some(real)) => ((hidden * real.clone()).sum_dim(1) / real.sum_dim(1)).squeeze_dim(1),
+            (Pooling::Max, None) => hidden.max_dim(1).squeeze_dim(1),
+            (Pooling::Max, Some(real)) => {
+                let padding = real.equal_elem(0.0).expand(hidden.dims());
+                hidden.mask_fill(padding, f32::NEG_INFINITY).max_dim(1).squeeze_dim(1)
+            }
+        };
+        let vectors = match self.sentences.normalise {
+            true => vectors.clone() / vectors.square().sum_dim(1).sqrt().clamp_min(1e-12),
+            false => vectors,
+        };
+        Ok(narrowed(vectors, dtype))
+    }
+}

@@ -1,0 +1,70 @@
+//! T5's relative positions: a learned bias on scores, by the bucket of the distance.
+
+use burn::tensor::{Int, Tensor, TensorData};
+
+use crate::model::{Sequence, widened};
+
+/// How distances fall into buckets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buckets {
+    pub(super) count: usize,
+    pub(super) max_distance: usize,
+    /// Whether later keys have buckets of their own, or share the first.
+    pub(super) bidirectional: bool,
+}
+
+impl Buckets {
+    /// The bucket of `key - query`: small distances one each, larger ones by their logarithm up to
+    /// `max_distance` (Raffel et al. 2020, as Hugging Face computes it, in `f32`).
+    fn of(self, distance: i64) -> usize {
+        let (count, after) = match self.bidirectional {
+            true => (self.count / 2, if distance > 0 { self.count / 2 } else { 0 }),
+            false => (self.count, 0),
+        };
+        let far = if self.bidirectional { distance.unsigned_abs() } else { (-distance).max(0).unsigned_abs() };
+        let exact = count / 2;
+        if (far as usize) < exact {
+            return after + far as usize;
+        }
+        let share = (far as f32 / exact as f32).ln() / (self.max_distance as f32 / exact as f32).ln();
+        after + (exact + (share * (count - exact) as f32) as usize).min(count - 1)
+    }
+}
+
+/// What is added to each head's scores, `[batch or 1, head, query, key]`, in `f32` at least.
+///
+/// # Shapes
+/// - table: `[bucket, head]`
+pub(super) fn position_bias(table: Tensor<2>, sequence: &Sequence, buckets: Buckets) -> Tensor<4> {
+    let heads = table.dims()[1];
+    let (rows, queries, keys) = (sequence.position_rows(), sequence.len, sequence.keys());
+    let (query, key) = (sequence.query_positions(), sequence.key_positions());
+    let mut ids = Vec::with_capacity(rows * queries * keys);
+    for row in 0..rows {
+        for query in &query[row * queries..(row + 1) * queries] {
+            let own = key[row * keys..(row + 1) * keys].iter();
+            ids.extend(own.map(|key| buckets.of(i64::from(*key) - i64::from(*query)) as i32));
+        }
+    }
+    let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [rows * queries * keys]), &table.device());
+    widened(table.select(0, ids)).reshape([rows, queries, keys, heads]).permute([0, 3, 1, 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of `transformers`' `_relative_position_bucket` with 32 buckets to 128.
+    #[test]
+    fn buckets_are_hugging_faces() {
+        let both = Buckets { count: 32, max_distance: 128, bidirectional: true };
+        let distances = [0, -1, -7, -8, -11, -12, -15, -16, -32, -64, -91, -127, -128, -500, 1, 7, 8, 16, 64, 200];
+        let expected = [0, 1, 7, 8, 8, 9, 9, 10, 12, 14, 15, 15, 15, 15, 17, 23, 24, 26, 30, 31];
+        assert_eq!(distances.map(|d| both.of(d)), expected);
+        let causal = Buckets { bidirectional: false, ..both };
+        assert_eq!(
+            [3, 0, -1, -15, -16, -20, -32, -64, -127, -400].map(|d| causal.of(d)),
+            [0, 0, 1, 15, 16, 17, 21, 26, 31, 31]
+        );
+    }
+}

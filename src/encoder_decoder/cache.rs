@@ -1,0 +1,33 @@
+//! What a decoder need not compute again.
+
+use burn::tensor::Tensor;
+
+use super::HookedEncoderDecoder;
+use super::forward::Encoded;
+use crate::kv_cache::KeyValueCache;
+
+/// Keys and values of both attentions: those of the tokens decoded so far, and, from the first run on, those of
+/// the encoder's positions, which never change.
+#[derive(Debug, Clone)]
+pub struct DecoderCache {
+    /// Keys and values of the decoder's own positions.
+    pub own: KeyValueCache,
+    /// Keys and values of the encoder's positions, a pair a layer; empty before the first run.
+    pub(super) cross: Vec<(Tensor<4>, Tensor<4>)>,
+    pub(super) encoded: Encoded,
+}
+
+impl DecoderCache {
+    /// What the encoder made.
+    pub fn encoded(&self) -> &Encoded {
+        &self.encoded
+    }
+}
+
+impl HookedEncoderDecoder {
+    /// An empty cache for decoding texts of these inputs.
+    pub fn decoder_cache(&self, encoded: Encoded) -> DecoderCache {
+        let own = KeyValueCache::new(&self.decoder_stack, encoded.shape()[0]);
+        DecoderCache { own, cross: Vec::new(), encoded }
+    }
+}

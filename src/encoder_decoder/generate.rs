@@ -1,0 +1,52 @@
+//! Text from an encoder with a decoder, token by token, behind a cache of both attentions.
+
+use hooklens_hooks::Hook;
+
+use super::HookedEncoderDecoder;
+use super::forward::EncoderDecoderOptions;
+use crate::error::{InputError, Result};
+use crate::generation::{Chooser, GenerateOptions, Generation, host};
+use crate::model::{Input, Logits};
+use crate::tokens::Tokens;
+
+impl HookedEncoderDecoder {
+    /// Writes an answer to each input, beginning with the start token. The encoder runs once; hooks and
+    /// recordings are of the decoder's points, at every step.
+    ///
+    /// # Errors
+    /// Bad input, a setting there can't be (a prefix or a kind of cache is one here), a point of the encoder, and
+    /// whatever a hook reports.
+    pub fn generate<'h>(&self, input: impl Into<Input>, options: impl Into<GenerateOptions<'h>>) -> Result<Generation> {
+        let mut options = options.into();
+        if options.prefix.is_some() {
+            return Err(InputError::Options("an encoder-decoder has no prefix to go on behind").into());
+        }
+        let prompts = self.token_input(input.into())?;
+        let [batch, _] = prompts.shape();
+        let mut chooser = Chooser::new(self.tokenizer().ok(), self.config.d_vocab, &prompts, &mut options)?;
+        let (encoded, _) = self.encode(prompts, ())?;
+        let mut cache = self.decoder_cache(encoded);
+        let mut next = Tokens::new(vec![vec![self.config.decoder_start_token]; batch])?;
+        let (mut columns, mut steps, mut logits) = (vec![Vec::new(); batch], Vec::new(), Vec::new());
+        while chooser.goes_on() {
+            let hooks: Vec<Hook<'_>> = options.hooks.iter_mut().map(Hook::reborrow).collect();
+            let run = EncoderDecoderOptions::new().logits(Logits::Last).hooks(hooks).record(options.record.clone());
+            let output = self.decode_cached(&mut cache, &next, run)?;
+            for (row, column) in columns.iter_mut().enumerate() {
+                let real = next.mask().is_none_or(|mask| mask[row]);
+                column.push(Some(next.row(row)[0]).filter(|_| real));
+            }
+            let given = output.logits.ok_or(InputError::Options("a step gave no logits"))?;
+            let given = given.squeeze_dim::<2>(1);
+            let tokens = chooser.choose(&host(given.clone())?, &options)?;
+            next = chooser.following(&tokens)?;
+            if !output.cache.is_empty() {
+                steps.push(output.cache);
+            }
+            if options.logits {
+                logits.push(given.unsqueeze_dim::<3>(1));
+            }
+        }
+        chooser.generation(columns, steps, logits)
+    }
+}

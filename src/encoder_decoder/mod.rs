@@ -1,0 +1,139 @@
+//! Encoders with a decoder, T5's kind: two stacks of blocks, the second attending to the first.
+//!
+//! ```no_run
+//! use hooklens::encoder_decoder::HookedEncoderDecoder;
+//! use hooklens::generation::GenerateOptions;
+//! use hooklens::prelude::*;
+//!
+//! let model = HookedEncoderDecoder::from_pretrained("t5-small")?;
+//! let made = model.generate("translate English to German: Hello, do you like apples?", GenerateOptions::new())?;
+//! println!("{:?}", made.rows[0].text);
+//! let start = vec![vec![model.config().decoder_start_token]];
+//! let output = model.run("summarize: ...", start, Record::new("decoder.*.cross_attn.hook_pattern"))?;
+//! # Ok::<(), hooklens::Error>(())
+//! ```
+
+mod bias;
+mod cache;
+mod config;
+mod forward;
+mod generate;
+mod points;
+mod weights;
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use hooklens_hooks::Catalog;
+
+pub use cache::DecoderCache;
+pub use config::EncoderDecoderConfig;
+pub use forward::{Encoded, EncoderDecoderOptions, EncoderDecoderOutput};
+pub use weights::{DecoderBlock, EncoderDecoderWeights};
+
+use crate::config::TransformerConfig;
+use crate::error::{InputError, Result};
+use crate::loading::LoadReport;
+use crate::model::Input;
+use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
+use points::EncoderDecoderPoints;
+
+/// An encoder with a decoder whose every internal activation has a name, and can be read and changed: T5, mT5,
+/// Flan-T5.
+///
+/// Points have TransformerLens's `HookedEncoderDecoder` names: `encoder.3.attn.hook_pattern`,
+/// `decoder.0.cross_attn.hook_pattern` (`[batch, head, decoder_pos, encoder_pos]`), ...
+#[derive(Debug, Clone)]
+pub struct HookedEncoderDecoder {
+    /// The weights; a Burn module.
+    pub weights: EncoderDecoderWeights,
+    config: Arc<EncoderDecoderConfig>,
+    /// What the blocks of each stack read of the configuration.
+    encoder_stack: Arc<TransformerConfig>,
+    decoder_stack: Arc<TransformerConfig>,
+    points: Arc<EncoderDecoderPoints>,
+    tokenizer: Option<Arc<Tokenizer>>,
+    report: Arc<LoadReport>,
+}
+
+impl HookedEncoderDecoder {
+    pub(crate) fn assemble(
+        config: EncoderDecoderConfig,
+        weights: EncoderDecoderWeights,
+        tokenizer: Option<Tokenizer>,
+        report: LoadReport,
+    ) -> Self {
+        Self {
+            weights,
+            points: Arc::new(EncoderDecoderPoints::new(&config)),
+            encoder_stack: Arc::new(config.stack(false)),
+            decoder_stack: Arc::new(config.stack(true)),
+            config: Arc::new(config),
+            tokenizer: tokenizer.map(Arc::new),
+            report: Arc::new(report),
+        }
+    }
+
+    /// Shape and choices of the model.
+    pub fn config(&self) -> &EncoderDecoderConfig {
+        &self.config
+    }
+
+    /// Where the weights live.
+    pub fn device(&self) -> Device {
+        self.weights.device()
+    }
+
+    /// Every point the model can fire, in firing order.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.points.catalog
+    }
+
+    /// What loading did with each tensor of the files.
+    pub fn load_report(&self) -> &LoadReport {
+        &self.report
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// [`InputError::NoTokenizer`] if the model came without one.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+
+    /// Tokens of one or several texts, each with the tokenizer's own end of sequence, padded at the right.
+    ///
+    /// # Errors
+    /// No tokenizer, no text, or a text the tokenizer refuses.
+    pub fn to_tokens(&self, texts: impl Into<Texts>) -> Result<Tokens> {
+        let tokenizer = self.tokenizer()?;
+        let texts = texts.into().0;
+        let rows = texts.iter().map(|text| Ok(tokenizer.encode_special(text, None)?.0));
+        let rows = rows.collect::<Result<Vec<_>>>()?;
+        if rows.is_empty() {
+            return Err(InputError::Empty { what: "the list of texts".into() }.into());
+        }
+        Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
+    }
+
+    fn token_input(&self, input: Input) -> Result<Tokens> {
+        let tokens = match input {
+            Input::Text(texts) => self.to_tokens(texts)?,
+            Input::Tokens(tokens) => tokens,
+            Input::Rows(rows) => Tokens::new(rows)?,
+            Input::Ids(ids) => Tokens::from_tensor(ids)?,
+            Input::Residual(_) => {
+                return Err(InputError::Options("an encoder-decoder starts from tokens, not from a stream").into());
+            }
+        };
+        tokens.check(self.config.d_vocab)?;
+        Ok(tokens)
+    }
+}
+
+/// The points a model of this configuration can fire.
+#[cfg(feature = "cli")]
+pub(crate) fn catalog_of(config: &EncoderDecoderConfig) -> Arc<Catalog> {
+    EncoderDecoderPoints::new(config).catalog
+}

@@ -1,0 +1,45 @@
+//! RoBERTa, XLM-RoBERTa and CamemBERT: BERT with positions counted from behind the padding token's id.
+
+use super::hf_config::HfConfig;
+use super::{Family, bert};
+use crate::encoder::EncoderConfig;
+use crate::error::ConfigError;
+use crate::loading::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family<EncoderConfig> = Family {
+    name: "roberta",
+    architectures: &[
+        "RobertaForMaskedLM",
+        "RobertaModel",
+        "RobertaForSequenceClassification",
+        "XLMRobertaForMaskedLM",
+        "XLMRobertaModel",
+        "CamembertForMaskedLM",
+        "CamembertModel",
+    ],
+    prefix: "roberta.",
+    config,
+    weights,
+};
+
+/// Rows of the position table that no token uses.
+fn skipped(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
+    Ok(json.maybe_size("pad_token_id")?.unwrap_or(1) + 1)
+}
+
+fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
+    let base = bert::config(json)?;
+    let n_ctx = base.n_ctx.saturating_sub(skipped(json)?);
+    Ok(EncoderConfig { n_ctx, eps: json.number("layer_norm_eps", 1e-12)?, ..base })
+}
+
+fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = bert::body(config, "roberta", Layout::AfterRows { skip: skipped(json)? });
+    table.add("mlm_head.W", "lm_head.dense.weight", Layout::Transposed);
+    table.add("mlm_head.b", "lm_head.dense.bias", Layout::AsIs);
+    table.norm("mlm_head.ln", "lm_head.layer_norm");
+    table.unembedding("lm_head.decoder.weight", json.flag("tie_word_embeddings", true)?);
+    table.add("unembed.b_U", "lm_head.bias", Layout::AsIs);
+    table.optional(&["mlm_head.", "unembed.", "pooler."]);
+    Ok(table)
+}

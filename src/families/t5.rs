@@ -1,0 +1,91 @@
+//! T5 1.0 and 1.1, mT5, Flan-T5.
+
+use super::Family;
+use super::hf_config::HfConfig;
+use crate::config::ActivationFn;
+use crate::encoder_decoder::EncoderDecoderConfig;
+use crate::error::ConfigError;
+use crate::loading::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family<EncoderDecoderConfig> = Family {
+    name: "t5",
+    architectures: &["T5ForConditionalGeneration", "MT5ForConditionalGeneration", "T5WithLMHeadModel"],
+    prefix: "",
+    config,
+    weights,
+};
+
+fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
+    let (gated, function) = match json.text("feed_forward_proj", "relu")? {
+        // The first 1.1 files say `gelu` and mean the approximation.
+        "gated-gelu" => (true, ActivationFn::GeluNew),
+        name => match name.strip_prefix("gated-") {
+            Some(name) => (true, ActivationFn::from_name(name)?),
+            None => (false, ActivationFn::from_name(name)?),
+        },
+    };
+    let n_encoder_layers = json.layers("num_layers")?;
+    let d_model = json.size("d_model")?;
+    let start = json.maybe_size("decoder_start_token_id")?.or(json.maybe_size("pad_token_id")?).unwrap_or(0);
+    let tied = json.flag("tie_word_embeddings", true)?;
+    Ok(EncoderDecoderConfig {
+        n_encoder_layers,
+        n_decoder_layers: match json.get("num_decoder_layers") {
+            Some(_) => json.layers("num_decoder_layers")?,
+            None => n_encoder_layers,
+        },
+        d_model,
+        n_heads: json.size("num_heads")?,
+        d_head: json.size("d_kv")?,
+        d_mlp: json.size("d_ff")?,
+        d_vocab: json.size("vocab_size")?,
+        eps: json.number("layer_norm_epsilon", 1e-6)?,
+        activation: function,
+        gated_mlp: gated,
+        relative_buckets: json.maybe_size("relative_attention_num_buckets")?.unwrap_or(32),
+        relative_max_distance: json.maybe_size("relative_attention_max_distance")?.unwrap_or(128),
+        // A tied unembedding reads a scaled stream.
+        output_scale: tied.then(|| (d_model as f64).powf(-0.5)),
+        decoder_start_token: u32::try_from(start).unwrap_or(0),
+    })
+}
+
+fn weights(config: &EncoderDecoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = WeightTable::new("", &["embed_tokens.weight"]);
+    table.add("embed.W_E", "shared.weight", Layout::AsIs);
+    for (stack, layers) in [("encoder", config.n_encoder_layers), ("decoder", config.n_decoder_layers)] {
+        let decodes = stack == "decoder";
+        for layer in 0..layers {
+            let from = |part: &str| format!("{stack}.block.{layer}.layer.{part}");
+            let to = |part: &str| format!("{stack}.{layer}.{part}");
+            let mut attention = |to: String, from: String| {
+                for letter in ["Q", "K", "V", "O"] {
+                    let name = format!("{from}.{}", letter.to_lowercase());
+                    table.linear(&format!("{to}.W_{letter}"), &name, false);
+                }
+            };
+            attention(to("attn"), from("0.SelfAttention"));
+            if decodes {
+                attention(to("cross_attn"), from("1.EncDecAttention"));
+            }
+            let last = if decodes { 2 } else { 1 };
+            for norm in 0..=last {
+                let name = from(&format!("{norm}.layer_norm.weight"));
+                table.add(to(&format!("ln{}.w", norm + 1)), name, Layout::AsIs);
+            }
+            let mlp = |part: &str| from(&format!("{last}.DenseReluDense.{part}"));
+            if config.gated_mlp {
+                table.linear(&to("mlp.W_gate"), &mlp("wi_0"), false);
+                table.linear(&to("mlp.W_in"), &mlp("wi_1"), false);
+            } else {
+                table.linear(&to("mlp.W_in"), &mlp("wi"), false);
+            }
+            table.linear(&to("mlp.W_out"), &mlp("wo"), false);
+        }
+        let bias = format!("{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+        table.add(format!("{stack}.0.attn.rel_pos_bias"), bias, Layout::AsIs);
+        table.add(format!("{stack}_final_ln.w"), format!("{stack}.final_layer_norm.weight"), Layout::AsIs);
+    }
+    table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", true)?);
+    Ok(table)
+}

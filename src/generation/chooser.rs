@@ -1,0 +1,139 @@
+//! From logits to each row's next token, and when a row ends.
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{ActivationCache, HookError};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::options::GenerateOptions;
+use super::sampling::log_prob;
+use super::{GeneratedRow, Generation, Stop};
+use crate::error::{InputError, Result};
+use crate::tokens::{Tokenizer, Tokens};
+
+/// The rows of a generation.
+#[derive(Debug)]
+pub(crate) struct Chooser<'m> {
+    tokenizer: Option<&'m Tokenizer>,
+    rows: Vec<Row>,
+    pad: u32,
+}
+
+#[derive(Debug)]
+struct Row {
+    made: GeneratedRow,
+    rng: ChaCha8Rng,
+    ended: bool,
+}
+
+impl<'m> Chooser<'m> {
+    /// One row a prompt; checks the options, and adds the end of sequence to the tokens that stop.
+    pub(crate) fn new(
+        tokenizer: Option<&'m Tokenizer>,
+        d_vocab: usize,
+        prompts: &Tokens,
+        options: &mut GenerateOptions<'_>,
+    ) -> Result<Self> {
+        options.sampling.check(d_vocab)?;
+        if options.max_new_tokens == 0 {
+            let (given, allowed) = ("0".to_string(), "1 or more".to_string());
+            return Err(InputError::Setting { name: "max_new_tokens", given, allowed }.into());
+        }
+        if options.stop_strings.iter().any(String::is_empty) {
+            let (given, allowed) = ("an empty text".to_string(), "texts, which every text does not hold".to_string());
+            return Err(InputError::Setting { name: "stop_strings", given, allowed }.into());
+        }
+        if !options.stop_strings.is_empty() && tokenizer.is_none() {
+            return Err(InputError::NoTokenizer.into());
+        }
+        if let Some(token) = options.stop_tokens.iter().find(|token| **token as usize >= d_vocab) {
+            let (given, allowed) = (token.to_string(), format!("tokens of the vocabulary of {d_vocab}"));
+            return Err(InputError::Setting { name: "stop_tokens", given, allowed }.into());
+        }
+        if options.stop_at_eos {
+            options.stop_tokens.extend(tokenizer.and_then(Tokenizer::eos));
+        }
+        let row = |row: usize| {
+            let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
+            rng.set_stream(row as u64);
+            let made = GeneratedRow {
+                prompt: prompts.real(row),
+                new: Vec::new(),
+                text: None,
+                log_probs: Vec::new(),
+                stop: Stop::Length,
+            };
+            Row { made, rng, ended: false }
+        };
+        let pad = tokenizer.map_or(0, Tokenizer::pad);
+        let pad = if (pad as usize) < d_vocab { pad } else { 0 };
+        Ok(Self { tokenizer, rows: (0..prompts.shape()[0]).map(row).collect(), pad })
+    }
+
+    /// Whether some row has not ended.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.rows.iter().any(|row| !row.ended)
+    }
+
+    /// Each row's next token, none for a row that has ended.
+    ///
+    /// # Shapes
+    /// - logits: `[batch * d_vocab]`
+    pub(crate) fn choose(&mut self, logits: &[f32], options: &GenerateOptions<'_>) -> Result<Vec<Option<u32>>> {
+        let d_vocab = logits.len() / self.rows.len().max(1);
+        let mut tokens = Vec::with_capacity(self.rows.len());
+        for (row, logits) in self.rows.iter_mut().zip(logits.chunks(d_vocab)) {
+            if row.ended {
+                tokens.push(None);
+                continue;
+            }
+            let made = &row.made;
+            let token = options.sampling.draw(logits, || [&made.prompt[..], &made.new].concat(), &mut row.rng);
+            row.made.new.push(token);
+            row.made.log_probs.push(log_prob(logits, token));
+            tokens.push(Some(token));
+            if options.stop_tokens.contains(&token) {
+                (row.ended, row.made.stop) = (true, Stop::Token(token));
+            }
+            if let Some(tokenizer) = self.tokenizer {
+                let text = tokenizer.decode(&row.made.new, false)?;
+                if let Some(stop) = options.stop_strings.iter().find(|stop| text.contains(stop.as_str())) {
+                    (row.ended, row.made.stop) = (true, Stop::Text(stop.clone()));
+                }
+                row.made.text = Some(text);
+            }
+            row.ended |= row.made.new.len() == options.max_new_tokens;
+        }
+        Ok(tokens)
+    }
+
+    /// One column: the tokens chosen, padding in rows that have ended.
+    pub(crate) fn following(&self, tokens: &[Option<u32>]) -> Result<Tokens> {
+        let goes_on = |row: usize| !self.rows[row].ended && tokens[row].is_some();
+        let ids = tokens.iter().map(|token| vec![token.unwrap_or(self.pad)]).collect();
+        let mask = (0..tokens.len()).map(|row| vec![goes_on(row)]).collect();
+        Ok(Tokens::new(ids)?.with_mask(mask)?)
+    }
+
+    /// What was generated; `columns` are those that were run, none for padding.
+    pub(crate) fn generation(
+        self,
+        columns: Vec<Vec<Option<u32>>>,
+        steps: Vec<ActivationCache>,
+        logits: Vec<Tensor<3>>,
+    ) -> Result<Generation> {
+        let ids = |row: &Vec<Option<u32>>| row.iter().map(|token| token.unwrap_or(self.pad)).collect();
+        let mask = columns.iter().map(|row| row.iter().map(Option::is_some).collect()).collect();
+        let columns = Tokens::new(columns.iter().map(ids).collect())?.with_mask(mask)?;
+        let rows = self.rows.into_iter().map(|row| row.made).collect();
+        let logits = if logits.is_empty() { None } else { Some(Tensor::cat(logits, 1)) };
+        Ok(Generation { rows, columns, steps, logits })
+    }
+}
+
+/// A matrix's values, row by row.
+pub(crate) fn host(logits: Tensor<2>) -> Result<Vec<f32>, HookError> {
+    let io = |reason: String| HookError::Io { name: "logits".into(), reason };
+    let data = logits.try_into_data().map_err(|e| io(e.to_string()))?.convert::<f32>();
+    data.try_into_vec::<f32>().map_err(|e| io(format!("{e:?}")))
+}

@@ -1,0 +1,186 @@
+//! Low-rank adapters (LoRA) in PEFT's folders, merged into the weights they were trained on.
+//!
+//! A weight `W` becomes `W + scale · B A`, `scale` being `lora_alpha / r`, or `lora_alpha / sqrt(r)` for
+//! rank-stabilised ones (Hu et al. 2021, Kalajdzievski 2023).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{Device, Tensor};
+use hooklens_hooks::DType;
+use serde_json::Value;
+
+use super::layout::WeightTable;
+use super::weight_files::WeightFiles;
+use crate::error::LoadError;
+use crate::tokens::read_json;
+
+/// An adapter's files, read and understood.
+#[derive(Debug)]
+pub(super) struct Adapter {
+    folder: PathBuf,
+    /// What it was trained on, as its configuration says.
+    pub(super) base: Option<String>,
+    pub(super) files: WeightFiles,
+    /// By the tensor of the base model each changes.
+    changes: BTreeMap<String, Change>,
+}
+
+/// What becomes of a tensor of the base model.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Change {
+    /// The product of two matrices is added.
+    LowRank(LowRank),
+    /// The adapter holds another tensor in its place, under this name.
+    Replaced(String),
+}
+
+/// `scale · B A`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct LowRank {
+    a: String,
+    b: String,
+    scale: f64,
+    /// Whether the base model holds the weight as `[in, out]`.
+    transposed: bool,
+}
+
+impl Adapter {
+    /// Whether a folder is an adapter and no model.
+    pub(super) fn is_one(folder: &Path) -> bool {
+        folder.join("adapter_config.json").is_file() && !folder.join("config.json").is_file()
+    }
+
+    /// Reads a folder that PEFT's `save_pretrained` wrote.
+    pub(super) fn open(folder: &Path) -> Result<Self, LoadError> {
+        let refused = |reason: String| LoadError::Adapter { path: folder.to_path_buf(), reason };
+        let json = read_json(folder.join("adapter_config.json"))?;
+        let kind = json.get("peft_type").and_then(Value::as_str).unwrap_or("nothing");
+        if kind != "LORA" {
+            return Err(refused(format!("its `peft_type` is {kind}; only LORA is merged")));
+        }
+        let set = |field: &str| json.get(field).is_some_and(|v| v.as_bool() == Some(true));
+        if set("use_dora") {
+            return Err(refused("`use_dora` is not supported".into()));
+        }
+        let path = ["adapter_model.safetensors", "adapter_model.bin"].map(|name| folder.join(name));
+        let path = path.into_iter().find(|path| path.is_file());
+        let path = path.ok_or_else(|| refused("it has no adapter_model.safetensors or adapter_model.bin".into()))?;
+        let files = WeightFiles::open(&[path])?;
+        let scales = Scales::of(&json, folder)?;
+        let mut changes = BTreeMap::new();
+        for (name, _) in files.tensors() {
+            let bare = name.strip_prefix("base_model.model.").unwrap_or(name);
+            let module = |end: &str| bare.strip_suffix(end).map(str::to_string);
+            let low_rank = |module: String, b: String, transposed: bool| {
+                let scale = scales.of_module(&module)?;
+                let change = LowRank { a: name.to_string(), b, scale, transposed };
+                Ok::<_, LoadError>((format!("{module}.weight"), Change::LowRank(change)))
+            };
+            let (target, change) = if let Some(module) = module(".lora_A.weight") {
+                low_rank(module, name.replace(".lora_A.", ".lora_B."), set("fan_in_fan_out"))?
+            } else if let Some(module) = module(".lora_embedding_A") {
+                low_rank(module, name.replace("_embedding_A", "_embedding_B"), true)?
+            } else if bare.ends_with(".lora_B.weight") || bare.ends_with(".lora_embedding_B") {
+                continue;
+            } else {
+                (bare.replace(".modules_to_save.default.", "."), Change::Replaced(name.to_string()))
+            };
+            changes.insert(target, change);
+        }
+        let base = json.get("base_model_name_or_path").and_then(Value::as_str).map(str::to_string);
+        Ok(Self { folder: folder.to_path_buf(), base, files, changes })
+    }
+
+    /// What becomes of a tensor, named with the family's prefix or without.
+    pub(super) fn change(&self, name: &str, prefix: &str) -> Option<&Change> {
+        let bare = name.strip_prefix(prefix).unwrap_or(name);
+        self.changes.get(bare).or_else(|| self.changes.get(&format!("{prefix}{bare}")))
+    }
+
+    /// Every tensor it changes is one the model is made from.
+    pub(super) fn check(&self, table: &WeightTable, files: &WeightFiles) -> Result<(), LoadError> {
+        let used = |target: &str| {
+            table.sources.values().any(|source| {
+                let there = !source.tied && table.find(files, &source.name).is_some();
+                let same = |name: &str| name.strip_prefix(table.prefix).unwrap_or(name).to_string();
+                there && same(&source.name) == same(target)
+            })
+        };
+        let foreign: Vec<&str> = self.changes.keys().map(String::as_str).filter(|target| !used(target)).collect();
+        let Some(first) = foreign.first() else { return Ok(()) };
+        let base = self.base.as_ref().map_or(String::new(), |base| format!("; it was trained on `{base}`"));
+        let reason = format!(
+            "it changes {} tensors this model lacks (or, tied, has no second copy of), `{first}` the first{base}",
+            foreign.len()
+        );
+        Err(LoadError::Adapter { path: self.folder.clone(), reason })
+    }
+
+    /// The error for a weight that is no matrix in the base model's files.
+    pub(super) fn not_a_matrix(&self, name: &str) -> LoadError {
+        let reason = format!("`{name}` is not one matrix in the model's files");
+        LoadError::Adapter { path: self.folder.clone(), reason }
+    }
+
+    /// A weight of the base model with its change added, in the file's shape.
+    pub(super) fn merged(
+        &self,
+        change: &LowRank,
+        weight: Tensor<2>,
+        (device, compute): (&Device, DType),
+    ) -> Result<Tensor<2>, LoadError> {
+        // The product of 16-bit factors would lose what the adapter learned.
+        let exact = if compute == DType::F64 { DType::F64 } else { DType::F32 };
+        let read = |name: &str, expected: [Option<usize>; 2]| -> Result<Tensor<2>, LoadError> {
+            let data = self.files.read(name, exact)?;
+            let given = data.shape().to_vec();
+            let fits = given.len() == 2 && expected.iter().zip(&given).all(|(want, is)| want.is_none_or(|n| n == *is));
+            if !fits {
+                let expected = expected.iter().zip(&given).map(|(want, is)| want.unwrap_or(*is)).collect();
+                return Err(LoadError::Shape { name: name.to_string(), expected, given });
+            }
+            Ok(Tensor::from_data(data, (device, exact.burn())))
+        };
+        let [rows, columns] = weight.dims();
+        let (d_out, d_in) = if change.transposed { (columns, rows) } else { (rows, columns) };
+        let a = read(&change.a, [None, Some(d_in)])?;
+        let b = read(&change.b, [Some(d_out), Some(a.dims()[0])])?;
+        let product = b.matmul(a) * change.scale;
+        let product = if change.transposed { product.transpose() } else { product };
+        Ok((weight.cast(exact.burn()) + product).cast(compute.burn()))
+    }
+}
+
+/// Factors of the products, which may differ from module to module.
+struct Scales<'j> {
+    json: &'j Value,
+    folder: &'j Path,
+}
+
+impl<'j> Scales<'j> {
+    fn of(json: &'j Value, folder: &'j Path) -> Result<Self, LoadError> {
+        let scales = Self { json, folder };
+        scales.of_module("")?;
+        Ok(scales)
+    }
+
+    fn of_module(&self, module: &str) -> Result<f64, LoadError> {
+        let by_pattern = |field: &str| {
+            let patterns = self.json.get(field)?.as_object()?;
+            // PEFT takes the patterns for ends of module names.
+            let fits = |pattern: &str| module == pattern || module.ends_with(&format!(".{pattern}"));
+            patterns.iter().find(|(pattern, _)| fits(pattern))?.1.as_f64()
+        };
+        let number = |field: &str, patterns: &str| {
+            let found = by_pattern(patterns).or_else(|| self.json.get(field)?.as_f64());
+            found.filter(|n| n.is_finite() && *n > 0.0).ok_or_else(|| {
+                let reason = format!("its `{field}` is no positive number");
+                LoadError::Adapter { path: self.folder.to_path_buf(), reason }
+            })
+        };
+        let (rank, alpha) = (number("r", "rank_pattern")?, number("lora_alpha", "alpha_pattern")?);
+        let stable = self.json.get("use_rslora").and_then(Value::as_bool) == Some(true);
+        Ok(alpha / if stable { rank.sqrt() } else { rank })
+    }
+}

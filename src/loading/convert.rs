@@ -1,0 +1,54 @@
+//! Elements from the type a file holds to the type a model computes in.
+
+use burn::tensor::Bytes;
+use half::{bf16, f16};
+use hooklens_hooks::DType;
+
+/// Elements converted so far.
+pub(super) enum Converted {
+    F64(Vec<f64>),
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    BF16(Vec<bf16>),
+}
+
+impl Converted {
+    pub(super) fn with_capacity(dtype: DType, elements: usize) -> Self {
+        match dtype {
+            DType::F64 => Self::F64(Vec::with_capacity(elements)),
+            DType::F16 => Self::F16(Vec::with_capacity(elements)),
+            DType::BF16 => Self::BF16(Vec::with_capacity(elements)),
+            _ => Self::F32(Vec::with_capacity(elements)),
+        }
+    }
+
+    /// Adds the elements of these bytes, which hold `stored`.
+    pub(super) fn extend(&mut self, bytes: &[u8], stored: DType) {
+        match (self, stored) {
+            (Self::F64(out), _) => each(bytes, stored, |x| out.push(x)),
+            (Self::F32(out), DType::F32) => out.extend(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))),
+            (Self::F32(out), _) => each(bytes, stored, |x| out.push(x as f32)),
+            (Self::F16(out), _) => each(bytes, stored, |x| out.push(f16::from_f64(x))),
+            (Self::BF16(out), _) => each(bytes, stored, |x| out.push(bf16::from_f64(x))),
+        }
+    }
+
+    pub(super) fn into_bytes(self) -> Bytes {
+        match self {
+            Self::F64(v) => Bytes::from_elems(v),
+            Self::F32(v) => Bytes::from_elems(v),
+            Self::F16(v) => Bytes::from_elems(v),
+            Self::BF16(v) => Bytes::from_elems(v),
+        }
+    }
+}
+
+/// Every element as `f64`, which holds the others exactly.
+fn each(bytes: &[u8], stored: DType, mut f: impl FnMut(f64)) {
+    match stored {
+        DType::F64 => bytes.as_chunks::<8>().0.iter().for_each(|b| f(f64::from_le_bytes(*b))),
+        DType::F16 => bytes.as_chunks::<2>().0.iter().for_each(|b| f(f16::from_le_bytes(*b).to_f64())),
+        DType::BF16 => bytes.as_chunks::<2>().0.iter().for_each(|b| f(bf16::from_le_bytes(*b).to_f64())),
+        _ => bytes.as_chunks::<4>().0.iter().for_each(|b| f(f64::from(f32::from_le_bytes(*b)))),
+    }
+}

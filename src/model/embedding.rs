@@ -1,0 +1,46 @@
+//! From tokens and positions to vectors.
+
+use burn::tensor::{Int, Tensor, TensorData};
+
+use super::norm::narrowed;
+use super::sequence::{Sequence, position_ids};
+use crate::tokens::Tokens;
+
+/// Token vectors, `[batch, pos, d_model]`.
+///
+/// # Shapes
+/// - table: `[d_vocab, d_model]`
+pub(crate) fn token_vectors(table: Tensor<2>, tokens: &Tokens) -> Tensor<3> {
+    let [batch, len] = tokens.shape();
+    rows_of(table, tokens.ids(), [batch, len])
+}
+
+/// The rows of a table these ids name, `[batch, pos, d_model]`.
+pub(crate) fn rows_of(table: Tensor<2>, ids: &[u32], [batch, len]: [usize; 2]) -> Tensor<3> {
+    let d_model = table.dims()[1];
+    let ids: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
+    let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [batch * len]), &table.device());
+    table.select(0, ids).reshape([batch, len, d_model])
+}
+
+/// Position vectors, zero at padding, `[batch or 1, pos, d_model]`.
+///
+/// # Shapes
+/// - table: `[n_ctx, d_model]`
+pub(crate) fn position_vectors(table: Tensor<2>, sequence: &Sequence) -> Tensor<3> {
+    let (rows, len, d_model) = (sequence.position_rows(), sequence.len, table.dims()[1]);
+    let vectors = if sequence.is_plain() {
+        table.narrow(0, sequence.past, len)
+    } else {
+        let ids = position_ids(sequence, &table.device());
+        table.select(0, ids)
+    }
+    .reshape([rows, len, d_model]);
+    match sequence.real_as_float(&vectors.device()) {
+        Some(real) => {
+            let dtype = vectors.dtype();
+            vectors * narrowed(real, dtype)
+        }
+        None => vectors,
+    }
+}

@@ -1,0 +1,353 @@
+//! Encoders and encoder-decoders against Hugging Face and TransformerLens, on the tiny models that
+//! `tests/fixtures/encoders.py` makes, and the laws of both.
+
+use burn::tensor::Tensor;
+use hooklens::encoder::{EncoderInput, EncoderOptions, HookedEncoder, Pooling, SentenceEmbedding};
+use hooklens::encoder_decoder::{EncoderDecoderOptions, HookedEncoderDecoder};
+use hooklens::prelude::*;
+use hooklens::{Error, InputError};
+use ndarray::{Array1, ArrayD, Axis as Dim};
+
+use crate::parity::{Golden, Tally};
+use crate::support::{assert_close, distance, fixtures, values};
+
+const ENCODERS: [&str; 10] = [
+    "bert",
+    "bert-pretraining",
+    "bert-bare",
+    "bert-old-names",
+    "roberta",
+    "roberta-bare",
+    "xlm-roberta",
+    "distilbert",
+    "distilbert-relu",
+    "distilbert-bare",
+];
+const ENCODER_DECODERS: [&str; 4] = ["t5", "t5-gated", "t5-buckets", "mt5"];
+
+fn path(case: &str) -> String {
+    fixtures().join(case).to_str().unwrap().to_string()
+}
+
+fn golden(case: &str) -> Golden {
+    Golden::of_file(case, "encoder.safetensors")
+}
+
+fn encoder(case: &str) -> HookedEncoder {
+    HookedEncoder::from_pretrained(path(case)).unwrap()
+}
+
+fn t5(case: &str) -> HookedEncoderDecoder {
+    HookedEncoderDecoder::from_pretrained(path(case)).unwrap()
+}
+
+/// The rows of real tokens, one behind the other.
+fn real(x: &ArrayD<f32>, tokens: &Tokens) -> ArrayD<f32> {
+    let width = x.shape()[2];
+    let mask = tokens.mask().map_or(vec![true; x.len() / width], <[bool]>::to_vec);
+    let flat = x.as_standard_layout();
+    let rows = flat.as_slice().unwrap().chunks(width).zip(mask).filter(|(_, real)| *real);
+    Array1::from_iter(rows.flat_map(|(row, _)| row.iter().copied())).into_dyn()
+}
+
+fn typed(golden: &Golden, prefix: &str) -> EncoderInput {
+    let types = golden.get("types").unwrap();
+    let types = types.rows().into_iter().map(|row| row.iter().map(|kind| *kind as u32).collect()).collect();
+    EncoderInput::from(golden.tokens(prefix)).token_types(types)
+}
+
+fn compare_recorded(tally: &mut Tally, cache: &ActivationCache, name: &str, expected: &ArrayD<f32>, what: &str) {
+    tally.compare(what, &cache.activation(name).unwrap().to_ndarray().unwrap(), expected);
+}
+
+#[test]
+fn encoders_are_hugging_faces() {
+    let mut total = Tally::default();
+    for case in ENCODERS {
+        let (model, golden) = (encoder(case), golden(case));
+        assert!(model.load_report().unused.is_empty(), "{case}: {}", model.load_report());
+        let mut tally = Tally::default();
+        let output = model.run(typed(&golden, ""), Record::all()).unwrap();
+        let last = model.config().n_layers;
+        for layer in 0..=last {
+            let name = match layer == last {
+                true => format!("blocks.{}.hook_normalized_resid_post", last - 1),
+                false => format!("blocks.{layer}.hook_resid_pre"),
+            };
+            let expected = golden.get(&format!("hidden.{layer}")).unwrap();
+            compare_recorded(&mut tally, &output.cache, &name, expected, &format!("hidden.{layer}"));
+            if let Some(pattern) = golden.get(&format!("attn.{layer}")) {
+                let name = format!("blocks.{layer}.attn.hook_pattern");
+                compare_recorded(&mut tally, &output.cache, &name, pattern, &format!("attn.{layer}"));
+            }
+        }
+        let parts = [("logits", output.logits.map(|x| values(&x))), ("pooled", output.pooled.map(|x| values(&x)))];
+        for (name, given) in parts.into_iter().chain([("nsp", output.next_sentence.map(|x| values(&x)))]) {
+            assert_eq!(given.is_some(), golden.get(name).is_some(), "{case}: {name}");
+            if let (Some(given), Some(expected)) = (given, golden.get(name)) {
+                tally.compare(name, &given, expected);
+            }
+        }
+        for side in ["left.", "right."].into_iter().filter(|side| golden.get(&format!("{side}tokens")).is_some()) {
+            let tokens = golden.tokens(side);
+            let given = real(&values(&model.encode(typed(&golden, side), ()).unwrap()), &tokens);
+            tally.compare(
+                &format!("{side}hidden"),
+                &given,
+                &real(golden.get(&format!("{side}hidden")).unwrap(), &tokens),
+            );
+        }
+        let names = golden.points("tl.");
+        if !names.is_empty() {
+            let cache = model.run(typed(&golden, ""), Record::new(names.clone())).unwrap().cache;
+            for name in &names {
+                compare_recorded(&mut tally, &cache, name, golden.get(&format!("tl.{name}")).unwrap(), name);
+            }
+        }
+        println!("{case}: {} tensors compared", tally.compared);
+        total.compared += tally.compared;
+        total.problems.extend(tally.problems.into_iter().map(|problem| format!("{case}: {problem}")));
+    }
+    println!("{} tensors compared", total.compared);
+    assert!(total.compared > 130, "{}", total.compared);
+    assert!(total.problems.is_empty(), "{}", total.problems.join("\n"));
+}
+
+#[test]
+fn encoder_decoders_are_hugging_faces() {
+    let mut total = Tally::default();
+    for case in ENCODER_DECODERS {
+        let (model, golden) = (t5(case), golden(case));
+        assert!(model.load_report().unused.is_empty(), "{case}: {}", model.load_report());
+        let mut tally = Tally::default();
+        let written = golden.tokens("decoder_");
+        let output = model.run(golden.tokens(""), &written, Record::all()).unwrap();
+        let logits = golden.get("logits").unwrap();
+        tally.compare("logits", &values(&output.logits.unwrap()), logits);
+        let stacks = [("encoder", model.config().n_encoder_layers), ("decoder", model.config().n_decoder_layers)];
+        for (stack, layers) in stacks {
+            for layer in 0..=layers {
+                let (name, key) = match layer == layers {
+                    // Hugging Face's last stream has passed the norm, whose point comes before its weight.
+                    true => continue,
+                    false => (format!("{stack}.{layer}.hook_resid_pre"), format!("{stack}.hidden.{layer}")),
+                };
+                compare_recorded(&mut tally, &output.cache, &name, golden.get(&key).unwrap(), &key);
+                let key = format!("{stack}.attn.{layer}");
+                let name = format!("{stack}.{layer}.attn.hook_pattern");
+                compare_recorded(&mut tally, &output.cache, &name, golden.get(&key).unwrap(), &key);
+            }
+        }
+        for layer in 0..model.config().n_decoder_layers {
+            let name = format!("decoder.{layer}.cross_attn.hook_pattern");
+            let key = format!("cross.attn.{layer}");
+            compare_recorded(&mut tally, &output.cache, &name, golden.get(&key).unwrap(), &key);
+        }
+        let (tokens, decoded) = (golden.tokens("padded."), padded_decoder(&golden));
+        let given = model.forward(&tokens, &decoded, ()).unwrap();
+        tally.compare(
+            "padded",
+            &real(&values(&given), &decoded),
+            &real(golden.get("padded.logits").unwrap(), &decoded),
+        );
+
+        // Two tokens, then one by one, behind a cache of both attentions.
+        let (encoded, _) = model.encode(golden.tokens(""), ()).unwrap();
+        let mut cache = model.decoder_cache(encoded);
+        let piece = |from: usize, to: usize| {
+            Tokens::new((0..2).map(|row| written.row(row)[from..to].to_vec()).collect()).unwrap()
+        };
+        let steps: Vec<Tensor<3>> = [(0, 2), (2, 3), (3, 4), (4, 5)]
+            .map(|(from, to)| model.decode_cached(&mut cache, piece(from, to), ()).unwrap().logits.unwrap())
+            .to_vec();
+        tally.compare("cached", &values(&Tensor::cat(steps, 1)), logits);
+
+        let greedy = GenerateOptions::new().max_new_tokens(8).stop_at_eos(false);
+        let made = model.generate(&tokens, greedy).unwrap();
+        for (row, made) in made.rows.iter().enumerate() {
+            let expected: Vec<u32> =
+                golden.get("greedy").unwrap().index_axis(Dim(0), row).iter().map(|id| *id as u32).collect();
+            assert_eq!(made.new, expected, "{case}, row {row}");
+        }
+        let names = golden.points("tl.");
+        if !names.is_empty() {
+            let start = golden.tokens("tl.decoder_");
+            let cache = model.run(golden.tokens(""), &start, Record::new(names.clone())).unwrap().cache;
+            for name in &names {
+                let expected = golden.get(&format!("tl.{name}")).unwrap();
+                compare_recorded(&mut tally, &cache, name, expected, name);
+            }
+        }
+        println!("{case}: {} tensors compared", tally.compared);
+        total.compared += tally.compared;
+        total.problems.extend(tally.problems.into_iter().map(|problem| format!("{case}: {problem}")));
+    }
+    println!("{} tensors compared", total.compared);
+    assert!(total.compared > 120, "{}", total.compared);
+    assert!(total.problems.is_empty(), "{}", total.problems.join("\n"));
+}
+
+#[test]
+fn points_fire_in_transformer_lens_order() {
+    for case in ["bert-pretraining", "t5"] {
+        let bytes = std::fs::read(fixtures().join(case).join("encoder.safetensors")).unwrap();
+        let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+        let order = metadata.metadata().as_ref().unwrap()["order"].clone();
+        let theirs: Vec<String> = serde_json::from_str(&order).unwrap();
+        let (golden, mut ours) = (golden(case), vec![]);
+        let watch = at(theirs.clone()).read_any(|_, at| ours.push(at.name().to_string()));
+        if case == "t5" {
+            let options = EncoderDecoderOptions::new().hooks([watch]);
+            t5(case).run(golden.tokens(""), golden.tokens("tl.decoder_"), options).unwrap();
+        } else {
+            encoder(case).run(typed(&golden, ""), EncoderOptions::new().hooks([watch])).unwrap();
+        }
+        assert_eq!(ours, theirs, "{case}");
+    }
+}
+
+fn padded_decoder(golden: &Golden) -> Tokens {
+    let rows = |name: &str| golden.get(name).unwrap().rows().into_iter().map(|row| row.to_vec()).collect::<Vec<_>>();
+    let ids = rows("padded.decoder_tokens").iter().map(|row| row.iter().map(|id| *id as u32).collect()).collect();
+    let mask = rows("padded.decoder_attention_mask").iter().map(|row| row.iter().map(|m| *m > 0.0).collect()).collect();
+    Tokens::new(ids).unwrap().with_mask(mask).unwrap()
+}
+
+/// In bf16 at most twice as far from the model in `f32` as Hugging Face is in bf16.
+#[test]
+fn bf16_stays_as_near_as_hugging_faces() {
+    let spread = |a: &ArrayD<f32>, b: &ArrayD<f32>| (a - b).mapv(|x| x * x).mean().unwrap().sqrt();
+    let in_bf16 = || LoadOptions::new().dtype(DType::BF16);
+    for case in ENCODERS {
+        let golden = golden(case);
+        let model = HookedEncoder::from_pretrained_with(path(case), in_bf16()).unwrap();
+        let exact = golden.get(&format!("hidden.{}", model.config().n_layers)).unwrap();
+        let ours = spread(&values(&model.encode(typed(&golden, ""), ()).unwrap()), exact);
+        let theirs = spread(golden.get("bf16.hidden").unwrap(), exact);
+        assert!(ours <= 2.0 * theirs, "{case}: {ours:e} from f32, Hugging Face {theirs:e}");
+    }
+    for case in ENCODER_DECODERS {
+        let golden = golden(case);
+        let model = HookedEncoderDecoder::from_pretrained_with(path(case), in_bf16()).unwrap();
+        let exact = golden.get("logits").unwrap();
+        let logits = model.forward(golden.tokens(""), golden.tokens("decoder_"), ()).unwrap();
+        let (ours, theirs) = (spread(&values(&logits), exact), spread(golden.get("bf16.logits").unwrap(), exact));
+        assert!(ours <= 2.0 * theirs, "{case}: {ours:e} from f32, Hugging Face {theirs:e}");
+    }
+}
+
+#[test]
+fn padding_on_any_side_changes_no_encoder() {
+    let row = vec![5, 9, 11, 7];
+    for case in ENCODERS {
+        let model = encoder(case);
+        let alone = values(&model.encode(vec![row.clone()], ()).unwrap());
+        for side in [PaddingSide::Left, PaddingSide::Right] {
+            let tokens = Tokens::padded(&[row.clone(), vec![3, 4, 5, 6, 7, 8, 9]], 1, side).unwrap();
+            let both = values(&model.encode(&tokens, ()).unwrap());
+            let from = if side == PaddingSide::Left { 3 } else { 0 };
+            let own = both.slice_axis(Dim(0), (0..1).into()).slice_axis(Dim(1), (from..from + 4).into()).to_owned();
+            assert!(distance(&own, &alone) < 1e-5, "{case}, {side:?}");
+        }
+    }
+}
+
+#[test]
+fn hooks_edit_encoders_and_identity_hooks_change_nothing() {
+    let model = encoder("bert-pretraining");
+    let rows = || vec![vec![5, 9, 11, 7], vec![4, 4, 8, 30]];
+    let plain = model.forward(rows(), ()).unwrap();
+    let same = at("*").edit_any(|x, _| Ok(Some(x)));
+    let hooked = model.forward(rows(), EncoderOptions::new().hooks([same])).unwrap();
+    assert_close(&hooked, &plain, 1e-6, "identity");
+    for layer in 0..2 {
+        let zeroed = hook::z(layer).edit(|z, _| z.zeros_like());
+        let ablated = model.run(rows(), EncoderOptions::new().hooks([zeroed]).record("*hook_attn_out")).unwrap();
+        assert!(distance(&values(&ablated.logits.unwrap()), &values(&plain)) > 1e-3, "layer {layer}");
+    }
+    // A head's own queries, read from its own stream.
+    let edit = hook::q_input(0).edit(|x, _| x * -4.0);
+    let edited = model.forward(rows(), EncoderOptions::new().hooks([edit])).unwrap();
+    let moved = distance(&values(&edited), &values(&plain));
+    assert!(moved > 1e-3, "{moved}");
+}
+
+#[test]
+fn sentences_are_pooled_over_real_tokens() {
+    let model = encoder("bert-bare");
+    assert_eq!(model.sentence_embedding(), SentenceEmbedding::default());
+    assert_eq!(model.sentence_embedding().pooling, Pooling::Mean);
+    let error = model.sentence_embeddings(&["no tokenizer"]).unwrap_err();
+    assert!(matches!(error, Error::Input(InputError::NoTokenizer)), "{error}");
+}
+
+#[test]
+fn wrong_input_of_encoders_is_refused() {
+    let model = encoder("distilbert-bare");
+    let says = |error: Error, what: &str| assert!(error.to_string().contains(what), "{error}");
+    says(model.forward(vec![vec![1, 2]], ()).unwrap_err(), "masked-token");
+    says(model.next_sentence(vec![vec![1, 2]]).unwrap_err(), "next-sentence");
+    says(model.encode(vec![vec![1, 99]], ()).unwrap_err(), "99");
+    says(model.encode(vec![vec![1; 40]], ()).unwrap_err(), "40");
+    says(model.encode(Vec::<Vec<u32>>::new(), ()).unwrap_err(), "empty");
+    says(model.encode(EncoderInput::from(vec![vec![1]]).token_types(vec![vec![1]]), ()).unwrap_err(), "token_types");
+    says(model.encode(EncoderInput::from(vec![vec![1]]).token_types(vec![vec![0, 0]]), ()).unwrap_err(), "[1, 2]");
+    says(model.run(vec![vec![1]], Record::new("pooler.hook_pooler_out")).unwrap_err(), "no pooler");
+    says(model.run(vec![vec![1]], Record::new("blocks.0.hook_patern")).unwrap_err(), "attn.hook_pattern");
+    says(HookedTransformer::from_pretrained(path("bert")).unwrap_err(), "HookedEncoder");
+    says(HookedEncoder::from_pretrained(path("gpt2")).unwrap_err(), "HookedTransformer");
+    says(HookedEncoder::from_pretrained(path("t5")).unwrap_err(), "HookedEncoderDecoder");
+    let processed = LoadOptions::new().process(Processing::standard());
+    says(HookedEncoder::from_pretrained_with(path("bert"), processed).unwrap_err(), "not processed");
+}
+
+#[test]
+fn wrong_input_of_encoder_decoders_is_refused() {
+    let model = t5("t5");
+    let says = |error: Error, what: &str| assert!(error.to_string().contains(what), "{error}");
+    let (input, start) = (vec![vec![5, 6, 7]], vec![vec![0]]);
+    says(model.forward(input.clone(), vec![vec![0], vec![0]], ()).unwrap_err(), "decoder 2");
+    says(model.forward(vec![vec![500]], start.clone(), ()).unwrap_err(), "500");
+    says(model.encode(input.clone(), Record::new("decoder.0.hook_resid_pre")).unwrap_err(), "only the encoder");
+    let (encoded, _) = model.encode(input.clone(), ()).unwrap();
+    let record = Record::new("encoder.0.hook_resid_pre");
+    says(model.decode(&encoded, start.clone(), record).unwrap_err(), "has run already");
+    let mut cache = model.decoder_cache(encoded.clone());
+    says(model.decode_cached(&mut cache, vec![vec![0], vec![0]], ()).unwrap_err(), "rows");
+    let failing = EncoderDecoderOptions::new().hooks([at("decoder.1.hook_resid_pre").read_any(|_, _| {})]);
+    assert!(model.decode_cached(&mut cache, start.clone(), failing).is_ok());
+    assert_eq!(cache.own.len(), 1);
+    // Several texts of one input.
+    let twice = encoded.repeat(2);
+    let both = model.decode(&twice, vec![vec![0, 4], vec![0, 9]], ()).unwrap().logits.unwrap();
+    let one = model.decode(&encoded, vec![vec![0, 9]], ()).unwrap().logits.unwrap();
+    assert_close(&both.narrow(0, 1, 1), &one, 1e-5, "one input, two texts");
+    let prefixed = model.generate(input, GenerateOptions::new().max_new_tokens(0));
+    says(prefixed.unwrap_err(), "max_new_tokens");
+}
+
+/// A trained sentence encoder against its own runtime: the folder of all-MiniLM-L6-v2, if there is one.
+#[test]
+fn trained_sentence_embeddings_are_sentence_transformers() {
+    let Some(folder) = std::env::var_os("HOOKLENS_MINILM") else {
+        println!("not run: HOOKLENS_MINILM names no folder of all-MiniLM-L6-v2");
+        return;
+    };
+    let model = HookedEncoder::from_pretrained(folder.to_str().unwrap()).unwrap();
+    assert_eq!(model.sentence_embedding().max_len, Some(256));
+    let read = |name: &str| std::fs::read(fixtures().join("sentences").join(name)).unwrap();
+    let texts: Vec<String> = serde_json::from_slice(&read("texts.json")).unwrap();
+    let expected = Golden::of_file("sentences", "embeddings.safetensors");
+    let expected = expected.get("embeddings").unwrap();
+    let given = values(&model.sentence_embeddings(&texts).unwrap());
+    for (text, (a, b)) in texts.iter().zip(given.rows().into_iter().zip(expected.rows())) {
+        let cosine = a.dot(&b) / (a.dot(&a) * b.dot(&b)).sqrt();
+        println!("{cosine:.7} {text:.40}");
+        assert!(cosine >= 0.9999, "{cosine}: {text}");
+    }
+    assert!(distance(&given, expected) < 1e-4, "{}", distance(&given, expected));
+    let one = values(&model.sentence_embeddings(&texts[..1]).unwrap());
+    assert!(distance(&one, &given.slice_axis(Dim(0), (0..1).into()).to_owned()) < 1e-5, "alone as in a batch");
+    let pattern = model.run("It rains.", Record::new("blocks.5.attn.hook_pattern")).unwrap();
+    assert_eq!(pattern.cache.get(hook::pattern(5)).unwrap().dims(), [1, 12, 5, 5]);
+}
