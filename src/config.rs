@@ -59,6 +59,9 @@ pub struct TransformerConfig {
     pub qk_norm: bool,
     /// Whether that norm is over all heads at once (OLMo 2).
     pub qk_norm_whole: bool,
+    /// Whether each head has a learned score that takes its share of attention and gives nothing for it
+    /// (GPT-OSS), so that a row of the pattern sums to less than one.
+    pub attn_sinks: bool,
     /// How positions enter.
     pub positional: Positional,
     /// For each layer of a rotary model its own rotation, or `None` where it rotates nothing
@@ -289,7 +292,7 @@ impl ActivationFn {
 }
 
 /// A mixture of experts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Experts {
     /// Number of experts.
     pub count: usize,
@@ -297,6 +300,17 @@ pub struct Experts {
     pub per_token: usize,
     /// Whether the chosen experts' weights are made to sum to one.
     pub renormalise: bool,
+    /// Bounds within which an expert's gate and input are kept, in place of the activation function.
+    pub clipped: Option<ClippedGate>,
+}
+
+/// GPT-OSS's gate: `(1 + clip(in, -limit, limit)) g sigmoid(alpha g)` with `g = min(gate, limit)`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ClippedGate {
+    /// Steepness of the sigmoid.
+    pub alpha: f64,
+    /// Largest value.
+    pub limit: f64,
 }
 
 impl TransformerConfig {
@@ -327,6 +341,7 @@ impl TransformerConfig {
             post_norms: false,
             qk_norm: false,
             qk_norm_whole: false,
+            attn_sinks: false,
             positional: Positional::Learned,
             layer_rotary: Vec::new(),
             activation: ActivationFn::GeluNew,

@@ -120,6 +120,17 @@ pub enum ConfigError {
         /// The type that loads them.
         load: &'static str,
     },
+    /// The weights are kept in few bits.
+    #[error(
+        "the weights of this {architecture} are quantized ({method}); load it with transformers, dequantized, and save \
+         it in bf16"
+    )]
+    Quantized {
+        /// The architecture.
+        architecture: String,
+        /// How they are quantized.
+        method: String,
+    },
     /// The family is known, but not this variant of it.
     #[error("`{field}` = {given} is a variant of {family} that is not supported")]
     UnsupportedVariant {

@@ -32,7 +32,9 @@ mod processing;
 mod tokens;
 
 pub use activations::AnalysisError;
-pub use config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window};
+pub use config::{
+    ActivationFn, ClippedGate, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window,
+};
 pub use device::parse_device;
 pub use embedded::embedded_models;
 pub use error::{CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};

@@ -34,7 +34,7 @@ pub(super) struct ParityArgs {
 }
 
 pub(super) fn run(args: &ParityArgs) -> CliResult {
-    if !(args.tolerance >= 0.0) {
+    if args.tolerance.is_nan() || args.tolerance < 0.0 {
         return Err(Failure::Usage("--tolerance is a share, 0 or more".into()));
     }
     let device = parse_device(&args.device).map_err(|e| Failure::Usage(e.to_string()))?;

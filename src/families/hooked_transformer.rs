@@ -54,7 +54,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     };
     let experts = match (json.maybe_size("num_experts")?, json.maybe_size("experts_per_token")?) {
         (Some(count), Some(per_token)) => {
-            Some(Experts { count, per_token, renormalise: json.flag("norm_topk_prob", true)? })
+            let clipped = json.get("hooklens_clipped_gate").map(|own| serde_json::from_value(own.clone()));
+            let bad = |e: serde_json::Error| ConfigError::Malformed { reason: format!("`hooklens_clipped_gate`: {e}") };
+            let renormalise = json.flag("norm_topk_prob", true)?;
+            Some(Experts { count, per_token, renormalise, clipped: clipped.transpose().map_err(bad)? })
         }
         (None, None) => None,
         _ => return Err(json.unsupported("num_experts")),
@@ -79,6 +82,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         post_norms: json.flag("use_normalization_before_and_after", false)?,
         qk_norm: json.flag("use_qk_norm", false)?,
         qk_norm_whole: json.flag("hooklens_qk_norm_whole", false)?,
+        attn_sinks: json.flag("hooklens_attn_sinks", false)?,
         layer_rotary: match json.get("hooklens_layer_rotary") {
             Some(own) => serde_json::from_value(own.clone())
                 .map_err(|e| ConfigError::Malformed { reason: format!("`hooklens_layer_rotary`: {e}") })?,
@@ -217,6 +221,9 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         own("hooklens_embed_scale", c.embed_scale.is_some(), json!(c.embed_scale));
         own("hooklens_pre_norms", !c.pre_norms, json!(false));
         own("hooklens_qk_norm_whole", c.qk_norm_whole, json!(true));
+        own("hooklens_attn_sinks", c.attn_sinks, json!(true));
+        let clipped = c.experts.and_then(|experts| experts.clipped);
+        own("hooklens_clipped_gate", clipped.is_some(), json!(clipped));
         own("hooklens_layer_rotary", !c.layer_rotary.is_empty(), json!(c.layer_rotary));
     }
     if let (Some(fields), false) = (json.as_object_mut(), shared) {
@@ -290,6 +297,9 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         }
         table.add(name("attn.W_O"), name("attn.W_O"), Layout::HeadsIn { heads: c.n_heads });
         table.add(name("attn.b_O"), name("attn.b_O"), Layout::AsIs);
+        if c.attn_sinks {
+            table.add(name("attn.sinks"), name("attn.sinks"), Layout::AsIs);
+        }
         if c.attn_only {
             continue;
         }

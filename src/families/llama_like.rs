@@ -66,7 +66,8 @@ pub(super) fn windows_by_type(
 
 /// A mixture of experts of this configuration.
 pub(super) fn experts(json: &HfConfig<'_>, count: &str, renormalise: bool) -> Result<Option<Experts>, ConfigError> {
-    Ok(Some(Experts { count: json.size(count)?, per_token: json.size("num_experts_per_tok")?, renormalise }))
+    let (count, per_token) = (json.size(count)?, json.size("num_experts_per_tok")?);
+    Ok(Some(Experts { count, per_token, renormalise, clipped: None }))
 }
 
 /// Which projections have a bias.
@@ -99,6 +100,8 @@ pub(super) enum MlpNames {
     Gated,
     /// A router, and behind a folder and a number each expert's `in`, `gate` and `out`.
     Experts { router: &'static str, folder: &'static str, parts: [&'static str; 3] },
+    /// The family's own.
+    Other,
 }
 
 /// Norms before attention and before the MLP.
@@ -163,6 +166,7 @@ pub(super) fn weights_with(
                     table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("mlp.{name}")), names.biases.mlp);
                 }
             }
+            MlpNames::Other => {}
             MlpNames::Experts { router, folder, parts } => {
                 table.linear(&to("mlp.W_gate"), &from(router), false);
                 for expert in 0..config.experts.map_or(0, |experts| experts.count) {

@@ -11,6 +11,7 @@ mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
 mod gpt_neox;
+mod gpt_oss;
 mod gptj;
 mod granite;
 mod hf_config;
@@ -81,6 +82,7 @@ static FAMILIES: &[&Family] = &[
     &gpt_bigcode::FAMILY,
     &gpt_neo::FAMILY,
     &gpt_neox::FAMILY,
+    &gpt_oss::FAMILY,
     &gptj::FAMILY,
     &granite::FAMILY,
     &llama::FAMILY,
@@ -174,6 +176,10 @@ fn find<C>(families: &'static [&'static Family<C>], given: &str, json: &Value) -
 /// [`ConfigError`]: an architecture no family covers, a field that is missing or contradictory.
 pub(crate) fn read(json: &Value) -> Result<Described, ConfigError> {
     let given = architecture(json)?;
+    if let Some(quantized) = json.get("quantization_config").filter(|value| !value.is_null()) {
+        let method = quantized.get("quant_method").and_then(Value::as_str).unwrap_or("unnamed");
+        return Err(ConfigError::Quantized { architecture: given.to_string(), method: method.to_string() });
+    }
     if let Some(family) = find(FAMILIES, given, json) {
         let config = (family.config)(&HfConfig::new(family.name, json))?;
         config.validate()?;
@@ -219,6 +225,7 @@ const LLAMA_FIELDS: &[&str] = &[
     "num_hidden_layers",
     "num_key_value_heads",
     "pad_token_id",
+    "pretraining_tp",
     "partial_rotary_factor",
     "resid_pdrop",
     "rms_norm_eps",

@@ -187,7 +187,7 @@ impl<'a> Assembler<'a> {
         let data = files.read(&held, self.compute)?;
         let options = (self.device, self.compute.burn());
         let stored = match data.shape().len() {
-            2 => Tensor::<2>::from_data(data, options).reshape([len]),
+            2 => layout.vector_of_matrix(Tensor::<2>::from_data(data, options), len),
             _ => Tensor::<1>::from_data(data, options),
         };
         let scale = self.scale(weight);
@@ -234,7 +234,11 @@ impl<'a> Assembler<'a> {
             q_norm = Some(self.norm(&format!("{name}.q_norm"), NormKind::Rms, q_width, c.eps)?);
             k_norm = Some(self.norm(&format!("{name}.k_norm"), NormKind::Rms, k_width, c.eps)?);
         }
-        Ok(Attention { q, k, v, o, q_norm, k_norm })
+        let sinks = match c.attn_sinks {
+            true => Some(Param::from_tensor(self.needed(&format!("{name}.sinks"), c.n_heads)?)),
+            false => None,
+        };
+        Ok(Attention { q, k, v, o, q_norm, k_norm, sinks })
     }
 
     /// A block, under this name.

@@ -25,6 +25,9 @@ pub(crate) enum Layout {
     AfterRows { skip: usize },
     /// `[out, in]`, each row to be divided by its length, as Baichuan 2 uses its unembedding.
     UnitRows,
+    /// Of `[of, in, step * out]` the matrix `index`, of that every `step`-th column from `start` on, as GPT-OSS keeps
+    /// its experts; for vectors entries of `[of, step * out]`.
+    OfCube { index: usize, of: usize, start: usize, step: usize },
     /// A vector from whose entries one was taken, as Gemma holds the weights of its norms.
     OneLess,
     /// `[head, in, d_head]`, as TransformerLens holds queries, keys and values; biases
@@ -44,6 +47,7 @@ impl Layout {
             Layout::Grouped { take, of, .. } => vec![columns / take * of, rows],
             Layout::Rows { of, .. } => vec![of, rows],
             Layout::AfterRows { skip } => vec![rows + skip, columns],
+            Layout::OfCube { of, step, .. } => vec![of, rows, columns * step],
             Layout::OneLess => vec![rows, columns],
             Layout::HeadsOut { heads } => vec![heads, rows, columns / heads],
             Layout::HeadsIn { heads } => vec![heads, rows / heads, columns],
@@ -57,13 +61,14 @@ impl Layout {
             Layout::Grouped { take, of, .. } => vec![len / take * of],
             Layout::Rows { of, .. } => vec![of],
             Layout::HeadsOut { heads } => vec![heads, len / heads],
+            Layout::OfCube { of, step, .. } => vec![of, len * step],
             _ => vec![len],
         }
     }
 
     /// Whether strides alone tell the model's form of it, so that it may stay in the file.
     pub(crate) fn is_view(self) -> bool {
-        !matches!(self, Layout::Grouped { .. } | Layout::HeadsOut { .. } | Layout::UnitRows)
+        !matches!(self, Layout::Grouped { .. } | Layout::HeadsOut { .. } | Layout::UnitRows | Layout::OfCube { .. })
     }
 
     /// The elements to read of a matrix kept as `[rows, columns]`, and the shape they make: the
@@ -85,6 +90,10 @@ impl Layout {
             Layout::AfterRows { skip } => {
                 (Runs { offset: skip * columns, ..Runs::all(rows * columns) }, vec![rows, columns])
             }
+            Layout::OfCube { index, step, .. } => {
+                let len = rows * columns * step;
+                (Runs { offset: index * len, ..Runs::all(len) }, vec![rows, columns * step])
+            }
             _ => (Runs::all(rows * columns), self.stored_matrix(shape)),
         }
     }
@@ -94,6 +103,9 @@ impl Layout {
         match (self, stored) {
             (Layout::Transposed | Layout::Grouped { .. } | Layout::Rows { .. }, StoredTensor::Matrix(m)) => {
                 m.transpose()
+            }
+            (Layout::OfCube { start, step, .. }, StoredTensor::Matrix(m)) => {
+                m.reshape([rows, columns, step]).narrow(2, start, 1).reshape([rows, columns])
             }
             (Layout::UnitRows, StoredTensor::Matrix(m)) => {
                 let length = m.clone().square().sum_dim(1).sqrt();
@@ -138,6 +150,16 @@ impl Layout {
             Layout::Rows { start, .. } => stored.narrow(0, start, len),
             Layout::OneLess => stored + 1.0,
             _ => stored,
+        }
+    }
+
+    /// A vector that a file holds within a matrix.
+    pub(crate) fn vector_of_matrix(self, stored: Tensor<2>, len: usize) -> Tensor<1> {
+        match self {
+            Layout::OfCube { index, start, step, .. } => {
+                stored.narrow(0, index, 1).reshape([len, step]).narrow(1, start, 1).reshape([len])
+            }
+            _ => stored.reshape([len]),
         }
     }
 

@@ -91,6 +91,9 @@ impl HookedTransformer {
             }
             norm(&name("attn.q_norm"), block.attn.q_norm.as_ref(), see);
             norm(&name("attn.k_norm"), block.attn.k_norm.as_ref(), see);
+            if let Some(sinks) = &block.attn.sinks {
+                see(name("attn.sinks"), Weight::Vector(sinks.val()));
+            }
             if let Some(mlp) = &block.mlp {
                 linear(&name("mlp"), "in", &mlp.input, see);
                 linear(&name("mlp"), "out", &mlp.output, see);

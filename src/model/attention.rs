@@ -1,6 +1,6 @@
 //! Attention: projections, scores, pattern, mix.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::module::attention as fused_attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Tensor, activation};
@@ -30,6 +30,8 @@ pub struct Attention {
     pub q_norm: Option<Norm>,
     /// RMS norm of every key, `[d_head]`, or of all heads' at once, `[kv_head * d_head]`.
     pub k_norm: Option<Norm>,
+    /// A score that every query of a head sees besides those of keys, `[head]`.
+    pub sinks: Option<Param<Tensor<1>>>,
 }
 
 /// What queries, keys or values are projected from.
@@ -94,7 +96,11 @@ impl Attention {
             keys = Keys::whole(run.fire(at(Site::RotK), joined)?, values);
         }
         let watched = run.wants(at(Site::AttnScores)) || run.wants(at(Site::Pattern));
-        let z = if watched { explicit(layer, q, keys, pass, run)? } else { unwatched(layer, q, keys, pass, run)? };
+        let z = match &self.sinks {
+            Some(sinks) => explicit(layer, q, keys, Some(sinks.val()), pass, run)?,
+            None if watched => explicit(layer, q, keys, None, pass, run)?,
+            None => unwatched(layer, q, keys, pass, run)?,
+        };
         let z = run.fire(pass.points.at(layer, Site::Z), z)?;
         self.output(layer, z, pass, run)
     }
@@ -157,7 +163,7 @@ fn unwatched(
 ) -> Result<Tensor<4>, Halt> {
     let config = pass.config;
     if pass.score_bias.is_some() {
-        return explicit(layer, q, keys, pass, run);
+        return explicit(layer, q, keys, None, pass, run);
     }
     if let Some(z) = flex::attention(layer, &q, &keys, pass) {
         return Ok(z);
@@ -166,7 +172,7 @@ fn unwatched(
         && config.attn_scores_soft_cap.is_none()
         && config.positional != Positional::Alibi;
     if !plain {
-        return explicit(layer, q, keys, pass, run);
+        return explicit(layer, q, keys, None, pass, run);
     }
     let group = config.n_heads / config.n_kv_heads;
     let options =
@@ -192,6 +198,7 @@ fn explicit(
     layer: usize,
     q: Tensor<4>,
     keys: Keys,
+    sinks: Option<Tensor<1>>,
     pass: &mut Pass<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
@@ -204,7 +211,11 @@ fn explicit(
     let scores_edited = run.edits(site(Site::AttnScores));
     let scores = run.fire(site(Site::AttnScores), scores)?;
     let blank_rows = scores_edited || pass.masks.may_hide_everything();
-    let pattern = run.fire(site(Site::Pattern), softmax_rows(scores, blank_rows))?;
+    let pattern = match sinks {
+        Some(sinks) => softmax_beside(scores, sinks),
+        None => softmax_rows(scores, blank_rows),
+    };
+    let pattern = run.fire(site(Site::Pattern), pattern)?;
     Ok(match flex::mix(&pattern, &keys) {
         Some(z) => z,
         None => mix(pattern, &keys),
@@ -313,6 +324,13 @@ fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'
     let options = (&scores.device(), scores.dtype());
     let unseen = Tensor::full([batch, heads, queries, dropped], f32::NEG_INFINITY, options);
     Tensor::cat(vec![unseen, scores], 3)
+}
+
+/// Softmax over keys and a sink, `[head]`, which is then left out.
+fn softmax_beside(scores: Tensor<4>, sinks: Tensor<1>) -> Tensor<4> {
+    let [batch, heads, queries, keys] = scores.dims();
+    let sinks = narrowed(widened(sinks), scores.dtype()).reshape([1, heads, 1, 1]).expand([batch, heads, queries, 1]);
+    softmax_rows(Tensor::cat(vec![scores, sinks], 3), false).narrow(3, 0, keys)
 }
 
 /// Softmax over keys; a row of nothing but minus infinity becomes zeros when `blank_rows`.

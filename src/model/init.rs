@@ -1,5 +1,6 @@
 //! Random weights, for training and for tests.
 
+use burn::module::Param;
 use burn::tensor::{Device, Distribution, Tensor};
 
 use super::attention::Attention;
@@ -96,6 +97,7 @@ impl Draw<'_> {
                 o: self.linear(width, c.d_model),
                 q_norm: head_norm(c.n_heads),
                 k_norm: head_norm(c.n_kv_heads),
+                sinks: c.attn_sinks.then(|| Param::from_tensor(Tensor::zeros([c.n_heads], self.device))),
             },
             ln1_post: c.post_norms.then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
             ln2: (!c.attn_only).then(|| self.norm(c.pre_norm(), c.d_model, c.eps)),

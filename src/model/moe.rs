@@ -8,7 +8,7 @@ use super::linear::Linear;
 use super::norm::{narrowed, widened};
 use super::pass::Pass;
 use super::points::Site;
-use crate::config::Experts;
+use crate::config::{ClippedGate, Experts};
 
 /// Weights of one mixture.
 #[derive(Module, Debug)]
@@ -88,7 +88,15 @@ impl Moe {
             let input = x.clone().select(0, tokens.clone());
             let gate = run.fire(points.gate, expert.gate.forward(input.clone()))?;
             let linear = run.fire(points.pre, expert.input.forward(input))?;
-            let post = run.fire(points.post, pass.config.activation.apply(gate) * linear)?;
+            let post = match mixture.clipped {
+                Some(ClippedGate { alpha, limit }) => {
+                    let gate = gate.clamp_max(limit);
+                    let linear = linear.clamp(-limit, limit) + 1.0;
+                    activation::sigmoid(gate.clone() * alpha) * gate * linear
+                }
+                None => pass.config.activation.apply(gate) * linear,
+            };
+            let post = run.fire(points.post, post)?;
             let output = expert.output.forward(post) * share.unsqueeze_dim::<2>(1);
             sum = sum.select_assign(0, tokens, output, IndexingUpdateOp::Add);
         }

@@ -82,6 +82,9 @@ impl Step {
             Step::CenterUnembed if c.output_logits_soft_cap.is_some() => {
                 Some("the soft cap makes a constant added to all logits matter")
             }
+            Step::FoldValueBiases | Step::Factor if c.attn_sinks => {
+                Some("sinks take a share of attention, so that no constant of the values comes through whole")
+            }
             Step::Factor if matches!(c.positional, Positional::Rotary(_)) => {
                 Some("rotation stands between queries and keys, so their product is no single matrix")
             }

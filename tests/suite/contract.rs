@@ -258,7 +258,7 @@ fn no_point_is_a_dead_end() {
     let solu = TransformerConfig { activation: hooklens::ActivationFn::SoluLn, parallel: true, ..base.clone() };
     let mixture = TransformerConfig {
         gated_mlp: true,
-        experts: Some(Experts { count: 2, per_token: 2, renormalise: false }),
+        experts: Some(Experts { count: 2, per_token: 2, renormalise: false, clipped: None }),
         ..base
     };
     for config in [plain, modern, solu, mixture] {
@@ -286,7 +286,7 @@ fn doubled(x: &Activation) -> Activation {
 fn tokens_go_to_experts_there_are() {
     let config = TransformerConfig {
         gated_mlp: true,
-        experts: Some(Experts { count: 3, per_token: 2, renormalise: true }),
+        experts: Some(Experts { count: 3, per_token: 2, renormalise: true, clipped: None }),
         ..TransformerConfig::new(1, 16, 2, 20, 16)
     };
     let model = random_model(config, 2);

@@ -108,7 +108,7 @@ fn mixture() -> TransformerConfig {
         gated_mlp: true,
         activation: ActivationFn::Silu,
         positional: Positional::None,
-        experts: Some(Experts { count: 4, per_token: 2, renormalise: true }),
+        experts: Some(Experts { count: 4, per_token: 2, renormalise: true, clipped: None }),
         ..TransformerConfig::new(1, 16, 2, 20, 16)
     }
 }

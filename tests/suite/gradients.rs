@@ -78,12 +78,13 @@ fn gradient_size(gradient: &Activation) -> f64 {
     gradient.dot(gradient).into_scalar::<f64>().sqrt()
 }
 
-/// No kink near which a difference quotient means nothing: smooth activation functions, and no
-/// choice of experts.
+/// No kink near which a difference quotient means nothing: smooth activation functions, no
+/// clipped gates, and no choice of experts.
 fn smooth(config: TransformerConfig) -> TransformerConfig {
     use hooklens::ActivationFn::{GeluNew, Relu};
     let activation = if config.activation == Relu { GeluNew } else { config.activation };
-    TransformerConfig { activation, ..config }
+    let experts = config.experts.map(|experts| hooklens::Experts { clipped: None, ..experts });
+    TransformerConfig { activation, experts, ..config }
 }
 
 proptest! {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Distribution, Tensor};
 use hooklens::prelude::*;
-use hooklens::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, Window};
+use hooklens::{ActivationFn, ClippedGate, Experts, NormKind, Positional, RopeScaling, Rotary, Window};
 use ndarray::ArrayD;
 use proptest::prelude::*;
 
@@ -88,7 +88,13 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
     ];
     let mlp = (function, any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2));
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    let rarer = (prop::bool::weighted(0.2), prop::bool::weighted(0.3), prop::bool::weighted(0.3), 0..6usize);
+    let rarer = (
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.3),
+        prop::bool::weighted(0.3),
+        0..6usize,
+        prop::bool::weighted(0.2),
+    );
     let caps = (prop::bool::weighted(0.3), prop::bool::weighted(0.3), 0..5usize);
     let heads = prop_oneof![Just((4, 4)), Just((4, 2)), Just((4, 1)), Just((3, 3))];
     (positional, norm, mlp, flags, caps, heads, rarer).prop_map(
@@ -99,7 +105,7 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
             (parallel, post_norms, qk_norm, final_rms, embed_norm),
             (score_cap, logit_cap, window),
             (n_heads, n_kv_heads),
-            (scaled, outputs_only, whole, layers),
+            (scaled, outputs_only, whole, layers, sinks),
         )| {
             let layer_rotary = match (&positional, layers) {
                 (Positional::Rotary(_), 0) => {
@@ -138,7 +144,13 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
                     1 => vec![Some(Window::Chunked(3)), Some(Window::Sliding(4))],
                     _ => vec![],
                 },
-                experts: moe.then_some(Experts { count: 3, per_token: 2, renormalise: true }),
+                experts: moe.then_some(Experts {
+                    count: 3,
+                    per_token: 2,
+                    renormalise: true,
+                    clipped: whole.then_some(ClippedGate { alpha: 1.702, limit: 0.5 }),
+                }),
+                attn_sinks: sinks,
                 ..TransformerConfig::new(2, 16, n_heads, 20, 32)
             }
         },

@@ -1,0 +1,53 @@
+//! GPT-OSS: Llama with sinks beside the keys, windows in every other layer, and a mixture whose gates are
+//! clipped. Published in four bits; those files are read once `transformers` has saved them in bf16.
+
+use super::hf_config::HfConfig;
+use super::llama_like::{Biases, MlpNames, Names};
+use super::{Family, llama_like};
+use crate::config::{ClippedGate, TransformerConfig};
+use crate::error::ConfigError;
+use crate::loading::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family =
+    Family { name: "gpt_oss", architectures: &["GptOssForCausalLM", "GptOssModel"], prefix: "model.", config, weights };
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = llama_like::config(json)?;
+    let limit = json.number("swiglu_limit", 7.0)?;
+    let mut experts = llama_like::experts(json, "num_local_experts", true)?;
+    if let Some(experts) = &mut experts {
+        experts.clipped = Some(ClippedGate { alpha: 1.702, limit });
+    }
+    Ok(TransformerConfig {
+        eps: json.number("rms_norm_eps", 1e-5)?,
+        attn_sinks: true,
+        windows: llama_like::windows_by_type(json, base.n_layers, |layer| layer % 2 == 0)?,
+        experts,
+        default_prepend_bos: false,
+        ..base
+    })
+}
+
+fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let attention = json.flag("attention_bias", true)?;
+    let biases = Biases { qkv: attention, output: attention, mlp: true };
+    let mut table = llama_like::weights_with(c, json, Names { biases, mlp: MlpNames::Other, ..Names::LLAMA })?;
+    for layer in 0..c.n_layers {
+        let from = |part: &str| format!("model.layers.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.{part}");
+        table.add(to("attn.sinks"), from("self_attn.sinks"), Layout::AsIs);
+        table.linear(&to("mlp.W_gate"), &from("mlp.router"), true);
+        let of = c.experts.map_or(0, |experts| experts.count);
+        for index in 0..of {
+            for (part, name, start, step) in
+                [("gate", "gate_up_proj", 0, 2), ("in", "gate_up_proj", 1, 2), ("out", "down_proj", 0, 1)]
+            {
+                let layout = Layout::OfCube { index, of, start, step };
+                let name = from(&format!("mlp.experts.{name}"));
+                table.add(to(&format!("mlp.experts.{index}.W_{part}")), name.clone(), layout);
+                table.add(to(&format!("mlp.experts.{index}.b_{part}")), format!("{name}_bias"), layout);
+            }
+        }
+    }
+    Ok(table)
+}
