@@ -5,6 +5,7 @@
 //!
 //! ```sh
 //! cargo bench --bench load_memory
+//! cargo bench --bench load_memory -- FOLDER...   # these models, in whatever files
 //! ```
 
 use std::collections::HashMap;
@@ -27,9 +28,17 @@ fn main() -> Outcome {
     if let Some(at) = arguments.iter().position(|a| a == "--load") {
         return load(&arguments[at + 1..]);
     }
+    let given: Vec<&String> = arguments[1..].iter().filter(|argument| !argument.starts_with("--")).collect();
+    let kinds = [["f32", "none"], ["f32", "standard"], ["bf16", "none"], ["bf16", "standard"]];
     let folder = tempfile::tempdir()?;
     println!("| files | computed in | processing | weights | after loading | after a run |\n|---|---|---|---|---|---|");
-    for layout in ["native", "gpt2", "gpt_neox", "llama"] {
+    for place in &given {
+        let name = Path::new(place).file_name().unwrap_or_default().to_string_lossy().to_string();
+        for [dtype, process] in kinds {
+            Command::new(std::env::current_exe()?).args(["--load", &name, place, dtype, process]).status()?;
+        }
+    }
+    for layout in ["native", "gpt2", "gpt_neox", "llama"].into_iter().filter(|_| given.is_empty()) {
         let path = folder.path().join(layout);
         std::fs::create_dir_all(&path)?;
         match layout {
@@ -39,7 +48,7 @@ fn main() -> Outcome {
             "gpt_neox" => write(&path, gpt_neox())?,
             _ => write(&path, llama())?,
         }
-        for [dtype, process] in [["f32", "none"], ["f32", "standard"], ["bf16", "none"], ["bf16", "standard"]] {
+        for [dtype, process] in kinds {
             let place = path.to_string_lossy();
             Command::new(std::env::current_exe()?).args(["--load", layout, &place, dtype, process]).status()?;
         }

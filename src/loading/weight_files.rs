@@ -226,6 +226,8 @@ impl WeightFiles {
                 let whole = runs.count == 1 && runs.len * stored.size() == all.len();
                 if whole && stored == compute {
                     Bytes::from_bytes_vec(all)
+                } else if whole && compute.size() < stored.size() {
+                    Bytes::from_bytes_vec(narrowed_in_place(all, stored, compute))
                 } else {
                     let size = stored.size();
                     let mut out = Converted::with_capacity(compute, runs.len * runs.count);
@@ -254,6 +256,22 @@ impl WeightFiles {
     pub(crate) fn nearest(&self, name: &str) -> Vec<String> {
         nearest(name, self.tensors.keys().map(String::as_str))
     }
+}
+
+/// Elements converted to a smaller type where they are, so that a large tensor never stands in memory in both.
+fn narrowed_in_place(mut bytes: Vec<u8>, stored: DType, compute: DType) -> Vec<u8> {
+    const PIECE: usize = 1 << 16;
+    let (from, to) = (stored.size(), compute.size());
+    let count = bytes.len() / from;
+    for start in (0..count).step_by(PIECE) {
+        let len = PIECE.min(count - start);
+        let mut piece = Converted::with_capacity(compute, len);
+        piece.extend(&bytes[start * from..(start + len) * from], stored);
+        bytes[start * to..(start + len) * to].copy_from_slice(&piece.into_bytes());
+    }
+    bytes.truncate(count * to);
+    bytes.shrink_to_fit();
+    bytes
 }
 
 /// File names in an index, each once, in order. A name may not lead out of the folder.
