@@ -265,6 +265,12 @@ pub enum InputError {
         /// Rows of the decoder's input.
         decoder: usize,
     },
+    /// A sentence encoder's own way of making one vector is not supported.
+    #[error("{reason}; choose a way with `with_sentence_embedding`")]
+    Sentences {
+        /// What is not supported.
+        reason: String,
+    },
     /// The model's files hold no such head.
     #[error("the model has no {head} head: its files hold none")]
     NoHead {

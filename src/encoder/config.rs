@@ -25,8 +25,10 @@ pub struct EncoderConfig {
     pub n_ctx: usize,
     /// Added to the variance inside a norm.
     pub eps: f64,
-    /// The MLP's activation function, and the one of the masked-token head.
+    /// The MLP's activation function.
     pub activation: ActivationFn,
+    /// The masked-token head's.
+    pub head_activation: ActivationFn,
     /// Kinds of token, such as a pair's first and second text; 0 if the model makes no difference.
     pub token_types: usize,
 }

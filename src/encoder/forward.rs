@@ -1,6 +1,6 @@
 //! One run of an encoder.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor, TensorData};
 use hooklens_hooks::{ActivationCache, Halt, Hook, PointInfo, Record, Rows, Run};
 
 use super::points::Outer;
@@ -190,13 +190,13 @@ impl HookedEncoder {
 
         let mut logits = None;
         if let Some(head) = &weights.mlm_head {
-            let features = self.config.activation.apply(head.dense.forward(hidden.clone()));
+            let features = self.config.head_activation.apply(head.dense.forward(hidden.clone()));
             let features = head.ln.forward(features, norm(Outer::MlmLnScale, Outer::MlmLnNormalized), run)?;
             logits = Some(head.unembed.forward(features));
         }
         let (mut pooled, mut next_sentence) = (None, None);
         if let Some(pooler) = &weights.pooler {
-            let first = hidden.clone().narrow(1, 0, 1).squeeze_dim::<2>(1);
+            let first = first_rows(hidden.clone(), sequence);
             let out = run.fire(self.points.outer(Outer::PoolerOut), pooler.forward(first).tanh())?;
             if let Some(head) = &weights.nsp_head {
                 next_sentence = Some(run.fire(self.points.outer(Outer::NspOut), head.forward(out.clone()))?);
@@ -205,6 +205,16 @@ impl HookedEncoder {
         }
         Ok((hidden, logits, pooled, next_sentence))
     }
+}
+
+/// Each row's first real token, `[batch, d_model]`.
+pub(super) fn first_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<2> {
+    let [batch, len, width] = x.dims();
+    let Some(mask) = sequence.query_mask() else { return x.narrow(1, 0, 1).squeeze_dim::<2>(1) };
+    let first = |row: &[bool]| row.iter().position(|real| *real).unwrap_or(0);
+    let rows: Vec<i32> = mask.chunks(len).enumerate().map(|(row, real)| (row * len + first(real)) as i32).collect();
+    let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [batch]), &x.device());
+    x.reshape([batch * len, width]).select(0, rows)
 }
 
 type Passed = (Tensor<3>, Option<Tensor<3>>, Option<Tensor<2>>, Option<Tensor<2>>);

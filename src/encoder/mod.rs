@@ -51,7 +51,7 @@ pub struct HookedEncoder {
     stack: Arc<TransformerConfig>,
     points: Arc<EncoderPoints>,
     tokenizer: Option<Arc<Tokenizer>>,
-    sentences: SentenceEmbedding,
+    sentences: std::result::Result<SentenceEmbedding, String>,
     report: Arc<LoadReport>,
 }
 
@@ -60,7 +60,7 @@ impl HookedEncoder {
         config: EncoderConfig,
         weights: EncoderWeights,
         tokenizer: Option<Tokenizer>,
-        sentences: SentenceEmbedding,
+        sentences: std::result::Result<SentenceEmbedding, String>,
         report: LoadReport,
     ) -> Self {
         let points = Arc::new(EncoderPoints::new(&config, weights.heads()));

@@ -6,8 +6,8 @@ use burn::tensor::Tensor;
 use serde_json::Value;
 
 use super::HookedEncoder;
-use super::forward::EncoderOptions;
-use crate::error::{LoadError, Result};
+use super::forward::{EncoderOptions, first_rows};
+use crate::error::{InputError, LoadError, Result};
 use crate::model::{Sequence, narrowed, widened};
 use crate::tokens::read_json;
 
@@ -42,11 +42,12 @@ impl Default for SentenceEmbedding {
 }
 
 impl SentenceEmbedding {
-    /// Reads `modules.json` and what it names; the default for a folder that has none.
-    pub(crate) fn of_folder(folder: &Path) -> Result<Self, LoadError> {
+    /// Reads `modules.json` and what it names; the default for a folder that has none, and why a model's own way is
+    /// not supported.
+    pub(crate) fn of_folder(folder: &Path) -> Result<std::result::Result<Self, String>, LoadError> {
         let path = folder.join("modules.json");
         if !path.is_file() {
-            return Ok(Self::default());
+            return Ok(Ok(Self::default()));
         }
         let modules = read_json(path.clone())?;
         let bad = |reason: String| LoadError::File { path: path.clone(), reason };
@@ -65,12 +66,12 @@ impl SentenceEmbedding {
                         ["mean_tokens"] => Pooling::Mean,
                         ["cls_token"] => Pooling::First,
                         ["max_tokens"] => Pooling::Max,
-                        _ => return Err(bad(format!("a pooling of {on:?} is not supported"))),
+                        _ => return Ok(Err(format!("a pooling of {on:?} is not supported"))),
                     };
                 }
                 Some("Normalize") => found.normalise = true,
                 Some("Transformer") => {}
-                other => return Err(bad(format!("a module of type {other:?} is not supported"))),
+                other => return Ok(Err(format!("a module of type {other:?} is not supported"))),
             }
         }
         let limits = folder.join("sentence_bert_config.json");
@@ -78,20 +79,23 @@ impl SentenceEmbedding {
             let longest = read_json(limits)?.get("max_seq_length").and_then(Value::as_u64);
             found.max_len = longest.and_then(|n| usize::try_from(n).ok());
         }
-        Ok(found)
+        Ok(Ok(found))
     }
 }
 
 impl HookedEncoder {
     /// What [`HookedEncoder::sentence_embeddings`] does behind the last block.
-    pub fn sentence_embedding(&self) -> SentenceEmbedding {
-        self.sentences
+    ///
+    /// # Errors
+    /// [`InputError::Sentences`] if what the model's `modules.json` tells to do is not supported.
+    pub fn sentence_embedding(&self) -> Result<SentenceEmbedding, InputError> {
+        self.sentences.clone().map_err(|reason| InputError::Sentences { reason })
     }
 
     /// The model with another way to make sentence embeddings.
     #[must_use]
     pub fn with_sentence_embedding(mut self, sentences: SentenceEmbedding) -> Self {
-        self.sentences = sentences;
+        self.sentences = Ok(sentences);
         self
     }
 
@@ -99,7 +103,7 @@ impl HookedEncoder {
     /// the model takes are cut.
     ///
     /// # Errors
-    /// As [`HookedEncoder::run`].
+    /// As [`HookedEncoder::run`] and [`HookedEncoder::sentence_embedding`].
     ///
     /// ```no_run
     /// use hooklens::encoder::HookedEncoder;
@@ -110,7 +114,8 @@ impl HookedEncoder {
     /// ```
     pub fn sentence_embeddings(&self, texts: &[impl AsRef<str>]) -> Result<Tensor<2>> {
         let texts: Vec<String> = texts.iter().map(|text| text.as_ref().to_string()).collect();
-        let longest = self.sentences.max_len.unwrap_or(self.config.n_ctx).min(self.config.n_ctx);
+        let sentences = self.sentence_embedding()?;
+        let longest = sentences.max_len.unwrap_or(self.config.n_ctx).min(self.config.n_ctx);
         let tokens = self.truncated(&texts, longest)?;
         let hidden = self.run_tokens(&tokens, EncoderOptions::new())?.hidden;
         let dtype = hidden.dtype();
@@ -118,8 +123,8 @@ impl HookedEncoder {
         let [batch, len] = tokens.tokens.shape();
         let sequence = Sequence::new(batch, 0, len, tokens.tokens.mask().map(<[bool]>::to_vec));
         let real = sequence.real_as_float(&hidden.device());
-        let vectors: Tensor<2> = match (self.sentences.pooling, real) {
-            (Pooling::First, _) => hidden.narrow(1, 0, 1).squeeze_dim(1),
+        let vectors: Tensor<2> = match (sentences.pooling, real) {
+            (Pooling::First, _) => first_rows(hidden, &sequence),
             (Pooling::Mean, None) => hidden.mean_dim(1).squeeze_dim(1),
             (Pooling::Mean, Some(real)) => ((hidden * real.clone()).sum_dim(1) / real.sum_dim(1)).squeeze_dim(1),
             (Pooling::Max, None) => hidden.max_dim(1).squeeze_dim(1),
@@ -128,7 +133,7 @@ impl HookedEncoder {
                 hidden.mask_fill(padding, f32::NEG_INFINITY).max_dim(1).squeeze_dim(1)
             }
         };
-        let vectors = match self.sentences.normalise {
+        let vectors = match sentences.normalise {
             true => vectors.clone() / vectors.square().sum_dim(1).sqrt().clamp_min(1e-12),
             false => vectors,
         };

@@ -6,6 +6,7 @@ use super::HookedEncoderDecoder;
 use super::forward::EncoderDecoderOptions;
 use crate::error::{InputError, Result};
 use crate::generation::{Chooser, GenerateOptions, Generation, host};
+use crate::kv_cache::CacheKind;
 use crate::model::{Input, Logits};
 use crate::tokens::Tokens;
 
@@ -23,7 +24,12 @@ impl HookedEncoderDecoder {
         }
         let prompts = self.token_input(input.into())?;
         let [batch, _] = prompts.shape();
+        if options.cache_kind != CacheKind::Growing {
+            return Err(InputError::Options("an encoder-decoder keeps a cache that grows").into());
+        }
         let mut chooser = Chooser::new(self.tokenizer().ok(), self.config.d_vocab, &prompts, &mut options)?;
+        // Penalties are on what was written, not on what was read.
+        chooser.begin_with(vec![self.config.decoder_start_token]);
         let (encoded, _) = self.encode(prompts, ())?;
         let mut cache = self.decoder_cache(encoded);
         let mut next = Tokens::new(vec![vec![self.config.decoder_start_token]; batch])?;

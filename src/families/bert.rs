@@ -15,6 +15,8 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
         "BertModel",
         "BertForNextSentencePrediction",
         "BertForSequenceClassification",
+        "BertForTokenClassification",
+        "BertForQuestionAnswering",
     ],
     prefix: "bert.",
     config,
@@ -41,6 +43,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> 
         n_ctx: json.size("max_position_embeddings")?,
         eps: json.number("layer_norm_eps", 1e-12)?,
         activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
+        head_activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
         token_types: json.maybe_size("type_vocab_size")?.unwrap_or(2),
     })
 }

@@ -9,7 +9,13 @@ use crate::loading::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family<EncoderConfig> = Family {
     name: "distilbert",
-    architectures: &["DistilBertForMaskedLM", "DistilBertModel", "DistilBertForSequenceClassification"],
+    architectures: &[
+        "DistilBertForMaskedLM",
+        "DistilBertModel",
+        "DistilBertForSequenceClassification",
+        "DistilBertForTokenClassification",
+        "DistilBertForQuestionAnswering",
+    ],
     prefix: "distilbert.",
     config,
     weights,
@@ -27,6 +33,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
         n_ctx: json.size("max_position_embeddings")?,
         eps: 1e-12,
         activation: ActivationFn::from_name(json.text("activation", "gelu")?)?,
+        head_activation: ActivationFn::from_name(json.text("activation", "gelu")?)?,
         token_types: 0,
     })
 }

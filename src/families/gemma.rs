@@ -2,9 +2,13 @@
 //! of outputs, windows, soft caps; in 3 normalised queries and keys, and a rotation of their own for
 //! layers with a window.
 
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
 use super::hf_config::HfConfig;
 use super::llama_like::{BEFORE, Names};
-use super::{Family, llama_like};
+use super::{Family, llama_like, rope};
 use crate::config::{ActivationFn, Positional, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
 use crate::loading::{Layout, WeightTable};
@@ -35,7 +39,8 @@ pub(super) static GEMMA3: Family = Family {
 
 fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
-    // `hidden_act` of the first files says `gelu` by mistake: the model has always used the approximation.
+    // `hidden_act` of the first files says `gelu` by mistake: the model has always used the approximation, which
+    // transformers 4.57 forgets where `hidden_activation` is given beside it.
     let older = Some(json.text("hidden_act", "gelu")?).filter(|function| *function != "gelu");
     let function = json.text("hidden_activation", older.unwrap_or("gelu_pytorch_tanh"))?;
     Ok(TransformerConfig {
@@ -45,7 +50,21 @@ fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
+/// What Hugging Face takes for fields that a file of Gemma 2 leaves out.
+static DEFAULTS_2: LazyLock<Value> = LazyLock::new(
+    || json!({"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256}),
+);
+
+/// The same of Gemma 3.
+static DEFAULTS_3: LazyLock<Value> =
+    LazyLock::new(|| json!({"sliding_window": 4096, "rope_theta": 1e6, "head_dim": 256}));
+
 fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    around(&json.defaulting(&DEFAULTS_2))
+}
+
+/// Norms around, caps and windows.
+fn around(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = one(json)?;
     Ok(TransformerConfig {
         post_norms: true,
@@ -61,10 +80,15 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.flag("use_bidirectional_attention", false)? {
         return Err(json.unsupported("use_bidirectional_attention"));
     }
-    let base = two(json)?;
+    let json = &json.defaulting(&DEFAULTS_3);
+    let base = around(json)?;
     let pattern = json.maybe_size("sliding_window_pattern")?.unwrap_or(6).max(1);
     let windows = llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % pattern != 0)?;
-    let near = json.number("rope_local_base_freq", 10_000.0)?;
+    let newer = match rope::parameters(json, "sliding_attention") {
+        Some(parameters) if json.get("rope_local_base_freq").is_none() => parameters.maybe_number("rope_theta")?,
+        _ => None,
+    };
+    let near = newer.unwrap_or(json.number("rope_local_base_freq", 10_000.0)?);
     let layer_rotary = match &base.positional {
         Positional::Rotary(far) => {
             let near = Rotary { base: near, scaling: RopeScaling::None, ..far.clone() };

@@ -41,6 +41,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 /// `[[["global", "local"], 12]]`.
 fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
     let mut kinds: Vec<&Value> = Vec::new();
+    let listed = if json.get("attention_layers").is_some() { "attention_layers" } else { "attention_types" };
     match (json.list("attention_layers")?, json.list("attention_types")?) {
         (Some(layers), _) => kinds.extend(layers),
         (None, Some(types)) => {
@@ -54,13 +55,17 @@ fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, 
                 kinds.extend((0..repeats).flat_map(|_| names));
             }
         }
-        (None, None) => return Ok(Vec::new()),
+        (None, None) => {
+            // Every other layer, as Hugging Face takes it.
+            let window = Window::Sliding(json.maybe_size("window_size")?.unwrap_or(256));
+            return Ok((0..n_layers).map(|layer| (layer % 2 == 1).then_some(window)).collect());
+        }
     }
     let window = Window::Sliding(json.maybe_size("window_size")?.unwrap_or(256));
     let of_kind = |kind: &&Value| match kind.as_str() {
         Some("local") => Ok(Some(window)),
         Some("global") => Ok(None),
-        _ => Err(json.unsupported("attention_types")),
+        _ => Err(json.unsupported(listed)),
     };
     let windows: Vec<Option<Window>> = kinds.iter().map(of_kind).collect::<Result<_, _>>()?;
     Ok(if windows.iter().any(Option::is_some) { windows } else { Vec::new() })

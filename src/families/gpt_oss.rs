@@ -1,6 +1,10 @@
 //! GPT-OSS: Llama with sinks beside the keys, windows in every other layer, and a mixture whose gates are
 //! clipped. Published in four bits; those files are read once `transformers` has saved them in bf16.
 
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
 use super::hf_config::HfConfig;
 use super::llama_like::{Biases, MlpNames, Names};
 use super::{Family, llama_like};
@@ -11,7 +15,19 @@ use crate::loading::{Layout, WeightTable};
 pub(super) static FAMILY: Family =
     Family { name: "gpt_oss", architectures: &["GptOssForCausalLM", "GptOssModel"], prefix: "model.", config, weights };
 
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "rope_theta": 150_000.0, "sliding_window": 128, "head_dim": 64, "num_local_experts": 128, "num_experts_per_tok": 4,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+            "original_max_position_embeddings": 4096
+        }
+    })
+});
+
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
     let limit = json.number("swiglu_limit", 7.0)?;
     let mut experts = llama_like::experts(json, "num_local_experts", true)?;

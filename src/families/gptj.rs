@@ -1,5 +1,9 @@
 //! GPT-J: attention and MLP in parallel behind one norm, neighbouring coordinates rotated.
 
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, Positional, RopeScaling, Rotary, TransformerConfig};
@@ -9,7 +13,11 @@ use crate::loading::{Layout, WeightTable};
 pub(super) static FAMILY: Family =
     Family { name: "gptj", architectures: &["GPTJForCausalLM", "GPTJModel"], prefix: "transformer.", config, weights };
 
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 64}));
+
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
     let (d_model, n_heads) = (json.size("n_embd")?, json.size("n_head")?);
     let d_head = json.share("n_head", d_model, n_heads)?;
     let base = TransformerConfig::new(

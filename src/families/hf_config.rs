@@ -10,22 +10,35 @@ use crate::error::ConfigError;
 pub(crate) struct HfConfig<'j> {
     family: &'static str,
     json: &'j Value,
+    /// What the family's own code takes for a field that is not there; one that is null stays none.
+    defaults: Option<&'j Value>,
 }
 
 impl<'j> HfConfig<'j> {
     pub(crate) fn new(family: &'static str, json: &'j Value) -> Self {
-        Self { family, json }
+        Self { family, json, defaults: None }
     }
 
-    /// A field that is there and not null.
+    /// The configuration with these values for fields that are not there.
+    pub(crate) fn defaulting(self, defaults: &'static Value) -> Self {
+        Self { defaults: Some(defaults), ..self }
+    }
+
+    /// A field that is there, or has a default, and is not null.
     pub(crate) fn get(&self, field: &str) -> Option<&'j Value> {
-        self.json.get(field).filter(|value| !value.is_null())
+        let value = self.json.get(field).or_else(|| self.defaults?.get(field));
+        value.filter(|value| !value.is_null())
+    }
+
+    /// The architecture it names.
+    pub(crate) fn architecture(&self) -> &'j str {
+        super::architecture(self.json).unwrap_or_default()
     }
 
     /// An object within the configuration, if it is there.
     pub(crate) fn object(&self, field: &str) -> Option<HfConfig<'j>> {
         let json = self.get(field).filter(|value| value.is_object())?;
-        Some(HfConfig { family: self.family, json })
+        Some(HfConfig::new(self.family, json))
     }
 
     fn wrong(&self, field: &str, value: &Value, wanted: &str) -> ConfigError {

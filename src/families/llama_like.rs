@@ -23,9 +23,9 @@ pub(super) fn config_turning(json: &HfConfig<'_>, turned: f64) -> Result<Transfo
         d_model,
         n_heads,
         json.size("vocab_size")?,
-        json.size("max_position_embeddings")?,
+        rope::context(json)?,
     );
-    let turned = json.number("partial_rotary_factor", turned)?;
+    let turned = rope::share(json, turned)?;
     Ok(TransformerConfig {
         n_kv_heads: json.maybe_size("num_key_value_heads")?.unwrap_or(n_heads),
         d_head,

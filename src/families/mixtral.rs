@@ -1,5 +1,9 @@
 //! Mixtral: Mistral with a mixture of experts.
 
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
 use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like};
@@ -15,7 +19,11 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rope_theta": 1e6}));
+
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
     let windows = llama_like::one_window(json, base.n_layers)?;
     let experts = llama_like::experts(json, "num_local_experts", true)?;

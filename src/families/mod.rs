@@ -253,8 +253,12 @@ pub(crate) fn as_llama(json: &Value) -> Option<(Described, Vec<String>)> {
         Value::Array(list) => list.is_empty(),
         _ => false,
     };
+    // All else is Llama's, but these rotate neighbouring coordinates, and no setting says so.
+    let kind = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    let turned =
+        ["ernie4_5", "helium"].contains(&kind).then(|| format!("model_type = {kind}, which rotates otherwise"));
     let fields = json.as_object()?.iter();
     let strange = fields.filter(|(field, value)| !LLAMA_FIELDS.contains(&field.as_str()) && !off(value));
-    let strange = strange.map(|(field, value)| format!("{field} = {value}")).collect();
+    let strange = turned.into_iter().chain(strange.map(|(field, value)| format!("{field} = {value}"))).collect();
     Some((Described::Decoder(&llama::FAMILY, Box::new(config)), strange))
 }

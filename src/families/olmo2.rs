@@ -1,6 +1,10 @@
 //! OLMo 2 and 3: norms of outputs only, queries and keys normalised over all heads at once; in OLMo 3
 //! windows in most layers, and stretched rotation in the others only.
 
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
 use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like};
@@ -16,9 +20,17 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"sliding_window": 4096}));
+
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    let windows = llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % 4 != 0)?;
+    let third = json.architecture().starts_with("Olmo3") || json.architecture() == "olmo3";
+    let windows = match third {
+        true => llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % 4 != 0)?,
+        false => Vec::new(),
+    };
     let layer_rotary = match &base.positional {
         Positional::Rotary(rotary) if !windows.is_empty() && rotary.scaling != RopeScaling::None => {
             let near = Rotary { scaling: RopeScaling::None, ..rotary.clone() };

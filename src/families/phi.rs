@@ -22,7 +22,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         json.size("vocab_size")?,
         json.size("max_position_embeddings")?,
     );
-    let turned = json.number("partial_rotary_factor", 0.5)?;
+    let turned = rope::share(json, 0.5)?;
     Ok(TransformerConfig {
         n_kv_heads: json.maybe_size("num_key_value_heads")?.unwrap_or(n_heads),
         d_mlp: json.size("intermediate_size")?,

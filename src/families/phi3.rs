@@ -1,5 +1,9 @@
 //! Phi 3 and 4: Llama with fused projections.
 
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
 use crate::config::TransformerConfig;
@@ -9,7 +13,12 @@ use crate::loading::{Layout, WeightTable};
 pub(super) static FAMILY: Family =
     Family { name: "phi3", architectures: &["Phi3ForCausalLM", "Phi3Model"], prefix: "model.", config, weights };
 
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> =
+    LazyLock::new(|| json!({"original_max_position_embeddings": 4096, "max_position_embeddings": 4096}));
+
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
     let windows = llama_like::one_window(json, base.n_layers)?;
     Ok(TransformerConfig { windows, eps: json.number("rms_norm_eps", 1e-5)?, default_prepend_bos: false, ..base })

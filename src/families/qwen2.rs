@@ -1,6 +1,10 @@
 //! Qwen 1.5, 2 and 2.5: Llama with biases on queries, keys and values, and windows in some
 //! layers of some models.
 
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
 use super::hf_config::HfConfig;
 use super::llama_like::{Biases, Names};
 use super::{Family, llama_like};
@@ -18,11 +22,15 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig { windows, default_prepend_bos: false, ..base })
 }
 
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"sliding_window": 4096}));
+
 /// Windows of the layers from `max_window_layers` on, unless they are turned off.
 pub(super) fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
     if !json.flag("use_sliding_window", false)? {
         return Ok(Vec::new());
     }
+    let json = &json.defaulting(&DEFAULTS);
     let full = json.maybe_size("max_window_layers")?.unwrap_or(28);
     llama_like::windows_by_type(json, n_layers, |layer| layer >= full)
 }

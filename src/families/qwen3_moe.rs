@@ -23,7 +23,13 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return Err(json.unsupported("mlp_only_layers"));
     }
     let experts = llama_like::experts(json, "num_experts", json.flag("norm_topk_prob", false)?)?;
-    Ok(TransformerConfig { experts, d_mlp: json.size("moe_intermediate_size")?, ..qwen3::config(json)? })
+    let base = qwen3::config(json)?;
+    // In a mixture all layers have the window.
+    let windows = match json.flag("use_sliding_window", false)? {
+        true => llama_like::one_window(json, base.n_layers)?,
+        false => Vec::new(),
+    };
+    Ok(TransformerConfig { experts, windows, d_mlp: json.size("moe_intermediate_size")?, ..base })
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

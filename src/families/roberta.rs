@@ -2,6 +2,7 @@
 
 use super::hf_config::HfConfig;
 use super::{Family, bert};
+use crate::config::ActivationFn;
 use crate::encoder::EncoderConfig;
 use crate::error::ConfigError;
 use crate::loading::{Layout, WeightTable};
@@ -12,10 +13,17 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
         "RobertaForMaskedLM",
         "RobertaModel",
         "RobertaForSequenceClassification",
+        "RobertaForTokenClassification",
+        "RobertaForQuestionAnswering",
         "XLMRobertaForMaskedLM",
+        "XLMRobertaForSequenceClassification",
+        "XLMRobertaForTokenClassification",
+        "XLMRobertaForQuestionAnswering",
         "XLMRobertaModel",
         "CamembertForMaskedLM",
         "CamembertModel",
+        "CamembertForSequenceClassification",
+        "CamembertForTokenClassification",
     ],
     prefix: "roberta.",
     config,
@@ -30,7 +38,8 @@ fn skipped(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
     let n_ctx = base.n_ctx.saturating_sub(skipped(json)?);
-    Ok(EncoderConfig { n_ctx, eps: json.number("layer_norm_eps", 1e-12)?, ..base })
+    // Its head has a function of its own.
+    Ok(EncoderConfig { n_ctx, head_activation: ActivationFn::Gelu, ..base })
 }
 
 fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

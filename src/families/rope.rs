@@ -7,7 +7,7 @@ use crate::error::ConfigError;
 /// Reads base and scaling; `dim` is the number of rotated coordinates. Newer files keep all of
 /// it in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
 pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<Rotary, ConfigError> {
-    let parameters = json.object("rope_parameters");
+    let parameters = parameters(json, "full_attention");
     let base = match &parameters {
         Some(parameters) => parameters.number("rope_theta", json.number(base_field, 10_000.0)?)?,
         None => json.number(base_field, 10_000.0)?,
@@ -17,6 +17,27 @@ pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<
         None => RopeScaling::None,
     };
     Ok(Rotary { dim, base, adjacent_pairs: false, scaling })
+}
+
+/// What newer files keep of the rotation; of a family with windows, for layers of this type.
+pub(super) fn parameters<'j>(json: &HfConfig<'j>, layers: &str) -> Option<HfConfig<'j>> {
+    let all = json.object("rope_parameters")?;
+    Some(all.object(layers).unwrap_or(all))
+}
+
+/// The share of each head that is rotated.
+pub(super) fn share(json: &HfConfig<'_>, default: f64) -> Result<f64, ConfigError> {
+    let newer = match parameters(json, "full_attention") {
+        Some(parameters) => parameters.maybe_number("partial_rotary_factor")?,
+        None => None,
+    };
+    Ok(newer.unwrap_or(json.number("partial_rotary_factor", default)?))
+}
+
+/// The longest text, which a model without position vectors only tells.
+pub(super) fn context(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
+    let older = json.maybe_size("max_sequence_length")?.unwrap_or(2048);
+    Ok(json.maybe_size("max_position_embeddings")?.unwrap_or(older))
 }
 
 fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>) -> Result<RopeScaling, ConfigError> {
@@ -29,7 +50,7 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>) -> Result<RopeScali
         Some(context) => Some(context),
         None => json.maybe_size("original_max_position_embeddings")?,
     };
-    let longest = json.size("max_position_embeddings")?;
+    let longest = context(json)?;
     let original_context = original.unwrap_or(longest);
     match kind {
         "default" => Ok(RopeScaling::None),

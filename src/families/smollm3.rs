@@ -1,7 +1,11 @@
 //! SmolLM 3: Llama some of whose layers rotate nothing.
 
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
 use super::hf_config::HfConfig;
-use super::{Family, llama_like, qwen2};
+use super::{Family, llama_like};
 use crate::config::{Positional, TransformerConfig};
 use crate::error::ConfigError;
 
@@ -16,7 +20,11 @@ pub(super) static FAMILY: Family = Family {
     },
 };
 
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rope_theta": 2e6}));
+
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
     let rotates: Vec<bool> = match json.list("no_rope_layers")? {
         // One for layers that rotate, whatever the name says.
@@ -32,6 +40,9 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
         _ => Vec::new(),
     };
-    let windows = qwen2::windows(json, base.n_layers)?;
+    let windows = match json.flag("use_sliding_window", false)? {
+        true => llama_like::windows_by_type(json, base.n_layers, |layer| rotates.get(layer) == Some(&false))?,
+        false => Vec::new(),
+    };
     Ok(TransformerConfig { layer_rotary, windows, default_prepend_bos: false, ..base })
 }

@@ -15,8 +15,15 @@ pub(super) static FAMILY: Family<EncoderDecoderConfig> = Family {
     weights,
 };
 
+/// The MLP and whether the unembedding is tied, where a file does not say.
+fn defaults(json: &HfConfig<'_>) -> (&'static str, bool) {
+    let multilingual = json.architecture().to_ascii_lowercase().starts_with("mt5");
+    if multilingual { ("gated-gelu", false) } else { ("relu", true) }
+}
+
 fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
-    let (gated, function) = match json.text("feed_forward_proj", "relu")? {
+    let (function, tied) = defaults(json);
+    let (gated, function) = match json.text("feed_forward_proj", function)? {
         // The first 1.1 files say `gelu` and mean the approximation.
         "gated-gelu" => (true, ActivationFn::GeluNew),
         name => match name.strip_prefix("gated-") {
@@ -27,7 +34,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     let n_encoder_layers = json.layers("num_layers")?;
     let d_model = json.size("d_model")?;
     let start = json.maybe_size("decoder_start_token_id")?.or(json.maybe_size("pad_token_id")?).unwrap_or(0);
-    let tied = json.flag("tie_word_embeddings", true)?;
+    let tied = json.flag("tie_word_embeddings", tied)?;
     Ok(EncoderDecoderConfig {
         n_encoder_layers,
         n_decoder_layers: match json.get("num_decoder_layers") {
@@ -86,6 +93,6 @@ fn weights(config: &EncoderDecoderConfig, json: &HfConfig<'_>) -> Result<WeightT
         table.add(format!("{stack}.0.attn.rel_pos_bias"), bias, Layout::AsIs);
         table.add(format!("{stack}_final_ln.w"), format!("{stack}.final_layer_norm.weight"), Layout::AsIs);
     }
-    table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", true)?);
+    table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", defaults(json).1)?);
     Ok(table)
 }

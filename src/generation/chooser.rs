@@ -17,6 +17,8 @@ pub(crate) struct Chooser<'m> {
     tokenizer: Option<&'m Tokenizer>,
     rows: Vec<Row>,
     pad: u32,
+    /// What precedes each row's new tokens, if not its prompt.
+    begin: Option<Vec<u32>>,
 }
 
 #[derive(Debug)]
@@ -67,7 +69,12 @@ impl<'m> Chooser<'m> {
         };
         let pad = tokenizer.map_or(0, Tokenizer::pad);
         let pad = if (pad as usize) < d_vocab { pad } else { 0 };
-        Ok(Self { tokenizer, rows: (0..prompts.shape()[0]).map(row).collect(), pad })
+        Ok(Self { tokenizer, rows: (0..prompts.shape()[0]).map(row).collect(), pad, begin: None })
+    }
+
+    /// Says what precedes each row's new tokens, if not its prompt.
+    pub(crate) fn begin_with(&mut self, tokens: Vec<u32>) {
+        self.begin = Some(tokens);
     }
 
     /// Whether some row has not ended.
@@ -88,7 +95,8 @@ impl<'m> Chooser<'m> {
                 continue;
             }
             let made = &row.made;
-            let token = options.sampling.draw(logits, || [&made.prompt[..], &made.new].concat(), &mut row.rng);
+            let before = self.begin.as_deref().unwrap_or(&made.prompt);
+            let token = options.sampling.draw(logits, || [before, &made.new].concat(), &mut row.rng);
             row.made.new.push(token);
             row.made.log_probs.push(log_prob(logits, token));
             tokens.push(Some(token));

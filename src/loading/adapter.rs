@@ -41,6 +41,7 @@ pub(super) struct LowRank {
     a: String,
     b: String,
     scale: f64,
+    rank: usize,
     /// Whether the base model holds the weight as `[in, out]`.
     transposed: bool,
 }
@@ -60,6 +61,11 @@ impl Adapter {
             return Err(refused(format!("its `peft_type` is {kind}; only LORA is merged")));
         }
         let set = |field: &str| json.get(field).is_some_and(|v| v.as_bool() == Some(true));
+        // These train against a base that they changed first.
+        let start = json.get("init_lora_weights").and_then(Value::as_str).unwrap_or_default().to_ascii_lowercase();
+        if ["pissa", "olora", "corda", "loftq", "orthogonal"].iter().any(|other| start.starts_with(other)) {
+            return Err(refused(format!("it was trained against a changed base (`init_lora_weights` = {start})")));
+        }
         if set("use_dora") {
             return Err(refused("`use_dora` is not supported".into()));
         }
@@ -73,8 +79,8 @@ impl Adapter {
             let bare = name.strip_prefix("base_model.model.").unwrap_or(name);
             let module = |end: &str| bare.strip_suffix(end).map(str::to_string);
             let low_rank = |module: String, b: String, transposed: bool| {
-                let scale = scales.of_module(&module)?;
-                let change = LowRank { a: name.to_string(), b, scale, transposed };
+                let (scale, rank) = scales.of_module(&module)?;
+                let change = LowRank { a: name.to_string(), b, scale, rank, transposed };
                 Ok::<_, LoadError>((format!("{module}.weight"), Change::LowRank(change)))
             };
             let (target, change) = if let Some(module) = module(".lora_A.weight") {
@@ -132,20 +138,18 @@ impl Adapter {
     ) -> Result<Tensor<2>, LoadError> {
         // The product of 16-bit factors would lose what the adapter learned.
         let exact = if compute == DType::F64 { DType::F64 } else { DType::F32 };
-        let read = |name: &str, expected: [Option<usize>; 2]| -> Result<Tensor<2>, LoadError> {
+        let read = |name: &str, expected: [usize; 2]| -> Result<Tensor<2>, LoadError> {
             let data = self.files.read(name, exact)?;
             let given = data.shape().to_vec();
-            let fits = given.len() == 2 && expected.iter().zip(&given).all(|(want, is)| want.is_none_or(|n| n == *is));
-            if !fits {
-                let expected = expected.iter().zip(&given).map(|(want, is)| want.unwrap_or(*is)).collect();
-                return Err(LoadError::Shape { name: name.to_string(), expected, given });
+            if given != expected {
+                return Err(LoadError::Shape { name: name.to_string(), expected: expected.to_vec(), given });
             }
             Ok(Tensor::from_data(data, (device, exact.burn())))
         };
         let [rows, columns] = weight.dims();
         let (d_out, d_in) = if change.transposed { (columns, rows) } else { (rows, columns) };
-        let a = read(&change.a, [None, Some(d_in)])?;
-        let b = read(&change.b, [Some(d_out), Some(a.dims()[0])])?;
+        let a = read(&change.a, [change.rank, d_in])?;
+        let b = read(&change.b, [d_out, change.rank])?;
         let product = b.matmul(a) * change.scale;
         let product = if change.transposed { product.transpose() } else { product };
         Ok((weight.cast(exact.burn()) + product).cast(compute.burn()))
@@ -165,7 +169,17 @@ impl<'j> Scales<'j> {
         Ok(scales)
     }
 
-    fn of_module(&self, module: &str) -> Result<f64, LoadError> {
+    /// The factor of a module's product, and its rank.
+    fn of_module(&self, module: &str) -> Result<(f64, usize), LoadError> {
+        for field in ["rank_pattern", "alpha_pattern"] {
+            let patterns = self.json.get(field).and_then(Value::as_object).into_iter().flatten();
+            let mut strange =
+                patterns.map(|(pattern, _)| pattern).filter(|p| p.contains(|c| "^$*+?()[]{}|\\".contains(c)));
+            if let Some(pattern) = strange.next() {
+                let reason = format!("its `{field}` has `{pattern}`; only plain module names are read");
+                return Err(LoadError::Adapter { path: self.folder.to_path_buf(), reason });
+            }
+        }
         let by_pattern = |field: &str| {
             let patterns = self.json.get(field)?.as_object()?;
             // PEFT takes the patterns for ends of module names.
@@ -181,6 +195,6 @@ impl<'j> Scales<'j> {
         };
         let (rank, alpha) = (number("r", "rank_pattern")?, number("lora_alpha", "alpha_pattern")?);
         let stable = self.json.get("use_rslora").and_then(Value::as_bool) == Some(true);
-        Ok(alpha / if stable { rank.sqrt() } else { rank })
+        Ok((alpha / if stable { rank.sqrt() } else { rank }, rank as usize))
     }
 }

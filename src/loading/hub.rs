@@ -11,8 +11,15 @@ use super::weight_files::{NAMES, shard_names};
 use crate::error::LoadError;
 
 /// Files besides the weights; all but the first may be absent.
-const SMALL: [&str; 5] =
-    ["config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
+const SMALL: [&str; 7] = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+];
 
 /// How much of a hub model is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +63,10 @@ pub(super) fn fetch(id: &str, want: Want) -> Result<PathBuf, LoadError> {
     for name in &SMALL[1..] {
         // Absent is fine; a broken connection shows itself at the weights.
         let _ = get(&cache, &api, pinned(), name);
+    }
+    // What a sentence encoder does behind its blocks lies in folders of its own.
+    for module in super::sentence_modules(folder) {
+        let _ = get(&cache, &api, pinned(), &module);
     }
     if want == Want::Weights {
         let mut failure = None;

@@ -226,7 +226,7 @@ impl WeightTable {
     /// Number of weights the files hold: each tensor once, buffers left out.
     pub(crate) fn parameters(&self, files: &WeightFiles) -> usize {
         let names: BTreeSet<String> =
-            self.sources.values().filter_map(|source| self.find(files, &source.name)).collect();
+            self.sources.values().filter(|s| !s.tied).filter_map(|source| self.find(files, &source.name)).collect();
         names.iter().filter_map(|name| files.info(name)).map(|info| info.shape.iter().product::<usize>()).sum()
     }
 

@@ -18,6 +18,16 @@ mod save;
 mod torch_file;
 mod weight_files;
 
+/// The configurations of a sentence encoder's modules, as its `modules.json` names them.
+#[cfg(feature = "hub")]
+fn sentence_modules(folder: &std::path::Path) -> Vec<String> {
+    let json = crate::tokens::read_json(folder.join("modules.json")).unwrap_or_default();
+    let paths = json.as_array().into_iter().flatten().filter_map(|module| module.get("path")?.as_str());
+    // Names of folders within, nothing that leads elsewhere.
+    let inside = |path: &&str| !path.is_empty() && !path.contains(['/', '\\', ':']) && *path != "..";
+    paths.filter(inside).map(|path| format!("{path}/config.json")).collect()
+}
+
 pub use options::LoadOptions;
 pub use report::LoadReport;
 

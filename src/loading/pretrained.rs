@@ -73,7 +73,10 @@ impl HookedEncoder {
         let Described::Encoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         options.check_unprocessed("an encoder")?;
         let (weights, report) = parts.read(name.as_ref(), &options, true, |files| files.encoder(config))?;
-        let sentences = parts.folder.as_deref().map(SentenceEmbedding::of_folder).transpose()?.unwrap_or_default();
+        let sentences = match parts.folder.as_deref() {
+            Some(folder) => SentenceEmbedding::of_folder(folder)?,
+            None => Ok(SentenceEmbedding::default()),
+        };
         Ok(Self::assemble(config.clone(), weights, parts.tokenizer, sentences, report))
     }
 }
@@ -134,10 +137,14 @@ impl Parts {
             let folder = PathBuf::from(name);
             let base = Adapter::open(&folder)?.base;
             let reason = "its configuration names no base model; load that, with this folder as its adapter";
-            let base = base.ok_or(LoadError::Adapter { path: folder.clone(), reason: reason.into() })?;
+            let refused = |reason: &str| LoadError::Adapter { path: folder.clone(), reason: reason.into() };
+            let base = base.filter(|base| !base.is_empty()).ok_or_else(|| refused(reason))?;
             // A path in it is relative to where the adapter was trained, or to the adapter.
             let beside = folder.join(&base);
             let base = if beside.is_dir() { beside.display().to_string() } else { base };
+            if Adapter::is_one(Path::new(&base)) {
+                return Err(refused("its base is an adapter too; merge that into a model of its own first").into());
+            }
             return Ok(Self { adapter: Some(folder), ..Self::open(&base, weights)? });
         }
         let folder = folder(name, weights)?;
@@ -191,7 +198,13 @@ impl Parts {
     ) -> Result<(W, LoadReport)> {
         let files = self.files.as_ref().ok_or_else(|| no_weights(name))?;
         let table = self.described.weights_table(&self.json)?;
-        let adapter = options.adapter.as_deref().or(self.adapter.as_deref()).map(Adapter::open).transpose()?;
+        let adapter = match (&options.adapter, &self.adapter) {
+            (Some(path), Some(_)) => {
+                let reason = "the model is named by an adapter already, and one is merged at a time".to_string();
+                return Err(LoadError::Adapter { path: path.clone(), reason }.into());
+            }
+            (one, other) => one.as_deref().or(other.as_deref()).map(Adapter::open).transpose()?,
+        };
         let assembler = Assembler::new(files, &table, options.dtype, borrow, &options.device);
         let mut assembler = assembler.with_adapter(adapter.as_ref())?;
         let weights = read(&mut assembler)?;

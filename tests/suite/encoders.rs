@@ -275,10 +275,41 @@ fn hooks_edit_encoders_and_identity_hooks_change_nothing() {
 #[test]
 fn sentences_are_pooled_over_real_tokens() {
     let model = encoder("bert-bare");
-    assert_eq!(model.sentence_embedding(), SentenceEmbedding::default());
-    assert_eq!(model.sentence_embedding().pooling, Pooling::Mean);
+    assert_eq!(model.sentence_embedding().unwrap(), SentenceEmbedding::default());
+    assert_eq!(model.sentence_embedding().unwrap().pooling, Pooling::Mean);
     let error = model.sentence_embeddings(&["no tokenizer"]).unwrap_err();
     assert!(matches!(error, Error::Input(InputError::NoTokenizer)), "{error}");
+}
+
+/// Pooling is of the first token, not of the padding before it.
+#[test]
+fn pooling_skips_padding() {
+    let model = encoder("bert-pretraining");
+    let run = |tokens: &Tokens| {
+        let output = model.run(tokens, ()).unwrap();
+        (values(&output.pooled.unwrap()), values(&output.next_sentence.unwrap()))
+    };
+    let alone = run(&Tokens::new(vec![vec![5, 9, 11]]).unwrap());
+    let both = run(&Tokens::padded(&[vec![5, 9, 11], vec![3, 4, 5, 6, 7]], 0, PaddingSide::Left).unwrap());
+    let first = |x: &ArrayD<f32>| x.slice_axis(Dim(0), (0..1).into()).to_owned();
+    assert!(distance(&first(&both.0), &alone.0) < 1e-5 && distance(&first(&both.1), &alone.1) < 1e-5);
+}
+
+#[test]
+fn a_module_that_is_not_supported_leaves_the_encoder_usable() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixtures().join("bert-bare").join(file), folder.path().join(file)).unwrap();
+    }
+    let modules = r#"[{"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]"#;
+    std::fs::write(folder.path().join("modules.json"), modules).unwrap();
+    let model = HookedEncoder::from_pretrained(folder.path().to_str().unwrap()).unwrap();
+    assert!(model.encode(vec![vec![1, 2]], ()).is_ok());
+    let error = model.sentence_embeddings(&["text"]).unwrap_err().to_string();
+    assert!(error.contains("Dense") && error.contains("with_sentence_embedding"), "{error}");
+    let own = SentenceEmbedding { pooling: Pooling::First, normalise: false, max_len: None };
+    assert_eq!(model.with_sentence_embedding(own).sentence_embedding().unwrap(), own);
 }
 
 #[test]
@@ -334,7 +365,7 @@ fn trained_sentence_embeddings_are_sentence_transformers() {
         return;
     };
     let model = HookedEncoder::from_pretrained(folder.to_str().unwrap()).unwrap();
-    assert_eq!(model.sentence_embedding().max_len, Some(256));
+    assert_eq!(model.sentence_embedding().unwrap().max_len, Some(256));
     let read = |name: &str| std::fs::read(fixtures().join("sentences").join(name)).unwrap();
     let texts: Vec<String> = serde_json::from_slice(&read("texts.json")).unwrap();
     let expected = Golden::of_file("sentences", "embeddings.safetensors");

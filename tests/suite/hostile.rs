@@ -148,11 +148,11 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Any field of any family's configuration replaced by anything: an answer, never a panic.
     #[test]
-    fn configurations_never_panic(family in 0..6usize, fields in prop::collection::vec((0..200usize, any_json()), 1..4)) {
+    fn configurations_never_panic(family in 0..60usize, fields in prop::collection::vec((0..200usize, any_json()), 1..4)) {
         let folder = tempfile::tempdir().unwrap();
         let mut json = match family {
             0 => llama(),
@@ -164,6 +164,13 @@ proptest! {
                 "vocab_size": 50, "intermediate_size": 64, "max_position_embeddings": 32, "sliding_window": 4, "rope_theta": 1e4}),
             4 => json!({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 50,
                 "intermediate_size": 64, "max_position_embeddings": 32, "use_sliding_window": true, "sliding_window": 4, "max_window_layers": 1, "layer_types": null}),
+            6.. => {
+                let mut configs: Vec<_> = fs::read_dir(crate::support::fixtures()).unwrap()
+                    .map(|entry| entry.unwrap().path().join("config.json")).filter(|path| path.is_file()).collect();
+                configs.sort();
+                let which = family * 7919 + fields.len();
+                serde_json::from_slice(&fs::read(&configs[which % configs.len()]).unwrap()).unwrap()
+            }
             _ => {
                 let model = random_model(TransformerConfig::new(1, 8, 2, 10, 8), 1);
                 model.save_pretrained(folder.path()).unwrap();
@@ -250,5 +257,43 @@ fn an_unusable_tokenizer_is_named() {
         fs::write(folder.path().join("tokenizer.json"), text).unwrap();
         let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
         assert!(error.contains("tokenizer.json"), "{error}");
+    }
+}
+
+/// A variant of a known family that is not supported is refused by the name of the setting that asks for it.
+#[test]
+fn unsupported_variants_are_refused_by_their_setting() {
+    for (case, field, value) in [
+        ("bert", "position_embedding_type", json!("relative_key")),
+        ("bert", "is_decoder", json!(true)),
+        ("bloom", "apply_residual_connection_post_layernorm", json!(true)),
+        ("falcon", "alibi", json!(true)),
+        ("gemma3", "use_bidirectional_attention", json!(true)),
+        ("gpt-neo", "attention_layers", json!(["spiral", "global"])),
+        ("gpt2", "add_cross_attention", json!(true)),
+        ("olmo", "clip_qkv", json!(8.0)),
+        ("olmoe", "clip_qkv", json!(8.0)),
+        ("opt", "do_layer_norm_before", json!(false)),
+        ("opt", "word_embed_proj_dim", json!(12)),
+        ("phi", "qk_layernorm", json!(true)),
+        ("qwen1", "no_bias", json!(false)),
+        ("qwen3-moe", "decoder_sparse_step", json!(2)),
+        ("qwen3-moe", "mlp_only_layers", json!([0])),
+        ("santacoder", "attention_head_type", json!("multihead")),
+        ("stablelm", "qk_layernorm", json!(true)),
+        ("t5", "feed_forward_proj", json!("gated-swoosh")),
+        ("toy-solu", "architecture", json!("neel-solu-old")),
+        ("llama", "quantization_config", json!({"quant_method": "gptq", "bits": 4})),
+    ] {
+        let text = fs::read_to_string(crate::support::fixtures().join(case).join("config.json")).unwrap();
+        let mut json: Value = serde_json::from_str(&text).unwrap();
+        json[field] = value;
+        let error = config_error(&json);
+        let says = match field {
+            "quantization_config" => "quantized (gptq)",
+            "feed_forward_proj" => "swoosh",
+            field => field,
+        };
+        assert!(error.contains(says), "{case}: {error}");
     }
 }

@@ -411,6 +411,118 @@ fn llama_under_another_name_loads_if_everything_is_accounted_for() {
     assert!(error().contains("it has besides model.layers.1."), "{}", error());
     write(&[("attention_bias", json!(true))]);
     assert!(error().contains("it lacks model.layers.0.self_attn.k_proj.bias"), "{}", error());
+    write(&[("model_type", json!("helium"))]);
+    assert!(error().contains("rotates otherwise"), "{}", error());
     write(&[("hidden_size", json!("wide"))]);
     assert!(error().contains("supported are"), "{}", error());
+}
+
+/// What a fixture's configuration describes, with some fields changed and others taken out.
+fn described(case: &str, changes: Value, without: &[&str]) -> TransformerConfig {
+    let folder = tempfile::tempdir().unwrap();
+    let mut json: Value =
+        serde_json::from_slice(&fs::read(fixtures().join(case).join("config.json")).unwrap()).unwrap();
+    without.iter().for_each(|field| drop(json.as_object_mut().unwrap().remove(*field)));
+    changes.as_object().unwrap().iter().for_each(|(field, value)| json[field] = value.clone());
+    fs::write(folder.path().join("config.json"), json.to_string()).unwrap();
+    let file = folder.path().join("model.safetensors");
+    fs::copy(fixtures().join(case).join("model.safetensors"), file).unwrap();
+    match hooklens::inspect(folder.path().to_str().unwrap()).unwrap().config {
+        hooklens::ModelConfig::Decoder(config) => *config,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A field that is not there has Hugging Face's default; one that is null has none.
+#[test]
+fn absent_fields_have_hugging_faces_defaults() {
+    let none = json!({});
+    let width = |config: &TransformerConfig, layer: usize| config.window(layer).map(Window::width);
+    let base = |config: &TransformerConfig, layer: usize| config.rotary(layer).unwrap().base;
+    let mistral = described("mistral-window", none.clone(), &["sliding_window"]);
+    assert_eq!(width(&mistral, 0), Some(4096));
+    assert_eq!(width(&described("mistral-window", json!({"sliding_window": null}), &[]), 0), None);
+    let by_layer =
+        json!({"layer_types": ["full_attention", "sliding_attention"], "architectures": ["MinistralForCausalLM"]});
+    let ministral = described("mistral-window", by_layer, &[]);
+    assert_eq!([width(&ministral, 0), width(&ministral, 1)], [None, Some(3)]);
+    let gemma2 =
+        described("gemma2", none.clone(), &["sliding_window", "attn_logit_softcapping", "final_logit_softcapping"]);
+    assert_eq!(
+        (width(&gemma2, 0), gemma2.attn_scores_soft_cap, gemma2.output_logits_soft_cap),
+        (Some(4096), Some(50.0), Some(30.0))
+    );
+    assert_eq!(described("gemma2", json!({"attn_logit_softcapping": null}), &[]).attn_scores_soft_cap, None);
+    assert_eq!(base(&described("mixtral", none.clone(), &["rope_theta"]), 0), 1e6);
+    assert_eq!(base(&described("smollm3", none.clone(), &["rope_theta"]), 0), 2e6);
+    let oss = described("gpt-oss", none.clone(), &["rope_theta", "rope_scaling", "sliding_window"]);
+    assert_eq!((base(&oss, 0), width(&oss, 0), width(&oss, 1)), (150_000.0, Some(128), None));
+    assert!(matches!(oss.rotary(0).unwrap().scaling, RopeScaling::Yarn { factor: 32.0, truncate: false, .. }));
+    let neo = described("gpt-neo", none.clone(), &["attention_types", "attention_layers", "window_size"]);
+    assert_eq!([width(&neo, 0), width(&neo, 1)], [None, Some(256)]);
+    assert_eq!(described("llama", none.clone(), &["max_position_embeddings"]).n_ctx, 2048);
+    assert_eq!(described("llama", json!({"max_sequence_length": 512}), &["max_position_embeddings"]).n_ctx, 512);
+    assert!(described("olmo2", none, &[]).windows.is_empty());
+}
+
+/// Newer files keep all of the rotation in one object, by type of layer where layers differ.
+#[test]
+fn rope_parameters_are_read_by_type_of_layer() {
+    let newer = json!({"rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 30.0}
+    }});
+    let config = described("gemma3", newer, &["rope_theta", "rope_local_base_freq", "rope_scaling"]);
+    let (near, far) = (config.rotary(0).unwrap(), config.rotary(1).unwrap());
+    assert_eq!((near.base, &near.scaling), (30.0, &RopeScaling::None));
+    assert_eq!((far.base, &far.scaling), (1e6, &RopeScaling::Linear { factor: 8.0 }));
+    let share = json!({"rope_parameters": {"rope_theta": 100.0, "partial_rotary_factor": 0.25}});
+    assert_eq!(described("phi", share, &["partial_rotary_factor"]).rotary(0).unwrap().dim, 2);
+}
+
+#[test]
+fn adapters_that_cannot_be_merged_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = fixtures().join("lora-llama");
+    let json: Value = serde_json::from_slice(&fs::read(from.join("adapter_config.json")).unwrap()).unwrap();
+    let weights = "adapter_model.safetensors";
+    fs::copy(from.join(weights), folder.path().join(weights)).unwrap();
+    let with = |field: &str, value: Value| {
+        let mut json = json.clone();
+        json[field] = value;
+        fs::write(folder.path().join("adapter_config.json"), json.to_string()).unwrap();
+    };
+    let path = folder.path().to_str().unwrap();
+    let merged = || {
+        let options = LoadOptions::new().adapter(folder.path());
+        HookedTransformer::from_pretrained_with(fixture("llama"), options).unwrap_err().to_string()
+    };
+    let named = || HookedTransformer::from_pretrained(path).unwrap_err().to_string();
+    with("init_lora_weights", json!("pissa_niter_4"));
+    assert!(merged().contains("pissa"), "{}", merged());
+    with("rank_pattern", json!({"^model.layers.0.self_attn.q_proj": 5}));
+    assert!(merged().contains("plain module names"), "{}", merged());
+    with("rank_pattern", json!({"q_proj": 5}));
+    assert!(merged().contains("lora_A") && merged().contains("[5, 24]"), "{}", merged());
+    with("base_model_name_or_path", json!(""));
+    assert!(named().contains("names no base model"), "{}", named());
+    with("base_model_name_or_path", json!(path));
+    assert!(named().contains("an adapter too"), "{}", named());
+    let twice = LoadOptions::new().adapter(fixtures().join("lora-llama"));
+    let twice = HookedTransformer::from_pretrained_with(fixture("lora-llama"), twice).unwrap_err().to_string();
+    assert!(twice.contains("one is merged at a time"), "{twice}");
+}
+
+/// LongRoPE's factors go by each row's own length, not by the longest of the batch.
+#[test]
+fn a_long_row_does_not_turn_a_short_one() {
+    let model = HookedTransformer::from_pretrained(fixture("phi3-longer")).unwrap();
+    let short = vec![5, 6, 7];
+    let alone = model.forward(vec![short.clone()], ()).unwrap();
+    for side in [PaddingSide::Left, PaddingSide::Right] {
+        let both = Tokens::padded(&[short.clone(), vec![8; 7]], 0, side).unwrap();
+        let from = if side == PaddingSide::Left { 4 } else { 0 };
+        let beside = model.forward(&both, ()).unwrap().narrow(0, 0, 1).narrow(1, from, 3);
+        assert_close(&beside, &alone, 1e-5, "beside a long row");
+    }
 }
