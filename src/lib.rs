@@ -4,6 +4,7 @@
 
 pub mod activations;
 pub mod attribution;
+pub mod benchmark;
 pub mod circuits;
 #[cfg(feature = "cli")]
 pub mod cli;

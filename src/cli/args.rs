@@ -7,10 +7,13 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 
 use super::attribute::AttributeArgs;
+use super::bench::BenchArgs;
 use super::heads::HeadsArgs;
 use super::lens::LensArgs;
+use super::merge::MergeArgs;
 use super::parity::ParityArgs;
 use super::patch::PatchArgs;
+use crate::dump::Part;
 use crate::kv_cache::CacheKind;
 use crate::loading::LoadOptions;
 use crate::model::Logits;
@@ -75,6 +78,16 @@ pub(super) enum Command {
 
 Exit code 0 if every tensor agrees, 1 if one does not.")]
     Parity(ParityArgs),
+    /// Measure a model's work on this machine, and its memory
+    #[command(after_help = "Example:
+  hooklens bench --model embedded:ioi
+  hooklens bench --model ./gpt2 --work forward,decode --rounds 9 --json")]
+    Bench(BenchArgs),
+    /// Make one dump of the parts that several jobs made with `dump --shard`
+    #[command(after_help = "Example:
+  for i in 1 2 3; do hooklens dump --model ./gpt2 --prompts corpus.txt --shard $i/3 --out activations/$i; done
+  hooklens merge --out activations activations/1 activations/2 activations/3")]
+    Merge(MergeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -165,6 +178,9 @@ pub(super) struct DumpArgs {
     /// Token ids that come before every prompt, computed once and not dumped
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     pub(super) prefix_tokens: Option<TokenRows>,
+    /// Dump only the I-th of N shares of the prompts, to a folder of its own; `hooklens merge` makes one of all
+    #[arg(long, value_name = "I/N")]
+    pub(super) shard: Option<Part>,
     /// Compute what the prompts of a batch begin with anew for each of them
     #[arg(long)]
     pub(super) no_share_prefix: bool,

@@ -20,6 +20,9 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if globs.is_empty() {
         return Err(Failure::Usage("--hooks names no point".into()));
     }
+    if args.shard.is_some() && args.out.extension().is_some_and(|e| e == "safetensors") {
+        return Err(Failure::Usage("--shard writes a folder, which `hooklens merge` makes one with the others".into()));
+    }
     if args.resume && args.out.extension().is_some_and(|e| e == "safetensors") {
         return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
     }
@@ -49,8 +52,12 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         Some(folder) => dump.setting("adapter", &folder.display().to_string()),
         None => dump,
     };
+    let dump = match args.shard {
+        Some(part) => dump.part(part),
+        None => dump,
+    };
 
-    let bar = ProgressBar::new(rows.len() as u64);
+    let bar = ProgressBar::new(dump.own_rows(rows.len()) as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
         bar.set_style(style.progress_chars("=> "));
     }

@@ -2,6 +2,7 @@
 
 mod args;
 mod attribute;
+mod bench;
 mod dump;
 mod findings;
 mod generate;
@@ -9,6 +10,7 @@ mod heads;
 mod hooks;
 mod info;
 mod lens;
+mod merge;
 mod out;
 mod pairs;
 mod parity;
@@ -53,6 +55,8 @@ pub fn main() -> ExitCode {
         Command::Lens(args) => lens::run(&args),
         Command::Heads(args) => heads::run(&args),
         Command::Parity(args) => parity::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Merge(args) => merge::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

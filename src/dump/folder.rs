@@ -32,6 +32,11 @@ impl FolderSink {
             Some(_) if !resume => return Err(DumpError::Exists { path: folder.join(NAME) }),
             Some(before) => {
                 before.check_same(&manifest, folder)?;
+                if before.part != manifest.part {
+                    let of = |manifest: &Manifest| manifest.part.map_or("all".to_string(), |part| part.to_string());
+                    let (path, what) = (folder.join(NAME), "part".to_string());
+                    return Err(DumpError::Mismatch { path, what, before: of(&before), now: of(&manifest) });
+                }
                 remove_unfinished(folder).map_err(|e| failed(e.to_string()))?;
                 let listed = if before.complete { before.shards } else { Log::read(folder)? };
                 manifest.shards = sound_shards(folder, listed);
@@ -99,7 +104,7 @@ impl Sink for FolderSink {
 
     fn finish(mut self: Box<Self>) -> Result<DumpReport, DumpError> {
         let done: usize = self.manifest.shards.iter().map(|shard| shard.rows).sum();
-        if done == self.manifest.rows {
+        if done == self.manifest.own_rows() {
             self.manifest.complete = true;
             self.manifest.write(&self.folder)?;
             let log = self.folder.join(LOG);

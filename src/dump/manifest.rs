@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use hooklens_hooks::beside;
 use serde::{Deserialize, Serialize};
 
-use super::Dump;
+use super::{Dump, Part};
 use crate::error::DumpError;
 
 /// Name of the manifest within the folder.
@@ -29,6 +29,12 @@ pub(super) struct Manifest {
     pub(super) input: String,
     pub(super) settings: BTreeMap<String, String>,
     pub(super) shards: Vec<Shard>,
+    /// Which share of the prompts is here; none for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) part: Option<Part>,
+    /// Prompts of that share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) part_rows: Option<usize>,
     pub(super) complete: bool,
 }
 
@@ -98,6 +104,8 @@ impl Manifest {
             input: hash(rows),
             settings,
             shards: Vec::new(),
+            part: dump.part,
+            part_rows: dump.part.map(|_| dump.own_rows(rows.len())),
             complete: false,
         }
     }
@@ -111,6 +119,11 @@ impl Manifest {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(failed(e.to_string())),
         }
+    }
+
+    /// Prompts it is complete with.
+    pub(super) fn own_rows(&self) -> usize {
+        self.part_rows.unwrap_or(self.rows)
     }
 
     /// Replaces the folder's manifest in one step.

@@ -6,6 +6,8 @@
 mod file;
 mod folder;
 mod manifest;
+mod merge;
+mod part;
 mod placing;
 mod prompts;
 mod writer;
@@ -22,6 +24,8 @@ use crate::kv_cache::KeyValueCache;
 use crate::model::{ForwardOptions, HookedTransformer, Logits, Output};
 use crate::tokens::{PaddingSide, Tokens};
 
+pub use merge::merge;
+pub use part::Part;
 pub use prompts::{Prompt, read_prompts};
 
 use manifest::Manifest;
@@ -54,6 +58,7 @@ pub struct Dump {
     prefix: Vec<u32>,
     resume: bool,
     share_prefix: bool,
+    part: Option<Part>,
     settings: Vec<(String, String)>,
 }
 
@@ -132,6 +137,7 @@ impl Dump {
             prefix: Vec::new(),
             resume: false,
             share_prefix: true,
+            part: None,
             settings: Vec::new(),
         }
     }
@@ -194,6 +200,30 @@ impl Dump {
         self
     }
 
+    /// Dumps one of several shares of the prompts, to a folder of its own: the same prompts are given to every job,
+    /// and [`merge`] makes one dump of the folders.
+    ///
+    /// ```
+    /// use hooklens::dump::{Dump, Part, merge};
+    /// use hooklens::prelude::*;
+    ///
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let folder = tempfile::tempdir()?;
+    /// let rows = vec![vec![0, 5, 6], vec![0, 8, 9], vec![0, 7]];
+    /// let parts = [1, 2].map(|index| folder.path().join(format!("part-{index}")));
+    /// for (index, part) in parts.iter().enumerate() {
+    ///     let dump = Dump::new("*hook_z").batch_size(1).part(Part::new(index + 1, 2)?);
+    ///     dump.run(&model, &rows, part)?;
+    /// }
+    /// assert_eq!(merge(folder.path(), &parts)?.rows, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn part(mut self, part: Part) -> Self {
+        self.part = Some(part);
+        self
+    }
+
     /// A setting of the run that a folder's manifest keeps, and that a run continuing the folder
     /// must share: the model's name, say.
     #[must_use]
@@ -233,6 +263,10 @@ impl Dump {
         let to_file = out.extension().is_some_and(|e| e == "safetensors");
         let placed = self.check(model, rows, to_file)?;
         if to_file {
+            if self.part.is_some() {
+                let reason = "a part goes to a folder, which `merge` makes one with the others".to_string();
+                return Err(DumpError::File { path: out.to_path_buf(), reason }.into());
+            }
             if self.resume {
                 let reason = "only a folder can be continued; a file appears when it is whole".to_string();
                 return Err(DumpError::File { path: out.to_path_buf(), reason }.into());
@@ -285,6 +319,18 @@ impl Dump {
         Err(HookError::Positions { asked: self.positions.to_string(), len, cached: 0 })
     }
 
+    /// The batches to compute of so many prompts.
+    fn share(&self, rows: usize) -> Range<usize> {
+        let count = rows.div_ceil(self.batch_size);
+        self.part.map_or(0..count, |part| part.batches(count))
+    }
+
+    /// How many of so many prompts are in them.
+    pub(crate) fn own_rows(&self, rows: usize) -> usize {
+        let (share, row) = (self.share(rows), |batch: usize| (batch * self.batch_size).min(rows));
+        row(share.end) - row(share.start)
+    }
+
     fn stream(
         &self,
         model: &HookedTransformer,
@@ -298,12 +344,13 @@ impl Dump {
         let mut trunk = self.trunk(model)?;
         let writer = writer::Writer::start(sink);
         let mut tokens_run = 0;
-        let skipped = (finished * self.batch_size).min(rows.len());
+        let share = self.share(rows.len());
+        let skipped = (finished * self.batch_size).min(self.own_rows(rows.len()));
         if skipped > 0 {
             watcher(Seen::Resumed(skipped));
         }
         let batches = rows.chunks(self.batch_size).zip(placed.chunks(self.batch_size)).enumerate();
-        for (number, (batch, placed)) in batches.skip(finished) {
+        for (number, (batch, placed)) in batches.take(share.end).skip(share.start + finished) {
             let mut placing = Placing::new(placed.to_vec(), self.padding_side, self.prefix.len(), &self.positions);
             let first_row = number * self.batch_size;
             let computed = match (&mut trunk, worth_sharing(rows, first_row..first_row + batch.len())) {
@@ -327,7 +374,7 @@ impl Dump {
             }
         }
         let mut report = writer.finish()?;
-        report.rows = rows.len();
+        report.rows = self.own_rows(rows.len());
         report.tokens = tokens_run;
         report.resumed = finished;
         report.shared = trunk.map_or(0, |trunk| trunk.saved());

@@ -441,3 +441,44 @@ fn lens_attribute_and_heads_print_and_write() {
     let (code, ..) = ran(&["lens", "--model", "embedded:ioi", "--prompt", CLEAN, "--positions", "99"]);
     assert_eq!(code, 1);
 }
+
+#[test]
+fn bench_measures_every_kind_of_work() {
+    let (code, out, error) = ran(&["bench", "--model", "embedded:induction", "--rounds", "1", "--json"]);
+    assert_eq!(code, 0, "{error}");
+    let said: Value = serde_json::from_str(&out).unwrap();
+    let names: Vec<&str> = said["timings"].as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
+    for work in ["forward, ", "recording every point", "decoding ", " shared", "patching 2 x"] {
+        assert!(names.iter().any(|name| name.contains(work)), "{work}: {names:?}");
+    }
+    assert!(said["timings"].as_array().unwrap().iter().all(|t| t["median_ms"].as_f64().unwrap() > 0.0));
+    let (code, out, _) = ran(&["bench", "--model", "embedded:ioi", "--work", "forward", "--rounds", "1"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("tokens/s") && out.lines().count() >= 2, "{out}");
+    let (code, _, error) = ran(&["bench", "--model", "embedded:ioi", "--work", "sleep"]);
+    assert!(code == 2 && error.contains("forward, cache, decode, prefix, patch"), "{error}");
+    assert_eq!(ran(&["bench", "--model", "embedded:ioi", "--rounds", "0"]).0, 2);
+}
+
+#[test]
+fn shards_are_dumped_apart_and_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let part = |index: usize| folder.path().join(index.to_string()).to_str().unwrap().to_string();
+    for index in 1..=2 {
+        let shard = format!("{index}/2");
+        let (code, out, error) = dump(
+            folder.path(),
+            &index.to_string(),
+            &["--tokens", "1,2;3,4;5,6", "--batch-size", "1", "--shard", &shard],
+        );
+        assert_eq!(code, 0, "{error}");
+        assert!(out.starts_with(&format!("{index} prompts")), "{out}");
+    }
+    let (code, out, error) = ran(&["merge", "--out", folder.path().to_str().unwrap(), &part(2), &part(1)]);
+    assert_eq!(code, 0, "{error}");
+    assert!(out.starts_with("3 prompts in 3 shards"), "{out}");
+    let (code, _, error) = dump(folder.path(), "x.safetensors", &["--tokens", "1,2", "--shard", "1/2"]);
+    assert!(code == 2 && error.contains("merge"), "{error}");
+    let (code, _, error) = dump(folder.path(), "x", &["--tokens", "1,2", "--shard", "3/2"]);
+    assert!(code == 2 && error.contains("2/2"), "{error}");
+}

@@ -1,0 +1,185 @@
+//! How fast a model does the work of this library, and in how much memory: what `hooklens bench` prints.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Instant;
+
+use hooklens_hooks::Record;
+use serde::Serialize;
+
+use crate::error::{InputError, Result};
+use crate::generation::GenerateOptions;
+use crate::model::{ForwardOptions, HookedTransformer};
+use crate::patching::{Metric, Patching};
+
+/// A kind of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Work {
+    /// A forward pass with all logits, of a short text and of a long one.
+    Forward,
+    /// A forward pass that records every point.
+    Cache,
+    /// One token after another behind a prompt.
+    Decode,
+    /// Many suffixes behind one prefix.
+    Prefix,
+    /// A patching sweep over `hook_resid_pre`, every layer and position.
+    Patch,
+}
+
+impl Work {
+    /// Every kind, in the order of the table.
+    pub const ALL: [Work; 5] = [Work::Forward, Work::Cache, Work::Decode, Work::Prefix, Work::Patch];
+}
+
+impl FromStr for Work {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "forward" => Ok(Work::Forward),
+            "cache" => Ok(Work::Cache),
+            "decode" => Ok(Work::Decode),
+            "prefix" => Ok(Work::Prefix),
+            "patch" => Ok(Work::Patch),
+            other => Err(format!("`{other}` is no work; known are forward, cache, decode, prefix, patch")),
+        }
+    }
+}
+
+/// What one piece of work took.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Timing {
+    /// What was done, with its sizes.
+    pub name: String,
+    /// Tokens run (of a sweep: what one run a site would run).
+    pub tokens: usize,
+    /// The quickest round, in milliseconds.
+    pub min_ms: f64,
+    /// The middle round, in milliseconds.
+    pub median_ms: f64,
+    /// The most memory the process held meanwhile, weights included, in bytes; none where the system does not say.
+    pub peak_bytes: Option<u64>,
+}
+
+impl fmt::Display for Timing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per_second = self.tokens as f64 / self.median_ms * 1e3;
+        let peak = self.peak_bytes.map_or("-".into(), |bytes| format!("{:.0} MB", bytes as f64 / 1e6));
+        write!(f, "{:38} {:>10.1} {:>10.1} {per_second:>12.0} {peak:>10}", self.name, self.median_ms, self.min_ms)
+    }
+}
+
+/// Does the work `rounds` times, after once to warm up, on tokens of no meaning.
+///
+/// # Errors
+/// No rounds, and whatever a run reports.
+///
+/// ```
+/// use hooklens::benchmark::{Work, measure};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// for timing in measure(&model, Work::Forward, 1)? {
+///     println!("{timing}");
+/// }
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<Vec<Timing>> {
+    if rounds == 0 {
+        let (given, allowed) = ("0".to_string(), "1 or more".to_string());
+        return Err(InputError::Setting { name: "rounds", given, allowed }.into());
+    }
+    let d_vocab = model.config().d_vocab as u32;
+    let row = |seed: u32, len: usize| -> Vec<u32> {
+        (0..len as u32).map(|i| i.wrapping_mul(7919).wrapping_add(seed * 31 + 13) % d_vocab).collect()
+    };
+    // A small model's position table may end before.
+    let room =
+        |wanted: usize| if model.check_length(wanted).is_ok() { wanted } else { model.config().n_ctx.min(wanted) };
+    let mut timings = Vec::new();
+    match work {
+        Work::Forward => {
+            for len in [room(128), room(512)] {
+                let tokens = vec![row(0, len)];
+                let run = || model.forward(&tokens, ()).map(drop);
+                timings.push(timed(format!("forward, {len} tokens"), len, rounds, run)?);
+            }
+            timings.dedup_by(|a, b| a.name == b.name);
+        }
+        Work::Cache => {
+            let len = room(128);
+            let tokens = vec![row(0, len)];
+            let run = || model.run_with_cache(&tokens, Record::all()).map(drop);
+            timings.push(timed(format!("recording every point, {len} tokens"), len, rounds, run)?);
+        }
+        Work::Decode => {
+            let new = 32.min(room(160) / 4).max(1);
+            let len = (room(128 + new) - new).max(1);
+            let prompt = vec![row(0, len)];
+            let options = || GenerateOptions::new().max_new_tokens(new + 1).stop_at_eos(false);
+            let name = format!("decoding {new} tokens behind {len}");
+            let mut times = Vec::with_capacity(rounds);
+            reset_peak();
+            for _ in 0..rounds {
+                // The prompt's own run is no decoding.
+                let mut steps = model.generate_steps(&prompt, options())?;
+                steps.next().transpose()?;
+                let start = Instant::now();
+                steps.try_for_each(|step| step.map(drop))?;
+                times.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+            timings.push(timing(name, new, times));
+        }
+        Work::Prefix => {
+            let (rows, suffix) = (32, 8.min(room(264) / 4).max(1));
+            let len = (room(256 + suffix) - suffix).max(1);
+            let mut cache = model.prefill(vec![row(0, len)])?;
+            cache.freeze();
+            let suffixes: Vec<_> = (1..=rows as u32).map(|seed| row(seed, suffix)).collect();
+            let run = || model.forward(&suffixes, ForwardOptions::new().kv_cache(&mut cache)).map(drop);
+            timings.push(timed(format!("{rows} x {suffix} tokens behind {len} shared"), rows * suffix, rounds, run)?);
+        }
+        Work::Patch => {
+            let len = room(16);
+            let metric = Metric::last(|logits, _| logits.narrow(1, 0, 1).squeeze_dim::<1>(1));
+            let patching = Patching::new(model, row(0, len), row(1, len), metric)?;
+            let sites = model.config().n_layers * len;
+            let run = || patching.resid_pre().map(drop);
+            let name = format!("patching {} x {len} resid_pre", model.config().n_layers);
+            timings.push(timed(name, sites * len, rounds, run)?);
+        }
+    }
+    Ok(timings)
+}
+
+fn timed(name: String, tokens: usize, rounds: usize, mut run: impl FnMut() -> Result<()>) -> Result<Timing> {
+    run()?;
+    reset_peak();
+    let mut times = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        let start = Instant::now();
+        run()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(timing(name, tokens, times))
+}
+
+fn timing(name: String, tokens: usize, mut times: Vec<f64>) -> Timing {
+    times.sort_by(f64::total_cmp);
+    Timing { name, tokens, min_ms: times[0], median_ms: times[times.len() / 2], peak_bytes: peak() }
+}
+
+/// Makes the system count the process's peak anew, where it can.
+fn reset_peak() {
+    #[cfg(target_os = "linux")]
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// The process's peak since, in bytes.
+fn peak() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}

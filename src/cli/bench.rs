@@ -1,0 +1,60 @@
+//! `hooklens bench`.
+
+use std::io::Write;
+
+use clap::Args;
+use hooklens_hooks::DType;
+use serde_json::json;
+
+use super::args::{ModelArg, float_type};
+use super::{CliResult, Failure, dump};
+use crate::benchmark::{Work, measure};
+use crate::device::parse_device;
+use crate::model::HookedTransformer;
+
+#[derive(Debug, Args)]
+pub(super) struct BenchArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// What to measure: forward, cache, decode, prefix, patch
+    #[arg(long, value_name = "WORK,...", value_delimiter = ',', default_value = "forward,cache,decode,prefix,patch")]
+    pub(super) work: Vec<Work>,
+    /// How often to do each; the middle one is reported
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rounds: u32,
+    /// Element type to compute in
+    #[arg(long, value_name = "TYPE", value_parser = float_type, default_value = "f32")]
+    pub(super) dtype: DType,
+    /// Where to run
+    #[arg(long, value_name = "DEVICE", default_value = "flex")]
+    pub(super) device: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+pub(super) fn run(args: &BenchArgs) -> CliResult {
+    let device = parse_device(&args.device).map_err(|e| Failure::Usage(e.to_string()))?;
+    let options = args.model.options(&device).dtype(args.dtype);
+    let model = HookedTransformer::from_pretrained_with(&args.model.model, options)?;
+    dump::unused(model.load_report());
+    let mut out = std::io::stdout().lock();
+    if !args.json {
+        writeln!(out, "{:38} {:>10} {:>10} {:>12} {:>10}", "", "median ms", "min ms", "tokens/s", "peak")?;
+    }
+    let mut all = Vec::new();
+    for work in &args.work {
+        for timing in measure(&model, *work, args.rounds as usize)? {
+            if !args.json {
+                writeln!(out, "{timing}")?;
+            }
+            all.push(timing);
+        }
+    }
+    if args.json {
+        let value = json!({"model": args.model.model, "device": args.device, "dtype": args.dtype.to_string(),
+            "rounds": args.rounds, "threads": rayon::current_num_threads(), "timings": all});
+        writeln!(out, "{value:#}")?;
+    }
+    Ok(())
+}
