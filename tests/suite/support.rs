@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Device, Tensor};
 use hooklens::prelude::*;
 use hooklens::{ActivationFn, ClippedGate, Experts, NormKind, Positional, RopeScaling, Rotary, Window};
 use ndarray::ArrayD;
@@ -49,15 +49,22 @@ pub(crate) fn log_probs(logits: Tensor<3>) -> Tensor<3> {
 /// A random model whose biases and norm weights are random too: nothing hides behind a zero.
 pub(crate) fn random_model(config: TransformerConfig, seed: u64) -> HookedTransformer {
     use burn::module::{ModuleMapper, Param};
-    struct Shake;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    /// Adds noise of its own seed, so that a failure can be made again.
+    struct Shake(StdRng);
     impl ModuleMapper for Shake {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let std = if D == 1 { 0.2 } else { 0.15 };
-            param.map(|t| t.clone() + Tensor::random(t.dims(), Distribution::Normal(0.0, std), &t.device()))
+            param.map(|t| {
+                // Twelve uniform numbers less six are as good as normal here.
+                let mut normal = || (0..12).map(|_| self.0.random::<f32>()).sum::<f32>() - 6.0;
+                let noise: Vec<f32> = (0..t.shape().num_elements()).map(|_| normal() * std).collect();
+                t.clone() + Tensor::from_data(burn::tensor::TensorData::new(noise, t.dims()), &t.device())
+            })
         }
     }
     let mut model = HookedTransformer::random(config, seed, &Device::flex()).unwrap();
-    model.weights = burn::module::Module::map(model.weights.clone(), &mut Shake);
+    model.weights = burn::module::Module::map(model.weights.clone(), &mut Shake(StdRng::seed_from_u64(seed)));
     model
 }
 
