@@ -268,7 +268,7 @@ fn parts_merged_are_the_whole() {
     assert!(error(&[1, 3]).contains("no part has prompt"), "{}", error(&[1, 3]));
     assert!(error(&[1, 2, 2, 3]).contains("two parts have prompt"), "{}", error(&[1, 2, 2, 3]));
     assert!(error(&[]).contains("no parts"), "{}", error(&[]));
-    let outside = merge(&of(1), &[of(2)]).unwrap_err().to_string();
+    let outside = merge(of(1), &[of(2)]).unwrap_err().to_string();
     assert!(outside.contains("lies in a folder within"), "{outside}");
     let not_a_part = merge(folder.path(), std::slice::from_ref(&whole)).unwrap_err().to_string();
     assert!(not_a_part.contains("a whole dump"), "{not_a_part}");
