@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
+use burn::tensor::Device;
 use hooklens_hooks::Record;
 use serde::Serialize;
 
-use crate::error::{InputError, Result};
+use crate::error::{Error, InputError, Result};
 use crate::generation::GenerateOptions;
 use crate::model::{ForwardOptions, HookedTransformer};
 use crate::patching::{Metric, Patching};
@@ -98,21 +99,29 @@ pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<V
     // A small model's position table may end before.
     let room =
         |wanted: usize| if model.check_length(wanted).is_ok() { wanted } else { model.config().n_ctx.min(wanted) };
+    let synced = || {
+        let failed = |device: Device, reason: String| Error::DeviceFailed { device: format!("{device:?}"), reason };
+        model.devices().into_iter().try_for_each(|d| d.sync().map_err(|e| failed(d, e.to_string())))
+    };
+    // A device may still be at work when the call returns.
+    let timed = |name, tokens, run: &mut dyn FnMut() -> Result<()>| {
+        timed(name, tokens, rounds, || run().and_then(|()| synced()))
+    };
     let mut timings = Vec::new();
     match work {
         Work::Forward => {
             for len in [room(128), room(512)] {
                 let tokens = vec![row(0, len)];
-                let run = || model.forward(&tokens, ()).map(drop);
-                timings.push(timed(format!("forward, {len} tokens"), len, rounds, run)?);
+                let mut run = || model.forward(&tokens, ()).map(drop);
+                timings.push(timed(format!("forward, {len} tokens"), len, &mut run)?);
             }
             timings.dedup_by(|a, b| a.name == b.name);
         }
         Work::Cache => {
             let len = room(128);
             let tokens = vec![row(0, len)];
-            let run = || model.run_with_cache(&tokens, Record::all()).map(drop);
-            timings.push(timed(format!("recording every point, {len} tokens"), len, rounds, run)?);
+            let mut run = || model.run_with_cache(&tokens, Record::all()).map(drop);
+            timings.push(timed(format!("recording every point, {len} tokens"), len, &mut run)?);
         }
         Work::Decode => {
             let new = 32.min(room(160) / 4).max(1);
@@ -138,17 +147,17 @@ pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<V
             let mut cache = model.prefill(vec![row(0, len)])?;
             cache.freeze();
             let suffixes: Vec<_> = (1..=rows as u32).map(|seed| row(seed, suffix)).collect();
-            let run = || model.forward(&suffixes, ForwardOptions::new().kv_cache(&mut cache)).map(drop);
-            timings.push(timed(format!("{rows} x {suffix} tokens behind {len} shared"), rows * suffix, rounds, run)?);
+            let mut run = || model.forward(&suffixes, ForwardOptions::new().kv_cache(&mut cache)).map(drop);
+            timings.push(timed(format!("{rows} x {suffix} tokens behind {len} shared"), rows * suffix, &mut run)?);
         }
         Work::Patch => {
             let len = room(16);
             let metric = Metric::last(|logits, _| logits.narrow(1, 0, 1).squeeze_dim::<1>(1));
             let patching = Patching::new(model, row(0, len), row(1, len), metric)?;
             let sites = model.config().n_layers * len;
-            let run = || patching.resid_pre().map(drop);
+            let mut run = || patching.resid_pre().map(drop);
             let name = format!("patching {} x {len} resid_pre", model.config().n_layers);
-            timings.push(timed(name, sites * len, rounds, run)?);
+            timings.push(timed(name, sites * len, &mut run)?);
         }
     }
     Ok(timings)

@@ -45,11 +45,27 @@ pub enum Error {
     #[error(transparent)]
     Processing(#[from] ProcessingError),
     /// A device.
-    #[error("`{name}` is not a device: {reason}")]
+    #[error("the device `{name}` can't be used: {reason}")]
     Device {
         /// The name given.
         name: String,
         /// Why it can't be used.
+        reason: String,
+    },
+    /// A device's memory is full.
+    #[error("out of memory on {devices}: {asked} were asked for; try fewer rows at once, or record fewer points")]
+    OutOfMemory {
+        /// The devices of the model.
+        devices: String,
+        /// How much the allocation that failed asked for.
+        asked: String,
+    },
+    /// A device failed in the midst of its work; a remote one when its server is gone.
+    #[error("the device {device} failed: {reason}")]
+    DeviceFailed {
+        /// The device.
+        device: String,
+        /// What it says.
         reason: String,
     },
 }
@@ -251,6 +267,12 @@ fn near(nearest: &[String]) -> String {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InputError {
+    /// Something that needs all weights in one place, of a model whose blocks are spread over devices.
+    #[error("{what} runs on one device, and this would spread over several")]
+    Spread {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// No tokens at all.
     #[error("{what} is empty; there is nothing to run on")]
     Empty {
@@ -607,6 +629,16 @@ pub enum ProcessingError {
         step: &'static str,
         /// Why.
         reason: &'static str,
+    },
+    /// Weights could not be read from their device.
+    #[error("`{step}` can't read the weights of layer {layer}: {reason}")]
+    Unreadable {
+        /// The step.
+        step: &'static str,
+        /// The layer.
+        layer: usize,
+        /// What its device says.
+        reason: String,
     },
     /// The factorisation did not converge.
     #[error("`{step}` failed in layer {layer}, head {head}: {reason}")]

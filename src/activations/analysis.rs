@@ -27,9 +27,10 @@ impl HookedTransformer {
     ///
     /// # Errors
     /// [`AnalysisError::OtherModel`] if another model made it, or this one with its norms folded
-    /// otherwise.
+    /// otherwise; [`InputError::Spread`](crate::InputError::Spread) if its blocks are on several devices.
     pub fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>> {
         check_origin(self.catalog(), cache.catalog())?;
+        self.check_one_place("an analysis")?;
         Ok(Analysis { model: self, cache, rows: None, positions: None })
     }
 }

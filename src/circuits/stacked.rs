@@ -1,4 +1,4 @@
-//! All layers' weights as one tensor, by TransformerLens's names.
+//! All layers' weights as one tensor, by TransformerLens's names, on the model's first device.
 
 use burn::tensor::Tensor;
 
@@ -20,12 +20,12 @@ impl HookedTransformer {
 
     /// The unembedding, `[d_model, d_vocab_out]`.
     pub fn w_u(&self) -> Tensor<2> {
-        self.weights.unembed.weight.val()
+        self.weights.unembed.weight.val().to_device(&self.device())
     }
 
     /// The unembedding's bias, `[d_vocab_out]`; zeros if it has none.
     pub fn b_u(&self) -> Tensor<1> {
-        bias(&self.weights.unembed)
+        bias(&self.weights.unembed).to_device(&self.device())
     }
 
     /// Queries, `[layer, head, d_model, d_head]`.
@@ -127,24 +127,28 @@ impl HookedTransformer {
             );
         }
         let (attn_layers, mlp_layers) = stage.layers_before(self.config())?;
-        let mut sum = Tensor::zeros([self.config().d_model], (&self.device(), self.w_e().dtype()));
+        let device = self.device();
+        let mut sum = Tensor::zeros([self.config().d_model], (&device, self.w_e().dtype()));
         for (layer, block) in self.weights.blocks.iter().enumerate() {
             if layer < attn_layers {
-                sum = sum + bias(&block.attn.o);
+                sum = sum + bias(&block.attn.o).to_device(&device);
             }
             if let Some(mlp) = block.mlp.as_ref().filter(|_| include_mlp_biases && layer < mlp_layers) {
-                sum = sum + bias(&mlp.output);
+                sum = sum + bias(&mlp.output).to_device(&device);
             }
         }
         Ok(sum)
     }
 
     fn stacked<const D: usize, const E: usize>(&self, of: impl Fn(&Block) -> Tensor<D>) -> Tensor<E> {
-        Tensor::stack(self.weights.blocks.iter().map(of).collect(), 0)
+        let device = self.device();
+        Tensor::stack(self.weights.blocks.iter().map(|block| of(block).to_device(&device)).collect(), 0)
     }
 
     fn of_mlps<const D: usize, const E: usize>(&self, of: impl Fn(&Block) -> Option<Tensor<D>>) -> Option<Tensor<E>> {
-        let parts: Option<Vec<Tensor<D>>> = self.weights.blocks.iter().map(of).collect();
+        let device = self.device();
+        let part = |block| of(block).map(|weight| weight.to_device(&device));
+        let parts: Option<Vec<Tensor<D>>> = self.weights.blocks.iter().map(part).collect();
         parts.map(|parts| Tensor::stack(parts, 0))
     }
 

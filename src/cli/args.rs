@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use burn::tensor::Device;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 
+use super::Failure;
 use super::attribute::AttributeArgs;
 use super::bench::BenchArgs;
 use super::heads::HeadsArgs;
@@ -13,6 +13,9 @@ use super::lens::LensArgs;
 use super::merge::MergeArgs;
 use super::parity::ParityArgs;
 use super::patch::PatchArgs;
+#[cfg(feature = "remote")]
+use super::serve::ServeArgs;
+use crate::device::{DEVICE_VARIABLE, parse_device};
 use crate::dump::Part;
 use crate::kv_cache::CacheKind;
 use crate::loading::LoadOptions;
@@ -88,6 +91,12 @@ Exit code 0 if every tensor agrees, 1 if one does not.")]
   for i in 1 2 3; do hooklens dump --model ./gpt2 --prompts corpus.txt --shard $i/3 --out activations/$i; done
   hooklens merge --out activations activations/1 activations/2 activations/3")]
     Merge(MergeArgs),
+    /// Offer this machine's devices to others, where `--device remote:ws://HOST:PORT` computes on them
+    #[cfg(feature = "remote")]
+    #[command(after_help = "Example:
+  HOOKLENS_TOKEN=secret hooklens serve --device cuda:0 --listen 0.0.0.0:3000
+  HOOKLENS_TOKEN=secret hooklens dump --device remote:ws://gpu:3000 --model ./gpt2 --prompt Hello --out dump")]
+    Serve(ServeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -105,16 +114,21 @@ pub(super) struct ModelArg {
     /// The folder of a LoRA adapter to merge into the weights
     #[arg(long, value_name = "FOLDER")]
     pub(super) adapter: Option<PathBuf>,
+    /// Where to compute: flex (this CPU), libtorch, libtorch:cuda:N, cuda:N, remote:ws://HOST:PORT; the blocks are
+    /// spread over several
+    #[arg(long, value_name = "DEVICE,...", env = DEVICE_VARIABLE, value_delimiter = ',', default_value = "flex")]
+    pub(super) device: Vec<String>,
 }
 
 impl ModelArg {
     /// How to load it.
-    pub(super) fn options(&self, device: &Device) -> LoadOptions {
-        let options = LoadOptions::new().device(device);
-        match &self.adapter {
+    pub(super) fn options(&self) -> Result<LoadOptions, Failure> {
+        let devices = self.device.iter().map(parse_device).collect::<crate::error::Result<Vec<_>>>();
+        let options = LoadOptions::new().devices(&devices.map_err(|e| Failure::Usage(e.to_string()))?);
+        Ok(match &self.adapter {
             Some(folder) => options.adapter(folder),
             None => options,
-        }
+        })
     }
 }
 
@@ -187,9 +201,6 @@ pub(super) struct DumpArgs {
     /// Prompts computed together; each batch of a folder is a shard
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) batch_size: u32,
-    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
-    #[arg(long, default_value = "flex")]
-    pub(super) device: String,
     /// Continue a folder that an earlier run left unfinished
     #[arg(long)]
     pub(super) resume: bool,
@@ -245,9 +256,6 @@ pub(super) struct GenerateArgs {
     /// Whether prompts get a beginning-of-sequence token (default: the model's habit)
     #[arg(long, value_name = "true|false", num_args = 1)]
     pub(super) prepend_bos: Option<bool>,
-    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
-    #[arg(long, default_value = "flex")]
-    pub(super) device: String,
     /// Print JSON: tokens, text, log-probabilities, and why each prompt ended
     #[arg(long)]
     pub(super) json: bool,

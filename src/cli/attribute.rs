@@ -35,9 +35,6 @@ pub(super) struct AttributeArgs {
     /// How many of the largest to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
-    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
-    #[arg(long, default_value = "flex")]
-    pub(super) device: String,
     /// Write all to a file: .json, .csv, .svg or .png
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
@@ -56,7 +53,7 @@ pub(super) enum ToArg {
 }
 
 pub(super) fn run(args: &AttributeArgs) -> CliResult {
-    let model = load(&args.model, &args.device)?;
+    let model = load(&args.model)?;
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
 }
 

@@ -7,9 +7,8 @@ use hooklens_hooks::DType;
 use serde_json::json;
 
 use super::args::{ModelArg, float_type};
-use super::{CliResult, Failure, dump};
+use super::{CliResult, dump};
 use crate::benchmark::{Work, measure};
-use crate::device::parse_device;
 use crate::model::HookedTransformer;
 
 #[derive(Debug, Args)]
@@ -25,17 +24,13 @@ pub(super) struct BenchArgs {
     /// Element type to compute in
     #[arg(long, value_name = "TYPE", value_parser = float_type, default_value = "f32")]
     pub(super) dtype: DType,
-    /// Where to run
-    #[arg(long, value_name = "DEVICE", default_value = "flex")]
-    pub(super) device: String,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
 pub(super) fn run(args: &BenchArgs) -> CliResult {
-    let device = parse_device(&args.device).map_err(|e| Failure::Usage(e.to_string()))?;
-    let options = args.model.options(&device).dtype(args.dtype);
+    let options = args.model.options()?.dtype(args.dtype);
     let model = HookedTransformer::from_pretrained_with(&args.model.model, options)?;
     dump::unused(model.load_report());
     let mut out = std::io::stdout().lock();
@@ -52,7 +47,7 @@ pub(super) fn run(args: &BenchArgs) -> CliResult {
         }
     }
     if args.json {
-        let value = json!({"model": args.model.model, "device": args.device, "dtype": args.dtype.to_string(),
+        let value = json!({"model": args.model.model, "device": args.model.device, "dtype": args.dtype.to_string(),
             "rounds": args.rounds, "threads": rayon::current_num_threads(), "timings": all});
         writeln!(out, "{value:#}")?;
     }

@@ -9,7 +9,6 @@ use super::args::{DumpArgs, ProcessArg};
 use super::findings::Findings;
 use super::print::{bytes, grouped};
 use super::{CliResult, Failure};
-use crate::device::parse_device;
 use crate::dump::{Dump, Prompt, Seen, read_prompts};
 use crate::loading::LoadReport;
 use crate::model::HookedTransformer;
@@ -26,12 +25,11 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if args.resume && args.out.extension().is_some_and(|e| e == "safetensors") {
         return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
     }
-    let device = parse_device(&args.device).map_err(|e| Failure::Usage(e.to_string()))?;
     let processing = match args.process {
         ProcessArg::None => Processing::none(),
         ProcessArg::Standard => Processing::standard(),
     };
-    let options = args.model.options(&device).process(processing);
+    let options = args.model.options()?.process(processing);
     let model = HookedTransformer::from_pretrained_with(&args.model.model, options)?;
     unused(model.load_report());
     let prefix = prefix(args, &model)?;

@@ -4,17 +4,15 @@ use std::io::Write;
 
 use serde_json::json;
 
+use super::CliResult;
 use super::args::GenerateArgs;
 use super::dump::unused;
-use super::{CliResult, Failure};
-use crate::device::parse_device;
 use crate::generation::{GenerateOptions, Generation, Sampling, Stop};
 use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
 
 pub(super) fn run(args: &GenerateArgs) -> CliResult {
-    let device = parse_device(&args.device).map_err(|e| Failure::Usage(e.to_string()))?;
-    let model = HookedTransformer::from_pretrained_with(&args.model.model, args.model.options(&device))?;
+    let model = HookedTransformer::from_pretrained_with(&args.model.model, args.model.options()?)?;
     unused(model.load_report());
     let rows = match &args.tokens {
         Some(rows) => rows.0.clone(),

@@ -37,9 +37,6 @@ pub(super) struct HeadsArgs {
     /// How many heads to print for each pattern
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(super) top: usize,
-    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
-    #[arg(long, default_value = "flex")]
-    pub(super) device: String,
     /// Write all scores to a file: .json, .csv, .svg or .png
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
@@ -54,7 +51,7 @@ pub(super) enum MeasureArg {
 }
 
 pub(super) fn run(args: &HeadsArgs) -> CliResult {
-    let model = load(&args.model, &args.device)?;
+    let model = load(&args.model)?;
     let input: Input = match &args.prompt[..] {
         [] => Input::Rows(repeated(&model, args.seed)),
         texts => texts.to_vec().into(),

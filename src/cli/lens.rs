@@ -37,16 +37,13 @@ pub(super) struct LensArgs {
     /// How many tokens to name at each place
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(super) top: usize,
-    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
-    #[arg(long, default_value = "flex")]
-    pub(super) device: String,
     /// Write a table to a file: .json, .csv, .svg or .png
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
 }
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
-    let model = load(&args.model, &args.device)?;
+    let model = load(&args.model)?;
     let answer = args.answer.as_deref().map(|text| model.to_single_token(text)).transpose()?;
     let tokens = model.token_row(&args.prompt, None)?;
     let range = args.positions.resolve(tokens.len())?;

@@ -16,6 +16,8 @@ mod pairs;
 mod parity;
 mod patch;
 mod print;
+#[cfg(feature = "remote")]
+mod serve;
 
 use std::process::ExitCode;
 
@@ -23,7 +25,6 @@ use clap::Parser;
 
 use args::{Cli, Command, ModelArg};
 
-use crate::device::parse_device;
 use crate::model::HookedTransformer;
 
 type CliResult = Result<(), Failure>;
@@ -57,6 +58,8 @@ pub fn main() -> ExitCode {
         Command::Parity(args) => parity::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Merge(args) => merge::run(&args),
+        #[cfg(feature = "remote")]
+        Command::Serve(args) => serve::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -74,9 +77,8 @@ pub fn main() -> ExitCode {
 }
 
 /// A model with its weights as published.
-fn load(model: &ModelArg, device: &str) -> Result<HookedTransformer, Failure> {
-    let device = parse_device(device).map_err(|e| Failure::Usage(e.to_string()))?;
-    let model = HookedTransformer::from_pretrained_with(&model.model, model.options(&device))?;
+fn load(model: &ModelArg) -> Result<HookedTransformer, Failure> {
+    let model = HookedTransformer::from_pretrained_with(&model.model, model.options()?)?;
     dump::unused(model.load_report());
     Ok(model)
 }

@@ -9,7 +9,6 @@ use serde_json::json;
 
 use super::args::{ModelArg, float_type};
 use super::{CliResult, Failure};
-use crate::device::parse_device;
 use crate::parity::compare;
 
 #[derive(Debug, Args)]
@@ -25,9 +24,6 @@ pub(super) struct ParityArgs {
     /// Element type to compute in
     #[arg(long, value_name = "TYPE", value_parser = float_type, default_value = "f32")]
     pub(super) dtype: DType,
-    /// Where to run
-    #[arg(long, value_name = "DEVICE", default_value = "flex")]
-    pub(super) device: String,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -37,8 +33,7 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
     if args.tolerance.is_nan() || args.tolerance < 0.0 {
         return Err(Failure::Usage("--tolerance is a share, 0 or more".into()));
     }
-    let device = parse_device(&args.device).map_err(|e| Failure::Usage(e.to_string()))?;
-    let options = args.model.options(&device).dtype(args.dtype);
+    let options = args.model.options()?.dtype(args.dtype);
     let report = compare(&args.model.model, options, &args.reference)?;
     let beyond = report.first_beyond(args.tolerance);
     let mut out = std::io::stdout().lock();

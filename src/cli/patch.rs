@@ -37,9 +37,6 @@ pub(super) struct PatchArgs {
     /// How many of the largest effects to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
-    /// Where to compute: flex, libtorch, libtorch:cuda:N, cuda:N
-    #[arg(long, default_value = "flex")]
-    pub(super) device: String,
     /// Write all effects to a file: .json, .csv, .svg or .png
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
@@ -74,7 +71,7 @@ pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
 }
 
 pub(super) fn run(args: &PatchArgs) -> CliResult {
-    let model = load(&args.model, &args.device)?;
+    let model = load(&args.model)?;
     let pairs = args.pairs.read(&model)?;
     let count = pairs.count;
     let bar = ProgressBar::new(1);

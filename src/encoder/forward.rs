@@ -9,6 +9,7 @@ use super::weights::EncoderBlock;
 use super::{EncoderInput, HookedEncoder};
 use crate::error::{InputError, Result};
 use crate::model::{NormPoints, Pass, Reads, Sequence, Site, position_vectors, rows_of, token_vectors};
+use crate::tokens::Tokens;
 
 /// What to do in one run of an encoder. `()` stands for nothing but the heads' outputs; a [`Record`] for that.
 #[derive(Debug, Default)]
@@ -137,8 +138,8 @@ impl HookedEncoder {
             }
             let best = |at: usize| -> Result<String> {
                 let here = logits.clone().narrow(0, row, 1).narrow(1, at, 1);
-                let id: i64 = here.argmax(2).into_scalar();
-                Ok(tokenizer.decode(&[id as u32], false)?)
+                let best = Tokens::from_tensor(here.argmax(2).squeeze_dim::<2>(2))?;
+                Ok(tokenizer.decode(best.row(0), false)?)
             };
             places.into_iter().map(best).collect()
         };

@@ -202,7 +202,7 @@ impl HookedEncoderDecoder {
         let written = self.token_input(decoder_input.into())?;
         let encoded = cache.encoded.clone();
         let shape = written.shape();
-        cache.own.check(&self.decoder_stack, shape, (self.weights.embed.val().dtype(), &self.device()))?;
+        cache.own.check(&self.decoder_stack, shape, self.weights.embed.val().dtype(), |_| self.device())?;
         let growing = !cache.own.is_frozen();
         let options = options.into();
         match self.decoder_run(&encoded, Some(cache), &written, options) {

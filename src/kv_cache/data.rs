@@ -63,6 +63,11 @@ impl KeyValueCache {
     /// # Errors
     /// [`CacheError::Data`] saying what does not fit together.
     pub fn from_data(data: &CacheData, device: &Device) -> Result<Self, CacheError> {
+        Self::from_data_on(data, |_| device.clone())
+    }
+
+    /// [`KeyValueCache::from_data`], each layer's entry on a device of its own.
+    pub(super) fn from_data_on(data: &CacheData, device: impl Fn(usize) -> Device) -> Result<Self, CacheError> {
         let CacheData { shape, mask, .. } = data;
         let wrong = |reason: String| CacheError::Data { reason };
         let len = mask.first().map_or(0, Vec::len);
@@ -90,7 +95,8 @@ impl KeyValueCache {
                     return Err(wrong(format!("layer {layer} is {given:?} of {dtype:?} where {expected:?} is due")));
                 }
             }
-            let tensor = |data: &TensorData| Tensor::from_data(data.clone(), (device, data.dtype()));
+            let device = device(layer);
+            let tensor = |data: &TensorData| Tensor::from_data(data.clone(), (&device, data.dtype()));
             cache.entries[layer].fill(tensor(keys), tensor(values), held.first)?;
         }
         cache.mask.clone_from(mask);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{DType as BurnDType, Device, TensorData};
+use burn::tensor::{DType as BurnDType, TensorData};
 use hooklens_hooks::{Activation, write_safetensors};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
@@ -114,8 +114,8 @@ impl KeyValueCache {
         }
         let Header { kind, shape, mask, frozen, interventions, .. } = header;
         let data = CacheData { kind, shape, mask, frozen, interventions, layers };
-        let device: Device = model.device();
-        Self::from_data(&data, &device).map_err(|error| match error {
+        let device = |layer: usize| model.weights.blocks[layer].device();
+        Self::from_data_on(&data, device).map_err(|error| match error {
             CacheError::Data { reason } => bad(reason).into(),
             other => other.into(),
         })

@@ -318,7 +318,8 @@ impl KeyValueCache {
         &self,
         config: &TransformerConfig,
         [batch, count]: [usize; 2],
-        form: (DType, &Device),
+        dtype: DType,
+        device: impl Fn(usize) -> Device,
     ) -> Result<(), CacheError> {
         if self.entries.len() != config.n_layers {
             return Err(CacheError::Layers { cache: self.entries.len(), model: config.n_layers });
@@ -329,7 +330,7 @@ impl KeyValueCache {
             if cache != model && entry.first() > 0 {
                 return Err(CacheError::Window { layer, cache, model });
             }
-            entry.check(layer, [config.n_kv_heads, config.d_head], self.len(), count, form)?;
+            entry.check(layer, [config.n_kv_heads, config.d_head], self.len(), count, (dtype, &device(layer)))?;
         }
         Ok(())
     }

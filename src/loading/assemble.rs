@@ -11,6 +11,7 @@ use super::layout::{Layout, StoredTensor, WeightTable};
 use super::report::LoadReport;
 use super::weight_files::WeightFiles;
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use crate::device::Placement;
 use crate::error::LoadError;
 use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Weights};
 
@@ -21,6 +22,8 @@ pub(super) struct Assembler<'a> {
     pub(super) compute: DType,
     /// Whether tensors may stay in the mapped files.
     pub(super) borrow: bool,
+    placement: &'a Placement,
+    /// Where what is read now goes.
     pub(super) device: &'a Device,
     adapter: Option<&'a Adapter>,
     applied: BTreeSet<String>,
@@ -33,9 +36,19 @@ impl<'a> Assembler<'a> {
         table: &'a WeightTable,
         compute: DType,
         borrow: bool,
-        device: &'a Device,
+        placement: &'a Placement,
     ) -> Self {
-        Self { files, table, compute, borrow, device, adapter: None, applied: BTreeSet::new(), missing: Vec::new() }
+        Self {
+            files,
+            table,
+            compute,
+            borrow,
+            placement,
+            device: placement.first(),
+            adapter: None,
+            applied: BTreeSet::new(),
+            missing: Vec::new(),
+        }
     }
 
     /// Merges an adapter into what is read from now on.
@@ -53,7 +66,6 @@ impl<'a> Assembler<'a> {
         let c = config;
         let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
         let tokens = self.matrix("embed.W_E", [c.d_vocab, c.d_model])?;
-        let unembed = self.unembed(&tokens, [c.d_model, c.d_vocab_out])?;
         let embed = Embed {
             tokens: Param::from_tensor(tokens),
             positions: match table {
@@ -65,8 +77,13 @@ impl<'a> Assembler<'a> {
                 false => None,
             },
         };
-        let blocks =
-            (0..c.n_layers).map(|layer| self.block(&format!("blocks.{layer}"), c)).collect::<Result<_, _>>()?;
+        let mut blocks = Vec::with_capacity(c.n_layers);
+        for layer in 0..c.n_layers {
+            self.device = self.placement.of_layer(layer, c.n_layers);
+            blocks.push(self.block(&format!("blocks.{layer}"), c)?);
+        }
+        self.device = self.placement.last();
+        let unembed = self.unembed(&embed.tokens.val(), [c.d_model, c.d_vocab_out])?;
         let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.eps)?;
         Ok(Weights { embed, blocks, ln_final, unembed })
     }
@@ -125,7 +142,8 @@ impl<'a> Assembler<'a> {
                     Some(second) => drop(self.applied.insert(second)),
                     None => self.missing.push(name),
                 }
-                Ok(Linear::new(tokens.clone().transpose(), self.vector("unembed.b_U", shape[1])?))
+                let tokens = tokens.clone().to_device(self.device);
+                Ok(Linear::new(tokens.transpose(), self.vector("unembed.b_U", shape[1])?))
             }
             None => self.linear("unembed.W_U", "unembed.b_U", shape),
         }

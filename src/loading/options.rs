@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use burn::tensor::Device;
 use hooklens_hooks::DType;
 
-use crate::error::ProcessingError;
+use crate::device::{Placement, default_device};
+use crate::error::{InputError, ProcessingError, Result};
 use crate::processing::Processing;
 
-/// Device, element type and processing of a model to load. `()` stands for the defaults: the
-/// CPU, `f32`, weights as published.
+/// Devices, element type and processing of a model to load. `()` stands for the defaults:
+/// [`default_device`], `f32`, weights as published.
 ///
 /// ```
 /// use hooklens::{LoadOptions, Processing, DType};
@@ -17,7 +18,8 @@ use crate::processing::Processing;
 /// ```
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    pub(crate) device: Device,
+    /// Empty for the default device.
+    devices: Vec<Device>,
     pub(crate) dtype: DType,
     pub(crate) processing: Processing,
     pub(crate) adapter: Option<PathBuf>,
@@ -25,12 +27,12 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { device: Device::flex(), dtype: DType::F32, processing: Processing::none(), adapter: None }
+        Self { devices: Vec::new(), dtype: DType::F32, processing: Processing::none(), adapter: None }
     }
 }
 
 impl LoadOptions {
-    /// The CPU, `f32`, weights as published.
+    /// [`default_device`], `f32`, weights as published.
     pub fn new() -> Self {
         Self::default()
     }
@@ -38,7 +40,17 @@ impl LoadOptions {
     /// Where the weights go and the model runs.
     #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
-        self.device = device.clone();
+        self.devices = vec![device.clone()];
+        self
+    }
+
+    /// Spreads a decoder's blocks over these devices, as evenly as they divide, in order; the embedding is on the
+    /// first device, the final norm and unembedding on the last. Entries of caches live beside their blocks, and
+    /// hooks see a point's tensor where its block is; [`Record::device`](crate::Record::device) gathers what is
+    /// recorded.
+    #[must_use]
+    pub fn devices(mut self, devices: &[Device]) -> Self {
+        self.devices = devices.to_vec();
         self
     }
 
@@ -63,8 +75,22 @@ impl LoadOptions {
         self
     }
 
-    /// An error if weights are to be processed.
-    pub(crate) fn check_unprocessed(&self, kind: &'static str) -> Result<(), ProcessingError> {
-        if self.processing.is_none() { Ok(()) } else { Err(ProcessingError::Kind { kind }) }
+    /// Where the parts of the model go.
+    pub(crate) fn placement(&self) -> Result<Placement> {
+        match Placement::over(&self.devices) {
+            Some(placement) => Ok(placement),
+            None => Ok(Placement::on(default_device()?)),
+        }
+    }
+
+    /// An error if weights are to be processed, or blocks spread: only decoders can be.
+    pub(crate) fn check_plain(&self, kind: &'static str) -> Result<()> {
+        if !self.processing.is_none() {
+            return Err(ProcessingError::Kind { kind }.into());
+        }
+        match self.placement()?.only() {
+            Some(_) => Ok(()),
+            None => Err(InputError::Spread { what: kind }.into()),
+        }
     }
 }

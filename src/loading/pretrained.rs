@@ -11,6 +11,7 @@ use super::report::LoadReport;
 use super::weight_files::WeightFiles;
 use super::{llama2c_file, torch_file};
 use crate::config::TransformerConfig;
+use crate::device::guarded;
 use crate::embedded;
 use crate::encoder::{EncoderConfig, Heads, HookedEncoder, SentenceEmbedding};
 use crate::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
@@ -21,7 +22,8 @@ use crate::tokens::{Tokenizer, read_json};
 
 impl HookedTransformer {
     /// Loads a model: a folder (`config.json` beside safetensors files), a hub id such as
-    /// `gpt2`, or `embedded:NAME`. Weights stay as published, in `f32`, on the CPU.
+    /// `gpt2`, or `embedded:NAME`. Weights stay as published, in `f32`, on the
+    /// [`default_device`](crate::default_device).
     ///
     /// # Errors
     /// No such model, files that are damaged or do not fit their configuration, an architecture
@@ -55,7 +57,7 @@ impl HookedTransformer {
 
 impl HookedEncoder {
     /// Loads an encoder: a folder, a hub id such as `bert-base-cased` or a sentence encoder's. Weights in `f32`,
-    /// on the CPU.
+    /// on the [`default_device`](crate::default_device).
     ///
     /// # Errors
     /// As [`HookedTransformer::from_pretrained`].
@@ -71,7 +73,7 @@ impl HookedEncoder {
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
         let parts = Parts::open(name.as_ref(), true)?;
         let Described::Encoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
-        options.check_unprocessed("an encoder")?;
+        options.check_plain("an encoder")?;
         let (weights, report) = parts.read(name.as_ref(), &options, true, |files| files.encoder(config))?;
         let sentences = match parts.folder.as_deref() {
             Some(folder) => SentenceEmbedding::of_folder(folder)?,
@@ -82,7 +84,8 @@ impl HookedEncoder {
 }
 
 impl HookedEncoderDecoder {
-    /// Loads an encoder with a decoder: a folder, or a hub id such as `t5-small`. Weights in `f32`, on the CPU.
+    /// Loads an encoder with a decoder: a folder, or a hub id such as `t5-small`. Weights in `f32`, on the
+    /// [`default_device`](crate::default_device).
     ///
     /// # Errors
     /// As [`HookedTransformer::from_pretrained`].
@@ -97,7 +100,7 @@ impl HookedEncoderDecoder {
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
         let parts = Parts::open(name.as_ref(), true)?;
         let Described::EncoderDecoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
-        options.check_unprocessed("an encoder-decoder")?;
+        options.check_plain("an encoder-decoder")?;
         let (weights, report) = parts.read(name.as_ref(), &options, true, |files| files.encoder_decoder(config))?;
         Ok(Self::assemble(config.clone(), weights, parts.tokenizer, report))
     }
@@ -205,9 +208,10 @@ impl Parts {
             }
             (one, other) => one.as_deref().or(other.as_deref()).map(Adapter::open).transpose()?,
         };
-        let assembler = Assembler::new(files, &table, options.dtype, borrow, &options.device);
+        let placement = options.placement()?;
+        let assembler = Assembler::new(files, &table, options.dtype, borrow, &placement);
         let mut assembler = assembler.with_adapter(adapter.as_ref())?;
-        let weights = read(&mut assembler)?;
+        let weights = guarded(|| placement.devices(), || Ok(read(&mut assembler)?))?;
         Ok((weights, assembler.report()))
     }
 }

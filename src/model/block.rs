@@ -1,7 +1,7 @@
 //! One block: attention and MLP around the residual stream.
 
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{Halt, Run};
 
 use super::attention::{Attention, Reads};
@@ -31,6 +31,11 @@ pub struct Block {
 }
 
 impl Block {
+    /// Where its weights live.
+    pub(crate) fn device(&self) -> Device {
+        self.attn.q.weight.val().device()
+    }
+
     /// The residual stream after the block.
     ///
     /// # Shapes

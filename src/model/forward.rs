@@ -13,6 +13,7 @@ use super::points::{Outer, Site};
 use super::sequence::Sequence;
 use super::transformer::HookedTransformer;
 use crate::config::{Positional, RopeScaling};
+use crate::device::{check_room, guarded};
 use crate::error::{CacheError, Error, InputError, Result};
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::{Tokens, flat_mask};
@@ -47,7 +48,11 @@ struct Reached {
 
 impl HookedTransformer {
     /// Checks everything that can be checked, then runs.
-    pub(crate) fn checked_run(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<Output> {
+    pub(crate) fn checked_run(&self, input: Input, options: ForwardOptions<'_>) -> Result<Output> {
+        guarded(|| self.devices(), || self.run_unguarded(input, options))
+    }
+
+    fn run_unguarded(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<Output> {
         let layers = self.layers(&options)?;
         let (start, mut tokens) = self.start(input, &mut options, layers)?;
         let mut kv_cache = options.kv_cache.take();
@@ -57,6 +62,7 @@ impl HookedTransformer {
             tokens.set_mask(mask);
         }
         let logits = options.logits;
+        check_room(self.at_once(&sequence, logits))?;
         let wants_loss = options.loss || options.loss_per_token;
         if wants_loss {
             self.check_loss(logits, tokens.as_ref(), layers)?;
@@ -165,14 +171,23 @@ impl HookedTransformer {
         Ok((Start::Tokens(tokens.clone()), Some(tokens)))
     }
 
-    /// A stream of the model's width, on its device.
+    /// Bytes of the largest tensors of a run that are there at one time: the logits, or an MLP's.
+    fn at_once(&self, sequence: &Sequence, logits: Logits) -> usize {
+        let tokens = sequence.batch.saturating_mul(sequence.len);
+        let rows = if logits == Logits::All { tokens } else { sequence.batch };
+        let (logits, mlp) = (rows.saturating_mul(self.config.d_vocab_out), tokens.saturating_mul(self.config.d_mlp));
+        logits.max(mlp).saturating_mul(self.weights.embed.tokens.val().dtype().size())
+    }
+
+    /// A stream of the model's width, on a device of its.
     fn check_stream(&self, stream: &Tensor<3>) -> Result<(), InputError> {
         let (shape @ [batch, len, width], d_model) = (stream.dims(), self.config.d_model);
         if batch == 0 || len == 0 || width != d_model {
             return Err(InputError::Residual { given: shape.to_vec(), d_model });
         }
-        if stream.device() != self.device() {
-            let (given, model) = (format!("{:?}", stream.device()), format!("{:?}", self.device()));
+        let devices = self.devices();
+        if !devices.contains(&stream.device()) {
+            let (given, model) = (format!("{:?}", stream.device()), format!("{devices:?}"));
             return Err(InputError::Device { given, model });
         }
         Ok(())
@@ -210,7 +225,7 @@ impl HookedTransformer {
             .into());
         }
         let dtype = self.weights.embed.tokens.val().dtype();
-        cache.check(&self.config, [batch, len], (dtype, &self.device()))?;
+        cache.check(&self.config, [batch, len], dtype, |layer| self.weights.blocks[layer].device())?;
         let past = cache.len();
         let whole = match (cache.past_mask(batch), mask) {
             (None, None) => None,
@@ -330,7 +345,9 @@ impl HookedTransformer {
 
         let blocks = layers.start.unwrap_or(0)..layers.stop.unwrap_or(self.config.n_layers);
         for layer in blocks {
-            resid = self.weights.blocks[layer].forward(layer, resid, &mut pass, run)?;
+            let block = &self.weights.blocks[layer];
+            resid = pass.enter(&block.device(), resid);
+            resid = block.forward(layer, resid, &mut pass, run)?;
         }
         if layers.stop.is_some() {
             return Ok(Reached { residual: Some(resid), ..Reached::default() });
@@ -340,6 +357,7 @@ impl HookedTransformer {
             normalized: self.points.outer(Outer::FinalNormalized),
         };
         let watched = run.wants(points.scale) || run.wants(points.normalized);
+        resid = resid.to_device(&self.weights.unembed.weight.val().device());
         // Rows nobody reads are dropped before the norm, unless a hook wants to see them there.
         if logits == Logits::Last && !watched {
             resid = last_rows(resid, sequence);
@@ -382,6 +400,7 @@ impl HookedTransformer {
     /// ```
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         self.check_stream(&stream)?;
+        let stream = stream.to_device(&self.weights.unembed.weight.val().device());
         Ok(self.logits(self.weights.ln_final.quiet(stream)))
     }
 

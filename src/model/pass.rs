@@ -15,6 +15,8 @@ pub(crate) struct Pass<'p> {
     pub(crate) points: &'p Points,
     pub(crate) sequence: &'p Sequence,
     pub(crate) masks: Masks<'p>,
+    device: Device,
+    dtype: DType,
     /// Rotation of the run's queries and keys. Keys of a cache are rotated already.
     rotary: Vec<(&'p Rotary, RotaryTable)>,
     /// What runs before this one left to attend to.
@@ -34,15 +36,44 @@ impl<'p> Pass<'p> {
         device: &Device,
         dtype: DType,
     ) -> Self {
-        let mut rotary: Vec<(&Rotary, RotaryTable)> = Vec::new();
-        for own in (0..config.n_layers).filter_map(|layer| config.rotary(layer)) {
-            if !rotary.iter().any(|(made, _)| *made == own) {
-                let positions = sequence.query_positions();
-                rotary.push((own, RotaryTable::new(own, &positions, sequence.position_rows(), device, dtype)));
+        let masks = Masks::new(sequence, config.bidirectional, device);
+        let mut pass = Self {
+            config,
+            points,
+            sequence,
+            masks,
+            device: device.clone(),
+            dtype,
+            rotary: Vec::new(),
+            kv_cache,
+            score_bias: None,
+            shortformer: None,
+        };
+        pass.make_rotary();
+        pass
+    }
+
+    fn make_rotary(&mut self) {
+        self.rotary.clear();
+        for own in (0..self.config.n_layers).filter_map(|layer| self.config.rotary(layer)) {
+            if !self.rotary.iter().any(|(made, _)| *made == own) {
+                let (positions, rows) = (self.sequence.query_positions(), self.sequence.position_rows());
+                self.rotary.push((own, RotaryTable::new(own, &positions, rows, &self.device, self.dtype)));
             }
         }
-        let masks = Masks::new(sequence, config.bidirectional, device);
-        Self { config, points, sequence, masks, rotary, kv_cache, score_bias: None, shortformer: None }
+    }
+
+    /// Moves what all layers share to where the next ones are, with the stream.
+    pub(crate) fn enter(&mut self, device: &Device, resid: Tensor<3>) -> Tensor<3> {
+        if self.device == *device {
+            return resid;
+        }
+        self.device = device.clone();
+        self.masks = Masks::new(self.sequence, self.config.bidirectional, device);
+        self.make_rotary();
+        self.score_bias = self.score_bias.take().map(|bias| bias.to_device(device));
+        self.shortformer = self.shortformer.take().map(|positions| positions.to_device(device));
+        resid.to_device(device)
     }
 
     /// Rotation of a layer's queries and keys, if it rotates them.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{ActivationCache, Catalog, Hook, Record};
 
+use super::block::Block;
 use super::input::Input;
 use super::options::{ForwardOptions, Logits, Output};
 use super::points::Points;
@@ -57,9 +58,26 @@ impl HookedTransformer {
         &self.config
     }
 
-    /// Where the weights live.
+    /// Where the weights live; of a model spread over several devices, the first, where its embedding is.
     pub fn device(&self) -> Device {
         self.weights.device()
+    }
+
+    /// Every device the weights live on, in the order of the layers.
+    pub fn devices(&self) -> Vec<Device> {
+        let mut devices = vec![self.device()];
+        let blocks = self.weights.blocks.iter().map(Block::device);
+        for device in blocks.chain([self.weights.unembed.weight.val().device()]) {
+            if !devices.contains(&device) {
+                devices.push(device);
+            }
+        }
+        devices
+    }
+
+    /// An error if the weights are not all in one place.
+    pub(crate) fn check_one_place(&self, what: &'static str) -> Result<(), InputError> {
+        if self.devices().len() == 1 { Ok(()) } else { Err(InputError::Spread { what }) }
     }
 
     /// Every point the model can fire, in firing order.

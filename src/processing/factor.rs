@@ -16,8 +16,11 @@ pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError
     super::fold_values::apply(model);
     for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
         let attn = &mut block.attn;
-        let (mut q, mut k) = (Heads::with_bias(&attn.q, heads), Heads::with_bias(&attn.k, heads));
-        let (mut v, mut o) = (Heads::columns(&attn.v, heads), Heads::rows(&attn.o, heads));
+        let lost = |reason: String| ProcessingError::Unreadable { step: STEP, layer, reason };
+        let read = || Ok((Heads::with_bias(&attn.q, heads)?, Heads::with_bias(&attn.k, heads)?));
+        let (mut q, mut k) = read().map_err(lost)?;
+        let read = || Ok((Heads::columns(&attn.v, heads)?, Heads::rows(&attn.o, heads)?));
+        let (mut v, mut o) = read().map_err(lost)?;
         for head in 0..heads {
             let failed = |reason: String| ProcessingError::Numeric { step: STEP, layer, head, reason };
             let (left, right) = split(&q.0[head], &k.0[head], true).map_err(failed)?;
@@ -55,11 +58,14 @@ struct Heads(Vec<Mat<f64>>);
 
 impl Heads {
     /// `[d_model + 1, d_head]`: the weight's columns with the bias below.
-    fn with_bias(linear: &Linear, heads: usize) -> Self {
-        let (weight, [rows, columns]) = host(linear.weight.val());
-        let bias = linear.bias.as_ref().map(|b| host(b.val().unsqueeze::<2>()).0).unwrap_or(vec![0.0; columns]);
+    fn with_bias(linear: &Linear, heads: usize) -> Result<Self, String> {
+        let (weight, [rows, columns]) = host(linear.weight.val())?;
+        let bias = match &linear.bias {
+            Some(bias) => host(bias.val().unsqueeze::<2>())?.0,
+            None => vec![0.0; columns],
+        };
         let width = columns / heads;
-        Self(
+        Ok(Self(
             (0..heads)
                 .map(|h| {
                     let at = |i: usize, j: usize| {
@@ -68,21 +74,23 @@ impl Heads {
                     Mat::from_fn(rows + 1, width, at)
                 })
                 .collect(),
-        )
+        ))
     }
 
     /// `[d_model, d_head]`.
-    fn columns(linear: &Linear, heads: usize) -> Self {
-        let (weight, [rows, columns]) = host(linear.weight.val());
+    fn columns(linear: &Linear, heads: usize) -> Result<Self, String> {
+        let (weight, [rows, columns]) = host(linear.weight.val())?;
         let width = columns / heads;
-        Self((0..heads).map(|h| Mat::from_fn(rows, width, |i, j| weight[i * columns + h * width + j])).collect())
+        let head = |h: usize| Mat::from_fn(rows, width, |i, j| weight[i * columns + h * width + j]);
+        Ok(Self((0..heads).map(head).collect()))
     }
 
     /// `[d_head, d_model]`.
-    fn rows(linear: &Linear, heads: usize) -> Self {
-        let (weight, [rows, columns]) = host(linear.weight.val());
+    fn rows(linear: &Linear, heads: usize) -> Result<Self, String> {
+        let (weight, [rows, columns]) = host(linear.weight.val())?;
         let height = rows / heads;
-        Self((0..heads).map(|h| Mat::from_fn(height, columns, |i, j| weight[(h * height + i) * columns + j])).collect())
+        let head = |h: usize| Mat::from_fn(height, columns, |i, j| weight[(h * height + i) * columns + j]);
+        Ok(Self((0..heads).map(head).collect()))
     }
 
     fn write_with_bias(&self, linear: &mut Linear) {
@@ -108,9 +116,10 @@ impl Heads {
     }
 }
 
-fn host(matrix: Tensor<2>) -> (Vec<f64>, [usize; 2]) {
+fn host(matrix: Tensor<2>) -> Result<(Vec<f64>, [usize; 2]), String> {
     let dims = matrix.dims();
-    (matrix.into_data().iter::<f64>().collect(), dims)
+    let data = matrix.try_into_data().map_err(|e| e.to_string())?;
+    Ok((data.iter::<f64>().collect(), dims))
 }
 
 fn write(param: &mut Param<Tensor<2>>, values: Vec<f64>, shape: [usize; 2]) {

@@ -1,11 +1,11 @@
 //! Running in parts behind a cache is running the whole.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use hooklens::prelude::*;
 use hooklens::{Bits, CacheError, CacheKind, CacheShape, Error, Positional, Window};
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_row, assert_close, random_model, values};
+use crate::support::{any_config, any_row, assert_close, device, random_model, values};
 
 fn part(x: &Tensor<3>, row: usize, from: usize, to: usize) -> Tensor<3> {
     x.clone().narrow(0, row, 1).narrow(1, from, to - from)
@@ -189,7 +189,7 @@ fn a_cache_in_another_element_type() {
 }
 
 fn random(shape: [usize; 4], seed: u64) -> Tensor<4> {
-    let device = Device::flex();
+    let device = device();
     let values = (0..shape.iter().product::<usize>()).map(|i| ((i as f32 + seed as f32) * 12.9898).sin() * 3.0);
     Tensor::<1>::from_floats(values.collect::<Vec<_>>().as_slice(), &device).reshape(shape)
 }
@@ -405,10 +405,10 @@ fn saved_caches_are_checked() {
     assert!(error.to_string().contains("no saved cache"), "{error}");
     let mut data = cache.to_data().unwrap();
     data.mask[0].pop();
-    assert!(matches!(KeyValueCache::from_data(&data, &Device::flex()), Err(CacheError::Data { .. })));
+    assert!(matches!(KeyValueCache::from_data(&data, &device()), Err(CacheError::Data { .. })));
     data = cache.to_data().unwrap();
     data.layers.pop();
-    assert!(matches!(KeyValueCache::from_data(&data, &Device::flex()), Err(CacheError::Data { .. })));
+    assert!(matches!(KeyValueCache::from_data(&data, &device()), Err(CacheError::Data { .. })));
 }
 
 proptest! {
@@ -481,7 +481,7 @@ fn a_failed_run_leaves_the_cache_alone() {
 /// Gradients flow through cached keys and values.
 #[test]
 fn gradients_flow_through_a_cache() {
-    let device = Device::flex().autodiff();
+    let device = device().autodiff();
     let model = HookedTransformer::random(TransformerConfig::new(2, 16, 4, 20, 32), 5, &device).unwrap();
     let scale = |cached: bool| {
         let steer = Tensor::<3>::zeros([1, 3, 16], &device).require_grad();

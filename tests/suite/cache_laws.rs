@@ -1,11 +1,11 @@
 //! Whatever is done to a cache, what runs behind it is what a run of each row alone gives.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use hooklens::prelude::*;
 use hooklens::{CacheError, CacheKind};
 use proptest::prelude::*;
 
-use crate::support::{any_config, distance, random_model, values};
+use crate::support::{any_config, device, distance, random_model, values};
 
 /// One thing done to a cache. Numbers are taken modulo what there is.
 #[derive(Debug, Clone)]
@@ -284,7 +284,7 @@ proptest! {
 /// The same where Burn's own operations do the work.
 #[test]
 fn parts_in_another_element_type() {
-    let device = Device::flex();
+    let device = device();
     let folder = tempfile::tempdir().unwrap();
     let config = TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) };
     random_model(config, 5).save_pretrained(folder.path()).unwrap();

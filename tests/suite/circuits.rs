@@ -7,10 +7,10 @@ use proptest::prelude::*;
 
 use burn::tensor::Distribution;
 
-use crate::support::{any_config, assert_close, random_model, values};
+use crate::support::{any_config, assert_close, device, random_model, values};
 
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
+    Tensor::random(shape, Distribution::Normal(0.0, 1.0), &device())
 }
 
 fn factored(left: usize, inner: usize, right: usize) -> FactoredMatrix<4> {
@@ -41,7 +41,7 @@ proptest! {
         assert_close(&(svd.u.clone() * svd.s.clone()).matmul(svd.vh.clone()), &dense, 1e-4, "singular values");
         let rank = svd.s.dims()[3];
         let one = svd.vh.clone().matmul(svd.vh.swap_dims(2, 3));
-        assert_close(&one, &Tensor::<2>::eye(rank, &Device::flex()).unsqueeze::<4>().expand([2, 3, rank, rank]), 1e-4, "unit");
+        assert_close(&one, &Tensor::<2>::eye(rank, &device()).unsqueeze::<4>().expand([2, 3, rank, rank]), 1e-4, "unit");
         assert_close(&m.make_even().unwrap().ab(), &dense, 1e-4, "even");
         assert_close(&m.at(1, 2).unwrap().ab(), &dense.clone().narrow(0, 1, 1).narrow(1, 2, 1).squeeze_dims(&[0, 1]), 1e-5, "one");
         assert_close(&m.rows(0..1).unwrap().ab(), &dense.clone().narrow(2, 0, 1), 1e-5, "rows");
@@ -52,7 +52,7 @@ proptest! {
         assert_close(&collapsed.clone().matmul(collapsed.swap_dims(2, 3)), &gram, 1e-4, "collapsed");
         if left == right {
             let values_of = m.eigenvalues().unwrap();
-            let trace = (dense * Tensor::<2>::eye(left, &Device::flex()).unsqueeze()).sum_dim(3).sum_dim(2);
+            let trace = (dense * Tensor::<2>::eye(left, &device()).unsqueeze()).sum_dim(3).sum_dim(2);
             assert_close(&values_of.re.sum_dim(3), &trace, 2e-4, "trace");
         } else {
             prop_assert!(m.eigenvalues().is_err());

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use hooklens::prelude::*;
 use hooklens::{Error, Experts, HookError, InputError};
 
-use crate::support::{assert_close, random_model, values};
+use crate::support::{assert_close, device, random_model, values};
 
 const ROW: [u32; 5] = [3, 1, 4, 1, 5];
 
@@ -95,7 +95,7 @@ fn a_head_reads_its_own_input() {
     let plain: Tensor<4> = cache(vec![]).get(hook::q(0)).unwrap();
     let edit = hook::q_input(0).edit(|x, _| {
         let [batch, pos, _, width] = x.dims();
-        x.slice_assign([0..batch, 0..pos, 2..3, 0..width], Tensor::ones([batch, pos, 1, width], &Device::flex()))
+        x.slice_assign([0..batch, 0..pos, 2..3, 0..width], Tensor::ones([batch, pos, 1, width], &device()))
     });
     let edited: Tensor<4> = cache(vec![edit]).get(hook::q(0)).unwrap();
     for head in [0, 1, 3] {
@@ -230,7 +230,7 @@ fn tokens_can_be_edited() {
     let model = model();
     let swap = |id: i32| {
         at("hook_tokens").edit_any(move |_, _| {
-            let ids = Tensor::<2, Int>::from_ints([[3, 1, id, 1, 5]], &Device::flex());
+            let ids = Tensor::<2, Int>::from_ints([[3, 1, id, 1, 5]], &device());
             Ok(Some(ids.into()))
         })
     };
@@ -277,7 +277,7 @@ fn no_point_is_a_dead_end() {
 /// The activation plus a different number at each place.
 fn doubled(x: &Activation) -> Activation {
     let flat = x.reshape(&[x.len()]).to_tensor::<1>().unwrap();
-    let ramp = Tensor::<1, Int>::arange(0..x.len() as i64, &Device::flex()).float() * 0.1;
+    let ramp = Tensor::<1, Int>::arange(0..x.len() as i64, &device()).float() * 0.1;
     Activation::from(flat * (ramp.sin() + 1.5)).reshape(x.shape())
 }
 
@@ -314,18 +314,18 @@ fn typed_points_survive_the_batch_axis() {
 /// of the model makes of it.
 #[test]
 fn gradients_reach_what_a_hook_adds() {
-    let device = Device::flex().autodiff();
+    let autodiff = device().autodiff();
     let config = TransformerConfig::new(2, 16, 4, 20, 32);
-    let model = HookedTransformer::random(config, 5, &device).unwrap();
-    let steer = Tensor::<3>::zeros([1, 5, 16], &device).require_grad();
+    let model = HookedTransformer::random(config, 5, &autodiff).unwrap();
+    let steer = Tensor::<3>::zeros([1, 5, 16], &autodiff).require_grad();
     let add = |amount: Tensor<3>| hook::resid_post(0).edit(move |x, _| x + amount.clone());
     let loss = |amount: Tensor<3>| model.loss(ROW, ForwardOptions::new().hooks([add(amount)])).unwrap();
     let gradients = loss(steer.clone()).backward();
     let by_steer = steer.grad(&gradients).expect("a gradient");
-    let direction = Tensor::<3>::random([1, 5, 16], burn::tensor::Distribution::Normal(0.0, 1.0), &Device::flex());
+    let direction = Tensor::<3>::random([1, 5, 16], burn::tensor::Distribution::Normal(0.0, 1.0), &device());
     let expected: f32 = (by_steer * direction.clone()).sum().into_scalar();
     let step = 1e-2;
-    let nudge = |by: f32| Tensor::<3>::from_data((direction.clone() * by).into_data(), &device);
+    let nudge = |by: f32| Tensor::<3>::from_data((direction.clone() * by).into_data(), &autodiff);
     let (up, down): (f32, f32) = (loss(nudge(step)).into_scalar(), loss(nudge(-step)).into_scalar());
     let slope = (up - down) / (2.0 * step);
     assert!((slope - expected).abs() < 0.02 * expected.abs().max(0.1), "{slope} {expected}");

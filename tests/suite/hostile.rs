@@ -7,7 +7,7 @@ use hooklens::{Error, InputError, LoadError, WeightFiles, inspect};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::support::{any_config, random_model};
+use crate::support::{any_config, device, random_model};
 
 fn opened(bytes: &[u8]) -> Result<WeightFiles, LoadError> {
     let folder = tempfile::tempdir().unwrap();
@@ -217,7 +217,7 @@ fn wrong_input_is_refused_before_the_run() {
     let layer = |l| input_error(model.forward([1, 2], ForwardOptions::new().stop_at_layer(l)));
     assert!(matches!(layer(3), InputError::Layer { layer: 3, n_layers: 2 }));
     assert!(matches!(layer(-3), InputError::Layer { layer: -3, .. }));
-    let resid = Tensor::<3>::zeros([1, 2, 15], &Device::flex());
+    let resid = Tensor::<3>::zeros([1, 2, 15], &device());
     let wide = input_error(model.forward(resid.clone(), ForwardOptions::new().start_at_layer(0)));
     assert!(matches!(wide, InputError::Residual { d_model: 16, .. }));
     assert!(matches!(input_error(model.forward(resid, ())), InputError::Options(_)));
@@ -226,7 +226,7 @@ fn wrong_input_is_refused_before_the_run() {
         input_error(model.forward([1], ForwardOptions::new().logits(Logits::None))),
         InputError::Options(_)
     ));
-    let negative = Tensor::<2, Int>::from_ints([[1, -2]], &Device::flex());
+    let negative = Tensor::<2, Int>::from_ints([[1, -2]], &device());
     assert!(model.forward(negative, ()).unwrap_err().to_string().contains("-2"));
     let batch = model.record(vec![vec![1, 2]; 2], Record::all().remove_batch()).unwrap_err();
     assert!(batch.to_string().contains("2 rows"), "{batch}");

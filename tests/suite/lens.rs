@@ -7,7 +7,7 @@ use hooklens::prelude::*;
 use hooklens::write_safetensors;
 use proptest::prelude::*;
 
-use crate::support::{any_config, assert_close, random_model};
+use crate::support::{any_config, assert_close, device, random_model};
 
 const TOKENS: [u32; 5] = [3, 9, 1, 7, 9];
 
@@ -38,13 +38,13 @@ fn a_tuned_lens_is_read_and_applied() {
     let analysis = model.analyze(&cache).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let save = |prefix: &str, scale: f32, layers: usize| {
-        let weight = Activation::from(Tensor::<2>::eye(16, &Device::flex()) * scale);
-        let bias = Activation::from(Tensor::<1>::zeros([16], &Device::flex()));
+        let weight = Activation::from(Tensor::<2>::eye(16, &device()) * scale);
+        let bias = Activation::from(Tensor::<1>::zeros([16], &device()));
         let named = (0..layers)
             .flat_map(|layer| [(format!("{prefix}{layer}.weight"), &weight), (format!("{prefix}{layer}.bias"), &bias)]);
         let path = folder.path().join("params.safetensors");
         write_safetensors(&path, named.collect::<Vec<_>>(), HashMap::new()).unwrap();
-        TunedLens::load(path, &Device::flex())
+        TunedLens::load(path, &device())
     };
     let plain = analysis.logit_lens(false).unwrap();
     let zero = analysis.tuned_lens(&save("", 0.0, 2).unwrap()).unwrap();
@@ -55,7 +55,7 @@ fn a_tuned_lens_is_read_and_applied() {
     let told = analysis.tuned_lens(&save("", 0.0, 3).unwrap()).unwrap_err().to_string();
     assert!(told.contains("tuned lens"), "{told}");
     assert!(save("other.", 0.0, 1).unwrap_err().to_string().contains("0.weight"));
-    assert!(TunedLens::load(folder.path().join("none"), &Device::flex()).is_err());
+    assert!(TunedLens::load(folder.path().join("none"), &device()).is_err());
 }
 
 #[test]
@@ -93,8 +93,8 @@ fn steering_moves_the_answer() {
     assert_eq!(last(vec![vector.hook(0.0)]), "John");
     let kept = model.run_with_hooks(mary_gives, [vector.ablation().unwrap()]).unwrap();
     assert_eq!(kept.dims()[1], 15);
-    let zero = SteeringVector::new("resid_post3", Tensor::zeros([64], &Device::flex()));
+    let zero = SteeringVector::new("resid_post3", Tensor::zeros([64], &device()));
     assert!(zero.ablation().is_err());
-    let narrow = SteeringVector::new("resid_post3", Tensor::ones([3], &Device::flex()));
+    let narrow = SteeringVector::new("resid_post3", Tensor::ones([3], &device()));
     assert!(model.run_with_hooks(mary_gives, [narrow.hook(1.0)]).unwrap_err().to_string().contains("[64]"));
 }

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 use hooklens::RopeScaling;
 use hooklens::prelude::*;
 use ndarray::{Array1, ArrayD, Axis, IxDyn};
 use safetensors::{Dtype, SafeTensors};
 
-use crate::support::{distance, fixtures, values};
+use crate::support::{device, distance, fixtures, values};
 
 const TOLERANCE: f32 = 1e-4;
 
@@ -326,7 +326,7 @@ fn points_fire_in_transformer_lens_order() {
 #[test]
 fn a_token_tensor_is_a_batch_of_tokens() {
     let model = load("gpt2", LoadOptions::new());
-    let ids = Tensor::<2, Int>::from_data(TensorData::new(vec![1, 2, 3, 4], [2, 2]), &Device::flex());
+    let ids = Tensor::<2, Int>::from_data(TensorData::new(vec![1, 2, 3, 4], [2, 2]), &device());
     let by_tensor = model.forward(&ids, ()).unwrap();
     let by_rows = model.forward(vec![vec![1, 2], vec![3, 4]], ()).unwrap();
     assert_eq!(values(&by_tensor), values(&by_rows));

@@ -8,6 +8,11 @@ use hooklens::{ActivationFn, ClippedGate, Experts, NormKind, Positional, RopeSca
 use ndarray::ArrayD;
 use proptest::prelude::*;
 
+/// Where the tests run: what `HOOKLENS_DEVICE` names, as everywhere, else the CPU.
+pub(crate) fn device() -> Device {
+    hooklens::default_device().unwrap()
+}
+
 /// `tests/fixtures`.
 pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
@@ -63,7 +68,7 @@ pub(crate) fn random_model(config: TransformerConfig, seed: u64) -> HookedTransf
             })
         }
     }
-    let mut model = HookedTransformer::random(config, seed, &Device::flex()).unwrap();
+    let mut model = HookedTransformer::random(config, seed, &device()).unwrap();
     model.weights = burn::module::Module::map(model.weights.clone(), &mut Shake(StdRng::seed_from_u64(seed)));
     model
 }
