@@ -5,7 +5,7 @@ use hooklens_hooks::{ActivationCache, Halt, Hook, PointInfo, Record, Rows, Run};
 
 use super::points::Outer;
 use super::tokens::EncoderTokens;
-use super::weights::EncoderBlock;
+use super::weights::{EncoderBlock, Heads};
 use super::{EncoderInput, HookedEncoder};
 use crate::error::{InputError, Result};
 use crate::model::{NormPoints, Pass, Reads, Sequence, Site, position_vectors, rows_of, token_vectors};
@@ -76,7 +76,7 @@ impl HookedEncoder {
         options: impl Into<EncoderOptions<'h>>,
     ) -> Result<EncoderOutput> {
         let tokens = self.to_tokens(input)?;
-        self.run_tokens(&tokens, options.into())
+        self.run_tokens(&tokens, options.into(), self.heads())
     }
 
     /// The logits of the masked-token head, `[batch, pos, d_vocab]`.
@@ -88,7 +88,8 @@ impl HookedEncoder {
         input: impl Into<EncoderInput>,
         options: impl Into<EncoderOptions<'h>>,
     ) -> Result<Tensor<3>> {
-        let logits = self.run(input, options)?.logits;
+        let tokens = self.to_tokens(input)?;
+        let logits = self.run_tokens(&tokens, options.into(), Heads { mlm: true, ..Heads::NONE })?.logits;
         Ok(logits.ok_or(InputError::NoHead { head: "masked-token" })?)
     }
 
@@ -101,7 +102,8 @@ impl HookedEncoder {
         input: impl Into<EncoderInput>,
         options: impl Into<EncoderOptions<'h>>,
     ) -> Result<Tensor<3>> {
-        Ok(self.run(input, options)?.hidden)
+        let tokens = self.to_tokens(input)?;
+        Ok(self.run_tokens(&tokens, options.into(), Heads::NONE)?.hidden)
     }
 
     /// Log-probabilities that the second text follows the first and that it does not, `[batch, 2]`.
@@ -109,7 +111,9 @@ impl HookedEncoder {
     /// # Errors
     /// As [`HookedEncoder::run`]; [`InputError::NoHead`] if the model has none.
     pub fn next_sentence(&self, input: impl Into<EncoderInput>) -> Result<Tensor<2>> {
-        let logits = self.run(input, ())?.next_sentence;
+        let tokens = self.to_tokens(input)?;
+        let wanted = Heads { nsp: true, ..Heads::NONE };
+        let logits = self.run_tokens(&tokens, EncoderOptions::new(), wanted)?.next_sentence;
         let logits = logits.ok_or(InputError::NoHead { head: "next-sentence" })?;
         Ok(burn::tensor::activation::log_softmax(logits, 1))
     }
@@ -122,7 +126,8 @@ impl HookedEncoder {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;
         let mask = tokenizer.mask().ok_or(InputError::Options("the tokenizer has no mask token"))?;
-        let logits = self.run_tokens(&tokens, EncoderOptions::new())?.logits;
+        let wanted = Heads { mlm: true, ..Heads::NONE };
+        let logits = self.run_tokens(&tokens, EncoderOptions::new(), wanted)?.logits;
         let logits = logits.ok_or(InputError::NoHead { head: "masked-token" })?;
         let [batch, _] = tokens.tokens.shape();
         let row = |row: usize| -> Result<Vec<String>> {
@@ -145,7 +150,13 @@ impl HookedEncoder {
         (0..batch).map(row).collect()
     }
 
-    pub(super) fn run_tokens(&self, tokens: &EncoderTokens, mut options: EncoderOptions<'_>) -> Result<EncoderOutput> {
+    /// Runs the model with the heads that are wanted, and those with a point that is watched.
+    pub(super) fn run_tokens(
+        &self,
+        tokens: &EncoderTokens,
+        mut options: EncoderOptions<'_>,
+        wanted: Heads,
+    ) -> Result<EncoderOutput> {
         let [batch, len] = tokens.tokens.shape();
         let sequence = Sequence::new(batch, 0, len, tokens.tokens.mask().map(<[bool]>::to_vec));
         let (needed, n_ctx) = (sequence.positions_needed(), self.config.n_ctx);
@@ -156,7 +167,7 @@ impl HookedEncoder {
         let rows = Rows { batch, len, real: real.as_deref(), offset: 0 };
         let silent = |_: &PointInfo| None;
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let passed = self.pass(tokens, &sequence, &mut run).map_err(|halt| match halt {
+        let passed = self.pass(tokens, &sequence, wanted, &mut run).map_err(|halt| match halt {
             Halt::Error(error) => crate::Error::from(error),
             Halt::Done => InputError::Options("the run ended early").into(),
         });
@@ -164,7 +175,13 @@ impl HookedEncoder {
         Ok(EncoderOutput { hidden, logits, pooled, next_sentence, cache: run.finish()? })
     }
 
-    fn pass(&self, tokens: &EncoderTokens, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Passed, Halt> {
+    fn pass(
+        &self,
+        tokens: &EncoderTokens,
+        sequence: &Sequence,
+        wanted: Heads,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Passed, Halt> {
         let weights = &self.weights;
         let table = weights.embed.tokens.val();
         let (device, dtype) = (table.device(), table.dtype());
@@ -188,17 +205,21 @@ impl HookedEncoder {
             hidden = block.forward(layer, hidden, &mut pass, run)?;
         }
 
+        let watched = |run: &Run<'_, '_>, outer| run.wants(self.points.outer(outer));
+        let mlm = wanted.mlm || watched(run, Outer::MlmLnScale) || watched(run, Outer::MlmLnNormalized);
         let mut logits = None;
-        if let Some(head) = &weights.mlm_head {
+        if let Some(head) = weights.mlm_head.as_ref().filter(|_| mlm) {
             let features = self.config.head_activation.apply(head.dense.forward(hidden.clone()));
             let features = head.ln.forward(features, norm(Outer::MlmLnScale, Outer::MlmLnNormalized), run)?;
-            logits = Some(head.unembed.forward(features));
+            logits = wanted.mlm.then(|| head.unembed.forward(features));
         }
+        let nsp = wanted.nsp || watched(run, Outer::NspOut);
+        let pooler = wanted.pooler || nsp || watched(run, Outer::PoolerOut);
         let (mut pooled, mut next_sentence) = (None, None);
-        if let Some(pooler) = &weights.pooler {
+        if let Some(pooler) = weights.pooler.as_ref().filter(|_| pooler) {
             let first = first_rows(hidden.clone(), sequence);
             let out = run.fire(self.points.outer(Outer::PoolerOut), pooler.forward(first).tanh())?;
-            if let Some(head) = &weights.nsp_head {
+            if let Some(head) = weights.nsp_head.as_ref().filter(|_| nsp) {
                 next_sentence = Some(run.fire(self.points.outer(Outer::NspOut), head.forward(out.clone()))?);
             }
             pooled = Some(out);
