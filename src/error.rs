@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hooklens_hooks::HookError;
+use hooklens_hooks::{Halt, HookError};
 use thiserror::Error;
 
 use crate::config::Window;
@@ -52,6 +52,15 @@ pub enum Error {
         /// Why it can't be used.
         reason: String,
     },
+}
+
+impl From<Halt> for Error {
+    fn from(halt: Halt) -> Self {
+        match halt {
+            Halt::Error(error) => error.into(),
+            Halt::Done => InputError::Options("the run ended early").into(),
+        }
+    }
 }
 
 /// Result of anything that can go wrong in hooklens.

@@ -167,11 +167,7 @@ impl HookedEncoder {
         let rows = Rows { batch, len, real: real.as_deref(), offset: 0 };
         let silent = |_: &PointInfo| None;
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let passed = self.pass(tokens, &sequence, wanted, &mut run).map_err(|halt| match halt {
-            Halt::Error(error) => crate::Error::from(error),
-            Halt::Done => InputError::Options("the run ended early").into(),
-        });
-        let (hidden, logits, pooled, next_sentence) = passed?;
+        let (hidden, logits, pooled, next_sentence) = self.pass(tokens, &sequence, wanted, &mut run)?;
         Ok(EncoderOutput { hidden, logits, pooled, next_sentence, cache: run.finish()? })
     }
 

@@ -8,7 +8,7 @@ use super::bias::{Buckets, position_bias};
 use super::cache::DecoderCache;
 use super::points::of_encoder;
 use super::weights::DecoderBlock;
-use crate::error::{Error, InputError, Result};
+use crate::error::{InputError, Result};
 use crate::kv_cache::{KeyValueCache, Keys};
 use crate::model::{
     Input, Logits, NormPoints, Pass, Reads, Sequence, Site, attention_reads, last_rows, mix, raw_scores, softmax_rows,
@@ -133,10 +133,9 @@ impl HookedEncoderDecoder {
         let silent = |_: &PointInfo| None;
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
         run.over(rows_of(&encoder, encoder_real.as_deref()))?;
-        let encoded = self.encoder_pass(&tokens, &encoder, &mut run).map_err(ended)?;
+        let encoded = self.encoder_pass(&tokens, &encoder, &mut run)?;
         run.over(rows)?;
-        let logits = self.decoder_pass(&encoded, None, (&written, &decoder), options.logits, &mut run);
-        let logits = logits.map_err(ended)?;
+        let logits = self.decoder_pass(&encoded, None, (&written, &decoder), options.logits, &mut run)?;
         Ok(EncoderDecoderOutput { logits, cache: run.finish()? })
     }
 
@@ -170,7 +169,7 @@ impl HookedEncoderDecoder {
         let silent = |point: &PointInfo| (!of_encoder(point)).then_some("only the encoder runs");
         let rows = rows_of(&sequence, real.as_deref());
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let encoded = self.encoder_pass(&tokens, &sequence, &mut run).map_err(ended)?;
+        let encoded = self.encoder_pass(&tokens, &sequence, &mut run)?;
         Ok((encoded, run.finish()?))
     }
 
@@ -260,8 +259,7 @@ impl HookedEncoderDecoder {
         };
         let rows = rows_of(&sequence, real.as_deref());
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let logits = self.decoder_pass(encoded, cache, (written, &sequence), options.logits, &mut run);
-        let logits = logits.map_err(ended)?;
+        let logits = self.decoder_pass(encoded, cache, (written, &sequence), options.logits, &mut run)?;
         Ok(EncoderDecoderOutput { logits, cache: run.finish()? })
     }
 
@@ -413,11 +411,4 @@ fn sequence_of(tokens: &Tokens, past: usize) -> Sequence {
 
 fn rows_of<'m>(sequence: &Sequence, real: Option<&'m [bool]>) -> Rows<'m> {
     Rows { batch: sequence.batch, len: sequence.len, real, offset: sequence.past }
-}
-
-fn ended(halt: Halt) -> Error {
-    match halt {
-        Halt::Error(error) => error.into(),
-        Halt::Done => InputError::Options("the run ended early").into(),
-    }
 }

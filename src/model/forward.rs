@@ -98,9 +98,8 @@ impl HookedTransformer {
                         cache.unsettle();
                     }
                     return Err(match stopped {
-                        Stopped::Halt(Halt::Error(error)) => error.into(),
+                        Stopped::Halt(halt) => halt.into(),
                         Stopped::Error(error) => error,
-                        Stopped::Halt(Halt::Done) => InputError::Options("the run ended early").into(),
                     });
                 }
             }
