@@ -1,13 +1,13 @@
 //! What an encoder can be run on.
 
-use crate::tokens::Tokens;
+use crate::model::Input;
 
 /// Texts, pairs of texts, or tokens.
 ///
-/// - `"text"`, `["one", "two"]`: tokenized with the tokenizer's own special tokens, padded at the right.
+/// - What converts into an [`Input`]. Texts are tokenized with the tokenizer's own special tokens, padded at the
+///   right; token ids are all of type 0 unless [`EncoderInput::token_types`] says otherwise; a residual stream is
+///   refused.
 /// - [`EncoderInput::pairs`]: two texts a row, the second's tokens of type 1.
-/// - [`Tokens`], `vec![vec![1, 2, 3]]`: token ids, all of type 0 unless
-///   [`EncoderInput::token_types`] says otherwise.
 #[derive(Debug, Clone)]
 pub struct EncoderInput {
     pub(super) source: Source,
@@ -16,10 +16,8 @@ pub struct EncoderInput {
 
 #[derive(Debug, Clone)]
 pub(super) enum Source {
-    Texts(Vec<String>),
+    Alone(Input),
     Pairs(Vec<(String, String)>),
-    Tokens(Tokens),
-    Rows(Vec<Vec<u32>>),
 }
 
 impl EncoderInput {
@@ -45,56 +43,8 @@ impl EncoderInput {
     }
 }
 
-impl From<&str> for EncoderInput {
-    fn from(text: &str) -> Self {
-        Self::of(Source::Texts(vec![text.to_string()]))
-    }
-}
-
-impl From<String> for EncoderInput {
-    fn from(text: String) -> Self {
-        Self::of(Source::Texts(vec![text]))
-    }
-}
-
-impl From<Vec<String>> for EncoderInput {
-    fn from(texts: Vec<String>) -> Self {
-        Self::of(Source::Texts(texts))
-    }
-}
-
-impl From<&[String]> for EncoderInput {
-    fn from(texts: &[String]) -> Self {
-        Self::of(Source::Texts(texts.to_vec()))
-    }
-}
-
-impl From<Vec<&str>> for EncoderInput {
-    fn from(texts: Vec<&str>) -> Self {
-        Self::of(Source::Texts(texts.into_iter().map(str::to_string).collect()))
-    }
-}
-
-impl<const N: usize> From<[&str; N]> for EncoderInput {
-    fn from(texts: [&str; N]) -> Self {
-        Self::of(Source::Texts(texts.map(str::to_string).to_vec()))
-    }
-}
-
-impl From<Tokens> for EncoderInput {
-    fn from(tokens: Tokens) -> Self {
-        Self::of(Source::Tokens(tokens))
-    }
-}
-
-impl From<&Tokens> for EncoderInput {
-    fn from(tokens: &Tokens) -> Self {
-        Self::of(Source::Tokens(tokens.clone()))
-    }
-}
-
-impl From<Vec<Vec<u32>>> for EncoderInput {
-    fn from(rows: Vec<Vec<u32>>) -> Self {
-        Self::of(Source::Rows(rows))
+impl<I: Into<Input>> From<I> for EncoderInput {
+    fn from(input: I) -> Self {
+        Self::of(Source::Alone(input.into()))
     }
 }

@@ -199,15 +199,7 @@ impl HookedTransformer {
 
     /// The tokens of an input that is no residual stream, checked.
     pub(crate) fn token_input(&self, input: Input) -> Result<Tokens> {
-        let tokens = match input {
-            Input::Text(texts) => self.to_tokens(texts)?,
-            Input::Tokens(tokens) => tokens,
-            Input::Rows(rows) => Tokens::new(rows)?,
-            Input::Ids(ids) => Tokens::from_tensor(ids)?,
-            Input::Residual(_) => {
-                return Err(InputError::Options("this needs tokens, not a residual stream").into());
-            }
-        };
+        let tokens = input.into_tokens(|texts| self.to_tokens(texts))?;
         self.check_tokens(&tokens)?;
         Ok(tokens)
     }
