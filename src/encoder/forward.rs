@@ -1,6 +1,6 @@
 //! One run of an encoder.
 
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Halt, Hook, PointInfo, Record, Rows, Run};
 
 use super::points::Outer;
@@ -8,7 +8,7 @@ use super::tokens::EncoderTokens;
 use super::weights::{EncoderBlock, Heads};
 use super::{EncoderInput, HookedEncoder};
 use crate::error::{InputError, Result};
-use crate::model::{NormPoints, Pass, Reads, Sequence, Site, position_vectors, rows_of, token_vectors};
+use crate::model::{NormPoints, Pass, Reads, Sequence, Site, at_columns, position_vectors, rows_of, token_vectors};
 
 /// What to do in one run of an encoder. `()` stands for nothing but the heads' outputs; a [`Record`] for that.
 #[derive(Debug, Default)]
@@ -158,7 +158,7 @@ impl HookedEncoder {
         wanted: Heads,
     ) -> Result<EncoderOutput> {
         let [batch, len] = tokens.tokens.shape();
-        let sequence = Sequence::new(batch, 0, len, tokens.tokens.mask().map(<[bool]>::to_vec));
+        let sequence = Sequence::of(&tokens.tokens);
         let (needed, n_ctx) = (sequence.positions_needed(), self.config.n_ctx);
         if needed > n_ctx {
             return Err(InputError::TooLong { len: needed, n_ctx }.into());
@@ -226,12 +226,10 @@ impl HookedEncoder {
 
 /// Each row's first real token, `[batch, d_model]`.
 pub(super) fn first_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<2> {
-    let [batch, len, width] = x.dims();
-    let Some(mask) = sequence.query_mask() else { return x.narrow(1, 0, 1).squeeze_dim::<2>(1) };
-    let first = |row: &[bool]| row.iter().position(|real| *real).unwrap_or(0);
-    let rows: Vec<i32> = mask.chunks(len).enumerate().map(|(row, real)| (row * len + first(real)) as i32).collect();
-    let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [batch]), &x.device());
-    x.reshape([batch * len, width]).select(0, rows)
+    if sequence.is_plain() {
+        return x.narrow(1, 0, 1).squeeze_dim(1);
+    }
+    at_columns(x, &sequence.first_columns())
 }
 
 type Passed = (Tensor<3>, Option<Tensor<3>>, Option<Tensor<2>>, Option<Tensor<2>>);

@@ -120,8 +120,7 @@ impl HookedEncoder {
         let hidden = self.run_tokens(&tokens, EncoderOptions::new(), Heads::NONE)?.hidden;
         let dtype = hidden.dtype();
         let hidden = widened(hidden);
-        let [batch, len] = tokens.tokens.shape();
-        let sequence = Sequence::new(batch, 0, len, tokens.tokens.mask().map(<[bool]>::to_vec));
+        let sequence = Sequence::of(&tokens.tokens);
         let real = sequence.real_as_float(&hidden.device());
         let vectors: Tensor<2> = match (sentences.pooling, real) {
             (Pooling::First, _) => first_rows(hidden, &sequence),
