@@ -7,8 +7,11 @@ use super::points::Outer;
 use super::tokens::EncoderTokens;
 use super::weights::{EncoderBlock, Heads};
 use super::{EncoderInput, HookedEncoder};
+use crate::config::NormKind;
 use crate::error::{InputError, Result};
-use crate::model::{NormPoints, Pass, Reads, Sequence, Site, at_columns, position_vectors, rows_of, token_vectors};
+use crate::model::{
+    Norm, NormPoints, Pass, Sequence, Site, at_columns, attention_reads, position_vectors, rows_of, token_vectors,
+};
 
 /// What to do in one run of an encoder. `()` stands for nothing but the heads' outputs; a [`Record`] for that.
 #[derive(Debug, Default)]
@@ -247,16 +250,9 @@ impl EncoderBlock {
         let at = |site| points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let resid = run.fire(at(Site::ResidPre), resid)?;
-        let [batch, pos, d_model] = resid.dims();
-        let heads = pass.config.n_heads;
-        let mut own = |site| -> Result<Reads, Halt> {
-            if !run.wants(at(site)) {
-                return Ok(Reads::Shared(resid.clone()));
-            }
-            let wide = resid.clone().unsqueeze_dim::<4>(2).expand([batch, pos, heads, d_model]);
-            Ok(Reads::PerHead(run.fire(at(site), wide)?))
-        };
-        let reads = [own(Site::QInput)?, own(Site::KInput)?, own(Site::VInput)?];
+        // Attention reads the stream itself: what there is to normalise is so already.
+        let no_norm = Norm::new(NormKind::None, 0.0, None, None);
+        let reads = attention_reads(&no_norm, layer, &resid, pass, run)?;
         let attn_out = self.attn.forward(layer, reads, pass, run)?;
         let attn_out = run.fire(at(Site::AttnOut), attn_out)?;
         let mid = run.fire(at(Site::ResidMid), resid + attn_out)?;
