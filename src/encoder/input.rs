@@ -10,21 +10,13 @@ use crate::model::Input;
 /// - [`EncoderInput::pairs`]: two texts a row, the second's tokens of type 1.
 #[derive(Debug, Clone)]
 pub struct EncoderInput {
-    pub(super) source: Source,
+    pub(super) input: Input,
+    /// Of pairs the second texts, one for each of the input's.
+    pub(super) seconds: Option<Vec<String>>,
     pub(super) token_types: Option<Vec<Vec<u32>>>,
 }
 
-#[derive(Debug, Clone)]
-pub(super) enum Source {
-    Alone(Input),
-    Pairs(Vec<(String, String)>),
-}
-
 impl EncoderInput {
-    fn of(source: Source) -> Self {
-        Self { source, token_types: None }
-    }
-
     /// Pairs of texts, such as a question and a passage, or two sentences.
     ///
     /// ```
@@ -32,7 +24,8 @@ impl EncoderInput {
     /// let input = EncoderInput::pairs([("It rains.", "The street is wet.")]);
     /// ```
     pub fn pairs<A: Into<String>, B: Into<String>>(pairs: impl IntoIterator<Item = (A, B)>) -> Self {
-        Self::of(Source::Pairs(pairs.into_iter().map(|(a, b)| (a.into(), b.into())).collect()))
+        let (firsts, seconds) = pairs.into_iter().map(|(a, b)| (a.into(), b.into())).unzip();
+        Self { input: Input::Text(firsts), seconds: Some(seconds), token_types: None }
     }
 
     /// The type of each token, a row a batch row.
@@ -45,6 +38,6 @@ impl EncoderInput {
 
 impl<I: Into<Input>> From<I> for EncoderInput {
     fn from(input: I) -> Self {
-        Self::of(Source::Alone(input.into()))
+        Self { input: input.into(), seconds: None, token_types: None }
     }
 }

@@ -1,7 +1,7 @@
 //! From texts to an encoder's tokens.
 
 use super::HookedEncoder;
-use super::input::{EncoderInput, Source};
+use super::input::EncoderInput;
 use crate::error::{InputError, Result};
 use crate::tokens::{PaddingSide, Tokens};
 
@@ -21,19 +21,15 @@ impl HookedEncoder {
     /// No tokenizer, nothing to run on, a token outside the vocabulary, a type the model lacks, a text longer
     /// than the model's context.
     pub fn to_tokens(&self, input: impl Into<EncoderInput>) -> Result<EncoderTokens> {
-        let EncoderInput { source, token_types } = input.into();
-        let mut made = match source {
-            Source::Pairs(pairs) => self.tokenized(pairs.iter().map(|(a, b)| (a.as_str(), Some(b.as_str()))))?,
-            Source::Alone(input) => {
-                let mut types = None;
-                let tokens = input.into_tokens(|texts| {
-                    let made = self.tokenized(texts.iter().map(|text| (text.as_str(), None)))?;
-                    types = Some(made.types);
-                    Ok(made.tokens)
-                })?;
-                EncoderTokens { types: types.unwrap_or_else(|| vec![0; tokens.ids().len()]), tokens }
-            }
-        };
+        let EncoderInput { input, seconds, token_types } = input.into();
+        let mut types = None;
+        let tokens = input.into_tokens(|texts| {
+            let second = |row: usize| seconds.as_ref().map(|seconds| seconds[row].as_str());
+            let made = self.tokenized(texts.iter().enumerate().map(|(row, text)| (text.as_str(), second(row))))?;
+            types = Some(made.types);
+            Ok(made.tokens)
+        })?;
+        let mut made = EncoderTokens { types: types.unwrap_or_else(|| vec![0; tokens.ids().len()]), tokens };
         let shape @ [batch, len] = made.tokens.shape();
         if let Some(rows) = token_types {
             if rows.len() != batch || rows.iter().any(|row| row.len() != len) {
