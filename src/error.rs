@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hooklens_hooks::HookError;
+use hooklens_hooks::{Halt, HookError};
 use thiserror::Error;
 
 use crate::config::Window;
@@ -68,6 +68,15 @@ pub enum Error {
         /// What it says.
         reason: String,
     },
+}
+
+impl From<Halt> for Error {
+    fn from(halt: Halt) -> Self {
+        match halt {
+            Halt::Error(error) => error.into(),
+            Halt::Done => InputError::Options("the run ended early").into(),
+        }
+    }
 }
 
 /// Result of anything that can go wrong in hooklens.

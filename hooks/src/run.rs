@@ -75,16 +75,11 @@ impl<'r, 'h> Run<'r, 'h> {
         catalog: &Arc<Catalog>,
         hooks: &'r mut [Hook<'h>],
         record: Record,
-        Rows { batch, len, real, offset }: Rows<'_>,
+        rows: Rows<'_>,
         silent: &dyn Fn(&PointInfo) -> Option<&'static str>,
     ) -> Result<Self, HookError> {
-        if record.remove_batch && batch != 1 {
-            return Err(HookError::Batch { batch });
-        }
-        let kept = record.positions.columns([batch, len], real).map_err(|error| match error {
-            HookError::Positions { asked, len, .. } => HookError::Positions { asked, len, cached: offset },
-            other => other,
-        })?;
+        let kept = kept(&record, &rows)?;
+        let Rows { batch, len, offset, .. } = rows;
         let unsliced = |point: &PointInfo| match point.axes.first() {
             Some(Axis::Routed) if kept != Kept::All => Some("its rows are tokens routed to it, not positions"),
             _ => silent(point),
@@ -123,12 +118,9 @@ impl<'r, 'h> Run<'r, 'h> {
     ///
     /// # Errors
     /// [`HookError::Batch`], [`HookError::Positions`] and [`HookError::UnevenPositions`], as for the first.
-    pub fn over(&mut self, Rows { batch, len, real, offset }: Rows<'_>) -> Result<(), HookError> {
-        if self.record.remove_batch && batch != 1 {
-            return Err(HookError::Batch { batch });
-        }
-        self.kept = self.record.positions.columns([batch, len], real)?;
-        (self.batch, self.len, self.offset) = (batch, len, offset);
+    pub fn over(&mut self, rows: Rows<'_>) -> Result<(), HookError> {
+        self.kept = kept(&self.record, &rows)?;
+        (self.batch, self.len, self.offset) = (rows.batch, rows.len, rows.offset);
         Ok(())
     }
 
@@ -312,6 +304,18 @@ pub struct Rows<'m> {
     pub real: Option<&'m [bool]>,
     /// Absolute position of the first column.
     pub offset: usize,
+}
+
+/// The columns of these rows that a record keeps.
+fn kept(record: &Record, rows: &Rows<'_>) -> Result<Kept, HookError> {
+    let Rows { batch, len, real, offset } = *rows;
+    if record.remove_batch && batch != 1 {
+        return Err(HookError::Batch { batch });
+    }
+    record.positions.columns([batch, len], real).map_err(|error| match error {
+        HookError::Positions { asked, len, .. } => HookError::Positions { asked, len, cached: offset },
+        other => other,
+    })
 }
 
 pub(crate) fn check_rank(hook: &Hook<'_>, point: &PointInfo) -> Result<(), HookError> {

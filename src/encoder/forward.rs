@@ -1,14 +1,17 @@
 //! One run of an encoder.
 
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Halt, Hook, PointInfo, Record, Rows, Run};
 
 use super::points::Outer;
 use super::tokens::EncoderTokens;
-use super::weights::EncoderBlock;
+use super::weights::{EncoderBlock, Heads};
 use super::{EncoderInput, HookedEncoder};
+use crate::config::NormKind;
 use crate::error::{InputError, Result};
-use crate::model::{NormPoints, Pass, Reads, Sequence, Site, position_vectors, rows_of, token_vectors};
+use crate::model::{
+    Norm, NormPoints, Pass, Sequence, Site, at_columns, attention_reads, position_vectors, rows_of, token_vectors,
+};
 use crate::tokens::Tokens;
 
 /// What to do in one run of an encoder. `()` stands for nothing but the heads' outputs; a [`Record`] for that.
@@ -77,7 +80,7 @@ impl HookedEncoder {
         options: impl Into<EncoderOptions<'h>>,
     ) -> Result<EncoderOutput> {
         let tokens = self.to_tokens(input)?;
-        self.run_tokens(&tokens, options.into())
+        self.run_tokens(&tokens, options.into(), self.heads())
     }
 
     /// The logits of the masked-token head, `[batch, pos, d_vocab]`.
@@ -89,7 +92,8 @@ impl HookedEncoder {
         input: impl Into<EncoderInput>,
         options: impl Into<EncoderOptions<'h>>,
     ) -> Result<Tensor<3>> {
-        let logits = self.run(input, options)?.logits;
+        let tokens = self.to_tokens(input)?;
+        let logits = self.run_tokens(&tokens, options.into(), Heads { mlm: true, ..Heads::NONE })?.logits;
         Ok(logits.ok_or(InputError::NoHead { head: "masked-token" })?)
     }
 
@@ -102,7 +106,8 @@ impl HookedEncoder {
         input: impl Into<EncoderInput>,
         options: impl Into<EncoderOptions<'h>>,
     ) -> Result<Tensor<3>> {
-        Ok(self.run(input, options)?.hidden)
+        let tokens = self.to_tokens(input)?;
+        Ok(self.run_tokens(&tokens, options.into(), Heads::NONE)?.hidden)
     }
 
     /// Log-probabilities that the second text follows the first and that it does not, `[batch, 2]`.
@@ -110,7 +115,9 @@ impl HookedEncoder {
     /// # Errors
     /// As [`HookedEncoder::run`]; [`InputError::NoHead`] if the model has none.
     pub fn next_sentence(&self, input: impl Into<EncoderInput>) -> Result<Tensor<2>> {
-        let logits = self.run(input, ())?.next_sentence;
+        let tokens = self.to_tokens(input)?;
+        let wanted = Heads { nsp: true, ..Heads::NONE };
+        let logits = self.run_tokens(&tokens, EncoderOptions::new(), wanted)?.next_sentence;
         let logits = logits.ok_or(InputError::NoHead { head: "next-sentence" })?;
         Ok(burn::tensor::activation::log_softmax(logits, 1))
     }
@@ -123,7 +130,8 @@ impl HookedEncoder {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;
         let mask = tokenizer.mask().ok_or(InputError::Options("the tokenizer has no mask token"))?;
-        let logits = self.run_tokens(&tokens, EncoderOptions::new())?.logits;
+        let wanted = Heads { mlm: true, ..Heads::NONE };
+        let logits = self.run_tokens(&tokens, EncoderOptions::new(), wanted)?.logits;
         let logits = logits.ok_or(InputError::NoHead { head: "masked-token" })?;
         let [batch, _] = tokens.tokens.shape();
         let row = |row: usize| -> Result<Vec<String>> {
@@ -146,9 +154,15 @@ impl HookedEncoder {
         (0..batch).map(row).collect()
     }
 
-    pub(super) fn run_tokens(&self, tokens: &EncoderTokens, mut options: EncoderOptions<'_>) -> Result<EncoderOutput> {
+    /// Runs the model with the heads that are wanted, and those with a point that is watched.
+    pub(super) fn run_tokens(
+        &self,
+        tokens: &EncoderTokens,
+        mut options: EncoderOptions<'_>,
+        wanted: Heads,
+    ) -> Result<EncoderOutput> {
         let [batch, len] = tokens.tokens.shape();
-        let sequence = Sequence::new(batch, 0, len, tokens.tokens.mask().map(<[bool]>::to_vec));
+        let sequence = Sequence::of(&tokens.tokens);
         let (needed, n_ctx) = (sequence.positions_needed(), self.config.n_ctx);
         if needed > n_ctx {
             return Err(InputError::TooLong { len: needed, n_ctx }.into());
@@ -157,15 +171,17 @@ impl HookedEncoder {
         let rows = Rows { batch, len, real: real.as_deref(), offset: 0 };
         let silent = |_: &PointInfo| None;
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let passed = self.pass(tokens, &sequence, &mut run).map_err(|halt| match halt {
-            Halt::Error(error) => crate::Error::from(error),
-            Halt::Done => InputError::Options("the run ended early").into(),
-        });
-        let (hidden, logits, pooled, next_sentence) = passed?;
+        let (hidden, logits, pooled, next_sentence) = self.pass(tokens, &sequence, wanted, &mut run)?;
         Ok(EncoderOutput { hidden, logits, pooled, next_sentence, cache: run.finish()? })
     }
 
-    fn pass(&self, tokens: &EncoderTokens, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Passed, Halt> {
+    fn pass(
+        &self,
+        tokens: &EncoderTokens,
+        sequence: &Sequence,
+        wanted: Heads,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Passed, Halt> {
         let weights = &self.weights;
         let table = weights.embed.tokens.val();
         let (device, dtype) = (table.device(), table.dtype());
@@ -189,17 +205,21 @@ impl HookedEncoder {
             hidden = block.forward(layer, hidden, &mut pass, run)?;
         }
 
+        let watched = |run: &Run<'_, '_>, outer| run.wants(self.points.outer(outer));
+        let mlm = wanted.mlm || watched(run, Outer::MlmLnScale) || watched(run, Outer::MlmLnNormalized);
         let mut logits = None;
-        if let Some(head) = &weights.mlm_head {
+        if let Some(head) = weights.mlm_head.as_ref().filter(|_| mlm) {
             let features = self.config.head_activation.apply(head.dense.forward(hidden.clone()));
             let features = head.ln.forward(features, norm(Outer::MlmLnScale, Outer::MlmLnNormalized), run)?;
-            logits = Some(head.unembed.forward(features));
+            logits = wanted.mlm.then(|| head.unembed.forward(features));
         }
+        let nsp = wanted.nsp || watched(run, Outer::NspOut);
+        let pooler = wanted.pooler || nsp || watched(run, Outer::PoolerOut);
         let (mut pooled, mut next_sentence) = (None, None);
-        if let Some(pooler) = &weights.pooler {
+        if let Some(pooler) = weights.pooler.as_ref().filter(|_| pooler) {
             let first = first_rows(hidden.clone(), sequence);
             let out = run.fire(self.points.outer(Outer::PoolerOut), pooler.forward(first).tanh())?;
-            if let Some(head) = &weights.nsp_head {
+            if let Some(head) = weights.nsp_head.as_ref().filter(|_| nsp) {
                 next_sentence = Some(run.fire(self.points.outer(Outer::NspOut), head.forward(out.clone()))?);
             }
             pooled = Some(out);
@@ -210,12 +230,10 @@ impl HookedEncoder {
 
 /// Each row's first real token, `[batch, d_model]`.
 pub(super) fn first_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<2> {
-    let [batch, len, width] = x.dims();
-    let Some(mask) = sequence.query_mask() else { return x.narrow(1, 0, 1).squeeze_dim::<2>(1) };
-    let first = |row: &[bool]| row.iter().position(|real| *real).unwrap_or(0);
-    let rows: Vec<i32> = mask.chunks(len).enumerate().map(|(row, real)| (row * len + first(real)) as i32).collect();
-    let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [batch]), &x.device());
-    x.reshape([batch * len, width]).select(0, rows)
+    if sequence.is_plain() {
+        return x.narrow(1, 0, 1).squeeze_dim(1);
+    }
+    at_columns(x, &sequence.first_columns())
 }
 
 type Passed = (Tensor<3>, Option<Tensor<3>>, Option<Tensor<2>>, Option<Tensor<2>>);
@@ -233,16 +251,9 @@ impl EncoderBlock {
         let at = |site| points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let resid = run.fire(at(Site::ResidPre), resid)?;
-        let [batch, pos, d_model] = resid.dims();
-        let heads = pass.config.n_heads;
-        let mut own = |site| -> Result<Reads, Halt> {
-            if !run.wants(at(site)) {
-                return Ok(Reads::Shared(resid.clone()));
-            }
-            let wide = resid.clone().unsqueeze_dim::<4>(2).expand([batch, pos, heads, d_model]);
-            Ok(Reads::PerHead(run.fire(at(site), wide)?))
-        };
-        let reads = [own(Site::QInput)?, own(Site::KInput)?, own(Site::VInput)?];
+        // Attention reads the stream itself: what there is to normalise is so already.
+        let no_norm = Norm::new(NormKind::None, 0.0, None, None);
+        let reads = attention_reads(&no_norm, layer, &resid, pass, run)?;
         let attn_out = self.attn.forward(layer, reads, pass, run)?;
         let attn_out = run.fire(at(Site::AttnOut), attn_out)?;
         let mid = run.fire(at(Site::ResidMid), resid + attn_out)?;

@@ -1,32 +1,22 @@
 //! What an encoder can be run on.
 
-use crate::tokens::Tokens;
+use crate::model::Input;
 
 /// Texts, pairs of texts, or tokens.
 ///
-/// - `"text"`, `["one", "two"]`: tokenized with the tokenizer's own special tokens, padded at the right.
+/// - What converts into an [`Input`]. Texts are tokenized with the tokenizer's own special tokens, padded at the
+///   right; token ids are all of type 0 unless [`EncoderInput::token_types`] says otherwise; a residual stream is
+///   refused.
 /// - [`EncoderInput::pairs`]: two texts a row, the second's tokens of type 1.
-/// - [`Tokens`], `vec![vec![1, 2, 3]]`: token ids, all of type 0 unless
-///   [`EncoderInput::token_types`] says otherwise.
 #[derive(Debug, Clone)]
 pub struct EncoderInput {
-    pub(super) source: Source,
+    pub(super) input: Input,
+    /// Of pairs the second texts, one for each of the input's.
+    pub(super) seconds: Option<Vec<String>>,
     pub(super) token_types: Option<Vec<Vec<u32>>>,
 }
 
-#[derive(Debug, Clone)]
-pub(super) enum Source {
-    Texts(Vec<String>),
-    Pairs(Vec<(String, String)>),
-    Tokens(Tokens),
-    Rows(Vec<Vec<u32>>),
-}
-
 impl EncoderInput {
-    fn of(source: Source) -> Self {
-        Self { source, token_types: None }
-    }
-
     /// Pairs of texts, such as a question and a passage, or two sentences.
     ///
     /// ```
@@ -34,7 +24,8 @@ impl EncoderInput {
     /// let input = EncoderInput::pairs([("It rains.", "The street is wet.")]);
     /// ```
     pub fn pairs<A: Into<String>, B: Into<String>>(pairs: impl IntoIterator<Item = (A, B)>) -> Self {
-        Self::of(Source::Pairs(pairs.into_iter().map(|(a, b)| (a.into(), b.into())).collect()))
+        let (firsts, seconds) = pairs.into_iter().map(|(a, b)| (a.into(), b.into())).unzip();
+        Self { input: Input::Text(firsts), seconds: Some(seconds), token_types: None }
     }
 
     /// The type of each token, a row a batch row.
@@ -45,56 +36,8 @@ impl EncoderInput {
     }
 }
 
-impl From<&str> for EncoderInput {
-    fn from(text: &str) -> Self {
-        Self::of(Source::Texts(vec![text.to_string()]))
-    }
-}
-
-impl From<String> for EncoderInput {
-    fn from(text: String) -> Self {
-        Self::of(Source::Texts(vec![text]))
-    }
-}
-
-impl From<Vec<String>> for EncoderInput {
-    fn from(texts: Vec<String>) -> Self {
-        Self::of(Source::Texts(texts))
-    }
-}
-
-impl From<&[String]> for EncoderInput {
-    fn from(texts: &[String]) -> Self {
-        Self::of(Source::Texts(texts.to_vec()))
-    }
-}
-
-impl From<Vec<&str>> for EncoderInput {
-    fn from(texts: Vec<&str>) -> Self {
-        Self::of(Source::Texts(texts.into_iter().map(str::to_string).collect()))
-    }
-}
-
-impl<const N: usize> From<[&str; N]> for EncoderInput {
-    fn from(texts: [&str; N]) -> Self {
-        Self::of(Source::Texts(texts.map(str::to_string).to_vec()))
-    }
-}
-
-impl From<Tokens> for EncoderInput {
-    fn from(tokens: Tokens) -> Self {
-        Self::of(Source::Tokens(tokens))
-    }
-}
-
-impl From<&Tokens> for EncoderInput {
-    fn from(tokens: &Tokens) -> Self {
-        Self::of(Source::Tokens(tokens.clone()))
-    }
-}
-
-impl From<Vec<Vec<u32>>> for EncoderInput {
-    fn from(rows: Vec<Vec<u32>>) -> Self {
-        Self::of(Source::Rows(rows))
+impl<I: Into<Input>> From<I> for EncoderInput {
+    fn from(input: I) -> Self {
+        Self { input: input.into(), seconds: None, token_types: None }
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use burn::tensor::Tensor;
 use serde_json::Value;
 
-use super::HookedEncoder;
 use super::forward::{EncoderOptions, first_rows};
+use super::{Heads, HookedEncoder};
 use crate::error::{InputError, LoadError, Result};
 use crate::model::{Sequence, narrowed, widened};
 use crate::tokens::read_json;
@@ -117,11 +117,10 @@ impl HookedEncoder {
         let sentences = self.sentence_embedding()?;
         let longest = sentences.max_len.unwrap_or(self.config.n_ctx).min(self.config.n_ctx);
         let tokens = self.truncated(&texts, longest)?;
-        let hidden = self.run_tokens(&tokens, EncoderOptions::new())?.hidden;
+        let hidden = self.run_tokens(&tokens, EncoderOptions::new(), Heads::NONE)?.hidden;
         let dtype = hidden.dtype();
         let hidden = widened(hidden);
-        let [batch, len] = tokens.tokens.shape();
-        let sequence = Sequence::new(batch, 0, len, tokens.tokens.mask().map(<[bool]>::to_vec));
+        let sequence = Sequence::of(&tokens.tokens);
         let real = sequence.real_as_float(&hidden.device());
         let vectors: Tensor<2> = match (sentences.pooling, real) {
             (Pooling::First, _) => first_rows(hidden, &sequence),

@@ -1,7 +1,7 @@
 //! From texts to an encoder's tokens.
 
 use super::HookedEncoder;
-use super::input::{EncoderInput, Source};
+use super::input::EncoderInput;
 use crate::error::{InputError, Result};
 use crate::tokens::{PaddingSide, Tokens};
 
@@ -21,16 +21,15 @@ impl HookedEncoder {
     /// No tokenizer, nothing to run on, a token outside the vocabulary, a type the model lacks, a text longer
     /// than the model's context.
     pub fn to_tokens(&self, input: impl Into<EncoderInput>) -> Result<EncoderTokens> {
-        let EncoderInput { source, token_types } = input.into();
-        let mut made = match source {
-            Source::Texts(texts) => self.tokenized(texts.iter().map(|text| (text.as_str(), None)))?,
-            Source::Pairs(pairs) => self.tokenized(pairs.iter().map(|(a, b)| (a.as_str(), Some(b.as_str()))))?,
-            Source::Tokens(tokens) => EncoderTokens { types: vec![0; tokens.ids().len()], tokens },
-            Source::Rows(rows) => {
-                let tokens = Tokens::new(rows)?;
-                EncoderTokens { types: vec![0; tokens.ids().len()], tokens }
-            }
-        };
+        let EncoderInput { input, seconds, token_types } = input.into();
+        let mut types = None;
+        let tokens = input.into_tokens(|texts| {
+            let second = |row: usize| seconds.as_ref().map(|seconds| seconds[row].as_str());
+            let made = self.tokenized(texts.iter().enumerate().map(|(row, text)| (text.as_str(), second(row))))?;
+            types = Some(made.types);
+            Ok(made.tokens)
+        })?;
+        let mut made = EncoderTokens { types: types.unwrap_or_else(|| vec![0; tokens.ids().len()]), tokens };
         let shape @ [batch, len] = made.tokens.shape();
         if let Some(rows) = token_types {
             if rows.len() != batch || rows.iter().any(|row| row.len() != len) {
@@ -56,12 +55,27 @@ impl HookedEncoder {
     fn tokenized<'t>(&self, texts: impl Iterator<Item = (&'t str, Option<&'t str>)>) -> Result<EncoderTokens> {
         let tokenizer = self.tokenizer()?;
         let rows = texts.map(|(first, second)| tokenizer.encode_special(first, second));
-        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        self.padded(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Texts cut to at most `longest` tokens, special ones kept.
+    pub(super) fn truncated(&self, texts: &[String], longest: usize) -> Result<EncoderTokens> {
+        let tokenizer = self.tokenizer()?;
+        let rows = texts.iter().map(|text| {
+            let ids = tokenizer.encode_special_truncated(text, longest)?;
+            let types = vec![0; ids.len()];
+            Ok((ids, types))
+        });
+        self.padded(rows.collect::<Result<_>>()?)
+    }
+
+    /// Rows of tokens and their types, made equally long.
+    fn padded(&self, rows: Vec<(Vec<u32>, Vec<u32>)>) -> Result<EncoderTokens> {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of texts".into() }.into());
         }
         let (ids, types): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
-        let tokens = Tokens::padded(&ids, tokenizer.pad(), PaddingSide::Right)?;
+        let tokens = Tokens::padded(&ids, self.tokenizer()?.pad(), PaddingSide::Right)?;
         let len = tokens.shape()[1];
         let padded = types.into_iter().flat_map(|mut row: Vec<u32>| {
             row.resize(len, 0);
@@ -70,17 +84,5 @@ impl HookedEncoder {
         // A tokenizer tells types even where the model has none.
         let types = padded.map(|kind| if self.config.token_types == 0 { 0 } else { kind }).collect();
         Ok(EncoderTokens { tokens, types })
-    }
-
-    /// Texts cut to at most `longest` tokens, special ones kept.
-    pub(super) fn truncated(&self, texts: &[String], longest: usize) -> Result<EncoderTokens> {
-        let tokenizer = self.tokenizer()?;
-        let row = |text: &String| tokenizer.encode_special_truncated(text, longest);
-        let rows = texts.iter().map(row).collect::<Result<Vec<_>, _>>()?;
-        if rows.is_empty() {
-            return Err(InputError::Empty { what: "the list of texts".into() }.into());
-        }
-        let tokens = Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?;
-        Ok(EncoderTokens { types: vec![0; tokens.ids().len()], tokens })
     }
 }

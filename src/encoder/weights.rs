@@ -68,6 +68,11 @@ pub struct Heads {
     pub nsp: bool,
 }
 
+impl Heads {
+    /// No head.
+    pub(super) const NONE: Heads = Heads { mlm: false, pooler: false, nsp: false };
+}
+
 impl EncoderWeights {
     /// Where the weights live.
     pub fn device(&self) -> Device {

@@ -8,7 +8,7 @@ use super::bias::{Buckets, position_bias};
 use super::cache::DecoderCache;
 use super::points::of_encoder;
 use super::weights::DecoderBlock;
-use crate::error::{Error, InputError, Result};
+use crate::error::{InputError, Result};
 use crate::kv_cache::{KeyValueCache, Keys};
 use crate::model::{
     Input, Logits, NormPoints, Pass, Reads, Sequence, Site, attention_reads, last_rows, mix, raw_scores, softmax_rows,
@@ -124,7 +124,7 @@ impl HookedEncoderDecoder {
         let mut options = options.into();
         let tokens = self.token_input(input.into())?;
         let written = self.token_input(decoder_input.into())?;
-        let (encoder, decoder) = (sequence_of(&tokens, 0), sequence_of(&written, 0));
+        let (encoder, decoder) = (Sequence::of(&tokens), Sequence::of(&written));
         if encoder.batch != decoder.batch {
             return Err(InputError::Rows { encoder: encoder.batch, decoder: decoder.batch }.into());
         }
@@ -133,10 +133,9 @@ impl HookedEncoderDecoder {
         let silent = |_: &PointInfo| None;
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
         run.over(rows_of(&encoder, encoder_real.as_deref()))?;
-        let encoded = self.encoder_pass(&tokens, &encoder, &mut run).map_err(ended)?;
+        let encoded = self.encoder_pass(&tokens, &encoder, &mut run)?;
         run.over(rows)?;
-        let logits = self.decoder_pass(&encoded, None, (&written, &decoder), options.logits, &mut run);
-        let logits = logits.map_err(ended)?;
+        let logits = self.decoder_pass(&encoded, None, (&written, &decoder), options.logits, &mut run)?;
         Ok(EncoderDecoderOutput { logits, cache: run.finish()? })
     }
 
@@ -165,12 +164,12 @@ impl HookedEncoderDecoder {
     ) -> Result<(Encoded, ActivationCache)> {
         let mut options = options.into();
         let tokens = self.token_input(input.into())?;
-        let sequence = sequence_of(&tokens, 0);
+        let sequence = Sequence::of(&tokens);
         let real = sequence.query_mask();
         let silent = |point: &PointInfo| (!of_encoder(point)).then_some("only the encoder runs");
         let rows = rows_of(&sequence, real.as_deref());
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let encoded = self.encoder_pass(&tokens, &sequence, &mut run).map_err(ended)?;
+        let encoded = self.encoder_pass(&tokens, &sequence, &mut run)?;
         Ok((encoded, run.finish()?))
     }
 
@@ -208,9 +207,7 @@ impl HookedEncoderDecoder {
         match self.decoder_run(&encoded, Some(cache), &written, options) {
             Ok(output) => {
                 if growing {
-                    let [batch, len] = shape;
-                    let new = written.mask().map_or(vec![true; batch * len], <[bool]>::to_vec);
-                    cache.own.settle(&new.chunks(len).map(<[bool]>::to_vec).collect::<Vec<_>>())?;
+                    cache.own.settle(shape, written.mask())?;
                 }
                 Ok(output)
             }
@@ -234,21 +231,10 @@ impl HookedEncoderDecoder {
         if encoded.shape()[0] != batch {
             return Err(InputError::Rows { encoder: encoded.shape()[0], decoder: batch }.into());
         }
-        let past = cache.as_ref().map_or(0, |cache| cache.own.len());
-        let before = cache.as_ref().and_then(|cache| cache.own.past_mask(batch));
-        let whole = match (before, written.mask()) {
-            (None, None) => None,
-            (before, new) => Some(
-                (0..batch)
-                    .flat_map(|row| {
-                        let before = before.as_ref().map_or(vec![true; past], |rows| rows[row].clone());
-                        let new = new.map_or(vec![true; len], |new| new[row * len..(row + 1) * len].to_vec());
-                        [before, new].concat()
-                    })
-                    .collect(),
-            ),
+        let sequence = match &cache {
+            Some(cache) => Sequence::behind(&cache.own, [batch, len], written.mask()),
+            None => Sequence::of(written),
         };
-        let sequence = Sequence::new(batch, past, len, whole);
         let real = sequence.query_mask();
         let held = cache.as_ref().is_some_and(|cache| !cache.cross.is_empty());
         let silent = |point: &PointInfo| match &*point.name {
@@ -260,8 +246,7 @@ impl HookedEncoderDecoder {
         };
         let rows = rows_of(&sequence, real.as_deref());
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let logits = self.decoder_pass(encoded, cache, (written, &sequence), options.logits, &mut run);
-        let logits = logits.map_err(ended)?;
+        let logits = self.decoder_pass(encoded, cache, (written, &sequence), options.logits, &mut run)?;
         Ok(EncoderDecoderOutput { logits, cache: run.finish()? })
     }
 
@@ -406,18 +391,6 @@ impl DecoderBlock {
     }
 }
 
-fn sequence_of(tokens: &Tokens, past: usize) -> Sequence {
-    let [batch, len] = tokens.shape();
-    Sequence::new(batch, past, len, tokens.mask().map(<[bool]>::to_vec))
-}
-
 fn rows_of<'m>(sequence: &Sequence, real: Option<&'m [bool]>) -> Rows<'m> {
     Rows { batch: sequence.batch, len: sequence.len, real, offset: sequence.past }
-}
-
-fn ended(halt: Halt) -> Error {
-    match halt {
-        Halt::Error(error) => error.into(),
-        Halt::Done => InputError::Options("the run ended early").into(),
-    }
 }

@@ -118,15 +118,7 @@ impl HookedEncoderDecoder {
     }
 
     fn token_input(&self, input: Input) -> Result<Tokens> {
-        let tokens = match input {
-            Input::Text(texts) => self.to_tokens(texts)?,
-            Input::Tokens(tokens) => tokens,
-            Input::Rows(rows) => Tokens::new(rows)?,
-            Input::Ids(ids) => Tokens::from_tensor(ids)?,
-            Input::Residual(_) => {
-                return Err(InputError::Options("an encoder-decoder starts from tokens, not from a stream").into());
-            }
-        };
+        let tokens = input.into_tokens(|texts| self.to_tokens(texts))?;
         tokens.check(self.config.d_vocab)?;
         Ok(tokens)
     }

@@ -20,11 +20,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return llama_like::config(json);
     }
     // The 13B models have only a length they were trained on.
-    let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
-    json.share("num_attention_heads", d_model, n_heads)?;
     let n_ctx = json.size("model_max_length")?;
-    let base =
-        TransformerConfig::new(json.layers("num_hidden_layers")?, d_model, n_heads, json.size("vocab_size")?, n_ctx);
+    let base = json.sizes(HfConfig::SIZES, n_ctx)?;
     Ok(TransformerConfig {
         d_mlp: json.size("intermediate_size")?,
         norm: NormKind::Rms,

@@ -20,24 +20,21 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.flag("alibi", false)? {
         return Err(json.unsupported("alibi"));
     }
-    let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
-    let d_head = json.share("num_attention_heads", d_model, n_heads)?;
+    let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(2048);
+    let base = json.sizes(HfConfig::SIZES, n_ctx)?;
     let later = json.flag("new_decoder_architecture", false)?;
     let n_kv_heads = match (later, json.flag("multi_query", true)?) {
-        (true, _) => json.maybe_size("num_kv_heads")?.unwrap_or(n_heads),
+        (true, _) => json.maybe_size("num_kv_heads")?.unwrap_or(base.n_heads),
         (false, true) => 1,
-        (false, false) => n_heads,
+        (false, false) => base.n_heads,
     };
-    let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(2048);
-    let base =
-        TransformerConfig::new(json.layers("num_hidden_layers")?, d_model, n_heads, json.size("vocab_size")?, n_ctx);
     Ok(TransformerConfig {
         n_kv_heads,
-        d_mlp: json.maybe_size("ffn_hidden_size")?.unwrap_or(d_model.saturating_mul(4)),
+        d_mlp: json.maybe_size("ffn_hidden_size")?.unwrap_or(base.d_mlp),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::from_name(json.text("activation", "gelu")?)?,
         parallel: later || json.flag("parallel_attn", true)?,
-        positional: Positional::Rotary(rope::read(json, d_head, "rope_theta")?),
+        positional: Positional::Rotary(rope::read(json, base.d_head, "rope_theta")?),
         default_prepend_bos: false,
         ..base
     })

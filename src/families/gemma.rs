@@ -60,18 +60,18 @@ static DEFAULTS_3: LazyLock<Value> =
     LazyLock::new(|| json!({"sliding_window": 4096, "rope_theta": 1e6, "head_dim": 256}));
 
 fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    around(&json.defaulting(&DEFAULTS_2))
+    around(&json.defaulting(&DEFAULTS_2), |layer| layer % 2 == 0)
 }
 
-/// Norms around, caps and windows.
-fn around(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+/// Norms around, caps, and windows where the file or else `near` says so.
+fn around(json: &HfConfig<'_>, near: impl Fn(usize) -> bool) -> Result<TransformerConfig, ConfigError> {
     let base = one(json)?;
     Ok(TransformerConfig {
         post_norms: true,
         attn_scale: json.number("query_pre_attn_scalar", 256.0)?.sqrt(),
         attn_scores_soft_cap: json.maybe_number("attn_logit_softcapping")?,
         output_logits_soft_cap: json.maybe_number("final_logit_softcapping")?,
-        windows: llama_like::windows_by_type(json, base.n_layers, |layer| layer % 2 == 0)?,
+        windows: llama_like::windows_by_type(json, base.n_layers, near)?,
         ..base
     })
 }
@@ -81,9 +81,8 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return Err(json.unsupported("use_bidirectional_attention"));
     }
     let json = &json.defaulting(&DEFAULTS_3);
-    let base = around(json)?;
     let pattern = json.maybe_size("sliding_window_pattern")?.unwrap_or(6).max(1);
-    let windows = llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % pattern != 0)?;
+    let base = around(json, |layer| (layer + 1) % pattern != 0)?;
     let newer = match rope::parameters(json, "sliding_attention") {
         Some(parameters) if json.get("rope_local_base_freq").is_none() => parameters.maybe_number("rope_theta")?,
         _ => None,
@@ -92,19 +91,15 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let layer_rotary = match &base.positional {
         Positional::Rotary(far) => {
             let near = Rotary { base: near, scaling: RopeScaling::None, ..far.clone() };
-            windows.iter().map(|window| Some(if window.is_some() { near.clone() } else { far.clone() })).collect()
+            rope::by_window(&base.windows, &near, far)
         }
         _ => Vec::new(),
     };
-    Ok(TransformerConfig { qk_norm: true, windows, layer_rotary, ..base })
+    Ok(TransformerConfig { qk_norm: true, layer_rotary, ..base })
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    let norms: &[(&str, &str)] = match (config.post_norms, config.qk_norm) {
-        (false, _) => BEFORE,
-        (true, false) => AROUND,
-        (true, true) => AROUND_AND_QK,
-    };
+    let norms = if config.post_norms { AROUND } else { BEFORE };
     let names = Names { norms, norm_layout: Layout::OneLess, tied: true, ..Names::LLAMA };
     llama_like::weights_with(config, json, names.with_biases_of(json)?)
 }
@@ -114,13 +109,4 @@ const AROUND: &[(&str, &str)] = &[
     ("ln1_post", "post_attention_layernorm"),
     ("ln2", "pre_feedforward_layernorm"),
     ("ln2_post", "post_feedforward_layernorm"),
-];
-
-const AROUND_AND_QK: &[(&str, &str)] = &[
-    ("ln1", "input_layernorm"),
-    ("ln1_post", "post_attention_layernorm"),
-    ("ln2", "pre_feedforward_layernorm"),
-    ("ln2_post", "post_feedforward_layernorm"),
-    ("attn.q_norm", "self_attn.q_norm"),
-    ("attn.k_norm", "self_attn.k_norm"),
 ];

@@ -10,24 +10,16 @@ pub(super) static FAMILY: Family =
     Family { name: "gpt2", architectures: &["GPT2LMHeadModel", "GPT2Model"], prefix: "transformer.", config, weights };
 
 pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let (d_model, n_heads) = (json.size("n_embd")?, json.size("n_head")?);
-    let d_head = json.share("n_head", d_model, n_heads)?;
-    let base = TransformerConfig::new(
-        json.layers("n_layer")?,
-        d_model,
-        n_heads,
-        json.size("vocab_size")?,
-        json.size("n_positions")?,
-    );
+    let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?;
     if json.flag("add_cross_attention", false)? {
         return Err(json.unsupported("add_cross_attention"));
     }
     let scaled = json.flag("scale_attn_weights", true)?;
     Ok(TransformerConfig {
-        d_mlp: json.maybe_size("n_inner")?.unwrap_or(d_model.saturating_mul(4)),
+        d_mlp: json.maybe_size("n_inner")?.unwrap_or(base.d_mlp),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?,
-        attn_scale: if scaled { (d_head as f64).sqrt() } else { 1.0 },
+        attn_scale: if scaled { (base.d_head as f64).sqrt() } else { 1.0 },
         scale_attn_by_inverse_layer_idx: json.flag("scale_attn_by_inverse_layer_idx", false)?,
         ..base
     })

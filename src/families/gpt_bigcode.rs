@@ -15,22 +15,14 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let (d_model, n_heads) = (json.size("n_embd")?, json.size("n_head")?);
-    let d_head = json.share("n_head", d_model, n_heads)?;
-    let base = TransformerConfig::new(
-        json.layers("n_layer")?,
-        d_model,
-        n_heads,
-        json.size("vocab_size")?,
-        json.size("n_positions")?,
-    );
+    let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?;
     let scaled = json.flag("scale_attn_weights", true)?;
     Ok(TransformerConfig {
-        n_kv_heads: if json.flag("multi_query", true)? { 1 } else { n_heads },
-        d_mlp: json.maybe_size("n_inner")?.unwrap_or(d_model.saturating_mul(4)),
+        n_kv_heads: if json.flag("multi_query", true)? { 1 } else { base.n_heads },
+        d_mlp: json.maybe_size("n_inner")?.unwrap_or(base.d_mlp),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::from_name(json.text("activation_function", "gelu_pytorch_tanh")?)?,
-        attn_scale: if scaled { (d_head as f64).sqrt() } else { 1.0 },
+        attn_scale: if scaled { (base.d_head as f64).sqrt() } else { 1.0 },
         ..base
     })
 }

@@ -17,22 +17,13 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_heads")?);
-    json.share("num_heads", d_model, n_heads)?;
-    let n_layers = json.layers("num_layers")?;
-    let base = TransformerConfig::new(
-        n_layers,
-        d_model,
-        n_heads,
-        json.size("vocab_size")?,
-        json.size("max_position_embeddings")?,
-    );
+    let base = json.sizes(["num_layers", "hidden_size", "num_heads"], json.size("max_position_embeddings")?)?;
     Ok(TransformerConfig {
-        d_mlp: json.maybe_size("intermediate_size")?.unwrap_or(d_model.saturating_mul(4)),
+        d_mlp: json.maybe_size("intermediate_size")?.unwrap_or(base.d_mlp),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?,
         attn_scale: 1.0,
-        windows: windows(json, n_layers)?,
+        windows: windows(json, base.n_layers)?,
         ..base
     })
 }

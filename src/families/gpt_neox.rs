@@ -15,15 +15,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
-    let d_head = json.share("num_attention_heads", d_model, n_heads)?;
-    let base = TransformerConfig::new(
-        json.layers("num_hidden_layers")?,
-        d_model,
-        n_heads,
-        json.size("vocab_size")?,
-        json.size("max_position_embeddings")?,
-    );
+    let base = json.sizes(HfConfig::SIZES, json.size("max_position_embeddings")?)?;
     let share = match json.object("rope_parameters") {
         Some(parameters) => parameters.number("partial_rotary_factor", json.number("rotary_pct", 0.25)?)?,
         None => json.number("rotary_pct", 0.25)?,
@@ -33,7 +25,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         eps: json.number("layer_norm_eps", 1e-5)?,
         activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
         parallel: json.flag("use_parallel_residual", true)?,
-        positional: Positional::Rotary(rope::read(json, (share * d_head as f64) as usize, "rotary_emb_base")?),
+        positional: Positional::Rotary(rope::read(json, (share * base.d_head as f64) as usize, "rotary_emb_base")?),
         ..base
     })
 }

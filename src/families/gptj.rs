@@ -18,18 +18,10 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 64}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
-    let (d_model, n_heads) = (json.size("n_embd")?, json.size("n_head")?);
-    let d_head = json.share("n_head", d_model, n_heads)?;
-    let base = TransformerConfig::new(
-        json.layers("n_layer")?,
-        d_model,
-        n_heads,
-        json.size("vocab_size")?,
-        json.size("n_positions")?,
-    );
-    let dim = json.maybe_size("rotary_dim")?.unwrap_or(d_head);
+    let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?;
+    let dim = json.maybe_size("rotary_dim")?.unwrap_or(base.d_head);
     Ok(TransformerConfig {
-        d_mlp: json.maybe_size("n_inner")?.unwrap_or(d_model.saturating_mul(4)),
+        d_mlp: json.maybe_size("n_inner")?.unwrap_or(base.d_mlp),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?,
         parallel: true,

@@ -15,6 +15,9 @@ pub(crate) struct HfConfig<'j> {
 }
 
 impl<'j> HfConfig<'j> {
+    /// What most families call the number of layers, the width and the number of heads.
+    pub(crate) const SIZES: [&'static str; 3] = ["num_hidden_layers", "hidden_size", "num_attention_heads"];
+
     pub(crate) fn new(family: &'static str, json: &'j Value) -> Self {
         Self { family, json, defaults: None }
     }
@@ -66,6 +69,17 @@ impl<'j> HfConfig<'j> {
     pub(crate) fn layers(&self, field: &'static str) -> Result<usize, ConfigError> {
         let given = self.size(field)?;
         if given > TransformerConfig::MOST_LAYERS { Err(ConfigError::BadSize { field, given }) } else { Ok(given) }
+    }
+
+    /// A model of the sizes in these fields: its layers, its width and its heads, among which the width is divided.
+    pub(crate) fn sizes(
+        &self,
+        [layers, width, heads]: [&'static str; 3],
+        n_ctx: usize,
+    ) -> Result<TransformerConfig, ConfigError> {
+        let (d_model, n_heads) = (self.size(width)?, self.size(heads)?);
+        self.share(heads, d_model, n_heads)?;
+        Ok(TransformerConfig::new(self.layers(layers)?, d_model, n_heads, self.size("vocab_size")?, n_ctx))
     }
 
     /// A number, or `default` if it is absent.

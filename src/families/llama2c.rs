@@ -11,25 +11,17 @@ pub(super) static FAMILY: Family =
     Family { name: "llama2c", architectures: &["llama2.c"], prefix: "", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let (d_model, n_heads) = (json.size("dim")?, json.size("n_heads")?);
-    let d_head = json.share("n_heads", d_model, n_heads)?;
+    let base = json.sizes(["n_layers", "dim", "n_heads"], json.size("max_seq_len")?)?;
     let d_mlp = match json.maybe_size("hidden_dim")? {
         Some(width) => width,
         None => {
-            let (multiple, width) = (json.size("multiple_of")?.max(1), d_model.saturating_mul(8) / 3);
+            let (multiple, width) = (json.size("multiple_of")?.max(1), base.d_model.saturating_mul(8) / 3);
             width.div_ceil(multiple).saturating_mul(multiple)
         }
     };
-    let base = TransformerConfig::new(
-        json.layers("n_layers")?,
-        d_model,
-        n_heads,
-        json.size("vocab_size")?,
-        json.size("max_seq_len")?,
-    );
-    let rotary = Rotary { dim: d_head, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
+    let rotary = Rotary { dim: base.d_head, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
     Ok(TransformerConfig {
-        n_kv_heads: json.maybe_size("n_kv_heads")?.unwrap_or(n_heads),
+        n_kv_heads: json.maybe_size("n_kv_heads")?.unwrap_or(base.n_heads),
         d_mlp,
         norm: NormKind::Rms,
         eps: json.number("norm_eps", 1e-5)?,

@@ -82,7 +82,7 @@ pub(super) struct Biases {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
     pub(super) biases: Biases,
-    /// Each norm's name here and there.
+    /// Each norm's name here and there; those of queries and keys, where there are such, are the same everywhere.
     pub(super) norms: &'static [(&'static str, &'static str)],
     /// How norms' weights are kept.
     pub(super) norm_layout: Layout,
@@ -106,13 +106,8 @@ pub(super) enum MlpNames {
 
 /// Norms before attention and before the MLP.
 pub(super) const BEFORE: &[(&str, &str)] = &[("ln1", "input_layernorm"), ("ln2", "post_attention_layernorm")];
-/// Norms of queries and keys too.
-pub(super) const BEFORE_AND_QK: &[(&str, &str)] = &[
-    ("ln1", "input_layernorm"),
-    ("ln2", "post_attention_layernorm"),
-    ("attn.q_norm", "self_attn.q_norm"),
-    ("attn.k_norm", "self_attn.k_norm"),
-];
+/// Norms of queries and keys.
+const QUERIES_AND_KEYS: &[(&str, &str)] = &[("attn.q_norm", "self_attn.q_norm"), ("attn.k_norm", "self_attn.k_norm")];
 
 impl Names {
     /// Llama's own, without biases.
@@ -146,10 +141,11 @@ pub(super) fn weights_with(
 ) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
+    let heads: &[(&str, &str)] = if config.qk_norm { QUERIES_AND_KEYS } else { &[] };
     for layer in 0..config.n_layers {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
-        for (norm, name) in names.norms {
+        for (norm, name) in names.norms.iter().chain(heads) {
             table.add(to(&format!("{norm}.w")), from(&format!("{name}.weight")), names.norm_layout);
         }
         for (letter, name, biased) in [

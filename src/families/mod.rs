@@ -162,12 +162,21 @@ impl Described {
     }
 }
 
-/// The family of this architecture, or of this type where that is all a `config.json` tells.
-fn find<C>(families: &'static [&'static Family<C>], given: &str, json: &Value) -> Option<&'static Family<C>> {
+/// The family of this architecture, or of this type where that is all a `config.json` tells, and the configuration
+/// it reads there, sound as `validate` tells.
+fn find<C>(
+    families: &'static [&'static Family<C>],
+    given: &str,
+    json: &Value,
+    validate: impl FnOnce(&C) -> Result<(), ConfigError>,
+) -> Result<Option<(&'static Family<C>, C)>, ConfigError> {
     let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or(given);
     let by_architecture = families.iter().find(|f| f.architectures.contains(&given));
     let by_type = || families.iter().find(|f| f.name == model_type && given == model_type);
-    by_architecture.or_else(by_type).copied()
+    let Some(family) = by_architecture.or_else(by_type) else { return Ok(None) };
+    let config = (family.config)(&HfConfig::new(family.name, json))?;
+    validate(&config)?;
+    Ok(Some((family, config)))
 }
 
 /// The family and the configuration of a `config.json`.
@@ -180,19 +189,13 @@ pub(crate) fn read(json: &Value) -> Result<Described, ConfigError> {
         let method = quantized.get("quant_method").and_then(Value::as_str).unwrap_or("unnamed");
         return Err(ConfigError::Quantized { architecture: given.to_string(), method: method.to_string() });
     }
-    if let Some(family) = find(FAMILIES, given, json) {
-        let config = (family.config)(&HfConfig::new(family.name, json))?;
-        config.validate()?;
+    if let Some((family, config)) = find(FAMILIES, given, json, TransformerConfig::validate)? {
         return Ok(Described::Decoder(family, Box::new(config)));
     }
-    if let Some(family) = find(ENCODERS, given, json) {
-        let config = (family.config)(&HfConfig::new(family.name, json))?;
-        config.validate()?;
+    if let Some((family, config)) = find(ENCODERS, given, json, EncoderConfig::validate)? {
         return Ok(Described::Encoder(family, config));
     }
-    if let Some(family) = find(ENCODER_DECODERS, given, json) {
-        let config = (family.config)(&HfConfig::new(family.name, json))?;
-        config.validate()?;
+    if let Some((family, config)) = find(ENCODER_DECODERS, given, json, EncoderDecoderConfig::validate)? {
         return Ok(Described::EncoderDecoder(family, config));
     }
     let decoders = FAMILIES.iter().map(|f| f.architectures[0]);

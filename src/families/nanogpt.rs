@@ -10,15 +10,7 @@ use crate::loading::{Layout, WeightTable};
 pub(super) static FAMILY: Family = Family { name: "nanogpt", architectures: &["nanoGPT"], prefix: "", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let (d_model, n_heads) = (json.size("n_embd")?, json.size("n_head")?);
-    json.share("n_head", d_model, n_heads)?;
-    let base = TransformerConfig::new(
-        json.layers("n_layer")?,
-        d_model,
-        n_heads,
-        json.size("vocab_size")?,
-        json.size("block_size")?,
-    );
+    let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("block_size")?)?;
     Ok(TransformerConfig { activation: ActivationFn::Gelu, ..base })
 }
 

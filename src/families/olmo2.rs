@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::hf_config::HfConfig;
 use super::llama_like::Names;
-use super::{Family, llama_like};
+use super::{Family, llama_like, rope};
 use crate::config::{Positional, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
 use crate::loading::WeightTable;
@@ -26,15 +26,14 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"sliding_window": 409
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    let third = json.architecture().starts_with("Olmo3") || json.architecture() == "olmo3";
-    let windows = match third {
+    let windows = match json.architecture().starts_with("Olmo3") {
         true => llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % 4 != 0)?,
         false => Vec::new(),
     };
     let layer_rotary = match &base.positional {
         Positional::Rotary(rotary) if !windows.is_empty() && rotary.scaling != RopeScaling::None => {
             let near = Rotary { scaling: RopeScaling::None, ..rotary.clone() };
-            windows.iter().map(|window| Some(if window.is_some() { near.clone() } else { rotary.clone() })).collect()
+            rope::by_window(&windows, &near, rotary)
         }
         _ => Vec::new(),
     };
@@ -52,11 +51,6 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    let norms = &[
-        ("ln1_post", "post_attention_layernorm"),
-        ("ln2_post", "post_feedforward_layernorm"),
-        ("attn.q_norm", "self_attn.q_norm"),
-        ("attn.k_norm", "self_attn.k_norm"),
-    ];
+    let norms = &[("ln1_post", "post_attention_layernorm"), ("ln2_post", "post_feedforward_layernorm")];
     llama_like::weights_with(config, json, Names { norms, ..Names::LLAMA }.with_biases_of(json)?)
 }

@@ -21,19 +21,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             return Err(json.unsupported(field));
         }
     }
-    let d_model = json.size("hidden_size")?;
-    if json.maybe_size("word_embed_proj_dim")?.is_some_and(|width| width != d_model) {
+    let base = json.sizes(HfConfig::SIZES, json.size("max_position_embeddings")?)?;
+    if json.maybe_size("word_embed_proj_dim")?.is_some_and(|width| width != base.d_model) {
         return Err(json.unsupported("word_embed_proj_dim"));
     }
-    let n_heads = json.size("num_attention_heads")?;
-    json.share("num_attention_heads", d_model, n_heads)?;
-    let base = TransformerConfig::new(
-        json.layers("num_hidden_layers")?,
-        d_model,
-        n_heads,
-        json.size("vocab_size")?,
-        json.size("max_position_embeddings")?,
-    );
     Ok(TransformerConfig {
         d_mlp: json.size("ffn_dim")?,
         activation: ActivationFn::from_name(json.text("activation_function", "relu")?)?,

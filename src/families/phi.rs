@@ -13,23 +13,15 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.flag("qk_layernorm", false)? {
         return Err(json.unsupported("qk_layernorm"));
     }
-    let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
-    let d_head = json.share("num_attention_heads", d_model, n_heads)?;
-    let base = TransformerConfig::new(
-        json.layers("num_hidden_layers")?,
-        d_model,
-        n_heads,
-        json.size("vocab_size")?,
-        json.size("max_position_embeddings")?,
-    );
+    let base = json.sizes(HfConfig::SIZES, json.size("max_position_embeddings")?)?;
     let turned = rope::share(json, 0.5)?;
     Ok(TransformerConfig {
-        n_kv_heads: json.maybe_size("num_key_value_heads")?.unwrap_or(n_heads),
+        n_kv_heads: json.maybe_size("num_key_value_heads")?.unwrap_or(base.n_heads),
         d_mlp: json.size("intermediate_size")?,
         eps: json.number("layer_norm_eps", 1e-5)?,
         activation: ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?,
         parallel: true,
-        positional: Positional::Rotary(rope::read(json, (turned * d_head as f64) as usize, "rope_theta")?),
+        positional: Positional::Rotary(rope::read(json, (turned * base.d_head as f64) as usize, "rope_theta")?),
         default_prepend_bos: false,
         ..base
     })

@@ -1,7 +1,7 @@
 //! Qwen 3 with a mixture of experts in every layer.
 
 use super::hf_config::HfConfig;
-use super::llama_like::{BEFORE_AND_QK, MlpNames, Names};
+use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, qwen3};
 use crate::config::TransformerConfig;
 use crate::error::ConfigError;
@@ -35,5 +35,5 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mlp =
         MlpNames::Experts { router: "mlp.gate", folder: "mlp.experts", parts: ["up_proj", "gate_proj", "down_proj"] };
-    llama_like::weights_with(config, json, Names { norms: BEFORE_AND_QK, mlp, ..Names::LLAMA }.with_biases_of(json)?)
+    llama_like::weights_with(config, json, Names { mlp, ..Names::LLAMA }.with_biases_of(json)?)
 }

@@ -1,7 +1,7 @@
 //! Rotary embedding as Hugging Face configurations describe it.
 
 use super::hf_config::HfConfig;
-use crate::config::{RopeScaling, Rotary};
+use crate::config::{RopeScaling, Rotary, Window};
 use crate::error::ConfigError;
 
 /// Reads base and scaling; `dim` is the number of rotated coordinates. Newer files keep all of
@@ -23,6 +23,11 @@ pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<
 pub(super) fn parameters<'j>(json: &HfConfig<'j>, layers: &str) -> Option<HfConfig<'j>> {
     let all = json.object("rope_parameters")?;
     Some(all.object(layers).unwrap_or(all))
+}
+
+/// Each layer's rotation: `near` where it has a window, else `far`.
+pub(super) fn by_window(windows: &[Option<Window>], near: &Rotary, far: &Rotary) -> Vec<Option<Rotary>> {
+    windows.iter().map(|window| Some(if window.is_some() { near } else { far }.clone())).collect()
 }
 
 /// The share of each head that is rotated.

@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family<EncoderDecoderConfig> = Family {
 
 /// The MLP and whether the unembedding is tied, where a file does not say.
 fn defaults(json: &HfConfig<'_>) -> (&'static str, bool) {
-    let multilingual = json.architecture().to_ascii_lowercase().starts_with("mt5");
+    let multilingual = json.architecture().starts_with("MT5");
     if multilingual { ("gated-gelu", false) } else { ("relu", true) }
 }
 

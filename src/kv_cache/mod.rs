@@ -233,9 +233,10 @@ impl KeyValueCache {
         Ok(whole)
     }
 
-    /// Keeps what a run has brought: its columns are real where `new` says so.
-    pub(crate) fn settle(&mut self, new: &[Vec<bool>]) -> Result<(), CacheError> {
-        self.append_attention_mask(new)?;
+    /// Keeps what a run over `len` columns of `batch` rows has brought: they are real where `new` says so, or all.
+    pub(crate) fn settle(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
+        let new = new.map_or(vec![vec![true; len]; batch], |new| new.chunks(len).map(<[bool]>::to_vec).collect());
+        self.append_attention_mask(&new)?;
         for layer in 0..self.entries.len() {
             let keep = needed(&self.mask, self.shape.windows[layer]);
             self.entries[layer].settle(keep)?;

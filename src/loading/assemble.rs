@@ -202,14 +202,10 @@ impl<'a> Assembler<'a> {
     pub(super) fn vector(&mut self, weight: &str, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
         let Some((name, layout)) = self.locate(weight) else { return Ok(None) };
         let (files, held) = self.held(&name, layout.stored_vector(len))?;
-        let data = files.read(&held, self.compute)?;
-        let options = (self.device, self.compute.burn());
-        let stored = match data.shape().len() {
-            2 => layout.vector_of_matrix(Tensor::<2>::from_data(data, options), len),
-            _ => Tensor::<1>::from_data(data, options),
-        };
+        let runs = layout.to_read_vector(len);
+        let data = files.read_runs(&held, self.compute, runs, vec![runs.len * runs.count])?;
+        let vector = layout.vector(Tensor::from_data(data, (self.device, self.compute.burn())), len);
         let scale = self.scale(weight);
-        let vector = layout.vector(stored, len);
         Ok(Some(if scale == 1.0 { vector } else { vector * scale }))
     }
 

@@ -140,26 +140,26 @@ impl Layout {
         }
     }
 
-    /// [`Layout::matrix`] for a vector.
-    pub(crate) fn vector(self, stored: Tensor<1>, len: usize) -> Tensor<1> {
+    /// [`Layout::to_read`] for a vector kept with `len` entries.
+    pub(crate) fn to_read_vector(self, len: usize) -> Runs {
         match self {
-            Layout::Columns { part, .. } => stored.narrow(0, part * len, len),
+            Layout::Columns { part, .. } => Runs { offset: part * len, ..Runs::all(len) },
             Layout::Grouped { start, take, of, groups } => {
-                stored.reshape([groups, of, len / groups / take]).narrow(1, start, take).reshape([len])
+                let part = len / groups / take;
+                Runs { offset: start * part, len: take * part, stride: of * part, count: groups }
             }
-            Layout::Rows { start, .. } => stored.narrow(0, start, len),
-            Layout::OneLess => stored + 1.0,
-            _ => stored,
+            Layout::Rows { start, .. } => Runs { offset: start, ..Runs::all(len) },
+            Layout::OfCube { index, step, .. } => Runs { offset: index * len * step, ..Runs::all(len * step) },
+            _ => Runs::all(len),
         }
     }
 
-    /// A vector that a file holds within a matrix.
-    pub(crate) fn vector_of_matrix(self, stored: Tensor<2>, len: usize) -> Tensor<1> {
+    /// What [`Layout::to_read_vector`] tells to read, as the model keeps it.
+    pub(crate) fn vector(self, stored: Tensor<1>, len: usize) -> Tensor<1> {
         match self {
-            Layout::OfCube { index, start, step, .. } => {
-                stored.narrow(0, index, 1).reshape([len, step]).narrow(1, start, 1).reshape([len])
-            }
-            _ => stored.reshape([len]),
+            Layout::OfCube { start, step, .. } => stored.reshape([len, step]).narrow(1, start, 1).reshape([len]),
+            Layout::OneLess => stored + 1.0,
+            _ => stored,
         }
     }
 

@@ -116,7 +116,7 @@ struct Parts {
     files: Option<WeightFiles>,
     tokenizer: Option<Tokenizer>,
     /// The adapter a name stands for, with the model it was trained on.
-    adapter: Option<PathBuf>,
+    adapter: Option<Adapter>,
 }
 
 impl Parts {
@@ -137,18 +137,18 @@ impl Parts {
             return Self::of_checkpoint(Path::new(name));
         }
         if Adapter::is_one(Path::new(name)) {
-            let folder = PathBuf::from(name);
-            let base = Adapter::open(&folder)?.base;
+            let folder = Path::new(name);
+            let adapter = Adapter::open(folder)?;
             let reason = "its configuration names no base model; load that, with this folder as its adapter";
-            let refused = |reason: &str| LoadError::Adapter { path: folder.clone(), reason: reason.into() };
-            let base = base.filter(|base| !base.is_empty()).ok_or_else(|| refused(reason))?;
+            let refused = |reason: &str| LoadError::Adapter { path: folder.to_path_buf(), reason: reason.into() };
+            let base = adapter.base.clone().filter(|base| !base.is_empty()).ok_or_else(|| refused(reason))?;
             // A path in it is relative to where the adapter was trained, or to the adapter.
             let beside = folder.join(&base);
             let base = if beside.is_dir() { beside.display().to_string() } else { base };
             if Adapter::is_one(Path::new(&base)) {
                 return Err(refused("its base is an adapter too; merge that into a model of its own first").into());
             }
-            return Ok(Self { adapter: Some(folder), ..Self::open(&base, weights)? });
+            return Ok(Self { adapter: Some(adapter), ..Self::open(&base, weights)? });
         }
         let folder = folder(name, weights)?;
         let json = read_json(folder.join("config.json"))?;
@@ -201,16 +201,14 @@ impl Parts {
     ) -> Result<(W, LoadReport)> {
         let files = self.files.as_ref().ok_or_else(|| no_weights(name))?;
         let table = self.described.weights_table(&self.json)?;
-        let adapter = match (&options.adapter, &self.adapter) {
-            (Some(path), Some(_)) => {
-                let reason = "the model is named by an adapter already, and one is merged at a time".to_string();
-                return Err(LoadError::Adapter { path: path.clone(), reason }.into());
-            }
-            (one, other) => one.as_deref().or(other.as_deref()).map(Adapter::open).transpose()?,
-        };
+        if let (Some(path), Some(_)) = (&options.adapter, &self.adapter) {
+            let reason = "the model is named by an adapter already, and one is merged at a time".to_string();
+            return Err(LoadError::Adapter { path: path.clone(), reason }.into());
+        }
+        let given = options.adapter.as_deref().map(Adapter::open).transpose()?;
         let placement = options.placement()?;
         let assembler = Assembler::new(files, &table, options.dtype, borrow, &placement);
-        let mut assembler = assembler.with_adapter(adapter.as_ref())?;
+        let mut assembler = assembler.with_adapter(given.as_ref().or(self.adapter.as_ref()))?;
         let weights = guarded(|| placement.devices(), || Ok(read(&mut assembler)?))?;
         Ok((weights, assembler.report()))
     }

@@ -1,6 +1,6 @@
 //! From input to logits: checks first, then one pass through the blocks.
 
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 use hooklens_hooks::{Halt, HookError, PointInfo, Rows, Run};
 
 use super::embedding::{position_vectors, token_vectors};
@@ -10,7 +10,7 @@ use super::norm::NormPoints;
 use super::options::{ForwardOptions, Logits, Output};
 use super::pass::Pass;
 use super::points::{Outer, Site};
-use super::sequence::Sequence;
+use super::sequence::{Sequence, at_columns};
 use super::transformer::HookedTransformer;
 use crate::config::{Positional, RopeScaling};
 use crate::device::{check_room, guarded};
@@ -104,15 +104,13 @@ impl HookedTransformer {
                         cache.unsettle();
                     }
                     return Err(match stopped {
-                        Stopped::Halt(Halt::Error(error)) => error.into(),
+                        Stopped::Halt(halt) => halt.into(),
                         Stopped::Error(error) => error,
-                        Stopped::Halt(Halt::Done) => InputError::Options("the run ended early").into(),
                     });
                 }
             }
             if let Some(cache) = kv_cache.as_deref_mut().filter(|_| growing) {
-                let new = query_mask.unwrap_or_else(|| vec![true; sequence.batch * sequence.len]);
-                cache.settle(&new.chunks(sequence.len).map(<[bool]>::to_vec).collect::<Vec<_>>())?;
+                cache.settle([sequence.batch, sequence.len], query_mask.as_deref())?;
             }
         }
         let cache = run.finish()?;
@@ -227,18 +225,7 @@ impl HookedTransformer {
         let dtype = self.weights.embed.tokens.val().dtype();
         cache.check(&self.config, [batch, len], dtype, |layer| self.weights.blocks[layer].device())?;
         let past = cache.len();
-        let whole = match (cache.past_mask(batch), mask) {
-            (None, None) => None,
-            (before, new) => {
-                let row = |row: usize| {
-                    let before = before.as_ref().map_or(vec![true; past], |rows| rows[row].clone());
-                    let new = new.as_ref().map_or(vec![true; len], |new| new[row * len..(row + 1) * len].to_vec());
-                    [before, new].concat()
-                };
-                Some((0..batch).flat_map(row).collect())
-            }
-        };
-        let sequence = Sequence::new(batch, past, len, whole);
+        let sequence = Sequence::behind(cache, [batch, len], mask.as_deref());
         let needed = sequence.positions_needed();
         self.check_length(needed)?;
         let rotaries = (0..self.config.n_layers).filter_map(|layer| self.config.rotary(layer));
@@ -490,12 +477,8 @@ fn why_silent(point: &PointInfo, layers: Layers, in_stream: bool) -> Option<&'st
 
 /// Each row's last real token, `[batch, 1, d]`.
 pub(crate) fn last_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<3> {
-    let [batch, len, width] = x.dims();
     if sequence.is_plain() {
-        return x.narrow(1, len - 1, 1);
+        return x.narrow(1, sequence.len - 1, 1);
     }
-    let columns = sequence.last_columns();
-    let rows: Vec<i32> = columns.iter().enumerate().map(|(row, column)| (row * len + column) as i32).collect();
-    let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [batch]), &x.device());
-    x.reshape([batch * len, width]).select(0, rows).reshape([batch, 1, width])
+    at_columns(x, &sequence.last_columns()).unsqueeze_dim(1)
 }

@@ -2,6 +2,7 @@
 
 use burn::tensor::{Int, Tensor};
 
+use crate::error::{InputError, Result};
 use crate::tokens::Tokens;
 
 /// Text, tokens, or a residual stream. Whatever a run takes converts into one.
@@ -24,6 +25,19 @@ pub enum Input {
     Ids(Tensor<2, Int>),
     /// The residual stream before some layer.
     Residual(Tensor<3>),
+}
+
+impl Input {
+    /// The tokens of an input that is no residual stream; what they are of texts, `tokenize` tells.
+    pub(crate) fn into_tokens(self, tokenize: impl FnOnce(Vec<String>) -> Result<Tokens>) -> Result<Tokens> {
+        match self {
+            Input::Text(texts) => tokenize(texts),
+            Input::Tokens(tokens) => Ok(tokens),
+            Input::Rows(rows) => Ok(Tokens::new(rows)?),
+            Input::Ids(ids) => Ok(Tokens::from_tensor(ids)?),
+            Input::Residual(_) => Err(InputError::Options("this needs tokens, not a residual stream").into()),
+        }
+    }
 }
 
 impl From<Tokens> for Input {

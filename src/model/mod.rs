@@ -44,7 +44,7 @@ pub(crate) use init::solu_norm;
 pub(crate) use norm::{NormPoints, narrowed, widened};
 pub(crate) use pass::Pass;
 pub(crate) use points::{HEAD_STREAM, NEURONS, NO_SITES, PER_HEAD, Points, Row, SCALE, SCORES, STREAM, Site, SiteIds};
-pub(crate) use sequence::Sequence;
+pub(crate) use sequence::{Sequence, at_columns};
 
 /// The points a model of this configuration can fire.
 #[cfg(feature = "cli")]

@@ -310,6 +310,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
             "grouped-query attention shares keys and values between heads; use hook_q_input, hook_k_input, hook_v_input",
         ),
         Site::Ln1Scale | Site::Ln1Normalized if !norms => Some("it has no norms"),
+        Site::Ln1Scale | Site::Ln1Normalized if !config.pre_norms => Some("it normalises outputs only"),
         Site::QNormScale | Site::QNormNormalized | Site::KNormScale | Site::KNormNormalized if !config.qk_norm => {
             Some("it does not normalise queries and keys")
         }
@@ -317,12 +318,6 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
             Positional::Rotary(_) => Some("this layer rotates nothing"),
             _ => Some("its positions are not rotary"),
         },
-        Site::Ln1Scale | Site::Ln1Normalized | Site::Ln2Scale | Site::Ln2Normalized
-            if norms && !config.pre_norms && !config.attn_only =>
-        {
-            Some("it normalises outputs only")
-        }
-        Site::Ln1Scale | Site::Ln1Normalized if !config.pre_norms => Some("it normalises outputs only"),
         Site::Ln1PostScale | Site::Ln1PostNormalized if !config.post_norms => {
             Some("it does not normalise attention's output")
         }
@@ -349,6 +344,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
             Some("it has no MLP")
         }
         Site::Ln2Scale | Site::Ln2Normalized if !norms => Some("it has no norms"),
+        Site::Ln2Scale | Site::Ln2Normalized if !config.pre_norms => Some("it normalises outputs only"),
         Site::Pre | Site::PreLinear | Site::Post if moe => {
             Some("its MLP is a mixture; use mlp.experts.N.hook_gate, hook_pre and hook_post")
         }

@@ -21,16 +21,19 @@ impl RotaryTable {
     /// The table of these positions, `rows` rows of them, in `f64` where the model computes in it
     /// and else in `f32`.
     pub(crate) fn new(rotary: &Rotary, positions: &[u32], rows: usize, device: &Device, dtype: DType) -> Self {
-        // LongRoPE's depend on the text's length, so each row has its own.
         let len = positions.len() / rows;
         let of_row = |row: &[u32]| frequencies(rotary, row.iter().max().map_or(0, |last| *last as usize + 1));
-        let own: Vec<Vec<f64>> = positions.chunks(len.max(1)).map(of_row).collect();
+        // LongRoPE's depend on the text's length, so each row has its own; any other's are all rows'.
+        let own: Vec<Vec<f64>> = match rotary.scaling {
+            RopeScaling::Long { .. } => positions.chunks(len.max(1)).map(of_row).collect(),
+            _ => vec![frequencies(rotary, 0)],
+        };
         let factor = match rotary.scaling {
             RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => attention_factor,
             _ => 1.0,
         };
         let angles = || {
-            let rows = positions.chunks(len.max(1)).zip(&own);
+            let rows = positions.chunks(len.max(1)).zip(own.iter().cycle());
             rows.flat_map(|(row, own)| row.iter().flat_map(move |p| own.iter().map(move |f| f64::from(*p) * f)))
         };
         let shape = [rows, len, 1, rotary.dim / 2];

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use crate::config::Window;
+use crate::kv_cache::KeyValueCache;
+use crate::tokens::Tokens;
 
 /// The layout of a batch: its mask and, from the mask, every token's position.
 ///
@@ -31,6 +33,29 @@ impl Sequence {
         let mask = mask.filter(|mask| mask.contains(&false));
         let positions = mask.as_ref().map(|mask| mask.chunks(past + len).flat_map(positions_of_row).collect());
         Self { batch, len, past, mask, positions }
+    }
+
+    /// A batch of these tokens.
+    pub(crate) fn of(tokens: &Tokens) -> Self {
+        let [batch, len] = tokens.shape();
+        Self::new(batch, 0, len, tokens.mask().map(<[bool]>::to_vec))
+    }
+
+    /// A batch of `batch` rows of `len` tokens behind what a cache holds, `mask` telling their real ones.
+    pub(crate) fn behind(cache: &KeyValueCache, [batch, len]: [usize; 2], mask: Option<&[bool]>) -> Self {
+        let past = cache.len();
+        let whole = match (cache.past_mask(batch), mask) {
+            (None, None) => None,
+            (before, new) => {
+                let row = |row: usize| {
+                    let before = before.as_ref().map_or(vec![true; past], |rows| rows[row].clone());
+                    let new = new.map_or(vec![true; len], |new| new[row * len..(row + 1) * len].to_vec());
+                    [before, new].concat()
+                };
+                Some((0..batch).flat_map(row).collect())
+            }
+        };
+        Self::new(batch, past, len, whole)
     }
 
     /// Tokens that can be attended to in each row.
@@ -74,12 +99,21 @@ impl Sequence {
         self.query_positions().iter().max().map_or(0, |last| *last as usize + 1)
     }
 
+    /// Column of each row's first real token (its first column if none is real).
+    pub(crate) fn first_columns(&self) -> Vec<usize> {
+        self.columns(|row| row.iter().position(|real| *real), 0)
+    }
+
     /// Column of each row's last real token (its last column if none is real).
     pub(crate) fn last_columns(&self) -> Vec<usize> {
-        let last = |row: &[bool]| row.iter().rposition(|real| *real).unwrap_or(self.len - 1);
+        self.columns(|row| row.iter().rposition(|real| *real), self.len - 1)
+    }
+
+    /// A column of each row, as `find` tells of its mask, or else `plain`.
+    fn columns(&self, find: impl Fn(&[bool]) -> Option<usize>, plain: usize) -> Vec<usize> {
         match self.query_mask() {
-            Some(mask) => mask.chunks(self.len).map(last).collect(),
-            None => vec![self.len - 1; self.batch],
+            Some(mask) => mask.chunks(self.len).map(|row| find(row).unwrap_or(plain)).collect(),
+            None => vec![plain; self.batch],
         }
     }
 
@@ -180,6 +214,14 @@ impl<'s> Masks<'s> {
     }
 }
 
+/// One column of each row, `[batch, d]`.
+pub(crate) fn at_columns(x: Tensor<3>, columns: &[usize]) -> Tensor<2> {
+    let [batch, len, width] = x.dims();
+    let rows: Vec<i32> = columns.iter().enumerate().map(|(row, column)| (row * len + column) as i32).collect();
+    let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [batch]), &x.device());
+    x.reshape([batch * len, width]).select(0, rows)
+}
+
 /// Position ids as a tensor, `[rows * pos]`.
 pub(crate) fn position_ids(sequence: &Sequence, device: &Device) -> Tensor<1, Int> {
     let ids: Vec<i32> = sequence.query_positions().iter().map(|p| *p as i32).collect();
@@ -199,6 +241,7 @@ mod tests {
         let sequence = Sequence::new(3, 0, 5, Some(mask));
         assert_eq!(sequence.key_positions(), [0, 0, 0, 1, 2, 0, 0, 1, 2, 3, 0, 1, 2, 2, 2]);
         assert_eq!(sequence.last_columns(), [4, 4, 2]);
+        assert_eq!(sequence.first_columns(), [2, 0, 0]);
         assert_eq!(sequence.positions_needed(), 4);
     }
 

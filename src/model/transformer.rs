@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{ActivationCache, Catalog, Hook, Record};
 
@@ -12,6 +13,7 @@ use super::points::Points;
 use super::scope::Hooked;
 use super::weights::Weights;
 use crate::config::TransformerConfig;
+use crate::device::Placement;
 use crate::error::{InputError, Result};
 use crate::kv_cache::KeyValueCache;
 use crate::loading::LoadReport;
@@ -73,6 +75,29 @@ impl HookedTransformer {
             }
         }
         devices
+    }
+
+    /// The model moved to these devices, its blocks spread over them as by
+    /// [`LoadOptions::devices`](crate::LoadOptions::devices); of no devices, as it was.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?.to_devices(&[Device::flex()]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn to_devices(mut self, devices: &[Device]) -> Self {
+        let Some(placement) = Placement::over(devices) else { return self };
+        let Weights { embed, blocks, ln_final, unembed } = self.weights;
+        let n_layers = blocks.len();
+        let moved = |(layer, block): (usize, Block)| block.to_device(placement.of_layer(layer, n_layers));
+        self.weights = Weights {
+            embed: embed.to_device(placement.first()),
+            blocks: blocks.into_iter().enumerate().map(moved).collect(),
+            ln_final: ln_final.to_device(placement.last()),
+            unembed: unembed.to_device(placement.last()),
+        };
+        self
     }
 
     /// An error if the weights are not all in one place.
@@ -217,15 +242,7 @@ impl HookedTransformer {
 
     /// The tokens of an input that is no residual stream, checked.
     pub(crate) fn token_input(&self, input: Input) -> Result<Tokens> {
-        let tokens = match input {
-            Input::Text(texts) => self.to_tokens(texts)?,
-            Input::Tokens(tokens) => tokens,
-            Input::Rows(rows) => Tokens::new(rows)?,
-            Input::Ids(ids) => Tokens::from_tensor(ids)?,
-            Input::Residual(_) => {
-                return Err(InputError::Options("this needs tokens, not a residual stream").into());
-            }
-        };
+        let tokens = input.into_tokens(|texts| self.to_tokens(texts))?;
         self.check_tokens(&tokens)?;
         Ok(tokens)
     }

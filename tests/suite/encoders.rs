@@ -272,6 +272,18 @@ fn hooks_edit_encoders_and_identity_hooks_change_nothing() {
     assert!(moved > 1e-3, "{moved}");
 }
 
+/// `encode` wants no head's output; what is watched is computed all the same.
+#[test]
+fn a_watched_head_is_computed() {
+    let model = encoder("bert-pretraining");
+    for name in ["mlm_head.ln.hook_normalized", "pooler.hook_pooler_out", "nsp_head.hook_nsp_out"] {
+        let mut seen = 0;
+        let read = at(name).read_any(|_, _| seen += 1);
+        model.encode(vec![vec![5, 9, 11]], EncoderOptions::new().hooks([read])).unwrap();
+        assert_eq!(seen, 1, "{name}");
+    }
+}
+
 #[test]
 fn sentences_are_pooled_over_real_tokens() {
     let model = encoder("bert-bare");
@@ -321,6 +333,7 @@ fn wrong_input_of_encoders_is_refused() {
     says(model.encode(vec![vec![1, 99]], ()).unwrap_err(), "99");
     says(model.encode(vec![vec![1; 40]], ()).unwrap_err(), "40");
     says(model.encode(Vec::<Vec<u32>>::new(), ()).unwrap_err(), "empty");
+    says(model.encode(model.encode(vec![vec![1]], ()).unwrap(), ()).unwrap_err(), "residual stream");
     says(model.encode(EncoderInput::from(vec![vec![1]]).token_types(vec![vec![1]]), ()).unwrap_err(), "token_types");
     says(model.encode(EncoderInput::from(vec![vec![1]]).token_types(vec![vec![0, 0]]), ()).unwrap_err(), "[1, 2]");
     says(model.run(vec![vec![1]], Record::new("pooler.hook_pooler_out")).unwrap_err(), "no pooler");

@@ -10,6 +10,7 @@ mod cache_laws;
 mod circuits;
 mod cli;
 mod contract;
+mod devices;
 mod dump;
 mod embedded;
 mod encoders;
@@ -26,5 +27,7 @@ mod patching;
 mod plot;
 mod prefix;
 mod reference;
+#[cfg(feature = "remote")]
+mod remote;
 mod support;
 mod trained;

@@ -1,0 +1,165 @@
+//! A model on another machine's device: client and server are two processes here.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use assert_cmd::cargo::cargo_bin;
+use hooklens::prelude::*;
+use hooklens::{Error, parse_device};
+
+use crate::support::assert_close;
+
+/// A server of the CPU, stopped when dropped.
+struct Server {
+    process: Child,
+    device: String,
+}
+
+impl Server {
+    fn start(token: Option<&str>) -> Self {
+        let mut command = Command::new(cargo_bin("hooklens"));
+        command.args(["serve", "--device", "flex", "--listen", "127.0.0.1:0"]).env("RUST_LOG", "off");
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).env_remove("HOOKLENS_TOKEN");
+        if let Some(token) = token {
+            command.env("HOOKLENS_TOKEN", token);
+        }
+        let mut process = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let device = said.trim().rsplit_once(' ').expect("says where it listens").1.to_string();
+        Self { process, device }
+    }
+
+    fn stop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn loaded(device: &str) -> HookedTransformer {
+    let options = LoadOptions::new().device(&parse_device(device).unwrap());
+    HookedTransformer::from_pretrained_with("embedded:ioi", options).unwrap()
+}
+
+const TEXT: &str = "When Mary and John went to the store, John gave a drink to";
+
+/// Model and caches there, hooks here: the same numbers.
+#[test]
+fn hooks_here_and_the_model_there() {
+    let server = Server::start(None);
+    let (there, here) = (loaded(&server.device), loaded("flex"));
+    let (logits, cache) = there.run_with_cache(TEXT, Record::all()).unwrap();
+    let (expected, on_cpu) = here.run_with_cache(TEXT, Record::all()).unwrap();
+    assert_ne!(logits.device(), expected.device());
+    assert_close(&logits, &expected, 1e-4, "logits");
+    for layer in 0..here.config().n_layers as isize {
+        let (pattern, stream) = (hook::pattern(layer), hook::resid_post(layer));
+        assert_close(&cache.get(pattern).unwrap(), &on_cpu.get(hook::pattern(layer)).unwrap(), 1e-4, "pattern");
+        assert_close(&cache.get(stream).unwrap(), &on_cpu.get(hook::resid_post(layer)).unwrap(), 1e-4, "stream");
+    }
+    // An edit that computes there, and one that looks at the numbers here.
+    let mut seen = vec![];
+    let edited = |model: &HookedTransformer, seen: &mut Vec<f32>| {
+        let edit = hook::z(1).edit(|z, _| z * 0.5);
+        let look =
+            hook::resid_post(2).read(|x, _| seen.push(Activation::from(x.clone()).to_ndarray().unwrap()[[0, 3, 5]]));
+        model.run_with_hooks(TEXT, [edit, look]).unwrap()
+    };
+    let a = edited(&there, &mut seen);
+    let b = edited(&here, &mut seen);
+    assert_close(&a, &b, 1e-4, "edited");
+    assert!((seen[0] - seen[1]).abs() < 1e-3, "{seen:?}");
+    // The cache of keys stays there too.
+    let behind = |model: &HookedTransformer| {
+        let mut kv = model.prefill("When Mary and John went").unwrap();
+        kv.freeze();
+        assert_eq!(kv[0].keys().unwrap().device(), model.device());
+        let rows =
+            [" to the store", " to the park,"].map(|text| model.tokenizer().unwrap().encode(text, false).unwrap());
+        model.forward(rows.to_vec(), ForwardOptions::new().kv_cache(&mut kv)).unwrap()
+    };
+    assert_close(&behind(&there), &behind(&here), 1e-4, "behind a prefix");
+    let options = || GenerateOptions::new().max_new_tokens(5);
+    assert_eq!(there.generate(TEXT, options()).unwrap().tokens(), here.generate(TEXT, options()).unwrap().tokens());
+}
+
+/// The program as a client: what it writes is what it writes on its own.
+#[test]
+fn dumps_from_there() {
+    let server = Server::start(Some("secret"));
+    let folder = tempfile::tempdir().unwrap();
+    let dump = |device: &str, token: &str, out: &str| {
+        let mut command = Command::new(cargo_bin("hooklens"));
+        command.args(["dump", "--model", "embedded:ioi", "--prompt", TEXT, "--hooks", "*hook_z", "--device", device]);
+        command
+            .args(["--out", folder.path().join(out).to_str().unwrap()])
+            .env("HOOKLENS_TOKEN", token)
+            .output()
+            .unwrap()
+    };
+    assert!(dump(&server.device, "secret", "there.safetensors").status.success());
+    assert!(dump("flex", "", "here.safetensors").status.success());
+    let z = |file: &str| {
+        let bytes = std::fs::read(folder.path().join(file)).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let data = tensors.tensor("blocks.2.attn.hook_z").unwrap().data().to_vec();
+        data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<f32>>()
+    };
+    let (there, here) = (z("there.safetensors"), z("here.safetensors"));
+    assert_eq!(there.len(), here.len());
+    assert!(there.iter().zip(&here).all(|(a, b)| (a - b).abs() < 1e-4));
+    // Without the token, no.
+    let refused = dump(&server.device, "guess", "none.safetensors");
+    let said = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(!refused.status.success() && said.contains("rejected the credential"), "{said}");
+    // And a device that the server lacks.
+    let refused = dump(&format!("{}#3", server.device), "secret", "none.safetensors");
+    let said = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(!refused.status.success() && said.contains("hosts only 1"), "{said}");
+}
+
+/// A server that goes away in the midst is an error, and soon.
+#[test]
+fn a_server_that_is_gone() {
+    let mut server = Server::start(None);
+    let there = loaded(&server.device);
+    there.forward(TEXT, ()).unwrap();
+    let start = Instant::now();
+    let look = hook::resid_post(1).read(|_, _| server.stop());
+    let output = there.run(TEXT, ForwardOptions::new().hooks([look]).record("*resid_post"));
+    let lost = match output {
+        Err(error) => error.to_string(),
+        Ok(output) => {
+            output.cache.get(hook::resid_post(3)).map(Activation::from).unwrap().to_ndarray().unwrap_err().to_string()
+        }
+    };
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    println!("{lost}");
+    let again = there.generate(TEXT, GenerateOptions::new().max_new_tokens(3));
+    println!("{}", again.unwrap_err());
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+}
+
+/// What answers but is no server of ours is refused.
+#[test]
+fn something_else_at_the_address() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let name = format!("remote:ws://{address}");
+    assert!(matches!(parse_device(&name), Err(Error::Device { name: named, .. }) if named == name));
+}
