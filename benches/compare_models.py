@@ -2,11 +2,12 @@
 
     pip install torch==2.9.1 transformer-lens==2.16.1 transformers==4.57.1 datasets==3.6.0 "huggingface-hub<1" "pyarrow<20"
     cargo build --release
-    python benches/compare_models.py FOLDER [--program target/release/hooklens] [--rounds 3] [--device flex]
+    python benches/compare_models.py FOLDER [--program target/release/hooklens] [--rounds 3] [--device flex,libtorch] [--peers cpu]
 
 FOLDER is a model's; TransformerLens takes part for GPT-2's architecture. `python benches/compare_models.py --random gpt2 FOLDER`
 writes GPT-2 small's shape with random weights there first. All use every core and f32. A ratio is the median of hooklens
-over the median of the other. Hugging Face records nothing and patches nothing, so it is left out there.
+over the median of the other. Hugging Face records nothing and patches nothing, so it is left out there. Several devices of
+hooklens take turns too; `--peers cuda` puts the others on the GPU.
 """
 
 import argparse
@@ -23,7 +24,8 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("folder")
 parser.add_argument("--program", default="target/release/hooklens")
 parser.add_argument("--rounds", type=int, default=3)
-parser.add_argument("--device", default="flex", help="hooklens's; the others run on the CPU")
+parser.add_argument("--device", default="flex", help="hooklens's, one or more")
+parser.add_argument("--peers", default="cpu", help="the device of the others: cpu or cuda")
 parser.add_argument("--random", choices=["gpt2"])
 args = parser.parse_args()
 
@@ -32,7 +34,7 @@ transformers.logging.set_verbosity_error()
 if args.random:
     torch.manual_seed(0)
     transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(args.folder)
-hf = AutoModelForCausalLM.from_pretrained(args.folder, attn_implementation="eager", dtype=torch.float32).eval()
+hf = AutoModelForCausalLM.from_pretrained(args.folder, attn_implementation="eager", dtype=torch.float32).to(args.peers).eval()
 vocabulary = hf.config.vocab_size
 
 
@@ -40,14 +42,20 @@ def row(seed, length):
     return [(i * 7919 + seed * 31 + 13) % vocabulary for i in range(length)]
 
 
-short, long = torch.tensor([row(0, 128)]), torch.tensor([row(0, 512)])
-suffixes = torch.tensor([row(seed, 8) for seed in range(1, 33)])
+short, long = torch.tensor([row(0, 128)], device=args.peers), torch.tensor([row(0, 512)], device=args.peers)
+suffixes = torch.tensor([row(seed, 8) for seed in range(1, 33)], device=args.peers)
+
+
+def since(start):
+    if args.peers != "cpu":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e3
 
 
 def timed(run):
     start = time.perf_counter()
     run()
-    return (time.perf_counter() - start) * 1e3
+    return since(start)
 
 
 def hf_decode():
@@ -56,15 +64,15 @@ def hf_decode():
     for _ in range(32):
         token = out.logits[:, -1:].argmax(-1)
         out = hf(token, past_key_values=out.past_key_values, use_cache=True)
-    return (time.perf_counter() - start) * 1e3
+    return since(start)
 
 
 def hf_prefix():
-    cache = hf(torch.tensor([row(0, 256)]), past_key_values=DynamicCache(), use_cache=True).past_key_values
+    cache = hf(torch.tensor([row(0, 256)], device=args.peers), past_key_values=DynamicCache(), use_cache=True).past_key_values
     start = time.perf_counter()
     cache.batch_repeat_interleave(32)
     hf(suffixes, past_key_values=cache, use_cache=True)
-    return (time.perf_counter() - start) * 1e3
+    return since(start)
 
 
 FORWARD = ["forward, 128 tokens", "forward, 512 tokens"]
@@ -87,35 +95,35 @@ if hf.config.model_type == "gpt2":
     config = HookedTransformerConfig(
         n_layers=c.n_layer, d_model=c.n_embd, n_ctx=c.n_positions, d_head=c.n_embd // c.n_head, n_heads=c.n_head,
         d_mlp=c.n_inner or 4 * c.n_embd, d_vocab=c.vocab_size, act_fn=c.activation_function, normalization_type="LN",
-        eps=c.layer_norm_epsilon, device="cpu",
+        eps=c.layer_norm_epsilon, device=args.peers,
     )  # fmt: skip
     tl = HookedTransformer(config).eval()
     tl.load_state_dict(convert_gpt2_weights(hf, config), strict=False)
 
     def tl_decode():
-        cache = HookedTransformerKeyValueCache.init_cache(config, "cpu", 1)
+        cache = HookedTransformerKeyValueCache.init_cache(config, args.peers, 1)
         logits = tl(short, past_kv_cache=cache, attention_mask=torch.ones_like(short))
         start = time.perf_counter()
         for _ in range(32):
             token = logits[:, -1:].argmax(-1)
             logits = tl(token, past_kv_cache=cache, attention_mask=torch.ones_like(token))
-        return (time.perf_counter() - start) * 1e3
+        return since(start)
 
     def tl_prefix():
-        cache = HookedTransformerKeyValueCache.init_cache(config, "cpu", 1)
-        tl(torch.tensor([row(0, 256)]), past_kv_cache=cache, attention_mask=torch.ones(1, 256, dtype=torch.int))
+        cache = HookedTransformerKeyValueCache.init_cache(config, args.peers, 1)
+        tl(torch.tensor([row(0, 256)], device=args.peers), past_kv_cache=cache, attention_mask=torch.ones(1, 256, dtype=torch.int, device=args.peers))
         start = time.perf_counter()
         for entry in cache:
             entry.past_keys, entry.past_values = entry.past_keys.repeat(32, 1, 1, 1), entry.past_values.repeat(32, 1, 1, 1)
         cache.previous_attention_mask = cache.previous_attention_mask.expand(32, -1)
         cache.freeze()
-        tl(suffixes, past_kv_cache=cache, attention_mask=torch.ones(32, 8, dtype=torch.int))
-        return (time.perf_counter() - start) * 1e3
+        tl(suffixes, past_kv_cache=cache, attention_mask=torch.ones(32, 8, dtype=torch.int, device=args.peers))
+        return since(start)
 
     def tl_patch():
-        _, clean = tl.run_with_cache(torch.tensor([row(0, 16)]))
+        _, clean = tl.run_with_cache(torch.tensor([row(0, 16)], device=args.peers))
         metric = lambda logits: logits[0, -1, 0]
-        return timed(lambda: patching.get_act_patch_resid_pre(tl, torch.tensor([row(1, 16)]), clean, metric))
+        return timed(lambda: patching.get_act_patch_resid_pre(tl, torch.tensor([row(1, 16)], device=args.peers), clean, metric))
 
     peers["TransformerLens"] = {
         FORWARD[0]: lambda: timed(lambda: tl(short)),
@@ -127,7 +135,7 @@ if hf.config.model_type == "gpt2":
     }
 
 theirs = {peer: {name: [] for name in work} for peer, work in peers.items()}
-ours = {}
+ours = {device: {} for device in args.device.split(",")}
 for number in range(args.rounds + 1):
     for peer, work in peers.items():
         for name, run in work.items():
@@ -136,18 +144,19 @@ for number in range(args.rounds + 1):
             took = run()
             if number > 0:  # the first warms up
                 theirs[peer][name].append(took)
-    if number > 0:
-        command = [args.program, "bench", "--model", args.folder, "--rounds", "3", "--json", "--device", args.device]
-        said = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    for device, times in ours.items() if number > 0 else []:
+        command = [args.program, "bench", "--model", args.folder, "--rounds", "3", "--json", "--device", device]
+        said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         for timing in said["timings"]:
-            ours.setdefault(timing["name"], []).append(timing["median_ms"])
+            times.setdefault(timing["name"], []).append(timing["median_ms"])
 
-print(f"median ms, {torch.get_num_threads()} threads, hooklens on {args.device}")
-print(f"{'':38} {'hooklens':>10}" + "".join(f" {peer:>16} {'ratio':>6}" for peer in peers))
-for name, times in ours.items():
-    mine = statistics.median(times)
-    line = f"{name:38} {mine:10.1f}"
-    for peer in peers:
-        others = theirs[peer].get(name)
-        line += f" {statistics.median(others):16.1f} {mine / statistics.median(others):6.2f}" if others else " " * 24
-    print(line)
+for device, times in ours.items():
+    print(f"median ms, {torch.get_num_threads()} threads, hooklens on {device}, the others on {args.peers}")
+    print(f"{'':38} {'hooklens':>10}" + "".join(f" {peer:>16} {'ratio':>6}" for peer in peers))
+    for name, taken in times.items():
+        mine = statistics.median(taken)
+        line = f"{name:38} {mine:10.1f}"
+        for peer in peers:
+            others = theirs[peer].get(name)
+            line += f" {statistics.median(others):16.1f} {mine / statistics.median(others):6.2f}" if others else " " * 24
+        print(line)

@@ -76,6 +76,7 @@ impl HookedEncoder {
         }
         let (ids, types): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
         let tokens = Tokens::padded(&ids, self.tokenizer()?.pad(), PaddingSide::Right)?;
+        tokens.check(self.config.d_vocab)?;
         let len = tokens.shape()[1];
         let padded = types.into_iter().flat_map(|mut row: Vec<u32>| {
             row.resize(len, 0);

@@ -223,7 +223,7 @@ impl HookedEncoderDecoder {
     fn decoder_run(
         &self,
         encoded: &Encoded,
-        cache: Option<&mut DecoderCache>,
+        mut cache: Option<&mut DecoderCache>,
         written: &Tokens,
         mut options: EncoderDecoderOptions<'_>,
     ) -> Result<EncoderDecoderOutput> {
@@ -246,8 +246,13 @@ impl HookedEncoderDecoder {
         };
         let rows = rows_of(&sequence, real.as_deref());
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let logits = self.decoder_pass(encoded, cache, (written, &sequence), options.logits, &mut run)?;
-        Ok(EncoderDecoderOutput { logits, cache: run.finish()? })
+        let behind = cache.as_deref_mut();
+        let logits = self.decoder_pass(encoded, behind, (written, &sequence), options.logits, &mut run)?;
+        let recorded = run.finish()?;
+        if let Some(cache) = cache.filter(|cache| !cache.own.is_frozen()) {
+            cache.own.note_interventions(&options.hooks);
+        }
+        Ok(EncoderDecoderOutput { logits, cache: recorded })
     }
 
     fn buckets(&self, bidirectional: bool) -> Buckets {
@@ -282,6 +287,7 @@ impl HookedEncoderDecoder {
         let table = weights.embed.val();
         let (device, dtype) = (table.device(), table.dtype());
         let mut resid = token_vectors(table, written);
+        let frozen = cache.as_ref().is_some_and(|cache| cache.own.is_frozen());
         let (own, held): (Option<&mut KeyValueCache>, _) = match cache {
             Some(DecoderCache { own, cross, .. }) => (Some(own), Some(cross)),
             None => (None, None),
@@ -298,7 +304,7 @@ impl HookedEncoderDecoder {
             (resid, keys) = block.forward(layer, resid, &mut pass, across, run)?;
             made.push(keys);
         }
-        if let Some(held) = held.filter(|held| held.is_empty()) {
+        if let Some(held) = held.filter(|held| held.is_empty() && !frozen) {
             *held = made;
         }
         let [scale, normalized] = self.points.decoder_ln;
