@@ -21,6 +21,9 @@ pub(super) struct ServeArgs {
 }
 
 pub(super) fn run(args: &ServeArgs) -> CliResult {
+    if let Some(name) = args.device.iter().find(|name| name.starts_with("libtorch") || name.starts_with("remote")) {
+        return Err(Failure::Usage(format!("`{name}` can't be offered to others; flex and cuda:N can")));
+    }
     let devices = args.device.iter().map(parse_device).collect::<crate::error::Result<Vec<_>>>();
     let mut server = RemoteServer::new(devices.map_err(|e| Failure::Usage(e.to_string()))?);
     match std::env::var(TOKEN_VARIABLE) {
@@ -37,5 +40,5 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     writeln!(out, "serving {names}: --device remote:ws://{address}")?;
     out.flush()?;
     drop(out);
-    Ok(server.serve(WebSocketTransport::from_listener(listener)).map_err(|e| format!("{e:?}"))?)
+    Ok(server.serve(WebSocketTransport::from_listener(listener)).map_err(|e| e.to_string())?)
 }

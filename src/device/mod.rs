@@ -57,9 +57,19 @@ pub fn parse_device(name: impl AsRef<str>) -> Result<Device> {
         },
         #[cfg(feature = "remote")]
         "remote" => remote::connect(rest).or_else(fails),
-        "libtorch" | "cuda" | "remote" => fails(format!("this build can't use it: build with `--features {kind}`")),
+        #[cfg(not(feature = "libtorch"))]
+        "libtorch" => fails(not_built(kind)),
+        #[cfg(not(feature = "cuda"))]
+        "cuda" => fails(not_built(kind)),
+        #[cfg(not(feature = "remote"))]
+        "remote" => fails(not_built(kind)),
         _ => fails(KNOWN.to_string()),
     }
+}
+
+#[cfg(not(all(feature = "libtorch", feature = "cuda", feature = "remote")))]
+fn not_built(feature: &str) -> String {
+    format!("this build can't use it: build with `--features {feature}`")
 }
 
 /// Where models are loaded to when nothing else is said: the device that the environment variable

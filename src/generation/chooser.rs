@@ -1,7 +1,7 @@
 //! From logits to each row's next token, and when a row ends.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, HookError};
+use hooklens_hooks::{Activation, ActivationCache, HookError};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -142,6 +142,6 @@ impl<'m> Chooser<'m> {
 /// A matrix's values, row by row.
 pub(crate) fn host(logits: Tensor<2>) -> Result<Vec<f32>, HookError> {
     let io = |reason: String| HookError::Io { name: "logits".into(), reason };
-    let data = logits.try_into_data().map_err(|e| io(e.to_string()))?.convert::<f32>();
+    let data = Activation::from(logits).to_data()?.convert::<f32>();
     data.try_into_vec::<f32>().map_err(|e| io(format!("{e:?}")))
 }
