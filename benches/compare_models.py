@@ -3,6 +3,7 @@
     pip install torch==2.9.1 transformer-lens==2.16.1 transformers==4.57.1 datasets==3.6.0 "huggingface-hub<1" "pyarrow<20"
     cargo build --release
     python benches/compare_models.py FOLDER [--program target/release/hooklens] [--rounds 3] [--device flex,libtorch] [--peers cpu]
+        [--work forward,decode]
 
 FOLDER is a model's; TransformerLens takes part for GPT-2's architecture. `python benches/compare_models.py --random gpt2 FOLDER`
 writes GPT-2 small's shape with random weights there first. All use every core and f32. A ratio is the median of hooklens
@@ -26,6 +27,7 @@ parser.add_argument("--program", default="target/release/hooklens")
 parser.add_argument("--rounds", type=int, default=3)
 parser.add_argument("--device", default="flex", help="hooklens's, one or more")
 parser.add_argument("--peers", default="cpu", help="the device of the others: cpu or cuda")
+parser.add_argument("--work", default="forward,cache,decode,prefix,patch", help="as of hooklens bench")
 parser.add_argument("--random", choices=["gpt2"])
 args = parser.parse_args()
 
@@ -134,6 +136,9 @@ if hf.config.model_type == "gpt2":
         PATCH: tl_patch,
     }
 
+kinds = {"forward": FORWARD, "cache": [RECORD], "decode": [DECODE], "prefix": [PREFIX], "patch": [PATCH]}
+chosen = [name for kind in args.work.split(",") for name in kinds[kind]]
+peers = {peer: {name: run for name, run in work.items() if name in chosen} for peer, work in peers.items()}
 theirs = {peer: {name: [] for name in work} for peer, work in peers.items()}
 ours = {device: {} for device in args.device.split(",")}
 for number in range(args.rounds + 1):
@@ -146,6 +151,7 @@ for number in range(args.rounds + 1):
                 theirs[peer][name].append(took)
     for device, times in ours.items() if number > 0 else []:
         command = [args.program, "bench", "--model", args.folder, "--rounds", "3", "--json", "--device", device]
+        command += ["--work", args.work]
         said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         for timing in said["timings"]:
             times.setdefault(timing["name"], []).append(timing["median_ms"])

@@ -21,6 +21,8 @@ const KC: usize = 384;
 const NC: usize = 192;
 /// Multiply-adds below which a product stays on the calling thread.
 const SERIAL: usize = 1 << 20;
+/// Columns of B up to which a row of C stays in the first-level cache.
+const WIDE: usize = 4096;
 /// Tasks per thread wanted for balance.
 const TASKS: usize = 4;
 
@@ -51,6 +53,9 @@ pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize)
     if threads == 1 || m * n * k.max(1) < SERIAL {
         return gemm_tile(isa, a, b, bias, c);
     }
+    if m == 1 && b.rows_contiguous() && n <= WIDE {
+        return vector_by_rows(isa, a, b, bias, c);
+    }
     let (mt, nt) = task_shape(micro::shape(isa), m, n, threads);
     let (rows, cols) = (m.div_ceil(mt), n.div_ceil(nt));
     (0..rows * cols).into_par_iter().with_max_len(1).for_each(|task| {
@@ -61,6 +66,36 @@ pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize)
         let c = unsafe { c.tile((i, mt), (j, nt)) };
         gemm_tile(isa, a.block((i, mt), (0, k)), b.block((0, k), (j, nt)), bias, c);
     });
+}
+
+/// One row of A: every task reads whole rows of B, one run of memory, and the sums are put together after.
+fn vector_by_rows(isa: Isa, a: View2, b: View2, bias: Bias, mut c: OutTile) {
+    let (k, n) = (b.rows(), b.cols());
+    let depth = k.div_ceil(2 * rayon::current_num_threads()).next_multiple_of(8);
+    let parts: Vec<Vec<f32>> = (0..k.div_ceil(depth))
+        .into_par_iter()
+        .with_max_len(1)
+        .map(|task| {
+            let (start, depth) = (task * depth, depth.min(k - task * depth));
+            let mut part = vec![0.0; n];
+            gemv::rows(
+                isa,
+                a.block((0, 1), (start, depth)),
+                b.block((start, depth), (0, n)),
+                None,
+                OutTile::new(&mut part, (1, n), n),
+            );
+            part
+        })
+        .collect();
+    let c = c.row_mut(0);
+    match bias {
+        Some(bias) => c.copy_from_slice(bias),
+        None => c.fill(0.0),
+    }
+    for part in &parts {
+        c.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+    }
 }
 
 /// [`gemm`] on the calling thread only, for callers that run many small
