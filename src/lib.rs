@@ -52,3 +52,8 @@ pub use model::{
 };
 pub use processing::Processing;
 pub use tokens::{Message, Occurrence, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
+
+/// The examples of the guide are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/transformer_lens.md")]
+mod transformer_lens {}

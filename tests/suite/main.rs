@@ -16,6 +16,7 @@ mod embedded;
 mod encoders;
 mod generation;
 mod gradients;
+mod guide;
 mod hostile;
 #[cfg(feature = "hub")]
 mod hub;
