@@ -9,6 +9,7 @@ pub mod circuits;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
+mod cpu;
 mod device;
 pub mod dump;
 mod embedded;
@@ -17,7 +18,6 @@ pub mod encoder_decoder;
 mod error;
 pub mod experiments;
 mod families;
-mod flex;
 pub mod generation;
 pub mod hook;
 mod kv_cache;

@@ -35,6 +35,25 @@ macro_rules! elementwise {
     };
 }
 
+#[inline(always)]
+fn add_body<const FMA: bool>(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+multiversion! { fn add_kernel(x: &mut [f32], y: &[f32]) = add_body }
+
+/// `x ← x + y` for every element.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add(x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len(), "lengths differ");
+    let isa = Isa::current();
+    if x.len() <= CHUNK {
+        return add_kernel(isa, x, y);
+    }
+    x.par_chunks_mut(CHUNK).zip(y.par_chunks(CHUNK)).for_each(|(x, y)| add_kernel(isa, x, y));
+}
+
 elementwise! {
     /// `x ← e^x` for every element (relative error below 1.5e-7).
     exp, exp_kernel, exp_body, |x, FMA| math::exp::<FMA>(x)

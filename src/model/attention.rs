@@ -12,7 +12,7 @@ use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
 use super::points::Site;
 use crate::config::Positional;
-use crate::flex;
+use crate::cpu;
 use crate::kv_cache::{Keys, Part};
 
 /// Weights of one attention layer.
@@ -165,7 +165,7 @@ fn unwatched(
     if pass.score_bias.is_some() {
         return explicit(layer, q, keys, None, pass, run);
     }
-    if let Some(z) = flex::attention(layer, &q, &keys, pass) {
+    if let Some(z) = cpu::attention(layer, &q, &keys, pass) {
         return Ok(z);
     }
     let plain = pass.masks.plainly_causal(config.window(layer))
@@ -202,7 +202,7 @@ fn explicit(
     pass: &mut Pass<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
-    let fast = if pass.score_bias.is_none() { flex::scores(layer, &q, &keys, pass) } else { None };
+    let fast = if pass.score_bias.is_none() { cpu::scores(layer, &q, &keys, pass) } else { None };
     let scores = match fast {
         Some(scores) => scores,
         None => masked(layer, raw_scores(layer, q, &keys, pass), keys.dropped, pass),
@@ -216,7 +216,7 @@ fn explicit(
         None => softmax_rows(scores, blank_rows),
     };
     let pattern = run.fire(site(Site::Pattern), pattern)?;
-    Ok(match flex::mix(&pattern, &keys) {
+    Ok(match cpu::mix(&pattern, &keys) {
         Some(z) => z,
         None => mix(pattern, &keys),
     })
@@ -335,7 +335,7 @@ fn softmax_beside(scores: Tensor<4>, sinks: Tensor<1>) -> Tensor<4> {
 
 /// Softmax over keys; a row of nothing but minus infinity becomes zeros when `blank_rows`.
 pub(crate) fn softmax_rows(scores: Tensor<4>, blank_rows: bool) -> Tensor<4> {
-    let scores = match flex::softmax(scores) {
+    let scores = match cpu::softmax(scores) {
         Ok(pattern) => return pattern,
         Err(scores) => scores,
     };

@@ -10,6 +10,7 @@ use super::moe::Moe;
 use super::norm::{Norm, NormPoints};
 use super::pass::Pass;
 use super::points::Site;
+use crate::cpu;
 
 /// Weights of one block. What is absent (`None`) the configuration says the model lacks.
 #[derive(Module, Debug)]
@@ -59,15 +60,15 @@ impl Block {
         }
         let attn_out = run.fire(at(Site::AttnOut), out)?;
         if pass.config.attn_only {
-            return run.fire(at(Site::ResidPost), resid + attn_out);
+            return run.fire(at(Site::ResidPost), cpu::sum(resid, attn_out));
         }
         if pass.config.parallel {
             let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
-            return run.fire(at(Site::ResidPost), resid + attn_out + mlp_out);
+            return run.fire(at(Site::ResidPost), cpu::sum(cpu::sum(resid, attn_out), mlp_out));
         }
-        let resid = run.fire(at(Site::ResidMid), resid + attn_out)?;
+        let resid = run.fire(at(Site::ResidMid), cpu::sum(resid, attn_out))?;
         let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
-        run.fire(at(Site::ResidPost), resid + mlp_out)
+        run.fire(at(Site::ResidPost), cpu::sum(resid, mlp_out))
     }
 
     fn mlp_out(

@@ -6,13 +6,13 @@ use burn::tensor::{Tensor, activation};
 
 use super::norm::{narrowed, widened};
 use crate::config::ActivationFn;
-use crate::flex;
+use crate::cpu;
 
 impl ActivationFn {
     /// Applies the function to each element (`solu`: to each row of the last axis). The norm of
     /// `solu_ln` is not part of it.
     pub(crate) fn apply<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
-        let x = match flex::activation(self, x) {
+        let x = match cpu::activation(self, x) {
             Ok(done) => return done,
             Err(x) => x,
         };

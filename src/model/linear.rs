@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
-use crate::flex;
+use crate::cpu;
 
 /// `x · weight + bias`.
 #[derive(Module, Debug)]
@@ -33,7 +33,7 @@ impl Linear {
         let input = input.reshape([rows, d_in]);
         let bias = self.bias.as_ref().map(Param::val);
         shape[D - 1] = d_out;
-        if let Some(output) = flex::linear(&input, &weight, bias.as_ref()) {
+        if let Some(output) = cpu::linear(&input, &weight, bias.as_ref()) {
             return output.reshape(shape);
         }
         let output = input.matmul(weight);

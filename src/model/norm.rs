@@ -5,7 +5,7 @@ use burn::tensor::{DType, Tensor};
 use hooklens_hooks::{Halt, PointId, Run};
 
 use crate::config::NormKind;
-use crate::flex;
+use crate::cpu;
 
 /// The two points of a norm.
 #[derive(Debug, Clone, Copy)]
@@ -65,8 +65,7 @@ impl Norm {
             return Ok(self.quiet(input));
         }
         let dtype = input.dtype();
-        let ready =
-            if run.edits(points.scale) { None } else { flex::norm_parts(&input, self.kind.centres(), self.eps) };
+        let ready = if run.edits(points.scale) { None } else { cpu::norm_parts(&input, self.kind.centres(), self.eps) };
         let x = match ready {
             Some(parts) => {
                 run.fire(points.scale, parts.scale)?;
@@ -89,7 +88,7 @@ impl Norm {
             return input;
         }
         let (w, b) = (self.w.as_ref().map(Param::val), self.b.as_ref().map(Param::val));
-        if let Some(done) = flex::norm(&input, self.kind.centres(), self.eps, w.as_ref(), b.as_ref()) {
+        if let Some(done) = cpu::norm(&input, self.kind.centres(), self.eps, w.as_ref(), b.as_ref()) {
             return done;
         }
         let dtype = input.dtype();

@@ -3,7 +3,7 @@
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 
-use crate::flex;
+use crate::cpu;
 use crate::model::{narrowed, widened};
 
 /// Elements of a large matrix that are worked on together.
@@ -21,7 +21,7 @@ pub(super) fn change_matrix(param: &mut Param<Tensor<2>>, change: impl FnOnce(&m
     // The parameter lets go of its tensor first, so that the change can happen in place.
     let empty = Param::from_tensor(Tensor::zeros([1, 1], &param.val().device()));
     let value = std::mem::replace(param, empty).into_value();
-    let transposed = flex::lies_transposed(&value);
+    let transposed = cpu::lies_transposed(&value);
     let stored = if transposed { value.transpose() } else { value };
     let mut matrix = Matrix { stored, transposed };
     change(&mut matrix);

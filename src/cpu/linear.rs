@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use hooklens_kernels::gemm::gemm;
 use hooklens_kernels::view::View2;
 
-use super::{elements, plain, plain_rows, plain_whole, stride, tensor, whole};
+use super::Held;
 
 /// `input · weight + bias`, weights of any strides; `None` if a tensor is not plain.
 ///
@@ -12,17 +12,17 @@ use super::{elements, plain, plain_rows, plain_whole, stride, tensor, whole};
 /// - input `[rows, in]`, weight `[in, out]`, bias `[out]`, output `[rows, out]`
 pub(crate) fn linear(input: &Tensor<2>, weight: &Tensor<2>, bias: Option<&Tensor<1>>) -> Option<Tensor<2>> {
     let ([rows, d_in], [_, d_out]) = (input.dims(), weight.dims());
-    let (x, w) = (plain_rows(input)?, plain(weight)?);
-    if w.layout().strides().iter().any(|s| *s < 0) {
+    let (x, w) = (Held::rows(input)?, Held::of(weight)?);
+    if !w.is_forward() {
         return None;
     }
     let b = match bias {
-        Some(bias) => Some(plain_whole(bias)?),
+        Some(bias) => Some(Held::whole(bias)?),
         None => None,
     };
-    let mut output = vec![0.0; rows * d_out];
-    let x_view = View2::new(elements(&x), 0, (rows, d_in), (stride(&x, 0), 1));
-    let w_view = View2::new(elements(&w), 0, (d_in, d_out), (stride(&w, 0), stride(&w, 1)));
-    gemm(x_view, w_view, b.as_ref().map(whole), &mut output, d_out);
-    Some(tensor(output, [rows, d_out]))
+    let mut output = x.blank(rows * d_out);
+    let x_view = View2::new(x.elements(), 0, (rows, d_in), (x.stride(0), 1));
+    let w_view = View2::new(w.elements(), 0, (d_in, d_out), (w.stride(0), w.stride(1)));
+    gemm(x_view, w_view, b.as_ref().map(Held::run), output.elements(), d_out);
+    Some(output.tensor([rows, d_out]))
 }

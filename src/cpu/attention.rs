@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use burn::tensor::Tensor;
-use burn_flex::FlexTensor;
 use hooklens_kernels::attention::{Attention, Heads};
 use hooklens_kernels::gemm::gemm_serial;
 use hooklens_kernels::parts;
@@ -11,7 +10,7 @@ use hooklens_kernels::softmax::{self as kernel, RowMask, Scores};
 use hooklens_kernels::view::View2;
 use rayon::prelude::*;
 
-use super::{elements, in_place, plain_rows, stride, tensor};
+use super::{Held, in_place};
 use crate::config::Positional;
 use crate::kv_cache::{Keys, Part};
 use crate::model::{Pass, slopes};
@@ -70,8 +69,8 @@ impl<'p> Rules<'p> {
 
 /// A part on the CPU.
 struct PlainPart {
-    keys: FlexTensor,
-    values: FlexTensor,
+    keys: Held,
+    values: Held,
     /// For each row of the batch the row it reads.
     rows: Vec<usize>,
 }
@@ -86,7 +85,7 @@ impl PlainPart {
 fn plain_parts(keys: &Keys, batch: usize) -> Option<Vec<PlainPart>> {
     let plain = |part: &Part| {
         let rows = part.rows.as_ref().map_or_else(|| (0..batch).collect(), |rows| rows.to_vec());
-        Some(PlainPart { keys: plain_rows(&part.keys)?, values: plain_rows(&part.values)?, rows })
+        Some(PlainPart { keys: Held::rows(&part.keys)?, values: Held::rows(&part.values)?, rows })
     };
     keys.parts.iter().map(plain).collect()
 }
@@ -99,7 +98,7 @@ fn plain_parts(keys: &Keys, batch: usize) -> Option<Vec<PlainPart>> {
 /// - output `[batch, query, head, d_head]`
 pub(crate) fn attention(layer: usize, q: &Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Option<Tensor<4>> {
     let shape @ [batch, _, _, d_head] = q.dims();
-    let (q, parts) = (plain_rows(q)?, plain_parts(keys, batch)?);
+    let (q, parts) = (Held::rows(q)?, plain_parts(keys, batch)?);
     let rules = Rules::new(layer, keys.dropped, pass);
     let request = Attention {
         batch,
@@ -113,36 +112,42 @@ pub(crate) fn attention(layer: usize, q: &Tensor<4>, keys: &Keys, pass: &Pass<'_
         query_pos: &rules.query_positions,
         key_pos: &rules.key_positions,
     };
-    let mut z = vec![0.0; shape.iter().product()];
+    let mut z = q.output(shape.iter().product(), 0.0);
     match &parts[..] {
         [one] if keys.parts[0].rows.is_none() => {
-            hooklens_kernels::attention::attention(request, heads(&q), heads(&one.keys), heads(&one.values), &mut z);
+            hooklens_kernels::attention::attention(
+                request,
+                heads(&q),
+                heads(&one.keys),
+                heads(&one.values),
+                z.elements(),
+            );
         }
         many => {
             let many: Vec<_> = many.iter().map(PlainPart::borrowed).collect();
-            parts::attention_over(request, heads(&q), &many, &mut z);
+            parts::attention_over(request, heads(&q), &many, z.elements());
         }
     }
-    Some(tensor(z, shape))
+    Some(z.tensor(shape))
 }
 
-fn heads(x: &FlexTensor) -> Heads<'_> {
-    let shape = x.layout().shape();
+fn heads(x: &Held) -> Heads<'_> {
+    let shape = x.shape();
     Heads {
-        data: elements(x),
+        data: x.elements(),
         tokens: shape[1],
         heads: shape[2],
-        batch_stride: stride(x, 0),
-        token_stride: stride(x, 1),
-        head_stride: stride(x, 2),
+        batch_stride: x.stride(0),
+        token_stride: x.stride(1),
+        head_stride: x.stride(2),
     }
 }
 
 /// One head of one row as a matrix `[pos, d_head]`.
-fn head(x: &FlexTensor, row: usize, head: usize) -> View2<'_> {
-    let shape = x.layout().shape();
-    let offset = row * stride(x, 0) + head * stride(x, 2);
-    View2::new(elements(x), offset, (shape[1], shape[3]), (stride(x, 1), 1))
+fn head(x: &Held, row: usize, head: usize) -> View2<'_> {
+    let shape = x.shape();
+    let offset = row * x.stride(0) + head * x.stride(2);
+    View2::new(x.elements(), offset, (shape[1], shape[3]), (x.stride(1), 1))
 }
 
 /// Attention scores, scaled, capped, biased and masked with minus infinity, columns that were
@@ -153,11 +158,11 @@ fn head(x: &FlexTensor, row: usize, head: usize) -> View2<'_> {
 /// - output `[batch, head, query, key]`
 pub(crate) fn scores(layer: usize, q: &Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Option<Tensor<4>> {
     let [batch, queries, n_heads, _] = q.dims();
-    let (q, parts) = (plain_rows(q)?, plain_parts(keys, batch)?);
+    let (q, parts) = (Held::rows(q)?, plain_parts(keys, batch)?);
     let rules = Rules::new(layer, keys.dropped, pass);
     let (held, columns) = (keys.held(), keys.columns());
-    let mut scores = vec![f32::NEG_INFINITY; batch * n_heads * queries * columns];
-    scores.par_chunks_mut((queries * columns).max(1)).enumerate().for_each(|(number, out)| {
+    let mut scores = q.output(batch * n_heads * queries * columns, f32::NEG_INFINITY);
+    scores.elements().par_chunks_mut((queries * columns).max(1)).enumerate().for_each(|(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;
         for part in &parts {
@@ -182,7 +187,7 @@ pub(crate) fn scores(layer: usize, q: &Tensor<4>, keys: &Keys, pass: &Pass<'_>) 
             kernel::mask_scores(line, Scores { scale: rules.scale, soft_cap: rules.soft_cap, alibi: slope }, mask);
         }
     });
-    Some(tensor(scores, [batch, n_heads, queries, columns]))
+    Some(scores.tensor([batch, n_heads, queries, columns]))
 }
 
 /// Softmax over keys; a row of nothing but minus infinity becomes zeros. Hands the tensor back if
@@ -199,29 +204,29 @@ pub(crate) fn softmax(scores: Tensor<4>) -> Result<Tensor<4>, Tensor<4>> {
 /// - output `[batch, query, head, d_head]`
 pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
     let [batch, n_heads, queries, _] = pattern.dims();
-    let (pattern, parts) = (plain_rows(pattern)?, plain_parts(keys, batch)?);
+    let (pattern, parts) = (Held::rows(pattern)?, plain_parts(keys, batch)?);
     let d_head = dims(&parts.first()?.values)[3];
     // Head by head first: the heads of a row lie apart in the result.
-    let mut by_head = vec![0.0; batch * n_heads * queries * d_head];
-    by_head.par_chunks_mut((queries * d_head).max(1)).enumerate().for_each(|(number, out)| {
+    let mut by_head = pattern.output(batch * n_heads * queries * d_head, 0.0);
+    by_head.elements().par_chunks_mut((queries * d_head).max(1)).enumerate().for_each(|(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;
         let mut own = vec![0.0; out.len()];
         for part in &parts {
             let [_, len, kv_heads, _] = dims(&part.values);
-            let offset = row * stride(&pattern, 0) + which * stride(&pattern, 1) + column;
-            let weights = View2::new(elements(&pattern), offset, (queries, len), (stride(&pattern, 2), 1));
+            let offset = row * pattern.stride(0) + which * pattern.stride(1) + column;
+            let weights = View2::new(pattern.elements(), offset, (queries, len), (pattern.stride(2), 1));
             let values = head(&part.values, part.rows[row], which / (n_heads / kv_heads));
             gemm_serial(weights, values, None, &mut own, d_head);
             out.iter_mut().zip(&own).for_each(|(sum, own)| *sum += own);
             column += len;
         }
     });
-    Some(tensor::<4>(by_head, [batch, n_heads, queries, d_head]).permute([0, 2, 1, 3]))
+    Some(by_head.tensor([batch, n_heads, queries, d_head]).permute([0, 2, 1, 3]))
 }
 
 /// Length of each axis.
-fn dims(x: &FlexTensor) -> [usize; 4] {
-    let shape = x.layout().shape();
+fn dims(x: &Held) -> [usize; 4] {
+    let shape = x.shape();
     [shape[0], shape[1], shape[2], shape[3]]
 }

@@ -1,0 +1,32 @@
+//! Where a tensor is plain `f32` in this machine's memory (Burn's Flex backend, or LibTorch's on the CPU; no
+//! autodiff), the kernels of `hooklens-kernels` do the work, measured faster than either backend's own; anywhere
+//! else these functions decline, and Burn's operations do it.
+
+mod add;
+mod attention;
+mod function;
+mod held;
+mod linear;
+mod norm;
+#[cfg(feature = "libtorch")]
+#[allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned")]
+#[allow(unsafe_code, reason = "LibTorch's memory is reached by pointers; the arguments stand at each")]
+mod torch;
+
+use burn::tensor::Tensor;
+use burn_flex::Flex;
+
+use held::{Held, in_place};
+
+pub(crate) use add::sum;
+pub(crate) use attention::{attention, mix, scores, softmax};
+pub(crate) use function::activation;
+pub(crate) use linear::linear;
+pub(crate) use norm::{norm, norm_parts};
+
+/// Whether a matrix of the Flex backend lies in memory column by column.
+pub(crate) fn lies_transposed(matrix: &Tensor<2>) -> bool {
+    let [_, columns] = matrix.dims();
+    let storage = matrix.clone().try_into_primitive::<Flex>();
+    columns > 1 && storage.is_ok_and(|storage| storage.layout().strides()[0] == 1 && storage.layout().strides()[1] > 1)
+}

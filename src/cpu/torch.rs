@@ -1,0 +1,83 @@
+//! The memory of LibTorch's tensors on the CPU.
+
+use burn::tensor::Tensor;
+use burn_tch::{LibTorch, TchTensor};
+use tch::{Device, Kind};
+
+/// An `f32` tensor on the CPU, and how many elements lie between its first and its last.
+pub(super) struct TorchMemory {
+    tensor: TchTensor,
+    len: usize,
+}
+
+impl TorchMemory {
+    /// The tensor's memory, if LibTorch keeps it on the CPU, densely, and outside its own autograd.
+    pub(super) fn of<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
+        Self::plain(tensor.clone().try_into_primitive::<LibTorch>().ok()?)
+    }
+
+    fn plain(tensor: TchTensor) -> Option<Self> {
+        let held = &tensor.tensor;
+        let dense = !held.is_sparse() && !held.is_mkldnn();
+        if held.kind() != Kind::Float || held.device() != Device::Cpu || !dense || held.requires_grad() {
+            return None;
+        }
+        let (shape, strides) = (held.size(), held.stride());
+        let last: i64 = shape.iter().zip(&strides).map(|(len, stride)| (len - 1) * stride).sum();
+        let len = if shape.contains(&0) { 0 } else { usize::try_from(last).ok()? + 1 };
+        Some(Self { tensor, len })
+    }
+
+    /// A new run of elements of no certain value.
+    pub(super) fn new(len: usize) -> Self {
+        let tensor = TchTensor::new(tch::Tensor::empty([len as i64], (Kind::Float, Device::Cpu)));
+        Self { tensor, len }
+    }
+
+    /// Lengths and strides of the axes.
+    pub(super) fn layout(&self) -> (Vec<usize>, Vec<isize>) {
+        let shape = self.tensor.tensor.size().into_iter().map(|len| len as usize).collect();
+        (shape, self.tensor.tensor.stride().into_iter().map(|stride| stride as isize).collect())
+    }
+
+    pub(super) fn is_contiguous(&self) -> bool {
+        self.tensor.tensor.is_contiguous()
+    }
+
+    pub(super) fn contiguous(self) -> Self {
+        let copy = TchTensor::new(self.tensor.tensor.contiguous());
+        Self { len: copy.tensor.numel(), tensor: copy }
+    }
+
+    /// Whether this is the only handle on one whole run of elements.
+    pub(super) fn is_own(&self) -> bool {
+        self.tensor.storage.can_mut() && self.is_contiguous()
+    }
+
+    pub(super) fn elements(&self) -> &[f32] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: the tensor is dense, of `f32` and on the CPU (checked in `plain`, asked for in `new`), so
+        // `data_ptr` is its first element and `len` elements on is its last, all within one allocation that this
+        // handle keeps alive. Burn writes into a storage only while it has one handle, and the slice ends before
+        // ours is given away. Measured: benches/RESULTS.md.
+        unsafe { std::slice::from_raw_parts(self.tensor.tensor.data_ptr().cast::<f32>(), self.len) }
+    }
+
+    /// The elements of memory that is one's own: [`TorchMemory::new`], or [`TorchMemory::is_own`].
+    pub(super) fn elements_mut(&mut self) -> &mut [f32] {
+        if self.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `elements`; the callers have made sure that no other handle reads this storage, and `&mut
+        // self` that no other slice of this one is there.
+        unsafe { std::slice::from_raw_parts_mut(self.tensor.tensor.data_ptr().cast::<f32>(), self.len) }
+    }
+
+    /// The tensor of a whole run of elements.
+    pub(super) fn tensor<const D: usize>(self, shape: [usize; D]) -> Tensor<D> {
+        let shape = shape.map(|len| len as i64);
+        Tensor::from_primitive::<LibTorch>(TchTensor::new(self.tensor.tensor.reshape(shape)))
+    }
+}
