@@ -33,10 +33,6 @@ multiversion! {
     /// Writes one row of output and returns its scale.
     fn norm_row(norm: Norm, x: &[f32], y: &mut [f32]) -> f32 = norm_row_body
 }
-multiversion! {
-    /// `y = x * weight + bias`.
-    fn affine_row(norm: Norm, x: &[f32], y: &mut [f32]) = affine_row_body
-}
 
 /// `y[r] = normalise(x[r]) * weight + bias` for each row of `x` `[rows, cols]`.
 ///
@@ -69,44 +65,26 @@ pub fn norm(norm: Norm, x: &[f32], cols: usize, y: &mut [f32]) {
     }
 }
 
-/// [`norm`] that also hands out its intermediate values: `scale` `[rows]`, the
-/// divisor `√(mean square + eps)` of each row, and `normalized` `[rows, cols]`,
-/// the quotient before `weight` and `bias`. `y` `[rows, cols]` may be left out.
+/// [`norm`] that also hands out `scale` `[rows]`, the divisor `√(mean square + eps)` of each row.
 ///
 /// # Panics
 /// If lengths disagree.
-pub fn norm_parts(
-    norm: Norm,
-    x: &[f32],
-    cols: usize,
-    scale: &mut [f32],
-    normalized: &mut [f32],
-    y: Option<&mut [f32]>,
-) {
-    if x.is_empty() && normalized.is_empty() && scale.is_empty() && y.as_ref().is_none_or(|y| y.is_empty()) {
+pub fn norm_and_scale(norm: Norm, x: &[f32], cols: usize, scale: &mut [f32], y: &mut [f32]) {
+    if x.is_empty() && y.is_empty() && scale.is_empty() {
         return;
     }
-    check(norm, x, cols, normalized);
+    check(norm, x, cols, y);
     assert_eq!(scale.len(), x.len() / cols, "one scale per row");
     let isa = Isa::current();
     let rows = (CHUNK / cols).max(1);
-    let plain = Norm { weight: None, bias: None, ..norm };
-    scale.par_chunks_mut(rows).zip(x.par_chunks(rows * cols).zip(normalized.par_chunks_mut(rows * cols))).for_each(
-        |(scale, (x, normalized))| {
-            let rows = x.chunks_exact(cols).zip(normalized.chunks_exact_mut(cols));
-            for (scale, (x, normalized)) in scale.iter_mut().zip(rows) {
-                *scale = norm_row(isa, plain, x, normalized);
+    scale.par_chunks_mut(rows).zip(x.par_chunks(rows * cols).zip(y.par_chunks_mut(rows * cols))).for_each(
+        |(scale, (x, y))| {
+            let rows = x.chunks_exact(cols).zip(y.chunks_exact_mut(cols));
+            for (scale, (x, y)) in scale.iter_mut().zip(rows) {
+                *scale = norm_row(isa, norm, x, y);
             }
         },
     );
-    if let Some(y) = y {
-        assert_eq!(y.len(), x.len(), "input and output differ in length");
-        normalized.par_chunks(rows * cols).zip(y.par_chunks_mut(rows * cols)).for_each(|(x, y)| {
-            for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)) {
-                affine_row(isa, norm, x, y);
-            }
-        });
-    }
 }
 
 /// Asserts that the shapes agree.
@@ -143,19 +121,4 @@ fn norm_row_body<const FMA: bool>(norm: Norm, x: &[f32], y: &mut [f32]) -> f32 {
         }
     }
     scale
-}
-
-#[inline(always)]
-fn affine_row_body<const FMA: bool>(norm: Norm, x: &[f32], y: &mut [f32]) {
-    y.copy_from_slice(x);
-    if let Some(weight) = norm.weight {
-        for (y, &w) in y.iter_mut().zip(weight) {
-            *y *= w;
-        }
-    }
-    if let Some(bias) = norm.bias {
-        for (y, &b) in y.iter_mut().zip(bias) {
-            *y += b;
-        }
-    }
 }

@@ -22,7 +22,9 @@ pub(crate) use add::sum;
 pub(crate) use attention::{attention, mix, scores, softmax};
 pub(crate) use function::activation;
 pub(crate) use linear::linear;
-pub(crate) use norm::{norm, norm_parts};
+pub(crate) use norm::{norm, norm_and_scale};
+#[cfg(feature = "libtorch")]
+pub(crate) use torch::OneThread;
 
 /// Whether a matrix of the Flex backend lies in memory column by column.
 pub(crate) fn lies_transposed(matrix: &Tensor<2>) -> bool {

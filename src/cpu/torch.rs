@@ -1,5 +1,7 @@
 //! The memory of LibTorch's tensors on the CPU.
 
+use std::sync::{Mutex, PoisonError};
+
 use burn::tensor::Tensor;
 use burn_tch::{LibTorch, TchTensor};
 use tch::{Device, Kind};
@@ -79,5 +81,37 @@ impl TorchMemory {
     pub(super) fn tensor<const D: usize>(self, shape: [usize; D]) -> Tensor<D> {
         let shape = shape.map(|len| len as i64);
         Tensor::from_primitive::<LibTorch>(TchTensor::new(self.tensor.tensor.reshape(shape)))
+    }
+}
+
+/// While it lives, LibTorch's own operations keep to the thread that calls them: its threads wait for work in a
+/// loop, and would take the cores from the kernels.
+#[derive(Debug)]
+pub(crate) struct OneThread(());
+
+/// How many [`OneThread`]s there are, and how many threads LibTorch had before the first.
+static ALONE: Mutex<(usize, i32)> = Mutex::new((0, 1));
+
+impl OneThread {
+    /// If this tensor is one the kernels work on.
+    pub(crate) fn for_kernels_on<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
+        TorchMemory::of(tensor)?;
+        let mut alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if alone.0 == 0 {
+            alone.1 = tch::get_num_threads();
+            tch::set_num_threads(1);
+        }
+        alone.0 += 1;
+        Some(Self(()))
+    }
+}
+
+impl Drop for OneThread {
+    fn drop(&mut self) {
+        let mut alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        alone.0 -= 1;
+        if alone.0 == 0 {
+            tch::set_num_threads(alone.1);
+        }
     }
 }

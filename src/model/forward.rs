@@ -90,6 +90,8 @@ impl HookedTransformer {
             run.stop_when_done();
         }
         if logits != Logits::None || layers.stop.is_some() || growing || !run.is_done() {
+            #[cfg(feature = "libtorch")]
+            let _alone = crate::cpu::OneThread::for_kernels_on(&self.weights.embed.tokens.val());
             let device = self.device();
             let borrowed = kv_cache.as_deref_mut();
             let dtype = self.weights.embed.tokens.val().dtype();

@@ -65,21 +65,33 @@ impl Norm {
             return Ok(self.quiet(input));
         }
         let dtype = input.dtype();
-        let ready = if run.edits(points.scale) { None } else { cpu::norm_parts(&input, self.kind.centres(), self.eps) };
-        let x = match ready {
-            Some(parts) => {
-                run.fire(points.scale, parts.scale)?;
-                parts.normalized
+        // A layer norm's point shows what its weights made, another norm's what they are going to change.
+        let layer_norm = self.kind == NormKind::LayerNorm;
+        let [w, b] = if layer_norm { [&self.w, &self.b].map(|w| w.as_ref().map(Param::val)) } else { [None, None] };
+        let ready = match run.edits(points.scale) {
+            true => None,
+            false => cpu::norm_and_scale(&input, self.kind.centres(), self.eps, w.as_ref(), b.as_ref()),
+        };
+        let plain = ready.is_some();
+        let seen = match ready {
+            Some([scale, y]) => {
+                run.fire(points.scale, scale)?;
+                y
             }
             None => {
-                let (x, scale) = self.centred_and_scale(input);
-                x / run.fire(points.scale, scale)?
+                let (x, scale) = self.centred_and_scale(input.clone());
+                let x = x / run.fire(points.scale, scale)?;
+                if layer_norm { self.weighed(x) } else { x }
             }
         };
-        match self.kind {
-            NormKind::LayerNorm => run.fire(points.normalized, self.weighed(x)).map(|x| narrowed(x, dtype)),
-            _ => run.fire(points.normalized, x).map(|x| narrowed(self.weighed(x), dtype)),
-        }
+        let edited = run.edits(points.normalized);
+        let seen = run.fire(points.normalized, seen)?;
+        Ok(match layer_norm {
+            true => narrowed(seen, dtype),
+            // The kernel once more is quicker than a product of tensors.
+            false if plain && !edited => self.quiet(input),
+            false => narrowed(self.weighed(seen), dtype),
+        })
     }
 
     /// [`Norm::forward`] when nothing watches.
