@@ -5,8 +5,8 @@ use crate::gemm::gemm_tile;
 use crate::isa::Isa;
 use crate::scratch::{SCORES, with_scratch};
 use crate::softmax::{RowMask, Scores, mask_row, softmax_row};
+use crate::tasks::each;
 use crate::view::{OutTile, View2};
-use rayon::prelude::*;
 
 /// Query rows per block.
 const ROWS: usize = 64;
@@ -127,7 +127,7 @@ pub fn attention(attention: Attention, q: Heads, k: Heads, v: Heads, z: &mut [f3
     let z = OutTile::new(z, (batch * queries, heads * dh), heads * dh);
     // Blocks of one head come one after the other and share its keys in cache;
     // the last blocks, longest under a causal mask, come first.
-    (0..batch * heads * blocks).into_par_iter().with_max_len(1).for_each(|task| {
+    each(batch * heads * blocks, |task| {
         let (b, h) = (task / blocks / heads, task / blocks % heads);
         let start = (blocks - 1 - task % blocks) * rows;
         let count = rows.min(queries - start);

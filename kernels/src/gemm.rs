@@ -9,8 +9,8 @@ use crate::isa::Isa;
 use crate::micro::{self, Shape, Tile};
 use crate::pack::{pack_b, packed_len};
 use crate::scratch::{PACKED, with_scratch};
+use crate::tasks::each;
 use crate::view::{OutTile, View2};
-use rayon::prelude::*;
 
 /// Optional vector added to every row of the product.
 pub(crate) type Bias<'a> = Option<&'a [f32]>;
@@ -58,7 +58,7 @@ pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize)
     }
     let (mt, nt) = task_shape(micro::shape(isa), m, n, threads);
     let (rows, cols) = (m.div_ceil(mt), n.div_ceil(nt));
-    (0..rows * cols).into_par_iter().with_max_len(1).for_each(|task| {
+    each(rows * cols, |task| {
         let (i, j) = (task % rows * mt, task / rows * nt);
         let (mt, nt) = (mt.min(m - i), nt.min(n - j));
         let bias = bias.map(|bias| &bias[j..j + nt]);
@@ -72,28 +72,21 @@ pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize)
 fn vector_by_rows(isa: Isa, a: View2, b: View2, bias: Bias, mut c: OutTile) {
     let (k, n) = (b.rows(), b.cols());
     let depth = k.div_ceil(2 * rayon::current_num_threads()).next_multiple_of(8);
-    let parts: Vec<Vec<f32>> = (0..k.div_ceil(depth))
-        .into_par_iter()
-        .with_max_len(1)
-        .map(|task| {
-            let (start, depth) = (task * depth, depth.min(k - task * depth));
-            let mut part = vec![0.0; n];
-            gemv::rows(
-                isa,
-                a.block((0, 1), (start, depth)),
-                b.block((start, depth), (0, n)),
-                None,
-                OutTile::new(&mut part, (1, n), n),
-            );
-            part
-        })
-        .collect();
+    let count = k.div_ceil(depth);
+    let mut parts = vec![0.0; count * n];
+    let part = OutTile::new(&mut parts, (count, n), n);
+    each(count, |task| {
+        let (start, depth) = (task * depth, depth.min(k - task * depth));
+        // SAFETY: each task has a row of its own.
+        let part = unsafe { part.tile((task, 1), (0, n)) };
+        gemv::rows(isa, a.block((0, 1), (start, depth)), b.block((start, depth), (0, n)), None, part);
+    });
     let c = c.row_mut(0);
     match bias {
         Some(bias) => c.copy_from_slice(bias),
         None => c.fill(0.0),
     }
-    for part in &parts {
+    for part in parts.chunks_exact(n) {
         c.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
     }
 }

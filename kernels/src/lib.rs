@@ -22,4 +22,5 @@ mod pack;
 pub mod parts;
 mod scratch;
 pub mod softmax;
+mod tasks;
 pub mod view;

@@ -11,8 +11,8 @@ use crate::gemm::gemm_tile;
 use crate::isa::Isa;
 use crate::scratch::{GATHERED, MIXED, SCORES, with_scratch};
 use crate::softmax::{RowMask, Scores, mask_row, softmax_row};
+use crate::tasks::each;
 use crate::view::{OutTile, View2};
-use rayon::prelude::*;
 
 /// Query rows worked on together.
 const ROWS: usize = 64;
@@ -78,7 +78,7 @@ pub fn attention_over(attention: Attention, q: Heads, parts: &[Part], z: &mut [f
     let (across, along) = (batch.div_ceil(many), queries.div_ceil(some));
     let z = OutTile::new(z, (batch * queries, heads * dh), heads * dh);
     let isa = Isa::current();
-    (0..kv_heads * across * along).into_par_iter().with_max_len(1).for_each(|task| {
+    each(kv_heads * across * along, |task| {
         let (kv_head, place) = (task / (across * along), task % (across * along));
         let (b, i) = (place / along * many, place % along * some);
         let block = Block {
