@@ -14,8 +14,8 @@ pub enum PlotError {
         /// Names of the array's axes.
         axes: Vec<String>,
     },
-    /// An array with more places than a picture can show.
-    #[error("{places} cells are more than a picture of {most} shows; choose fewer along {}", axes.join(" or "))]
+    /// More places than a picture or a table can show.
+    #[error("{places} cells are more than the {most} that are shown; choose fewer along {}", axes.join(" or "))]
     TooMany {
         /// Cells there would be.
         places: usize,

@@ -241,12 +241,15 @@ fn present(what: &'static str, asked: &[usize], held: &[usize]) -> Result<(), Pl
     }
 }
 
-/// A token as text; one that is part of a letter only, as the vocabulary spells its byte; without a vocabulary, its id.
+/// A token as text. One that is part of a letter only is spelled as the vocabulary spells its byte, and a space before
+/// a word is kept where decoding a token alone drops it. Without a vocabulary it is its id.
 fn token_text(tokenizer: Option<&Tokenizer>, id: u32) -> String {
     let Some(tokenizer) = tokenizer else { return id.to_string() };
+    let spelled = tokenizer.token(id).unwrap_or_default();
     match tokenizer.decode(&[id], false) {
-        Ok(text) if !text.contains('\u{fffd}') => text,
-        Ok(text) => tokenizer.token(id).filter(|spelled| spelled.starts_with("<0x")).unwrap_or(text),
+        Ok(text) if text.contains('\u{fffd}') && spelled.starts_with("<0x") => spelled,
+        Ok(text) if spelled.starts_with('▁') && !text.starts_with(' ') => format!(" {text}"),
+        Ok(text) => text,
         Err(_) => id.to_string(),
     }
 }

@@ -1,5 +1,6 @@
 //! Pages and pictures of attention: what they hold, what they refuse, and that no token gets out of its place.
 
+use std::path::Path;
 use std::process::Command as Process;
 
 use assert_cmd::cargo::CommandCargoExt;
@@ -35,6 +36,20 @@ fn causal(heads: usize, len: usize) -> Array3<f32> {
 
 fn hostile(layers: usize) -> AttentionPatterns {
     AttentionPatterns::new(HOSTILE, (0..layers).map(|layer| (layer, causal(2, HOSTILE.len())))).unwrap()
+}
+
+/// Spaces before words are seen where a tokenizer's decoder drops them: `▁king`, and `▁` alone.
+#[test]
+fn spaces_before_words_are_kept() {
+    let named = std::env::var_os("HOOKLENS_TEST_MODELS").map(|root| Path::new(&root).join("stories260k"));
+    let Some(folder) = named.filter(|folder| folder.is_dir()) else {
+        eprintln!("NOT RUN: stories260k is not at hand (HOOKLENS_TEST_MODELS)");
+        return;
+    };
+    let model = HookedTransformer::from_pretrained(folder.to_str().unwrap()).unwrap();
+    let patterns = AttentionPatterns::run(&model, "Once upon a time, she went outside.", &[0]).unwrap();
+    let joined = patterns.tokens().concat();
+    assert_eq!(joined, "<s> Once upon a time, she went outside.");
 }
 
 /// The data a page's script reads.
