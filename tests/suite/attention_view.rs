@@ -4,10 +4,13 @@ use std::path::Path;
 use std::process::Command as Process;
 
 use assert_cmd::cargo::CommandCargoExt;
+use hooklens::encoder::HookedEncoder;
 use hooklens::plot::{AttentionPatterns, AttentionView, ColouredText, PatternGrid, PlotError};
 use hooklens::prelude::*;
 use ndarray::{Array3, s};
 use serde_json::Value;
+
+use crate::support::fixtures;
 
 /// Tokens that would be dangerous, invisible or wrong if they were written as they are.
 const HOSTILE: [&str; 8] = [
@@ -167,6 +170,10 @@ fn what_is_too_large_or_wrong_is_said() {
     assert_eq!(told, "view.svg: the name ends in .html");
     let told = ColouredText::new(["a"]).row("loss", [1.0, 2.0]).unwrap_err().to_string();
     assert_eq!(told, "2 values `loss` were given for 1 tokens");
+    let tokens: Vec<String> = (0..64).map(|n| n.to_string()).collect();
+    let many = AttentionPatterns::new(&tokens, (0..40).map(|layer| (layer, causal(16, 64)))).unwrap();
+    let told = PatternGrid::of(&many).unwrap_err().to_string();
+    assert!(told.contains("choose fewer along layers or heads or positions"), "{told}");
     // Tokens are as long as they like.
     let long = AttentionPatterns::new(["x".repeat(17_000_000)], [(0, causal(1, 1))]).unwrap();
     assert!(matches!(AttentionView::of(&long).unwrap().to_html(), Err(PlotError::TooLarge { .. })));
@@ -201,6 +208,24 @@ fn padding_is_no_part_of_a_row() {
     let last = AttentionPatterns::run(&model, "red fox blue", &[1]).unwrap().positions(-2..4).unwrap();
     assert_eq!((last.tokens(), last.heads_shown().len()), (&["fox".to_string(), "blue".into()][..], 4));
     assert_eq!(last.to_labelled().axes()[1].labels, ["2: fox", "3: blue"]);
+}
+
+/// An encoder's queries see what comes after them, and never padding.
+#[test]
+fn encoders_are_shown_whole() {
+    let model = HookedEncoder::from_pretrained(fixtures().join("bert").to_str().unwrap()).unwrap();
+    let tokens = Tokens::padded(&[vec![1, 2, 3, 4], vec![5, 6]], 0, PaddingSide::Right).unwrap();
+    let cache = model.run(tokens.clone(), Record::new("*hook_pattern")).unwrap().cache;
+    for (row, len) in [(0, 4), (1, 2)] {
+        let patterns = AttentionPatterns::of_encoder(&model, &cache, &tokens, row).unwrap();
+        assert!(!patterns.is_causal());
+        assert_eq!(patterns.tokens().len(), len);
+        for head in patterns.heads_shown() {
+            assert!(head.values.sum_axis(ndarray::Axis(1)).iter().all(|sum| (sum - 1.0).abs() < 1e-4));
+        }
+        let page = AttentionView::of(&patterns).unwrap().to_html().unwrap();
+        assert_eq!(data(&page)["heads"].as_array().unwrap().len(), patterns.heads_shown().len());
+    }
 }
 
 #[test]
