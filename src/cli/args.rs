@@ -6,6 +6,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 
 use super::Failure;
+use super::attention::AttentionArgs;
 use super::attribute::AttributeArgs;
 use super::bench::BenchArgs;
 use super::heads::HeadsArgs;
@@ -74,6 +75,11 @@ pub(super) enum Command {
     #[command(after_help = "Example:
   hooklens heads --model embedded:induction --out heads.svg")]
     Heads(Box<HeadsArgs>),
+    /// Show what heads look at in a text: a page to explore, a picture, or numbers
+    #[command(after_help = "Examples:
+  hooklens attention --model embedded:induction --prompt 'king drum sun star king drum sun' --out attention.html
+  hooklens attention --model ./gpt2 --prompt 'When Mary and John went' --layers 5..8 --heads 1,5 --out attention.svg")]
+    Attention(Box<AttentionArgs>),
     /// Compare a run with what another implementation computed, point by point
     #[command(after_help = "Example:
   python scripts/reference_dump.py ./gpt2 --prompt 'When Mary and John went' --out reference.safetensors
@@ -294,7 +300,7 @@ impl KvArg {
 #[derive(Debug, Clone)]
 pub(super) struct TokenRows(pub(super) Vec<Vec<u32>>);
 
-fn token_rows(text: &str) -> Result<TokenRows, String> {
+pub(super) fn token_rows(text: &str) -> Result<TokenRows, String> {
     let id = |word: &str| {
         let word = word.trim();
         word.parse::<u32>().map_err(|_| format!("`{word}` is not a token id; write 1,2,3;4,5,6"))

@@ -1,6 +1,7 @@
 //! The command line: parse, call the library, print.
 
 mod args;
+mod attention;
 mod attribute;
 mod bench;
 mod dump;
@@ -55,6 +56,7 @@ pub fn main() -> ExitCode {
         Command::Attribute(args) => attribute::run(&args),
         Command::Lens(args) => lens::run(&args),
         Command::Heads(args) => heads::run(&args),
+        Command::Attention(args) => attention::run(&args),
         Command::Parity(args) => parity::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Merge(args) => merge::run(&args),

@@ -25,7 +25,7 @@ const DIVERGING: [[u8; 3]; 9] = [
 ];
 
 /// ColorBrewer's Blues.
-const RISING: [[u8; 3]; 9] = [
+pub(super) const RISING: [[u8; 3]; 9] = [
     [247, 251, 255],
     [222, 235, 247],
     [198, 219, 239],

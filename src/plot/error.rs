@@ -14,8 +14,8 @@ pub enum PlotError {
         /// Names of the array's axes.
         axes: Vec<String>,
     },
-    /// An array with more places than a picture can show.
-    #[error("{places} cells are more than a picture of {most} shows; choose fewer along {}", axes.join(" or "))]
+    /// More places than a picture or a table can show.
+    #[error("{places} cells are more than the {most} that are shown; choose fewer along {}", axes.join(" or "))]
     TooMany {
         /// Cells there would be.
         places: usize,
@@ -24,11 +24,86 @@ pub enum PlotError {
         /// The axes.
         axes: Vec<String>,
     },
+    /// Nothing to show: no recorded pattern, no token.
+    #[error("there is no attention pattern; record `*hook_pattern`")]
+    NoPattern,
+    /// A pattern of other tokens than those given.
+    #[error(
+        "the pattern of layer {layer} is {given:?}, not of {tokens} queries by {tokens} keys; record all positions of \
+         the whole text"
+    )]
+    Pattern {
+        /// The layer.
+        layer: usize,
+        /// Shape of the pattern.
+        given: Vec<usize>,
+        /// Tokens there are.
+        tokens: usize,
+    },
+    /// A number that is no share of attention.
+    #[error("L{layer}H{head} attends from {query} to {key} by {value}; what is shown are numbers from zero up")]
+    Attention {
+        /// The layer.
+        layer: usize,
+        /// The head.
+        head: usize,
+        /// The query's position.
+        query: usize,
+        /// The key's position.
+        key: usize,
+        /// The number.
+        value: f32,
+    },
+    /// A layer or head that there is nothing of.
+    #[error("there is no {what} {asked} among {}", held.iter().map(usize::to_string).collect::<Vec<_>>().join(", "))]
+    Absent {
+        /// What was chosen.
+        what: &'static str,
+        /// The one asked for.
+        asked: usize,
+        /// Those there are.
+        held: Vec<usize>,
+    },
+    /// A text of more tokens than a page can show.
+    #[error("{tokens} tokens are more than the {most} that are shown; choose positions")]
+    TooLong {
+        /// Tokens there are.
+        tokens: usize,
+        /// Tokens there may be.
+        most: usize,
+    },
+    /// A page that would be too large to open.
+    #[error(
+        "{what} of {tokens} tokens make a page of {:.0} MB, and one has {:.0} MB at most; choose fewer layers, heads or \
+         positions", *bytes as f64 / 1e6, *most as f64 / 1e6
+    )]
+    TooLarge {
+        /// What there is of each token, counted: `144 heads`.
+        what: String,
+        /// Tokens.
+        tokens: usize,
+        /// Bytes of the page.
+        bytes: usize,
+        /// Bytes it may have.
+        most: usize,
+    },
+    /// Not a value for each token.
+    #[error("{values} values `{name}` were given for {tokens} tokens")]
+    Values {
+        /// What the values are.
+        name: String,
+        /// Values given.
+        values: usize,
+        /// Tokens given.
+        tokens: usize,
+    },
     /// A file name that names no kind of picture.
-    #[error("{}: a picture's name ends in .svg or .png", path.display())]
+    #[error("{}: the name ends in {endings}", path.display())]
     Kind {
         /// The file.
         path: PathBuf,
+        /// How it may end.
+        endings: &'static str,
     },
     /// Drawing failed.
     #[error("the picture could not be drawn: {reason}")]

@@ -4,20 +4,16 @@ use std::path::Path;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::{HPos, VPos};
 
 use super::colour::Scale;
+use super::draw::{self, BLACK_INK, LABELS, NAMES, TITLE, every, failed, write};
 use super::error::PlotError;
 use super::font;
 use crate::labelled::LabelledArray;
 
 /// Cells a picture has at most.
 const MOST: usize = 250_000;
-/// Sizes of letters, in pixels.
-const TITLE: f64 = 18.0;
-const NAMES: f64 = 14.0;
-const LABELS: f64 = 12.0;
-const BLACK_INK: RGBColor = RGBColor(30, 30, 30);
 
 /// A heatmap: rows downwards along an array's last axis but one, columns along its last. An array of
 /// three axes is drawn as panels, one for each place on its first. All panels share one scale, red
@@ -90,16 +86,7 @@ impl<'a> Heatmap<'a> {
     pub fn to_png(&self) -> Result<Vec<u8>, PlotError> {
         let layout = self.layout();
         let (width, height) = self.size(&layout);
-        let mut dots = vec![255; (width * height * 3) as usize];
-        self.draw(BitMapBackend::with_buffer(&mut dots, (width, height)).into_drawing_area(), &layout)?;
-        let mut file = Vec::new();
-        let mut encoder = png::Encoder::new(&mut file, width, height);
-        encoder.set_color(png::ColorType::Rgb);
-        encoder.set_depth(png::BitDepth::Eight);
-        let mut writer = encoder.write_header().map_err(failed)?;
-        writer.write_image_data(&dots).map_err(failed)?;
-        writer.finish().map_err(failed)?;
-        Ok(file)
+        draw::png((width, height), |area| self.draw(area, &layout))
     }
 
     /// Writes the picture to a file that appears whole or not at all, SVG or PNG by its ending.
@@ -107,14 +94,7 @@ impl<'a> Heatmap<'a> {
     /// # Errors
     /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-        let path = path.as_ref();
-        let bytes = match path.extension().and_then(|ending| ending.to_str()) {
-            Some("svg") => self.to_svg()?.into_bytes(),
-            Some("png") => self.to_png()?,
-            _ => return Err(PlotError::Kind { path: path.to_path_buf() }),
-        };
-        let failed = |e: std::io::Error| PlotError::Write { path: path.to_path_buf(), reason: e.to_string() };
-        hooklens_hooks::write_file(path, &bytes).map_err(failed)
+        draw::save(path.as_ref(), || self.to_svg(), || self.to_png())
     }
 
     /// Rows, columns, panels.
@@ -182,7 +162,7 @@ impl<'a> Heatmap<'a> {
                 ((panel % layout.panels.0) as i32 * width, layout.top + (panel / layout.panels.0) as i32 * height);
             self.draw_panel(&area, layout, scale, panel, corner)?;
         }
-        self.draw_bar(&area, scale, (layout.panels.0 as i32 * width + 8, layout.top))?;
+        draw::bar(&area, scale, (layout.panels.0 as i32 * width + 8, layout.top))?;
         area.present().map_err(failed)
     }
 
@@ -227,7 +207,7 @@ impl<'a> Heatmap<'a> {
         area.draw(&Rectangle::new([(left, top), (right, bottom)], BLACK_INK.stroke_width(1))).map_err(failed)?;
 
         let (name, labels) = self.axis(2);
-        for (row, label) in every(labels, cell.1, LABELS + 1.0) {
+        for (row, label) in labels.iter().enumerate().step_by(every(labels.len(), cell.1.into(), LABELS + 1.0)) {
             let middle = (left - 6, top + row as i32 * cell.1 + cell.1 / 2);
             write(area, label, middle, LABELS, HPos::Right, VPos::Center, false, &BLACK_INK)?;
         }
@@ -237,7 +217,7 @@ impl<'a> Heatmap<'a> {
         let (name, labels) = self.axis(1);
         let across = labels.iter().map(|label| font::width(label, LABELS)).fold(0.0, f64::max);
         let room = if layout.upright { LABELS + 1.0 } else { across + 4.0 };
-        for (column, label) in every(labels, cell.0, room) {
+        for (column, label) in labels.iter().enumerate().step_by(every(labels.len(), cell.0.into(), room)) {
             let middle = left + column as i32 * cell.0 + cell.0 / 2;
             match layout.upright {
                 true => write(area, label, (middle, bottom + 6), LABELS, HPos::Right, VPos::Center, true, &BLACK_INK)?,
@@ -247,64 +227,4 @@ impl<'a> Heatmap<'a> {
         let under = bottom + layout.below - NAMES as i32 - 6;
         write(area, name, ((left + right) / 2, under), NAMES, HPos::Center, VPos::Top, false, &BLACK_INK)
     }
-
-    /// What colours stand for.
-    fn draw_bar<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-        scale: Scale,
-        (x, y): (i32, i32),
-    ) -> Result<(), PlotError> {
-        const HEIGHT: i32 = 120;
-        let (least, most) = scale.ends();
-        for step in 0..HEIGHT {
-            let value = most - (most - least) * f64::from(step) / f64::from(HEIGHT - 1);
-            let line = Rectangle::new([(x, y + step), (x + 14, y + step + 1)], scale.colour(value).filled());
-            area.draw(&line).map_err(failed)?;
-        }
-        area.draw(&Rectangle::new([(x, y), (x + 14, y + HEIGHT)], BLACK_INK.stroke_width(1))).map_err(failed)?;
-        for share in [0.0, 0.5, 1.0] {
-            let value = most - (most - least) * share;
-            let middle = (x + 20, y + (f64::from(HEIGHT) * share) as i32);
-            write(area, &short(value), middle, LABELS, HPos::Left, VPos::Center, false, &BLACK_INK)?;
-        }
-        Ok(())
-    }
-}
-
-/// The labels that fit one beside the other: all, or every so many.
-fn every(labels: &[String], cell: i32, room: f64) -> impl Iterator<Item = (usize, &String)> {
-    let step = (room / f64::from(cell.max(1))).ceil().max(1.0) as usize;
-    labels.iter().enumerate().step_by(step)
-}
-
-/// A number in few letters.
-fn short(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".into(),
-        size if !(0.01..1000.0).contains(&size) => format!("{value:.1e}"),
-        size if size < 10.0 => format!("{value:.2}"),
-        _ => format!("{value:.0}"),
-    }
-}
-
-#[allow(clippy::too_many_arguments)]
-fn write<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
-    text: &str,
-    at: (i32, i32),
-    size: f64,
-    across: HPos,
-    down: VPos,
-    upright: bool,
-    ink: &RGBColor,
-) -> Result<(), PlotError> {
-    let font = (font::FAMILY, size).into_font();
-    let font = if upright { font.transform(FontTransform::Rotate270) } else { font };
-    let style = TextStyle::from(font).color(ink).pos(Pos::new(across, down));
-    area.draw(&Text::new(text.to_string(), at, style)).map_err(failed)
-}
-
-fn failed(error: impl std::fmt::Display) -> PlotError {
-    PlotError::Draw { reason: error.to_string() }
 }

@@ -1,4 +1,4 @@
-//! Pictures of what was found, as SVG and PNG.
+//! Pictures of what was found, as SVG and PNG, and pages to explore it in a browser or a notebook.
 //!
 //! ```
 //! use hooklens::patching::{Metric, Patching};
@@ -14,10 +14,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod attention_view;
 mod colour;
+mod coloured_text;
+mod draw;
 mod error;
 mod font;
 mod heatmap;
+mod page;
+mod pattern_grid;
+mod patterns;
+mod token_text;
 
+pub use attention_view::AttentionView;
+pub use coloured_text::ColouredText;
 pub use error::PlotError;
 pub use heatmap::Heatmap;
+pub use pattern_grid::PatternGrid;
+pub use patterns::{AttentionPatterns, HeadAttention};

@@ -4,6 +4,7 @@
 
 mod analysis;
 mod analysis_parity;
+mod attention_view;
 mod attribution;
 mod cache;
 mod cache_laws;

@@ -1,0 +1,34 @@
+//! What every head of a model looks at, as a page to explore in a browser, and what one neuron of the stream says to
+//! each token.
+//!
+//! ```sh
+//! cargo run --release --example attention_view -- embedded:induction attention.html stream.html
+//! ```
+
+use hooklens::plot::{AttentionPatterns, AttentionView, ColouredText};
+use hooklens::prelude::*;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let model = HookedTransformer::from_pretrained(arguments.next().unwrap_or("embedded:induction".into()))?;
+    let view = arguments.next().unwrap_or("attention.html".into());
+    let text = arguments.next().unwrap_or("stream.html".into());
+    let phrase = "king drum sun star moon tea";
+    let prompt = format!("{phrase} {phrase}");
+
+    let tokens = model.to_tokens(&prompt)?;
+    let cache = model.record(&tokens, ["*hook_pattern", "*hook_resid_post"])?;
+    let patterns = AttentionPatterns::of(&model, &cache, &tokens, 0)?;
+    AttentionView::of(&patterns)?.title(&prompt).start_at(1, 0)?.save(&view)?;
+
+    // One row of colours for each layer.
+    let mut colours = ColouredText::new(model.to_str_tokens(&prompt)?).title("coordinate 7 of the stream");
+    for layer in 0..model.config().n_layers {
+        let stream = cache.get(hook::resid_post(layer as isize))?; // [batch, pos, d_model]
+        let values = Activation::from(stream.narrow(2, 7, 1)).to_ndarray()?;
+        colours = colours.row(format!("after layer {layer}"), values)?;
+    }
+    colours.save(&text)?;
+    println!("{view} shows {} heads, {text} one coordinate", patterns.heads_shown().len());
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! `hooklens attention`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{ArgGroup, Args};
+use hooklens_hooks::Positions;
+use ndarray::Array2;
+use serde_json::{Value, json};
+
+use super::args::{ModelArg, TokenRows, positions, token_rows};
+use super::{CliResult, Failure, load};
+use crate::experiments::{HeadScores, head_scores};
+use crate::hook;
+use crate::plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError};
+use crate::tokens::Tokens;
+
+/// Numbers a table file holds at most.
+const MOST_VALUES: usize = 4_000_000;
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("input").required(true).args(["prompt", "tokens"])))]
+pub(super) struct AttentionArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// The prompt
+    #[arg(long, value_name = "TEXT")]
+    pub(super) prompt: Option<String>,
+    /// Token ids with commas between them
+    #[arg(long, value_name = "IDS", value_parser = token_rows)]
+    pub(super) tokens: Option<TokenRows>,
+    /// Layers to show: 0,2..4,-1 (default: all)
+    #[arg(long, value_name = "LAYERS", value_delimiter = ',', value_parser = positions, allow_hyphen_values = true)]
+    pub(super) layers: Vec<Positions>,
+    /// Heads to show of each layer: 0,2..4,-1 (default: all)
+    #[arg(long, value_name = "HEADS", value_delimiter = ',', value_parser = positions, allow_hyphen_values = true)]
+    pub(super) heads: Vec<Positions>,
+    /// Positions to show, as queries and as keys: A..B
+    #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
+    pub(super) positions: Positions,
+    /// How many heads to print: those that do one thing the most
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(super) top: usize,
+    /// Write a page to explore to a file (.html), a picture (.svg, .png) or all numbers (.json, .csv)
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<PatternFile>,
+}
+
+/// A file to write patterns to.
+#[derive(Debug, Clone)]
+pub(super) struct PatternFile {
+    path: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Page,
+    Picture,
+    Json,
+    Csv,
+}
+
+impl FromStr for PatternFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let path = PathBuf::from(text);
+        let kind = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("html" | "htm") => Kind::Page,
+            Some("svg" | "png") => Kind::Picture,
+            Some("json") => Kind::Json,
+            Some("csv") => Kind::Csv,
+            _ => return Err("the name ends in .html, .svg, .png, .json or .csv".into()),
+        };
+        Ok(Self { path, kind })
+    }
+}
+
+impl PatternFile {
+    fn write(&self, text: String) -> CliResult {
+        let failed = |e: std::io::Error| Failure::Failed(format!("{}: {e}", self.path.display()).into());
+        hooklens_hooks::write_file(&self.path, text.as_bytes()).map_err(failed)
+    }
+}
+
+pub(super) fn run(args: &AttentionArgs) -> CliResult {
+    let model = load(&args.model)?;
+    let config = model.config();
+    let layers = chosen("--layers", &args.layers, config.n_layers)?;
+    let heads = chosen("--heads", &args.heads, config.n_heads)?;
+    let row = match (&args.prompt, &args.tokens) {
+        (Some(text), _) => model.token_row(text, None)?,
+        (None, Some(TokenRows(rows))) if rows.len() == 1 => rows[0].clone(),
+        _ => return Err(Failure::Usage("--tokens shows one prompt; leave the semicolons out".into())),
+    };
+    let len = args.positions.resolve(row.len())?.len();
+    let count = layers.len() * heads.len();
+    // What can't be shown is not computed.
+    match args.out.as_ref().map(|out| out.kind) {
+        Some(Kind::Page) => AttentionView::check(count, len, true)?,
+        Some(Kind::Json | Kind::Csv) if count * len * len > MOST_VALUES => {
+            let axes = ["layers", "heads", "positions"].map(String::from).to_vec();
+            return Err(PlotError::TooMany { places: count * len * len, most: MOST_VALUES, axes }.into());
+        }
+        _ => {}
+    }
+    let tokens = Tokens::new(vec![row])?;
+    let points: Vec<_> = layers.iter().map(|layer| hook::pattern(*layer as isize)).collect();
+    let cache = model.record(&tokens, points)?;
+    let patterns =
+        AttentionPatterns::of(&model, &cache, &tokens, 0)?.heads(heads)?.positions(args.positions.clone())?;
+    let mut scores = BTreeMap::new();
+    for layer in layers {
+        let of_layer = head_scores(cache.activation(("pattern", layer as isize))?, &tokens)?;
+        scores.extend(of_layer.into_iter().enumerate().map(|(head, score)| ((layer, head), score)));
+    }
+    drop(cache);
+    let found: Vec<Found> = patterns.heads_shown().iter().map(|head| Found::of(head, &scores)).collect();
+    print(found.clone(), args.top)?;
+    let Some(out) = &args.out else { return Ok(()) };
+    let title = args.model.model.clone();
+    match out.kind {
+        Kind::Page => AttentionView::of(&patterns)?.title(title).save(&out.path)?,
+        Kind::Picture => PatternGrid::of(&patterns)?.title(title).save(&out.path)?,
+        Kind::Csv => out.write(patterns.to_labelled().to_csv())?,
+        Kind::Json => {
+            let scores: Vec<_> = found.iter().map(Found::json).collect();
+            let json = json!({"model": title, "tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labelled()});
+            out.write(format!("{json}\n"))?;
+        }
+    }
+    writeln!(std::io::stdout().lock(), "-> {}", out.path.display())?;
+    Ok(())
+}
+
+/// The numbers asked for among so many; all if none are.
+fn chosen(what: &str, asked: &[Positions], count: usize) -> Result<Vec<usize>, Failure> {
+    if asked.is_empty() {
+        return Ok((0..count).collect());
+    }
+    let mut all = BTreeSet::new();
+    for one in asked {
+        let lacking =
+            |_| Failure::Failed(format!("{what} {one}: the model has {count} of them, 0 to {}", count - 1).into());
+        all.extend(one.resolve(count).map_err(lacking)?);
+    }
+    Ok(all.into_iter().collect())
+}
+
+/// What one head does.
+#[derive(Debug, Clone)]
+struct Found {
+    name: String,
+    scores: HeadScores,
+    /// Where most of its attention goes, and how much.
+    mostly: (String, f32),
+}
+
+impl Found {
+    fn of(head: &HeadAttention, scores: &BTreeMap<(usize, usize), HeadScores>) -> Self {
+        let scores = scores.get(&(head.layer, head.head)).copied().unwrap_or_default();
+        Self { name: head.name(), scores, mostly: mostly(&head.values) }
+    }
+
+    fn most(&self) -> f32 {
+        let HeadScores { previous_token, duplicate_token, induction } = self.scores;
+        [previous_token, duplicate_token, induction, self.mostly.1].into_iter().fold(0.0, f32::max)
+    }
+
+    fn json(&self) -> Value {
+        let HeadScores { previous_token, duplicate_token, induction } = self.scores;
+        let (place, share) = &self.mostly;
+        json!({
+            "head": self.name, "previous_token": previous_token, "duplicate_token": duplicate_token,
+            "induction": induction, "mostly": {"place": place, "share": share},
+        })
+    }
+}
+
+/// The place that gets most of a pattern's attention: the first token, or the one so many before the query.
+fn mostly(pattern: &Array2<f32>) -> (String, f32) {
+    let len = pattern.nrows();
+    let mean = |sum: f32| sum / len.max(1) as f32;
+    let mut best = ("first token".to_string(), mean(pattern.column(0).sum()));
+    for back in 0..len {
+        let share = mean((back..len).map(|query| pattern[[query, query - back]]).sum());
+        if share > best.1 {
+            best = (if back == 0 { "itself".into() } else { format!("{back} back") }, share);
+        }
+    }
+    best
+}
+
+fn print(mut found: Vec<Found>, top: usize) -> CliResult {
+    let all = found.len();
+    if all > top {
+        found.sort_by(|a, b| b.most().total_cmp(&a.most()));
+        found.truncate(top);
+    }
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{:<8}previous  duplicate  induction  looks most at", "head")?;
+    for one in &found {
+        let (HeadScores { previous_token, duplicate_token, induction }, (place, share)) = (one.scores, &one.mostly);
+        writeln!(
+            out,
+            "{:<8}{previous_token:>8.2}{duplicate_token:>11.2}{induction:>11.2}  {place} {share:.2}",
+            one.name
+        )?;
+    }
+    if found.len() < all {
+        writeln!(out, "... {} of {all} heads", found.len())?;
+    }
+    Ok(())
+}

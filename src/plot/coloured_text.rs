@@ -1,0 +1,174 @@
+//! Tokens with a number each, as coloured text.
+
+use std::path::Path;
+
+use plotters::style::RGBColor;
+
+use super::colour::Scale;
+use super::draw::short;
+use super::error::PlotError;
+use super::page::{self, MOST_BYTES, escaped};
+use super::token_text::visible;
+
+/// A text whose tokens are coloured by a number each: a neuron's activations, the loss at each token. One row a set
+/// of numbers, all of one scale: red above and blue below zero, or, where nothing is below, white to blue. Pointing at a
+/// token shows its number. HTML without a script: rows open and close by themselves.
+///
+/// ```
+/// use hooklens::plot::ColouredText;
+/// use hooklens::prelude::*;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("loss.html");
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let text = "king drum sun star king drum sun star";
+/// let tokens = model.to_tokens(text)?;
+/// let stream = model.record(&tokens, hook::resid_post(0))?.get(hook::resid_post(0))?; // [batch, pos, d_model]
+/// let seventh = Activation::from(stream.narrow(2, 7, 1)).to_ndarray()?;
+/// ColouredText::new(model.to_str_tokens(text)?).row("resid_post 0, coordinate 7", seventh)?.save(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct ColouredText {
+    tokens: Vec<String>,
+    rows: Vec<(String, Vec<f64>)>,
+    title: String,
+}
+
+impl ColouredText {
+    /// These tokens, with no numbers yet.
+    pub fn new(tokens: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { tokens: tokens.into_iter().map(Into::into).collect(), rows: Vec::new(), title: String::new() }
+    }
+
+    /// Shows the text once more, coloured by these numbers, one for each token. What is no number is grey.
+    ///
+    /// # Errors
+    /// [`PlotError::Values`] for more or fewer numbers than tokens.
+    pub fn row(
+        mut self,
+        name: impl Into<String>,
+        values: impl IntoIterator<Item = impl Into<f64>>,
+    ) -> Result<Self, PlotError> {
+        let (name, values): (String, Vec<f64>) = (name.into(), values.into_iter().map(Into::into).collect());
+        if values.len() != self.tokens.len() {
+            return Err(PlotError::Values { name, values: values.len(), tokens: self.tokens.len() });
+        }
+        self.rows.push((name, values));
+        Ok(self)
+    }
+
+    /// Writes this above the text.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into();
+        self
+    }
+
+    /// The text as a fragment, to be put into any page.
+    ///
+    /// # Errors
+    /// [`PlotError::TooLarge`] beyond 16 MB.
+    pub fn to_html(&self) -> Result<String, PlotError> {
+        let scale = Scale::of(self.rows.iter().flat_map(|(_, values)| values));
+        let shown: Vec<String> = self.tokens.iter().map(|token| escaped(&visible(token))).collect();
+        let mut html = String::from(
+            "<div class=\"hooklens-text\" style=\"box-sizing: border-box; padding: 10px 12px; background: #fff; \
+             color: #1a1a1a; color-scheme: light; font: 14px/1.9 system-ui, sans-serif\">\n",
+        );
+        if !self.title.is_empty() {
+            html.push_str(&format!(
+                "<div style=\"font-weight: 600\">{}</div>
+",
+                escaped(&self.title)
+            ));
+        }
+        html.push_str(&legend(scale));
+        for (name, values) in &self.rows {
+            html.push_str(&format!(
+                "<details open><summary style=\"cursor: pointer\">{}</summary>
+<div>",
+                escaped(name)
+            ));
+            for ((token, raw), value) in shown.iter().zip(&self.tokens).zip(values) {
+                html.push_str(&coloured(token, *value, scale));
+                if raw.contains('\n') {
+                    html.push_str("<br>");
+                }
+            }
+            html.push_str(
+                "</div></details>
+",
+            );
+            self.fits(html.len())?;
+        }
+        html.push_str(
+            "</div>
+",
+        );
+        Ok(html)
+    }
+
+    /// The text as a whole page.
+    ///
+    /// # Errors
+    /// As [`ColouredText::to_html`].
+    pub fn to_page(&self) -> Result<String, PlotError> {
+        let title = if self.title.is_empty() { "tokens" } else { &self.title };
+        Ok(page::whole(title, &self.to_html()?))
+    }
+
+    /// Writes the page to an `.html` file that appears whole or not at all.
+    ///
+    /// # Errors
+    /// [`PlotError::Kind`], [`PlotError::TooLarge`], [`PlotError::Write`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
+        page::save(path.as_ref(), || self.to_page())
+    }
+
+    fn fits(&self, bytes: usize) -> Result<(), PlotError> {
+        if bytes <= MOST_BYTES {
+            return Ok(());
+        }
+        let what = format!("{} rows", self.rows.len());
+        Err(PlotError::TooLarge { what, tokens: self.tokens.len(), bytes, most: MOST_BYTES })
+    }
+}
+
+/// A token, already safe, on its colour.
+fn coloured(token: &str, value: f64, scale: Scale) -> String {
+    let colour = hex(scale, value);
+    let ink = if scale.is_dark(value) { "#fff" } else { "#1a1a1a" };
+    format!(
+        "<span title=\"{token}: {}\" style=\"display: inline-block; max-width: 100%; margin: 0 1px; padding: 0 3px; \
+         border-radius: 3px; line-height: 1.5; overflow-wrap: anywhere; unicode-bidi: isolate; background: {colour}; \
+         color: {ink}\">{token}</span>",
+        number(value)
+    )
+}
+
+/// The scale's colours between its ends.
+fn legend(scale: Scale) -> String {
+    let (least, most) = scale.ends();
+    let stops: Vec<String> = (0..=8).map(|step| hex(scale, least + (most - least) * f64::from(step) / 8.0)).collect();
+    format!(
+        "<div style=\"font-size: 12px\">{} <span style=\"display: inline-block; width: 90px; height: 11px; border: 1px \
+         solid #767676; background: linear-gradient(to right, {})\"></span> {}</div>\n",
+        short(least),
+        stops.join(", "),
+        short(most)
+    )
+}
+
+fn hex(scale: Scale, value: f64) -> String {
+    let RGBColor(red, green, blue) = scale.colour(value);
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
+/// A number in full enough.
+fn number(value: f64) -> String {
+    match value.abs() {
+        _ if value.is_nan() => "no number".into(),
+        size if size == 0.0 || (0.001..10_000.0).contains(&size) => format!("{value:.4}"),
+        _ => format!("{value:.3e}"),
+    }
+}

@@ -1,0 +1,112 @@
+//! What pictures have in common: their letters, the bar of colours, their files.
+
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::colour::Scale;
+use super::error::PlotError;
+use super::font;
+
+/// Sizes of letters, in pixels.
+pub(super) const TITLE: f64 = 18.0;
+pub(super) const NAMES: f64 = 14.0;
+pub(super) const LABELS: f64 = 12.0;
+pub(super) const BLACK_INK: RGBColor = RGBColor(30, 30, 30);
+
+/// A picture as PNG.
+pub(super) fn png(
+    (width, height): (u32, u32),
+    draw: impl FnOnce(DrawingArea<BitMapBackend<'_>, Shift>) -> Result<(), PlotError>,
+) -> Result<Vec<u8>, PlotError> {
+    let mut dots = vec![255; width as usize * height as usize * 3];
+    draw(BitMapBackend::with_buffer(&mut dots, (width, height)).into_drawing_area())?;
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header().map_err(failed)?;
+    writer.write_image_data(&dots).map_err(failed)?;
+    writer.finish().map_err(failed)?;
+    Ok(file)
+}
+
+/// Writes a picture to a file that appears whole or not at all, SVG or PNG by its ending.
+pub(super) fn save(
+    path: &Path,
+    svg: impl FnOnce() -> Result<String, PlotError>,
+    png: impl FnOnce() -> Result<Vec<u8>, PlotError>,
+) -> Result<(), PlotError> {
+    let bytes = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("svg") => svg()?.into_bytes(),
+        Some("png") => png()?,
+        _ => return Err(PlotError::Kind { path: path.to_path_buf(), endings: ".svg or .png" }),
+    };
+    write_file(path, &bytes)
+}
+
+/// Writes a file that appears whole or not at all.
+pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), PlotError> {
+    let failed = |e: std::io::Error| PlotError::Write { path: path.to_path_buf(), reason: e.to_string() };
+    hooklens_hooks::write_file(path, bytes).map_err(failed)
+}
+
+/// What colours stand for: 84 pixels wide with its numbers.
+pub(super) fn bar<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    scale: Scale,
+    (x, y): (i32, i32),
+) -> Result<(), PlotError> {
+    const HEIGHT: i32 = 120;
+    let (least, most) = scale.ends();
+    for step in 0..HEIGHT {
+        let value = most - (most - least) * f64::from(step) / f64::from(HEIGHT - 1);
+        let line = Rectangle::new([(x, y + step), (x + 14, y + step + 1)], scale.colour(value).filled());
+        area.draw(&line).map_err(failed)?;
+    }
+    area.draw(&Rectangle::new([(x, y), (x + 14, y + HEIGHT)], BLACK_INK.stroke_width(1))).map_err(failed)?;
+    for share in [0.0, 0.5, 1.0] {
+        let value = most - (most - least) * share;
+        let middle = (x + 20, y + (f64::from(HEIGHT) * share) as i32);
+        write(area, &short(value), middle, LABELS, HPos::Left, VPos::Center, false, &BLACK_INK)?;
+    }
+    Ok(())
+}
+
+/// Of labels so far apart that need so much room each: every how many fit, one beside the other.
+pub(super) fn every(count: usize, apart: f64, room: f64) -> usize {
+    ((room / apart.max(1e-9)).ceil().max(1.0) as usize).min(count.max(1))
+}
+
+/// A number in few letters.
+pub(super) fn short(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        size if !(0.01..1000.0).contains(&size) => format!("{value:.1e}"),
+        size if size < 10.0 => format!("{value:.2}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+pub(super) fn write<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    text: &str,
+    at: (i32, i32),
+    size: f64,
+    across: HPos,
+    down: VPos,
+    upright: bool,
+    ink: &RGBColor,
+) -> Result<(), PlotError> {
+    let font = (font::FAMILY, size).into_font();
+    let font = if upright { font.transform(FontTransform::Rotate270) } else { font };
+    let style = TextStyle::from(font).color(ink).pos(Pos::new(across, down));
+    area.draw(&Text::new(text.to_string(), at, style)).map_err(failed)
+}
+
+pub(super) fn failed(error: impl std::fmt::Display) -> PlotError {
+    PlotError::Draw { reason: error.to_string() }
+}

@@ -1,0 +1,59 @@
+//! Pages: texts that HTML can't mistake for its own, and files of them.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::draw::write_file;
+use super::error::PlotError;
+
+/// Bytes a page has at most: what a browser opens without delay and a notebook keeps.
+pub(super) const MOST_BYTES: usize = 16_000_000;
+
+/// A text between tags or in an attribute.
+pub(super) fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+/// JSON that may stand in a script element: nothing in it ends the element or begins a comment.
+pub(super) fn script_json(value: &Value) -> String {
+    let mut safe = String::new();
+    for letter in value.to_string().chars() {
+        match letter {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => safe.push_str(&format!("\\u{:04x}", letter as u32)),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+/// A whole page around a fragment. It asks for nothing from anywhere, and browsers are told to refuse it that.
+pub(super) fn whole(title: &str, fragment: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
+         script-src 'unsafe-inline'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n</head>\n\
+         <body style=\"margin: 0; background: #fff\">\n{fragment}</body>\n</html>\n",
+        escaped(title)
+    )
+}
+
+/// Writes a page to a file whose name ends in `.html`.
+pub(super) fn save(path: &Path, page: impl FnOnce() -> Result<String, PlotError>) -> Result<(), PlotError> {
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some("html" | "htm") => write_file(path, page()?.as_bytes()),
+        _ => Err(PlotError::Kind { path: path.to_path_buf(), endings: ".html" }),
+    }
+}
