@@ -18,13 +18,22 @@ pub(crate) fn guarded<T>(devices: impl FnOnce() -> Vec<Device>, work: impl FnOnc
     })
 }
 
-/// An error if a run is going to ask this machine for more than it can ever give. What asks for too much later
-/// ends the process, so this is asked first.
-pub(crate) fn check_room(asked: usize) -> Result<()> {
-    match Vec::<u8>::new().try_reserve_exact(asked) {
-        Ok(()) => Ok(()),
-        Err(_) => Err(Error::OutOfMemory { devices: "[flex]".to_string(), asked: format!("{asked} bytes") }),
+/// An error if a run on this machine's CPU is going to ask for more than it can ever give. What asks for too much
+/// later ends the process, so this is asked first.
+pub(crate) fn check_room(device: &Device, asked: usize) -> Result<()> {
+    if !is_cpu(device) || Vec::<u8>::new().try_reserve_exact(asked).is_ok() {
+        return Ok(());
     }
+    Err(Error::OutOfMemory { devices: format!("{device:?}"), asked: format!("{asked} bytes") })
+}
+
+fn is_cpu(device: &Device) -> bool {
+    #[cfg(feature = "libtorch")]
+    #[allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned")]
+    if *device == Device::libtorch() {
+        return true;
+    }
+    *device == Device::flex()
 }
 
 fn message(panic: &(dyn Any + Send)) -> Option<&str> {
@@ -73,7 +82,8 @@ mod tests {
 
     #[test]
     fn what_no_machine_has_is_refused() {
-        assert!(check_room(1 << 10).is_ok());
-        assert!(matches!(check_room(usize::MAX / 4), Err(Error::OutOfMemory { .. })));
+        let device = Device::flex();
+        assert!(check_room(&device, 1 << 10).is_ok());
+        assert!(matches!(check_room(&device, usize::MAX / 4), Err(Error::OutOfMemory { .. })));
     }
 }

@@ -19,6 +19,7 @@ use crate::kv_cache::KeyValueCache;
 use crate::tokens::{Tokens, flat_mask};
 
 /// What a pass starts from.
+#[allow(clippy::large_enum_variant, reason = "there is one a run; with LibTorch built in, a tensor is larger")]
 enum Start {
     Tokens(Tokens),
     Residual(Tensor<3>),
@@ -62,7 +63,7 @@ impl HookedTransformer {
             tokens.set_mask(mask);
         }
         let logits = options.logits;
-        check_room(self.at_once(&sequence, logits))?;
+        check_room(&self.device(), self.at_once(&sequence, logits))?;
         let wants_loss = options.loss || options.loss_per_token;
         if wants_loss {
             self.check_loss(logits, tokens.as_ref(), layers)?;

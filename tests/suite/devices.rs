@@ -43,6 +43,20 @@ fn logits_too_large_for_memory_are_refused() {
     }
 }
 
+/// LibTorch panics when its allocator fails; in a run that is an error.
+#[cfg(feature = "libtorch")]
+#[test]
+fn full_memory_of_libtorch_is_an_error() {
+    let device = parse_device("libtorch").unwrap();
+    let model = HookedTransformer::random(TransformerConfig::new(1, 4, 1, 10, 8), 0, &device).unwrap();
+    let greedy = hook::resid_post(0).read(|x, _| drop(Tensor::<1>::zeros([1usize << 46], &x.device())));
+    match model.run_with_hooks([1, 2], [greedy]) {
+        Err(Error::OutOfMemory { asked, .. }) => assert_eq!(asked, format!("{} bytes", 1u64 << 48)),
+        other => panic!("{:?}", other.map(|logits| logits.dims())),
+    }
+    model.forward([1, 2], ()).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
