@@ -262,8 +262,9 @@ impl LinePlot {
                 }
             }
         }
-        let frame = [(left, top), (right, bottom)].map(dot);
-        area.draw(&Rectangle::new(frame, BLACK_INK.stroke_width(FINE))).map_err(failed)?;
+        // A path, since SVG's rectangles get no width of line.
+        let frame = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)].map(dot);
+        area.draw(&PathElement::new(frame, BLACK_INK.stroke_width(FINE))).map_err(failed)?;
 
         for ((number, line), (x, y)) in self.lines.iter().enumerate().zip(&layout.legend) {
             let middle = y + ROW / 2.0;
