@@ -32,5 +32,6 @@ mod prefix;
 mod reference;
 #[cfg(feature = "remote")]
 mod remote;
+mod shell;
 mod support;
 mod trained;
