@@ -13,7 +13,7 @@ use crate::cache::ActivationCache;
 use crate::error::HookError;
 
 impl Activation {
-    /// Writes a `.npy` file for `numpy.load`: rows last to first as in memory, `f32` (16-bit floats are widened, 64-bit
+    /// Writes a `.npy` file for `numpy.load`: in C order, `f32` (16-bit floats are widened, 64-bit
     /// ones kept), integers as `i64`. It appears whole or not at all.
     ///
     /// ```
