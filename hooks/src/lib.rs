@@ -19,6 +19,7 @@ mod catalog;
 mod convert;
 mod error;
 mod hook;
+mod numpy;
 mod point;
 mod positions;
 mod queue;

@@ -9,8 +9,10 @@ use super::Failure;
 use super::attention::AttentionArgs;
 use super::attribute::AttributeArgs;
 use super::bench::BenchArgs;
+use super::completions::CompletionsArgs;
 use super::heads::HeadsArgs;
 use super::lens::LensArgs;
+use super::man::ManArgs;
 use super::merge::MergeArgs;
 use super::parity::ParityArgs;
 use super::patch::PatchArgs;
@@ -97,6 +99,16 @@ Exit code 0 if every tensor agrees, 1 if one does not.")]
   for i in 1 2 3; do hooklens dump --model ./gpt2 --prompts corpus.txt --shard $i/3 --out activations/$i; done
   hooklens merge --out activations activations/1 activations/2 activations/3")]
     Merge(MergeArgs),
+    /// Print what a shell needs to complete this program's arguments
+    #[command(after_help = "Examples:
+  hooklens completions bash > ~/.local/share/bash-completion/completions/hooklens
+  hooklens completions fish > ~/.config/fish/completions/hooklens.fish")]
+    Completions(CompletionsArgs),
+    /// Print this program's page for man, or write it and one for each command
+    #[command(after_help = "Examples:
+  hooklens man | man -l -
+  hooklens man --out ~/.local/share/man/man1")]
+    Man(ManArgs),
     /// Offer this machine's devices to others, where `--device remote:ws://HOST:PORT` computes on them
     #[cfg(feature = "remote")]
     #[command(after_help = "Example:

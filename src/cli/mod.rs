@@ -4,6 +4,7 @@ mod args;
 mod attention;
 mod attribute;
 mod bench;
+mod completions;
 mod dump;
 mod findings;
 mod generate;
@@ -11,6 +12,7 @@ mod heads;
 mod hooks;
 mod info;
 mod lens;
+mod man;
 mod merge;
 mod out;
 mod pairs;
@@ -60,6 +62,8 @@ pub fn main() -> ExitCode {
         Command::Parity(args) => parity::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Merge(args) => merge::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
         #[cfg(feature = "remote")]
         Command::Serve(args) => serve::run(&args),
     };

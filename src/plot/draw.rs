@@ -15,6 +15,8 @@ pub(super) const TITLE: f64 = 18.0;
 pub(super) const NAMES: f64 = 14.0;
 pub(super) const LABELS: f64 = 12.0;
 pub(super) const BLACK_INK: RGBColor = RGBColor(30, 30, 30);
+/// Dots drawn for each unit of a picture of lines, whose places are whole numbers to the drawing library.
+pub(super) const FINE: u32 = 4;
 
 /// A picture as PNG.
 pub(super) fn png(
@@ -23,12 +25,50 @@ pub(super) fn png(
 ) -> Result<Vec<u8>, PlotError> {
     let mut dots = vec![255; width as usize * height as usize * 3];
     draw(BitMapBackend::with_buffer(&mut dots, (width, height)).into_drawing_area())?;
+    encoded((width, height), &dots)
+}
+
+/// A picture drawn [`FINE`] times as large, as SVG of its own size.
+pub(super) fn fine_svg(
+    (width, height): (u32, u32),
+    draw: impl FnOnce(DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), PlotError>,
+) -> Result<String, PlotError> {
+    let mut svg = String::new();
+    let drawn = (width * FINE, height * FINE);
+    draw(SVGBackend::with_string(&mut svg, drawn).into_drawing_area())?;
+    let size = |(width, height): (u32, u32)| format!("width=\"{width}\" height=\"{height}\"");
+    Ok(svg.replacen(&size(drawn), &size((width, height)), 1))
+}
+
+/// A picture drawn [`FINE`] times as large, as PNG of twice its size: a dot is the mean of four.
+pub(super) fn fine_png(
+    (width, height): (u32, u32),
+    draw: impl FnOnce(DrawingArea<BitMapBackend<'_>, Shift>) -> Result<(), PlotError>,
+) -> Result<Vec<u8>, PlotError> {
+    let (across, down) = (width * FINE, height * FINE);
+    let mut fine = vec![255; across as usize * down as usize * 3];
+    draw(BitMapBackend::with_buffer(&mut fine, (across, down)).into_drawing_area())?;
+    let row = across as usize * 3;
+    let mut dots = Vec::with_capacity(fine.len() / 4);
+    for pair in fine.chunks_exact(2 * row) {
+        let (upper, lower) = pair.split_at(row);
+        for (upper, lower) in upper.chunks_exact(6).zip(lower.chunks_exact(6)) {
+            let sum = |channel: usize| {
+                [upper, lower].iter().map(|two| u16::from(two[channel]) + u16::from(two[channel + 3])).sum::<u16>()
+            };
+            dots.extend([0, 1, 2].map(|channel| ((sum(channel) + 2) / 4) as u8));
+        }
+    }
+    encoded((across / 2, down / 2), &dots)
+}
+
+fn encoded((width, height): (u32, u32), dots: &[u8]) -> Result<Vec<u8>, PlotError> {
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
     let mut writer = encoder.write_header().map_err(failed)?;
-    writer.write_image_data(&dots).map_err(failed)?;
+    writer.write_image_data(dots).map_err(failed)?;
     writer.finish().map_err(failed)?;
     Ok(file)
 }

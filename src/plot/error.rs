@@ -24,6 +24,28 @@ pub enum PlotError {
         /// The axes.
         axes: Vec<String>,
     },
+    /// An array that is no lines.
+    #[error("a line plot shows one axis, or two as a line a row; this array has {}", choice(axes))]
+    Lines {
+        /// Names of the array's axes.
+        axes: Vec<String>,
+    },
+    /// More lines than can be told apart.
+    #[error(
+        "{lines} lines are more than the {most} that can be told apart; choose fewer{}",
+        axis.as_ref().map(|axis| format!(" along `{axis}`, or draw a heatmap")).unwrap_or_default()
+    )]
+    TooManyLines {
+        /// Lines there would be.
+        lines: usize,
+        /// Lines there may be.
+        most: usize,
+        /// The axis that has a line a place, if they are of an array.
+        axis: Option<String>,
+    },
+    /// No line, or none with a point.
+    #[error("there is nothing to draw: no line has a point")]
+    NoLine,
     /// Nothing to show: no recorded pattern, no token.
     #[error("there is no attention pattern; record `*hook_pattern`")]
     NoPattern,
@@ -119,4 +141,15 @@ pub enum PlotError {
         /// What went wrong.
         reason: String,
     },
+}
+
+/// How many axes there are, and along which of them to choose before two are left.
+fn choice(axes: &[String]) -> String {
+    match axes.len().checked_sub(2) {
+        Some(many) if many > 0 => {
+            let named: Vec<String> = axes[..many].iter().map(|axis| format!("`{axis}`")).collect();
+            format!("{} ({}); choose one place along {}", axes.len(), axes.join(", "), named.join(" and "))
+        }
+        _ => format!("{}", axes.len()),
+    }
 }

@@ -24,6 +24,7 @@ mod hub;
 mod laws;
 mod lens;
 mod loading;
+mod numpy;
 mod parity;
 mod patching;
 mod plot;
@@ -31,5 +32,6 @@ mod prefix;
 mod reference;
 #[cfg(feature = "remote")]
 mod remote;
+mod shell;
 mod support;
 mod trained;

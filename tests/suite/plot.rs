@@ -1,6 +1,6 @@
-//! Heatmaps of what can be shown, and words for what can't.
+//! Pictures of what can be shown, and words for what can't.
 
-use hooklens::plot::{Heatmap, PlotError};
+use hooklens::plot::{Heatmap, Line, LinePlot, PlotError};
 use hooklens::{LabelledArray, LabelledAxis};
 use ndarray::{ArrayD, IxDyn};
 
@@ -53,4 +53,50 @@ fn texts_and_numbers_that_are_none_are_drawn() {
     let svg = Heatmap::of(&map).unwrap().texts(texts).to_svg().unwrap();
     assert!(svg.contains("one") && svg.contains("&lt;b&gt;"));
     assert!(svg.contains("#BEBEBE"), "cells without a number are grey");
+}
+
+#[test]
+fn lines_of_arrays_and_of_numbers_are_drawn() {
+    for shape in [&[7][..], &[1], &[1, 1], &[3, 9], &[21, 4], &[2, 500]] {
+        let plot = LinePlot::of(&array(shape)).unwrap().title("a <title> & more").value("logit");
+        let svg = plot.to_svg().unwrap();
+        assert!(svg.contains("&lt;title&gt; &amp; more") && svg.contains("logit"), "{}", &svg[..500]);
+        let last = format!("axis0 {}", shape[0] - 1);
+        assert_eq!(svg.contains(&last), shape.len() == 2, "a line a row is named, one line is not");
+        assert!(plot.to_png().unwrap().starts_with(b"\x89PNG"));
+    }
+    let banded = Line::banded("mean", [(0.0, 1.0, 0.5, 1.5), (1.0, 2.0, 1.0, 3.0)]);
+    let svg = LinePlot::new("step", "loss", [banded, Line::new("", [])]).unwrap().to_svg().unwrap();
+    assert!(svg.contains("<polygon") && svg.contains("mean"));
+}
+
+#[test]
+fn what_is_no_number_breaks_a_line() {
+    let whole = |y: f64| {
+        LinePlot::new("x", "y", [Line::new("", (0..100).map(|x| (f64::from(x), if x == 50 { y } else { 1.0 })))])
+    };
+    let paths = |plot: LinePlot| plot.to_svg().unwrap().matches("#0072B2").count();
+    let unbroken = paths(whole(1.0).unwrap());
+    for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        assert_eq!(paths(whole(none).unwrap()), unbroken + 1);
+    }
+    let none = LinePlot::of(&array(&[3, 4]).map(|_| f64::NAN)).unwrap();
+    assert!(none.to_svg().is_ok() && none.to_png().is_ok());
+    let huge = LinePlot::new("x", "y", [Line::new("", [(f64::MIN, f64::MAX), (f64::MAX, f64::MIN), (0.0, 1e-320)])]);
+    assert!(huge.unwrap().to_png().is_ok());
+}
+
+#[test]
+fn what_makes_no_lines_is_said() {
+    let told = |shape: &[usize]| LinePlot::of(&array(shape)).unwrap_err().to_string();
+    assert!(told(&[2, 3, 4]).ends_with("has 3 (axis0, axis1, axis2); choose one place along `axis0`"));
+    assert!(told(&[2, 3, 4, 5]).ends_with("choose one place along `axis0` and `axis1`"));
+    assert!(told(&[]).ends_with("this array has 0"));
+    assert!(told(&[22, 4]).contains("22 lines are more than the 21") && told(&[22, 4]).contains("along `axis0`"));
+    assert!(matches!(LinePlot::of(&array(&[0, 4])), Err(PlotError::NoLine)));
+    assert!(matches!(LinePlot::of(&array(&[4, 0])), Err(PlotError::NoLine)));
+    assert!(matches!(LinePlot::new("x", "y", []), Err(PlotError::NoLine)));
+    assert!(matches!(LinePlot::of(&array(&[300_000])), Err(PlotError::TooMany { places: 300_000, .. })));
+    let plot = LinePlot::of(&array(&[4])).unwrap();
+    assert!(matches!(plot.save("lines.gif"), Err(PlotError::Kind { .. })));
 }

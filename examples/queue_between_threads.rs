@@ -1,0 +1,55 @@
+//! One thread runs the model, and at each pass pushes an attention pattern to the shared `ActivationQueue`. Another pops
+//! them as they come, and adds up how much each head looks at what followed a word's earlier occurrence.
+//!
+//! ```sh
+//! cargo run --release --example queue_between_threads -- embedded:induction
+//! ```
+
+use std::thread;
+
+use hooklens::HookError;
+use hooklens::prelude::*;
+
+/// Words of a phrase; a prompt is a phrase twice, behind the token that begins texts.
+const PHRASE: usize = 5;
+
+fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let model = HookedTransformer::from_pretrained(std::env::args().nth(1).unwrap_or("embedded:induction".into()))?;
+    let layer = model.config().n_layers as isize - 1;
+    let words = ["king", "drum", "sun", "star", "moon", "tea", "fox"];
+    let prompts: Vec<String> = (0..words.len())
+        .map(|first| (0..2 * PHRASE).map(|word| words[(first + word % PHRASE) % words.len()]).collect::<Vec<_>>())
+        .map(|words| words.join(" "))
+        .collect();
+
+    let (passes, (seen, heads)) = thread::scope(|scope| {
+        // It waits for each pattern, and ends once the queue is closed and empty.
+        let reader = scope.spawn(|| -> Result<(usize, Vec<f32>), HookError> {
+            let (mut seen, mut heads) = (0, Vec::new());
+            while let Ok(pattern) = ActivationQueue::shared().wait("pattern") {
+                let pattern = pattern.to_ndarray()?; // [batch, head, query, key]
+                let queries = PHRASE + 1..=2 * PHRASE;
+                heads.resize(pattern.shape()[1], 0.0);
+                for (head, total) in heads.iter_mut().enumerate() {
+                    let looked: f32 = queries.clone().map(|query| pattern[[0, head, query, query - PHRASE + 1]]).sum();
+                    *total += looked / PHRASE as f32;
+                }
+                seen += 1;
+            }
+            Ok((seen, heads))
+        });
+        let ran = prompts.iter().try_for_each(|prompt| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            let pattern = model.record(prompt, hook::pattern(layer))?.get(hook::pattern(layer))?;
+            Ok(ActivationQueue::shared().push("pattern", pattern)?)
+        });
+        ActivationQueue::shared().close();
+        let read = reader.join().map_err(|_| "the reading thread panicked")??;
+        ran.map(|()| (prompts.len(), read))
+    })?;
+
+    println!("{passes} passes pushed, {seen} patterns popped");
+    for (head, total) in heads.iter().enumerate() {
+        println!("L{layer}H{head}  {:.2} of its attention goes to what followed before", total / seen.max(1) as f32);
+    }
+    Ok(())
+}

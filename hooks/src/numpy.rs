@@ -1,0 +1,98 @@
+//! Activations as NumPy's files: `.npy` holds one, `.npz` a recording.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use safetensors::Dtype;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use crate::activation::Activation;
+use crate::beside::beside;
+use crate::cache::ActivationCache;
+use crate::error::HookError;
+
+impl Activation {
+    /// Writes a `.npy` file for `numpy.load`: in C order, `f32` (16-bit floats are widened, 64-bit
+    /// ones kept), integers as `i64`. It appears whole or not at all.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("ones.npy");
+    /// let ones = Activation::from(Tensor::<2>::ones([2, 3], &Device::flex()));
+    /// ones.save_npy(&path)?;
+    /// assert!(std::fs::read(&path)?.starts_with(b"\x93NUMPY\x01\x00"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::Io`] naming the file.
+    pub fn save_npy(&self, path: impl AsRef<Path>) -> Result<(), HookError> {
+        let path = path.as_ref();
+        let bytes = npy(self).map_err(|e| unwritten(path, e))?;
+        crate::write_file(path, &bytes).map_err(|e| unwritten(path, e))
+    }
+}
+
+impl ActivationCache {
+    /// Writes a `.npz` file for `numpy.load`: an array a point under its name (gradients with `_grad` behind it), each as
+    /// [`Activation::save_npy`] writes it, not compressed. It appears whole or not at all; one array at a time is copied.
+    ///
+    /// # Errors
+    /// [`HookError::Io`] naming the file.
+    pub fn save_npz(&self, path: impl AsRef<Path>) -> Result<(), HookError> {
+        let path = path.as_ref();
+        let named = self.iter().map(|(name, activation)| (format!("{name}.npy"), activation));
+        let gradients = self.gradients().map(|(name, gradient)| (format!("{name}_grad.npy"), gradient));
+        let write = || -> Result<(), Box<dyn std::error::Error>> {
+            let mut file = ZipWriter::new(BufWriter::new(beside(path)?));
+            for (name, activation) in named.chain(gradients) {
+                let bytes = npy(activation)?;
+                let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+                // Zip's older headers count up to four gigabytes.
+                file.start_file(name, stored.large_file(u32::try_from(bytes.len()).is_err()))?;
+                file.write_all(&bytes)?;
+            }
+            let unfinished = file.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
+            unfinished.as_file().sync_all()?;
+            unfinished.persist(path)?;
+            Ok(())
+        };
+        write().map_err(|e| unwritten(path, e))
+    }
+}
+
+fn unwritten(path: &Path, error: impl std::fmt::Display) -> HookError {
+    HookError::Io { name: path.display().to_string(), reason: error.to_string() }
+}
+
+/// An activation as a file of NumPy's format 1.0.
+fn npy(activation: &Activation) -> Result<Vec<u8>, HookError> {
+    let data = activation.to_data()?;
+    let (kind, data) = match activation.file_dtype() {
+        Dtype::I64 => ("<i8", data.convert::<i64>()),
+        Dtype::F64 => ("<f8", data),
+        _ => ("<f4", data.convert::<f32>()),
+    };
+    let elements = data.into_bytes();
+    let mut file = header(kind, activation.shape());
+    file.extend_from_slice(&elements);
+    Ok(file)
+}
+
+/// What comes before the elements: padded with spaces to a multiple of 64 bytes, and a line's end.
+fn header(kind: &str, shape: &[usize]) -> Vec<u8> {
+    let lengths: String = shape.iter().map(|length| format!("{length}, ")).collect();
+    let mut text = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}", lengths.trim_end());
+    const BEFORE: usize = 10;
+    let len = (BEFORE + text.len() + 1).next_multiple_of(64) - BEFORE;
+    text.extend(std::iter::repeat_n(' ', len - 1 - text.len()));
+    text.push('\n');
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    // Shapes have at most six lengths, which two bytes count.
+    file.extend((len as u16).to_le_bytes());
+    file.extend(text.into_bytes());
+    file
+}

@@ -1,0 +1,51 @@
+//! `hooklens man`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command, CommandFactory};
+use clap_mangen::Man;
+
+use super::args::Cli;
+use super::{CliResult, Failure};
+
+#[derive(Debug, Args)]
+pub(super) struct ManArgs {
+    /// Write hooklens.1 and a page for each command to this folder, which is made if it is not there
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &ManArgs) -> CliResult {
+    let mut program = Cli::command();
+    program.build();
+    match &args.out {
+        None => std::io::stdout().lock().write_all(&page(program)?)?,
+        Some(folder) => {
+            std::fs::create_dir_all(folder).map_err(|e| unwritten(folder, &e))?;
+            let commands = program.get_subcommands().filter(|command| command.get_name() != "help");
+            let commands: Vec<Command> = commands.cloned().collect();
+            let mut written = 0;
+            for command in std::iter::once(program).chain(commands) {
+                // `hooklens dump` has the page `hooklens-dump`.
+                let name = command.get_display_name().unwrap_or(command.get_name());
+                let path = folder.join(format!("{name}.1"));
+                hooklens_hooks::write_file(&path, &page(command)?).map_err(|e| unwritten(&path, &e))?;
+                written += 1;
+            }
+            writeln!(std::io::stdout().lock(), "{written} pages -> {}", folder.display())?;
+        }
+    }
+    Ok(())
+}
+
+/// A command's page.
+fn page(command: Command) -> std::io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    Man::new(command).render(&mut page)?;
+    Ok(page)
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Failed(format!("{}: {error}", path.display()).into())
+}

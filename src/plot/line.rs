@@ -1,0 +1,97 @@
+//! One line of a line plot.
+
+/// A named line through points, with or without a band around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    pub(super) name: String,
+    pub(super) points: Vec<Place>,
+}
+
+/// A point of a line, and from where to where its band goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Place {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) band: Option<(f64, f64)>,
+}
+
+impl Line {
+    /// A line through `(x, y)`, in this order; it is broken where one of them is no finite number.
+    pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let points = points.into_iter().map(|(x, y)| Place { x, y, band: None });
+        Self { name: name.into(), points: points.collect() }
+    }
+
+    /// A line through `(x, y)` with a band from `low` to `high`: `(x, y, low, high)` a point. A mean and its error, or a
+    /// median and quartiles.
+    pub fn banded(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64, f64, f64)>) -> Self {
+        let band = |low: f64, high: f64| (low.is_finite() && high.is_finite()).then(|| (low.min(high), low.max(high)));
+        let points = points.into_iter().map(|(x, y, low, high)| Place { x, y, band: band(low, high) });
+        Self { name: name.into(), points: points.collect() }
+    }
+
+    /// Points that follow each other without a gap.
+    pub(super) fn runs(&self) -> impl Iterator<Item = &[Place]> {
+        let drawn = |place: &Place| place.x.is_finite() && place.y.is_finite();
+        self.points.split(move |place| !drawn(place)).filter(|run| !run.is_empty())
+    }
+
+    /// Bands that follow each other without a gap: `(x, low, high)` a point.
+    pub(super) fn bands(&self) -> impl Iterator<Item = Vec<(f64, f64, f64)>> {
+        let edges = |place: &Place| place.band.filter(|_| place.x.is_finite()).map(|(low, high)| (place.x, low, high));
+        let runs = self.points.split(move |place| edges(place).is_none());
+        runs.filter(|run| run.len() > 1).map(move |run| run.iter().filter_map(edges).collect())
+    }
+}
+
+/// The pieces of a path that a dashed pen draws: `on` long, `off` apart.
+pub(super) fn dashes(path: &[(f64, f64)], on: f64, off: f64) -> Vec<Vec<(f64, f64)>> {
+    let (mut pieces, mut piece) = (Vec::new(), path.first().copied().into_iter().collect::<Vec<_>>());
+    let (mut down, mut left) = (true, on);
+    for pair in path.windows(2) {
+        let (from, to) = (pair[0], pair[1]);
+        let len = (to.0 - from.0).hypot(to.1 - from.1);
+        let mut gone = 0.0;
+        while len - gone > left {
+            gone += left;
+            let here = (from.0 + (to.0 - from.0) * gone / len, from.1 + (to.1 - from.1) * gone / len);
+            if down {
+                piece.push(here);
+                pieces.push(std::mem::take(&mut piece));
+            } else {
+                piece = vec![here];
+            }
+            down = !down;
+            left = if down { on } else { off };
+        }
+        left -= len - gone;
+        if down {
+            piece.push(to);
+        }
+    }
+    pieces.extend((piece.len() > 1).then_some(piece));
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_leaves_a_gap() {
+        let nan = f64::NAN;
+        let line =
+            Line::banded("a", [(0.0, 1.0, 0.0, 2.0), (1.0, nan, 0.0, 2.0), (2.0, 1.0, nan, 2.0), (3.0, 2.0, 3.0, 1.0)]);
+        let runs: Vec<usize> = line.runs().map(<[Place]>::len).collect();
+        assert_eq!(runs, [1, 2]);
+        assert_eq!(line.bands().collect::<Vec<_>>(), [vec![(0.0, 0.0, 2.0), (1.0, 0.0, 2.0)]]);
+        assert_eq!(line.points[3].band, Some((1.0, 3.0)));
+    }
+
+    #[test]
+    fn dashes_go_round_corners() {
+        let path = [(0.0, 0.0), (3.0, 0.0), (3.0, 5.0)];
+        assert_eq!(dashes(&path, 4.0, 2.0), [vec![(0.0, 0.0), (3.0, 0.0), (3.0, 1.0)], vec![(3.0, 3.0), (3.0, 5.0)]]);
+        assert!(dashes(&[], 4.0, 2.0).is_empty());
+    }
+}

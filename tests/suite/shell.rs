@@ -1,0 +1,64 @@
+//! What the program says of itself: completions, pages for man, examples in every help.
+
+use std::fs;
+
+use assert_cmd::Command;
+
+/// Exit code, standard output, standard error.
+fn ran(arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::cargo_bin("hooklens").unwrap().args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The program's commands, as its help lists them.
+fn commands() -> Vec<String> {
+    let (_, help, _) = ran(&["--help"]);
+    let listed = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
+    let named = listed.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = named.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    names.map(String::from).collect()
+}
+
+#[test]
+fn every_shell_gets_completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, script, err) = ran(&["completions", shell]);
+        assert_eq!((code, err.as_str()), (0, ""), "{shell}");
+        for word in ["dump", "attribute", "prepend-bos"] {
+            assert!(script.contains(word), "{shell} lacks {word}");
+        }
+    }
+    let (code, _, err) = ran(&["completions", "tcsh"]);
+    assert!(code == 2 && err.contains("powershell"), "{err}");
+}
+
+#[test]
+fn man_has_a_page_for_the_program_and_for_each_command() {
+    let (code, page, _) = ran(&["man"]);
+    assert_eq!(code, 0);
+    assert!(page.contains(".TH hooklens 1") && page.contains("hooklens\\-dump(1)"), "{page}");
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("share/man1");
+    let (code, said, err) = ran(&["man", "--out", out.to_str().unwrap()]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(said.contains(&format!("{} pages", commands().len() + 1)), "{said}");
+    assert_eq!(fs::read_to_string(out.join("hooklens.1")).unwrap(), page);
+    for command in commands() {
+        let page = fs::read_to_string(out.join(format!("hooklens-{command}.1"))).unwrap();
+        assert!(page.contains(&format!(".TH hooklens-{command} 1")) && page.contains("Example"), "{page}");
+    }
+    let file = out.join("hooklens.1");
+    let (code, _, err) = ran(&["man", "--out", file.to_str().unwrap()]);
+    assert!(code == 1 && err.contains("hooklens.1"), "{err}");
+}
+
+#[test]
+fn every_help_has_an_example() {
+    let commands = commands();
+    assert!(commands.len() >= 14, "{commands:?}");
+    for command in commands {
+        let (code, help, _) = ran(&[&command, "--help"]);
+        assert!(code == 0 && help.contains("Example") && help.contains(&format!("hooklens {command}")), "{help}");
+    }
+}
