@@ -99,29 +99,23 @@ pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<V
     // A small model's position table may end before.
     let room =
         |wanted: usize| if model.check_length(wanted).is_ok() { wanted } else { model.config().n_ctx.min(wanted) };
-    let synced = || {
-        let failed = |device: Device, reason: String| Error::DeviceFailed { device: format!("{device:?}"), reason };
-        model.devices().into_iter().try_for_each(|d| d.sync().map_err(|e| failed(d, e.to_string())))
-    };
-    // A device may still be at work when the call returns.
-    let timed = |name, tokens, run: &mut dyn FnMut() -> Result<()>| {
-        timed(name, tokens, rounds, || run().and_then(|()| synced()))
-    };
+    let devices = model.devices();
+    let times = Times { rounds, devices: &devices };
     let mut timings = Vec::new();
     match work {
         Work::Forward => {
             for len in [room(128), room(512)] {
                 let tokens = vec![row(0, len)];
-                let mut run = || model.forward(&tokens, ()).map(drop);
-                timings.push(timed(format!("forward, {len} tokens"), len, &mut run)?);
+                let run = || model.forward(&tokens, ()).map(drop);
+                timings.push(times.of(format!("forward, {len} tokens"), len, run)?);
             }
             timings.dedup_by(|a, b| a.name == b.name);
         }
         Work::Cache => {
             let len = room(128);
             let tokens = vec![row(0, len)];
-            let mut run = || model.run_with_cache(&tokens, Record::all()).map(drop);
-            timings.push(timed(format!("recording every point, {len} tokens"), len, &mut run)?);
+            let run = || model.run_with_cache(&tokens, Record::all()).map(drop);
+            timings.push(times.of(format!("recording every point, {len} tokens"), len, run)?);
         }
         Work::Decode => {
             let new = 32.min(room(160) / 4).max(1);
@@ -129,7 +123,7 @@ pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<V
             let prompt = vec![row(0, len)];
             let options = || GenerateOptions::new().max_new_tokens(new + 1).stop_at_eos(false);
             let name = format!("decoding {new} tokens behind {len}");
-            let mut times = Vec::with_capacity(rounds);
+            let mut taken = Vec::with_capacity(rounds);
             reset_peak();
             for _ in 0..rounds {
                 // The prompt's own run is no decoding.
@@ -137,9 +131,9 @@ pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<V
                 steps.next().transpose()?;
                 let start = Instant::now();
                 steps.try_for_each(|step| step.map(drop))?;
-                times.push(start.elapsed().as_secs_f64() * 1e3);
+                taken.push(start.elapsed().as_secs_f64() * 1e3);
             }
-            timings.push(timing(name, new, times));
+            timings.push(timing(name, new, taken));
         }
         Work::Prefix => {
             let (rows, suffix) = (32, 8.min(room(264) / 4).max(1));
@@ -147,32 +141,51 @@ pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<V
             let mut cache = model.prefill(vec![row(0, len)])?;
             cache.freeze();
             let suffixes: Vec<_> = (1..=rows as u32).map(|seed| row(seed, suffix)).collect();
-            let mut run = || model.forward(&suffixes, ForwardOptions::new().kv_cache(&mut cache)).map(drop);
-            timings.push(timed(format!("{rows} x {suffix} tokens behind {len} shared"), rows * suffix, &mut run)?);
+            let run = || model.forward(&suffixes, ForwardOptions::new().kv_cache(&mut cache)).map(drop);
+            timings.push(times.of(format!("{rows} x {suffix} tokens behind {len} shared"), rows * suffix, run)?);
         }
         Work::Patch => {
             let len = room(16);
             let metric = Metric::last(|logits, _| logits.narrow(1, 0, 1).squeeze_dim::<1>(1));
             let patching = Patching::new(model, row(0, len), row(1, len), metric)?;
             let sites = model.config().n_layers * len;
-            let mut run = || patching.resid_pre().map(drop);
+            let run = || patching.resid_pre().map(drop);
             let name = format!("patching {} x {len} resid_pre", model.config().n_layers);
-            timings.push(timed(name, sites * len, &mut run)?);
+            timings.push(times.of(name, sites * len, run)?);
         }
     }
     Ok(timings)
 }
 
-fn timed(name: String, tokens: usize, rounds: usize, mut run: impl FnMut() -> Result<()>) -> Result<Timing> {
-    run()?;
-    reset_peak();
-    let mut times = Vec::with_capacity(rounds);
-    for _ in 0..rounds {
-        let start = Instant::now();
-        run()?;
-        times.push(start.elapsed().as_secs_f64() * 1e3);
+/// How often to do a piece of work, and on what.
+struct Times<'d> {
+    rounds: usize,
+    devices: &'d [Device],
+}
+
+impl Times<'_> {
+    /// What each round takes, after one to warm up.
+    fn of(&self, name: String, tokens: usize, mut run: impl FnMut() -> Result<()>) -> Result<Timing> {
+        let mut round = || {
+            run()?;
+            // A device may still be at work when the call returns.
+            self.devices.iter().try_for_each(sync)
+        };
+        round()?;
+        reset_peak();
+        let mut times = Vec::with_capacity(self.rounds);
+        for _ in 0..self.rounds {
+            let start = Instant::now();
+            round()?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        Ok(timing(name, tokens, times))
     }
-    Ok(timing(name, tokens, times))
+}
+
+fn sync(device: &Device) -> Result<()> {
+    let failed = |reason: String| Error::DeviceFailed { device: format!("{device:?}"), reason };
+    device.sync().map_err(|e| failed(e.to_string()))
 }
 
 fn timing(name: String, tokens: usize, mut times: Vec<f64>) -> Timing {

@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A thread outside the pool takes its share, where rayon would have it sleep until the pool's threads have woken
 /// and done it all: kernels of one token take no longer than that waking.
 pub(crate) fn each(count: usize, work: impl Fn(usize) + Send + Sync) {
-    if count <= 1 || rayon::current_thread_index().is_some() {
+    if count <= 1 {
+        return (0..count).for_each(work);
+    }
+    if rayon::current_thread_index().is_some() {
         return (0..count).into_par_iter().with_max_len(1).for_each(work);
     }
     let next = AtomicUsize::new(0);

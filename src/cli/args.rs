@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use burn::tensor::Device;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 
@@ -141,13 +142,17 @@ pub(super) struct ModelArg {
 impl ModelArg {
     /// How to load it.
     pub(super) fn options(&self) -> Result<LoadOptions, Failure> {
-        let devices = self.device.iter().map(parse_device).collect::<crate::error::Result<Vec<_>>>();
-        let options = LoadOptions::new().devices(&devices.map_err(|e| Failure::Usage(e.to_string()))?);
+        let options = LoadOptions::new().devices(&devices(&self.device)?);
         Ok(match &self.adapter {
             Some(folder) => options.adapter(folder),
             None => options,
         })
     }
+}
+
+/// The devices of these names.
+pub(super) fn devices(names: &[String]) -> Result<Vec<Device>, Failure> {
+    names.iter().map(|name| parse_device(name).map_err(|e| Failure::Usage(e.to_string()))).collect()
 }
 
 #[derive(Debug, Args)]

@@ -11,6 +11,7 @@ use ndarray::Array2;
 use serde_json::{Value, json};
 
 use super::args::{ModelArg, TokenRows, positions, token_rows};
+use super::out::{said, write};
 use super::{CliResult, Failure, load};
 use crate::experiments::{HeadScores, head_scores};
 use crate::hook;
@@ -79,13 +80,6 @@ impl FromStr for PatternFile {
     }
 }
 
-impl PatternFile {
-    fn write(&self, text: String) -> CliResult {
-        let failed = |e: std::io::Error| Failure::Failed(format!("{}: {e}", self.path.display()).into());
-        hooklens_hooks::write_file(&self.path, text.as_bytes()).map_err(failed)
-    }
-}
-
 pub(super) fn run(args: &AttentionArgs) -> CliResult {
     let model = load(&args.model)?;
     let config = model.config();
@@ -125,15 +119,14 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     match out.kind {
         Kind::Page => AttentionView::of(&patterns)?.title(title).save(&out.path)?,
         Kind::Picture => PatternGrid::of(&patterns)?.title(title).save(&out.path)?,
-        Kind::Csv => out.write(patterns.to_labelled().to_csv())?,
+        Kind::Csv => write(&out.path, patterns.to_labelled().to_csv().as_bytes())?,
         Kind::Json => {
             let scores: Vec<_> = found.iter().map(Found::json).collect();
             let json = json!({"model": title, "tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labelled()});
-            out.write(format!("{json}\n"))?;
+            write(&out.path, format!("{json}\n").as_bytes())?;
         }
     }
-    writeln!(std::io::stdout().lock(), "-> {}", out.path.display())?;
-    Ok(())
+    said(&out.path)
 }
 
 /// The numbers asked for among so many; all if none are.

@@ -1,13 +1,14 @@
 //! `hooklens man`.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 
+use super::CliResult;
 use super::args::Cli;
-use super::{CliResult, Failure};
+use super::out::{unwritten, write};
 
 #[derive(Debug, Args)]
 pub(super) struct ManArgs {
@@ -30,7 +31,7 @@ pub(super) fn run(args: &ManArgs) -> CliResult {
                 // `hooklens dump` has the page `hooklens-dump`.
                 let name = command.get_display_name().unwrap_or(command.get_name());
                 let path = folder.join(format!("{name}.1"));
-                hooklens_hooks::write_file(&path, &page(command)?).map_err(|e| unwritten(&path, &e))?;
+                write(&path, &page(command)?)?;
                 written += 1;
             }
             writeln!(std::io::stdout().lock(), "{written} pages -> {}", folder.display())?;
@@ -44,8 +45,4 @@ fn page(command: Command) -> std::io::Result<Vec<u8>> {
     let mut page = Vec::new();
     Man::new(command).render(&mut page)?;
     Ok(page)
-}
-
-fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Failed(format!("{}: {error}", path.display()).into())
 }

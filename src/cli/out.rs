@@ -63,13 +63,23 @@ impl Finding<'_> {
                 return said(&out.path);
             }
         };
-        let failed = |e: std::io::Error| Failure::Failed(format!("{}: {e}", out.path.display()).into());
-        hooklens_hooks::write_file(&out.path, &bytes).map_err(failed)?;
+        write(&out.path, &bytes)?;
         said(&out.path)
     }
 }
 
-fn said(path: &Path) -> CliResult {
+/// Writes a file, whole or not at all.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> CliResult {
+    hooklens_hooks::write_file(path, bytes).map_err(|e| unwritten(path, &e))
+}
+
+/// The error for a file or folder that can't be written.
+pub(super) fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Failed(format!("{}: {error}", path.display()).into())
+}
+
+/// Says where something was written.
+pub(super) fn said(path: &Path) -> CliResult {
     writeln!(std::io::stdout().lock(), "-> {}", path.display())?;
     Ok(())
 }

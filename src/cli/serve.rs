@@ -6,8 +6,9 @@ use std::net::TcpListener;
 use burn::server::{RemoteServer, TokenAuthorizer, WebSocketTransport};
 use clap::Args;
 
+use super::args::devices;
 use super::{CliResult, Failure};
-use crate::device::{DEVICE_VARIABLE, TOKEN_VARIABLE, parse_device};
+use crate::device::{DEVICE_VARIABLE, TOKEN_VARIABLE};
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -24,8 +25,7 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     if let Some(name) = args.device.iter().find(|name| name.starts_with("libtorch") || name.starts_with("remote")) {
         return Err(Failure::Usage(format!("`{name}` can't be offered to others; flex and cuda:N can")));
     }
-    let devices = args.device.iter().map(parse_device).collect::<crate::error::Result<Vec<_>>>();
-    let mut server = RemoteServer::new(devices.map_err(|e| Failure::Usage(e.to_string()))?);
+    let mut server = RemoteServer::new(devices(&args.device)?);
     match std::env::var(TOKEN_VARIABLE) {
         Ok(token) => {
             let empty = |_| Failure::Usage(format!("{TOKEN_VARIABLE} is empty; leave it unset to ask for no token"));

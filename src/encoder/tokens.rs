@@ -58,7 +58,7 @@ impl HookedEncoder {
         self.padded(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Texts cut to at most `longest` tokens, special ones kept.
+    /// Texts cut to at most `longest` tokens, special ones kept; checked.
     pub(super) fn truncated(&self, texts: &[String], longest: usize) -> Result<EncoderTokens> {
         let tokenizer = self.tokenizer()?;
         let rows = texts.iter().map(|text| {
@@ -66,7 +66,9 @@ impl HookedEncoder {
             let types = vec![0; ids.len()];
             Ok((ids, types))
         });
-        self.padded(rows.collect::<Result<_>>()?)
+        let made = self.padded(rows.collect::<Result<_>>()?)?;
+        self.check(&made)?;
+        Ok(made)
     }
 
     /// Rows of tokens and their types, made equally long.
@@ -76,7 +78,6 @@ impl HookedEncoder {
         }
         let (ids, types): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
         let tokens = Tokens::padded(&ids, self.tokenizer()?.pad(), PaddingSide::Right)?;
-        tokens.check(self.config.d_vocab)?;
         let len = tokens.shape()[1];
         let padded = types.into_iter().flat_map(|mut row: Vec<u32>| {
             row.resize(len, 0);

@@ -347,7 +347,7 @@ impl HookedTransformer {
             normalized: self.points.outer(Outer::FinalNormalized),
         };
         let watched = run.wants(points.scale) || run.wants(points.normalized);
-        resid = resid.to_device(&self.weights.unembed.weight.val().device());
+        resid = pass.enter(&self.weights.unembed.weight.val().device(), resid);
         // Rows nobody reads are dropped before the norm, unless a hook wants to see them there.
         if logits == Logits::Last && !watched {
             resid = last_rows(resid, sequence);

@@ -7,7 +7,7 @@ use plotters::style::RGBColor;
 use super::colour::Scale;
 use super::draw::short;
 use super::error::PlotError;
-use super::page::{self, MOST_BYTES, escaped};
+use super::page::{self, escaped};
 use super::token_text::visible;
 
 /// A text whose tokens are coloured by a number each: a neuron's activations, the loss at each token. One row a set
@@ -76,17 +76,12 @@ impl ColouredText {
              color: #1a1a1a; color-scheme: light; font: 14px/1.9 system-ui, sans-serif\">\n",
         );
         if !self.title.is_empty() {
-            html.push_str(&format!(
-                "<div style=\"font-weight: 600\">{}</div>
-",
-                escaped(&self.title)
-            ));
+            html.push_str(&format!("<div style=\"font-weight: 600\">{}</div>\n", escaped(&self.title)));
         }
         html.push_str(&legend(scale));
         for (name, values) in &self.rows {
             html.push_str(&format!(
-                "<details open><summary style=\"cursor: pointer\">{}</summary>
-<div>",
+                "<details open><summary style=\"cursor: pointer\">{}</summary>\n<div>",
                 escaped(name)
             ));
             for ((token, raw), value) in shown.iter().zip(&self.tokens).zip(values) {
@@ -95,16 +90,10 @@ impl ColouredText {
                     html.push_str("<br>");
                 }
             }
-            html.push_str(
-                "</div></details>
-",
-            );
-            self.fits(html.len())?;
+            html.push_str("</div></details>\n");
+            page::fits(html.len(), (self.rows.len(), "row"), self.tokens.len())?;
         }
-        html.push_str(
-            "</div>
-",
-        );
+        html.push_str("</div>\n");
         Ok(html)
     }
 
@@ -123,14 +112,6 @@ impl ColouredText {
     /// [`PlotError::Kind`], [`PlotError::TooLarge`], [`PlotError::Write`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         page::save(path.as_ref(), || self.to_page())
-    }
-
-    fn fits(&self, bytes: usize) -> Result<(), PlotError> {
-        if bytes <= MOST_BYTES {
-            return Ok(());
-        }
-        let what = format!("{} rows", self.rows.len());
-        Err(PlotError::TooLarge { what, tokens: self.tokens.len(), bytes, most: MOST_BYTES })
     }
 }
 

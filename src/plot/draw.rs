@@ -18,14 +18,42 @@ pub(super) const BLACK_INK: RGBColor = RGBColor(30, 30, 30);
 /// Dots drawn for each unit of a picture of lines, whose places are whole numbers to the drawing library.
 pub(super) const FINE: u32 = 4;
 
+/// A picture as SVG.
+pub(super) fn svg(
+    size: (u32, u32),
+    draw: impl FnOnce(DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), PlotError>,
+) -> Result<String, PlotError> {
+    let mut svg = String::new();
+    draw(SVGBackend::with_string(&mut svg, size).into_drawing_area())?;
+    Ok(svg)
+}
+
 /// A picture as PNG.
 pub(super) fn png(
+    size: (u32, u32),
+    draw: impl FnOnce(DrawingArea<BitMapBackend<'_>, Shift>) -> Result<(), PlotError>,
+) -> Result<Vec<u8>, PlotError> {
+    encoded(size, &dots(size, draw)?)
+}
+
+/// A picture's dots, three bytes each, row by row.
+fn dots(
     (width, height): (u32, u32),
     draw: impl FnOnce(DrawingArea<BitMapBackend<'_>, Shift>) -> Result<(), PlotError>,
 ) -> Result<Vec<u8>, PlotError> {
     let mut dots = vec![255; width as usize * height as usize * 3];
     draw(BitMapBackend::with_buffer(&mut dots, (width, height)).into_drawing_area())?;
-    encoded((width, height), &dots)
+    Ok(dots)
+}
+
+/// Makes an area white, with a title above what is to come.
+pub(super) fn begin<B: DrawingBackend>(area: &DrawingArea<B, Shift>, title: &str) -> Result<(), PlotError> {
+    font::ready();
+    area.fill(&WHITE).map_err(failed)?;
+    match title {
+        "" => Ok(()),
+        title => write(area, title, (12, 12), TITLE, HPos::Left, VPos::Top, false, &BLACK_INK),
+    }
 }
 
 /// A picture drawn [`FINE`] times as large, as SVG of its own size.
@@ -33,9 +61,8 @@ pub(super) fn fine_svg(
     (width, height): (u32, u32),
     draw: impl FnOnce(DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), PlotError>,
 ) -> Result<String, PlotError> {
-    let mut svg = String::new();
     let drawn = (width * FINE, height * FINE);
-    draw(SVGBackend::with_string(&mut svg, drawn).into_drawing_area())?;
+    let svg = svg(drawn, draw)?;
     let size = |(width, height): (u32, u32)| format!("width=\"{width}\" height=\"{height}\"");
     Ok(svg.replacen(&size(drawn), &size((width, height)), 1))
 }
@@ -46,8 +73,7 @@ pub(super) fn fine_png(
     draw: impl FnOnce(DrawingArea<BitMapBackend<'_>, Shift>) -> Result<(), PlotError>,
 ) -> Result<Vec<u8>, PlotError> {
     let (across, down) = (width * FINE, height * FINE);
-    let mut fine = vec![255; across as usize * down as usize * 3];
-    draw(BitMapBackend::with_buffer(&mut fine, (across, down)).into_drawing_area())?;
+    let fine = dots((across, down), draw)?;
     let row = across as usize * 3;
     let mut dots = Vec::with_capacity(fine.len() / 4);
     for pair in fine.chunks_exact(2 * row) {

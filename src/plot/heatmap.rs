@@ -73,10 +73,8 @@ impl<'a> Heatmap<'a> {
     /// # Errors
     /// [`PlotError::Draw`].
     pub fn to_svg(&self) -> Result<String, PlotError> {
-        let mut svg = String::new();
         let layout = self.layout();
-        self.draw(SVGBackend::with_string(&mut svg, self.size(&layout)).into_drawing_area(), &layout)?;
-        Ok(svg)
+        draw::svg(self.size(&layout), |area| self.draw(area, &layout))
     }
 
     /// The picture as PNG, as many dots as [`Heatmap::to_svg`] has units. For print take the SVG.
@@ -85,8 +83,7 @@ impl<'a> Heatmap<'a> {
     /// [`PlotError::Draw`].
     pub fn to_png(&self) -> Result<Vec<u8>, PlotError> {
         let layout = self.layout();
-        let (width, height) = self.size(&layout);
-        draw::png((width, height), |area| self.draw(area, &layout))
+        draw::png(self.size(&layout), |area| self.draw(area, &layout))
     }
 
     /// Writes the picture to a file that appears whole or not at all, SVG or PNG by its ending.
@@ -149,13 +146,9 @@ impl<'a> Heatmap<'a> {
     }
 
     fn draw<B: DrawingBackend>(&self, area: DrawingArea<B, Shift>, layout: &Layout) -> Result<(), PlotError> {
-        font::ready();
-        area.fill(&WHITE).map_err(failed)?;
+        draw::begin(&area, &self.title)?;
         let scale = Scale::of(self.array.values().iter());
         let (width, height) = self.panel(layout);
-        if !self.title.is_empty() {
-            write(&area, &self.title, (12, 12), TITLE, HPos::Left, VPos::Top, false, &BLACK_INK)?;
-        }
         let (_, _, panels) = self.shape();
         for panel in 0..panels {
             let corner =

@@ -8,7 +8,16 @@ use super::draw::write_file;
 use super::error::PlotError;
 
 /// Bytes a page has at most: what a browser opens without delay and a notebook keeps.
-pub(super) const MOST_BYTES: usize = 16_000_000;
+const MOST_BYTES: usize = 16_000_000;
+
+/// An error if a page of so many bytes is too large; it shows `parts` of some kind, each of so many tokens.
+pub(super) fn fits(bytes: usize, (parts, kind): (usize, &str), tokens: usize) -> Result<(), PlotError> {
+    if bytes <= MOST_BYTES {
+        return Ok(());
+    }
+    let what = format!("{parts} {kind}{}", if parts == 1 { "" } else { "s" });
+    Err(PlotError::TooLarge { what, tokens, bytes, most: MOST_BYTES })
+}
 
 /// A text between tags or in an attribute.
 pub(super) fn escaped(text: &str) -> String {

@@ -117,9 +117,7 @@ impl<'a> PatternGrid<'a> {
     /// # Errors
     /// [`PlotError::Draw`].
     pub fn to_svg(&self) -> Result<String, PlotError> {
-        let mut svg = String::new();
-        self.draw(SVGBackend::with_string(&mut svg, self.size()).into_drawing_area())?;
-        Ok(svg)
+        draw::svg(self.size(), |area| self.draw(area))
     }
 
     /// The picture as PNG, as many dots as [`PatternGrid::to_svg`] has units. For print take the SVG.
@@ -148,11 +146,7 @@ impl<'a> PatternGrid<'a> {
     }
 
     fn draw<B: DrawingBackend>(&self, area: DrawingArea<B, Shift>) -> Result<(), PlotError> {
-        font::ready();
-        area.fill(&WHITE).map_err(failed)?;
-        if !self.title.is_empty() {
-            write(&area, &self.title, (12, 12), TITLE, HPos::Left, VPos::Top, false, &BLACK_INK)?;
-        }
+        draw::begin(&area, &self.title)?;
         let most = self.patterns.heads_shown().iter().flat_map(|head| &head.values).fold(0.0, |m: f32, v| m.max(*v));
         let scale = Scale::Rising { most: f64::from(most).max(1.0) };
         for panel in 0..self.patterns.heads_shown().len() {

@@ -1,7 +1,7 @@
 //! A model on another machine's device: client and server are two processes here.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -148,19 +148,21 @@ fn a_server_that_is_gone() {
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
+/// The device of something that listens, is no server of ours, and answers so.
+fn impostor(answer: impl Fn(TcpStream) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(answer));
+    format!("remote:ws://{address}")
+}
+
 /// What answers but is no server of ours is refused.
 #[test]
 fn something_else_at_the_address() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { return };
-            let _ = stream.read(&mut [0; 1024]);
-            let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
-        }
+    let name = impostor(|mut stream| {
+        let _ = stream.read(&mut [0; 1024]);
+        let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     });
-    let name = format!("remote:ws://{address}");
     assert!(matches!(parse_device(&name), Err(Error::Device { name: named, .. }) if named == name));
 }
 
@@ -168,31 +170,25 @@ fn something_else_at_the_address() {
 #[test]
 fn a_server_of_another_version() {
     use base64::Engine;
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { return };
-            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-            let mut key = String::new();
-            for line in lines.by_ref().take_while(|line| !line.is_empty()) {
-                let Some((name, value)) = line.split_once(": ") else { continue };
-                if name.eq_ignore_ascii_case("sec-websocket-key") {
-                    key = value.trim().to_string();
-                }
+    let name = impostor(|mut stream| {
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+        let mut key = String::new();
+        for line in lines.by_ref().take_while(|line| !line.is_empty()) {
+            let Some((name, value)) = line.split_once(": ") else { continue };
+            if name.eq_ignore_ascii_case("sec-websocket-key") {
+                key = value.trim().to_string();
             }
-            let digest = sha1_smol::Sha1::from(format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11")).digest().bytes();
-            let accept = base64::engine::general_purpose::STANDARD.encode(digest);
-            let upgrade = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade";
-            write!(stream, "{upgrade}\r\nSec-WebSocket-Accept: {accept}\r\n\r\n").unwrap();
-            // One binary frame: a refusal by a server of protocol version 9.
-            let refusal =
-                [&[0x92, 0x81, 0xab][..], b"InitRefused", &[0x81, 0xb4], b"IncompatibleProtocol", &[0x91, 9, 0]];
-            let refusal = refusal.concat();
-            stream.write_all(&[&[0x82, refusal.len() as u8][..], &refusal].concat()).unwrap();
-            std::thread::sleep(Duration::from_secs(2));
         }
+        let digest = sha1_smol::Sha1::from(format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11")).digest().bytes();
+        let accept = base64::engine::general_purpose::STANDARD.encode(digest);
+        let upgrade = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade";
+        write!(stream, "{upgrade}\r\nSec-WebSocket-Accept: {accept}\r\n\r\n").unwrap();
+        // One binary frame: a refusal by a server of protocol version 9.
+        let refusal = [&[0x92, 0x81, 0xab][..], b"InitRefused", &[0x81, 0xb4], b"IncompatibleProtocol", &[0x91, 9, 0]];
+        let refusal = refusal.concat();
+        stream.write_all(&[&[0x82, refusal.len() as u8][..], &refusal].concat()).unwrap();
+        std::thread::sleep(Duration::from_secs(2));
     });
-    let refused = parse_device(format!("remote:ws://{address}")).unwrap_err().to_string();
+    let refused = parse_device(name).unwrap_err().to_string();
     assert!(refused.contains("version 9") && refused.contains("this client version"), "{refused}");
 }

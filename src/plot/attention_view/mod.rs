@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::colour::RISING;
 use super::error::PlotError;
-use super::page::{self, MOST_BYTES};
+use super::page;
 use super::patterns::{AttentionPatterns, HeadAttention};
 use super::token_text::visible;
 use cells::{encoded, encoded_len};
@@ -59,7 +59,7 @@ impl<'a> AttentionView<'a> {
         if tokens > MOST_TOKENS {
             return Err(PlotError::TooLong { tokens, most: MOST_TOKENS });
         }
-        fits(heads * encoded_len(tokens, causal), heads, tokens)
+        page::fits(heads * encoded_len(tokens, causal), (heads, "head"), tokens)
     }
 
     /// Writes this above the view.
@@ -101,7 +101,7 @@ impl<'a> AttentionView<'a> {
              <template>\n{LOOK}</template>\n\
              <script type=\"application/json\">{data}</script>\n</div>\n<script>\n{SCRIPT}</script>\n"
         );
-        fits(fragment.len(), self.patterns.heads_shown().len(), self.patterns.tokens().len())?;
+        page::fits(fragment.len(), (self.patterns.heads_shown().len(), "head"), self.patterns.tokens().len())?;
         Ok(fragment)
     }
 
@@ -139,12 +139,4 @@ impl<'a> AttentionView<'a> {
             "heads": self.patterns.heads_shown().iter().map(head).collect::<Vec<_>>(),
         })
     }
-}
-
-fn fits(bytes: usize, heads: usize, tokens: usize) -> Result<(), PlotError> {
-    if bytes <= MOST_BYTES {
-        return Ok(());
-    }
-    let what = if heads == 1 { "1 head".into() } else { format!("{heads} heads") };
-    Err(PlotError::TooLarge { what, tokens, bytes, most: MOST_BYTES })
 }
