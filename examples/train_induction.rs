@@ -6,31 +6,23 @@
 //! A few minutes on two cores; the seed fixes the result.
 //!
 //! ```sh
-//! cargo run --release --example train_induction -- src/embedded/induction
-//! cargo run --release --example train_induction -- --check embedded:induction
+//! cargo run --release --example train_induction -- induction
+//! cargo run --release --example measure_induction -- induction
 //! ```
 
 use burn::optim::{AdamWConfig, GradientsParams};
-use hooklens::experiments::head_scores;
 use hooklens::prelude::*;
 use hooklens::{NormKind, Positional};
 use rand::prelude::*;
 
 const WORDS: u32 = 62;
 const BATCH: usize = 64;
-const STEPS: usize = 6000;
 const PEAK: f64 = 3e-3;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--check", model] => measure(&HookedTransformer::from_pretrained(model)?),
-        [folder] => train(folder),
-        _ => Err("usage: train_induction FOLDER | --check MODEL".into()),
-    }
-}
-
-fn train(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().ok_or("usage: train_induction FOLDER [STEPS]")?;
+    let steps: usize = arguments.next().map_or(Ok(6000), |text| text.parse())?;
     let config = TransformerConfig {
         attn_only: true,
         norm: NormKind::LayerNorm,
@@ -41,26 +33,26 @@ fn train(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
     let mut model = HookedTransformer::random(config, 0, &device)?;
     let mut optimizer = AdamWConfig::new().with_weight_decay(0.01).init();
     let mut rng = StdRng::seed_from_u64(0);
-    for step in 0..STEPS {
+    for step in 0..steps {
         let len = 24 + 8 * (step % 7);
         let tokens = Tokens::new((0..BATCH).map(|_| sample(&mut rng, len)).collect())?;
         let loss = model.loss(&tokens, ())?;
-        if step % 200 == 0 || step + 1 == STEPS {
+        if step % 200 == 0 || step + 1 == steps {
             println!("step {step:5}  loss {:.4}", loss.clone().into_scalar::<f32>());
         }
         let gradients = GradientsParams::from_grads(loss.backward(), &model.weights);
         // A short warm-up, then down to nothing along a cosine.
-        let done = step as f64 / STEPS as f64;
+        let done = step as f64 / steps as f64;
         let rate = PEAK * (step as f64 / 100.0).min(1.0) * 0.5 * (1.0 + (done * std::f64::consts::PI).cos());
         model.weights = optimizer.step(rate, model.weights, gradients);
     }
-    model.save_pretrained(folder)?;
+    model.save_pretrained(&folder)?;
     // The tokenizer learns from the configuration which token begins a sequence.
-    let path = std::path::Path::new(folder).join("config.json");
+    let path = std::path::Path::new(&folder).join("config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path)?)?;
     config["bos_token_id"] = 0.into();
     std::fs::write(&path, format!("{config:#}\n"))?;
-    measure(&HookedTransformer::from_pretrained(folder)?)
+    Ok(())
 }
 
 /// Random words after a beginning-of-sequence token; some stretch of them comes again, at once
@@ -81,30 +73,4 @@ fn sample(rng: &mut StdRng, len: usize) -> Vec<u32> {
     }
     row.truncate(len);
     row
-}
-
-/// Loss on both halves of fresh repeated sequences, and the heads that make the difference.
-fn measure(model: &HookedTransformer) -> Result<(), Box<dyn std::error::Error>> {
-    let mut rng = StdRng::seed_from_u64(99);
-    for len in [10, 20, 25] {
-        let row = |rng: &mut StdRng| {
-            let once: Vec<u32> = (0..len).map(|_| rng.random_range(1..=WORDS)).collect();
-            [vec![0], once.clone(), once].concat()
-        };
-        let tokens = Tokens::new((0..64).map(|_| row(&mut rng)).collect())?;
-        let output = model.run(&tokens, ForwardOptions::new().loss_per_token().record("*hook_pattern"))?;
-        let each = output.loss_per_token.ok_or("no loss")?;
-        let mean = |from: usize, to: usize| each.clone().narrow(1, from, to - from).mean().into_scalar::<f32>();
-        let heads = [
-            head_scores(output.cache.activation("pattern0")?, &tokens)?,
-            head_scores(output.cache.activation("pattern1")?, &tokens)?,
-        ];
-        let previous = heads[0].iter().map(|h| h.previous_token).fold(0.0, f32::max);
-        let induction = heads[1].iter().map(|h| h.induction).fold(0.0, f32::max);
-        let (first, second) = (mean(0, len), mean(len + 1, 2 * len));
-        println!(
-            "{len} words twice: loss {first:.3}, then {second:.3}; previous-token head {previous:.2}, induction head {induction:.2}"
-        );
-    }
-    Ok(())
 }

@@ -1,21 +1,69 @@
-"""Runs every notebook of this folder from a clean kernel and writes its outputs back.
+"""Runs notebooks from a clean kernel, one after the other, and writes their outputs back.
 
     pip install nbclient nbformat jupyter_client
-    python notebooks/run.py [NOTEBOOK ...]
+    python notebooks/run.py [--check] [NOTEBOOK ...]
+
+All notebooks of this folder and those of checks/, unless some are named. With --check nothing is written. hooklens is
+compiled once for all of them, into target/notebooks.
 """
 
+import argparse
+import os
 import pathlib
 import sys
+import time
 
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
-folder = pathlib.Path(__file__).parent
-for path in map(pathlib.Path, sys.argv[1:] or sorted(folder.glob("*.ipynb"))):
+FOLDER = pathlib.Path(__file__).resolve().parent
+
+
+def tidy(cell):
+    """What would differ from run to run and says nothing: times, and how the text came in pieces."""
+    cell.metadata.pop("execution", None)
+    whole = []
+    for output in cell.get("outputs", []):
+        if output.output_type == "stream" and whole and whole[-1].get("name") == output.name:
+            whole[-1].text += output.text
+        else:
+            whole.append(output)
+    if cell.cell_type == "code":
+        cell.outputs = whole
+
+
+def run(path, write):
     notebook = nbformat.read(path, as_version=4)
+    began = time.monotonic()
     # No time limit a cell: the first one compiles hooklens.
-    NotebookClient(notebook, timeout=None, kernel_name="rust", resources={"metadata": {"path": str(folder)}}).execute()
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)
-    nbformat.write(notebook, path)
-    print(path, "ran")
+    NotebookClient(
+        notebook, timeout=None, startup_timeout=600, kernel_name="rust", resources={"metadata": {"path": str(path.parent)}}
+    ).execute()
+    if write:
+        for cell in notebook.cells:
+            tidy(cell)
+        nbformat.write(notebook, path)
+    print(f"{path.name}: {time.monotonic() - began:.0f} s, {path.stat().st_size / 1e3:.0f} kB", flush=True)
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--check", action="store_true", help="write nothing")
+    arguments.add_argument("notebooks", nargs="*", type=pathlib.Path, metavar="NOTEBOOK")
+    given = arguments.parse_args()
+    # One folder for what is compiled. Kernels that share it must not run at the same time.
+    os.environ.setdefault("EVCXR_TMPDIR", str(FOLDER.parent / "target" / "notebooks"))
+    pathlib.Path(os.environ["EVCXR_TMPDIR"]).mkdir(parents=True, exist_ok=True)
+    failed = []
+    for path in given.notebooks or [*sorted(FOLDER.glob("*.ipynb")), *sorted(FOLDER.glob("checks/*.ipynb"))]:
+        try:
+            run(path.resolve(), not given.check)
+        except CellExecutionError as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            failed.append(path.name)
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

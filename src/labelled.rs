@@ -57,6 +57,31 @@ impl LabelledArray {
         if labels == places { Ok(made) } else { Err(InputError::Labels { labels, places }) }
     }
 
+    /// Values in order, the last axis's places side by side.
+    ///
+    /// ```
+    /// use hooklens::{LabelledArray, LabelledAxis};
+    /// let axes = [LabelledAxis::numbered("layer", 2), LabelledAxis::numbered("head", 2)];
+    /// let scores = LabelledArray::from_values(axes, [0.1f32, 0.2, 0.7, 0.4])?;
+    /// assert_eq!(scores.largest(1)[0].0, ["1", "0"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Labels`] for more or fewer values than the axes have places.
+    pub fn from_values(
+        axes: impl IntoIterator<Item = LabelledAxis>,
+        values: impl IntoIterator<Item = impl Into<f64>>,
+    ) -> Result<Self, InputError> {
+        let axes: Vec<LabelledAxis> = axes.into_iter().collect();
+        let labels: Vec<usize> = axes.iter().map(|axis| axis.labels.len()).collect();
+        let values: Vec<f64> = values.into_iter().map(Into::into).collect();
+        let places = vec![values.len()];
+        let values =
+            ArrayD::from_shape_vec(labels.clone(), values).map_err(|_| InputError::Labels { labels, places })?;
+        Ok(Self::of(axes, values))
+    }
+
     /// [`LabelledArray::new`] of labels made to fit.
     pub(crate) fn of(axes: impl IntoIterator<Item = LabelledAxis>, values: ArrayD<f64>) -> Self {
         let made = Self { axes: axes.into_iter().collect(), values };

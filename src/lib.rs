@@ -25,6 +25,7 @@ mod labelled;
 pub mod lens;
 mod loading;
 mod model;
+mod numerals;
 pub mod parity;
 pub mod patching;
 pub mod plot;

@@ -15,6 +15,7 @@ use super::heads::HeadsArgs;
 use super::lens::LensArgs;
 use super::man::ManArgs;
 use super::merge::MergeArgs;
+use super::notebook::NotebookArgs;
 use super::parity::ParityArgs;
 use super::patch::PatchArgs;
 #[cfg(feature = "remote")]
@@ -100,6 +101,11 @@ Exit code 0 if every tensor agrees, 1 if one does not.")]
   for i in 1 2 3; do hooklens dump --model ./gpt2 --prompts corpus.txt --shard $i/3 --out activations/$i; done
   hooklens merge --out activations activations/1 activations/2 activations/3")]
     Merge(MergeArgs),
+    /// Write a notebook that opens a model and shows its attention
+    #[command(after_help = "Examples:
+  hooklens notebook first.ipynb
+  hooklens notebook gpt2.ipynb --model gpt2 --prompt 'When Mary and John went to the store'")]
+    Notebook(NotebookArgs),
     /// Print what a shell needs to complete this program's arguments
     #[command(after_help = "Examples:
   hooklens completions bash > ~/.local/share/bash-completion/completions/hooklens

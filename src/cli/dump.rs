@@ -7,11 +7,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::{DumpArgs, ProcessArg};
 use super::findings::Findings;
-use super::print::{bytes, grouped};
 use super::{CliResult, Failure};
 use crate::dump::{Dump, Prompt, Seen, read_prompts};
 use crate::loading::LoadReport;
 use crate::model::HookedTransformer;
+use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
 
 pub(super) fn run(args: &DumpArgs) -> CliResult {

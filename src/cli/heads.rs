@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::args::ModelArg;
-use super::out::{Finding, OutFile};
+use super::out::{Finding, OutFile, Picture};
 use super::{CliResult, load};
 use crate::experiments::{HeadDetection, HeadError, HeadPattern};
 use crate::labelled::{LabelledArray, LabelledAxis};
@@ -37,7 +37,7 @@ pub(super) struct HeadsArgs {
     /// How many heads to print for each pattern
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(super) top: usize,
-    /// Write all scores to a file: .json, .csv, .svg or .png
+    /// Write all scores to a file: .json, .csv, .svg, .png or .html
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
 }
@@ -88,7 +88,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
     axes.extend(scores[0].axes().iter().cloned());
     let all = LabelledArray::of(axes, values);
     let json = json!({"model": args.model.model, "scores": all});
-    Finding { json, csv: all.to_csv(), picture: &all, texts: None, title: args.model.model.clone() }.write(file)
+    Finding { json, csv: all.to_csv(), picture: Picture::Map(&all, args.model.model.clone()) }.write(file)
 }
 
 /// Four rows of random tokens, each twice over behind a beginning-of-sequence token if the model

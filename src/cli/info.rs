@@ -7,11 +7,11 @@ use serde_json::json;
 
 use super::CliResult;
 use super::args::InfoArgs;
-use super::print::{bytes, grouped};
 use crate::config::{ActivationFn, Positional, RopeScaling, TransformerConfig, Window};
 use crate::encoder::{EncoderConfig, Heads};
 use crate::encoder_decoder::EncoderDecoderConfig;
 use crate::loading::{ModelConfig, inspect};
+use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
 
 pub(super) fn run(args: &InfoArgs) -> CliResult {

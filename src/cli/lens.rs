@@ -3,17 +3,16 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use hooklens_hooks::{Positions, Record};
-use ndarray::{ArrayD, IxDyn};
 use serde_json::json;
 
 use super::args::{ModelArg, positions};
-use super::out::{Finding, OutFile};
+use super::out::{Finding, OutFile, Picture};
 use super::{CliResult, load};
-use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::lens::TunedLens;
 use crate::patching::position_labels;
+use crate::plot::{LensShade, LensTable};
 
 #[derive(Debug, Args)]
 pub(super) struct LensArgs {
@@ -37,9 +36,21 @@ pub(super) struct LensArgs {
     /// How many tokens to name at each place
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(super) top: usize,
-    /// Write a table to a file: .json, .csv, .svg or .png
+    /// What the colours of a picture are: the probability of the token shown, entropy, or divergence of the end.
+    /// The answer's probability if there is an answer
+    #[arg(long, value_enum)]
+    pub(super) shade: Option<ShadeArg>,
+    /// Write a table to a file: .json, .csv, .svg, .png or .html
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
+}
+
+/// What colours a table, unless it is the answer's probability, or that of the token shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ShadeArg {
+    Probability,
+    Entropy,
+    Kl,
 }
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
@@ -71,11 +82,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
     let Some(file) = &args.out else { return Ok(()) };
     let labels = position_labels(&model, &[&tokens], tokens.len())[range.clone()].to_vec();
     let shape = [reading.labels().len(), range.len()];
-    let best = ArrayD::from_shape_fn(IxDyn(&shape), |at| f64::from(top[at[0]][0][at[1]][0].1));
-    let axes = [LabelledAxis::new("stage", reading.labels()), LabelledAxis::new("pos", labels.clone())];
-    let map = LabelledArray::of(axes, best);
     let places = || (0..shape[0]).flat_map(|stage| (0..shape[1]).map(move |pos| (stage, pos)));
-    let texts = places().map(|(stage, pos)| text(top[stage][0][pos][0].0)).collect();
     let entry = |(stage, pos): (usize, usize)| {
         let tokens: Vec<_> =
             top[stage][0][pos].iter().map(|(id, p)| json!({"id": id, "text": text(*id), "probability": p})).collect();
@@ -94,5 +101,13 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
         .collect::<String>()
     };
     let csv = format!("stage,pos,place,token,probability\n{}", places().map(named).collect::<String>());
-    Finding { json, csv, picture: &map, texts: Some(texts), title: "logit lens".into() }.write(file)
+    let shade = match (args.shade, answer) {
+        (Some(ShadeArg::Entropy), _) => LensShade::Entropy,
+        (Some(ShadeArg::Kl), _) => LensShade::KlToFinal,
+        (None, Some(answer)) => LensShade::ProbabilityOf(answer),
+        _ => LensShade::Probability,
+    };
+    let table =
+        LensTable::of(&model, &reading, &tokens[range.clone()], 0, shade)?.first(range.start).title("logit lens");
+    Finding { json, csv, picture: Picture::Lens(&table) }.write(file)
 }

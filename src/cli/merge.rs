@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::CliResult;
-use super::print::{bytes, grouped};
 use crate::dump::merge;
+use crate::numerals::{bytes, grouped};
 
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {

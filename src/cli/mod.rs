@@ -14,11 +14,11 @@ mod info;
 mod lens;
 mod man;
 mod merge;
+mod notebook;
 mod out;
 mod pairs;
 mod parity;
 mod patch;
-mod print;
 #[cfg(feature = "remote")]
 mod serve;
 
@@ -62,6 +62,7 @@ pub fn main() -> ExitCode {
         Command::Parity(args) => parity::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Merge(args) => merge::run(&args),
+        Command::Notebook(args) => notebook::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
         #[cfg(feature = "remote")]

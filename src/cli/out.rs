@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{CliResult, Failure};
 use crate::labelled::LabelledArray;
-use crate::plot::Heatmap;
+use crate::plot::{Heatmap, LensTable};
 
 /// A file to write findings to.
 #[derive(Debug, Clone)]
@@ -32,8 +32,8 @@ impl FromStr for OutFile {
         let kind = match path.extension().and_then(|ending| ending.to_str()) {
             Some("json") => Kind::Json,
             Some("csv") => Kind::Csv,
-            Some("svg" | "png") => Kind::Picture,
-            _ => return Err("the name ends in .json, .csv, .svg or .png".into()),
+            Some("svg" | "png" | "html" | "htm") => Kind::Picture,
+            _ => return Err("the name ends in .json, .csv, .svg, .png or .html".into()),
         };
         Ok(Self { path, kind })
     }
@@ -43,9 +43,14 @@ impl FromStr for OutFile {
 pub(super) struct Finding<'f> {
     pub(super) json: Value,
     pub(super) csv: String,
-    pub(super) picture: &'f LabelledArray,
-    pub(super) texts: Option<Vec<String>>,
-    pub(super) title: String,
+    pub(super) picture: Picture<'f>,
+}
+
+/// How a finding is drawn.
+pub(super) enum Picture<'f> {
+    /// A heatmap with its title.
+    Map(&'f LabelledArray, String),
+    Lens(&'f LensTable),
 }
 
 impl Finding<'_> {
@@ -55,11 +60,10 @@ impl Finding<'_> {
             Kind::Json => format!("{:#}\n", self.json).into_bytes(),
             Kind::Csv => self.csv.into_bytes(),
             Kind::Picture => {
-                let mut map = Heatmap::of(self.picture)?.title(self.title);
-                if let Some(texts) = self.texts {
-                    map = map.texts(texts);
+                match self.picture {
+                    Picture::Map(array, title) => Heatmap::of(array)?.title(title).save(&out.path)?,
+                    Picture::Lens(table) => table.save(&out.path)?,
                 }
-                map.save(&out.path)?;
                 return said(&out.path);
             }
         };

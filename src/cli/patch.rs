@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::args::ModelArg;
-use super::out::{Finding, OutFile, print_largest};
+use super::out::{Finding, OutFile, Picture, print_largest};
 use super::pairs::{AblateArg, PairArgs};
 use super::{CliResult, load};
 use crate::patching::{PatchingResult, Sites};
@@ -37,7 +37,7 @@ pub(super) struct PatchArgs {
     /// How many of the largest effects to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
-    /// Write all effects to a file: .json, .csv, .svg or .png
+    /// Write all effects to a file: .json, .csv, .svg, .png or .html
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
 }
@@ -118,5 +118,5 @@ fn report(found: &PatchingResult, count: usize, args: &PatchArgs) -> CliResult {
         "effect": effect, "normalized": normalized, "standard_error": found.standard_error(), "values": found.values(),
     });
     let title = format!("{}{}", if args.estimate { "estimated: " } else { "" }, args.at);
-    Finding { json, csv: found.to_csv(), picture, texts: None, title }.write(out)
+    Finding { json, csv: found.to_csv(), picture: Picture::Map(picture, title) }.write(out)
 }

@@ -2,6 +2,8 @@
 
 use plotters::style::RGBColor;
 
+use super::draw::short;
+
 /// How numbers become colours.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Scale {
@@ -73,6 +75,25 @@ impl Scale {
             (a + (b - a) * share).round() as u8
         };
         RGBColor(mix(0), mix(1), mix(2))
+    }
+
+    /// [`Scale::colour`] as pages spell it.
+    pub(super) fn hex(self, value: f64) -> String {
+        let RGBColor(red, green, blue) = self.colour(value);
+        format!("#{red:02x}{green:02x}{blue:02x}")
+    }
+
+    /// The colours between the two ends, for a page.
+    pub(super) fn legend(self) -> String {
+        let (least, most) = self.ends();
+        let stops: Vec<String> = (0..=8).map(|step| self.hex(least + (most - least) * f64::from(step) / 8.0)).collect();
+        format!(
+            "{} <span style=\"display: inline-block; width: 90px; height: 11px; border: 1px solid #767676; background: \
+             linear-gradient(to right, {})\"></span> {}",
+            short(least),
+            stops.join(", "),
+            short(most)
+        )
     }
 
     /// Whether text on this colour should be white.

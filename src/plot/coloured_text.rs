@@ -2,10 +2,7 @@
 
 use std::path::Path;
 
-use plotters::style::RGBColor;
-
 use super::colour::Scale;
-use super::draw::short;
 use super::error::PlotError;
 use super::page::{self, escaped};
 use super::token_text::visible;
@@ -78,7 +75,7 @@ impl ColouredText {
         if !self.title.is_empty() {
             html.push_str(&format!("<div style=\"font-weight: 600\">{}</div>\n", escaped(&self.title)));
         }
-        html.push_str(&legend(scale));
+        html.push_str(&format!("<div style=\"font-size: 12px\">{}</div>\n", scale.legend()));
         for (name, values) in &self.rows {
             html.push_str(&format!(
                 "<details open><summary style=\"cursor: pointer\">{}</summary>\n<div>",
@@ -117,7 +114,7 @@ impl ColouredText {
 
 /// A token, already safe, on its colour.
 fn coloured(token: &str, value: f64, scale: Scale) -> String {
-    let colour = hex(scale, value);
+    let colour = scale.hex(value);
     let ink = if scale.is_dark(value) { "#fff" } else { "#1a1a1a" };
     format!(
         "<span title=\"{token}: {}\" style=\"display: inline-block; max-width: 100%; margin: 0 1px; padding: 0 3px; \
@@ -125,24 +122,6 @@ fn coloured(token: &str, value: f64, scale: Scale) -> String {
          color: {ink}\">{token}</span>",
         number(value)
     )
-}
-
-/// The scale's colours between its ends.
-fn legend(scale: Scale) -> String {
-    let (least, most) = scale.ends();
-    let stops: Vec<String> = (0..=8).map(|step| hex(scale, least + (most - least) * f64::from(step) / 8.0)).collect();
-    format!(
-        "<div style=\"font-size: 12px\">{} <span style=\"display: inline-block; width: 90px; height: 11px; border: 1px \
-         solid #767676; background: linear-gradient(to right, {})\"></span> {}</div>\n",
-        short(least),
-        stops.join(", "),
-        short(most)
-    )
-}
-
-fn hex(scale: Scale, value: f64) -> String {
-    let RGBColor(red, green, blue) = scale.colour(value);
-    format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
 /// A number in full enough.

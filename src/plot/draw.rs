@@ -88,6 +88,16 @@ pub(super) fn fine_png(
     encoded((across / 2, down / 2), &dots)
 }
 
+/// A picture of dots, each of a colour of its own, as PNG.
+pub(super) fn dot_png(
+    (width, height): (u32, u32),
+    colour: impl Fn(usize, usize) -> RGBColor,
+) -> Result<Vec<u8>, PlotError> {
+    let places = (0..height as usize).flat_map(|y| (0..width as usize).map(move |x| (x, y)));
+    let dots: Vec<u8> = places.flat_map(|(x, y)| <[u8; 3]>::from(colour(x, y).rgb())).collect();
+    encoded((width, height), &dots)
+}
+
 fn encoded((width, height): (u32, u32), dots: &[u8]) -> Result<Vec<u8>, PlotError> {
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, width, height);
@@ -99,16 +109,18 @@ fn encoded((width, height): (u32, u32), dots: &[u8]) -> Result<Vec<u8>, PlotErro
     Ok(file)
 }
 
-/// Writes a picture to a file that appears whole or not at all, SVG or PNG by its ending.
+/// Writes a picture to a file that appears whole or not at all: SVG, PNG or a page by its ending.
 pub(super) fn save(
     path: &Path,
     svg: impl FnOnce() -> Result<String, PlotError>,
     png: impl FnOnce() -> Result<Vec<u8>, PlotError>,
+    page: impl FnOnce() -> Result<String, PlotError>,
 ) -> Result<(), PlotError> {
     let bytes = match path.extension().and_then(|ending| ending.to_str()) {
         Some("svg") => svg()?.into_bytes(),
         Some("png") => png()?,
-        _ => return Err(PlotError::Kind { path: path.to_path_buf(), endings: ".svg or .png" }),
+        Some("html" | "htm") => page()?.into_bytes(),
+        _ => return Err(PlotError::Kind { path: path.to_path_buf(), endings: ".svg, .png or .html" }),
     };
     write_file(path, &bytes)
 }

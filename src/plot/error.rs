@@ -119,6 +119,14 @@ pub enum PlotError {
         /// Tokens given.
         tokens: usize,
     },
+    /// Tokens that are not those a lens was read at.
+    #[error("a lens read at {positions} positions and {tokens} tokens were given; give the tokens at its positions")]
+    OtherTokens {
+        /// Positions of the reading.
+        positions: usize,
+        /// Tokens given.
+        tokens: usize,
+    },
     /// A file name that names no kind of picture.
     #[error("{}: the name ends in {endings}", path.display())]
     Kind {

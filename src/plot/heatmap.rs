@@ -10,6 +10,7 @@ use super::colour::Scale;
 use super::draw::{self, BLACK_INK, LABELS, NAMES, TITLE, every, failed, write};
 use super::error::PlotError;
 use super::font;
+use super::page;
 use crate::labelled::LabelledArray;
 
 /// Cells a picture has at most.
@@ -86,12 +87,12 @@ impl<'a> Heatmap<'a> {
         draw::png(self.size(&layout), |area| self.draw(area, &layout))
     }
 
-    /// Writes the picture to a file that appears whole or not at all, SVG or PNG by its ending.
+    /// Writes the picture to a file that appears whole or not at all: SVG, PNG or a page by its ending.
     ///
     /// # Errors
     /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-        draw::save(path.as_ref(), || self.to_svg(), || self.to_png())
+        draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), || Ok(page::whole(&self.title, &self.to_svg()?)))
     }
 
     /// Rows, columns, panels.

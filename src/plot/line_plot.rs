@@ -10,6 +10,7 @@ use super::draw::{self, BLACK_INK, FINE, LABELS, NAMES, TITLE, every, failed, wr
 use super::error::PlotError;
 use super::font;
 use super::line::{Line, dashes};
+use super::page;
 use super::ticks::Span;
 use crate::labelled::LabelledArray;
 
@@ -178,12 +179,12 @@ impl LinePlot {
         draw::fine_png(layout.size, |area| self.draw(&area, &layout))
     }
 
-    /// Writes the picture to a file that appears whole or not at all, SVG or PNG by its ending.
+    /// Writes the picture to a file that appears whole or not at all: SVG, PNG or a page by its ending.
     ///
     /// # Errors
     /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-        draw::save(path.as_ref(), || self.to_svg(), || self.to_png())
+        draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), || Ok(page::whole(&self.title, &self.to_svg()?)))
     }
 
     fn layout(&self) -> Layout {

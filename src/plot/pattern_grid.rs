@@ -11,6 +11,7 @@ use super::colour::Scale;
 use super::draw::{self, BLACK_INK, LABELS, NAMES, TITLE, every, failed, write};
 use super::error::PlotError;
 use super::font;
+use super::page;
 use super::patterns::AttentionPatterns;
 use super::token_text::drawn;
 
@@ -128,12 +129,12 @@ impl<'a> PatternGrid<'a> {
         draw::png(self.size(), |area| self.draw(area))
     }
 
-    /// Writes the picture to a file that appears whole or not at all, SVG or PNG by its ending.
+    /// Writes the picture to a file that appears whole or not at all: SVG, PNG or a page by its ending.
     ///
     /// # Errors
     /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-        draw::save(path.as_ref(), || self.to_svg(), || self.to_png())
+        draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), || Ok(page::whole(&self.title, &self.to_svg()?)))
     }
 
     fn size(&self) -> (u32, u32) {

@@ -4,6 +4,7 @@ use hooklens_hooks::{Activation, ActivationCache, HookError, Positions};
 use ndarray::{Array2, Array3, ArrayD, Axis, Ix3, IxDyn};
 
 use super::error::PlotError;
+use super::token_text::token_text;
 use crate::encoder::HookedEncoder;
 use crate::error::Result;
 use crate::hook;
@@ -238,18 +239,5 @@ fn present(what: &'static str, asked: &[usize], held: &[usize]) -> Result<(), Pl
             held.dedup();
             Err(PlotError::Absent { what, asked: *asked, held })
         }
-    }
-}
-
-/// A token as text. One that is part of a letter only is spelled as the vocabulary spells its byte, and a space before
-/// a word is kept where decoding a token alone drops it. Without a vocabulary it is its id.
-fn token_text(tokenizer: Option<&Tokenizer>, id: u32) -> String {
-    let Some(tokenizer) = tokenizer else { return id.to_string() };
-    let spelled = tokenizer.token(id).unwrap_or_default();
-    match tokenizer.decode(&[id], false) {
-        Ok(text) if text.contains('\u{fffd}') && spelled.starts_with("<0x") => spelled,
-        Ok(text) if spelled.starts_with('▁') && !text.starts_with(' ') => format!(" {text}"),
-        Ok(text) => text,
-        Err(_) => id.to_string(),
     }
 }

@@ -377,7 +377,7 @@ fn patch_says_what_it_lacks() {
         ),
         (&["--ioi", "2", "--per", "head"], 1, "no axis `head`"),
         (&["--ioi", "2", "--at", "*hook_resid_per"], 1, "did you mean"),
-        (&["--ioi", "2", "--out", "map.gif"], 2, ".svg or .png"),
+        (&["--ioi", "2", "--out", "map.gif"], 2, ".svg, .png or .html"),
         (&["--ioi", "0"], 2, "no pairs"),
         (&[], 2, "--pairs"),
     ] {

@@ -24,6 +24,7 @@ mod hub;
 mod laws;
 mod lens;
 mod loading;
+mod notebook;
 mod numpy;
 mod parity;
 mod patching;

@@ -1,7 +1,7 @@
 //! Numbers for people.
 
 /// Bytes as `1.2 MB`.
-pub(super) fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let mut value = count as f64;
     let mut unit = 0;
@@ -13,7 +13,7 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// A whole number with commas between thousands.
-pub(super) fn grouped(count: usize) -> String {
+pub(crate) fn grouped(count: usize) -> String {
     let digits = count.to_string();
     let mut out = String::new();
     for (place, digit) in digits.chars().enumerate() {
