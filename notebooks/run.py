@@ -4,13 +4,14 @@
     python notebooks/run.py [--check] [NOTEBOOK ...]
 
 All notebooks of this folder and those of checks/, unless some are named. With --check nothing is written. hooklens is
-compiled once for all of them, into target/notebooks.
+compiled once for all of them, into EVCXR_TMPDIR or the system's folder for temporary files.
 """
 
 import argparse
 import os
 import pathlib
 import sys
+import tempfile
 import time
 
 import nbformat
@@ -52,8 +53,8 @@ def main():
     arguments.add_argument("--check", action="store_true", help="write nothing")
     arguments.add_argument("notebooks", nargs="*", type=pathlib.Path, metavar="NOTEBOOK")
     given = arguments.parse_args()
-    # One folder for what is compiled. Kernels that share it must not run at the same time.
-    os.environ.setdefault("EVCXR_TMPDIR", str(FOLDER.parent / "target" / "notebooks"))
+    # One folder for what is compiled, outside any cargo workspace. Kernels that share it must not run at the same time.
+    os.environ.setdefault("EVCXR_TMPDIR", str(pathlib.Path(tempfile.gettempdir()) / "hooklens-notebooks"))
     pathlib.Path(os.environ["EVCXR_TMPDIR"]).mkdir(parents=True, exist_ok=True)
     failed = []
     for path in given.notebooks or [*sorted(FOLDER.glob("*.ipynb")), *sorted(FOLDER.glob("checks/*.ipynb"))]:

@@ -388,6 +388,16 @@ pub enum InputError {
         /// Places along each axis.
         places: Vec<usize>,
     },
+    /// A place that an array doesn't have.
+    #[error("no place {place} along `{axis}`; this array has {}", places(axes))]
+    Place {
+        /// The axis asked for.
+        axis: String,
+        /// The place asked for.
+        place: isize,
+        /// Each axis, and how many places it has.
+        axes: Vec<(String, usize)>,
+    },
     /// Options of one run that exclude each other.
     #[error("{0}")]
     Options(&'static str),
@@ -717,4 +727,9 @@ pub enum DumpError {
         /// What is wrong with it.
         reason: String,
     },
+}
+
+/// Axes and how long they are: `layer (12), head (12)`.
+fn places(axes: &[(String, usize)]) -> String {
+    axes.iter().map(|(name, len)| format!("{name} ({len})")).collect::<Vec<_>>().join(", ")
 }

@@ -1,6 +1,6 @@
 //! Numbers that say what they are of.
 
-use ndarray::{ArrayD, Dimension, IxDyn};
+use ndarray::{ArrayD, Axis, Dimension, IxDyn};
 use serde::Serialize;
 
 use crate::error::InputError;
@@ -101,6 +101,34 @@ impl LabelledArray {
     /// The values, an axis a label axis.
     pub fn values(&self) -> &ArrayD<f64> {
         &self.values
+    }
+
+    /// What there is at one place along an axis, which is gone from the result; negative places count from the end.
+    ///
+    /// ```
+    /// use hooklens::{LabelledArray, LabelledAxis};
+    /// let axes = [LabelledAxis::numbered("layer", 2), LabelledAxis::numbered("head", 3)];
+    /// let scores = LabelledArray::from_values(axes, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+    /// assert_eq!(scores.at("layer", -1)?.values().as_slice(), Some(&[4.0, 5.0, 6.0][..]));
+    /// let told = scores.at("neuron", 0).unwrap_err().to_string();
+    /// assert_eq!(told, "no place 0 along `neuron`; this array has layer (2), head (3)");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Place`] for an axis or a place that is not there.
+    pub fn at(&self, axis: &str, place: isize) -> Result<LabelledArray, InputError> {
+        let absent = || {
+            let axes = self.axes.iter().map(|axis| (axis.name.clone(), axis.labels.len())).collect();
+            InputError::Place { axis: axis.into(), place, axes }
+        };
+        let number = self.axes.iter().position(|own| own.name == axis).ok_or_else(absent)?;
+        let len = self.axes[number].labels.len();
+        let from = if place < 0 { len.checked_add_signed(place) } else { usize::try_from(place).ok() };
+        let index = from.filter(|index| *index < len).ok_or_else(absent)?;
+        let mut axes = self.axes.clone();
+        axes.remove(number);
+        Ok(Self { axes, values: self.values.index_axis(Axis(number), index).to_owned() })
     }
 
     /// The same labels over other values.

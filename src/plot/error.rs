@@ -9,7 +9,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum PlotError {
     /// An array with too many or too few axes.
-    #[error("a heatmap shows two axes, or three as panels; this array has {} ({})", axes.len(), axes.join(", "))]
+    #[error("a heatmap shows two axes, or three as panels; this array has {}", choice(axes, 3))]
     Axes {
         /// Names of the array's axes.
         axes: Vec<String>,
@@ -25,7 +25,7 @@ pub enum PlotError {
         axes: Vec<String>,
     },
     /// An array that is no lines.
-    #[error("a line plot shows one axis, or two as a line a row; this array has {}", choice(axes))]
+    #[error("a line plot shows one axis, or two as a line a row; this array has {}", choice(axes, 2))]
     Lines {
         /// Names of the array's axes.
         axes: Vec<String>,
@@ -43,9 +43,9 @@ pub enum PlotError {
         /// The axis that has a line a place, if they are of an array.
         axis: Option<String>,
     },
-    /// No line, or none with a point.
-    #[error("there is nothing to draw: no line has a point")]
-    NoLine,
+    /// No number: an array without places, no line with a point.
+    #[error("there is nothing to draw: not one number")]
+    Nothing,
     /// Nothing to show: no recorded pattern, no token.
     #[error("there is no attention pattern; record `*hook_pattern`")]
     NoPattern,
@@ -151,13 +151,12 @@ pub enum PlotError {
     },
 }
 
-/// How many axes there are, and along which of them to choose before two are left.
-fn choice(axes: &[String]) -> String {
-    match axes.len().checked_sub(2) {
-        Some(many) if many > 0 => {
-            let named: Vec<String> = axes[..many].iter().map(|axis| format!("`{axis}`")).collect();
-            format!("{} ({}); choose one place along {}", axes.len(), axes.join(", "), named.join(" and "))
-        }
-        _ => format!("{}", axes.len()),
+/// How many axes there are, and along which of them to choose before so many are left.
+fn choice(axes: &[String], most: usize) -> String {
+    let listed = if axes.is_empty() { "0".into() } else { format!("{} ({})", axes.len(), axes.join(", ")) };
+    if axes.len() <= most {
+        return listed;
     }
+    let chosen: Vec<String> = axes[..axes.len() - most].iter().map(|axis| format!("`.at({axis:?}, ..)`")).collect();
+    format!("{listed}; choose a place by {}", chosen.join(" and "))
 }

@@ -42,11 +42,14 @@ impl<'a> Heatmap<'a> {
     /// A picture of an array of two or three axes.
     ///
     /// # Errors
-    /// [`PlotError::Axes`], [`PlotError::TooMany`].
+    /// [`PlotError::Axes`], [`PlotError::Nothing`], [`PlotError::TooMany`].
     pub fn of(array: &'a LabelledArray) -> Result<Self, PlotError> {
         let names = || array.axes().iter().map(|axis| axis.name.clone()).collect();
-        if !(2..=3).contains(&array.axes().len()) || array.values().is_empty() {
+        if !(2..=3).contains(&array.axes().len()) {
             return Err(PlotError::Axes { axes: names() });
+        }
+        if array.values().is_empty() {
+            return Err(PlotError::Nothing);
         }
         let places = array.values().len();
         if places > MOST {

@@ -84,7 +84,7 @@ impl LinePlot {
     /// These lines over an axis of this name, their values along one of that name.
     ///
     /// # Errors
-    /// [`PlotError::NoLine`], [`PlotError::TooManyLines`], and [`PlotError::TooMany`] for their points.
+    /// [`PlotError::Nothing`], [`PlotError::TooManyLines`], and [`PlotError::TooMany`] for their points.
     pub fn new(
         x: impl Into<String>,
         y: impl Into<String>,
@@ -93,7 +93,7 @@ impl LinePlot {
         let (x, lines) = (x.into(), lines.into_iter().collect::<Vec<_>>());
         let places = lines.iter().map(|line| line.points.len()).sum();
         if places == 0 {
-            return Err(PlotError::NoLine);
+            return Err(PlotError::Nothing);
         }
         let most = COLOURS.len() * DASHES.len();
         if lines.len() > most {
