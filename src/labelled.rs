@@ -25,6 +25,12 @@ pub struct LabelledArray {
 }
 
 /// One axis of a [`LabelledArray`].
+///
+/// ```
+/// use hooklens::LabelledAxis;
+/// let layers = LabelledAxis::numbered("layer", 3);
+/// assert_eq!((layers.name.as_str(), layers.labels.join(" ")), ("layer", "0 1 2".to_string()));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LabelledAxis {
     /// What it runs over: `layer`, `pos`, `head`, ...
@@ -79,6 +85,14 @@ impl LabelledArray {
     }
 
     /// The same labels over other values.
+    ///
+    /// ```
+    /// use hooklens::{LabelledArray, LabelledAxis};
+    /// let values = ndarray::arr1(&[-3.0, 1.0]).into_dyn();
+    /// let array = LabelledArray::new([LabelledAxis::numbered("pos", 2)], values)?;
+    /// assert_eq!(array.map(|value| value.abs()).largest(1), [(vec!["0"], 3.0)]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn map(&self, change: impl FnMut(&f64) -> f64) -> LabelledArray {
         Self { axes: self.axes.clone(), values: self.values.map(change) }
