@@ -2,6 +2,21 @@
 //!
 //! A run goes batch by batch; a second thread writes one batch while the next is computed, and
 //! one more may wait. Of the prompts only their token ids stay in memory.
+//!
+//! ```
+//! use hooklens::dump::Dump;
+//! use hooklens::prelude::*;
+//! let model = HookedTransformer::from_pretrained("embedded:induction")?;
+//! # let folder = tempfile::tempdir()?;
+//! # let out = folder.path().join("resid.safetensors");
+//! let rows = vec![vec![0, 51, 59], vec![0, 9]];
+//! Dump::new("resid_post1").positions(-1).run(&model, &rows, &out)?;
+//! let files = hooklens::WeightFiles::open(&[out])?;
+//! let shape = |name| files.info(name).map(|info| info.shape.clone());
+//! assert_eq!(shape("blocks.1.hook_resid_post"), Some(vec![2, 1, 64])); // [row, pos, d_model]
+//! assert_eq!(shape("tokens"), Some(vec![2, 1])); // those of the positions kept
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod file;
 mod folder;
@@ -79,6 +94,18 @@ fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
 }
 
 /// What a dump did.
+///
+/// ```
+/// use hooklens::dump::Dump;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// let rows = vec![vec![0, 51, 59, 21], vec![0, 51, 59, 22]];
+/// let done = Dump::new("resid_post1").run(&model, &rows, folder.path().join("out"))?;
+/// assert_eq!((done.rows, done.tokens, done.resumed), (2, 8, 0));
+/// println!("{} bytes in {:?}", done.bytes, done.files);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DumpReport {
     /// Prompts in the output.
@@ -112,6 +139,22 @@ impl Batch {
 }
 
 /// What a watcher of a dump sees.
+///
+/// ```
+/// use hooklens::dump::{Dump, Seen};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// let mut prompts = 0;
+/// let mut watcher = |seen: Seen<'_>| match seen {
+///     Seen::Batch(tokens, _recorded) => prompts += tokens.shape()[0],
+///     _ => {}
+/// };
+/// let rows = vec![vec![0, 51], vec![0, 9], vec![0, 50]];
+/// Dump::new("resid_post1").batch_size(2).run_watched(&model, &rows, folder.path().join("out"), &mut watcher)?;
+/// assert_eq!(prompts, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Seen<'b> {
@@ -122,6 +165,19 @@ pub enum Seen<'b> {
 }
 
 /// Told what a dump does.
+///
+/// ```
+/// use hooklens::dump::{Dump, Seen, Watcher};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// let mut batches = 0;
+/// let watcher: &mut Watcher<'_> = &mut |_: Seen<'_>| batches += 1;
+/// let rows = [vec![0, 51], vec![0, 9]];
+/// Dump::new("z0").batch_size(1).run_watched(&model, &rows, folder.path().join("out"), watcher)?;
+/// assert_eq!(batches, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type Watcher<'w> = dyn FnMut(Seen<'_>) + 'w;
 
 impl Dump {
@@ -144,6 +200,18 @@ impl Dump {
 
     /// Keeps these positions of each prompt only, counted from its own first or last token. Of a
     /// range a shorter prompt gives what it has.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// Dump::new("z0").positions(-1).run(&model, &[vec![0, 51, 59], vec![0, 9]], &out)?; // each row's own last
+    /// let files = hooklens::WeightFiles::open(&[out])?;
+    /// assert_eq!(files.info("blocks.0.attn.hook_z").map(|info| info.shape.clone()), Some(vec![2, 1, 4, 16]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn positions(mut self, positions: impl Into<Positions>) -> Self {
         self.positions = positions.into();
@@ -151,6 +219,21 @@ impl Dump {
     }
 
     /// Element type of the file's floats.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let [wide, narrow] = ["a", "b"].map(|name| folder.path().join(name).with_extension("safetensors"));
+    /// let rows = [vec![0, 51, 59]];
+    /// let [wide, narrow] = [
+    ///     Dump::new("z0").run(&model, &rows, wide)?.bytes,
+    ///     Dump::new("z0").dtype(DType::F16).run(&model, &rows, narrow)?.bytes,
+    /// ];
+    /// assert_eq!(wide - narrow, 3 * 64 * 2); // two bytes an element
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = dtype;
@@ -158,6 +241,18 @@ impl Dump {
     }
 
     /// Writes logits too.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// Dump::new("z0").logits(Logits::Last).run(&model, &[vec![0, 51, 59]], &out)?;
+    /// let files = hooklens::WeightFiles::open(&[out])?;
+    /// assert_eq!(files.info("logits").map(|info| info.shape.clone()), Some(vec![1, 1, 63]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn logits(mut self, logits: Logits) -> Self {
         self.logits = logits;
@@ -179,6 +274,18 @@ impl Dump {
     }
 
     /// Tokens that come before every prompt, computed once and not dumped.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// let instruction = vec![0, 51, 59, 21];
+    /// let done = Dump::new("z0").prefix(instruction).run(&model, &[vec![51], vec![9, 50]], &out)?;
+    /// assert_eq!(done.tokens, 3); // those of the prompts
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn prefix(mut self, tokens: Vec<u32>) -> Self {
         self.prefix = tokens;
@@ -187,6 +294,19 @@ impl Dump {
 
     /// Whether what the prompts of a batch begin with is computed once (it is unless told
     /// otherwise, where that is worth it). What is written is the same.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// let rows: Vec<Vec<u32>> = (1..9).map(|last| vec![0, 51, 59, 21, 22, last]).collect();
+    /// let apart = Dump::new("z0").share_prefix(false).run(&model, &rows, folder.path().join("a"))?;
+    /// assert_eq!(apart.shared, 0);
+    /// let together = Dump::new("z0").run(&model, &rows, folder.path().join("b"))?;
+    /// assert!(together.shared <= together.tokens && together.bytes == apart.bytes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn share_prefix(mut self, share: bool) -> Self {
         self.share_prefix = share;
@@ -194,6 +314,20 @@ impl Dump {
     }
 
     /// Continues a folder that an earlier run left unfinished.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out");
+    /// let rows = vec![vec![0, 51], vec![0, 9]];
+    /// let dump = Dump::new("z0").batch_size(1);
+    /// dump.run(&model, &rows, &out)?;
+    /// assert!(dump.run(&model, &rows, &out).is_err()); // the folder holds a dump
+    /// assert_eq!(dump.resume(true).run(&model, &rows, &out)?.resumed, 2); // batches found done
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn resume(mut self, resume: bool) -> Self {
         self.resume = resume;
