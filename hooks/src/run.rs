@@ -14,6 +14,25 @@ use crate::positions::Kept;
 use crate::record::Record;
 
 /// Why a run ends before its last step.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
+/// run.stop_when_done();
+/// // The one point asked for is the first to fire: nothing behind it need be computed.
+/// let halted = run.fire(Some(ids[0]), Tensor::<3>::ones([1, 3, 4], &Device::flex()));
+/// assert!(matches!(halted, Err(Halt::Done)) && run.is_done());
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 #[derive(Debug)]
 pub enum Halt {
     /// Everything asked for has been seen; what follows is not wanted.
@@ -32,6 +51,27 @@ impl From<HookError> for Halt {
 ///
 /// The model calls [`Run::fire`] where a point's tensor is made, and asks [`Run::wants`] or
 /// [`Run::edits`] before it makes a tensor only a hook would need.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// let mut hooks = [at("hook_embed").edit(|x: Tensor<3>, _| x * 2.0)];
+/// let mut run = Run::new(&catalog, &mut hooks, Record::new("resid_post1"), rows, &|_| None)?;
+/// assert!(run.edits(Some(ids[0])) && run.wants(Some(ids[2])) && !run.wants(Some(ids[1])));
+/// let doubled = run.fire(Some(ids[0]), Tensor::<3>::ones([1, 3, 4], &Device::flex()));
+/// assert_eq!(doubled.map(|x| x.max().into_scalar::<f32>()).ok(), Some(2.0));
+/// # run.fire(Some(ids[2]), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+/// assert_eq!(run.finish()?.len(), 1);
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 #[derive(Debug)]
 pub struct Run<'r, 'h> {
     catalog: Arc<Catalog>,
@@ -294,6 +334,14 @@ impl<'r, 'h> Run<'r, 'h> {
 }
 
 /// The rows a run is over.
+///
+/// ```
+/// use hooklens_hooks::Rows;
+/// // Two rows of three columns, the second padded at the left, behind five positions of a cache.
+/// let real = [true, true, true, false, true, true];
+/// let rows = Rows { batch: 2, len: 3, real: Some(&real), offset: 5 };
+/// assert_eq!(real.len(), rows.batch * rows.len);
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'m> {
     /// Number of rows.
