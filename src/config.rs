@@ -131,6 +131,11 @@ pub enum Window {
 
 impl Window {
     /// The oldest position that a query at `position` sees.
+    ///
+    /// ```
+    /// use hooklens::Window;
+    /// assert_eq!(Window::Sliding(4).oldest(10), 7); // it sees 7, 8, 9 and itself
+    /// ```
     pub fn oldest(self, position: usize) -> usize {
         match self {
             Window::Sliding(width) => (position + 1).saturating_sub(width),
@@ -139,6 +144,11 @@ impl Window {
     }
 
     /// Positions in it.
+    ///
+    /// ```
+    /// use hooklens::Window;
+    /// assert_eq!(Window::Chunked(8192).width(), 8192);
+    /// ```
     pub fn width(self) -> usize {
         match self {
             Window::Sliding(width) | Window::Chunked(width) => width,
@@ -171,16 +181,31 @@ pub enum NormKind {
 
 impl NormKind {
     /// Whether the norm subtracts the mean.
+    ///
+    /// ```
+    /// use hooklens::NormKind;
+    /// assert!(NormKind::LayerNormPre.centres() && !NormKind::RmsPre.centres());
+    /// ```
     pub fn centres(self) -> bool {
         matches!(self, NormKind::LayerNorm | NormKind::LayerNormPre)
     }
 
     /// Whether the norm has a weight to multiply by.
+    ///
+    /// ```
+    /// use hooklens::NormKind;
+    /// assert!(NormKind::Rms.has_weight() && !NormKind::RmsPre.has_weight() && !NormKind::None.has_weight());
+    /// ```
     pub fn has_weight(self) -> bool {
         matches!(self, NormKind::LayerNorm | NormKind::Rms)
     }
 
     /// The same norm without weights.
+    ///
+    /// ```
+    /// use hooklens::NormKind;
+    /// assert_eq!((NormKind::Rms.folded(), NormKind::None.folded()), (NormKind::RmsPre, NormKind::None));
+    /// ```
     pub fn folded(self) -> Self {
         match self {
             NormKind::LayerNorm | NormKind::LayerNormPre => NormKind::LayerNormPre,
@@ -364,6 +389,14 @@ impl ActivationFn {
     }
 
     /// The name TransformerLens uses.
+    ///
+    /// ```
+    /// use hooklens::ActivationFn;
+    /// for name in ["relu", "gelu", "gelu_new", "silu", "solu_ln"] {
+    ///     assert_eq!(ActivationFn::from_name(name)?.name(), name);
+    /// }
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Self::Relu => "relu",
@@ -401,10 +434,14 @@ pub struct Experts {
 /// GPT-OSS's gate: `(1 + clip(in, -limit, limit)) g sigmoid(alpha g)` with `g = min(gate, limit)`.
 ///
 /// ```
+/// use hooklens::prelude::*;
 /// use hooklens::{ClippedGate, Experts};
 /// let clipped = Some(ClippedGate { alpha: 1.702, limit: 7.0 });
-/// let experts = Experts { count: 32, per_token: 4, renormalise: true, clipped }; // GPT-OSS
-/// assert!(experts.clipped.is_some_and(|gate| gate.limit > 0.0));
+/// let experts = Some(Experts { count: 4, per_token: 2, renormalise: true, clipped }); // as GPT-OSS has them
+/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// assert_eq!(model.forward([1, 2, 3], ())?.dims(), [1, 3, 20]);
+/// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ClippedGate {
@@ -490,12 +527,31 @@ impl TransformerConfig {
     }
 
     /// Number that layer `layer`'s attention scores are divided by.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32);
+    /// assert_eq!(config.score_divisor(1), 4.0); // the root of 16
+    /// let by_layer = TransformerConfig { scale_attn_by_inverse_layer_idx: true, ..config };
+    /// assert_eq!(by_layer.score_divisor(1), 8.0);
+    /// ```
     pub fn score_divisor(&self, layer: usize) -> f64 {
         let by_layer = if self.scale_attn_by_inverse_layer_idx { (layer + 1) as f64 } else { 1.0 };
         self.attn_scale * by_layer
     }
 
     /// How layer `layer` rotates queries and keys, if it does.
+    ///
+    /// ```
+    /// use hooklens::{Positional, RopeScaling, Rotary, TransformerConfig};
+    /// let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
+    /// let config = TransformerConfig {
+    ///     positional: Positional::Rotary(rotary.clone()),
+    ///     layer_rotary: vec![Some(rotary.clone()), None], // the second layer rotates nothing
+    ///     ..TransformerConfig::new(2, 64, 4, 100, 32)
+    /// };
+    /// assert_eq!((config.rotary(0), config.rotary(1)), (Some(&rotary), None));
+    /// ```
     pub fn rotary(&self, layer: usize) -> Option<&Rotary> {
         match &self.positional {
             Positional::Rotary(rotary) if self.layer_rotary.is_empty() => Some(rotary),
@@ -505,12 +561,25 @@ impl TransformerConfig {
     }
 
     /// The norm that attention and the MLP read through.
+    ///
+    /// ```
+    /// use hooklens::{NormKind, TransformerConfig};
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32);
+    /// assert_eq!(config.pre_norm(), NormKind::LayerNorm);
+    /// assert_eq!(TransformerConfig { pre_norms: false, ..config }.pre_norm(), NormKind::None); // OLMo 2
+    /// ```
     pub fn pre_norm(&self) -> NormKind {
         if self.pre_norms { self.norm } else { NormKind::None }
     }
 
     /// The norm of attention's and the MLP's outputs: its weights are never folded, for no linear
     /// map stands behind it.
+    ///
+    /// ```
+    /// use hooklens::{NormKind, TransformerConfig};
+    /// let config = TransformerConfig { norm: NormKind::RmsPre, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!((config.pre_norm(), config.post_norm()), (NormKind::RmsPre, NormKind::Rms));
+    /// ```
     pub fn post_norm(&self) -> NormKind {
         match self.norm {
             NormKind::LayerNormPre => NormKind::LayerNorm,
@@ -520,6 +589,12 @@ impl TransformerConfig {
     }
 
     /// The norm before the unembedding.
+    ///
+    /// ```
+    /// use hooklens::{NormKind, TransformerConfig};
+    /// let config = TransformerConfig { final_rms: true, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!((config.pre_norm(), config.final_norm()), (NormKind::LayerNorm, NormKind::Rms));
+    /// ```
     pub fn final_norm(&self) -> NormKind {
         match (self.final_rms, self.norm) {
             (true, NormKind::LayerNorm) => NormKind::Rms,

@@ -261,10 +261,11 @@ layer_points! {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let post = model.record("When Mary and John", Record::new(hook::mlp_post(0)).positions(-1))?;
-    /// let neurons = post.get(hook::mlp_post(0))?.reshape([256]);
-    /// let most = neurons.argmax(0).into_scalar::<i64>();
-    /// assert!((0..256).contains(&most)); // the neuron that is most active at the last token
+    /// let cache = model.record("When Mary and John", "blocks.0.*")?;
+    /// let (neurons, out) = (cache.get(hook::mlp_post(0))?, cache.get(hook::mlp_out(0))?);
+    /// let written = model.weights.blocks[0].mlp.as_ref().map(|mlp| mlp.output.forward(neurons));
+    /// let gap = written.map(|written| (written - out).abs().max().into_scalar::<f32>());
+    /// assert!(gap.is_some_and(|gap| gap < 1e-4));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     mlp_post "mlp.hook_post" 3;

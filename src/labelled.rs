@@ -54,6 +54,13 @@ impl LabelledAxis {
 impl LabelledArray {
     /// These values under these labels.
     ///
+    /// ```
+    /// use hooklens::{LabelledArray, LabelledAxis};
+    /// let three = ndarray::arr1(&[1.0, 2.0, 3.0]).into_dyn();
+    /// let told = LabelledArray::new([LabelledAxis::numbered("pos", 2)], three).unwrap_err().to_string();
+    /// assert_eq!(told, "labels for [2] places, but the array has [3]");
+    /// ```
+    ///
     /// # Errors
     /// [`InputError::Labels`] if an axis has not as many labels as the array has places along it.
     pub fn new(axes: impl IntoIterator<Item = LabelledAxis>, values: ArrayD<f64>) -> Result<Self, InputError> {

@@ -431,6 +431,14 @@ impl Activation {
     }
 
     /// Without what automatic differentiation knows of it.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let ones = Activation::from(Tensor::<1>::ones([2], &Device::flex().autodiff()));
+    /// assert_eq!(ones.leaf().detached().to_ndarray()?, ones.to_ndarray()?); // the values stay
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn detached(&self) -> Activation {
         at_any_rank!(self, |t| t.without_autodiff().into())

@@ -197,14 +197,25 @@ impl Target {
     /// Replaces the tensor by what the closure returns; see [`IntoEdit`] for what it may be.
     ///
     /// ```
-    /// use burn::tensor::Tensor;
-    /// use hooklens_hooks::at;
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
     /// // The closure gives a tensor, an option of one (`None` keeps the old), or a result of either.
-    /// let first_run = at("*hook_mlp_out").edit(|x: Tensor<3>, at| (at.offset() == 0).then(|| x.zeros_like()));
-    /// let checked = at("*hook_mlp_out").edit(|x: Tensor<3>, _| {
+    /// let mut first_run = at("hook_embed").edit(|x: Tensor<3>, at| (at.offset() == 0).then(|| x.zeros_like()));
+    /// let mut wary = at("hook_embed").edit(|x: Tensor<3>, _| {
     ///     if x.dims()[1] > 1 { Ok(x * 0.5) } else { Err("a single token") }
     /// });
-    /// assert!(first_run.edits() && checked.edits());
+    /// let (point, ones) = (catalog.info(ids[0]), Tensor::<3>::ones([1, 1, 4], &Device::flex()));
+    /// assert_eq!(first_run.call(point, ones.clone().into())?.to_ndarray()?.sum(), 0.0);
+    /// let told = wary.call(point, ones.into()).unwrap_err().to_string();
+    /// assert_eq!(told, "the hook at `hook_embed` failed: a single token");
+    /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     pub fn edit<'a, const D: usize, F, R>(self, mut edit: F) -> Hook<'a>
     where
@@ -272,11 +283,22 @@ impl Target {
     /// Shows the gradient at the point to the closure. For runs with gradients.
     ///
     /// ```
-    /// use burn::tensor::Tensor;
-    /// use hooklens_hooks::at;
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
     /// let mut names = vec![];
-    /// let look = at("*hook_z").read_grad(|_: Tensor<4>, at| names.push(at.name().to_string()));
+    /// let mut look = at("*hook_resid_post").read_grad(|_: Tensor<3>, at| names.push(at.name().to_string()));
     /// assert!(look.is_backward() && !look.edits());
+    /// look.call(catalog.info(ids[2]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?; // as the way back does
+    /// drop(look);
+    /// assert_eq!(names, ["blocks.1.hook_resid_post"]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     pub fn read_grad<'a, const D: usize, F, R>(self, read: F) -> Hook<'a>
     where
@@ -298,9 +320,9 @@ impl Target {
     /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
     /// # });
     /// # let catalog = std::sync::Arc::new(points.build());
-    /// let mut halved = at("hook_embed").edit_any(|x, _| Ok((!x.is_integer()).then(|| x.with_blocks([]))));
+    /// let mut zeroed = at("*").edit_any(|x, _| Ok((!x.is_integer()).then(|| x.zeros_like()))); // floats only
     /// let ones = Tensor::<3>::ones([1, 1, 4], &Device::flex());
-    /// assert_eq!(halved.call(catalog.info(ids[0]), ones.into())?.shape(), [1, 1, 4]);
+    /// assert_eq!(zeroed.call(catalog.info(ids[0]), ones.into())?.to_ndarray()?.sum(), 0.0);
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     pub fn edit_any<'a>(
@@ -357,10 +379,21 @@ impl<const D: usize> Point<D> {
     /// Shows the point's tensor to the closure; the run goes on with the tensor as it was.
     ///
     /// ```
-    /// use hooklens_hooks::Point;
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
     /// let mut most = f32::MIN;
-    /// let look = Point::<3>::new("hook_embed").read(|x, _| most = most.max(x.max().into_scalar::<f32>()));
-    /// assert_eq!(format!("{look:?}"), "Hook(read [\"hook_embed\"])");
+    /// let mut look = Point::<3>::new("hook_embed").read(|x, _| most = most.max(x.max().into_scalar::<f32>()));
+    /// look.call(catalog.info(ids[0]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
+    /// drop(look);
+    /// assert_eq!(most, 1.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     pub fn read<'a, F, R>(self, read: F) -> Hook<'a>
     where

@@ -125,6 +125,22 @@ impl Selection {
 
     /// The points of `catalog` asked for, in firing order, each once.
     ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// let ids = Selection::from("*hook_resid_post").resolve(&catalog)?;
+    /// assert_eq!(ids.iter().map(|id| id.index()).collect::<Vec<_>>(), [1, 2]);
+    /// assert!(Selection::from("blocks.7.hook_resid_post").resolve(&catalog).is_err());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`HookError::UnknownPoint`], [`HookError::NoMatch`], [`HookError::BadPattern`] or
     /// [`HookError::CannotFire`].

@@ -27,6 +27,15 @@ impl HookedTransformer {
     }
 
     /// The unembedding, `[d_model, d_vocab_out]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let (logits, cache) = model.run_with_cache("When Mary", hook::final_normalized())?;
+    /// let by_hand = cache.get(hook::final_normalized())?.matmul(model.w_u().unsqueeze()) + model.b_u().unsqueeze();
+    /// assert!((by_hand - logits).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_u(&self) -> Tensor<2> {
         self.weights.unembed.weight.val().to_device(&self.device())
     }
@@ -49,16 +58,41 @@ impl HookedTransformer {
     }
 
     /// Keys, `[layer, head, d_model, d_head]`; heads that share keys have the same.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.w_k().dims(), model.b_k().dims()), ([4, 4, 64, 16], [4, 4, 16]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_k(&self) -> Tensor<4> {
         self.stacked(|block| self.columns(&block.attn.k))
     }
 
     /// Values, `[layer, head, d_model, d_head]`; heads that share values have the same.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.w_v().dims(), model.b_v().dims()), ([4, 4, 64, 16], [4, 4, 16]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_v(&self) -> Tensor<4> {
         self.stacked(|block| self.columns(&block.attn.v))
     }
 
     /// Outputs, `[layer, head, d_head, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary", ["z0", "result0"])?;
+    /// let z = cache.get(hook::z(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2); // of head 3
+    /// let w_o = model.w_o().slice([0..1, 3..4]).reshape([1, 16, 64]);
+    /// let gap = z.matmul(w_o) - cache.get(hook::result(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2);
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_o(&self) -> Tensor<4> {
         let (heads, d_head) = (self.config().n_heads, self.config().d_head);
         self.stacked(|block| {
@@ -109,6 +143,14 @@ impl HookedTransformer {
     }
 
     /// What MLPs write, `[layer, d_mlp, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.w_out().map(|write| write.dims()), Some([4, 256, 64]));
+    /// assert_eq!(model.b_out().map(|bias| bias.dims()), Some([4, 64]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_out(&self) -> Option<Tensor<3>> {
         self.of_mlps(|block| Some(block.mlp.as_ref()?.output.weight.val()))
     }

@@ -182,6 +182,19 @@ pub type Watcher<'w> = dyn FnMut(Seen<'_>) + 'w;
 
 impl Dump {
     /// Dumps the points asked for, in `f32`, eight prompts at a time, padded at the right.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// Dump::new(["z0", "pattern1"]).run(&model, &[vec![0, 51, 59]], &out)?;
+    /// let files = hooklens::WeightFiles::open(&[out])?;
+    /// let names: Vec<&str> = files.tensors().map(|(name, _)| name).collect();
+    /// assert_eq!(names, ["attention_mask", "blocks.0.attn.hook_z", "blocks.1.attn.hook_pattern", "tokens"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(selection: impl Into<Selection>) -> Self {
         Self {
             selection: selection.into(),
@@ -260,6 +273,21 @@ impl Dump {
     }
 
     /// Where shorter prompts of a batch are padded.
+    ///
+    /// ```
+    /// use hooklens::dump::{Dump, Seen};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// let rows = [vec![0, 51, 59], vec![0, 9]];
+    /// Dump::new("z0").padding_side(PaddingSide::Left).run_watched(&model, &rows, &out, &mut |seen| {
+    ///     if let Seen::Batch(tokens, _) = seen {
+    ///         assert_eq!(tokens.mask().map(|mask| mask[3..].to_vec()), Some(vec![false, true, true]));
+    ///     }
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn padding_side(mut self, side: PaddingSide) -> Self {
         self.padding_side = side;
@@ -267,6 +295,19 @@ impl Dump {
     }
 
     /// Prompts computed together; each batch of a folder is a shard. At least one.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out");
+    /// let rows = vec![vec![0, 51], vec![0, 9], vec![0, 50]];
+    /// Dump::new("z0").batch_size(2).run(&model, &rows, &out)?;
+    /// let shards = std::fs::read_dir(&out)?.flatten().filter(|file| file.path().extension() == Some("safetensors".as_ref()));
+    /// assert_eq!(shards.count(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn batch_size(mut self, rows: usize) -> Self {
         self.batch_size = rows.max(1);
@@ -300,11 +341,12 @@ impl Dump {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;
-    /// let rows: Vec<Vec<u32>> = (1..9).map(|last| vec![0, 51, 59, 21, 22, last]).collect();
-    /// let apart = Dump::new("z0").share_prefix(false).run(&model, &rows, folder.path().join("a"))?;
-    /// assert_eq!(apart.shared, 0);
-    /// let together = Dump::new("z0").run(&model, &rows, folder.path().join("b"))?;
-    /// assert!(together.shared <= together.tokens && together.bytes == apart.bytes);
+    /// // Eight prompts that begin with the same twelve tokens.
+    /// let rows: Vec<Vec<u32>> = (1..9).map(|last| [&[0, 51, 59].repeat(4), &[last][..]].concat()).collect();
+    /// let together = Dump::new("z0").run(&model, &rows, folder.path().join("a"))?;
+    /// let apart = Dump::new("z0").share_prefix(false).run(&model, &rows, folder.path().join("b"))?;
+    /// assert_eq!((together.shared, apart.shared), (7 * 12, 0));
+    /// assert_eq!(together.bytes, apart.bytes);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -360,6 +402,19 @@ impl Dump {
 
     /// A setting of the run that a folder's manifest keeps, and that a run continuing the folder
     /// must share: the model's name, say.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out");
+    /// let dump = |text| Dump::new("z0").setting("prompts", text).resume(true);
+    /// dump("animals").run(&model, &[vec![0, 9]], &out)?;
+    /// let told = dump("colours").run(&model, &[vec![0, 9]], &out).unwrap_err().to_string();
+    /// assert!(told.contains("was begun with another prompts: animals there, colours now"), "{told}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_string(), value.to_string()));
@@ -375,6 +430,19 @@ impl Dump {
     /// replaces one of the same name; a folder's shards appear one by one, and a folder that holds
     /// a dump is only ever continued.
     ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let (file, shards) = (folder.path().join("all.safetensors"), folder.path().join("shards"));
+    /// let rows = vec![vec![0, 51], vec![0, 9]];
+    /// let dump = Dump::new("z0").batch_size(1);
+    /// assert_eq!(dump.run(&model, &rows, &file)?.files.len(), 1); // the ending says: one file
+    /// assert!(dump.run(&model, &rows, &shards)?.files.len() > 1 && shards.is_dir());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Bad rows ([`DumpError::Row`] names the prompt), unknown points, an output that can't be
     /// written, a folder that holds something else. Whatever was finished stays.
@@ -383,6 +451,23 @@ impl Dump {
     }
 
     /// [`Dump::run`], showing each batch to `watcher` before it is written.
+    ///
+    /// ```
+    /// use hooklens::dump::{Dump, Seen};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// let mut largest = 0f32;
+    /// Dump::new("resid_post1").run_watched(&model, &[vec![0, 51], vec![0, 9]], &out, &mut |seen| {
+    ///     if let Seen::Batch(_, recorded) = seen {
+    ///         let stream = recorded.get(hook::resid_post(1)).map(|x| x.abs().max().into_scalar::<f32>());
+    ///         largest = largest.max(stream.unwrap_or(0.0));
+    ///     }
+    /// })?;
+    /// assert!(largest > 0.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Dump::run`].

@@ -200,7 +200,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedEncoder::forward`]; [`InputError::NotOnce`] if a text has no mask.
+    /// As [`HookedEncoder::forward`]; [`InputError::Setting`] if a text has no mask.
     pub fn fill_masks(&self, input: impl Into<EncoderInput>) -> Result<Vec<Vec<String>>> {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;

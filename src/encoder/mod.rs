@@ -83,11 +83,25 @@ impl HookedEncoder {
     }
 
     /// Shape and choices of the model.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// assert_eq!((model.config().n_layers, model.config().d_model), (2, 24));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn config(&self) -> &EncoderConfig {
         &self.config
     }
 
     /// Where the weights live.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// assert_eq!(model.device(), hooklens::default_device()?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
         self.weights.device()
     }
@@ -106,16 +120,38 @@ impl HookedEncoder {
     }
 
     /// Which heads the model's files held.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-bare")?;
+    /// assert!(!model.heads().mlm); // a bare encoder: `encode` works, `forward` does not
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn heads(&self) -> Heads {
         self.weights.heads()
     }
 
     /// What loading did with each tensor of the files.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// assert!(model.load_report().unused.is_empty());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn load_report(&self) -> &LoadReport {
         &self.report
     }
 
     /// The tokenizer.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// let told = model.tokenizer().unwrap_err().to_string(); // its folder has no tokenizer.json
+    /// assert!(told.starts_with("this model has no tokenizer; pass token ids"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`InputError::NoTokenizer`] if the model came without one.

@@ -87,26 +87,63 @@ impl HookedEncoderDecoder {
     }
 
     /// Shape and choices of the model.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// assert_eq!((model.config().n_encoder_layers, model.config().n_decoder_layers), (2, 2));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn config(&self) -> &EncoderDecoderConfig {
         &self.config
     }
 
     /// Where the weights live.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// assert_eq!(model.device(), hooklens::default_device()?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
         self.weights.device()
     }
 
     /// Every point the model can fire, in firing order.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let names = || model.catalog().points().iter().map(|point| point.name.to_string());
+    /// assert!(names().any(|name| name == "encoder.1.attn.hook_pattern"));
+    /// assert!(names().any(|name| name == "decoder.1.cross_attn.hook_pattern"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.points.catalog
     }
 
     /// What loading did with each tensor of the files.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// assert!(model.load_report().applied.iter().any(|name| name.starts_with("decoder.")));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn load_report(&self) -> &LoadReport {
         &self.report
     }
 
     /// The tokenizer.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// assert!(model.tokenizer().is_err() && model.generate("text", ()).is_err()); // token ids do
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`InputError::NoTokenizer`] if the model came without one.

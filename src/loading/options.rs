@@ -57,6 +57,17 @@ impl LoadOptions {
     /// first device, the final norm and unembedding on the last. Entries of caches live beside their blocks, and
     /// hooks see a point's tensor where its block is; [`Record::device`](crate::Record::device) gathers what is
     /// recorded.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// // Two devices; here both are this machine's CPU.
+    /// let options = LoadOptions::new().devices(&[Device::flex(), Device::flex()]);
+    /// let spread = HookedTransformer::from_pretrained_with("embedded:ioi", options)?;
+    /// let gap = spread.forward("When Mary", ())? - model.forward("When Mary", ())?;
+    /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn devices(mut self, devices: &[Device]) -> Self {
         self.devices = devices.to_vec();

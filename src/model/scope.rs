@@ -78,6 +78,16 @@ impl<'m, 'h> Hooked<'m, 'h> {
 
     /// As [`HookedTransformer::run_with_hooks`], these hooks after the scope's.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let scope = model.hooks([hook::resid_pre(0).edit(|x, _| x.zeros_like())]);
+    /// let mut seen = 1.0;
+    /// scope.run_with_hooks("red", [hook::resid_pre(0).read(|x, _| seen = x.max().into_scalar::<f32>())])?;
+    /// assert_eq!(seen, 0.0); // the scope's hooks come first
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::run_with_hooks`].
     pub fn run_with_hooks<'o>(
@@ -172,6 +182,15 @@ impl<'m, 'h> Hooked<'m, 'h> {
     }
 
     /// As [`HookedTransformer::run`], with the scope's hooks before those of the options.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let scope = model.hooks([hook::z(1).edit(|z, _| z.zeros_like())]);
+    /// let output = scope.run("red fox", ForwardOptions::new().logits(Logits::Last).record("z1"))?;
+    /// assert_eq!(output.cache.get(hook::z(1))?.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedTransformer::run`]; a hook that starts a run of its own scope is refused.

@@ -55,6 +55,12 @@ pub struct Comparison {
 
 impl Comparison {
     /// The largest difference as a share of the reference's largest magnitude.
+    ///
+    /// ```
+    /// use hooklens::parity::Comparison;
+    /// let off = |difference| Comparison { name: "logits".into(), shape: vec![3], largest: 4.0, difference };
+    /// assert_eq!((off(1.0).relative(), off(0.0).relative()), (0.25, 0.0));
+    /// ```
     pub fn relative(&self) -> f32 {
         if self.difference == 0.0 { 0.0 } else { self.difference / self.largest.max(f32::MIN_POSITIVE) }
     }
@@ -80,11 +86,23 @@ pub struct ParityReport {
 
 impl ParityReport {
     /// The tensor that is farthest off.
+    ///
+    /// ```
+    /// use hooklens::parity::ParityReport;
+    /// assert!(ParityReport { compared: vec![] }.worst().is_none());
+    /// ```
     pub fn worst(&self) -> Option<&Comparison> {
         self.compared.iter().max_by(|a, b| a.relative().total_cmp(&b.relative()))
     }
 
     /// The first tensor, in firing order, that is farther off than `tolerance`: where to look for the reason.
+    ///
+    /// ```
+    /// use hooklens::parity::{Comparison, ParityReport};
+    /// let off = Comparison { name: "logits".into(), shape: vec![3], largest: 4.0, difference: 1.0 };
+    /// let report = ParityReport { compared: vec![off] };
+    /// assert!(report.first_beyond(0.2).is_some() && report.first_beyond(0.3).is_none());
+    /// ```
     pub fn first_beyond(&self, tolerance: f32) -> Option<&Comparison> {
         self.compared.iter().find(|one| one.relative() > tolerance || one.relative().is_nan())
     }

@@ -68,6 +68,22 @@ impl PatchingResult {
     }
 
     /// Standard error of the mean over examples; no number for a single one.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let one = Patching::new(&model, clean, corrupted, metric.clone())?.attn_out()?;
+    /// assert!(one.standard_error().values()[[0, 0]].is_nan());
+    /// let other = "When Mary and John went to the park, John gave a drink to";
+    /// let two = Patching::new(&model, [clean, other], [corrupted, corrupted], metric)?.attn_out()?;
+    /// assert!(two.standard_error().values()[[1, 14]] > 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn standard_error(&self) -> LabelledArray {
         self.over_examples(|each| {
             let count = each.len() as f64;

@@ -125,24 +125,60 @@ impl Processing {
     }
 
     /// Moves the norms' weights into the linear maps behind them.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let folded = model.clone().processed(&Processing::none().fold_ln())?;
+    /// assert!(folded.weights.ln_final.w.is_none() && folded.weights.blocks[0].ln1.w.is_none());
+    /// let gap = folded.forward("When Mary", ())? - model.forward("When Mary", ())?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn fold_ln(self) -> Self {
         self.wish(Step::FoldNorm)
     }
 
     /// Makes everything written to the residual stream have mean zero.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let centred = model.processed(&Processing::none().center_writing_weights())?;
+    /// let stream = centred.record("When Mary", hook::resid_post(-1))?.get(hook::resid_post(-1))?;
+    /// assert!(stream.mean_dim(2).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn center_writing_weights(self) -> Self {
         self.wish(Step::CenterWriting)
     }
 
     /// Makes the unembedding have mean zero over the vocabulary.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let centred = model.processed(&Processing::none().center_unembed())?;
+    /// let logits = centred.forward("When Mary", ())?;
+    /// assert!(logits.mean_dim(2).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn center_unembed(self) -> Self {
         self.wish(Step::CenterUnembed)
     }
 
     /// Moves the value biases into attention's output bias.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let folded = model.processed(&Processing::none().fold_value_biases())?;
+    /// assert_eq!(folded.b_v().abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn fold_value_biases(self) -> Self {
         self.wish(Step::FoldValueBiases)
@@ -170,6 +206,11 @@ impl Processing {
     }
 
     /// Whether there is nothing to do.
+    ///
+    /// ```
+    /// use hooklens::Processing;
+    /// assert!(Processing::none().is_none() && !Processing::standard().is_none());
+    /// ```
     pub fn is_none(&self) -> bool {
         self.steps.iter().all(|wish| *wish == Wish::No)
     }

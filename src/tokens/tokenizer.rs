@@ -135,6 +135,14 @@ impl Tokenizer {
 
     /// The token to pad with: the tokenizer's own, else the end or the beginning of sequence,
     /// else 0. Padding is masked, so its choice never changes a result.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let tokenizer = model.tokenizer()?;
+    /// assert_eq!((tokenizer.eos(), tokenizer.bos(), tokenizer.pad()), (None, Some(0), 0));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn pad(&self) -> u32 {
         self.pad.or(self.eos).or(self.bos).unwrap_or(0)
     }
