@@ -295,7 +295,7 @@ impl Target {
     /// let mut names = vec![];
     /// let mut look = at("*hook_resid_post").read_grad(|_: Tensor<3>, at| names.push(at.name().to_string()));
     /// assert!(look.is_backward() && !look.edits());
-    /// look.call(catalog.info(ids[2]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?; // as the way back does
+    /// look.call(catalog.info(ids[2]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
     /// drop(look);
     /// assert_eq!(names, ["blocks.1.hook_resid_post"]);
     /// # Ok::<(), hooklens_hooks::HookError>(())

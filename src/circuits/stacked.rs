@@ -32,7 +32,8 @@ impl HookedTransformer {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let (logits, cache) = model.run_with_cache("When Mary", hook::final_normalized())?;
-    /// let by_hand = cache.get(hook::final_normalized())?.matmul(model.w_u().unsqueeze()) + model.b_u().unsqueeze();
+    /// let read = cache.get(hook::final_normalized())?;
+    /// let by_hand = read.matmul(model.w_u().unsqueeze()) + model.b_u().unsqueeze();
     /// assert!((by_hand - logits).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
