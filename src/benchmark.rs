@@ -14,6 +14,12 @@ use crate::model::{ForwardOptions, HookedTransformer};
 use crate::patching::{Metric, Patching};
 
 /// A kind of work.
+///
+/// ```
+/// use hooklens::benchmark::Work;
+/// assert_eq!("decode".parse::<Work>().ok(), Some(Work::Decode));
+/// assert_eq!(Work::ALL.len(), 5);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -51,6 +57,15 @@ impl FromStr for Work {
 }
 
 /// What one piece of work took.
+///
+/// ```
+/// use hooklens::benchmark::{Work, measure};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let timing = &measure(&model, Work::Decode, 2)?[0];
+/// assert!(timing.min_ms <= timing.median_ms && timing.tokens > 0);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Timing {
     /// What was done, with its sizes.

@@ -1,4 +1,22 @@
 //! What a transformer is made of: independent choices, one field each.
+//!
+//! ```
+//! use hooklens::prelude::*;
+//! use hooklens::{ActivationFn, NormKind, Positional, RopeScaling, Rotary};
+//! // A small model of Llama's kind.
+//! let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
+//! let config = TransformerConfig {
+//!     norm: NormKind::Rms,
+//!     positional: Positional::Rotary(rotary),
+//!     activation: ActivationFn::Silu,
+//!     gated_mlp: true,
+//!     n_kv_heads: 2,
+//!     ..TransformerConfig::new(2, 64, 4, 100, 32)
+//! };
+//! let model = HookedTransformer::random(config, 0, &Device::flex())?;
+//! assert_eq!(model.record([1, 2, 3], "k0")?.get(hook::k(0))?.dims(), [1, 3, 2, 16]);
+//! # Ok::<(), hooklens::Error>(())
+//! ```
 
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +113,13 @@ pub struct TransformerConfig {
 }
 
 /// How far back a query sees. Padding takes no room in a window.
+///
+/// ```
+/// use hooklens::Window;
+/// assert_eq!((0..6).map(|at| Window::Sliding(3).oldest(at)).collect::<Vec<_>>(), [0, 0, 0, 1, 2, 3]);
+/// assert_eq!((0..6).map(|at| Window::Chunked(3).oldest(at)).collect::<Vec<_>>(), [0, 0, 0, 3, 3, 3]);
+/// assert_eq!(Window::Sliding(3).width(), 3);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Window {
@@ -106,6 +131,11 @@ pub enum Window {
 
 impl Window {
     /// The oldest position that a query at `position` sees.
+    ///
+    /// ```
+    /// use hooklens::Window;
+    /// assert_eq!(Window::Sliding(4).oldest(10), 7); // it sees 7, 8, 9 and itself
+    /// ```
     pub fn oldest(self, position: usize) -> usize {
         match self {
             Window::Sliding(width) => (position + 1).saturating_sub(width),
@@ -114,6 +144,11 @@ impl Window {
     }
 
     /// Positions in it.
+    ///
+    /// ```
+    /// use hooklens::Window;
+    /// assert_eq!(Window::Chunked(8192).width(), 8192);
+    /// ```
     pub fn width(self) -> usize {
         match self {
             Window::Sliding(width) | Window::Chunked(width) => width,
@@ -122,6 +157,13 @@ impl Window {
 }
 
 /// Which norm, and whether it has weights of its own.
+///
+/// ```
+/// use hooklens::NormKind;
+/// assert!(NormKind::LayerNorm.centres() && !NormKind::Rms.centres());
+/// assert_eq!(NormKind::LayerNorm.folded(), NormKind::LayerNormPre); // its weight is in the maps behind it
+/// assert!(!NormKind::LayerNormPre.has_weight());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum NormKind {
@@ -139,16 +181,31 @@ pub enum NormKind {
 
 impl NormKind {
     /// Whether the norm subtracts the mean.
+    ///
+    /// ```
+    /// use hooklens::NormKind;
+    /// assert!(NormKind::LayerNormPre.centres() && !NormKind::RmsPre.centres());
+    /// ```
     pub fn centres(self) -> bool {
         matches!(self, NormKind::LayerNorm | NormKind::LayerNormPre)
     }
 
     /// Whether the norm has a weight to multiply by.
+    ///
+    /// ```
+    /// use hooklens::NormKind;
+    /// assert!(NormKind::Rms.has_weight() && !NormKind::RmsPre.has_weight() && !NormKind::None.has_weight());
+    /// ```
     pub fn has_weight(self) -> bool {
         matches!(self, NormKind::LayerNorm | NormKind::Rms)
     }
 
     /// The same norm without weights.
+    ///
+    /// ```
+    /// use hooklens::NormKind;
+    /// assert_eq!((NormKind::Rms.folded(), NormKind::None.folded()), (NormKind::RmsPre, NormKind::None));
+    /// ```
     pub fn folded(self) -> Self {
         match self {
             NormKind::LayerNorm | NormKind::LayerNormPre => NormKind::LayerNormPre,
@@ -159,6 +216,17 @@ impl NormKind {
 }
 
 /// How a token's position enters the model.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::Positional;
+/// let has_vectors = |positional| {
+///     let config = TransformerConfig { positional, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+///     Ok::<_, hooklens::Error>(HookedTransformer::random(config, 0, &Device::flex())?.w_pos().is_some())
+/// };
+/// assert!(has_vectors(Positional::Learned)? && !has_vectors(Positional::Alibi)?);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Positional {
@@ -175,6 +243,18 @@ pub enum Positional {
 }
 
 /// Rotary position embedding.
+///
+/// ```
+/// use hooklens::{Positional, RopeScaling, Rotary, TransformerConfig};
+/// let rotary = Rotary { dim: 8, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
+/// let config = TransformerConfig {
+///     positional: Positional::Rotary(rotary.clone()),
+///     ..TransformerConfig::new(2, 64, 4, 100, 32)
+/// };
+/// assert_eq!(config.rotary(1), Some(&rotary)); // half of each head of 16 turns
+/// config.validate()?;
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rotary {
     /// Coordinates of a head that are rotated, the first ones; the rest pass.
@@ -188,6 +268,22 @@ pub struct Rotary {
 }
 
 /// How rotary wavelengths are stretched for longer contexts.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::{Positional, RopeScaling, Rotary};
+/// let model = |scaling| {
+///     let rotary = Rotary { dim: 8, base: 100.0, adjacent_pairs: false, scaling };
+///     let positional = Positional::Rotary(rotary);
+///     let config = TransformerConfig { positional, ..TransformerConfig::new(1, 16, 2, 20, 64) };
+///     HookedTransformer::random(config, 0, &Device::flex())
+/// };
+/// let [near, far] = [model(RopeScaling::None)?, model(RopeScaling::Linear { factor: 4.0 })?];
+/// let [near, far] = [near, far].map(|model| model.record([1, 2, 3], "rot_k0"));
+/// let gap = near?.get(hook::rot_k(0))? - far?.get(hook::rot_k(0))?;
+/// assert!(gap.abs().max().into_scalar::<f32>() > 0.0); // keys turn less
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RopeScaling {
@@ -239,6 +335,13 @@ pub enum RopeScaling {
 }
 
 /// The MLP's activation function.
+///
+/// ```
+/// use hooklens::ActivationFn;
+/// assert_eq!(ActivationFn::from_name("gelu_pytorch_tanh")?, ActivationFn::GeluNew);
+/// assert_eq!(ActivationFn::GeluNew.name(), "gelu_new");
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ActivationFn {
@@ -260,6 +363,13 @@ pub enum ActivationFn {
 impl ActivationFn {
     /// Reads a name as TransformerLens and Hugging Face spell it.
     ///
+    /// ```
+    /// use hooklens::ActivationFn;
+    /// assert_eq!(ActivationFn::from_name("silu")?, ActivationFn::Silu);
+    /// assert!(ActivationFn::from_name("sillu").unwrap_err().to_string().contains("silu")); // the names known
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ConfigError::UnknownValue`] listing the known names.
     pub fn from_name(name: &str) -> Result<Self, ConfigError> {
@@ -279,6 +389,14 @@ impl ActivationFn {
     }
 
     /// The name TransformerLens uses.
+    ///
+    /// ```
+    /// use hooklens::ActivationFn;
+    /// for name in ["relu", "gelu", "gelu_new", "silu", "solu_ln"] {
+    ///     assert_eq!(ActivationFn::from_name(name)?.name(), name);
+    /// }
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Self::Relu => "relu",
@@ -292,6 +410,15 @@ impl ActivationFn {
 }
 
 /// A mixture of experts.
+///
+/// ```
+/// use hooklens::{Experts, TransformerConfig};
+/// let experts = Experts { count: 8, per_token: 2, renormalise: true, clipped: None }; // Mixtral
+/// let plain = TransformerConfig::new(2, 64, 4, 100, 32);
+/// let config = TransformerConfig { experts: Some(experts), gated_mlp: true, ..plain };
+/// config.validate()?;
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Experts {
     /// Number of experts.
@@ -305,6 +432,17 @@ pub struct Experts {
 }
 
 /// GPT-OSS's gate: `(1 + clip(in, -limit, limit)) g sigmoid(alpha g)` with `g = min(gate, limit)`.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::{ClippedGate, Experts};
+/// let clipped = Some(ClippedGate { alpha: 1.702, limit: 7.0 });
+/// let experts = Some(Experts { count: 4, per_token: 2, renormalise: true, clipped }); // as GPT-OSS has them
+/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// assert_eq!(model.forward([1, 2, 3], ())?.dims(), [1, 3, 20]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ClippedGate {
     /// Steepness of the sigmoid.
@@ -320,6 +458,12 @@ impl TransformerConfig {
     const MOST_EXPERTS: usize = 100_000;
 
     /// A GPT-2-like model: layer norm, learned positions, an MLP four times as wide.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32); // layers, width, heads, vocabulary, positions
+    /// assert_eq!((config.d_head, config.d_mlp, config.n_kv_heads), (16, 256, 4));
+    /// ```
     pub fn new(n_layers: usize, d_model: usize, n_heads: usize, d_vocab: usize, n_ctx: usize) -> Self {
         let d_head = d_model.checked_div(n_heads).unwrap_or(0);
         Self {
@@ -360,22 +504,54 @@ impl TransformerConfig {
     }
 
     /// GPT-2 small's shape: 12 layers of 768, 12 heads, 50,257 tokens, 1,024 positions.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig::gpt2_small();
+    /// assert_eq!((config.n_layers, config.d_model, config.d_vocab), (12, 768, 50_257));
+    /// ```
     pub fn gpt2_small() -> Self {
         Self::new(12, 768, 12, 50257, 1024)
     }
 
     /// How far back layer `layer` sees, if not all the way.
+    ///
+    /// ```
+    /// use hooklens::{TransformerConfig, Window};
+    /// let windows = vec![Some(Window::Sliding(4)), None]; // a layer each
+    /// let config = TransformerConfig { windows, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!((config.window(0), config.window(1)), (Some(Window::Sliding(4)), None));
+    /// ```
     pub fn window(&self, layer: usize) -> Option<Window> {
         self.windows.get(layer).copied().flatten()
     }
 
     /// Number that layer `layer`'s attention scores are divided by.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32);
+    /// assert_eq!(config.score_divisor(1), 4.0); // the root of 16
+    /// let by_layer = TransformerConfig { scale_attn_by_inverse_layer_idx: true, ..config };
+    /// assert_eq!(by_layer.score_divisor(1), 8.0);
+    /// ```
     pub fn score_divisor(&self, layer: usize) -> f64 {
         let by_layer = if self.scale_attn_by_inverse_layer_idx { (layer + 1) as f64 } else { 1.0 };
         self.attn_scale * by_layer
     }
 
     /// How layer `layer` rotates queries and keys, if it does.
+    ///
+    /// ```
+    /// use hooklens::{Positional, RopeScaling, Rotary, TransformerConfig};
+    /// let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
+    /// let config = TransformerConfig {
+    ///     positional: Positional::Rotary(rotary.clone()),
+    ///     layer_rotary: vec![Some(rotary.clone()), None], // the second layer rotates nothing
+    ///     ..TransformerConfig::new(2, 64, 4, 100, 32)
+    /// };
+    /// assert_eq!((config.rotary(0), config.rotary(1)), (Some(&rotary), None));
+    /// ```
     pub fn rotary(&self, layer: usize) -> Option<&Rotary> {
         match &self.positional {
             Positional::Rotary(rotary) if self.layer_rotary.is_empty() => Some(rotary),
@@ -385,12 +561,25 @@ impl TransformerConfig {
     }
 
     /// The norm that attention and the MLP read through.
+    ///
+    /// ```
+    /// use hooklens::{NormKind, TransformerConfig};
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32);
+    /// assert_eq!(config.pre_norm(), NormKind::LayerNorm);
+    /// assert_eq!(TransformerConfig { pre_norms: false, ..config }.pre_norm(), NormKind::None); // OLMo 2
+    /// ```
     pub fn pre_norm(&self) -> NormKind {
         if self.pre_norms { self.norm } else { NormKind::None }
     }
 
     /// The norm of attention's and the MLP's outputs: its weights are never folded, for no linear
     /// map stands behind it.
+    ///
+    /// ```
+    /// use hooklens::{NormKind, TransformerConfig};
+    /// let config = TransformerConfig { norm: NormKind::RmsPre, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!((config.pre_norm(), config.post_norm()), (NormKind::RmsPre, NormKind::Rms));
+    /// ```
     pub fn post_norm(&self) -> NormKind {
         match self.norm {
             NormKind::LayerNormPre => NormKind::LayerNorm,
@@ -400,6 +589,12 @@ impl TransformerConfig {
     }
 
     /// The norm before the unembedding.
+    ///
+    /// ```
+    /// use hooklens::{NormKind, TransformerConfig};
+    /// let config = TransformerConfig { final_rms: true, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!((config.pre_norm(), config.final_norm()), (NormKind::LayerNorm, NormKind::Rms));
+    /// ```
     pub fn final_norm(&self) -> NormKind {
         match (self.final_rms, self.norm) {
             (true, NormKind::LayerNorm) => NormKind::Rms,
@@ -409,6 +604,12 @@ impl TransformerConfig {
     }
 
     /// Checks that the sizes and choices fit each other.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig { n_kv_heads: 3, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert!(config.validate().unwrap_err().to_string().contains("n_kv_heads"));
+    /// ```
     ///
     /// # Errors
     /// [`ConfigError`] naming the field.

@@ -8,6 +8,19 @@ use thiserror::Error;
 use crate::config::Window;
 
 /// Any error of hooklens.
+///
+/// ```
+/// use hooklens::{Error, HookError};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// match model.record("red fox", "blocks.0.attn.hook_patern") {
+///     Err(Error::Hook(HookError::UnknownPoint { nearest, .. })) => {
+///         assert_eq!(nearest[0], "blocks.0.attn.hook_pattern"); // before anything has run
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -80,9 +93,25 @@ impl From<Halt> for Error {
 }
 
 /// Result of anything that can go wrong in hooklens.
+///
+/// ```
+/// fn last_layer(name: &str) -> hooklens::Result<usize> {
+///     let model = hooklens::HookedTransformer::from_pretrained(name)?;
+///     Ok(model.config().n_layers - 1)
+/// }
+/// assert_eq!(last_layer("embedded:ioi")?, 3);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A configuration that can't be built.
+///
+/// ```
+/// use hooklens::TransformerConfig;
+/// let config = TransformerConfig { n_layers: 0, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+/// let told = config.validate().unwrap_err().to_string();
+/// assert_eq!(told, "`n_layers` is 0; it must be at least 1 and of a size a model can have");
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -175,6 +204,13 @@ pub enum ConfigError {
 }
 
 /// A model that can't be loaded.
+///
+/// ```
+/// use hooklens::{Error, HookedTransformer, LoadError};
+/// let error = HookedTransformer::from_pretrained("embedded:gpt2").unwrap_err();
+/// assert_eq!(error.to_string(), "no model at `embedded:gpt2`: embedded models are induction, ioi");
+/// assert!(matches!(error, Error::Load(LoadError::NotFound { .. })));
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -273,6 +309,15 @@ fn near(nearest: &[String]) -> String {
 }
 
 /// Something a model can't be run on.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let told = |input: Vec<u32>| model.forward(input, ()).unwrap_err().to_string();
+/// assert_eq!(told(vec![0, 63]), "token 63 at row 0, position 1 is outside the vocabulary of 63");
+/// assert_eq!(told(vec![0; 80]), "80 positions, but the model's position table has 72");
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InputError {
@@ -440,6 +485,21 @@ pub enum InputError {
 }
 
 /// A key-value cache that can't be used as asked. The cache is left as it was.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let mut cache = model.prefill("king drum")?;
+/// let two = vec![vec![51], vec![59]];
+/// let told = model.forward(two.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap_err();
+/// assert_eq!(
+///     told.to_string(),
+///     "the cache holds 1 rows, the run has 2; one row serves any number once it is frozen",
+/// );
+/// cache.freeze();
+/// assert!(model.forward(two, ForwardOptions::new().kv_cache(&mut cache)).is_ok());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -632,6 +692,18 @@ pub enum CacheError {
 }
 
 /// Weights that can't be processed as asked.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let told = model.processed(&Processing::none().fold_ln()).map(drop).unwrap_err();
+/// assert_eq!(
+///     told.to_string(),
+///     "`fold_ln` can't be applied to this model: position vectors are added behind the norm, \
+///      where its weights would reach them",
+/// );
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcessingError {
@@ -674,6 +746,17 @@ pub enum ProcessingError {
 }
 
 /// A dump that can't be written or continued.
+///
+/// ```
+/// use hooklens::dump::Dump;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// let rows = vec![vec![0, 5], vec![0, 99]];
+/// let told = Dump::new("z0").run(&model, &rows, folder.path().join("out")).unwrap_err().to_string();
+/// assert_eq!(told, "prompt 2: token 99 at row 0, position 1 is outside the vocabulary of 63");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DumpError {

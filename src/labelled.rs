@@ -25,6 +25,12 @@ pub struct LabelledArray {
 }
 
 /// One axis of a [`LabelledArray`].
+///
+/// ```
+/// use hooklens::LabelledAxis;
+/// let layers = LabelledAxis::numbered("layer", 3);
+/// assert_eq!((layers.name.as_str(), layers.labels.join(" ")), ("layer", "0 1 2".to_string()));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LabelledAxis {
     /// What it runs over: `layer`, `pos`, `head`, ...
@@ -47,6 +53,13 @@ impl LabelledAxis {
 
 impl LabelledArray {
     /// These values under these labels.
+    ///
+    /// ```
+    /// use hooklens::{LabelledArray, LabelledAxis};
+    /// let three = ndarray::arr1(&[1.0, 2.0, 3.0]).into_dyn();
+    /// let told = LabelledArray::new([LabelledAxis::numbered("pos", 2)], three).unwrap_err().to_string();
+    /// assert_eq!(told, "labels for [2] places, but the array has [3]");
+    /// ```
     ///
     /// # Errors
     /// [`InputError::Labels`] if an axis has not as many labels as the array has places along it.
@@ -132,6 +145,14 @@ impl LabelledArray {
     }
 
     /// The same labels over other values.
+    ///
+    /// ```
+    /// use hooklens::{LabelledArray, LabelledAxis};
+    /// let values = ndarray::arr1(&[-3.0, 1.0]).into_dyn();
+    /// let array = LabelledArray::new([LabelledAxis::numbered("pos", 2)], values)?;
+    /// assert_eq!(array.map(|value| value.abs()).largest(1), [(vec!["0"], 3.0)]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn map(&self, change: impl FnMut(&f64) -> f64) -> LabelledArray {
         Self { axes: self.axes.clone(), values: self.values.map(change) }

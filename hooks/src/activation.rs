@@ -77,6 +77,14 @@ macro_rules! at_any_rank {
 
 impl Activation {
     /// Number of axes.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let ids = Activation::from(Tensor::<2, Int>::from_ints([[1, 2, 3]], &Device::flex()));
+    /// assert_eq!((ids.rank(), ids.shape(), ids.len()), (2, &[1, 3][..], 3));
+    /// assert!(ids.is_integer());
+    /// ```
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
@@ -113,6 +121,15 @@ impl Activation {
 
     /// The activation as a float tensor of rank `D`.
     ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let ones = Activation::from(Tensor::<2>::ones([2, 3], &Device::flex()));
+    /// assert_eq!(ones.to_tensor::<2>()?.dims(), [2, 3]);
+    /// assert!(ones.to_tensor::<3>().is_err() && ones.to_int_tensor::<2>().is_err());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`HookError::Rank`] or [`HookError::Kind`] if it is something else.
     pub fn to_tensor<const D: usize>(&self) -> Result<Tensor<D>, HookError> {
@@ -120,6 +137,14 @@ impl Activation {
     }
 
     /// The activation as an integer tensor of rank `D`.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let ids = Activation::from(Tensor::<1, Int>::from_ints([7, 8], &Device::flex()));
+    /// assert_eq!(ids.to_int_tensor::<1>()?.max().into_scalar::<i64>(), 8);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     ///
     /// # Errors
     /// [`HookError::Rank`] or [`HookError::Kind`] if it is something else.
@@ -149,6 +174,14 @@ impl Activation {
 
     /// The elements on the host, as Burn's data.
     ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let pair = Activation::from(Tensor::<1>::from_floats([0.5, 2.0], &Device::flex()));
+    /// assert_eq!(pair.to_data()?.as_slice::<f32>().ok(), Some(&[0.5, 2.0][..]));
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`HookError::Io`] if the device can't give them.
     pub fn to_data(&self) -> Result<TensorData, HookError> {
@@ -159,6 +192,15 @@ impl Activation {
     }
 
     /// A copy of positions `start..end` of `axis`, holding on to nothing else.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let all = Activation::from(Tensor::<2>::from_floats([[1.0, 2.0, 3.0]], &Device::flex()));
+    /// let last = all.narrow(1, 2, 3);
+    /// assert_eq!((last.shape(), last.to_ndarray()?[[0, 0]]), (&[1, 1][..], 3.0));
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     ///
     /// # Panics
     /// If `axis` or the range is out of bounds.
@@ -191,6 +233,15 @@ impl Activation {
     }
 
     /// These one behind the other along `axis`; all of one kind, rank and remaining shape.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let all = Activation::from(Tensor::<2>::from_floats([[1.0, 2.0, 3.0]], &Device::flex()));
+    /// let again = Activation::cat(&[all.narrow(1, 0, 1), all.narrow(1, 1, 3)], 1);
+    /// assert_eq!(again.to_ndarray()?, all.to_ndarray()?);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     ///
     /// # Panics
     /// If there are none, or they differ in more than the length of that axis.
@@ -227,6 +278,13 @@ impl Activation {
 
     /// The same elements under another shape.
     ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let heads = Activation::from(Tensor::<4>::ones([1, 5, 4, 16], &Device::flex()));
+    /// assert_eq!(heads.reshape(&[5, 64]).shape(), [5, 64]);
+    /// ```
+    ///
     /// # Panics
     /// If the number of elements differs or the new rank is not within 1 to 6.
     #[must_use]
@@ -247,6 +305,14 @@ impl Activation {
 
     /// The block within these ranges, one an axis.
     ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let square = Activation::from(Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], &Device::flex()));
+    /// assert_eq!(square.block(&[1..2, 0..1]).to_ndarray()?[[0, 0]], 3.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Panics
     /// If there is not a range an axis, or one is out of bounds.
     #[must_use]
@@ -260,6 +326,17 @@ impl Activation {
 
     /// Puts other values into blocks; each is where its ranges, one an axis, say. One copy is made
     /// however many blocks there are, none if no one else holds the tensor. For floats.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let zeros = Activation::from(Tensor::<2>::zeros([2, 2], &Device::flex()));
+    /// let one = Activation::from(Tensor::<2>::ones([1, 1], &Device::flex()));
+    /// let patched = zeros.with_blocks([(vec![0..1, 1..2], one)]);
+    /// assert_eq!(patched.to_ndarray()?.sum(), 1.0);
+    /// assert_eq!(patched.to_ndarray()?[[0, 1]], 1.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     ///
     /// # Panics
     /// If there is not a range an axis, one is out of bounds, or a block's values have another
@@ -286,6 +363,16 @@ impl Activation {
     }
 
     /// Copies to another element type; integers stay as they are.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::{Activation, DType};
+    /// let ones = Activation::from(Tensor::<1>::ones([2], &Device::flex()));
+    /// let half = ones.cast(DType::F16);
+    /// assert_eq!(half.dtype(), DType::F16.burn());
+    /// assert_eq!(half.to_ndarray()?, ones.to_ndarray()?); // ones are exact in any type
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn cast(&self, dtype: DType) -> Activation {
         if self.integer || self.dtype() == dtype.burn() {
@@ -295,12 +382,28 @@ impl Activation {
     }
 
     /// A tensor of zeros of this shape and type.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let ones = Activation::from(Tensor::<2>::ones([2, 3], &Device::flex()));
+    /// assert_eq!(ones.zeros_like().to_ndarray()?.sum(), 0.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn zeros_like(&self) -> Activation {
         at_any_rank!(self, |t| t.zeros_like().into())
     }
 
     /// Sum of two of one shape and kind, element by element.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let ones = Activation::from(Tensor::<1>::ones([3], &Device::flex()));
+    /// assert_eq!(ones.plus(&ones).to_ndarray()?.sum(), 6.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     ///
     /// # Panics
     /// If their shapes or kinds differ.
@@ -312,6 +415,13 @@ impl Activation {
 
     /// Product of two float tensors of one shape, summed over all elements.
     ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let pair = Activation::from(Tensor::<1>::from_floats([3.0, 4.0], &Device::flex()));
+    /// assert_eq!(pair.dot(&pair).into_scalar::<f32>(), 25.0);
+    /// ```
+    ///
     /// # Panics
     /// If their shapes differ or they hold integers.
     #[must_use]
@@ -321,12 +431,31 @@ impl Activation {
     }
 
     /// Without what automatic differentiation knows of it.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let ones = Activation::from(Tensor::<1>::ones([2], &Device::flex().autodiff()));
+    /// assert_eq!(ones.leaf().detached().to_ndarray()?, ones.to_ndarray()?); // the values stay
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn detached(&self) -> Activation {
         at_any_rank!(self, |t| t.without_autodiff().into())
     }
 
     /// A tensor of these values that gradients are kept for, with no history.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let device = Device::flex().autodiff();
+    /// let x = Activation::from(Tensor::<1>::from_floats([3.0], &device)).leaf();
+    /// let squared = x.dot(&x);
+    /// let gradient = x.gradient(&squared.backward());
+    /// assert_eq!(gradient.map(|gradient| gradient.to_ndarray()).transpose()?.map(|x| x[[0]]), Some(6.0));
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn leaf(&self) -> Activation {
         at_rank!(self, burn::tensor::Float, |t| t.without_autodiff().autodiff().require_grad().into())
@@ -338,6 +467,13 @@ impl Activation {
     }
 
     /// Copies to another device.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let ones = Activation::from(Tensor::<1>::ones([2], &Device::flex()));
+    /// assert_eq!(ones.to_device(&Device::flex()).device(), ones.device());
+    /// ```
     #[must_use]
     pub fn to_device(&self, device: &Device) -> Activation {
         at_any_rank!(self, |t| t.to_device(device).into())

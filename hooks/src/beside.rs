@@ -11,6 +11,18 @@ const UNFINISHED: &str = ".hooklens-unfinished-";
 
 /// A new file in the folder of `path`, to be written and then renamed to it.
 ///
+/// ```
+/// use std::io::Write;
+/// # let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("notes.txt");
+/// let mut unfinished = hooklens_hooks::beside(&path)?;
+/// unfinished.write_all(b"whole")?;
+/// assert!(!path.exists());
+/// unfinished.persist(&path)?;
+/// assert_eq!(std::fs::read(&path)?, b"whole");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Errors
 /// If the folder can't be written to.
 pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
@@ -25,6 +37,14 @@ pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
 
 /// Writes a file that appears whole or not at all.
 ///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("notes.txt");
+/// hooklens_hooks::write_file(&path, b"whole")?;
+/// assert_eq!(std::fs::read(&path)?, b"whole");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Errors
 /// If the folder can't be written to.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -35,6 +55,17 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Removes what a run that was killed left unfinished in a folder.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// // What a killed run leaves: a file that was never given its name.
+/// hooklens_hooks::beside(&folder.join("shard-0"))?.keep()?;
+/// assert_eq!(std::fs::read_dir(folder)?.count(), 1);
+/// hooklens_hooks::remove_unfinished(folder)?;
+/// assert_eq!(std::fs::read_dir(folder)?.count(), 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
 /// If the folder can't be listed or a file in it not removed.

@@ -20,6 +20,32 @@ use crate::suggest::nearest;
 ///
 /// Look activations up by typed point (`hook::pattern(5)`), full name
 /// (`"blocks.6.attn.hook_k"`) or shorthand (`"k6"`, `("resid_post", -1)`): see [`Lookup`].
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+/// # for id in ids {
+/// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+/// # }
+/// # let cache = run.finish()?;
+/// let resid: Tensor<3> = cache.get(("resid_post", -1))?; // [batch, pos, d_model]
+/// assert_eq!(resid.dims(), [1, 3, 4]);
+/// assert_eq!(cache.names().next(), Some("hook_embed"));
+/// assert_eq!(cache.activation("blocks.0.hook_resid_post")?.to_ndarray()?[[0, 2, 1]], 1.0);
+/// assert_eq!(cache.axes("resid_post0")?, [Axis::Batch, Axis::Pos, Axis::DModel]);
+/// assert!(cache.contains("resid_post1") && !cache.contains("resid_post2"));
+/// assert!(cache.iter().all(|(_, activation)| activation.shape() == [1, 3, 4]));
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 #[derive(Clone)]
 pub struct ActivationCache {
     catalog: Arc<Catalog>,
@@ -31,6 +57,30 @@ pub struct ActivationCache {
 }
 
 /// Names one point, for a look-up of rank `D`.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+/// # for id in ids {
+/// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+/// # }
+/// # let cache = run.finish()?;
+/// // A typed point knows its rank, a name is told by what is wanted.
+/// let typed = cache.get(Point::<3>::in_layer(1, "hook_resid_post"))?;
+/// let by_name: Tensor<3> = cache.get("resid_post1")?;
+/// assert_eq!(typed.dims(), by_name.dims());
+/// assert!(cache.get::<2>("resid_post1").is_err());
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 pub trait Lookup<const D: usize> {
     /// The request, before a catalogue resolves it.
     fn selection(self) -> Selection;
@@ -71,6 +121,29 @@ impl ActivationCache {
     /// The activation at a point, as a tensor of rank `D`. A typed point has its rank with the
     /// batch axis: where that was dropped it comes back with length one.
     ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// let embed: Tensor<3> = cache.get("hook_embed")?;
+    /// assert_eq!(embed.dims(), [1, 3, 4]);
+    /// let told = cache.get::<3>("hook_embd").unwrap_err().to_string();
+    /// assert!(told.contains("hook_embed"), "{told}"); // the name that was meant
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`HookError::NotRecorded`] with the nearest recorded names, an error of the name itself,
     /// or [`HookError::Rank`].
@@ -94,6 +167,31 @@ impl ActivationCache {
 
     /// The gradient at a point, recorded by a run with gradients. By name it is also found as the
     /// point's own with `_grad` behind it.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// # let mut cache = cache;
+    /// cache.set_gradient(ids[0], cache.activation("hook_embed")?.zeros_like());
+    /// let grad: Tensor<3> = cache.grad("hook_embed")?;
+    /// assert_eq!(grad.max().into_scalar::<f32>(), 0.0);
+    /// assert_eq!(cache.activation("hook_embed_grad")?.shape(), [1, 3, 4]); // the same, by name
+    /// assert_eq!(cache.gradients().count(), 1);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     ///
     /// # Errors
     /// As [`ActivationCache::get`].
@@ -131,6 +229,27 @@ impl ActivationCache {
     }
 
     /// Replaces every recorded tensor by what becomes of it.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// let half = cache.map(|activation| activation.cast(DType::F16));
+    /// assert_eq!(half.activation("hook_embed")?.dtype(), DType::F16.burn());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn map(mut self, mut change: impl FnMut(Activation) -> Activation) -> Self {
         for held in self.held.values_mut().chain(self.gradients.values_mut()) {
@@ -187,6 +306,29 @@ impl ActivationCache {
     /// These rows of the batch; what has no rows of its own, such as a mixture's experts, is left
     /// out.
     ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 2, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([2, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// assert_eq!(cache.rows_recorded(), [2, 3]); // rows, positions
+    /// let second = cache.rows(1..2)?;
+    /// assert_eq!(second.activation("hook_embed")?.shape(), [1, 3, 4]);
+    /// assert!(cache.rows(1..5).is_err());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`HookError::Rows`] if the batch has not so many or its axis is gone.
     pub fn rows(&self, rows: Range<usize>) -> Result<ActivationCache, HookError> {
@@ -229,6 +371,30 @@ impl ActivationCache {
 
     /// Drops the batch axis of every activation. A second call does nothing.
     ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// let flat = cache.remove_batch_dim()?;
+    /// assert_eq!(flat.activation("hook_embed")?.shape(), [3, 4]);
+    /// assert!(!flat.has_batch_dim());
+    /// // A typed point keeps its rank.
+    /// assert_eq!(flat.get(Point::<3>::new("hook_embed"))?.dims(), [1, 3, 4]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`HookError::Batch`] if the batch has more than one row.
     pub fn remove_batch_dim(mut self) -> Result<Self, HookError> {
@@ -252,6 +418,27 @@ impl ActivationCache {
     /// at once records. One row here goes before each row there. Scores and patterns of these
     /// positions get the later keys, which they don't see; rotated keys of the later run hold
     /// those of both.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// let both = cache.stitched(&cache)?; // as if the second came three positions later
+    /// assert_eq!(both.activation("hook_embed")?.shape(), [1, 6, 4]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     ///
     /// # Errors
     /// [`HookError::NotRecorded`] if the two hold other points, [`HookError::Stitch`] for what
@@ -311,6 +498,26 @@ impl ActivationCache {
 
     /// The recordings of the first `count` positions, of one row; what has no positions is left
     /// out. More positions than there are are all of them.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// assert_eq!(cache.first(2).activation("hook_embed")?.shape(), [1, 2, 4]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn first(&self, count: usize) -> ActivationCache {
         let [batch, len] = self.rows;
@@ -343,6 +550,27 @@ impl ActivationCache {
     }
 
     /// Copies every activation to a device.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// let there = cache.to_device(&Device::flex());
+    /// assert_eq!(there.activation("hook_embed")?.device(), Device::flex());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn to_device(mut self, device: &Device) -> Self {
         for activation in self.held.values_mut().chain(self.gradients.values_mut()) {
@@ -352,6 +580,31 @@ impl ActivationCache {
     }
 
     /// Writes one safetensors file with a tensor a point, named by it.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("recorded.safetensors");
+    /// cache.save(&path)?;
+    /// let bytes = std::fs::read(&path)?;
+    /// let read = safetensors::SafeTensors::deserialize(&bytes)?;
+    /// assert_eq!(read.tensor("blocks.0.hook_resid_post")?.shape(), [1, 3, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`HookError::Io`] naming the file or the point.

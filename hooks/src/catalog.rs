@@ -8,6 +8,21 @@ use crate::point::PointInfo;
 use crate::suggest::nearest;
 
 /// Number of a point within a [`Catalog`]: points are numbered in firing order.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// let id = catalog.find("blocks.-1.hook_resid_post")?;
+/// assert_eq!((id.index(), &*catalog.info(id).name), (2, "blocks.1.hook_resid_post"));
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PointId(pub(crate) u32);
 
@@ -19,6 +34,18 @@ impl PointId {
 }
 
 /// Every point a model can fire, in firing order, and the known points it can't fire.
+///
+/// ```
+/// use hooklens_hooks::{Axis, Catalog, PointInfo};
+/// let mut points = Catalog::builder(2);
+/// let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// points.add(PointInfo { name: "hook_embed".into(), layer: None, axes, integer: false, on_request: false });
+/// points.absent("hook_pos_embed", "its positions are rotary");
+/// let catalog = points.build();
+/// assert_eq!(catalog.points()[0].axes_label(), "[batch, pos, d_model]");
+/// let told = catalog.find("hook_pos_embed").unwrap_err().to_string();
+/// assert_eq!(told, "this model cannot fire `hook_pos_embed`: its positions are rotary");
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     points: Vec<PointInfo>,
@@ -62,6 +89,22 @@ impl Catalog {
 
     /// The point called `name`. Layers may be negative: `blocks.-1.hook_resid_post`.
     ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// assert_eq!(catalog.find("blocks.1.hook_resid_post")?, catalog.find("blocks.-1.hook_resid_post")?);
+    /// let told = catalog.find("blocks.1.hook_resid_pst").unwrap_err().to_string();
+    /// assert!(told.contains("blocks.1.hook_resid_post"), "{told}");
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`HookError::UnknownPoint`] with the nearest names, or [`HookError::CannotFire`] if the
     /// point exists elsewhere but not in this model.
@@ -89,6 +132,16 @@ impl Catalog {
 }
 
 /// Builds a [`Catalog`] point by point, in firing order.
+///
+/// ```
+/// use hooklens_hooks::{Axis, Catalog, PointInfo};
+/// let mut points = Catalog::builder(1);
+/// let axes = &[Axis::Batch, Axis::Pos];
+/// let id = points.add(PointInfo { name: "tokens".into(), layer: None, axes, integer: true, on_request: false });
+/// points.note("weights as published");
+/// let catalog = points.build();
+/// assert_eq!((catalog.info(id).rank(), catalog.note()), (2, "weights as published"));
+/// ```
 #[derive(Debug)]
 pub struct CatalogBuilder(Catalog);
 

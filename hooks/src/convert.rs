@@ -15,6 +15,14 @@ use crate::beside::beside;
 use crate::error::HookError;
 
 /// Element type of floats, in memory or in a file.
+///
+/// ```
+/// use hooklens_hooks::DType;
+/// let dtype: DType = "bfloat16".parse()?;
+/// assert_eq!((dtype, dtype.size(), dtype.to_string()), (DType::BF16, 2, "bf16".to_string()));
+/// assert!("int8".parse::<DType>().is_err());
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum DType {
@@ -98,6 +106,15 @@ impl FromStr for DType {
 impl Activation {
     /// The elements as an array of `f32` (integers and other float types are converted).
     ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let square = Activation::from(Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], &Device::flex()));
+    /// let array = square.to_ndarray()?;
+    /// assert_eq!((array.shape(), array[[1, 0]], array.sum()), (&[2, 2][..], 3.0, 10.0));
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`HookError::Io`] if the device can't give them.
     pub fn to_ndarray(&self) -> Result<ArrayD<f32>, HookError> {
@@ -119,6 +136,14 @@ impl Activation {
     }
 
     /// The elements as a safetensors file holds them: row-major, little-endian.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::Activation;
+    /// let one = Activation::from(Tensor::<1>::ones([1], &Device::flex()));
+    /// assert_eq!(one.to_le_bytes()?[..], 1f32.to_le_bytes());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     ///
     /// # Errors
     /// [`HookError::Io`] if the device can't give them.
@@ -159,6 +184,20 @@ impl View for Readable<'_> {
 ///
 /// The file appears whole or not at all: it is written beside its place and renamed.
 ///
+/// ```
+/// use std::collections::HashMap;
+/// use burn::tensor::{Device, Tensor};
+/// use hooklens_hooks::{Activation, write_safetensors};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("directions.safetensors");
+/// let direction = Activation::from(Tensor::<1>::ones([64], &Device::flex()));
+/// let about = HashMap::from([("model".to_string(), "gpt2".to_string())]);
+/// write_safetensors(&path, [("direction".to_string(), &direction)], about)?;
+/// let bytes = std::fs::read(&path)?;
+/// assert_eq!(safetensors::SafeTensors::deserialize(&bytes)?.tensor("direction")?.shape(), [64]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// [`HookError::Io`] naming the file.
 pub fn write_safetensors<'a>(
@@ -176,6 +215,18 @@ pub fn write_safetensors<'a>(
 }
 
 /// [`write_safetensors`] for whatever safetensors can write.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use safetensors::{Dtype, tensor::TensorView};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("bytes.safetensors");
+/// let view = TensorView::new(Dtype::U8, vec![3], &[1, 2, 3])?;
+/// hooklens_hooks::write_views(&path, vec![("bytes".to_string(), view)], HashMap::new())?;
+/// let bytes = std::fs::read(&path)?;
+/// assert_eq!(safetensors::SafeTensors::deserialize(&bytes)?.tensor("bytes")?.data(), [1, 2, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`HookError::Io`] naming the file.

@@ -3,6 +3,21 @@
 use thiserror::Error;
 
 /// An error of a hook, a selection or a recorded activation. Every variant names the point.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// let told = |asked: &str| Selection::from(asked).resolve(&catalog).unwrap_err().to_string();
+/// assert!(told("hook_embd").starts_with("no hook point is called `hook_embd` in this model of 2 layers"));
+/// assert!(told("*hook_mlp_out").starts_with("the pattern `*hook_mlp_out` matches no hook point"));
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HookError {

@@ -14,6 +14,29 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a>;
 
 /// Where a hook was called: the point, and which positions its tensor covers.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// let look = at("blocks.*.hook_resid_post").read(|x: Tensor<3>, at: &At<'_>| {
+///     println!("{} from position {}: {:?} {:?}", at.name(), at.offset(), at.axes(), x.dims());
+/// });
+/// let mut hooks = [look];
+/// let mut run = Run::new(&catalog, &mut hooks, Record::new("blocks.1.*"), rows, &|_| None)?;
+/// for id in ids {
+///     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+/// }
+/// assert_eq!(run.finish()?.names().collect::<Vec<_>>(), ["blocks.1.hook_resid_post"]);
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct At<'a> {
     pub(crate) point: &'a PointInfo,
@@ -46,6 +69,14 @@ impl At<'_> {
 ///
 /// Made by [`Point::edit`] and [`Point::read`], or for names and patterns by [`at`]. The
 /// closure may borrow from its surroundings: a hook lives as long as the run it is given to.
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use hooklens_hooks::at;
+/// let double = at("mlp_out3").edit(|x: Tensor<3>, _| x * 2.0);
+/// assert!(double.edits() && !double.is_backward());
+/// assert_eq!(format!("{double:?}"), "Hook(edit [\"mlp_out3\"])");
+/// ```
 pub struct Hook<'a> {
     pub(crate) target: Selection,
     pub(crate) rank: Option<usize>,
@@ -68,6 +99,23 @@ impl Hook<'_> {
     /// Runs the hook at a point outside a forward pass, as a backward pass does, and gives the
     /// tensor as the hook left it.
     ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// let mut double = at("hook_embed").edit(|x: Tensor<3>, _| x * 2.0);
+    /// let point = catalog.info(catalog.find("hook_embed")?);
+    /// let ones = Tensor::<3>::ones([1, 1, 1], &Device::flex());
+    /// assert_eq!(double.call(point, ones.into())?.to_ndarray()?[[0, 0, 0]], 2.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// What the hook reports, [`HookError::Rank`] if it is for another rank, or that it returned
     /// another shape or element type.
@@ -89,6 +137,17 @@ impl Hook<'_> {
     }
 
     /// The same hook for a shorter while: what a scope lends to each of its runs.
+    ///
+    /// ```
+    /// use burn::tensor::Tensor;
+    /// use hooklens_hooks::at;
+    /// let mut seen = 0;
+    /// let mut count = at("*hook_z").read(|_: Tensor<4>, _| seen += 1);
+    /// for _run in 0..2 {
+    ///     let lent = count.reborrow(); // for one run; the hook itself stays
+    ///     assert!(!lent.edits());
+    /// }
+    /// ```
     pub fn reborrow(&mut self) -> Hook<'_> {
         let action = &mut self.action;
         Hook {
@@ -110,6 +169,14 @@ impl fmt::Debug for Hook<'_> {
 }
 
 /// Points named by text, waiting for a closure. See [`at`].
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use hooklens_hooks::{Hook, Target, at};
+/// let heads: Target = at(["z0", "z1"]);
+/// let zero: Hook<'_> = heads.edit(|z: Tensor<4>, _| z.zeros_like());
+/// assert!(zero.edits());
+/// ```
 #[derive(Debug, Clone)]
 pub struct Target(Selection);
 
@@ -128,6 +195,28 @@ pub fn at(target: impl Into<Selection>) -> Target {
 
 impl Target {
     /// Replaces the tensor by what the closure returns; see [`IntoEdit`] for what it may be.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// // The closure gives a tensor, an option of one (`None` keeps the old), or a result of either.
+    /// let mut first_run = at("hook_embed").edit(|x: Tensor<3>, at| (at.offset() == 0).then(|| x.zeros_like()));
+    /// let mut wary = at("hook_embed").edit(|x: Tensor<3>, _| {
+    ///     if x.dims()[1] > 1 { Ok(x * 0.5) } else { Err("a single token") }
+    /// });
+    /// let (point, ones) = (catalog.info(ids[0]), Tensor::<3>::ones([1, 1, 4], &Device::flex()));
+    /// assert_eq!(first_run.call(point, ones.clone().into())?.to_ndarray()?.sum(), 0.0);
+    /// let told = wary.call(point, ones.into()).unwrap_err().to_string();
+    /// assert_eq!(told, "the hook at `hook_embed` failed: a single token");
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     pub fn edit<'a, const D: usize, F, R>(self, mut edit: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
@@ -142,6 +231,26 @@ impl Target {
     }
 
     /// Shows the tensor to the closure; the run goes on with the tensor as it was.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// let mut norms = vec![];
+    /// let mut read = at("*hook_resid_post").read(|x: Tensor<3>, at| {
+    ///     norms.push((at.layer(), x.square().sum().sqrt().into_scalar::<f32>()));
+    /// });
+    /// read.call(catalog.info(ids[1]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
+    /// drop(read);
+    /// assert_eq!(norms, [(Some(0), 2.0)]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     pub fn read<'a, const D: usize, F, R>(self, mut read: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
@@ -156,6 +265,13 @@ impl Target {
     }
 
     /// Replaces the gradient that goes back from the point. For runs with gradients.
+    ///
+    /// ```
+    /// use burn::tensor::Tensor;
+    /// use hooklens_hooks::at;
+    /// let stopped = at("*hook_mlp_out").edit_grad(|grad: Tensor<3>, _| grad.zeros_like());
+    /// assert!(stopped.is_backward() && stopped.edits());
+    /// ```
     pub fn edit_grad<'a, const D: usize, F, R>(self, edit: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
@@ -165,6 +281,25 @@ impl Target {
     }
 
     /// Shows the gradient at the point to the closure. For runs with gradients.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// let mut names = vec![];
+    /// let mut look = at("*hook_resid_post").read_grad(|_: Tensor<3>, at| names.push(at.name().to_string()));
+    /// assert!(look.is_backward() && !look.edits());
+    /// look.call(catalog.info(ids[2]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
+    /// drop(look);
+    /// assert_eq!(names, ["blocks.1.hook_resid_post"]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     pub fn read_grad<'a, const D: usize, F, R>(self, read: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
@@ -174,6 +309,22 @@ impl Target {
     }
 
     /// Like [`Target::edit`] for points of any rank or kind; `None` keeps the tensor.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// let mut zeroed = at("*").edit_any(|x, _| Ok((!x.is_integer()).then(|| x.zeros_like()))); // floats only
+    /// let ones = Tensor::<3>::ones([1, 1, 4], &Device::flex());
+    /// assert_eq!(zeroed.call(catalog.info(ids[0]), ones.into())?.to_ndarray()?.sum(), 0.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     pub fn edit_any<'a>(
         self,
         mut edit: impl FnMut(Activation, &At<'_>) -> Result<Option<Activation>, BoxError> + 'a,
@@ -183,6 +334,24 @@ impl Target {
     }
 
     /// Like [`Target::read`] for points of any rank or kind.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// let mut shapes = vec![];
+    /// let mut look = at("*").read_any(|x, at| shapes.push(format!("{} {:?}", at.name(), x.shape())));
+    /// look.call(catalog.info(ids[0]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
+    /// drop(look);
+    /// assert_eq!(shapes, ["hook_embed [1, 1, 4]"]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     pub fn read_any<'a, R: IntoRead>(self, mut read: impl FnMut(Activation, &At<'_>) -> R + 'a) -> Hook<'a> {
         let action = move |activation: Activation, at: &At<'_>| {
             read(activation, at).into_read().map_err(|source| failed(at, source))?;
@@ -208,6 +377,24 @@ impl<const D: usize> Point<D> {
     }
 
     /// Shows the point's tensor to the closure; the run goes on with the tensor as it was.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// let mut most = f32::MIN;
+    /// let mut look = Point::<3>::new("hook_embed").read(|x, _| most = most.max(x.max().into_scalar::<f32>()));
+    /// look.call(catalog.info(ids[0]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
+    /// drop(look);
+    /// assert_eq!(most, 1.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     pub fn read<'a, F, R>(self, read: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
@@ -217,6 +404,12 @@ impl<const D: usize> Point<D> {
     }
 
     /// Replaces the gradient that goes back from the point. For runs with gradients.
+    ///
+    /// ```
+    /// use hooklens_hooks::Point;
+    /// let frozen = Point::<4>::in_layer(0, "attn.hook_pattern").edit_grad(|grad, _| grad.zeros_like());
+    /// assert!(frozen.is_backward()); // attention is taken as given
+    /// ```
     pub fn edit_grad<'a, F, R>(self, edit: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
@@ -226,6 +419,13 @@ impl<const D: usize> Point<D> {
     }
 
     /// Shows the gradient at the point to the closure. For runs with gradients.
+    ///
+    /// ```
+    /// use hooklens_hooks::Point;
+    /// let mut sizes = vec![];
+    /// let look = Point::<3>::in_layer(-1, "hook_resid_post").read_grad(|grad, _| sizes.push(grad.dims()));
+    /// assert!(look.is_backward() && !look.edits());
+    /// ```
     pub fn read_grad<'a, F, R>(self, read: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
@@ -241,6 +441,17 @@ fn failed(at: &At<'_>, source: BoxError) -> HookError {
 
 /// What an editing closure may return: a tensor, nothing (keep the old one), or either as an
 /// option or a result.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use hooklens_hooks::IntoEdit;
+/// let ones = Tensor::<1>::ones([2], &Device::flex());
+/// assert!(ones.clone().into_edit()?.is_some());
+/// assert!(IntoEdit::<1>::into_edit(())?.is_none()); // nothing given: the tensor stays
+/// let failed: Result<Tensor<1>, &str> = Err("too small");
+/// assert_eq!(failed.into_edit().unwrap_err().to_string(), "too small"); // the run ends with this
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
 pub trait IntoEdit<const D: usize> {
     /// The replacement, or `None` to keep the tensor.
     ///
@@ -274,6 +485,12 @@ impl<const D: usize, T: IntoEdit<D>, E: Into<BoxError>> IntoEdit<D> for Result<T
 }
 
 /// What a reading closure may return: nothing, or a result of nothing.
+///
+/// ```
+/// use hooklens_hooks::IntoRead;
+/// assert!(().into_read().is_ok());
+/// assert!(Err::<(), _>("seen enough").into_read().is_err()); // the run ends with this
+/// ```
 pub trait IntoRead {
     /// Whether the run may go on.
     ///

@@ -9,6 +9,27 @@
 //! Nothing is silent: a name no point has, a pattern that matches nothing and a hook that
 //! returns another shape are all errors that name the point and, where it helps, the
 //! nearest names.
+//!
+//! What a model does, in short:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use burn::tensor::{Device, Tensor};
+//! use hooklens_hooks::{Axis, Catalog, PointInfo, Record, Rows, Run, at};
+//! let mut points = Catalog::builder(1);
+//! let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+//! let name = "blocks.0.hook_resid_post".into();
+//! let id = points.add(PointInfo { name, layer: Some(0), axes, integer: false, on_request: false });
+//! let catalog = Arc::new(points.build());
+//! // What a user asks for, and the run over one row of three positions.
+//! let mut hooks = [at("resid_post0").edit(|x: Tensor<3>, _| x * 2.0)];
+//! let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+//! let mut run = Run::new(&catalog, &mut hooks, Record::all(), rows, &|_| None)?;
+//! let stream = run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex()));
+//! assert_eq!(stream.map(|x| x.max().into_scalar::<f32>()).ok(), Some(2.0));
+//! assert_eq!(run.finish()?.activation("resid_post0")?.shape(), [1, 3, 4]);
+//! # Ok::<(), hooklens_hooks::HookError>(())
+//! ```
 
 #![deny(missing_docs)]
 

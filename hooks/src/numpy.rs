@@ -40,6 +40,30 @@ impl ActivationCache {
     /// Writes a `.npz` file for `numpy.load`: an array a point under its name (gradients with `_grad` behind it), each as
     /// [`Activation::save_npy`] writes it, not compressed. It appears whole or not at all; one array at a time is copied.
     ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("recorded.npz");
+    /// cache.save_npz(&path)?;
+    /// let file = zip::ZipArchive::new(std::fs::File::open(&path)?)?;
+    /// assert!(file.index_for_name("blocks.0.hook_resid_post.npy").is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`HookError::Io`] naming the file.
     pub fn save_npz(&self, path: impl AsRef<Path>) -> Result<(), HookError> {

@@ -4,6 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 /// What one axis of a hooked tensor runs over.
+///
+/// ```
+/// use hooklens_hooks::Axis;
+/// assert_eq!([Axis::Pos, Axis::KvHead, Axis::DModel].map(Axis::name), ["pos", "kv_head", "d_model"]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Axis {
@@ -75,6 +80,22 @@ impl fmt::Display for Axis {
 }
 
 /// One point of a model.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// let point = catalog.info(catalog.find("blocks.1.hook_resid_post")?);
+/// assert_eq!((point.layer, point.rank()), (Some(1), 3));
+/// assert_eq!(point.axes_label(), "[batch, pos, d_model]");
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PointInfo {
     /// Full name, for instance `blocks.0.attn.hook_q`.
@@ -123,6 +144,11 @@ impl<const D: usize> Point<D> {
     }
 
     /// The point `blocks.{layer}.{suffix}`; a negative layer counts from the last.
+    ///
+    /// ```
+    /// use hooklens_hooks::Point;
+    /// assert_eq!(Point::<4>::in_layer(-1, "attn.hook_z").name(), "blocks.-1.attn.hook_z");
+    /// ```
     pub fn in_layer(layer: isize, suffix: &str) -> Self {
         Self { name: suffix.into(), layer: Some(layer) }
     }

@@ -60,6 +60,15 @@ struct State<T> {
 }
 
 /// What pushing to a full queue does.
+///
+/// ```
+/// use hooklens_hooks::{ActivationQueue, QueueError, WhenFull};
+/// let one = ActivationQueue::<i32>::bounded(1, WhenFull::Refuse);
+/// one.push("n", 1)?;
+/// let refused = one.push("n", 2).unwrap_err();
+/// assert_eq!((refused.value, refused.error), (2, QueueError::Full { name: "n".into(), limit: 1 }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
     /// Waits until there is room.
@@ -69,6 +78,15 @@ pub enum WhenFull {
 }
 
 /// Why a queue gave or took nothing.
+///
+/// ```
+/// use hooklens_hooks::ActivationQueue;
+/// let queue = ActivationQueue::<i32>::unbounded();
+/// queue.push("keys", 1)?;
+/// let told = queue.pop("key").unwrap_err().to_string();
+/// assert_eq!(told, "there is no queue `key`; there are keys");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum QueueError {
@@ -107,6 +125,15 @@ fn list(names: &[String]) -> String {
 }
 
 /// A value that was not taken, and why.
+///
+/// ```
+/// use hooklens_hooks::ActivationQueue;
+/// let queue = ActivationQueue::<String>::unbounded();
+/// queue.close();
+/// let rejected = queue.push("texts", "late").unwrap_err();
+/// assert_eq!(rejected.value, "late"); // nothing is lost
+/// assert_eq!(rejected.error.to_string(), "the queue `texts` is closed");
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Rejected<T> {
     /// The value.
@@ -171,6 +198,13 @@ impl<T> ActivationQueue<T> {
     }
 
     /// Queues that hold at most `limit` values each (at least one).
+    ///
+    /// ```
+    /// use hooklens_hooks::{ActivationQueue, WhenFull};
+    /// let two = ActivationQueue::<i32>::bounded(2, WhenFull::Refuse);
+    /// let taken = (1..=3).filter(|n| two.push("n", *n).is_ok()).count();
+    /// assert_eq!((taken, two.q_size("n")), (2, Some(2)));
+    /// ```
     pub fn bounded(limit: usize, when_full: WhenFull) -> Self {
         Self::made(Some((limit.max(1), when_full)))
     }
@@ -210,6 +244,15 @@ impl<T> ActivationQueue<T> {
 
     /// Takes the oldest value of a queue.
     ///
+    /// ```
+    /// use hooklens_hooks::ActivationQueue;
+    /// let queue = ActivationQueue::<i32>::unbounded();
+    /// (1..=2).try_for_each(|n| queue.push("n", n))?;
+    /// assert_eq!((queue.pop("n")?, queue.pop("n")?), (1, 2)); // the oldest first
+    /// assert!(queue.pop("n").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`QueueError::Absent`], [`QueueError::Empty`], or [`QueueError::Closed`] once a closed
     /// queue is empty.
@@ -232,6 +275,16 @@ impl<T> ActivationQueue<T> {
     }
 
     /// [`ActivationQueue::pop`] that waits for a value if there is none yet.
+    ///
+    /// ```
+    /// use hooklens_hooks::ActivationQueue;
+    /// let queue = ActivationQueue::<i32>::unbounded();
+    /// let writer = queue.clone(); // a handle on the same queues
+    /// let writes = std::thread::spawn(move || writer.push("n", 7).is_ok());
+    /// assert_eq!(queue.wait("n")?, 7);
+    /// assert!(writes.join().is_ok_and(|done| done));
+    /// # Ok::<(), hooklens_hooks::QueueError>(())
+    /// ```
     ///
     /// # Errors
     /// [`QueueError::Closed`] once the queues are closed and this one is empty.
@@ -256,6 +309,16 @@ impl<T> ActivationQueue<T> {
 
     /// From here on nothing is taken; what is held can still be popped, and whoever waits for
     /// more is told that there will be none.
+    ///
+    /// ```
+    /// use hooklens_hooks::ActivationQueue;
+    /// let queue = ActivationQueue::<i32>::unbounded();
+    /// queue.push("n", 1)?;
+    /// queue.close();
+    /// assert_eq!(queue.wait("n")?, 1); // what is held can still be had
+    /// assert!(queue.wait("n").is_err() && queue.push("n", 2).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn close(&self) {
         self.state().closed = true;
         self.shared.changed.notify_all();
@@ -267,6 +330,15 @@ impl<T> ActivationQueue<T> {
     }
 
     /// The single value of a name, or the default.
+    ///
+    /// ```
+    /// use hooklens_hooks::ActivationQueue;
+    /// let queue = ActivationQueue::<i32>::unbounded();
+    /// queue.set("count", 3);
+    /// assert_eq!((queue.get("count", 0), queue.get("other", 0)), (3, 0));
+    /// queue.clear("count");
+    /// assert_eq!(queue.get("count", 0), 0);
+    /// ```
     pub fn get(&self, name: &str, default: impl Into<T>) -> T
     where
         T: Clone,

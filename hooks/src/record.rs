@@ -23,11 +23,36 @@ pub struct Record {
 
 impl Record {
     /// Records the points asked for, whole, where and as they are made.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// let record = Record::new(["hook_embed", "resid_post1"]);
+    /// let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// assert_eq!(run.finish()?.names().collect::<Vec<_>>(), ["hook_embed", "blocks.1.hook_resid_post"]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     pub fn new(selection: impl Into<Selection>) -> Self {
         Self { selection: selection.into(), ..Self::default() }
     }
 
     /// Records every point that costs nothing to make.
+    ///
+    /// ```
+    /// use hooklens_hooks::Record;
+    /// assert!(Record::all().keeps_all() && !Record::all().positions(-1).keeps_all());
+    /// ```
     pub fn all() -> Self {
         Self::new(Selection::all())
     }
@@ -36,6 +61,27 @@ impl Record {
     /// tokens; a choice that comes to more positions in one row than in another is an error.
     /// Behind a key-value cache they are the run's own, and `hook_rot_k`, which otherwise shows
     /// the keys of the cache too, is kept at those only.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// let record = Record::new("hook_embed").positions(-2..-1); // the last but one
+    /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// assert_eq!(cache.activation("hook_embed")?.shape(), [1, 1, 4]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn positions(mut self, positions: impl Into<Positions>) -> Self {
         self.positions = positions.into();
@@ -43,6 +89,27 @@ impl Record {
     }
 
     /// Stores floats in this type.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// let record = Record::new("hook_embed").dtype(DType::BF16); // half the memory
+    /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// assert_eq!(cache.activation("hook_embed")?.dtype(), DType::BF16.burn());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = Some(dtype);
@@ -50,6 +117,27 @@ impl Record {
     }
 
     /// Stores tensors on this device.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// let record = Record::new("hook_embed").device(&Device::flex()); // this machine's memory
+    /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// assert_eq!(cache.activation("hook_embed")?.device(), Device::flex());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
         self.device = Some(device.clone());
@@ -57,6 +145,27 @@ impl Record {
     }
 
     /// Drops the batch dimension. A run with more than one row is refused.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// let record = Record::new("hook_embed").remove_batch();
+    /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// assert_eq!(cache.activation("hook_embed")?.shape(), [3, 4]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn remove_batch(mut self) -> Self {
         self.remove_batch = true;

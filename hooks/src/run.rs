@@ -14,6 +14,25 @@ use crate::positions::Kept;
 use crate::record::Record;
 
 /// Why a run ends before its last step.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
+/// run.stop_when_done();
+/// // The one point asked for is the first to fire: nothing behind it need be computed.
+/// let halted = run.fire(Some(ids[0]), Tensor::<3>::ones([1, 3, 4], &Device::flex()));
+/// assert!(matches!(halted, Err(Halt::Done)) && run.is_done());
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 #[derive(Debug)]
 pub enum Halt {
     /// Everything asked for has been seen; what follows is not wanted.
@@ -32,6 +51,27 @@ impl From<HookError> for Halt {
 ///
 /// The model calls [`Run::fire`] where a point's tensor is made, and asks [`Run::wants`] or
 /// [`Run::edits`] before it makes a tensor only a hook would need.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// let mut hooks = [at("hook_embed").edit(|x: Tensor<3>, _| x * 2.0)];
+/// let mut run = Run::new(&catalog, &mut hooks, Record::new("resid_post1"), rows, &|_| None)?;
+/// assert!(run.edits(Some(ids[0])) && run.wants(Some(ids[2])) && !run.wants(Some(ids[1])));
+/// let doubled = run.fire(Some(ids[0]), Tensor::<3>::ones([1, 3, 4], &Device::flex()));
+/// assert_eq!(doubled.map(|x| x.max().into_scalar::<f32>()).ok(), Some(2.0));
+/// # run.fire(Some(ids[2]), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+/// assert_eq!(run.finish()?.len(), 1);
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 #[derive(Debug)]
 pub struct Run<'r, 'h> {
     catalog: Arc<Catalog>,
@@ -67,6 +107,26 @@ impl Slot {
 impl<'r, 'h> Run<'r, 'h> {
     /// Resolves hooks and recordings for a run over these rows. `silent` tells why a point does
     /// not fire in this run, for instance because the run stops before its layer.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// // What is wrong is known before anything is computed.
+    /// let silent = |point: &PointInfo| (point.layer == Some(1)).then_some("the run stops before its layer");
+    /// let told = Run::new(&catalog, &mut [], Record::new("resid_post1"), rows, &silent).map(drop);
+    /// assert_eq!(
+    ///     told.unwrap_err().to_string(),
+    ///     "this model cannot fire `blocks.1.hook_resid_post`: the run stops before its layer",
+    /// );
+    /// ```
     ///
     /// # Errors
     /// Everything that can be known before the run: see [`Selection::resolve`](crate::Selection::resolve),
@@ -185,6 +245,23 @@ impl<'r, 'h> Run<'r, 'h> {
     /// Counts a watched point as seen although it has nothing to show, such as an expert no
     /// token was routed to.
     ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
+    /// run.skip(Some(ids[0])).ok(); // nothing to show this time
+    /// assert!(run.is_done() && run.finish()?.is_empty());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Halt::Done`] if it was the last one of a run that ends there.
     pub fn skip(&mut self, id: Option<PointId>) -> Result<(), Halt> {
@@ -283,6 +360,23 @@ impl<'r, 'h> Run<'r, 'h> {
 
     /// The recordings, in firing order.
     ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// let run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
+    /// let told = run.finish().map(drop).unwrap_err().to_string();
+    /// assert_eq!(told, "the run ended without firing `hook_embed`, which it was to watch");
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`HookError::NotFired`] if a watched point was passed over: a mistake of the model.
     pub fn finish(self) -> Result<ActivationCache, HookError> {
@@ -294,6 +388,27 @@ impl<'r, 'h> Run<'r, 'h> {
 }
 
 /// The rows a run is over.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// // Two rows of three columns, the second padded at the left.
+/// let real = [true, true, true, false, true, true];
+/// let rows = Rows { batch: 2, len: 3, real: Some(&real), offset: 0 };
+/// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed").positions(0), rows, &|_| None)?;
+/// let columns = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::flex());
+/// run.fire(Some(ids[0]), columns.unsqueeze_dim::<3>(2)).ok();
+/// let first = run.finish()?.activation("hook_embed")?.to_ndarray()?;
+/// assert_eq!((first[[0, 0, 0]], first[[1, 0, 0]]), (1.0, 5.0)); // each row's first real one
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'m> {
     /// Number of rows.

@@ -24,6 +24,25 @@ type Predicate = Arc<dyn Fn(&PointInfo) -> bool + Send + Sync>;
 /// `"*"` and every glob that ends in `*` mean the points that are recorded for free. A point
 /// that costs something to make (`hook_result`, `hook_q_input`, ...) is picked by a pattern
 /// that spells its ending, such as `"*hook_result"`.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let mut points = Catalog::builder(2);
+/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+/// # });
+/// # let catalog = std::sync::Arc::new(points.build());
+/// let names = |asked: Selection| -> Result<Vec<String>> {
+///     Ok(asked.resolve(&catalog)?.into_iter().map(|id| catalog.info(id).name.to_string()).collect())
+/// };
+/// assert_eq!(names("blocks.*.hook_resid_post".into())?.len(), 2);
+/// assert_eq!(names(("resid_post", -1).into())?, ["blocks.1.hook_resid_post"]);
+/// assert_eq!(names(["resid_post1", "hook_embed"].into())?[0], "hook_embed"); // in firing order
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct Selection {
     asked: Vec<Asked>,
@@ -49,6 +68,21 @@ impl Selection {
 
     /// The points for which `predicate` holds, those that cost something to make only if it holds
     /// for no other. None matching is an error, as for a pattern.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// let late = Selection::matching(|point| point.layer.is_some_and(|layer| layer >= 1));
+    /// assert_eq!(late.resolve(&catalog)?, [ids[2]]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     pub fn matching(predicate: impl Fn(&PointInfo) -> bool + Send + Sync + 'static) -> Self {
         Self { asked: vec![Asked::Matching(Arc::new(predicate))] }
     }
@@ -62,6 +96,22 @@ impl Selection {
     }
 
     /// These points and those.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// let both = Selection::from("hook_embed").and("resid_post0");
+    /// assert_eq!(both.resolve(&catalog)?, [ids[0], ids[1]]);
+    /// assert!(Selection::none().is_empty());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn and(mut self, other: impl Into<Selection>) -> Self {
         self.asked.extend(other.into().asked);
@@ -74,6 +124,22 @@ impl Selection {
     }
 
     /// The points of `catalog` asked for, in firing order, each once.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// let ids = Selection::from("*hook_resid_post").resolve(&catalog)?;
+    /// assert_eq!(ids.iter().map(|id| id.index()).collect::<Vec<_>>(), [1, 2]);
+    /// assert!(Selection::from("blocks.7.hook_resid_post").resolve(&catalog).is_err());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     ///
     /// # Errors
     /// [`HookError::UnknownPoint`], [`HookError::NoMatch`], [`HookError::BadPattern`] or

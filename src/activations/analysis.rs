@@ -14,6 +14,18 @@ use crate::hook;
 use crate::model::{HookedTransformer, Norm};
 
 /// A model and a recording of it, to be taken apart. See the [module](super).
+///
+/// ```
+/// use hooklens::activations::Stage;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let cache = model.record("When Mary and John", Record::all())?;
+/// let analysis = model.analyze(&cache)?.positions(-1)?; // the last position alone
+/// let parts = analysis.decompose_resid(Stage::Final)?;
+/// let rest = parts.sum() - analysis.stream(Stage::Final)?;
+/// assert!(rest.abs().max().into_scalar::<f32>() < 1e-4); // the parts are the whole
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Analysis<'a> {
     pub(super) model: &'a HookedTransformer,
@@ -24,6 +36,17 @@ pub struct Analysis<'a> {
 
 impl HookedTransformer {
     /// Puts a recording beside the model that made it.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*hook_resid_post")?;
+    /// let last = model.analyze(&cache)?.stream(hooklens::activations::Stage::Final)?;
+    /// assert_eq!(last.dims(), [1, 5, 64]);
+    /// let other = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert!(other.analyze(&cache).is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`AnalysisError::OtherModel`] if another model made it, or this one with its norms folded
@@ -59,6 +82,15 @@ impl<'a> Analysis<'a> {
 
     /// Only these rows of the recording's batch.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record(["When Mary and John", "When Tom and Anna"], "*hook_resid_post")?;
+    /// let second = model.analyze(&cache)?.rows(1..2)?;
+    /// assert_eq!(second.stream(hooklens::activations::Stage::Final)?.dims(), [1, 5, 64]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`AnalysisError::Shape`] if the batch has not so many.
     pub fn rows(mut self, rows: Range<usize>) -> Result<Self> {
@@ -80,6 +112,15 @@ impl<'a> Analysis<'a> {
     /// Only these positions of what was recorded, padding counted; negative ones count from the
     /// end. Where rows have padding, record the positions wanted instead
     /// ([`Record::positions`](crate::Record::positions)).
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*hook_resid_post")?;
+    /// let last_two = model.analyze(&cache)?.positions(-2..5)?;
+    /// assert_eq!(last_two.stream(hooklens::activations::Stage::Final)?.dims(), [1, 2, 64]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`HookError::Positions`] if the recording has not so many.
@@ -129,6 +170,17 @@ impl<'a> Analysis<'a> {
 
     /// The residual stream at a stage, as it was recorded, `[batch, pos, d_model]`.
     ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*hook_resid_{pre,post}")?;
+    /// let analysis = model.analyze(&cache)?;
+    /// let gap = analysis.stream(Stage::Before(1))? - cache.get(hook::resid_post(0))?;
+    /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`]: needs `*hook_resid_pre`, `*hook_resid_mid` or
     /// `*hook_resid_post`.
@@ -165,6 +217,19 @@ impl<'a> Analysis<'a> {
     /// Vectors made elsewhere, `[component, batch, pos, d_model]`, as components of the stream at a
     /// stage: for a norm to be applied to, or logits attributed to.
     ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", Record::all())?;
+    /// let analysis = model.analyze(&cache)?.positions(-1)?;
+    /// let mary = model.tokens_to_residual_directions("Mary")?.unsqueeze_dim::<4>(0); // [1, 1, 1, d_model]
+    /// let pushed = analysis.components(Stage::Final, ["push"], mary)?;
+    /// let gain = analysis.logit_attrs(&pushed, "Mary", None)?; // what adding it does to the logit
+    /// assert!(gain.into_scalar::<f32>() > 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`AnalysisError::Shape`] if there are not as many labels as vectors or these do not fit the
     /// rows and positions looked at.
@@ -192,6 +257,21 @@ impl<'a> Analysis<'a> {
     /// what it was in the run. The norm's weight is applied where it has not been folded; its
     /// bias, which belongs to no component, is not.
     ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", Record::all())?;
+    /// let analysis = model.analyze(&cache)?;
+    /// let normed = analysis.apply_ln(analysis.decompose_resid(Stage::Final)?)?;
+    /// // All parts together are what the unembedding reads, but for the norm's bias.
+    /// let bias = model.weights.ln_final.b.as_ref().map(|bias| bias.val().unsqueeze::<3>());
+    /// let whole = bias.map_or(normed.sum(), |bias| normed.sum() + bias);
+    /// let gap = whole - cache.get(hook::final_normalized())?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3 && normed.is_normed());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`] without the norm's `hook_scale`, [`AnalysisError::Normed`]
     /// for components that went through a norm already.
@@ -210,6 +290,18 @@ impl<'a> Analysis<'a> {
 
     /// Each component put through the norm that reads at their stage as if it were all of the
     /// stream, scale, weight and bias included: what the logit lens reads.
+    ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let (logits, cache) = model.run_with_cache("When Mary and John", "*hook_resid_{pre,post}")?;
+    /// let analysis = model.analyze(&cache)?;
+    /// let stages = analysis.normalize_each(&analysis.accumulated_resid(Stage::Final, false)?)?;
+    /// let lens = model.weights.unembed.forward(stages.vector("final_post")?);
+    /// assert!((lens - logits).abs().max().into_scalar::<f32>() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`AnalysisError::Normed`] for components that went through a norm already.

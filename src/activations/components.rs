@@ -9,6 +9,19 @@ use super::term::Term;
 /// Labelled vectors `[component, batch, pos, d_model]`, kept as factors until they are asked for.
 ///
 /// Made by the methods of [`Analysis`](super::Analysis).
+///
+/// ```
+/// use hooklens::activations::Stage;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let cache = model.record("When Mary and John", "*hook_z")?;
+/// let heads = model.analyze(&cache)?.stack_head_results(Stage::Before(2))?; // two layers of four
+/// assert_eq!((heads.len(), heads.labels()[5].as_str()), (8, "L1H1"));
+/// assert_eq!(heads.vector("L1H1")?.dims(), [1, 5, 64]);
+/// let first_layer = heads.filter(|label| label.starts_with("L0"))?;
+/// assert_eq!(first_layer.vectors().dims(), [4, 1, 5, 64]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Components {
     labels: Vec<String>,
@@ -85,6 +98,17 @@ impl Components {
 
     /// The vector of one component, `[batch, pos, d_model]`.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let cache = model.record("When Mary and John", "*hook_z")?;
+    /// let heads = model.analyze(&cache)?.stack_head_results(hooklens::activations::Stage::Final)?;
+    /// assert_eq!(heads.vector("L3H0")?.dims(), [1, 5, 64]);
+    /// let told = heads.vector("L9H0").err().map(|error| error.to_string());
+    /// assert!(told.is_some_and(|told| told.starts_with("no component is called `L9H0`")));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`AnalysisError::UnknownComponent`].
     pub fn vector(&self, label: &str) -> Result<Tensor<3>, AnalysisError> {
@@ -95,6 +119,17 @@ impl Components {
     }
 
     /// The sum of all components, `[batch, pos, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let cache = model.record("When Mary and John", Record::all())?;
+    /// let heads = model.analyze(&cache)?.stack_head_results(hooklens::activations::Stage::Before(1))?;
+    /// // Layer 0's heads and its output bias are what its attention adds.
+    /// let sum = heads.sum() + model.b_o().narrow(0, 0, 1).unsqueeze();
+    /// assert!((sum - cache.get(hook::attn_out(0))?).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn sum(&self) -> Tensor<3> {
         let rest = self.terms[1..].iter().map(Term::sum);
         let sum = rest.fold(self.terms[0].sum(), |sum, next| sum + next);
@@ -109,6 +144,16 @@ impl Components {
     /// # Shapes
     /// - direction: `[batch or 1, pos or 1, d_model]`
     /// - output: `[component, batch, pos]`
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let cache = model.record("When Mary and John", Record::all())?;
+    /// let neurons = model.analyze(&cache)?.stack_neuron_results(hooklens::activations::Stage::Final)?;
+    /// let mary = model.tokens_to_residual_directions("Mary")?;
+    /// assert_eq!(neurons.project(&mary)?.dims(), [1024, 1, 5]); // a number a neuron, not a vector
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`AnalysisError::Shape`] if the direction fits neither one nor all rows and positions.
@@ -136,6 +181,17 @@ impl Components {
     }
 
     /// The components whose label passes.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let cache = model.record("When Mary and John", Record::all())?;
+    /// let parts = model.analyze(&cache)?.decompose_resid(hooklens::activations::Stage::Final)?;
+    /// let mlps = parts.filter(|label| label.ends_with("_mlp_out"))?;
+    /// assert_eq!(mlps.labels(), ["0_mlp_out", "1_mlp_out", "2_mlp_out", "3_mlp_out"]);
+    /// assert!(parts.filter(|label| label == "nobody").is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`AnalysisError::Nothing`] if none does.

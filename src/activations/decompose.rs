@@ -17,6 +17,16 @@ impl Analysis<'_> {
     /// These are no summands. [`Analysis::apply_ln`] sees all with the scale of the last one,
     /// [`Analysis::normalize_each`] each with its own (the logit lens).
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*hook_resid_{pre,mid,post}")?;
+    /// let analysis = model.analyze(&cache)?;
+    /// let stages = analysis.accumulated_resid(hooklens::activations::Stage::Before(1), true)?;
+    /// assert_eq!(stages.labels(), ["0_pre", "0_mid", "1_pre"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*hook_resid_pre`,
     /// `*hook_resid_post`, and `*hook_resid_mid` where mids are asked for.
@@ -43,6 +53,15 @@ impl Analysis<'_> {
     /// What the stream at a stage is the sum of: `embed`, `pos_embed` where it is part of the stream,
     /// and each layer's `0_attn_out`, `0_mlp_out`, ...
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", Record::all())?;
+    /// let parts = model.analyze(&cache)?.decompose_resid(hooklens::activations::Stage::BeforeMlp(1))?;
+    /// assert_eq!(parts.labels(), ["embed", "pos_embed", "0_attn_out", "0_mlp_out", "1_attn_out"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `hook_embed`,
     /// `hook_pos_embed`, `*hook_attn_out`, `*hook_mlp_out`.
@@ -62,6 +81,19 @@ impl Analysis<'_> {
     /// What the stream at a stage is the sum of, as finely as it can be told: heads (`L0H0`),
     /// neurons (`L0N0`, `L0E1N0` in a mixture) or, without `expand_neurons`, MLPs (`0_mlp_out`),
     /// then `embed`, `pos_embed` and `bias`, in TransformerLens's order.
+    ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", Record::all())?;
+    /// let analysis = model.analyze(&cache)?;
+    /// let parts = analysis.full_resid_decomposition(Stage::Final, true)?;
+    /// assert_eq!(parts.len(), 4 * 4 + 4 * 256 + 3); // heads, neurons, embed, pos_embed, bias
+    /// let gap = parts.sum() - analysis.stream(Stage::Final)?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded), as

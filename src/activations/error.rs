@@ -3,6 +3,19 @@
 use thiserror::Error;
 
 /// A recording that can't be analysed as asked.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let cache = model.record("When Mary and John", "*hook_resid_post")?;
+/// let analysis = model.analyze(&cache)?;
+/// let told = analysis.stack_head_results(hooklens::activations::Stage::Final).err();
+/// assert_eq!(
+///     told.map(|error| error.to_string()).as_deref(),
+///     Some("this needs `blocks.0.attn.hook_z`, which was not recorded; record `*attn.hook_z` as well"),
+/// );
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AnalysisError {

@@ -13,6 +13,20 @@ impl Analysis<'_> {
     /// What each head adds to the stream before a stage: `L0H0`, `L0H1`, ... Where a model
     /// normalises attention's output before adding it, a head's share of that.
     ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let prompt = "When Mary and John went to the store, John gave a drink to";
+    /// let cache = model.record(prompt, Record::all())?;
+    /// let analysis = model.analyze(&cache)?.positions(-1)?;
+    /// let heads = analysis.stack_head_results(Stage::Final)?;
+    /// let towards_mary = analysis.logit_attrs(&heads, "Mary", Some("John".into()))?.reshape([16]);
+    /// let most = towards_mary.argmax(0).into_scalar::<i64>() as usize;
+    /// assert!(heads.labels()[most].starts_with("L1")); // heads of layer 1 move the name
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*attn.hook_z`, and
     /// `*ln1_post.hook_scale` where attention's output is normalised; an error before the first
@@ -27,6 +41,19 @@ impl Analysis<'_> {
     }
 
     /// The components and, as `remainder`, what the stream at their stage is besides their sum.
+    ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", Record::all())?;
+    /// let analysis = model.analyze(&cache)?;
+    /// let all = analysis.with_remainder(analysis.stack_head_results(Stage::Final)?)?;
+    /// assert_eq!(all.labels().last().map(String::as_str), Some("remainder"));
+    /// let gap = all.sum() - analysis.stream(Stage::Final)?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs the stream there;

@@ -15,6 +15,23 @@ impl Analysis<'_> {
     /// Over all components of the final stream this adds up to the logit but for
     /// [`Analysis::logit_bias`], before a soft cap.
     ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let prompt = "When Mary and John went to the store, John gave a drink to";
+    /// let (logits, cache) = model.run_with_cache(prompt, Record::all())?;
+    /// let analysis = model.analyze(&cache)?.positions(-1)?;
+    /// let parts = analysis.decompose_resid(Stage::Final)?;
+    /// let shares = analysis.logit_attrs(&parts, "Mary", Some("John".into()))?; // [component, 1, 1]
+    /// // Together, with the biases, they are the difference of the two logits.
+    /// let bias = analysis.logit_bias().unwrap_or_else(|| Tensor::zeros([61], &model.device()));
+    /// let logits = logits.narrow(1, 14, 1).reshape([61]) - bias;
+    /// let [mary, john] = [1, 2].map(|id| logits.clone().narrow(0, id, 1));
+    /// assert!((shares.sum() - (mary - john)).abs().into_scalar::<f32>() < 1e-2);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Analysis::apply_ln`] and
     /// [`tokens_to_residual_directions`](crate::HookedTransformer::tokens_to_residual_directions);
@@ -39,6 +56,15 @@ impl Analysis<'_> {
 
     /// The part of the logits no component has a share in: the last norm's bias and the
     /// unembedding's, `[d_vocab_out]`; `None` if there is neither.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", Record::all())?;
+    /// let bias = model.analyze(&cache)?.logit_bias();
+    /// assert_eq!(bias.map(|bias| bias.dims()), Some([61]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn logit_bias(&self) -> Option<Tensor<1>> {
         let unembed = &self.model.weights.unembed;
         let of_norm = self.model.weights.ln_final.b.as_ref();

@@ -22,6 +22,16 @@ impl Analysis<'_> {
     /// They are kept as activations and output weights. [`Components::project`] and
     /// [`Analysis::logit_attrs`] never write the vectors out; [`Components::vectors`] does.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*mlp.hook_post")?;
+    /// let analysis = model.analyze(&cache)?.positions(-1)?;
+    /// let neurons = analysis.stack_neuron_results(hooklens::activations::Stage::Before(1))?;
+    /// assert_eq!((neurons.len(), neurons.labels()[17].as_str()), (256, "L0N17"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`]: needs `*mlp.hook_post` (a mixture `*mlp.hook_expert_*` and
     /// `*mlp.experts.*.hook_post`, not cut to some positions), and `*ln2_post.hook_scale` where the
@@ -36,6 +46,15 @@ impl Analysis<'_> {
     }
 
     /// What some neurons of one layer add to the stream: see [`Analysis::stack_neuron_results`].
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*mlp.hook_post")?;
+    /// let few = model.analyze(&cache)?.get_neuron_results(-1, 10..12)?;
+    /// assert_eq!(few.labels(), ["L3N10", "L3N11"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As there; [`AnalysisError::Shape`] for neurons the layer lacks.

@@ -4,6 +4,19 @@ use crate::config::TransformerConfig;
 use crate::error::InputError;
 
 /// A place along the residual stream: where what has been written so far is read.
+///
+/// ```
+/// use hooklens::activations::Stage;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let cache = model.record("When Mary and John", Record::all())?;
+/// let count = |stage| Ok::<_, hooklens::Error>(model.analyze(&cache)?.decompose_resid(stage)?.len());
+/// // The embedding and its positions, then attention and MLP of each layer before the stage.
+/// assert_eq!(count(Stage::Before(2))?, 2 + 2 * 2);
+/// assert_eq!(count(Stage::BeforeMlp(2))?, 2 + 2 * 2 + 1);
+/// assert_eq!(count(Stage::Final)?, 2 + 4 * 2);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {

@@ -7,6 +7,13 @@ use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 
 /// A token, or one for each row, or one for each row and position.
+///
+/// ```
+/// use hooklens::activations::TokenChoice;
+/// assert_eq!(TokenChoice::from("Mary"), TokenChoice::Text("Mary".into())); // one token everywhere
+/// assert_eq!(TokenChoice::from(["Mary", "Tom"]), TokenChoice::Texts(vec!["Mary".into(), "Tom".into()]));
+/// assert_eq!(TokenChoice::from(vec![1, 3]), TokenChoice::Rows(vec![1, 3])); // one a row
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenChoice {

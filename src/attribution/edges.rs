@@ -15,6 +15,16 @@ use crate::model::{ForwardOptions, HookedTransformer, Norm};
 use crate::patching::{Example, Patching};
 
 /// What writes to the residual stream.
+///
+/// ```
+/// use hooklens::attribution::{Reads, Writes};
+/// use hooklens::TransformerConfig;
+/// let config = TransformerConfig::gpt2_small();
+/// let late = [Reads::Query(3, 0), Reads::Mlp(2), Reads::Logits];
+/// assert!(late.iter().all(|reader| Writes::Head(2, 5).comes_before(*reader, &config)));
+/// assert!(!Writes::Mlp(2).comes_before(Reads::Key(2, 0), &config));
+/// assert_eq!(Writes::Head(2, 5).to_string(), "L2H5");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Writes {
@@ -27,6 +37,11 @@ pub enum Writes {
 }
 
 /// What reads from the residual stream.
+///
+/// ```
+/// use hooklens::attribution::Reads;
+/// assert_eq!([Reads::Query(3, 0), Reads::Logits].map(|reader| reader.to_string()), ["L3H0.q", "logits"]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reads {
@@ -43,6 +58,21 @@ pub enum Reads {
 }
 
 /// Where the slope is taken.
+///
+/// ```
+/// # use hooklens::attribution::Gradient;
+/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::hook::Axis;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let clean = "When Mary and John went to the store, John gave a drink to";
+/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+/// let best = |gradient| Ok::<_, hooklens::Error>(patching.edges(gradient)?.largest(1)[0].2);
+/// assert_ne!(best(Gradient::AtBase)?, best(Gradient::Integrated(5))?); // the metric is not linear
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Gradient {
@@ -54,6 +84,25 @@ pub enum Gradient {
 }
 
 /// What each edge would add to the metric if the reader heard the source's writer.
+///
+/// ```
+/// # use hooklens::attribution::{Gradient, Reads, Writes};
+/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::hook::Axis;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let clean = "When Mary and John went to the store, John gave a drink to";
+/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+/// let edges = patching.edges(Gradient::AtBase)?;
+/// assert_eq!((edges.writers().len(), edges.readers().len()), (1 + 16 + 4, 3 * 16 + 4 + 1));
+/// assert_eq!(edges.mean().values().shape(), [21, 53]);
+/// let (writer, reader, score) = edges.largest(1)[0];
+/// assert_eq!(edges.score(writer, reader), Some(score));
+/// assert_eq!(edges.score(Writes::Mlp(3), Reads::Query(0, 0)), None); // not in that order
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct EdgeScores {
     writers: Vec<Writes>,

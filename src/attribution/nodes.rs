@@ -12,6 +12,22 @@ use crate::patching::{Example, Found, Layout, Patching, PatchingResult, Sites};
 
 /// Activations of both runs and the gradients in the one that is patched: what any number of
 /// sweeps can be estimated from.
+///
+/// ```
+/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::hook::Axis;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let clean = "When Mary and John went to the store, John gave a drink to";
+/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+/// let attribution = patching.attribution(["*hook_z", "*hook_mlp_out"])?; // three passes, any number of sweeps
+/// let guess = attribution.attn_head_out_all_pos()?.effect();
+/// let real = patching.attn_head_out_all_pos()?.effect();
+/// assert_eq!(guess.largest(1)[0].0, real.largest(1)[0].0); // the same head matters most
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Attribution<'m> {
     model: &'m HookedTransformer,
@@ -31,6 +47,21 @@ struct Slopes {
 impl<'m> Patching<'m> {
     /// Estimates all patches at these points: for each example a run of the source, a run that is
     /// patched and one way back, whatever the number of points.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+    /// let attribution = patching.attribution("*hook_resid_pre")?;
+    /// assert_eq!(attribution.resid_pre()?.mean().values().shape(), [4, 15]);
+    /// assert!(attribution.mlp_out().is_err()); // not among the points asked for
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Unknown points, [`PatchError`](crate::patching::PatchError), and whatever a run reports.
@@ -71,6 +102,21 @@ impl Attribution<'_> {
     /// [`Patching::sweep`] does it, so that [`PatchingResult::effect`] and
     /// [`PatchingResult::normalized`] of the two can be compared.
     ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+    /// let attribution = patching.attribution("*hook_q")?;
+    /// let queries = attribution.sweep(&Sites::new("*hook_q").per([Axis::Pos, Axis::Head]))?;
+    /// assert_eq!(queries.mean().values().shape(), [4, 15, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A point that is not among those the attribution was made for
     /// ([`HookError::NotRecorded`](crate::HookError::NotRecorded)), and as [`Patching::sweep`].
@@ -107,6 +153,19 @@ impl Attribution<'_> {
 macro_rules! named {
     ($($(#[$doc:meta])* $name:ident $points:literal [$($axis:ident),*];)*) => { $(
         $(#[$doc])*
+        ///
+        /// ```
+        /// # use hooklens::{hook::Axis, patching::{Metric, Patching, Sites}, prelude::*};
+        /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+        /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+        /// # let patching = Patching::new(&model, "When Mary and", "When John and", metric)?;
+        #[doc = concat!("let attribution = patching.attribution(\"", $points, "\")?;")]
+        #[doc = concat!("let named = attribution.", stringify!($name), "()?;")]
+        #[doc = concat!("let sites = Sites::new(\"", $points, "\");")]
+        #[doc = concat!("let sites = sites.per([", $("Axis::", stringify!($axis), ", ",)* "]);")]
+        #[doc = "assert_eq!(named, attribution.sweep(&sites)?);"]
+        /// # Ok::<(), hooklens::Error>(())
+        /// ```
         ///
         /// # Errors
         /// As [`Attribution::sweep`].

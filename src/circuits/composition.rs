@@ -9,6 +9,16 @@ use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::model::HookedTransformer;
 
 /// Which of the later head's inputs the earlier head's output is read by.
+///
+/// ```
+/// use hooklens::circuits::Composition;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let [q, k, v] = [Composition::Q, Composition::K, Composition::V].map(|how| model.composition_scores(how));
+/// let best = |scores: &hooklens::LabelledArray| scores.largest(1)[0].1;
+/// assert!([q?, k?, v?].iter().all(|scores| best(scores) > 0.0 && best(scores) < 1.0));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Composition {
     /// Its queries.
@@ -23,6 +33,15 @@ impl HookedTransformer {
     /// `‖OV · R‖ / (‖OV‖ ‖R‖)` of every earlier head's OV and every later head's R, which is QK, its
     /// transpose or OV (Elhage et al. 2021): `[writer, reader]`, both labelled `L0H0`, ...; zero
     /// where the reader's layer is not later.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let scores = model.composition_scores(hooklens::circuits::Composition::K)?;
+    /// assert_eq!(scores.axes()[0].labels[4], "L1H0");
+    /// assert_eq!(scores.values()[[4, 0]], 0.0); // a later head's output is not read by an earlier one
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the weights can't be read from their device.

@@ -7,6 +7,17 @@ use super::factored_matrix::{FactoredMatrix, MatrixError};
 
 /// `u · diag(s) · vh` of each matrix: singular values fall, the columns of `u` and the rows of `vh`
 /// are orthonormal.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let ov = model.ov().at(0, 0)?;
+/// let svd = ov.svd()?;
+/// assert_eq!((svd.u.dims(), svd.s.dims(), svd.vh.dims()), ([64, 16], [1, 16], [16, 64]));
+/// let again = (svd.u * svd.s).matmul(svd.vh);
+/// assert!((again - ov.ab()).abs().max().into_scalar::<f32>() < 1e-4);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Svd<const D: usize> {
     /// `[..., left, rank]`
@@ -18,6 +29,17 @@ pub struct Svd<const D: usize> {
 }
 
 /// Eigenvalues of each matrix, largest magnitude first.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use hooklens::circuits::FactoredMatrix;
+/// let device = Device::flex();
+/// let turn = Tensor::<2>::from_floats([[0.0, -1.0], [1.0, 0.0]], &device); // by a right angle
+/// let values = FactoredMatrix::new(turn, Tensor::eye(2, &device))?.eigenvalues()?;
+/// assert!(values.re.abs().max().into_scalar::<f32>() < 1e-6); // i and -i
+/// assert!((values.im.abs() - 1.0).abs().max().into_scalar::<f32>() < 1e-6);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Eigenvalues<const D: usize> {
     /// Real parts, `[..., 1, inner]`.
@@ -28,6 +50,14 @@ pub struct Eigenvalues<const D: usize> {
 
 impl<const D: usize> FactoredMatrix<D> {
     /// The singular value decomposition, in f64, of the small matrix between the factors.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let svd = model.ov().svd()?; // of all heads at once
+    /// assert_eq!(svd.s.dims(), [4, 4, 1, 16]); // [layer, head, 1, rank]
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MatrixError::Numeric`].
@@ -47,6 +77,15 @@ impl<const D: usize> FactoredMatrix<D> {
     }
 
     /// The eigenvalues of the product that can differ from zero: `inner` many.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens::circuits::FactoredMatrix;
+    /// let column = Tensor::<2>::from_floats([[1.0], [2.0]], &Device::flex());
+    /// let values = FactoredMatrix::new(column.clone(), column.transpose())?.eigenvalues()?;
+    /// assert!((values.re.into_scalar::<f32>() - 5.0).abs() < 1e-5); // the one that is not zero
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MatrixError::Shapes`] if the product is not square, [`MatrixError::Numeric`].
@@ -69,6 +108,17 @@ impl<const D: usize> FactoredMatrix<D> {
 
     /// The same product from factors of equal weight: `U √S · √S Vᵀ`.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let ov = model.ov().at(1, 0)?;
+    /// let even = ov.make_even()?;
+    /// assert!((even.ab() - ov.ab()).abs().max().into_scalar::<f32>() < 1e-4);
+    /// let size = |x: &Tensor<2>| x.clone().square().sum().into_scalar::<f32>();
+    /// assert!((size(even.a()) / size(even.b()) - 1.0).abs() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`MatrixError::Numeric`].
     pub fn make_even(&self) -> Result<Self, MatrixError> {
@@ -79,6 +129,16 @@ impl<const D: usize> FactoredMatrix<D> {
 
     /// `S Vᵀ`, `[..., rank, right]`: the product but for an orthogonal map on its left.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let ov = model.ov().at(1, 0)?;
+    /// let right = ov.collapse_l()?; // [rank, d_model]
+    /// let gap = right.clone().transpose().matmul(right) - ov.ab().transpose().matmul(ov.ab());
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`MatrixError::Numeric`].
     pub fn collapse_l(&self) -> Result<Tensor<D>, MatrixError> {
@@ -87,6 +147,16 @@ impl<const D: usize> FactoredMatrix<D> {
     }
 
     /// `U S`, `[..., left, rank]`: the product but for an orthogonal map on its right.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let ov = model.ov().at(1, 0)?;
+    /// let left = ov.collapse_r()?; // [d_model, rank]
+    /// let gap = left.clone().matmul(left.transpose()) - ov.ab().matmul(ov.ab().transpose());
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MatrixError::Numeric`].
@@ -127,6 +197,17 @@ impl<const D: usize> Eigenvalues<D> {
     /// For each matrix the sum of its eigenvalues over that of their magnitudes, from -1 to 1: near
     /// 1, the matrix makes more of whatever it is given, as the OV circuit of a head that copies
     /// does (Elhage et al. 2021).
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens::circuits::FactoredMatrix;
+    /// let one = Tensor::<2>::eye(3, &Device::flex());
+    /// let copies = FactoredMatrix::new(one.clone(), one.clone())?;
+    /// let negates = FactoredMatrix::new(one.clone(), -one)?;
+    /// assert!((copies.eigenvalues()?.copying()[0] - 1.0).abs() < 1e-6);
+    /// assert!((negates.eigenvalues()?.copying()[0] + 1.0).abs() < 1e-6);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn copying(&self) -> Vec<f64> {
         let values = |t: &Tensor<D>| t.to_data().iter::<f64>().collect::<Vec<f64>>();
         let (re, im) = (values(&self.re), values(&self.im));

@@ -7,6 +7,16 @@ use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 
 /// A matrix one side of which is the residual stream.
+///
+/// ```
+/// use hooklens::circuits::WeightMatrix;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// for matrix in [WeightMatrix::Ov(2, 1), WeightMatrix::MlpIn(0), WeightMatrix::MlpOut(3)] {
+///     assert_eq!(model.singular_directions(matrix, 3)?.vectors.dims(), [3, 64]);
+/// }
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WeightMatrix {
@@ -19,6 +29,19 @@ pub enum WeightMatrix {
 }
 
 /// Singular directions of a matrix in the residual stream, strongest first.
+///
+/// ```
+/// use hooklens::circuits::WeightMatrix;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let strongest = model.singular_directions(WeightMatrix::MlpOut(3), 1)?;
+/// // What the model's last MLP writes most strongly, as tokens.
+/// let token = strongest.logits.argmax(1).into_scalar::<i64>() as u32;
+/// println!("{:.1} {}", strongest.values.into_scalar::<f32>(), model.to_string(&[token])?);
+/// let length = strongest.vectors.square().sum().into_scalar::<f32>();
+/// assert!((length - 1.0).abs() < 1e-4);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Directions {
     /// Singular values, `[direction]`.

@@ -26,6 +26,14 @@ pub struct FactoredMatrix<const D: usize> {
 }
 
 /// Matrices that don't fit each other, or can't be decomposed.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use hooklens::circuits::FactoredMatrix;
+/// let ones = |shape| Tensor::<2>::ones(shape, &Device::flex());
+/// let told = FactoredMatrix::new(ones([2, 3]), ones([4, 2])).unwrap_err().to_string();
+/// assert!(told.starts_with("[2, 3] and [4, 2] can't be multiplied: "), "{told}");
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MatrixError {
@@ -62,6 +70,16 @@ pub enum MatrixError {
 impl<const D: usize> FactoredMatrix<D> {
     /// The product of two matrices. Where one has length one along an axis before the last two, it
     /// is repeated.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens::circuits::FactoredMatrix;
+    /// let device = Device::flex();
+    /// // One left factor for three right ones.
+    /// let many = FactoredMatrix::new(Tensor::<3>::ones([1, 2, 4], &device), Tensor::ones([3, 4, 5], &device))?;
+    /// assert_eq!(many.dims(), [3, 2, 5]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MatrixError::Shapes`].
@@ -108,12 +126,33 @@ impl<const D: usize> FactoredMatrix<D> {
     }
 
     /// The product, `[..., left, right]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let ov = model.ov().at(0, 1)?;
+    /// let by_hand = ov.a().clone().matmul(ov.b().clone());
+    /// assert_eq!(ov.ab().dims(), [64, 64]);
+    /// assert!((ov.ab() - by_hand).abs().max().into_scalar::<f32>() < 1e-6);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn ab(&self) -> Tensor<D> {
         self.a.clone().matmul(self.b.clone())
     }
 
     /// The factors the other way round, `[..., inner, inner]`: it has the product's eigenvalues other
     /// than zero.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let ov = model.ov().at(0, 1)?;
+    /// let one = |m: &Tensor<2>| Tensor::<2>::eye(m.dims()[0], &m.device());
+    /// let trace = |m: Tensor<2>| (m.clone() * one(&m)).sum().into_scalar::<f32>();
+    /// assert_eq!(ov.ba()?.dims(), [16, 16]);
+    /// assert!((trace(ov.ba()?) - trace(ov.ab())).abs() < 1e-3); // the sum of the same eigenvalues
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MatrixError::Shapes`] if the product is not square.
@@ -127,12 +166,29 @@ impl<const D: usize> FactoredMatrix<D> {
     }
 
     /// The transpose.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let qk = model.qk().at(0, 1)?;
+    /// assert!((qk.transposed().ab() - qk.ab().transpose()).abs().max().into_scalar::<f32>() < 1e-5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn transposed(&self) -> Self {
         Self { a: self.b.clone().swap_dims(D - 2, D - 1), b: self.a.clone().swap_dims(D - 2, D - 1) }
     }
 
     /// This times a matrix `[..., right, x]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// // What a head makes of each token, as logits: the full OV circuit, but for the embedding.
+    /// let to_logits = model.ov().at(3, 0)?.times_matrix(model.w_u())?;
+    /// assert_eq!((to_logits.dims(), to_logits.inner()), ([64, 61], 16));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MatrixError::Shapes`].
@@ -143,6 +199,14 @@ impl<const D: usize> FactoredMatrix<D> {
 
     /// A matrix `[..., x, left]` times this.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let circuit = model.ov().at(3, 0)?.after_matrix(model.w_e())?.times_matrix(model.w_u())?;
+    /// assert_eq!((circuit.dims(), circuit.inner()), ([61, 61], 16)); // from token to token
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`MatrixError::Shapes`].
     pub fn after_matrix(&self, matrix: Tensor<D>) -> Result<Self, MatrixError> {
@@ -151,6 +215,15 @@ impl<const D: usize> FactoredMatrix<D> {
     }
 
     /// This times another, kept with the smaller of the two inner lengths.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let both = model.ov().at(0, 1)?.times(&model.ov().at(1, 2)?)?; // one head behind another
+    /// let by_hand = model.ov().at(0, 1)?.ab().matmul(model.ov().at(1, 2)?.ab());
+    /// assert!((both.ab() - by_hand).abs().max().into_scalar::<f32>() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MatrixError::Shapes`].
@@ -164,6 +237,15 @@ impl<const D: usize> FactoredMatrix<D> {
     }
 
     /// Every element times a number.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let ov = model.ov().at(0, 1)?;
+    /// let [twice, once] = [ov.scaled(2.0).norm(), ov.norm()].map(|norm| norm.into_scalar::<f32>());
+    /// assert!((twice / once - 2.0).abs() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn scaled(&self, by: f64) -> Self {
         Self { a: self.a.clone() * by, b: self.b.clone() }
@@ -171,6 +253,14 @@ impl<const D: usize> FactoredMatrix<D> {
 
     /// Root of the sum of squares of each matrix, `[..., 1, 1]`, from the factors alone:
     /// `‖AB‖² = Σ (AᵀA) ∘ (BBᵀ)`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let norms = model.ov().norm(); // of all heads, none of them multiplied out
+    /// assert_eq!(norms.dims(), [4, 4, 1, 1]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn norm(&self) -> Tensor<D> {
         let left = self.a.clone().swap_dims(D - 2, D - 1).matmul(self.a.clone());
         let right = self.b.clone().matmul(self.b.clone().swap_dims(D - 2, D - 1));
@@ -178,6 +268,16 @@ impl<const D: usize> FactoredMatrix<D> {
     }
 
     /// Some rows of the product.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let circuit = model.ov().at(3, 0)?.after_matrix(model.w_e())?;
+    /// let names = circuit.rows(1..21)?; // the tokens that are names
+    /// assert_eq!(names.dims(), [20, 64]);
+    /// assert!(circuit.rows(50..70).is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MatrixError::Index`].
@@ -187,6 +287,14 @@ impl<const D: usize> FactoredMatrix<D> {
     }
 
     /// Some columns of the product.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let circuit = model.ov().at(3, 0)?.times_matrix(model.w_u())?;
+    /// assert_eq!(circuit.columns(1..21)?.dims(), [64, 20]); // logits of names
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MatrixError::Index`].
@@ -203,6 +311,15 @@ pub(super) fn within(what: &'static str, given: Range<usize>, len: usize) -> Res
 impl FactoredMatrix<4> {
     /// One head's matrix, of those of all layers `[layer, head, ...]`.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let head = model.qk().at(2, 3)?;
+    /// assert_eq!((head.dims(), head.inner()), ([64, 64], 16));
+    /// assert_eq!(model.qk().at(9, 0).unwrap_err().to_string(), "layer 9..10 is not within 4");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`MatrixError::Index`].
     pub fn at(&self, layer: usize, head: usize) -> Result<FactoredMatrix<2>, MatrixError> {
@@ -216,6 +333,15 @@ impl FactoredMatrix<4> {
 
 impl FactoredMatrix<3> {
     /// One matrix of several.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens::circuits::FactoredMatrix;
+    /// let device = Device::flex();
+    /// let many = FactoredMatrix::new(Tensor::<3>::ones([3, 2, 4], &device), Tensor::ones([3, 4, 5], &device))?;
+    /// assert_eq!(many.at(2)?.dims(), [2, 5]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`MatrixError::Index`].

@@ -9,6 +9,14 @@ use crate::model::{Block, HookedTransformer, Linear};
 
 impl HookedTransformer {
     /// Token vectors, `[d_vocab, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.w_e().dims(), model.w_u().dims()), ([61, 64], [64, 61]));
+    /// assert_eq!(model.w_pos().map(|positions| positions.dims()), Some([48, 64]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_e(&self) -> Tensor<2> {
         self.weights.embed.tokens.val()
     }
@@ -19,6 +27,16 @@ impl HookedTransformer {
     }
 
     /// The unembedding, `[d_model, d_vocab_out]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let (logits, cache) = model.run_with_cache("When Mary", hook::final_normalized())?;
+    /// let read = cache.get(hook::final_normalized())?;
+    /// let by_hand = read.matmul(model.w_u().unsqueeze()) + model.b_u().unsqueeze();
+    /// assert!((by_hand - logits).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_u(&self) -> Tensor<2> {
         self.weights.unembed.weight.val().to_device(&self.device())
     }
@@ -29,21 +47,53 @@ impl HookedTransformer {
     }
 
     /// Queries, `[layer, head, d_model, d_head]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.w_q().dims(), model.w_o().dims()), ([4, 4, 64, 16], [4, 4, 16, 64]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_q(&self) -> Tensor<4> {
         self.stacked(|block| self.columns(&block.attn.q))
     }
 
     /// Keys, `[layer, head, d_model, d_head]`; heads that share keys have the same.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.w_k().dims(), model.b_k().dims()), ([4, 4, 64, 16], [4, 4, 16]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_k(&self) -> Tensor<4> {
         self.stacked(|block| self.columns(&block.attn.k))
     }
 
     /// Values, `[layer, head, d_model, d_head]`; heads that share values have the same.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.w_v().dims(), model.b_v().dims()), ([4, 4, 64, 16], [4, 4, 16]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_v(&self) -> Tensor<4> {
         self.stacked(|block| self.columns(&block.attn.v))
     }
 
     /// Outputs, `[layer, head, d_head, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary", ["z0", "result0"])?;
+    /// let z = cache.get(hook::z(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2); // of head 3
+    /// let w_o = model.w_o().slice([0..1, 3..4]).reshape([1, 16, 64]);
+    /// let gap = z.matmul(w_o) - cache.get(hook::result(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2);
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_o(&self) -> Tensor<4> {
         let (heads, d_head) = (self.config().n_heads, self.config().d_head);
         self.stacked(|block| {
@@ -74,6 +124,16 @@ impl HookedTransformer {
     }
 
     /// What MLPs read, `[layer, d_model, d_mlp]`; `None` without plain or gated MLPs.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.w_in().map(|read| read.dims()), Some([4, 64, 256]));
+    /// assert!(model.w_gate().is_none());
+    /// let without = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert!(without.w_in().is_none()); // it is attention only
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_in(&self) -> Option<Tensor<3>> {
         self.of_mlps(|block| Some(block.mlp.as_ref()?.input.weight.val()))
     }
@@ -84,6 +144,14 @@ impl HookedTransformer {
     }
 
     /// What MLPs write, `[layer, d_mlp, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.w_out().map(|write| write.dims()), Some([4, 256, 64]));
+    /// assert_eq!(model.b_out().map(|bias| bias.dims()), Some([4, 64]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn w_out(&self) -> Option<Tensor<3>> {
         self.of_mlps(|block| Some(block.mlp.as_ref()?.output.weight.val()))
     }
@@ -99,16 +167,41 @@ impl HookedTransformer {
     }
 
     /// What makes each head look where it does: `W_Q W_Kᵀ`, `[layer, head, d_model, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// // How much head 1 of layer 0 would look from each token to each, positions apart.
+    /// let scores = model.qk().at(0, 1)?.after_matrix(model.w_e())?.times_matrix(model.w_e().transpose())?;
+    /// assert_eq!(scores.dims(), [61, 61]); // [query, key]
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn qk(&self) -> FactoredMatrix<4> {
         FactoredMatrix { a: self.w_q(), b: self.w_k().swap_dims(2, 3) }
     }
 
     /// What each head moves from where it looks: `W_V W_O`, `[layer, head, d_model, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let (w_v, w_o) = (model.w_v(), model.w_o());
+    /// let gap = model.ov().ab() - w_v.matmul(w_o);
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn ov(&self) -> FactoredMatrix<4> {
         FactoredMatrix { a: self.w_v(), b: self.w_o() }
     }
 
     /// `L0H0`, `L0H1`, ..., a label a head.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.head_labels()[..5], ["L0H0", "L0H1", "L0H2", "L0H3", "L1H0"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn head_labels(&self) -> Vec<String> {
         let heads = |layer| (0..self.config().n_heads).map(move |head| format!("L{layer}H{head}"));
         (0..self.config().n_layers).flat_map(heads).collect()
@@ -116,6 +209,17 @@ impl HookedTransformer {
 
     /// What biases alone add to the stream before a stage, `[d_model]`, with those of MLPs or
     /// without.
+    ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", Record::all())?;
+    /// let parts = model.analyze(&cache)?.full_resid_decomposition(Stage::Final, true)?;
+    /// let bias = parts.vector("bias")?.narrow(1, 0, 1).reshape([64]);
+    /// assert!((model.accumulated_bias(Stage::Final, true)? - bias).abs().max().into_scalar::<f32>() < 1e-5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A layer the model lacks, and models that normalise attention's and the MLP's outputs, where

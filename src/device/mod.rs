@@ -17,6 +17,10 @@ pub(crate) use placement::Placement;
 pub(crate) use remote::TOKEN_VARIABLE;
 
 /// The environment variable that names the [`default_device`].
+///
+/// ```
+/// assert_eq!(hooklens::DEVICE_VARIABLE, "HOOKLENS_DEVICE"); // `HOOKLENS_DEVICE=flex hooklens info gpt2`
+/// ```
 pub const DEVICE_VARIABLE: &str = "HOOKLENS_DEVICE";
 
 const KNOWN: &str = "devices are flex, libtorch, libtorch:cuda:N, cuda:N, remote:ws://HOST:PORT";

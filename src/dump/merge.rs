@@ -9,6 +9,23 @@ use crate::error::{DumpError, Result};
 /// Writes a manifest over the parts that several jobs made with [`Dump::part`](super::Dump::part): the shards stay
 /// where they are, in folders within `folder`, and the manifest names them all.
 ///
+/// ```
+/// use hooklens::dump::{Dump, Part, merge};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// let dump = |index, out| Ok::<_, Box<dyn std::error::Error>>(
+///     Dump::new("resid_post0").part(Part::new(index, 2)?).run(&model, &[vec![0, 5], vec![0, 6]], out)?,
+/// );
+/// let parts = [folder.join("a"), folder.join("b")]; // made by two jobs, on two machines
+/// dump(1, &parts[0])?;
+/// assert!(merge(folder, &parts[..1]).is_err()); // not all of it
+/// dump(2, &parts[1])?;
+/// assert_eq!(merge(folder, &parts)?.rows, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// A part that is not within the folder, not complete, of another run, or of which a shard is gone; rows that no part
 /// has, or two have.

@@ -2,6 +2,21 @@
 //!
 //! A run goes batch by batch; a second thread writes one batch while the next is computed, and
 //! one more may wait. Of the prompts only their token ids stay in memory.
+//!
+//! ```
+//! use hooklens::dump::Dump;
+//! use hooklens::prelude::*;
+//! let model = HookedTransformer::from_pretrained("embedded:induction")?;
+//! # let folder = tempfile::tempdir()?;
+//! # let out = folder.path().join("resid.safetensors");
+//! let rows = vec![vec![0, 51, 59], vec![0, 9]];
+//! Dump::new("resid_post1").positions(-1).run(&model, &rows, &out)?;
+//! let files = hooklens::WeightFiles::open(&[out])?;
+//! let shape = |name| files.info(name).map(|info| info.shape.clone());
+//! assert_eq!(shape("blocks.1.hook_resid_post"), Some(vec![2, 1, 64])); // [row, pos, d_model]
+//! assert_eq!(shape("tokens"), Some(vec![2, 1])); // those of the positions kept
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod file;
 mod folder;
@@ -79,6 +94,18 @@ fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
 }
 
 /// What a dump did.
+///
+/// ```
+/// use hooklens::dump::Dump;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// let rows = vec![vec![0, 51, 59, 21], vec![0, 51, 59, 22]];
+/// let done = Dump::new("resid_post1").run(&model, &rows, folder.path().join("out"))?;
+/// assert_eq!((done.rows, done.tokens, done.resumed), (2, 8, 0));
+/// println!("{} bytes in {:?}", done.bytes, done.files);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DumpReport {
     /// Prompts in the output.
@@ -112,6 +139,22 @@ impl Batch {
 }
 
 /// What a watcher of a dump sees.
+///
+/// ```
+/// use hooklens::dump::{Dump, Seen};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// let mut prompts = 0;
+/// let mut watcher = |seen: Seen<'_>| match seen {
+///     Seen::Batch(tokens, _recorded) => prompts += tokens.shape()[0],
+///     _ => {}
+/// };
+/// let rows = vec![vec![0, 51], vec![0, 9], vec![0, 50]];
+/// Dump::new("resid_post1").batch_size(2).run_watched(&model, &rows, folder.path().join("out"), &mut watcher)?;
+/// assert_eq!(prompts, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Seen<'b> {
@@ -122,10 +165,36 @@ pub enum Seen<'b> {
 }
 
 /// Told what a dump does.
+///
+/// ```
+/// use hooklens::dump::{Dump, Seen, Watcher};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// let mut batches = 0;
+/// let watcher: &mut Watcher<'_> = &mut |_: Seen<'_>| batches += 1;
+/// let rows = [vec![0, 51], vec![0, 9]];
+/// Dump::new("z0").batch_size(1).run_watched(&model, &rows, folder.path().join("out"), watcher)?;
+/// assert_eq!(batches, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type Watcher<'w> = dyn FnMut(Seen<'_>) + 'w;
 
 impl Dump {
     /// Dumps the points asked for, in `f32`, eight prompts at a time, padded at the right.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// Dump::new(["z0", "pattern1"]).run(&model, &[vec![0, 51, 59]], &out)?;
+    /// let files = hooklens::WeightFiles::open(&[out])?;
+    /// let names: Vec<&str> = files.tensors().map(|(name, _)| name).collect();
+    /// assert_eq!(names, ["attention_mask", "blocks.0.attn.hook_z", "blocks.1.attn.hook_pattern", "tokens"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(selection: impl Into<Selection>) -> Self {
         Self {
             selection: selection.into(),
@@ -144,6 +213,18 @@ impl Dump {
 
     /// Keeps these positions of each prompt only, counted from its own first or last token. Of a
     /// range a shorter prompt gives what it has.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// Dump::new("z0").positions(-1).run(&model, &[vec![0, 51, 59], vec![0, 9]], &out)?; // each row's own last
+    /// let files = hooklens::WeightFiles::open(&[out])?;
+    /// assert_eq!(files.info("blocks.0.attn.hook_z").map(|info| info.shape.clone()), Some(vec![2, 1, 4, 16]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn positions(mut self, positions: impl Into<Positions>) -> Self {
         self.positions = positions.into();
@@ -151,6 +232,21 @@ impl Dump {
     }
 
     /// Element type of the file's floats.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let [wide, narrow] = ["a", "b"].map(|name| folder.path().join(name).with_extension("safetensors"));
+    /// let rows = [vec![0, 51, 59]];
+    /// let [wide, narrow] = [
+    ///     Dump::new("z0").run(&model, &rows, wide)?.bytes,
+    ///     Dump::new("z0").dtype(DType::F16).run(&model, &rows, narrow)?.bytes,
+    /// ];
+    /// assert_eq!(wide - narrow, 3 * 64 * 2); // two bytes an element
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = dtype;
@@ -158,6 +254,18 @@ impl Dump {
     }
 
     /// Writes logits too.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// Dump::new("z0").logits(Logits::Last).run(&model, &[vec![0, 51, 59]], &out)?;
+    /// let files = hooklens::WeightFiles::open(&[out])?;
+    /// assert_eq!(files.info("logits").map(|info| info.shape.clone()), Some(vec![1, 1, 63]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn logits(mut self, logits: Logits) -> Self {
         self.logits = logits;
@@ -165,6 +273,21 @@ impl Dump {
     }
 
     /// Where shorter prompts of a batch are padded.
+    ///
+    /// ```
+    /// use hooklens::dump::{Dump, Seen};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// let rows = [vec![0, 51, 59], vec![0, 9]];
+    /// Dump::new("z0").padding_side(PaddingSide::Left).run_watched(&model, &rows, &out, &mut |seen| {
+    ///     if let Seen::Batch(tokens, _) = seen {
+    ///         assert_eq!(tokens.mask().map(|mask| mask[3..].to_vec()), Some(vec![false, true, true]));
+    ///     }
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn padding_side(mut self, side: PaddingSide) -> Self {
         self.padding_side = side;
@@ -172,6 +295,20 @@ impl Dump {
     }
 
     /// Prompts computed together; each batch of a folder is a shard. At least one.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out");
+    /// let rows = vec![vec![0, 51], vec![0, 9], vec![0, 50]];
+    /// Dump::new("z0").batch_size(2).run(&model, &rows, &out)?;
+    /// let names = std::fs::read_dir(&out)?.flatten().map(|file| file.file_name());
+    /// let shards = names.filter(|name| name.to_string_lossy().ends_with(".safetensors"));
+    /// assert_eq!(shards.count(), 2); // two prompts, then one
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn batch_size(mut self, rows: usize) -> Self {
         self.batch_size = rows.max(1);
@@ -179,6 +316,18 @@ impl Dump {
     }
 
     /// Tokens that come before every prompt, computed once and not dumped.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// let instruction = vec![0, 51, 59, 21];
+    /// let done = Dump::new("z0").prefix(instruction).run(&model, &[vec![51], vec![9, 50]], &out)?;
+    /// assert_eq!(done.tokens, 3); // those of the prompts
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn prefix(mut self, tokens: Vec<u32>) -> Self {
         self.prefix = tokens;
@@ -187,6 +336,20 @@ impl Dump {
 
     /// Whether what the prompts of a batch begin with is computed once (it is unless told
     /// otherwise, where that is worth it). What is written is the same.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// // Eight prompts that begin with the same twelve tokens.
+    /// let rows: Vec<Vec<u32>> = (1..9).map(|last| [&[0, 51, 59].repeat(4), &[last][..]].concat()).collect();
+    /// let together = Dump::new("z0").run(&model, &rows, folder.path().join("a"))?;
+    /// let apart = Dump::new("z0").share_prefix(false).run(&model, &rows, folder.path().join("b"))?;
+    /// assert_eq!((together.shared, apart.shared), (7 * 12, 0));
+    /// assert_eq!(together.bytes, apart.bytes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn share_prefix(mut self, share: bool) -> Self {
         self.share_prefix = share;
@@ -194,6 +357,20 @@ impl Dump {
     }
 
     /// Continues a folder that an earlier run left unfinished.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out");
+    /// let rows = vec![vec![0, 51], vec![0, 9]];
+    /// let dump = Dump::new("z0").batch_size(1);
+    /// dump.run(&model, &rows, &out)?;
+    /// assert!(dump.run(&model, &rows, &out).is_err()); // the folder holds a dump
+    /// assert_eq!(dump.resume(true).run(&model, &rows, &out)?.resumed, 2); // batches found done
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn resume(mut self, resume: bool) -> Self {
         self.resume = resume;
@@ -226,6 +403,19 @@ impl Dump {
 
     /// A setting of the run that a folder's manifest keeps, and that a run continuing the folder
     /// must share: the model's name, say.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out");
+    /// let dump = |text| Dump::new("z0").setting("prompts", text).resume(true);
+    /// dump("animals").run(&model, &[vec![0, 9]], &out)?;
+    /// let told = dump("colours").run(&model, &[vec![0, 9]], &out).unwrap_err().to_string();
+    /// assert!(told.contains("was begun with another prompts: animals there, colours now"), "{told}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_string(), value.to_string()));
@@ -241,6 +431,19 @@ impl Dump {
     /// replaces one of the same name; a folder's shards appear one by one, and a folder that holds
     /// a dump is only ever continued.
     ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let (file, shards) = (folder.path().join("all.safetensors"), folder.path().join("shards"));
+    /// let rows = vec![vec![0, 51], vec![0, 9]];
+    /// let dump = Dump::new("z0").batch_size(1);
+    /// assert_eq!(dump.run(&model, &rows, &file)?.files.len(), 1); // the ending says: one file
+    /// assert!(dump.run(&model, &rows, &shards)?.files.len() > 1 && shards.is_dir());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Bad rows ([`DumpError::Row`] names the prompt), unknown points, an output that can't be
     /// written, a folder that holds something else. Whatever was finished stays.
@@ -249,6 +452,23 @@ impl Dump {
     }
 
     /// [`Dump::run`], showing each batch to `watcher` before it is written.
+    ///
+    /// ```
+    /// use hooklens::dump::{Dump, Seen};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// let mut largest = 0f32;
+    /// Dump::new("resid_post1").run_watched(&model, &[vec![0, 51], vec![0, 9]], &out, &mut |seen| {
+    ///     if let Seen::Batch(_, recorded) = seen {
+    ///         let stream = recorded.get(hook::resid_post(1)).map(|x| x.abs().max().into_scalar::<f32>());
+    ///         largest = largest.max(stream.unwrap_or(0.0));
+    ///     }
+    /// })?;
+    /// assert!(largest > 0.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Dump::run`].

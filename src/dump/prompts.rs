@@ -7,6 +7,15 @@ use serde_json::Value;
 use crate::error::DumpError;
 
 /// One prompt: text, or token ids already.
+///
+/// ```
+/// use hooklens::dump::{Prompt, read_prompts};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("prompts.jsonl");
+/// std::fs::write(&path, "{\"text\": \"red fox\"}\n[0, 1, 9]\n")?;
+/// assert_eq!(read_prompts(&path)?, [Prompt::Text("red fox".into()), Prompt::Tokens(vec![0, 1, 9])]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
     /// Text to tokenize.
@@ -20,6 +29,15 @@ pub enum Prompt {
 /// A name ending in `.jsonl` holds a JSON value a line: a string, an object with `text` (or
 /// `prompt`) or with `tokens`, or a list of token ids. Any other file holds a prompt a line.
 /// Empty lines are passed over.
+///
+/// ```
+/// use hooklens::dump::{Prompt, read_prompts};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("prompts.txt");
+/// std::fs::write(&path, "red fox\n\ntea owl\n")?; // a prompt a line
+/// assert_eq!(read_prompts(&path)?, ["red fox", "tea owl"].map(|text| Prompt::Text(text.into())));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`DumpError::File`], or [`DumpError::Prompt`] naming the line.

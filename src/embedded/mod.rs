@@ -24,6 +24,14 @@ macro_rules! embedded {
 static MODELS: &[EmbeddedModel] = &[embedded!("induction"), embedded!("ioi")];
 
 /// Names of the embedded models.
+///
+/// ```
+/// for name in hooklens::embedded_models() {
+///     hooklens::HookedTransformer::from_pretrained(format!("embedded:{name}"))?;
+/// }
+/// assert!(hooklens::embedded_models().any(|name| name == "induction"));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 pub fn embedded_models() -> impl Iterator<Item = &'static str> {
     MODELS.iter().map(|model| model.name)
 }

@@ -7,6 +7,15 @@ use crate::error::ConfigError;
 
 /// The shape and the choices of an encoder of BERT's kind: attention in both directions, a norm of the
 /// stream after each addition.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let config = model.config();
+/// assert_eq!(config.n_heads * config.d_head, config.d_model);
+/// assert_eq!(config.token_types, 2); // first and second text
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EncoderConfig {
     /// Number of blocks.
@@ -51,6 +60,14 @@ impl EncoderConfig {
     }
 
     /// Checks that the sizes fit each other.
+    ///
+    /// ```
+    /// # use hooklens::encoder::{EncoderConfig, HookedEncoder};
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// let config = EncoderConfig { n_heads: 0, ..model.config().clone() };
+    /// assert!(config.validate().unwrap_err().to_string().contains("n_heads"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ConfigError`] naming the field.

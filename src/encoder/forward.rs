@@ -15,6 +15,17 @@ use crate::model::{
 use crate::tokens::Tokens;
 
 /// What to do in one run of an encoder. `()` stands for nothing but the heads' outputs; a [`Record`] for that.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # use hooklens::encoder::{EncoderOptions, HookedEncoder};
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let ablate = hook::z(0).edit(|z, _| z.zeros_like());
+/// let options = EncoderOptions::new().hooks([ablate]).record("*hook_z");
+/// let recorded = model.run(vec![vec![2, 5, 9, 3]], options)?.cache;
+/// assert_eq!(recorded.get(hook::z(0))?.abs().max().into_scalar::<f32>(), 0.0);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct EncoderOptions<'h> {
     pub(super) hooks: Vec<Hook<'h>>,
@@ -55,6 +66,18 @@ impl From<Record> for EncoderOptions<'_> {
 }
 
 /// What a run of an encoder gives; heads the model lacks give nothing.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let output = model.run(vec![vec![2, 5, 9, 3]], ())?;
+/// assert_eq!(output.hidden.dims(), [1, 4, model.config().d_model]);
+/// // A model with these heads: masked tokens, pooler, next sentence.
+/// assert_eq!(output.logits.map(|logits| logits.dims()[1]), Some(4));
+/// assert_eq!(output.pooled.map(|pooled| pooled.dims()), Some([1, model.config().d_model]));
+/// assert_eq!(output.next_sentence.map(|logits| logits.dims()), Some([1, 2]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct EncoderOutput {
     /// The last normalised stream, `[batch, pos, d_model]`.
@@ -72,6 +95,17 @@ pub struct EncoderOutput {
 impl HookedEncoder {
     /// Runs the model: every head it has, and the points asked for.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// let cache = model.run(vec![vec![2, 5, 9, 3]], Record::new("*hook_pattern"))?.cache;
+    /// let pattern = cache.get(hook::pattern(0))?; // [batch, head, query, key]
+    /// let of_first = pattern.slice([0..1, 0..1, 0..1, 3..4]).into_scalar::<f32>();
+    /// assert!(of_first > 0.0); // the first token sees the last
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Bad input, and whatever a hook reports.
     pub fn run<'h>(
@@ -84,6 +118,17 @@ impl HookedEncoder {
     }
 
     /// The logits of the masked-token head, `[batch, pos, d_vocab]`.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// let logits = model.forward(vec![vec![2, 5, 9, 3]], ())?;
+    /// assert_eq!(logits.dims(), [1, 4, model.config().d_vocab]);
+    /// # let bare = HookedEncoder::from_pretrained("tests/fixtures/bert-bare")?;
+    /// let told = bare.forward(vec![vec![2, 5, 9, 3]], ()).unwrap_err().to_string(); // of a bare encoder
+    /// assert_eq!(told, "the model has no masked-token head: its files hold none");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedEncoder::run`]; [`InputError::NoHead`] if the model has none.
@@ -99,6 +144,19 @@ impl HookedEncoder {
 
     /// The last normalised stream, `[batch, pos, d_model]`: what TransformerLens calls `encoder_output`.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// // Padding changes nothing.
+    /// let alone = model.encode(vec![vec![2, 5, 3]], ())?;
+    /// let rows = Tokens::padded(&[vec![2, 5, 3], vec![2, 7, 8, 9, 3]], 0, PaddingSide::Right)?;
+    /// let padded = model.encode(rows, ())?;
+    /// let gap = padded.slice([0..1, 0..3]) - alone;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedEncoder::run`].
     pub fn encode<'h>(
@@ -112,6 +170,16 @@ impl HookedEncoder {
 
     /// Log-probabilities that the second text follows the first and that it does not, `[batch, 2]`.
     ///
+    /// ```
+    /// # use hooklens::encoder::{EncoderInput, HookedEncoder};
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// // Token ids of both texts and the type of each; of texts, `EncoderInput::pairs`.
+    /// let input = EncoderInput::from(vec![vec![2, 5, 3, 9, 3]]).token_types(vec![vec![0, 0, 0, 1, 1]]);
+    /// let shares = model.next_sentence(input)?.exp();
+    /// assert!((shares.sum().into_scalar::<f32>() - 1.0).abs() < 1e-5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedEncoder::run`]; [`InputError::NoHead`] if the model has none.
     pub fn next_sentence(&self, input: impl Into<EncoderInput>) -> Result<Tensor<2>> {
@@ -124,8 +192,16 @@ impl HookedEncoder {
 
     /// For each text its masks' most probable tokens, in order.
     ///
+    /// ```no_run
+    /// use hooklens::encoder::HookedEncoder;
+    /// let model = HookedEncoder::from_pretrained("bert-base-cased")?;
+    /// let filled = model.fill_masks(["Paris is the capital of [MASK].", "Two and two is [MASK]."])?;
+    /// assert_eq!((filled.len(), filled[0].len()), (2, 1));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// As [`HookedEncoder::forward`]; [`InputError::NotOnce`] if a text has no mask.
+    /// As [`HookedEncoder::forward`]; [`InputError::Setting`] if a text has no mask.
     pub fn fill_masks(&self, input: impl Into<EncoderInput>) -> Result<Vec<Vec<String>>> {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;

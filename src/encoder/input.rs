@@ -8,6 +8,16 @@ use crate::model::Input;
 ///   right; token ids are all of type 0 unless [`EncoderInput::token_types`] says otherwise; a residual stream is
 ///   refused.
 /// - [`EncoderInput::pairs`]: two texts a row, the second's tokens of type 1.
+///
+/// ```
+/// # use hooklens::encoder::{EncoderInput, HookedEncoder};
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let one: EncoderInput = "It rains.".into();
+/// let ids = model.to_tokens(vec![vec![2, 5, 9, 3]])?; // ids, all of type 0
+/// assert_eq!(ids.types, [0, 0, 0, 0]);
+/// assert!(model.to_tokens(one).is_err()); // this model came without a tokenizer
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct EncoderInput {
     pub(super) input: Input,
@@ -29,6 +39,14 @@ impl EncoderInput {
     }
 
     /// The type of each token, a row a batch row.
+    ///
+    /// ```
+    /// # use hooklens::encoder::{EncoderInput, HookedEncoder};
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// let input = EncoderInput::from(vec![vec![2, 5, 3, 9, 3]]).token_types(vec![vec![0, 0, 0, 1, 1]]);
+    /// assert_eq!(model.to_tokens(input)?.types, [0, 0, 0, 1, 1]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn token_types(mut self, types: Vec<Vec<u32>>) -> Self {
         self.token_types = Some(types);

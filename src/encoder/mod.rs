@@ -42,6 +42,19 @@ use points::EncoderPoints;
 ///
 /// Points have TransformerLens's `HookedEncoder` names: `embed.hook_embed`, `blocks.3.attn.hook_pattern`,
 /// `blocks.3.hook_normalized_resid_post`, `mlm_head.ln.hook_normalized`, ...
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # use hooklens::encoder::HookedEncoder;
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let recorded = model.run(vec![vec![2, 5, 9, 3]], Record::all())?.cache;
+/// let stream = recorded.get(hook::resid_pre(-1))?; // [batch, pos, d_model]
+/// assert_eq!(stream.dims(), [1, 4, model.config().d_model]);
+/// let last: Tensor<3> = recorded.get(("normalized_resid_post", -1))?;
+/// let gap = model.encode(vec![vec![2, 5, 9, 3]], ())? - last;
+/// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct HookedEncoder {
     /// The weights; a Burn module.
@@ -70,31 +83,75 @@ impl HookedEncoder {
     }
 
     /// Shape and choices of the model.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// assert_eq!((model.config().n_layers, model.config().d_model), (2, 24));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn config(&self) -> &EncoderConfig {
         &self.config
     }
 
     /// Where the weights live.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// assert_eq!(model.device(), hooklens::default_device()?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
         self.weights.device()
     }
 
     /// Every point the model can fire, in firing order.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// let first = model.catalog().points()[0].name.to_string();
+    /// assert!(first.starts_with("embed."), "{first}");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.points.catalog
     }
 
     /// Which heads the model's files held.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-bare")?;
+    /// assert!(!model.heads().mlm); // a bare encoder: `encode` works, `forward` does not
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn heads(&self) -> Heads {
         self.weights.heads()
     }
 
     /// What loading did with each tensor of the files.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// assert!(model.load_report().unused.is_empty());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn load_report(&self) -> &LoadReport {
         &self.report
     }
 
     /// The tokenizer.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// let told = model.tokenizer().unwrap_err().to_string(); // its folder has no tokenizer.json
+    /// assert!(told.starts_with("this model has no tokenizer; pass token ids"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`InputError::NoTokenizer`] if the model came without one.

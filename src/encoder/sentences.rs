@@ -12,6 +12,15 @@ use crate::model::{Sequence, narrowed, widened};
 use crate::tokens::read_json;
 
 /// How the stream at all positions becomes one vector.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// use hooklens::encoder::{Pooling, SentenceEmbedding};
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let own = SentenceEmbedding { pooling: Pooling::First, normalise: false, max_len: None };
+/// assert_eq!(model.with_sentence_embedding(own).sentence_embedding()?.pooling, Pooling::First);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pooling {
@@ -24,6 +33,15 @@ pub enum Pooling {
 }
 
 /// What a sentence encoder does behind the last block.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// use hooklens::encoder::{Pooling, SentenceEmbedding};
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let own = model.sentence_embedding()?; // of a model that says nothing of it: the default
+/// assert_eq!(own, SentenceEmbedding { pooling: Pooling::Mean, normalise: true, max_len: None });
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentenceEmbedding {
     /// How positions are pooled.

@@ -6,6 +6,14 @@ use crate::error::{InputError, Result};
 use crate::tokens::{PaddingSide, Tokens};
 
 /// Tokens and the type of each.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let made = model.to_tokens(vec![vec![2, 5, 9, 3], vec![2, 6, 7, 3]])?;
+/// assert_eq!((made.tokens.shape(), made.types.len()), ([2, 4], 8));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncoderTokens {
     /// Token ids with their mask.
@@ -16,6 +24,14 @@ pub struct EncoderTokens {
 
 impl HookedEncoder {
     /// Tokens of an input, checked: special tokens as the tokenizer adds them, padding at the right.
+    ///
+    /// ```no_run
+    /// use hooklens::encoder::{EncoderInput, HookedEncoder};
+    /// let model = HookedEncoder::from_pretrained("bert-base-cased")?;
+    /// let made = model.to_tokens(EncoderInput::pairs([("It rains.", "The street is wet.")]))?;
+    /// assert_eq!((made.types[0], made.types.last()), (0, Some(&1)));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// No tokenizer, nothing to run on, a token outside the vocabulary, a type the model lacks, a text longer

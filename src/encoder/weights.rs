@@ -6,6 +6,16 @@ use burn::tensor::{Device, Tensor};
 use crate::model::{Attention, Linear, Mlp, Norm};
 
 /// Every weight of an encoder.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let (weights, config) = (&model.weights, model.config());
+/// assert_eq!(weights.blocks.len(), config.n_layers);
+/// assert_eq!(weights.embed.tokens.val().dims(), [config.d_vocab, config.d_model]);
+/// assert!(weights.count() > config.d_vocab * config.d_model);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct EncoderWeights {
     /// Token, position and type vectors.
@@ -21,6 +31,15 @@ pub struct EncoderWeights {
 }
 
 /// Token, position and type vectors, and the norm of their sum.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let (embed, config) = (&model.weights.embed, model.config());
+/// assert_eq!(embed.positions.val().dims(), [config.n_ctx, config.d_model]);
+/// assert_eq!(embed.token_types.as_ref().map(|types| types.val().dims()[0]), Some(2));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct EncoderEmbed {
     /// `[d_vocab, d_model]`.
@@ -34,6 +53,15 @@ pub struct EncoderEmbed {
 }
 
 /// One block: attention, a norm, the MLP, a norm.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let (block, config) = (&model.weights.blocks[0], model.config());
+/// assert_eq!(block.mlp.input.weight.val().dims(), [config.d_model, config.d_mlp]);
+/// assert!(block.ln1.w.is_some() && block.ln2.b.is_some());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct EncoderBlock {
     /// Attention.
@@ -47,6 +75,15 @@ pub struct EncoderBlock {
 }
 
 /// The masked-token head: a linear map, the activation function, a norm, the unembedding.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// let config = model.config();
+/// let named = model.weights.mlm_head.as_ref().map(|head| head.unembed.weight.val().dims());
+/// assert_eq!(named, Some([config.d_model, config.d_vocab]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct MlmHead {
     /// `[d_model, d_model]`.
@@ -58,6 +95,14 @@ pub struct MlmHead {
 }
 
 /// Which heads a model's files hold.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// use hooklens::encoder::Heads;
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+/// assert_eq!(model.heads(), Heads { mlm: true, pooler: true, nsp: true });
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
     /// The masked-token head.

@@ -8,6 +8,18 @@ use crate::kv_cache::KeyValueCache;
 
 /// Keys and values of both attentions: those of the tokens decoded so far, and, from the first run on, those of
 /// the encoder's positions, which never change.
+///
+/// ```
+/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+/// let (encoded, _) = model.encode(vec![vec![5, 6, 7, 1]], ())?;
+/// let mut cache = model.decoder_cache(encoded);
+/// for token in [0, 4, 9] {
+///     model.decode_cached(&mut cache, vec![vec![token]], ())?; // one token at a time
+/// }
+/// assert_eq!((cache.own.len(), cache.encoded().shape()), (3, [1, 4]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct DecoderCache {
     /// Keys and values of the decoder's own positions.

@@ -7,6 +7,15 @@ use crate::error::ConfigError;
 
 /// The shape and the choices of a model of T5's kind: RMS norms before attention and MLP, no biases, no scale
 /// on scores, a learned bias a head and bucket of distances.
+///
+/// ```
+/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+/// let config = model.config();
+/// assert_eq!(config.decoder_start_token, 0);
+/// assert!(config.output_scale.is_some() && !config.gated_mlp); // T5 1.0
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EncoderDecoderConfig {
     /// Blocks of the encoder.
@@ -61,6 +70,14 @@ impl EncoderDecoderConfig {
     }
 
     /// Checks that the sizes fit each other.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let config = EncoderDecoderConfig { d_vocab: 0, ..model.config().clone() };
+    /// assert!(config.validate().unwrap_err().to_string().contains("d_vocab"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ConfigError`] naming the field.

@@ -17,6 +17,22 @@ use crate::model::{
 use crate::tokens::Tokens;
 
 /// What to do in one run. `()` stands for all logits and nothing else, a [`Record`] for a recording too.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+/// use hooklens::encoder_decoder::EncoderDecoderOptions;
+/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+/// let deaf = at("decoder.*.cross_attn.hook_z").edit(|z: Tensor<4>, _| z.zeros_like());
+/// let options = EncoderDecoderOptions::new().hooks([deaf]).logits(Logits::Last);
+/// let [a, b] = [vec![vec![5, 6, 7]], vec![vec![8, 9, 10]]];
+/// let one = model.forward(a, vec![vec![0, 4]], options)?;
+/// let deaf = at("decoder.*.cross_attn.hook_z").edit(|z: Tensor<4>, _| z.zeros_like());
+/// let options = EncoderDecoderOptions::new().hooks([deaf]).logits(Logits::Last);
+/// let other = model.forward(b, vec![vec![0, 4]], options)?;
+/// assert!((one - other).abs().max().into_scalar::<f32>() < 1e-5); // it hears nothing of the input
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct EncoderDecoderOptions<'h> {
     pub(super) hooks: Vec<Hook<'h>>,
@@ -65,6 +81,17 @@ impl From<Record> for EncoderDecoderOptions<'_> {
 }
 
 /// What a run gives.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+/// let output = model.run(vec![vec![5, 6, 7, 1]], vec![vec![0, 4]], Record::new("*cross_attn.hook_pattern"))?;
+/// assert_eq!(output.logits.map(|logits| logits.dims()), Some([1, 2, model.config().d_vocab]));
+/// let pattern: Tensor<4> = output.cache.get("decoder.0.cross_attn.hook_pattern")?;
+/// assert_eq!(pattern.dims()[2..], [2, 4]); // [decoder_pos, encoder_pos]
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct EncoderDecoderOutput {
     /// `[batch, decoder_pos, d_vocab]`, `[batch, 1, d_vocab]` for [`Logits::Last`]; none for
@@ -75,6 +102,19 @@ pub struct EncoderDecoderOutput {
 }
 
 /// What the encoder made of a batch: what the decoder attends to.
+///
+/// ```
+/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+/// let (mut encoded, _) = model.encode(vec![vec![5, 6, 7, 1]], ())?;
+/// assert_eq!((encoded.shape(), encoded.hidden.dims()[2]), ([1, 4], model.config().d_model));
+/// let before = model.decode(&encoded, vec![vec![0, 4]], ())?.logits;
+/// encoded.hidden = encoded.hidden.zeros_like(); // nothing is known of the input any more
+/// let after = model.decode(&encoded, vec![vec![0, 4]], ())?.logits;
+/// let gap = before.zip(after).map(|(a, b)| (a - b).abs().max().into_scalar::<f32>());
+/// assert!(gap.is_some_and(|gap| gap > 0.0));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Encoded {
     /// The encoder's last normalised stream, `[batch, pos, d_model]`. An edit of it is an edit of all that the
@@ -91,6 +131,16 @@ impl Encoded {
     }
 
     /// Each row `times` times, one behind the other: one input for several decoded texts.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let (encoded, _) = model.encode(vec![vec![5, 6, 7, 1]], ())?;
+    /// // Two texts of one input.
+    /// let logits = model.decode(&encoded.repeat(2), vec![vec![0, 4], vec![0, 9]], ())?.logits;
+    /// assert_eq!(logits.map(|logits| logits.dims()[..2].to_vec()), Some(vec![2, 2]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn repeat(&self, times: usize) -> Self {
         let [batch, len, width] = self.hidden.dims();
@@ -112,6 +162,15 @@ impl HookedEncoderDecoder {
     ///
     /// The decoder's input is what it has written so far, its start token first; padding on either side of either
     /// input changes nothing.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let output = model.run(vec![vec![5, 6, 7, 1]], vec![vec![0, 4]], Record::new("encoder.*.attn.hook_z"))?;
+    /// assert_eq!(output.cache.len(), model.config().n_encoder_layers);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Bad input, rows that differ in number, and whatever a hook reports.
@@ -141,6 +200,14 @@ impl HookedEncoderDecoder {
 
     /// The decoder's logits, `[batch, decoder_pos, d_vocab]`.
     ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let logits = model.forward(vec![vec![5, 6, 7, 1]], vec![vec![0, 4, 9]], ())?;
+    /// assert_eq!(logits.dims(), [1, 3, model.config().d_vocab]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedEncoderDecoder::run`].
     pub fn forward<'h>(
@@ -154,6 +221,17 @@ impl HookedEncoderDecoder {
     }
 
     /// Runs the encoder alone.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let record = Record::new("encoder.0.attn.hook_pattern");
+    /// let (encoded, recorded) = model.encode(vec![vec![5, 6, 7, 1]], record)?;
+    /// assert_eq!((encoded.shape(), recorded.len()), ([1, 4], 1));
+    /// assert!(model.encode(vec![vec![5]], Record::new("decoder.0.hook_resid_pre")).is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedEncoderDecoder::run`]; a point of the decoder is one.
@@ -175,6 +253,16 @@ impl HookedEncoderDecoder {
 
     /// Runs the decoder alone, on what the encoder has made.
     ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let (encoded, _) = model.encode(vec![vec![5, 6, 7, 1]], ())?;
+    /// let apart = model.decode(&encoded, vec![vec![0, 4]], ())?.logits;
+    /// let at_once = model.forward(vec![vec![5, 6, 7, 1]], vec![vec![0, 4]], ())?;
+    /// assert!(apart.is_some_and(|apart| (apart - at_once).abs().max().into_scalar::<f32>() < 1e-4));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedEncoderDecoder::run`]; a point of the encoder is one.
     pub fn decode<'h>(
@@ -189,6 +277,19 @@ impl HookedEncoderDecoder {
 
     /// Runs the decoder behind what a cache holds, and adds to it unless it is frozen. The input is what comes
     /// after that.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let (encoded, _) = model.encode(vec![vec![5, 6, 7, 1]], ())?;
+    /// let whole = model.decode(&encoded, vec![vec![0, 4, 9]], ())?.logits;
+    /// let mut cache = model.decoder_cache(encoded);
+    /// model.decode_cached(&mut cache, vec![vec![0, 4]], ())?;
+    /// let behind = model.decode_cached(&mut cache, vec![vec![9]], ())?.logits; // what comes after
+    /// let gap = whole.zip(behind).map(|(a, b)| (a.narrow(1, 2, 1) - b).abs().max().into_scalar::<f32>());
+    /// assert!(gap.is_some_and(|gap| gap < 1e-4));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedEncoderDecoder::decode`]; a cache made for another model or batch.

@@ -14,6 +14,16 @@ impl HookedEncoderDecoder {
     /// Writes an answer to each input, beginning with the start token. The encoder runs once; hooks and
     /// recordings are of the decoder's points, at every step.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let inputs = vec![vec![5, 6, 7, 1], vec![8, 9, 4, 1]];
+    /// let made = model.generate(inputs, GenerateOptions::new().max_new_tokens(3))?;
+    /// assert_eq!(made.rows.iter().map(|row| row.new.len()).collect::<Vec<_>>(), [3, 3]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Bad input, a setting there can't be (a prefix or a kind of cache is one here), a point of the encoder, and
     /// whatever a hook reports.

@@ -43,6 +43,18 @@ use points::EncoderDecoderPoints;
 ///
 /// Points have TransformerLens's `HookedEncoderDecoder` names: `encoder.3.attn.hook_pattern`,
 /// `decoder.0.cross_attn.hook_pattern` (`[batch, head, decoder_pos, encoder_pos]`), ...
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+/// let (input, written) = (vec![vec![5, 6, 7, 1]], vec![vec![model.config().decoder_start_token]]);
+/// let cache = model.run(input, written, Record::all())?.cache;
+/// let (there, here): (Tensor<3>, Tensor<3>) =
+///     (cache.get("encoder.0.hook_resid_pre")?, cache.get("decoder.0.hook_resid_pre")?);
+/// assert_eq!((there.dims()[1], here.dims()[1]), (4, 1)); // two streams
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct HookedEncoderDecoder {
     /// The weights; a Burn module.
@@ -75,26 +87,63 @@ impl HookedEncoderDecoder {
     }
 
     /// Shape and choices of the model.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// assert_eq!((model.config().n_encoder_layers, model.config().n_decoder_layers), (2, 2));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn config(&self) -> &EncoderDecoderConfig {
         &self.config
     }
 
     /// Where the weights live.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// assert_eq!(model.device(), hooklens::default_device()?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
         self.weights.device()
     }
 
     /// Every point the model can fire, in firing order.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let names = || model.catalog().points().iter().map(|point| point.name.to_string());
+    /// assert!(names().any(|name| name == "encoder.1.attn.hook_pattern"));
+    /// assert!(names().any(|name| name == "decoder.1.cross_attn.hook_pattern"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.points.catalog
     }
 
     /// What loading did with each tensor of the files.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// assert!(model.load_report().applied.iter().any(|name| name.starts_with("decoder.")));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn load_report(&self) -> &LoadReport {
         &self.report
     }
 
     /// The tokenizer.
+    ///
+    /// ```
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// assert!(model.tokenizer().is_err() && model.generate("text", ()).is_err()); // token ids do
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`InputError::NoTokenizer`] if the model came without one.
@@ -103,6 +152,14 @@ impl HookedEncoderDecoder {
     }
 
     /// Tokens of one or several texts, each with the tokenizer's own end of sequence, padded at the right.
+    ///
+    /// ```no_run
+    /// use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// let model = HookedEncoderDecoder::from_pretrained("t5-small")?;
+    /// let tokens = model.to_tokens(["translate English to German: Hello", "summarize: ..."])?;
+    /// assert_eq!(tokens.real(0).last(), model.tokenizer()?.eos().as_ref()); // the tokenizer's own end
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// No tokenizer, no text, or a text the tokenizer refuses.

@@ -6,6 +6,15 @@ use burn::tensor::{Device, Tensor};
 use crate::model::{Attention, Block, Linear, Mlp, Norm};
 
 /// Every weight of an encoder with a decoder.
+///
+/// ```
+/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+/// let (weights, config) = (&model.weights, model.config());
+/// assert_eq!(weights.decoder.len(), config.n_decoder_layers);
+/// assert_eq!(weights.decoder_bias.val().dims(), [config.relative_buckets, config.n_heads]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct EncoderDecoderWeights {
     /// One vector a token, `[d_vocab, d_model]`, read by both.
@@ -27,6 +36,14 @@ pub struct EncoderDecoderWeights {
 }
 
 /// One block of a decoder: attention, attention to the encoder, MLP.
+///
+/// ```
+/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+/// let block = &model.weights.decoder[0];
+/// assert_eq!(block.cross_attn.k.weight.val().dims(), block.attn.k.weight.val().dims());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct DecoderBlock {
     /// Norm before attention.

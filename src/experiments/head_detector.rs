@@ -11,6 +11,21 @@ use crate::model::{HookedTransformer, Input};
 use crate::tokens::Tokens;
 
 /// Where a head is expected to look, on given tokens.
+///
+/// ```
+/// use hooklens::experiments::{HeadDetection, HeadPattern};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let text = "king drum sun star king drum sun";
+/// let score = |pattern| {
+///     let found = model.detect_heads(text, &HeadDetection::new(pattern).exclude_bos())?;
+///     Ok::<_, hooklens::Error>(found.largest(1)[0].1)
+/// };
+/// assert!(score(HeadPattern::Induction)? > 0.4);
+/// let everywhere = ndarray::Array2::ones((8, 8)); // a pattern of one's own
+/// assert!((score(HeadPattern::Given(everywhere))? - 1.0).abs() < 1e-4);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum HeadPattern {
@@ -25,6 +40,17 @@ pub enum HeadPattern {
 }
 
 /// How a pattern and what is expected are compared.
+///
+/// ```
+/// use hooklens::experiments::{HeadDetection, HeadError, HeadPattern};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let text = "king drum sun star king drum sun";
+/// let by = |error| model.detect_heads(text, &HeadDetection::new(HeadPattern::PreviousToken).error(error));
+/// // By the share of attention, or by the distance from the pattern: other numbers.
+/// assert_ne!(by(HeadError::Mul)?, by(HeadError::Abs)?);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HeadError {
     /// The share of the attention that goes where it is expected: `Σ attention · expected / Σ
@@ -36,6 +62,18 @@ pub enum HeadError {
 }
 
 /// What [`HookedTransformer::detect_heads`] looks for.
+///
+/// ```
+/// use hooklens::experiments::{HeadDetection, HeadPattern};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let text = "king drum sun star king drum sun";
+/// let plain = HeadDetection::new(HeadPattern::Induction);
+/// let sharp = plain.clone().exclude_bos().exclude_current_token();
+/// let [plain, sharp] = [model.detect_heads(text, &plain)?, model.detect_heads(text, &sharp)?];
+/// assert!(sharp.largest(1)[0].1 >= plain.largest(1)[0].1);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadDetection {
     pattern: HeadPattern,

@@ -7,6 +7,18 @@ use crate::tokens::Tokens;
 
 /// How much of a head's attention goes to places of a known kind, each from 0 to 1: the mean,
 /// over the queries that have such a place, of the attention paid to it.
+///
+/// ```
+/// use hooklens::experiments::head_scores;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokens = model.to_tokens("king drum sun star king drum sun star")?;
+/// let cache = model.record(&tokens, "*hook_pattern")?;
+/// let scores = head_scores(cache.activation("pattern0")?, &tokens)?;
+/// // Heads of layer 0 look one back; those of layer 1 read from there what to copy.
+/// assert!(scores.iter().any(|head| head.previous_token > 0.4 && head.induction < 0.2));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct HeadScores {
     /// To the token right before the query.

@@ -4,6 +4,10 @@ use rand::prelude::*;
 use rand_chacha::ChaCha8Rng;
 
 /// Names a sentence may speak of.
+///
+/// ```
+/// assert!(hooklens::experiments::NAMES.contains(&"Mary"));
+/// ```
 pub const NAMES: [&str; 20] = [
     "Mary", "John", "Tom", "Anna", "James", "Lucy", "Paul", "Kate", "Mark", "Alice", "Peter", "Emma", "David", "Sarah",
     "Simon", "Laura", "Henry", "Julia", "Frank", "Clara",
@@ -17,6 +21,12 @@ const THINGS: [&str; 8] = ["drink", "ball", "book", "ring", "apple", "letter", "
 
 /// A sentence that breaks off where the one to whom something is given comes next (Wang et al.
 /// 2022), and what makes of it a question of cause and effect.
+///
+/// ```
+/// let prompt = &hooklens::experiments::ioi_prompts(1, 7)[0];
+/// assert_eq!(prompt.text.split_whitespace().count(), prompt.corrupted.split_whitespace().count());
+/// assert_eq!((prompt.text.matches(prompt.answer).count(), prompt.text.matches(prompt.wrong).count()), (1, 2));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IoiPrompt {
     /// `When Mary and John went to the store, John gave a drink to`
@@ -49,6 +59,13 @@ fn prompt(rng: &mut dyn RngCore) -> IoiPrompt {
 
 /// One text of the kind the model is trained on: two sentences, each usually one in which a name
 /// comes twice, sometimes one with a third giver and so no telling who receives.
+///
+/// ```
+/// use rand_chacha::ChaCha8Rng;
+/// use rand::SeedableRng;
+/// let text = hooklens::experiments::ioi_text(&mut ChaCha8Rng::seed_from_u64(0));
+/// assert_eq!(text.matches('.').count(), 2); // two sentences
+/// ```
 pub fn ioi_text(rng: &mut dyn RngCore) -> String {
     let sentence = |rng: &mut dyn RngCore| {
         let [one, other, third] = three_names(rng);

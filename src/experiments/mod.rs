@@ -1,4 +1,14 @@
 //! Measurements that answer a question about a model.
+//!
+//! ```
+//! use hooklens::experiments::{SteeringVector, common_prefix, ioi_prompts};
+//! use hooklens::prelude::*;
+//! let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+//! let prompt = &ioi_prompts(1, 0)[0];
+//! let report = model.test_prompt(&prompt.text, prompt.answer, 3)?;
+//! assert_eq!((report.answer[0].rank, report.answer[0].top.len()), (0, 3));
+//! # Ok::<(), hooklens::Error>(())
+//! ```
 
 mod head_detector;
 mod head_scores;

@@ -35,6 +35,19 @@ impl<'m> PrefixStore<'m> {
     /// A cache of one row that holds this prefix, ready to go on from: computed if it is new, and
     /// then only where it differs from those held.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # use hooklens::experiments::PrefixStore;
+    /// let mut store = PrefixStore::new(&model);
+    /// store.get("king drum sun star")?;
+    /// let mut cache = store.get("king drum fox")?; // two words of it are new
+    /// assert_eq!((store.len(), store.tokens_run()), (2, 5 + 1));
+    /// let logits = model.forward([51], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!(logits.dims()[..2], [1, 1]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::prefill`]; a prefix is one row without padding.
     pub fn get(&mut self, prefix: impl Into<crate::Input>) -> Result<KeyValueCache> {
@@ -61,6 +74,20 @@ impl<'m> PrefixStore<'m> {
     }
 
     /// Takes in a prefix computed elsewhere.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # use hooklens::experiments::PrefixStore;
+    /// let mut store = PrefixStore::new(&model);
+    /// store.insert("king drum", model.prefill("king drum")?)?;
+    /// store.get("king drum sun")?;
+    /// assert_eq!(store.tokens_run(), 1);
+    /// // What hooks made is refused.
+    /// let edited = model.hooks([hook::z(0).edit(|z, _| z.zeros_like())]).prefill("fox")?;
+    /// assert!(store.insert("fox", edited).is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CacheError::Intervened`] if hooks edited while it was made, [`CacheError::Length`] or

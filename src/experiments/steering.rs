@@ -31,6 +31,16 @@ impl SteeringVector {
     /// The mean at the last tokens of the first prompts minus that of the second, at a point whose
     /// tensor is `[batch, pos, d]`.
     ///
+    /// ```
+    /// use hooklens::experiments::SteeringVector;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let there = ["When Mary and John", "When Tom and John"];
+    /// let vector = SteeringVector::between(&model, there, "After Mary and John", "resid_post0")?;
+    /// assert_eq!((vector.point(), vector.vector().dims()), ("blocks.0.hook_resid_post", [64]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::record`]; [`HookError::Rank`] for a point of another rank.
     pub fn between(
@@ -90,6 +100,20 @@ impl SteeringVector {
     }
 
     /// A direction found elsewhere, `[d]`, for a point whose tensor is `[batch, pos, d]`.
+    ///
+    /// ```
+    /// use hooklens::experiments::SteeringVector;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let mary = model.tokens_to_residual_directions("Mary")?.reshape([64]);
+    /// let push = SteeringVector::new("resid_post3", mary);
+    /// let logit = |hooks: Vec<_>| {
+    ///     let logits = model.forward("When", ForwardOptions::new().logits(Logits::Last).hooks(hooks))?;
+    ///     Ok::<_, hooklens::Error>(logits.slice([0..1, 0..1, 1..2]).into_scalar::<f32>())
+    /// };
+    /// assert!(logit(vec![push.hook(5.0)])? > logit(vec![])?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn new(point: impl Into<String>, vector: Tensor<1>) -> Self {
         Self { point: point.into(), vector }
     }
@@ -105,6 +129,17 @@ impl SteeringVector {
     }
 
     /// Adds the direction, so many times, at every position.
+    ///
+    /// ```
+    /// use hooklens::experiments::SteeringVector;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let vector = SteeringVector::new("resid_post0", Tensor::ones([64], &model.device()));
+    /// let (plain, steered) = (hook::resid_pre(1), model.hooks([vector.hook(0.5)]));
+    /// let gap = steered.record("When", &plain)?.get(&plain)? - model.record("When", &plain)?.get(&plain)?;
+    /// assert!((gap - 0.5).abs().max().into_scalar::<f32>() < 1e-5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn hook(&self, strength: f64) -> Hook<'static> {
         let vector = self.vector.clone() * strength;
         at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
@@ -120,6 +155,18 @@ impl SteeringVector {
 
     /// Takes the direction out of the stream at every position: what is along it is made zero
     /// (directional ablation).
+    ///
+    /// ```
+    /// use hooklens::experiments::SteeringVector;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let direction: Tensor<1> = model.w_u().narrow(1, 1, 1).reshape([64]);
+    /// let without = model.hooks([SteeringVector::new("resid_post0", direction.clone()).ablation()?]);
+    /// let stream = without.record("When Mary", hook::resid_post(0))?.get(hook::resid_post(0))?;
+    /// let along = (stream * direction.unsqueeze()).sum_dim(2);
+    /// assert!(along.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`HookError::Failed`] if the direction is zero.

@@ -9,6 +9,16 @@ use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 
 /// Where each token of an answer stands among what the model expects.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let prompt = "When Mary and John went to the store, John gave a drink to";
+/// let report = model.test_prompt(prompt, "Mary .", 1)?;
+/// assert_eq!((report.prompt.len(), report.answer.len()), (15, 2)); // each token behind those before it
+/// assert!(report.to_string().contains(r#"answer "Mary"  rank 0"#));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptReport {
     /// The prompt's tokens, a beginning-of-sequence token included if the model got one.
@@ -18,6 +28,17 @@ pub struct PromptReport {
 }
 
 /// One token of an answer.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let prompt = "When Mary and John went to the store, John gave a drink to";
+/// let report = model.test_prompt(prompt, "John", 2)?;
+/// let john = &report.answer[0];
+/// assert!(john.rank > 0 && john.probability < 0.1);
+/// assert_eq!(john.top[0].0, "Mary");
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct AnswerToken {
     /// Its text.

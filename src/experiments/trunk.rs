@@ -79,6 +79,17 @@ impl<'m> Trunk<'m> {
     /// What a run of these rows gives, shorter ones padded at the right: logits (as asked for when
     /// the trunk was made) and recordings of whole rows.
     ///
+    /// ```
+    /// use hooklens::experiments::Trunk;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut trunk = Trunk::new(&model, Record::default(), Logits::Last);
+    /// trunk.run(&[vec![0, 51, 59, 21], vec![0, 51, 59, 22]])?;
+    /// let next = trunk.run(&[vec![0, 51, 59, 23], vec![0, 51, 59, 24]])?; // three of each are known
+    /// assert_eq!((next.logits.map(|logits| logits.dims()), trunk.saved()), (Some([2, 1, 63]), 3 + 6));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::run`]; recordings of points that have no positions, such as a
     /// mixture's experts, can't be put together ([`HookError::Stitch`](crate::HookError::Stitch)).

@@ -1,4 +1,15 @@
 //! Text from a model, token by token, with hooks on.
+//!
+//! ```
+//! use hooklens::generation::{GenerateOptions, Stop};
+//! use hooklens::prelude::*;
+//! let model = HookedTransformer::from_pretrained("embedded:induction")?;
+//! let options = GenerateOptions::new().max_new_tokens(6).stop_strings(["star"]);
+//! let made = model.generate("king drum sun star king drum", options)?;
+//! assert_eq!(made.rows[0].text.as_deref(), Some("sun star"));
+//! assert_eq!(made.rows[0].stop, Stop::Text("star".into()));
+//! # Ok::<(), hooklens::Error>(())
+//! ```
 
 mod chooser;
 mod options;
@@ -18,6 +29,21 @@ pub use sampling::Sampling;
 pub use steps::{Step, Steps};
 
 /// Why a row ended.
+///
+/// ```
+/// use hooklens::generation::Stop;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let star = model.to_single_token("star")?;
+/// let ended = |options| {
+///     let made = model.generate("king drum sun star king drum", options)?;
+///     Ok::<_, hooklens::Error>(made.rows[0].stop.clone())
+/// };
+/// assert_eq!(ended(GenerateOptions::new().max_new_tokens(1))?, Stop::Length);
+/// assert_eq!(ended(GenerateOptions::new().stop_tokens([star]))?, Stop::Token(star));
+/// assert_eq!(ended(GenerateOptions::new().stop_strings(["sun"]))?, Stop::Text("sun".into()));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
@@ -30,6 +56,18 @@ pub enum Stop {
 }
 
 /// One row of what was generated.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let prompts = ["king drum sun king", "fox tea owl fox"];
+/// let made = model.generate(prompts, GenerateOptions::new().max_new_tokens(2))?;
+/// let row = &made.rows[1];
+/// assert_eq!(model.to_string(&row.prompt)?, "<bos> fox tea owl fox");
+/// assert_eq!((row.text.as_deref(), row.new.len()), (Some("tea owl"), 2));
+/// assert!(row.log_probs.iter().all(|log_prob| *log_prob < 0.0));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct GeneratedRow {
     /// The tokens given.
@@ -45,6 +83,16 @@ pub struct GeneratedRow {
 }
 
 /// What was generated.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let options = GenerateOptions::new().max_new_tokens(3).record("*hook_pattern").logits();
+/// let made = model.generate("king drum sun king", options)?;
+/// assert_eq!(made.logits.as_ref().map(|logits| logits.dims()), Some([1, 3, 63]));
+/// assert_eq!((made.steps.len(), made.columns.shape()), (3, [1, 7])); // the last token was not run
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Generation {
     /// The rows, in the order of the input.
@@ -60,6 +108,17 @@ pub struct Generation {
 
 impl Generation {
     /// What was recorded at all steps, as if the columns had been run at once.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let options = GenerateOptions::new().max_new_tokens(3).record("*hook_pattern");
+    /// let made = model.generate("king drum sun king", options)?;
+    /// let whole = model.record(&made.columns, "*hook_pattern")?.get(hook::pattern(1))?;
+    /// let gap = made.recording()?.get(hook::pattern(1))? - whole;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`ActivationCache::stitched`].
@@ -118,6 +177,15 @@ impl HookedTransformer {
 impl Hooked<'_, '_> {
     /// As [`HookedTransformer::generate`], with the scope's hooks at every step, before those of
     /// the options.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let dumb = model.hooks([hook::z(1).edit(|z, _| z.zeros_like())]);
+    /// let made = dumb.generate("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
+    /// assert_ne!(made.rows[0].text.as_deref(), Some("sun star")); // the head that repeats is gone
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedTransformer::generate`].

@@ -62,6 +62,14 @@ impl<'h> GenerateOptions<'h> {
     }
 
     /// Tokens to add to each row at most.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let made = model.generate("king drum sun king", GenerateOptions::new().max_new_tokens(5))?;
+    /// assert_eq!(made.rows[0].new.len(), 5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn max_new_tokens(mut self, count: usize) -> Self {
         self.max_new_tokens = count;
@@ -69,6 +77,17 @@ impl<'h> GenerateOptions<'h> {
     }
 
     /// How a token is chosen.
+    ///
+    /// ```
+    /// use hooklens::generation::Sampling;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let sampling = Sampling { temperature: 1.5, top_k: Some(1), ..Sampling::default() };
+    /// let options = GenerateOptions::new().max_new_tokens(2).sampling(sampling);
+    /// let made = model.generate("king drum sun king", options)?;
+    /// assert_eq!(made.rows[0].text.as_deref(), Some("drum sun")); // of one token to choose from
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = sampling;
@@ -77,6 +96,20 @@ impl<'h> GenerateOptions<'h> {
 
     /// Where chance begins: the same seed draws the same tokens. Each row has chances of its own,
     /// which do not depend on the others.
+    ///
+    /// ```
+    /// use hooklens::generation::Sampling;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let drawn = |seed| {
+    ///     let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
+    ///     let options = GenerateOptions::new().max_new_tokens(8).sampling(sampling).seed(seed);
+    ///     Ok::<_, hooklens::Error>(model.generate("king", options)?.rows[0].new.clone())
+    /// };
+    /// assert_eq!(drawn(1)?, drawn(1)?);
+    /// assert_ne!(drawn(1)?, drawn(2)?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
@@ -91,6 +124,15 @@ impl<'h> GenerateOptions<'h> {
     }
 
     /// Tokens that end a row. They are part of it.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let drum = model.to_single_token("drum")?;
+    /// let made = model.generate("king drum sun king", GenerateOptions::new().stop_tokens([drum]))?;
+    /// assert_eq!(made.rows[0].new, [drum]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn stop_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.stop_tokens = tokens.into_iter().collect();
@@ -98,6 +140,14 @@ impl<'h> GenerateOptions<'h> {
     }
 
     /// Texts that end a row once its new text holds one. They are part of it.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let options = GenerateOptions::new().stop_strings(["drum sun"]); // may be several tokens
+    /// assert_eq!(model.generate("king drum sun king", options)?.rows[0].text.as_deref(), Some("drum sun"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn stop_strings(mut self, texts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.stop_strings = texts.into_iter().map(Into::into).collect();
@@ -105,6 +155,17 @@ impl<'h> GenerateOptions<'h> {
     }
 
     /// How keys and values are stored meanwhile.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let text = |kind| {
+    ///     let options = GenerateOptions::new().max_new_tokens(3).cache_kind(kind);
+    ///     Ok::<_, hooklens::Error>(model.generate("king drum sun star king", options)?.rows[0].text.clone())
+    /// };
+    /// assert_eq!(text(CacheKind::EIGHT_BIT)?, text(CacheKind::Growing)?); // in a quarter of the memory
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn cache_kind(mut self, kind: CacheKind) -> Self {
         self.cache_kind = kind;
@@ -113,6 +174,17 @@ impl<'h> GenerateOptions<'h> {
 
     /// Goes on behind what this cache holds: its one row before every row of the input, or a row
     /// each. The cache stays as it is.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut prefix = model.prefill("king drum sun star")?;
+    /// let rows = vec![vec![model.to_single_token("king")?], vec![model.to_single_token("drum")?]];
+    /// let made = model.generate(rows, GenerateOptions::new().max_new_tokens(1).prefix(&mut prefix))?;
+    /// assert_eq!(made.rows.iter().filter_map(|row| row.text.as_deref()).collect::<Vec<_>>(), ["drum", "sun"]);
+    /// assert_eq!(prefix.len(), 5); // as it was
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn prefix(mut self, cache: &'h mut KeyValueCache) -> Self {
         self.prefix = Some(cache);
@@ -120,6 +192,16 @@ impl<'h> GenerateOptions<'h> {
     }
 
     /// Adds hooks, which run at every step: first on the whole prompt, then on each new token.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut seen = vec![];
+    /// let look = hook::resid_post(1).read(|stream, at| seen.push((at.offset(), stream.dims()[1])));
+    /// model.generate("king drum sun king", GenerateOptions::new().max_new_tokens(3).hooks([look]))?;
+    /// assert_eq!(seen, [(0, 5), (5, 1), (6, 1)]); // the prompt, then a token at a time
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
         self.hooks.extend(hooks);
@@ -127,6 +209,16 @@ impl<'h> GenerateOptions<'h> {
     }
 
     /// Records activations at every step.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let options = GenerateOptions::new().max_new_tokens(3).record("*hook_pattern");
+    /// let steps = model.generate("king drum sun king", options)?.steps;
+    /// assert_eq!(steps[0].get(hook::pattern(1))?.dims(), [1, 4, 5, 5]);
+    /// assert_eq!(steps[2].get(hook::pattern(1))?.dims(), [1, 4, 1, 7]); // one query, all keys
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn record(mut self, record: impl Into<Record>) -> Self {
         self.record = record.into();
@@ -134,6 +226,15 @@ impl<'h> GenerateOptions<'h> {
     }
 
     /// Gives the logits each token was chosen by.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let made = model.generate("king drum sun king", GenerateOptions::new().max_new_tokens(2).logits())?;
+    /// let best = made.logits.map(|logits| logits.narrow(1, 1, 1).argmax(2).into_scalar::<i64>() as u32);
+    /// assert_eq!(best, Some(made.rows[0].new[1]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn logits(mut self) -> Self {
         self.logits = true;

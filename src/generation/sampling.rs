@@ -73,6 +73,13 @@ impl Sampling {
 
     /// The probability of each token, given its logit and the tokens so far. At temperature 0 all
     /// of it is on the most likely one (the first of equals).
+    ///
+    /// ```
+    /// use hooklens::generation::Sampling;
+    /// let penalised = Sampling { temperature: 1.0, frequency_penalty: 1.0, ..Sampling::default() };
+    /// let shares = penalised.distribution(&[1.0, 0.0], &[0]); // the first token has come once
+    /// assert_eq!(shares, [0.5, 0.5]);
+    /// ```
     pub fn distribution(&self, logits: &[f32], so_far: &[u32]) -> Vec<f64> {
         let mut logits: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
         self.penalise_repetition(&mut logits, so_far);

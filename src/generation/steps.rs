@@ -12,6 +12,19 @@ use crate::model::{ForwardOptions, HookedTransformer, Input, Logits};
 use crate::tokens::Tokens;
 
 /// What one step gave.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let options = GenerateOptions::new().record("*hook_z").logits();
+/// let mut steps = model.generate_steps("king drum sun king", options)?;
+/// if let Some(step) = steps.next().transpose()? {
+///     assert_eq!(step.tokens, [Some(model.to_single_token("drum")?)]);
+///     assert_eq!(step.recorded.get(hook::z(0))?.dims()[1], 5); // of the prompt
+///     assert_eq!(step.logits.map(|logits| logits.dims()), Some([1, 63]));
+/// }
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Step {
     /// Each row's next token; none for a row that has ended.
@@ -24,6 +37,16 @@ pub struct Step {
 
 /// An iterator over the steps of a generation: see
 /// [`HookedTransformer::generate_steps`](crate::HookedTransformer::generate_steps).
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let steps = model.generate_steps("king drum sun star king", GenerateOptions::new().max_new_tokens(9))?;
+/// // Stops when the caller has seen enough; nothing more is run.
+/// let words = steps.take(2).map(|step| model.to_string(&[step?.tokens[0].unwrap_or_default()]));
+/// assert_eq!(words.collect::<Result<Vec<_>, _>>()?, ["drum", "sun"]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Steps<'m, 'h> {
     model: &'m HookedTransformer,

@@ -9,6 +9,17 @@ use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
 /// Everything a cache holds, on the host; what is sealed or in few bits is plain numbers here.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let cache = model.prefill("king drum sun star")?;
+/// let data = cache.to_data()?; // plain data, which serde writes and reads
+/// assert_eq!((data.mask[0].len(), data.layers.len()), (5, 2));
+/// let again = KeyValueCache::from_data(&data, &model.device())?;
+/// assert_eq!(again.to_data()?, data);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CacheData {
     /// How it was stored.
@@ -26,6 +37,16 @@ pub struct CacheData {
 }
 
 /// Keys and values of one layer.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let data = model.prefill("king drum sun star")?.to_data()?;
+/// let keys = data.layers[1].keys.as_ref();
+/// assert_eq!(keys.map(|keys| keys.shape().to_vec()), Some(vec![1, 5, 4, 16]));
+/// assert_eq!(data.layers[1].first, 0); // no window has dropped any
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerData {
     /// The first position held.
@@ -59,6 +80,16 @@ impl KeyValueCache {
     }
 
     /// A cache of this data, on a device.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut data = model.prefill("king drum sun star")?.to_data()?;
+    /// data.mask[0].pop();
+    /// let told = KeyValueCache::from_data(&data, &model.device()).unwrap_err().to_string();
+    /// assert!(told.starts_with("the cache's data: layer 0"), "{told}");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CacheError::Data`] saying what does not fit together.
@@ -114,6 +145,15 @@ impl KeyValueCache {
     /// Keys and values of each layer as Hugging Face's tuples hold them:
     /// `[batch, kv_head, position, d_head]`, keys rotated where positions are rotary.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let tuples = model.prefill("king drum sun star")?.to_legacy()?;
+    /// let (keys, values) = &tuples[0]; // a pair a layer
+    /// assert_eq!((keys.dims(), values.dims()), ([1, 4, 5, 16], [1, 4, 5, 16])); // heads before positions
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`CacheError::Dropped`] if a window has dropped positions.
     pub fn to_legacy(&self) -> Result<Vec<(Tensor<4>, Tensor<4>)>, CacheError> {
@@ -130,6 +170,15 @@ impl KeyValueCache {
 
     /// A growing cache of a model of this configuration that holds Hugging Face's tuples, every
     /// position real unless `mask` says otherwise.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let cache = model.prefill("king drum sun star")?;
+    /// let again = KeyValueCache::from_legacy(model.config(), cache.to_legacy()?, None)?;
+    /// assert_eq!(again.to_data()?, cache.to_data()?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CacheError::Layers`], [`CacheError::Shape`] or [`CacheError::MaskLength`].

@@ -14,6 +14,16 @@ use crate::error::CacheError;
 ///
 /// Keys are those attention reads: rotated where positions are rotary, as Hugging Face keeps
 /// them. (TransformerLens keeps them before rotation and rotates all of them at every step.)
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let cache = model.prefill("king drum sun star")?;
+/// let entry = &cache[1]; // the second layer's
+/// assert_eq!((entry.len(), entry.first()), (5, 0));
+/// assert_eq!(entry.keys().map(|keys| keys.dims()), Some([1, 5, 4, 16]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// Earlier columns, which caches forked from this one read too.
@@ -42,6 +52,19 @@ impl Entry {
     /// # Shapes
     /// - given: `[batch, new, kv_head, d_head]`
     /// - back: `[batch, past + new, kv_head, d_head]`, without what a window has dropped
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut entry = model.prefill("king drum sun star")?[0].clone();
+    /// let new = || Tensor::<4>::zeros([1, 1, 4, 16], &model.device());
+    /// let (keys, _) = entry.append(new(), new())?;
+    /// assert_eq!((keys.dims(), entry.len()), ([1, 6, 4, 16], 6));
+    /// entry.freeze();
+    /// let (keys, _) = entry.append(new(), new())?; // seen, not kept
+    /// assert_eq!((keys.dims(), entry.len()), ([1, 7, 4, 16], 6));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CacheError::Shape`], [`CacheError::Batch`], [`CacheError::DType`], [`CacheError::Device`]

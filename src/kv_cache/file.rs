@@ -76,6 +76,18 @@ impl KeyValueCache {
 
     /// Reads what [`KeyValueCache::save`] wrote, for the same model.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("prefix.safetensors");
+    /// model.prefill("king drum sun star")?.save(&path, &model)?;
+    /// let other = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let told = KeyValueCache::load(&path, &other).unwrap_err().to_string();
+    /// assert!(told.contains("was made with another model"), "{told}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`CacheError::File`] for a file that can't be read or is damaged, and
     /// [`CacheError::OtherModel`].

@@ -8,6 +8,18 @@ use crate::config::{TransformerConfig, Window};
 use crate::error::CacheError;
 
 /// How a cache stores what it is given.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// let model = HookedTransformer::random(TransformerConfig::new(1, 128, 2, 50, 256), 0, &Device::flex())?;
+/// let bytes = |kind| {
+///     let mut cache = KeyValueCache::of_kind(model.config(), 1, kind)?;
+///     model.forward(vec![vec![7; 200]], ForwardOptions::new().kv_cache(&mut cache))?;
+///     Ok::<_, hooklens::Error>(cache.memory()[0])
+/// };
+/// assert!(3 * bytes(CacheKind::EIGHT_BIT)? < bytes(CacheKind::Growing)?);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum CacheKind {
@@ -89,6 +101,13 @@ impl CacheShape {
 
     /// What a model of this configuration needs for `batch` rows.
     ///
+    /// ```
+    /// use hooklens::{CacheShape, TransformerConfig};
+    /// let shape = CacheShape::of(&TransformerConfig::gpt2_small(), 8)?;
+    /// assert_eq!((shape.batch, shape.kv_heads, shape.d_head, shape.windows.len()), (8, 12, 64, 12));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`CacheShape::new`].
     pub fn of(config: &TransformerConfig, batch: usize) -> Result<Self, CacheError> {
@@ -98,6 +117,17 @@ impl CacheShape {
 }
 
 /// What attention needs to know of the columns a cache holds for a layer.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let rows = Tokens::padded(&[vec![0, 51, 59], vec![0, 51]], 0, PaddingSide::Left)?;
+/// let cache = model.prefill(&rows)?;
+/// let info = cache.mask_info(0);
+/// assert_eq!(info.as_ref().map(|info| info.starts.clone()), Some(vec![0, 1])); // columns of padding
+/// assert_eq!(info.map(|info| info.lengths), Some(vec![3, 2]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaskInfo {
     /// Column of each row's first real position.

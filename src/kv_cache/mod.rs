@@ -69,6 +69,16 @@ pub struct KeyValueCache {
 
 impl KeyValueCache {
     /// An empty, growing cache for `batch` rows of a model of this configuration.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = KeyValueCache::new(model.config(), 2);
+    /// let rows = model.to_tokens(["king drum", "fox tea"])?;
+    /// model.forward(rows, ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!((cache.batch(), cache.len(), cache.n_layers()), (2, 3, 2));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn new(config: &TransformerConfig, batch: usize) -> Self {
         let windows = (0..config.n_layers).map(|layer| config.window(layer)).collect();
         let shape = CacheShape { batch, kv_heads: config.n_kv_heads, d_head: config.d_head, windows };
@@ -92,6 +102,14 @@ impl KeyValueCache {
     }
 
     /// An empty cache of a kind and a shape.
+    ///
+    /// ```
+    /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
+    /// let shape = CacheShape::new(1, 2, 4, 16)?;
+    /// let cache = KeyValueCache::of_shape(shape.clone(), CacheKind::Preallocated { max_len: 128 })?;
+    /// assert_eq!((cache.shape(), cache.max_len()), (&shape, Some(128)));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CacheError::Size`].
@@ -151,6 +169,16 @@ impl KeyValueCache {
     }
 
     /// Real positions of each row: the position its next token stands at.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let rows = Tokens::padded(&[vec![0, 51, 59], vec![0, 51]], 0, PaddingSide::Left)?;
+    /// let cache = model.prefill(&rows)?;
+    /// assert_eq!((cache.len(), cache.lengths(), cache.starts()), (3, vec![3, 2], vec![0, 1]));
+    /// assert_eq!(cache.attention_mask()[1], [false, true, true]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn lengths(&self) -> Vec<usize> {
         self.mask.iter().map(|row| row.iter().filter(|real| **real).count()).collect()
     }
@@ -173,11 +201,33 @@ impl KeyValueCache {
     }
 
     /// From here on runs use the cache without adding to it.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut prefix = model.prefill("king drum sun star")?;
+    /// prefix.freeze();
+    /// let rows = vec![vec![51], vec![9], vec![50]]; // one held row serves them all
+    /// let logits = model.forward(rows, ForwardOptions::new().kv_cache(&mut prefix))?;
+    /// assert_eq!((logits.dims()[0], prefix.len(), prefix.is_frozen()), (3, 5, true));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn freeze(&mut self) {
         self.set_frozen(true);
     }
 
     /// From here on runs add to the cache.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// cache.freeze();
+    /// cache.unfreeze();
+    /// model.forward([51], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!(cache.len(), 6);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn unfreeze(&mut self) {
         self.set_frozen(false);
     }
@@ -200,6 +250,17 @@ impl KeyValueCache {
     /// - given: `[batch, new, kv_head, d_head]`
     /// - back: `[batch, past + new, kv_head, d_head]`
     ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
+    /// let mut cache = KeyValueCache::of_shape(CacheShape::new(1, 1, 2, 4)?, CacheKind::Growing)?;
+    /// let new = || Tensor::<4>::ones([1, 3, 2, 4], &Device::flex());
+    /// let (keys, values) = cache.update(new(), new(), 0)?; // layer 0
+    /// cache.append_attention_mask(&[vec![true; 3]])?;
+    /// assert_eq!((keys.dims(), values.dims(), cache.len()), ([1, 3, 2, 4], [1, 3, 2, 4], 3));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`CacheError::Layer`] and those of [`Entry::append`].
     pub fn update(
@@ -215,6 +276,16 @@ impl KeyValueCache {
 
     /// The mask of all positions, those given appended: `[batch][position]`. They are kept unless
     /// the cache is frozen. Runs do this by themselves.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum")?;
+    /// cache.freeze();
+    /// let all = cache.append_attention_mask(&[vec![true, false]])?; // seen, not kept
+    /// assert_eq!((all[0].clone(), cache.len()), (vec![true, true, true, true, false], 3));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CacheError::Batch`] if there are more or fewer rows than the cache has (one row of a
@@ -246,6 +317,16 @@ impl KeyValueCache {
 
     /// Hooks that edited while the cache was filled, each with a number of its own: what it holds
     /// is then not what the model by itself gives.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let clean = model.prefill("king drum sun star")?;
+    /// let ablated = model.hooks([hook::z(0).edit(|z, _| z.zeros_like())]).prefill("king drum sun star")?;
+    /// assert!(clean.interventions().is_empty());
+    /// assert!(ablated.interventions()[0].contains("attn.hook_z"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn interventions(&self) -> &[String] {
         &self.interventions
     }
@@ -267,6 +348,18 @@ impl KeyValueCache {
     }
 
     /// Forgets the positions from `len` on.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// cache.truncate(2)?;
+    /// let sun = model.to_single_token("sun")?;
+    /// let behind = model.forward([sun], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// let whole = model.forward("king sun", ())?.narrow(1, 2, 1);
+    /// assert!((behind - whole).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CacheError::Frozen`], or [`CacheError::Dropped`] if a window has dropped positions that
@@ -293,6 +386,19 @@ impl KeyValueCache {
 
     /// Forgets the last `count` positions.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// cache.drop_last(2)?;
+    /// assert_eq!(cache.len(), 3);
+    /// assert_eq!(
+    ///     cache.drop_last(9).unwrap_err().to_string(),
+    ///     "9 positions were asked for, and 3 are held",
+    /// );
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`KeyValueCache::truncate`]; also [`CacheError::TooFew`].
     pub fn drop_last(&mut self, count: usize) -> Result<(), CacheError> {
@@ -302,6 +408,16 @@ impl KeyValueCache {
 
     /// Forgets everything; the memory stays for what comes next.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// let bytes = cache.memory();
+    /// cache.reset()?;
+    /// assert!(cache.is_empty() && cache.memory() == bytes);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`CacheError::Frozen`] if the cache is frozen.
     pub fn reset(&mut self) -> Result<(), CacheError> {
@@ -310,6 +426,15 @@ impl KeyValueCache {
 
     /// Bytes held for each layer, room for growth included. What caches share is counted in each
     /// of them.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let cache = model.prefill("king drum sun star")?;
+    /// // Keys and values of 5 positions, 4 heads of 16, in f32, in each of two layers.
+    /// assert_eq!(cache.memory(), [2 * 5 * 4 * 16 * 4; 2]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn memory(&self) -> Vec<usize> {
         self.entries.iter().map(Entry::bytes).collect()
     }

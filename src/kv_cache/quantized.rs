@@ -9,6 +9,11 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use crate::error::CacheError;
 
 /// How elements are stored.
+///
+/// ```
+/// use hooklens::{Bits, CacheKind};
+/// assert_eq!(CacheKind::FOUR_BIT, CacheKind::Quantized { bits: Bits::Four, group: 64 });
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Bits {
     /// 256 steps a group.

@@ -37,6 +37,15 @@ impl KeyValueCache {
 
     /// Repeats each row `n` times.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill(["king drum", "fox tea"])?;
+    /// cache.repeat_rows(3)?;
+    /// assert_eq!(cache.batch(), 6); // each row three times, one behind the other
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`CacheError::Frozen`], or [`CacheError::Size`] if `n` is zero.
     pub fn repeat_rows(&mut self, n: usize) -> Result<(), CacheError> {
@@ -48,6 +57,16 @@ impl KeyValueCache {
     }
 
     /// Keeps these rows, in this order, each as often as it is named.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill(["king drum", "fox tea", "red owl"])?;
+    /// let second = cache.to_data()?.layers[0].keys.clone().map(|keys| keys.shape()[0]);
+    /// cache.select_rows(&[1, 1])?; // the second, twice
+    /// assert_eq!((second, cache.batch()), (Some(3), 2));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CacheError::Frozen`], [`CacheError::Slot`], or [`CacheError::Size`] if none is named.
@@ -69,6 +88,18 @@ impl KeyValueCache {
     /// Puts the rows in another order, as beam search does: row `i` becomes what row `order[i]`
     /// was.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill(["king drum", "fox tea"])?;
+    /// cache.reorder_rows(&[1, 0])?;
+    /// let swapped = model.prefill(["fox tea", "king drum"])?;
+    /// let keys = |cache: &KeyValueCache| cache[0].keys().map(|keys| keys.sum_dim(1));
+    /// let gap = keys(&cache).zip(keys(&swapped)).map(|(a, b)| (a - b).abs().max().into_scalar::<f32>());
+    /// assert!(gap.is_some_and(|gap| gap < 1e-4));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`KeyValueCache::select_rows`]; [`CacheError::Batch`] if the order names more or fewer
     /// rows than there are.
@@ -87,6 +118,16 @@ impl KeyValueCache {
 
     /// Puts another cache's one row in the place of row `slot`, whatever its length: a finished
     /// row of a batch makes room for a new one.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut batch = model.prefill(["king drum sun", "fox tea owl"])?;
+    /// let new = model.prefill("red")?; // shorter: its columns are padded
+    /// batch.insert(&new, 1)?;
+    /// assert_eq!(batch.lengths(), [4, 2]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::Unsupported`] for kinds that
@@ -149,6 +190,15 @@ impl KeyValueCache {
     }
 
     /// Forgets all but the first `len` real positions of one row: the columns stay, as padding.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut batch = model.prefill(["king drum sun", "fox tea owl"])?;
+    /// batch.truncate_row(0, 2)?;
+    /// assert_eq!((batch.len(), batch.lengths()), (4, vec![2, 4]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::TooFew`], or

@@ -6,6 +6,18 @@ use super::{Entry, KeyValueCache};
 
 /// Lends a cache; when it is dropped, the cache is as it was before. See
 /// [`KeyValueCache::scoped`].
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let mut cache = model.prefill("king drum sun star")?;
+/// let mut scope = cache.scoped(); // all that a cache can do
+/// model.forward([51], ForwardOptions::new().kv_cache(&mut scope))?;
+/// assert_eq!(scope.len(), 6);
+/// drop(scope);
+/// assert_eq!(cache.len(), 5);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Scoped<'c> {
     cache: &'c mut KeyValueCache,

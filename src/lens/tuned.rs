@@ -11,6 +11,28 @@ use crate::loading::WeightFiles;
 
 /// One affine map a layer, from the stream before the layer to what the last norm would rather
 /// read: `h + h Wᵀ + b`.
+///
+/// ```
+/// use hooklens::lens::TunedLens;
+/// use hooklens::write_safetensors;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("params.safetensors");
+/// // Translators that change nothing, in the package's format: `h + h 0 + 0`.
+/// let device = model.device();
+/// let weight = Activation::from(Tensor::<2>::zeros([64, 64], &device));
+/// let bias = Activation::from(Tensor::<1>::zeros([64], &device));
+/// let named = (0..4).flat_map(|at| [(format!("{at}.weight"), &weight), (format!("{at}.bias"), &bias)]);
+/// write_safetensors(&path, named.collect::<Vec<_>>(), Default::default())?;
+/// let lens = TunedLens::load(&path, &device)?;
+/// assert_eq!(lens.n_layers(), 4);
+/// let cache = model.record("When Mary and John", "*hook_resid_{pre,post}")?;
+/// let analysis = model.analyze(&cache)?;
+/// let gap = analysis.tuned_lens(&lens)?.logits().clone() - analysis.logit_lens(false)?.logits().clone();
+/// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct TunedLens {
     /// `[d_model, d_model]`, out first as PyTorch has it, and `[1, d_model]`.
@@ -21,6 +43,13 @@ impl TunedLens {
     /// Reads a safetensors file of the `tuned-lens` package's tensors, `0.weight`, `0.bias`,
     /// `1.weight`, ... (its own `params.pt` is converted by
     /// `safetensors.torch.save_file(torch.load("params.pt"), "params.safetensors")`).
+    ///
+    /// ```
+    /// # use burn::tensor::Device;
+    /// use hooklens::lens::TunedLens;
+    /// let told = TunedLens::load("no-such-lens.safetensors", &Device::flex()).unwrap_err().to_string();
+    /// assert!(told.starts_with("no-such-lens.safetensors: "), "{told}");
+    /// ```
     ///
     /// # Errors
     /// A file that can't be read, a tensor that is missing or of another shape.

@@ -13,6 +13,15 @@ impl HookedTransformer {
     /// A hash of the configuration and of the weights as they are in memory: their shapes, element
     /// type and some rows of each. Another model, processing or element type has another.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let folded = model.clone().processed(&Processing::standard())?;
+    /// assert_eq!(model.fingerprint()?, model.clone().fingerprint()?);
+    /// assert_ne!(model.fingerprint()?, folded.fingerprint()?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the device can't give the weights.
     pub fn fingerprint(&self) -> Result<String> {

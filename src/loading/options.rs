@@ -38,6 +38,15 @@ impl LoadOptions {
     }
 
     /// Where the weights go and the model runs.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let options = LoadOptions::new().device(&Device::flex()); // this machine's CPU
+    /// let model = HookedTransformer::from_pretrained_with("embedded:ioi", options)?;
+    /// assert_eq!(model.device(), Device::flex());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
         self.devices = vec![device.clone()];
@@ -48,6 +57,17 @@ impl LoadOptions {
     /// first device, the final norm and unembedding on the last. Entries of caches live beside their blocks, and
     /// hooks see a point's tensor where its block is; [`Record::device`](crate::Record::device) gathers what is
     /// recorded.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// // Two devices; here both are this machine's CPU.
+    /// let options = LoadOptions::new().devices(&[Device::flex(), Device::flex()]);
+    /// let spread = HookedTransformer::from_pretrained_with("embedded:ioi", options)?;
+    /// let gap = spread.forward("When Mary", ())? - model.forward("When Mary", ())?;
+    /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn devices(mut self, devices: &[Device]) -> Self {
         self.devices = devices.to_vec();
@@ -55,6 +75,16 @@ impl LoadOptions {
     }
 
     /// Element type to keep and compute in, whatever the files store.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let options = LoadOptions::new().dtype(DType::BF16);
+    /// let half = HookedTransformer::from_pretrained_with("embedded:induction", options)?;
+    /// let stream = half.record("king drum", hook::resid_post(0))?;
+    /// assert_eq!(stream.activation("resid_post0")?.dtype(), DType::BF16.burn());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = dtype;
@@ -62,6 +92,19 @@ impl LoadOptions {
     }
 
     /// Steps that make weights easier to read without changing predictions.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let options = LoadOptions::new().process(Processing::standard());
+    /// let folded = HookedTransformer::from_pretrained_with("embedded:ioi", options)?;
+    /// // The weights are others, what the model says is the same.
+    /// let log_probs = |logits: Tensor<3>| burn::tensor::activation::log_softmax(logits, 2);
+    /// let gap = log_probs(folded.forward("When Mary", ())?) - log_probs(model.forward("When Mary", ())?);
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
+    /// assert_ne!(folded.config().norm, model.config().norm);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn process(mut self, processing: Processing) -> Self {
         self.processing = processing;
@@ -69,6 +112,13 @@ impl LoadOptions {
     }
 
     /// The folder of a LoRA adapter, as PEFT writes it, to merge into the weights.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let options = LoadOptions::new().adapter("my-lora");
+    /// let told = HookedTransformer::from_pretrained_with("embedded:ioi", options);
+    /// assert!(told.unwrap_err().to_string().contains("my-lora")); // there is no such folder here
+    /// ```
     #[must_use]
     pub fn adapter(mut self, folder: impl Into<PathBuf>) -> Self {
         self.adapter = Some(folder.into());

@@ -25,6 +25,15 @@ impl HookedTransformer {
     /// `gpt2`, or `embedded:NAME`. Weights stay as published, in `f32`, on the
     /// [`default_device`](crate::default_device).
     ///
+    /// ```
+    /// use hooklens::HookedTransformer;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?; // or a folder, or "gpt2"
+    /// assert_eq!((model.config().n_layers, model.config().d_model), (4, 64));
+    /// let told = HookedTransformer::from_pretrained("embedded:iou").unwrap_err().to_string();
+    /// assert_eq!(told, "no model at `embedded:iou`: embedded models are induction, ioi");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// No such model, files that are damaged or do not fit their configuration, an architecture
     /// that is not supported.
@@ -59,6 +68,13 @@ impl HookedEncoder {
     /// Loads an encoder: a folder, a hub id such as `bert-base-cased` or a sentence encoder's. Weights in `f32`,
     /// on the [`default_device`](crate::default_device).
     ///
+    /// ```no_run
+    /// use hooklens::encoder::HookedEncoder;
+    /// let model = HookedEncoder::from_pretrained("bert-base-cased")?;
+    /// assert_eq!(model.config().n_layers, 12);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::from_pretrained`].
     pub fn from_pretrained(name: impl AsRef<str>) -> Result<Self> {
@@ -66,6 +82,15 @@ impl HookedEncoder {
     }
 
     /// [`HookedEncoder::from_pretrained`] with choices of its own.
+    ///
+    /// ```
+    /// # use hooklens::{LoadOptions, Processing};
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let folder = "tests/fixtures/bert";
+    /// let processed = LoadOptions::new().process(Processing::standard());
+    /// let told = HookedEncoder::from_pretrained_with(folder, processed).unwrap_err().to_string();
+    /// assert_eq!(told, "an encoder is not processed: its weights stay as published");
+    /// ```
     ///
     /// # Errors
     /// As [`HookedEncoder::from_pretrained`]; also if processing is asked for, which an encoder has none of: its
@@ -87,6 +112,13 @@ impl HookedEncoderDecoder {
     /// Loads an encoder with a decoder: a folder, or a hub id such as `t5-small`. Weights in `f32`, on the
     /// [`default_device`](crate::default_device).
     ///
+    /// ```no_run
+    /// use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// let model = HookedEncoderDecoder::from_pretrained("t5-small")?;
+    /// assert_eq!(model.config().n_decoder_layers, 6);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::from_pretrained`].
     pub fn from_pretrained(name: impl AsRef<str>) -> Result<Self> {
@@ -94,6 +126,15 @@ impl HookedEncoderDecoder {
     }
 
     /// [`HookedEncoderDecoder::from_pretrained`] with choices of its own.
+    ///
+    /// ```
+    /// # use hooklens::{DType, LoadOptions};
+    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # let folder = "tests/fixtures/t5";
+    /// let model = HookedEncoderDecoder::from_pretrained_with(folder, LoadOptions::new().dtype(DType::BF16))?;
+    /// assert_eq!(model.weights.embed.val().dtype(), DType::BF16.burn());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedEncoderDecoder::from_pretrained`]; also if processing is asked for.
@@ -262,6 +303,13 @@ fn no_weights(name: &str) -> LoadError {
 }
 
 /// What a model is, without its weights being read.
+///
+/// ```
+/// let info = hooklens::inspect("embedded:ioi")?;
+/// assert_eq!((info.architecture.as_str(), info.tokenizer_size), ("HookedTransformer", Some(61)));
+/// assert!(info.weights.is_some_and(|weights| weights.parameters > 100_000));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct ModelInfo {
     /// The family that reads it.
@@ -277,6 +325,15 @@ pub struct ModelInfo {
 }
 
 /// Shape and choices of a model, of whatever kind.
+///
+/// ```
+/// use hooklens::ModelConfig;
+/// let info = hooklens::inspect("embedded:ioi")?;
+/// assert_eq!(info.config.d_vocab(), 61);
+/// let ModelConfig::Decoder(config) = info.config else { return Ok(()) };
+/// assert_eq!((config.n_layers, config.n_heads), (4, 4));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ModelConfig {
@@ -300,6 +357,13 @@ impl ModelConfig {
 }
 
 /// What a model's files hold.
+///
+/// ```
+/// let stored = hooklens::inspect("embedded:ioi")?.weights;
+/// let stored = stored.as_ref().map(|stored| (&stored.missing, stored.files.info("unembed.W_U")));
+/// assert!(stored.is_some_and(|(missing, unembed)| missing.is_empty() && unembed.is_some()));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct StoredWeights {
     /// Number of weights; tied ones count once.

@@ -3,6 +3,15 @@
 use std::fmt;
 
 /// Which tensors of the files became weights, and which did not.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let report = model.load_report();
+/// assert!(report.unused.is_empty() && report.applied.iter().any(|name| name == "unembed.W_U"));
+/// assert!(report.to_string().ends_with(" tensors applied, 0 unused"));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// Tensors of the files that became weights.

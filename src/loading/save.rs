@@ -17,6 +17,19 @@ impl HookedTransformer {
     /// [`HookedTransformer::from_pretrained`] reads back; the tokenizer too,
     /// if there is one. A bias the model lacks is written as zeros, as TransformerLens has it.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let folder = folder.path();
+    /// model.save_pretrained(folder)?;
+    /// let again = HookedTransformer::from_pretrained(folder.display().to_string())?;
+    /// assert_eq!(again.config(), model.config());
+    /// let gap = again.forward("When Mary and John", ())? - model.forward("When Mary and John", ())?;
+    /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// A folder or file that can't be written.
     pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {

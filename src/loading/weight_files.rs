@@ -15,6 +15,14 @@ use crate::error::LoadError;
 use crate::tokens::read_json;
 
 /// What a file says of one tensor.
+///
+/// ```
+/// let weights = hooklens::inspect("embedded:ioi")?.weights;
+/// let files = weights.map(|stored| stored.files);
+/// let unembed = files.as_ref().and_then(|files| files.info("unembed.W_U"));
+/// assert_eq!(unembed.map(|info| info.shape.clone()), Some(vec![64, 61]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct TensorInfo {
     /// Length of each axis.
@@ -40,6 +48,20 @@ pub(super) enum Place {
 ///
 /// A safetensors header is refused unless its tensors fill the file exactly, without gaps or overlaps.
 /// PyTorch files are read by a parser that knows tensors and plain data and runs no code of theirs.
+///
+/// ```
+/// use hooklens::WeightFiles;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// model.save_pretrained(folder)?;
+/// let files = WeightFiles::open_folder(folder)?;
+/// assert!(files.tensors().any(|(name, info)| name == "embed.W_E" && info.shape == [61, 64]));
+/// let embed = files.read("embed.W_E", DType::F32)?;
+/// assert_eq!(embed.num_elements(), 61 * 64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct WeightFiles {
     files: Vec<MappedFile>,

@@ -16,6 +16,16 @@ use crate::cpu;
 use crate::kv_cache::{Keys, Part};
 
 /// Weights of one attention layer.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let attention = &model.weights.blocks[0].attn;
+/// let per_head = attention.q.weight.val().reshape([64, 4, 16]).swap_dims(0, 1); // [head, d_model, d_head]
+/// let gap = per_head - model.w_q().narrow(0, 0, 1).squeeze_dim::<3>(0);
+/// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Attention {
     /// Queries, `[d_model, head * d_head]`.

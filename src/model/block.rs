@@ -13,6 +13,14 @@ use super::points::Site;
 use crate::cpu;
 
 /// Weights of one block. What is absent (`None`) the configuration says the model lacks.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let block = &model.weights.blocks[0];
+/// assert!(block.mlp.is_some() && block.moe.is_none() && block.ln1_post.is_none());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Block {
     /// Norm before attention.

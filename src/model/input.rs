@@ -12,6 +12,18 @@ use crate::tokens::Tokens;
 /// - [`Tokens`], `vec![vec![1, 2, 3]]`, `[1, 2, 3]`, `Tensor<2, Int>`: token ids.
 /// - `Tensor<3>`: a residual stream `[batch, pos, d_model]`, with
 ///   [`ForwardOptions::start_at_layer`](crate::ForwardOptions::start_at_layer).
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let ids = model.to_tokens("When Mary")?;
+/// let by_text = model.forward("When Mary", ())?;
+/// for input in [hooklens::Input::from(&ids), [0, 21, 1].into(), ids.to_tensor(&model.device()).into()] {
+///     let gap = model.forward(input, ())? - by_text.clone();
+///     assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+/// }
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Input {

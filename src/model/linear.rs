@@ -6,6 +6,15 @@ use burn::tensor::Tensor;
 use crate::cpu;
 
 /// `x · weight + bias`.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use hooklens::Linear;
+/// let device = Device::flex();
+/// let map = Linear::new(Tensor::ones([2, 3], &device), Some(Tensor::ones([3], &device)));
+/// let out = map.forward(Tensor::<2>::ones([1, 2], &device));
+/// assert_eq!((out.dims(), out.max().into_scalar::<f32>()), ([1, 3], 3.0));
+/// ```
 #[derive(Module, Debug)]
 pub struct Linear {
     /// `[in, out]`. May be a view with any strides, such as a transposed file tensor.

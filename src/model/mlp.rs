@@ -13,6 +13,15 @@ use super::points::Site;
 ///
 /// Plain: `out(act(in(x)))`. Gated: `out(act(gate(x)) * in(x))`. Both biases of a gated MLP
 /// act before the product.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let mlp = model.weights.blocks[0].mlp.as_ref();
+/// assert_eq!(mlp.map(|mlp| mlp.input.weight.val().dims()), Some([64, 256]));
+/// assert!(mlp.is_some_and(|mlp| mlp.gate.is_none()));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Mlp {
     /// `[d_model, d_mlp]`; `hook_pre`, or `hook_pre_linear` when gated.

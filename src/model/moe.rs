@@ -11,6 +11,20 @@ use super::points::Site;
 use crate::config::{ClippedGate, Experts};
 
 /// Weights of one mixture.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::Experts;
+/// let experts = Some(Experts { count: 4, per_token: 2, renormalise: true, clipped: None });
+/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let moe = model.weights.blocks[0].moe.as_ref();
+/// assert_eq!(moe.map(|moe| (moe.experts.len(), moe.router.weight.val().dims())), Some((4, [16, 4])));
+/// // How the router shares each token out.
+/// let shares = model.record([1, 2, 3], hook::expert_weights(0))?.get(hook::expert_weights(0))?;
+/// assert_eq!(shares.dims(), [3, 4]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Moe {
     /// Scores of the experts, `[d_model, expert]`.
@@ -20,6 +34,17 @@ pub struct Moe {
 }
 
 /// One expert: `out(act(gate(x)) * in(x))`.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::Experts;
+/// let experts = Some(Experts { count: 4, per_token: 2, renormalise: true, clipped: None });
+/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let expert = model.weights.blocks[0].moe.as_ref().map(|moe| &moe.experts[3]);
+/// assert_eq!(expert.map(|expert| expert.gate.weight.val().dims()), Some([16, 64]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Expert {
     /// `[d_model, d_mlp]`.

@@ -20,6 +20,16 @@ pub(crate) struct NormPoints {
 /// `normalized = x / scale`, times and plus the weights if the norm has any. As in
 /// TransformerLens, `hook_normalized` of a layer norm is seen after its weights, and that of
 /// an RMS norm before its weight. 16-bit inputs are normalised in `f32`.
+///
+/// ```
+/// use hooklens::{Norm, NormKind};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// assert!(model.weights.ln_final.w.is_some() && model.weights.ln_final.b.is_some());
+/// let bare = Norm::new(NormKind::RmsPre, 1e-5, None, None);
+/// assert!(bare.w.is_none());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Norm {
     /// Factor a coordinate, unless the norm has none.

@@ -15,6 +15,16 @@ use crate::kv_cache::KeyValueCache;
 ///
 /// Runs made through it have the hooks, runs made on the model itself don't. Dropping it, in
 /// whatever way, is all it takes to remove the hooks. Scopes nest: see [`Hooked::hooks`].
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let hooked = model.hooks([hook::z(1).edit(|z, _| z.zeros_like())]);
+/// let text = "red fox red fox red fox";
+/// let [with, without] = [hooked.loss(text, ())?, model.loss(text, ())?];
+/// assert!((with - without).into_scalar::<f32>() > 0.0); // what repeats is no longer foreseen
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the hooks act on runs made through this value, not on the model"]
 pub struct Hooked<'m, 'h> {
@@ -33,6 +43,16 @@ impl<'m, 'h> Hooked<'m, 'h> {
     }
 
     /// The scope with more hooks, which run after those it has.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let first = model.hooks([hook::resid_pre(0).edit(|x, _| x.zeros_like())]);
+    /// let both = first.hooks([hook::resid_pre(0).edit(|x, _| x + 1.0)]); // runs behind the first
+    /// let stream = both.record("red", hook::resid_pre(0))?.get(hook::resid_pre(0))?;
+    /// assert_eq!(stream.min().into_scalar::<f32>(), 1.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn hooks(self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
         self.hooks.borrow_mut().extend(hooks);
         self
@@ -58,6 +78,16 @@ impl<'m, 'h> Hooked<'m, 'h> {
 
     /// As [`HookedTransformer::run_with_hooks`], these hooks after the scope's.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let scope = model.hooks([hook::resid_pre(0).edit(|x, _| x.zeros_like())]);
+    /// let mut seen = 1.0;
+    /// scope.run_with_hooks("red", [hook::resid_pre(0).read(|x, _| seen = x.max().into_scalar::<f32>())])?;
+    /// assert_eq!(seen, 0.0); // the scope's hooks come first
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::run_with_hooks`].
     pub fn run_with_hooks<'o>(
@@ -70,6 +100,15 @@ impl<'m, 'h> Hooked<'m, 'h> {
 
     /// As [`HookedTransformer::run_with_cache`], with the scope's hooks. Recordings see what the
     /// hooks made of the activations.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let hooked = model.hooks([hook::z(0).edit(|z, _| z.zeros_like())]);
+    /// let (_, cache) = hooked.run_with_cache("red fox", "*hook_z")?;
+    /// assert_eq!(cache.get(hook::z(0))?.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedTransformer::run_with_cache`].
@@ -92,6 +131,16 @@ impl<'m, 'h> Hooked<'m, 'h> {
     /// As [`HookedTransformer::run_with_gradients`], with the scope's hooks before those of the
     /// options.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let hooked = model.hooks([hook::z(1).edit(|z, _| z.zeros_like())]);
+    /// let options = ForwardOptions::new().record("z0");
+    /// let output = hooked.run_with_gradients("red fox", options, |logits| logits.sum())?;
+    /// assert_eq!(output.cache.grad(hook::z(0))?.dims(), [1, 3, 4, 16]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::run_with_gradients`].
     pub fn run_with_gradients<'o>(
@@ -110,6 +159,14 @@ impl<'m, 'h> Hooked<'m, 'h> {
     /// As [`HookedTransformer::prefill`], with the scope's hooks. The cache is marked as made under
     /// interventions if any of them edits.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.hooks([hook::z(0).edit(|z, _| z.zeros_like())]).prefill("king drum")?;
+    /// assert_eq!((cache.len(), cache.interventions().len()), (3, 1));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::prefill`].
     pub fn prefill(&self, input: impl Into<Input>) -> Result<KeyValueCache> {
@@ -125,6 +182,15 @@ impl<'m, 'h> Hooked<'m, 'h> {
     }
 
     /// As [`HookedTransformer::run`], with the scope's hooks before those of the options.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let scope = model.hooks([hook::z(1).edit(|z, _| z.zeros_like())]);
+    /// let output = scope.run("red fox", ForwardOptions::new().logits(Logits::Last).record("z1"))?;
+    /// assert_eq!(output.cache.get(hook::z(1))?.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedTransformer::run`]; a hook that starts a run of its own scope is refused.

@@ -56,6 +56,14 @@ impl HookedTransformer {
     }
 
     /// Shape and choices of the model.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.config().n_layers, model.config().n_heads, model.config().d_head), (4, 4, 16));
+    /// assert_eq!(model.devices(), [model.device()]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn config(&self) -> &TransformerConfig {
         &self.config
     }
@@ -106,6 +114,17 @@ impl HookedTransformer {
     }
 
     /// Every point the model can fire, in firing order.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let names: Vec<&str> = model.catalog().points().iter().map(|point| &*point.name).collect();
+    /// assert_eq!(names[..3], ["hook_tokens", "hook_embed", "hook_pos_embed"]); // in firing order
+    /// // Points of other models, and why this one lacks them.
+    /// let told = ("embed.ln.hook_scale", "its embedding has no norm");
+    /// assert!(model.catalog().absent().any(|absent| absent == told));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.points.catalog
     }
@@ -117,6 +136,15 @@ impl HookedTransformer {
 
     /// The tokenizer.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.tokenizer()?.encode("red fox")?, [1, 9]);
+    /// let random = HookedTransformer::random(TransformerConfig::new(1, 16, 2, 20, 8), 0, &Device::flex())?;
+    /// assert!(random.tokenizer().is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`InputError::NoTokenizer`] if the model came without one.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
@@ -124,6 +152,16 @@ impl HookedTransformer {
     }
 
     /// Gives the model another tokenizer.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let config = TransformerConfig { default_prepend_bos: true, ..TransformerConfig::new(1, 16, 2, 63, 32) };
+    /// let random = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// let random = random.with_tokenizer(model.tokenizer()?.clone());
+    /// assert_eq!(random.forward("red fox", ())?.dims(), [1, 3, 63]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn with_tokenizer(mut self, tokenizer: Tokenizer) -> Self {
         self.tokenizer = Some(Arc::new(tokenizer));
@@ -155,6 +193,15 @@ impl HookedTransformer {
 
     /// Mean cross-entropy of predicting each next token, `[1]`, in nats; padding is not counted.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let uniform = (63f32).ln(); // of 63 tokens, none favoured
+    /// let loss = model.loss("red fox tea red fox tea red fox tea", ())?.into_scalar::<f32>();
+    /// assert!(loss < uniform, "{loss}"); // what repeats is foreseen
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::forward`].
     pub fn loss<'h>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Tensor<1>> {
@@ -184,6 +231,15 @@ impl HookedTransformer {
     }
 
     /// Records activations and computes nothing after the last one asked for.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary", ["pattern0", "resid_post1"])?; // layers 2 and 3 are not run
+    /// let names: Vec<&str> = cache.names().collect();
+    /// assert_eq!(names, ["blocks.0.attn.hook_pattern", "blocks.1.hook_resid_post"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedTransformer::run_with_cache`].
@@ -231,6 +287,16 @@ impl HookedTransformer {
 
     /// Runs the model on what comes first, and gives the cache to go on from.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// let king = model.to_single_token("king")?;
+    /// let next = model.forward([king], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!((next.dims()[..2].to_vec(), cache.len()), (vec![1, 1], 6));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::forward`].
     pub fn prefill(&self, input: impl Into<Input>) -> Result<KeyValueCache> {
@@ -248,6 +314,18 @@ impl HookedTransformer {
     }
 
     /// Runs the model; everything a run can do is an option.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun")?;
+    /// let star = model.to_single_token("star")?;
+    /// let options = ForwardOptions::new().logits(Logits::Last).kv_cache(&mut cache).record("*hook_pattern");
+    /// let output = model.run([star], options)?;
+    /// assert_eq!(output.logits.map(|logits| logits.dims()), Some([1, 1, 63]));
+    /// assert_eq!(output.cache.get(hook::pattern(0))?.dims(), [1, 4, 1, 5]); // it sees what came before
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Bad input or options, and whatever a hook reports.

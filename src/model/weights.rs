@@ -8,6 +8,15 @@ use super::linear::Linear;
 use super::norm::Norm;
 
 /// Every weight of a transformer: a Burn module, so that Burn's optimizers can train it.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let weights = &model.weights;
+/// assert_eq!((weights.blocks.len(), weights.unembed.weight.val().dims()), (4, [64, 61]));
+/// println!("{} weights on {:?}", weights.count(), weights.device());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Weights {
     /// Token and position vectors.
@@ -21,6 +30,16 @@ pub struct Weights {
 }
 
 /// Token and position vectors.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let embed = &model.weights.embed;
+/// let mary = model.to_single_token("Mary")? as usize;
+/// assert_eq!(embed.tokens.val().narrow(0, mary, 1).dims(), [1, 64]); // its vector
+/// assert!(embed.positions.is_some() && embed.norm.is_none());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Embed {
     /// One vector a token, `[d_vocab, d_model]`.

@@ -4,6 +4,19 @@
 //! `token_types`, of an encoder-decoder `decoder_tokens` and `decoder_attention_mask`, and any of `logits` and the
 //! model's hook points under their names. `scripts/reference_dump.py` writes one from Hugging Face; a file that
 //! `hooklens dump` wrote is one too.
+//!
+//! ```
+//! use hooklens::dump::Dump;
+//! use hooklens::prelude::*;
+//! let model = HookedTransformer::from_pretrained("embedded:induction")?;
+//! # let folder = tempfile::tempdir()?;
+//! # let file = folder.path().join("reference.safetensors");
+//! Dump::new("resid_post1").logits(Logits::All).run(&model, &[vec![0, 51, 59]], &file)?;
+//! let half = LoadOptions::new().dtype(DType::BF16); // how much is lost?
+//! let report = hooklens::parity::compare("embedded:induction", half, &file)?;
+//! assert!(report.worst().is_some_and(|worst| worst.relative() > 1e-4 && worst.relative() < 0.1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod reference;
 
@@ -22,6 +35,12 @@ use crate::model::{ForwardOptions, HookedTransformer};
 use reference::Reference;
 
 /// How far one tensor is from the reference's.
+///
+/// ```
+/// use hooklens::parity::Comparison;
+/// let off = Comparison { name: "logits".into(), shape: vec![1, 3, 63], largest: 20.0, difference: 0.5 };
+/// assert_eq!(off.relative(), 0.025);
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// The hook point, or `logits`.
@@ -36,12 +55,29 @@ pub struct Comparison {
 
 impl Comparison {
     /// The largest difference as a share of the reference's largest magnitude.
+    ///
+    /// ```
+    /// use hooklens::parity::Comparison;
+    /// let off = |difference| Comparison { name: "logits".into(), shape: vec![3], largest: 4.0, difference };
+    /// assert_eq!((off(1.0).relative(), off(0.0).relative()), (0.25, 0.0));
+    /// ```
     pub fn relative(&self) -> f32 {
         if self.difference == 0.0 { 0.0 } else { self.difference / self.largest.max(f32::MIN_POSITIVE) }
     }
 }
 
 /// A model compared with a reference.
+///
+/// ```
+/// use hooklens::parity::{Comparison, ParityReport};
+/// let one = |name: &str, difference| {
+///     Comparison { name: name.into(), shape: vec![2], largest: 1.0, difference }
+/// };
+/// let compared = vec![one("hook_embed", 0.0), one("resid", 0.1), one("logits", 0.2)];
+/// let report = ParityReport { compared };
+/// assert_eq!(report.first_beyond(0.05).map(|first| first.name.as_str()), Some("resid")); // where it begins
+/// assert_eq!(report.worst().map(|worst| worst.name.as_str()), Some("logits"));
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParityReport {
     /// Every tensor, in firing order, the logits last.
@@ -50,11 +86,23 @@ pub struct ParityReport {
 
 impl ParityReport {
     /// The tensor that is farthest off.
+    ///
+    /// ```
+    /// use hooklens::parity::ParityReport;
+    /// assert!(ParityReport { compared: vec![] }.worst().is_none());
+    /// ```
     pub fn worst(&self) -> Option<&Comparison> {
         self.compared.iter().max_by(|a, b| a.relative().total_cmp(&b.relative()))
     }
 
     /// The first tensor, in firing order, that is farther off than `tolerance`: where to look for the reason.
+    ///
+    /// ```
+    /// use hooklens::parity::{Comparison, ParityReport};
+    /// let off = Comparison { name: "logits".into(), shape: vec![3], largest: 4.0, difference: 1.0 };
+    /// let report = ParityReport { compared: vec![off] };
+    /// assert!(report.first_beyond(0.2).is_some() && report.first_beyond(0.3).is_none());
+    /// ```
     pub fn first_beyond(&self, tolerance: f32) -> Option<&Comparison> {
         self.compared.iter().find(|one| one.relative() > tolerance || one.relative().is_nan())
     }

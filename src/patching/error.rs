@@ -3,6 +3,19 @@
 use thiserror::Error;
 
 /// A sweep that can't be made as asked.
+///
+/// ```
+/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::hook::Axis;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let clean = "When Mary and John went to the store, John gave a drink to";
+/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// let told = Patching::new(&model, clean, "When Mary and John", metric).map(drop).unwrap_err().to_string();
+/// assert_eq!(told, "example 0 has 15 clean and 5 corrupted tokens; patching needs as many");
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PatchError {

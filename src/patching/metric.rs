@@ -44,17 +44,68 @@ enum Judge {
 
 impl Metric {
     /// A number from each row's last logits, `[row, d_vocab_out]` of one example to `[row]`.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let entropy = Metric::last(|logits: Tensor<2>, _example| {
+    ///     let log_probs = burn::tensor::activation::log_softmax(logits, 1);
+    ///     -(log_probs.clone().exp() * log_probs).sum_dim(1).squeeze_dim::<1>(1)
+    /// });
+    /// let found = Patching::new(&model, clean, corrupted, entropy)?.attn_head_out_all_pos()?;
+    /// assert!(found.baseline()[0] > 0.0); // in nats
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn last(judge: impl Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
         Self { judge: Judge::Last(Arc::new(judge)), examples: None }
     }
 
     /// A number from each row's logits at every position, `[row, pos, d_vocab_out]` of one example
     /// to `[row]`. It costs the unembedding of every position.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// // How large the logits are, at every position.
+    /// let size = Metric::all(|logits: Tensor<3>, _example| {
+    ///     let [rows, pos, vocab] = logits.dims();
+    ///     logits.square().reshape([rows, pos * vocab]).mean_dim(1).squeeze_dim::<1>(1)
+    /// });
+    /// assert!(Patching::new(&model, clean, corrupted, size)?.attn_out()?.baseline()[0] > 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn all(judge: impl Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
         Self { judge: Judge::All(Arc::new(judge)), examples: None }
     }
 
     /// The last logit of one token minus that of another: for all examples, or one for each.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let towards_mary = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?;
+    /// assert!(towards_mary.baseline()[0] < 0.0); // Mary gives: the answer is John
+    /// assert!(towards_mary.source().is_some_and(|clean| clean[0] > 0.0));
+    /// // With several examples a token for each.
+    /// assert!(Metric::logit_diff(&model, ["Mary", "Tom"], ["John", "Anna"]).is_ok());
+    /// assert!(Metric::logit_diff(&model, "Mary John", "Tom").is_err()); // not one token
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A text that is not one token, an id without a logit.
@@ -73,6 +124,22 @@ impl Metric {
 
     /// The last logit of a token: for all examples, or one for each.
     ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let by_logit = Metric::logit(&model, "Mary")?;
+    /// let found = Patching::new(&model, clean, corrupted, by_logit)?.attn_out()?;
+    /// let logits = model.forward(corrupted, ForwardOptions::new().logits(Logits::Last))?;
+    /// let mary = logits.slice([0..1, 0..1, 1..2]).into_scalar::<f32>();
+    /// assert!((found.baseline()[0] as f32 - mary).abs() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A text that is not one token, an id without a logit.
     pub fn logit(model: &HookedTransformer, answer: impl Into<TokenChoice>) -> Result<Self> {
@@ -82,6 +149,20 @@ impl Metric {
     }
 
     /// The log-probability of a token as the next one, in nats: for all examples, or one for each.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let by_log_prob = Metric::log_prob(&model, "Mary")?;
+    /// let found = Patching::new(&model, clean, corrupted, by_log_prob)?.attn_out()?;
+    /// assert!(found.baseline()[0] < found.source().map_or(f64::NAN, |clean| clean[0])); // in nats, at most 0
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A text that is not one token, an id without a logit.

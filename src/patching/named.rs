@@ -13,6 +13,18 @@ macro_rules! named {
     ($($(#[$doc:meta])* $name:ident $points:literal [$($axis:ident),*];)*) => { $(
         $(#[$doc])*
         ///
+        /// ```
+        /// # use hooklens::{hook::Axis, patching::{Metric, Patching, Sites}, prelude::*};
+        /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+        /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+        /// # let patching = Patching::new(&model, "When Mary and", "When John and", metric)?;
+        #[doc = concat!("let named = patching.", stringify!($name), "()?;")]
+        #[doc = concat!("let sites = Sites::new(\"", $points, "\");")]
+        #[doc = concat!("let sites = sites.per([", $("Axis::", stringify!($axis), ", ",)* "]);")]
+        #[doc = "assert_eq!(named, patching.sweep(&sites)?);"]
+        /// # Ok::<(), hooklens::Error>(())
+        /// ```
+        ///
         /// # Errors
         /// As [`Patching::sweep`].
         pub fn $name(&self) -> Result<PatchingResult> {
@@ -60,6 +72,20 @@ impl Patching<'_> {
     /// Output, queries, keys, values and pattern of each head, `[activation, layer, head]`: of
     /// models whose heads all have keys of their own.
     ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let every = Patching::new(&model, "When Mary", "When John", metric)?.attn_head_all_pos_every()?.mean();
+    /// assert_eq!(every.axes()[0].labels, ["out", "q", "k", "v", "pattern"]);
+    /// assert_eq!(every.values().shape(), [5, 4, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Patching::sweep`]; [`PatchError::Shapes`](super::PatchError::Shapes) under grouped-query
     /// attention.
@@ -75,6 +101,19 @@ impl Patching<'_> {
 
     /// Output, queries, keys, values and pattern of each head at each position,
     /// `[activation, layer, pos, head]`.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let every = Patching::new(&model, "When Mary", "When John", metric)?.attn_head_by_pos_every()?.mean();
+    /// assert_eq!(every.values().shape(), [5, 4, 3, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Patching::attn_head_all_pos_every`].
@@ -95,6 +134,20 @@ impl Patching<'_> {
 
     /// The stream before each layer, what attention adds and what the MLP adds,
     /// `[activation, layer, pos]`.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let every = Patching::new(&model, "When Mary", "When John", metric)?.block_every()?.mean();
+    /// assert_eq!(every.axes()[0].labels, ["resid_pre", "attn_out", "mlp_out"]);
+    /// assert_eq!(every.values().shape(), [3, 4, 3]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Patching::sweep`].

@@ -17,6 +17,23 @@ use crate::labelled::LabelledAxis;
 use crate::model::ForwardOptions;
 
 /// What reads at the end of a path.
+///
+/// ```
+/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::hook::Axis;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let clean = "When Mary and John went to the store, John gave a drink to";
+/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// let patching = Patching::new(&model, clean, corrupted, metric)?;
+/// // What do the queries of the last layer's heads hear from the heads before?
+/// let queries: Vec<Receiver> = (0..4).map(|head| Receiver::Query(-1, head)).collect();
+/// let heard = patching.path_from_heads(&queries, Held::Everything)?;
+/// assert_eq!(heard.mean().values().shape(), [4, 4]);
+/// assert!(heard.effect().values()[[3, 0]].abs() < 1e-4); // a head of the last layer comes too late
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Receiver {
@@ -33,6 +50,22 @@ pub enum Receiver {
 }
 
 /// What, on the way from a sender to a receiver, keeps its unpatched value.
+///
+/// ```
+/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::hook::Axis;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let clean = "When Mary and John went to the store, John gave a drink to";
+/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+/// let through = |held| patching.path_from_heads(&[Receiver::Logits], held);
+/// let (direct, by_mlps) = (through(Held::Everything)?, through(Held::Attention)?);
+/// // Behind the last layer's heads stands one MLP; where the path leads through it matters.
+/// assert_ne!(direct.effect(), by_mlps.effect());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Held {

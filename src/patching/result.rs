@@ -6,6 +6,24 @@ use serde::Serialize;
 use crate::labelled::{LabelledArray, LabelledAxis};
 
 /// The metric with each place patched, for every example, and what it is without a patch.
+///
+/// ```
+/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::hook::Axis;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let clean = "When Mary and John went to the store, John gave a drink to";
+/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
+/// assert_eq!(found.values().values().shape(), [4, 15, 1]); // layer, position, example
+/// assert_eq!(found.mean().values().shape(), [4, 15]);
+/// let shares = found.normalized();
+/// let (places, share) = &shares.largest(1)[0];
+/// println!("attention of layer {} at {} restores {:.0} %", places[0], places[1], share * 100.0);
+/// assert!(*share > 0.2);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PatchingResult {
     pub(super) values: LabelledArray,
@@ -20,6 +38,20 @@ impl PatchingResult {
     }
 
     /// The metric of every example without a patch.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
+    /// assert_eq!(found.baseline().len(), 1); // an example
+    /// assert!(found.source().is_some_and(|clean| clean[0] > found.baseline()[0]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn baseline(&self) -> &[f64] {
         &self.baseline
     }
@@ -36,6 +68,22 @@ impl PatchingResult {
     }
 
     /// Standard error of the mean over examples; no number for a single one.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let one = Patching::new(&model, clean, corrupted, metric.clone())?.attn_out()?;
+    /// assert!(one.standard_error().values()[[0, 0]].is_nan());
+    /// let other = "When Mary and John went to the park, John gave a drink to";
+    /// let two = Patching::new(&model, [clean, other], [corrupted, corrupted], metric)?.attn_out()?;
+    /// assert!(two.standard_error().values()[[1, 14]] > 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn standard_error(&self) -> LabelledArray {
         self.over_examples(|each| {
             let count = each.len() as f64;
@@ -46,6 +94,21 @@ impl PatchingResult {
     }
 
     /// Mean over examples of what the patch changes.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
+    /// let (effect, mean) = (found.effect(), found.mean());
+    /// assert!((effect.values()[[1, 10]] - (mean.values()[[1, 10]] - found.baseline()[0])).abs() < 1e-9);
+    /// assert_eq!(effect.values()[[0, 0]], 0.0); // both runs begin alike
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn effect(&self) -> LabelledArray {
         let baseline = mean(&self.baseline);
         self.mean().map(|value| value - baseline)
@@ -54,6 +117,20 @@ impl PatchingResult {
     /// The share of the way from the unpatched run to the source's that the patch goes: 0 is no
     /// effect, 1 all of it (means over examples). An ablation without a source run gives the
     /// change as a share of the baseline.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let shares = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?.normalized();
+    /// assert!((shares.values()[[0, 10]] - 1.0).abs() < 1e-3); // the one token that differs: all of it
+    /// assert_eq!(shares.values()[[0, 3]], 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn normalized(&self) -> LabelledArray {
         let baseline = mean(&self.baseline);
         let way = match &self.source {
@@ -65,6 +142,20 @@ impl PatchingResult {
 
     /// A line a place: its labels, then the mean over examples, its standard error, the effect, and
     /// the normalised effect.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let csv = Patching::new(&model, clean, corrupted, metric)?.attn_head_out_all_pos()?.to_csv();
+    /// assert_eq!(csv.lines().count(), 1 + 16);
+    /// assert!(csv.starts_with("layer,head,"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn to_csv(&self) -> String {
         let columns = [self.mean(), self.standard_error(), self.effect(), self.normalized()];
         let mut lines: Vec<String> = columns[0].to_csv().lines().map(str::to_string).collect();

@@ -28,6 +28,20 @@ impl Sites {
 
     /// One place along these axes after the other. [`Axis::Head`] means key/value heads at points
     /// that have those. The order is the points' own.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+    /// let found = patching.sweep(&Sites::new("attn_out2").per([Axis::Pos]))?;
+    /// assert_eq!(found.mean().values().len(), 15);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn per(mut self, axes: impl IntoIterator<Item = Axis>) -> Self {
         self.axes.extend(axes);

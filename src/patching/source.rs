@@ -11,6 +11,24 @@ use crate::model::{HookedTransformer, Input};
 use crate::tokens::Tokens;
 
 /// What an activation is replaced by when it is ablated.
+///
+/// ```
+/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::hook::Axis;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let clean = "When Mary and John went to the store, John gave a drink to";
+/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// let heads = |ablation| {
+///     Patching::ablating(&model, clean, ablation, metric.clone())?.attn_head_out_all_pos()
+/// };
+/// let zeros = heads(Ablation::Zero)?;
+/// let means = heads(Ablation::Mean([clean, corrupted].into()))?;
+/// let others = heads(Ablation::Resample(corrupted.into()))?; // the other prompt's activations
+/// assert!(zeros.source().is_none() && means.source().is_none() && others.source().is_some());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Ablation {

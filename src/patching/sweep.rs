@@ -26,6 +26,20 @@ const TOKENS_AT_ONCE: usize = 4096;
 type Progress<'m> = RefCell<Box<dyn FnMut(usize, usize) + 'm>>;
 
 /// Pairs of prompts and what is asked of them. See the [module](super).
+///
+/// ```
+/// use hooklens::hook::Axis;
+/// use hooklens::patching::{Metric, Patching, Sites};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let clean = ["When Mary and John went", "When Tom and Anna went"];
+/// let corrupted = ["When Kate and John went", "When Kate and Anna went"];
+/// let metric = Metric::logit_diff(&model, ["Mary", "Tom"], "Kate")?;
+/// let patching = Patching::new(&model, clean, corrupted, metric)?;
+/// let found = patching.sweep(&Sites::new("*hook_z").per([Axis::Pos, Axis::Head]))?;
+/// assert_eq!((patching.examples(), found.values().values().shape()), (2, &[4, 6, 4, 2][..]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 pub struct Patching<'m> {
     model: &'m HookedTransformer,
     /// Prompts whose runs are patched, without padding.
@@ -38,6 +52,19 @@ pub struct Patching<'m> {
 impl<'m> Patching<'m> {
     /// Patches of what the clean prompts make, into the runs on the corrupted ones. The two are of
     /// the same number and, pair by pair, the same length.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let patching = Patching::new(&model, [clean, clean], [corrupted, corrupted], metric)?;
+    /// assert_eq!(patching.examples(), 2);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`PatchError::Examples`], [`PatchError::Lengths`], [`PatchError::MetricExamples`], or tokens
@@ -58,6 +85,21 @@ impl<'m> Patching<'m> {
     }
 
     /// Ablations in the runs on these prompts.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// // Which head is missed most when it writes nothing?
+    /// let ablated = Patching::ablating(&model, clean, Ablation::Zero, metric)?.attn_head_out_all_pos()?;
+    /// let lost = ablated.effect().map(|change| -change);
+    /// assert!(lost.largest(1)[0].1 > 0.5); // in logits
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Patching::new`], of resampling.
@@ -89,6 +131,21 @@ impl<'m> Patching<'m> {
 
     /// The same pairs the other way round: what the corrupted prompts make, patched into the runs
     /// on the clean ones. Ablations stay as they are.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+    /// let there = patching.attn_head_out_all_pos()?;
+    /// let back = patching.reversed().attn_head_out_all_pos()?;
+    /// assert!((there.baseline()[0] - back.source().map_or(f64::NAN, |run| run[0])).abs() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn reversed(mut self) -> Self {
         if let Source::Run(source) = &mut self.source {
@@ -98,6 +155,21 @@ impl<'m> Patching<'m> {
     }
 
     /// Tells how many of how many patches are done, from time to time during a sweep.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let done = std::cell::Cell::new((0, 0));
+    /// let patching = Patching::new(&model, clean, corrupted, metric)?;
+    /// patching.on_progress(|now, all| done.set((now, all))).attn_head_out_all_pos()?;
+    /// assert_eq!(done.get(), (16, 16));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn on_progress(mut self, tell: impl FnMut(usize, usize) + 'm) -> Self {
         self.progress = Some(RefCell::new(Box::new(tell)));
@@ -122,6 +194,20 @@ impl<'m> Patching<'m> {
     /// The metric with each of these sites patched, one at a time, `[layer, ...swept axes]`. Points
     /// that are not one a layer are labelled by their names on an axis `point`.
     ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+    /// let keys = patching.sweep(&Sites::new(["k1", "k2"]).per([Axis::Head]))?;
+    /// assert_eq!(keys.mean().values().shape(), [2, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Unknown points and axes, shapes that fit no array, [`PatchError::NotANumber`] naming the
     /// site, and whatever a run reports.
@@ -131,6 +217,20 @@ impl<'m> Patching<'m> {
 
     /// The sweep with every site patched by what is there already, nothing left out: the control.
     /// All its values are the baseline's, but for rounding.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+    /// let control = patching.identity_control(&Sites::new("*hook_resid_pre").per([Axis::Pos]))?;
+    /// assert!(control.effect().values().iter().all(|change| change.abs() < 1e-3));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Patching::sweep`].

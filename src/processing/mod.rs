@@ -106,6 +106,16 @@ impl Processing {
     /// [`center_writing_weights`](Self::center_writing_weights),
     /// [`center_unembed`](Self::center_unembed) and
     /// [`fold_value_biases`](Self::fold_value_biases), each where the model allows it.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let folded = model.clone().processed(&Processing::standard())?;
+    /// let mean = folded.w_u().mean_dim(1); // over the vocabulary
+    /// assert!(mean.abs().max().into_scalar::<f32>() < 1e-5);
+    /// assert!(folded.weights.blocks[0].ln1.w.is_none()); // the norm's weight has moved
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn standard() -> Self {
         let mut all = Self::none();
         for step in [Step::FoldNorm, Step::CenterWriting, Step::CenterUnembed, Step::FoldValueBiases] {
@@ -115,24 +125,60 @@ impl Processing {
     }
 
     /// Moves the norms' weights into the linear maps behind them.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let folded = model.clone().processed(&Processing::none().fold_ln())?;
+    /// assert!(folded.weights.ln_final.w.is_none() && folded.weights.blocks[0].ln1.w.is_none());
+    /// let gap = folded.forward("When Mary", ())? - model.forward("When Mary", ())?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn fold_ln(self) -> Self {
         self.wish(Step::FoldNorm)
     }
 
     /// Makes everything written to the residual stream have mean zero.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let centred = model.processed(&Processing::none().center_writing_weights())?;
+    /// let stream = centred.record("When Mary", hook::resid_post(-1))?.get(hook::resid_post(-1))?;
+    /// assert!(stream.mean_dim(2).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn center_writing_weights(self) -> Self {
         self.wish(Step::CenterWriting)
     }
 
     /// Makes the unembedding have mean zero over the vocabulary.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let centred = model.processed(&Processing::none().center_unembed())?;
+    /// let logits = centred.forward("When Mary", ())?;
+    /// assert!(logits.mean_dim(2).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn center_unembed(self) -> Self {
         self.wish(Step::CenterUnembed)
     }
 
     /// Moves the value biases into attention's output bias.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let folded = model.processed(&Processing::none().fold_value_biases())?;
+    /// assert_eq!(folded.b_v().abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn fold_value_biases(self) -> Self {
         self.wish(Step::FoldValueBiases)
@@ -140,6 +186,15 @@ impl Processing {
 
     /// Replaces each head's query and key (value and output) matrices by orthogonal ones of the
     /// same product, times the singular values.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let turned = model.clone().processed(&Processing::none().refactor_factored_attn_matrices())?;
+    /// let gap = turned.forward("When Mary", ())? - model.forward("When Mary", ())?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     #[must_use]
     pub fn refactor_factored_attn_matrices(self) -> Self {
         self.wish(Step::Factor)
@@ -151,12 +206,25 @@ impl Processing {
     }
 
     /// Whether there is nothing to do.
+    ///
+    /// ```
+    /// use hooklens::Processing;
+    /// assert!(Processing::none().is_none() && !Processing::standard().is_none());
+    /// ```
     pub fn is_none(&self) -> bool {
         self.steps.iter().all(|wish| *wish == Wish::No)
     }
 
     /// Steps that [`Processing::standard`] leaves out for a model of this configuration, each
     /// with the reason.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let steps = Processing::standard().left_out(model.config());
+    /// assert_eq!(steps[0].0, "fold_ln"); // its positions are added behind the norm
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn left_out(&self, config: &TransformerConfig) -> Vec<(&'static str, &'static str)> {
         let asked = Step::ALL.iter().filter(|step| self.steps[**step as usize] != Wish::No);
         asked.filter_map(|step| step.obstacle(config).map(|why| (step.name(), why))).collect()
@@ -165,6 +233,15 @@ impl Processing {
 
 impl HookedTransformer {
     /// The model with these steps applied.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let told = model.clone().processed(&Processing::none().fold_ln()).unwrap_err().to_string();
+    /// assert!(told.starts_with("`fold_ln` can't be applied to this model: "), "{told}");
+    /// assert!(model.processed(&Processing::standard()).is_ok()); // leaves it out
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ProcessingError::WouldChangeOutputs`] for a step asked for by name that this model does

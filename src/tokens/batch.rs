@@ -7,6 +7,14 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use crate::error::InputError;
 
 /// Where padding goes in rows shorter than the longest.
+///
+/// ```
+/// use hooklens::{PaddingSide, Tokens};
+/// let rows = [vec![5, 6, 7], vec![8]];
+/// assert_eq!(Tokens::padded(&rows, 0, PaddingSide::Left)?.row(1), [0, 0, 8]);
+/// assert_eq!(Tokens::padded(&rows, 0, PaddingSide::Right)?.row(1), [8, 0, 0]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PaddingSide {
     /// Before the tokens.
@@ -51,6 +59,15 @@ pub struct Tokens {
 impl Tokens {
     /// Rows of one length, all of them real.
     ///
+    /// ```
+    /// use hooklens::Tokens;
+    /// let tokens = Tokens::new(vec![vec![5, 6], vec![7, 8]])?;
+    /// assert_eq!((tokens.shape(), tokens.ids()), ([2, 2], &[5, 6, 7, 8][..]));
+    /// let told = Tokens::new(vec![vec![5, 6], vec![7]]).unwrap_err().to_string();
+    /// assert_eq!(told, "row 1 has 1 tokens where the first has 2; pad them with `Tokens::padded`");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`InputError::Ragged`] if a row has another length than the first.
     pub fn new(rows: Vec<Vec<u32>>) -> Result<Self, InputError> {
@@ -71,6 +88,13 @@ impl Tokens {
     }
 
     /// Rows padded with `pad` to `len`, which no row may exceed.
+    ///
+    /// ```
+    /// use hooklens::{PaddingSide, Tokens};
+    /// let tokens = Tokens::padded_to(&[vec![5, 6]], 4, 0, PaddingSide::Right)?; // batches of one shape
+    /// assert_eq!((tokens.row(0), tokens.real(0)), (&[5, 6, 0, 0][..], vec![5, 6]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`InputError::Empty`] if a row has no token, [`InputError::TooLong`] if one has more than
@@ -94,6 +118,14 @@ impl Tokens {
     }
 
     /// Ids read from a device.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use hooklens::Tokens;
+    /// let ids = Tensor::<2, Int>::from_ints([[1, 2, 3]], &Device::flex());
+    /// assert_eq!(Tokens::from_tensor(ids)?.row(0), [1, 2, 3]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`InputError::Tokenize`] if they can't be read or are negative.
@@ -124,6 +156,13 @@ impl Tokens {
 
     /// Marks which tokens are real, row by row. A token that is not real is never attended to
     /// and takes no position.
+    ///
+    /// ```
+    /// use hooklens::Tokens;
+    /// let tokens = Tokens::new(vec![vec![9, 5, 6]])?.with_mask(vec![vec![false, true, true]])?;
+    /// assert_eq!(tokens.real(0), [5, 6]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`InputError::MaskShape`] if the mask has another shape.
@@ -174,6 +213,14 @@ impl Tokens {
     }
 
     /// The ids as a tensor `[batch, pos]`.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use hooklens::Tokens;
+    /// let tokens = Tokens::new(vec![vec![1, 2, 3]])?;
+    /// assert_eq!(tokens.to_tensor(&Device::flex()).dims(), [1, 3]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn to_tensor(&self, device: &Device) -> Tensor<2, Int> {
         let ids: Vec<i32> = self.ids.iter().map(|id| *id as i32).collect();
         Tensor::from_data(TensorData::new(ids, self.shape()), device)

@@ -7,6 +7,12 @@ use super::tokenizer::Tokenizer;
 use crate::error::InputError;
 
 /// One message of a conversation.
+///
+/// ```
+/// use hooklens::Message;
+/// let talk = [Message::new("system", "Be brief."), Message::new("user", "Who are you?")];
+/// assert_eq!((talk[1].role.as_str(), talk[1].content.as_str()), ("user", "Who are you?"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message {
     /// Whose: `system`, `user` or `assistant`, as the model was trained.

@@ -23,6 +23,16 @@ impl HookedTransformer {
 
     /// [`HookedTransformer::to_tokens`] with choices of its own.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let options = TokenizeOptions { prepend_bos: Some(false), padding_side: PaddingSide::Left };
+    /// let tokens = model.to_tokens_with(["red fox", "red"], options)?;
+    /// assert_eq!((tokens.real(0), tokens.real(1)), (vec![1, 9], vec![1])); // no first token is added
+    /// assert_eq!(tokens.mask().map(|mask| mask[2..].to_vec()), Some(vec![false, true]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`HookedTransformer::to_tokens`]; also [`InputError::NoBos`].
     pub fn to_tokens_with(&self, text: impl Into<Texts>, options: TokenizeOptions) -> Result<Tokens> {
@@ -55,6 +65,14 @@ impl HookedTransformer {
     }
 
     /// A text as the model is fed it: every token, its text and its place in the text.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let tokenized = model.tokenize("When Mary went, Mary met")?;
+    /// assert_eq!((tokenized.positions("Mary"), tokenized.position("went")?), (vec![2..3, 5..6], 3..4));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedTransformer::to_tokens`].
@@ -94,6 +112,13 @@ impl HookedTransformer {
 
     /// The text of token ids, special tokens included.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.to_string(&[0, 1, 9])?, "<bos> red fox");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// No tokenizer, or ids it refuses.
     pub fn to_string(&self, ids: &[u32]) -> Result<String> {
@@ -102,6 +127,13 @@ impl HookedTransformer {
 
     /// Each token of a text by itself, a beginning-of-sequence token included if the model
     /// would get one.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.to_str_tokens("red fox")?, ["<bos>", "red", "fox"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`HookedTransformer::to_tokens`].
@@ -112,6 +144,15 @@ impl HookedTransformer {
     }
 
     /// The id of a text that is exactly one token.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.to_single_token("fox")?, 9);
+    /// let told = model.to_single_token("red fox").unwrap_err().to_string();
+    /// assert_eq!(told, "`red fox` is 2 tokens, not one");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`InputError::NotOneToken`] if it is none or several.
@@ -124,6 +165,15 @@ impl HookedTransformer {
 }
 
 /// Which of several occurrences.
+///
+/// ```
+/// use hooklens::Occurrence;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let place = |which| model.get_token_position("king", "king drum sun king", which);
+/// assert_eq!((place(Occurrence::First)?, place(Occurrence::Last)?), (1, 4));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Occurrence {
     /// The first.
@@ -133,6 +183,16 @@ pub enum Occurrence {
 }
 
 /// One or several texts.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let texts = vec!["red fox".to_string(), "red".to_string()];
+/// // One text, several, owned or not.
+/// assert_eq!(model.to_tokens("red")?.shape(), [1, 2]);
+/// assert_eq!(model.to_tokens(&texts)?, model.to_tokens(["red fox", "red"])?);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Texts(pub(crate) Vec<String>);
 

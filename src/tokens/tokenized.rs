@@ -31,6 +31,15 @@ pub struct Tokenized {
 
 impl Tokenized {
     /// For each occurrence of `part` in the text the positions of the tokens it touches.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let tokenized = model.tokenize("Mary and Mary")?;
+    /// assert_eq!(tokenized.positions("and Mary"), [2..4]);
+    /// assert!(tokenized.positions("Tom").is_empty());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn positions(&self, part: &str) -> Vec<Range<usize>> {
         if part.is_empty() {
             return Vec::new();
@@ -40,6 +49,16 @@ impl Tokenized {
     }
 
     /// The positions of the tokens the one occurrence of `part` touches.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let tokenized = model.tokenize("Mary and Mary")?;
+    /// assert_eq!(tokenized.position("and")?, 2..3);
+    /// let told = tokenized.position("Mary").unwrap_err().to_string();
+    /// assert_eq!(told, "`Mary` is 2 times in `Mary and Mary`, not once");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`InputError::NotOnce`] if it is not in the text or is there several times.
@@ -51,6 +70,15 @@ impl Tokenized {
     }
 
     /// The positions of the tokens that some bytes of the text touch.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let tokenized = model.tokenize("Mary and Tom")?;
+    /// assert_eq!(tokenized.positions_of_bytes(5..8), Some(2..3)); // `and`
+    /// assert_eq!(tokenized.spans[3], 9..12);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn positions_of_bytes(&self, bytes: Range<usize>) -> Option<Range<usize>> {
         let touched = |span: &&Range<usize>| span.start < bytes.end && span.end > bytes.start;
         let first = self.spans.iter().position(|span| touched(&span))?;

@@ -28,6 +28,17 @@ pub struct TokenizeOptions {
 ///
 /// The file's own habit of adding special tokens is never used: a beginning-of-sequence token
 /// is added once, by [`TokenizeOptions::prepend_bos`], and never doubled.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokenizer = model.tokenizer()?;
+/// assert_eq!((tokenizer.bos(), tokenizer.vocab_size()), (Some(0), 63));
+/// let ids = tokenizer.encode("king drum")?; // no special tokens
+/// assert_eq!((ids.clone(), tokenizer.decode(&ids, true)?), (vec![51, 59], "king drum".to_string()));
+/// assert_eq!(tokenizer.token(59).as_deref(), Some("drum"));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
@@ -42,6 +53,18 @@ impl Tokenizer {
     /// Reads `tokenizer.json` of a model folder, and its special tokens from
     /// `tokenizer_config.json`, `special_tokens_map.json` and `config.json`, whichever there
     /// are. `None` if the folder has no tokenizer.
+    ///
+    /// ```
+    /// use hooklens::Tokenizer;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let folder = folder.path();
+    /// assert!(Tokenizer::from_folder(folder)?.is_none());
+    /// model.save_pretrained(folder)?; // its tokenizer too
+    /// assert_eq!(Tokenizer::from_folder(folder)?.map(|own| own.vocab_size()), Some(63));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`LoadError::Tokenizer`] if a file is there but can't be used.
@@ -112,6 +135,14 @@ impl Tokenizer {
 
     /// The token to pad with: the tokenizer's own, else the end or the beginning of sequence,
     /// else 0. Padding is masked, so its choice never changes a result.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let tokenizer = model.tokenizer()?;
+    /// assert_eq!((tokenizer.eos(), tokenizer.bos(), tokenizer.pad()), (None, Some(0), 0));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn pad(&self) -> u32 {
         self.pad.or(self.eos).or(self.bos).unwrap_or(0)
     }
@@ -165,11 +196,27 @@ impl Tokenizer {
     }
 
     /// The template of conversations, if the tokenizer comes with one.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert!(model.tokenizer()?.chat_template().is_none()); // it was trained on no conversations
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn chat_template(&self) -> Option<&str> {
         self.chat_template.as_deref()
     }
 
     /// The text of some ids; special tokens are kept unless `skip_special`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let tokenizer = model.tokenizer()?;
+    /// assert_eq!(tokenizer.decode(&[0, 51], false)?, "<bos> king");
+    /// assert_eq!(tokenizer.decode(&[0, 51], true)?, "king");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`InputError::Tokenize`] if the tokenizer refuses the ids.
