@@ -38,9 +38,20 @@ def run(path, write):
     notebook = nbformat.read(path, as_version=4)
     began = time.monotonic()
     # No time limit a cell: the first one compiles hooklens.
-    NotebookClient(
-        notebook, timeout=None, startup_timeout=600, kernel_name="rust", resources={"metadata": {"path": str(path.parent)}}
-    ).execute()
+    resources = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(notebook, timeout=None, startup_timeout=600, kernel_name="rust", resources=resources)
+    outputs = lambda: [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    try:
+        client.execute()
+        # The kernel goes on after a panic, so that one is no error of the cell.
+        if any("panicked at" in output.get("text", "") for output in outputs()):
+            raise CellExecutionError("a panic", "panic", "a cell panicked")
+    except CellExecutionError:
+        # What the kernel said of the cell: the compiler's errors, or a panic.
+        for output in outputs():
+            if output.output_type == "error" or output.get("name") == "stderr":
+                print(output.get("text", "\n".join(output.get("traceback", []))), file=sys.stderr)
+        raise
     if write:
         for cell in notebook.cells:
             tidy(cell)

@@ -44,7 +44,7 @@ impl PointId {
 /// let catalog = points.build();
 /// assert_eq!(catalog.points()[0].axes_label(), "[batch, pos, d_model]");
 /// let told = catalog.find("hook_pos_embed").unwrap_err().to_string();
-/// assert_eq!(told, "this model cannot fire `hook_pos_embed`: its positions are rotary");
+/// assert_eq!(told, "`hook_pos_embed` does not fire: its positions are rotary");
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {

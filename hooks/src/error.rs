@@ -47,8 +47,8 @@ pub enum HookError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The point is part of the vocabulary, but this model never computes it.
-    #[error("this model cannot fire `{point}`: {reason}")]
+    /// The point is part of the vocabulary, but this model never computes it, or this run does not come to it.
+    #[error("`{point}` does not fire: {reason}")]
     CannotFire {
         /// The point asked for.
         point: String,

@@ -1,7 +1,7 @@
 //! Which token positions of a run to keep.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeFrom, RangeTo};
 use std::str::FromStr;
 
 use crate::error::HookError;
@@ -15,6 +15,7 @@ use crate::error::HookError;
 /// use hooklens_hooks::Positions;
 /// assert_eq!(Positions::from(-1).resolve(7)?, 6..7);
 /// assert_eq!(Positions::from(2..5).resolve(7)?, 2..5);
+/// assert_eq!(Positions::from(-3..).resolve(7)?, 4..7);
 /// assert_eq!("-3..".parse::<Positions>()?.resolve(7)?, 4..7);
 /// assert!(Positions::from(9).resolve(7).is_err());
 /// # Ok::<(), hooklens_hooks::HookError>(())
@@ -106,29 +107,34 @@ impl fmt::Display for Positions {
     }
 }
 
-impl From<isize> for Positions {
-    fn from(position: isize) -> Self {
-        Positions::At(position)
-    }
-}
+macro_rules! from_numbers {
+    ($($number:ty),*) => { $(
+        impl From<$number> for Positions {
+            fn from(position: $number) -> Self {
+                Positions::At(position as isize)
+            }
+        }
 
-impl From<i32> for Positions {
-    fn from(position: i32) -> Self {
-        Positions::At(position as isize)
-    }
-}
+        impl From<Range<$number>> for Positions {
+            fn from(range: Range<$number>) -> Self {
+                Positions::Range(Some(range.start as isize), Some(range.end as isize))
+            }
+        }
 
-impl From<Range<isize>> for Positions {
-    fn from(range: Range<isize>) -> Self {
-        Positions::Range(Some(range.start), Some(range.end))
-    }
-}
+        impl From<RangeFrom<$number>> for Positions {
+            fn from(range: RangeFrom<$number>) -> Self {
+                Positions::Range(Some(range.start as isize), None)
+            }
+        }
 
-impl From<Range<i32>> for Positions {
-    fn from(range: Range<i32>) -> Self {
-        Positions::Range(Some(range.start as isize), Some(range.end as isize))
-    }
+        impl From<RangeTo<$number>> for Positions {
+            fn from(range: RangeTo<$number>) -> Self {
+                Positions::Range(None, Some(range.end as isize))
+            }
+        }
+    )* };
 }
+from_numbers!(isize, i32);
 
 impl FromStr for Positions {
     type Err = HookError;

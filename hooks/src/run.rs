@@ -124,7 +124,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// let told = Run::new(&catalog, &mut [], Record::new("resid_post1"), rows, &silent).map(drop);
     /// assert_eq!(
     ///     told.unwrap_err().to_string(),
-    ///     "this model cannot fire `blocks.1.hook_resid_post`: the run stops before its layer",
+    ///     "`blocks.1.hook_resid_post` does not fire: the run stops before its layer",
     /// );
     /// ```
     ///

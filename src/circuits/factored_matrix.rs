@@ -48,7 +48,7 @@ pub enum MatrixError {
         reason: &'static str,
     },
     /// A place there is not.
-    #[error("{what} {given:?} is not within {len}")]
+    #[error("{what} {} is not within {len}", asked(given))]
     Index {
         /// What was asked for: a layer, a head, rows, columns.
         what: &'static str,
@@ -65,6 +65,11 @@ pub enum MatrixError {
         /// What the algorithm reported.
         reason: String,
     },
+}
+
+/// One place by its number, several as a range.
+fn asked(given: &std::ops::Range<usize>) -> String {
+    if given.len() == 1 { given.start.to_string() } else { format!("{given:?}") }
 }
 
 impl<const D: usize> FactoredMatrix<D> {
@@ -316,7 +321,7 @@ impl FactoredMatrix<4> {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let head = model.qk().at(2, 3)?;
     /// assert_eq!((head.dims(), head.inner()), ([64, 64], 16));
-    /// assert_eq!(model.qk().at(9, 0).unwrap_err().to_string(), "layer 9..10 is not within 4");
+    /// assert_eq!(model.qk().at(9, 0).unwrap_err().to_string(), "layer 9 is not within 4");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///

@@ -9,6 +9,19 @@ use crate::activations::{Analysis, Stage};
 use crate::error::{InputError, Result};
 
 /// Logits at every stage of the stream, `[stage, batch, pos, d_vocab_out]`.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let (logits, cache) = model.run_with_cache("king drum sun king drum", "*hook_resid_{pre,post}")?;
+/// let reading = model.analyze(&cache)?.logit_lens(false)?;
+/// assert_eq!(reading.labels(), ["0_pre", "1_pre", "final_post"]);
+/// // The last stage is what the model says, so nothing is nearer to it.
+/// let far = reading.kl_to_final(); // [stage, batch, pos]
+/// assert!(far.clone().narrow(0, 2, 1).abs().max().into_scalar::<f32>() < 1e-4);
+/// assert!(far.narrow(0, 0, 1).min().into_scalar::<f32>() > 1e-4);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct LensReading {
     labels: Vec<String>,

@@ -29,15 +29,20 @@ type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
 /// });
 /// # Ok::<(), hooklens::Error>(())
 /// ```
+///
+/// In a notebook, make a metric of your own in the cell that differentiates it: a function runs as the cell compiled it
+/// that wrote it, and Burn keeps a graph for each.
 #[derive(Clone)]
 pub struct Metric {
     judge: Judge,
-    /// Examples it knows the tokens of, if it names any.
-    examples: Option<usize>,
 }
 
+/// What is known by name is kept as data, so that the code that judges is that of who asks (see [`Metric`]).
 #[derive(Clone)]
 enum Judge {
+    LogitDiff { answer: Vec<u32>, wrong: Vec<u32> },
+    Logit(Vec<u32>),
+    LogProb(Vec<u32>),
     Last(OfLast),
     All(OfAll),
 }
@@ -62,7 +67,7 @@ impl Metric {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn last(judge: impl Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
-        Self { judge: Judge::Last(Arc::new(judge)), examples: None }
+        Self { judge: Judge::Last(Arc::new(judge)) }
     }
 
     /// A number from each row's logits at every position, `[row, pos, d_vocab_out]` of one example
@@ -85,7 +90,7 @@ impl Metric {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn all(judge: impl Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
-        Self { judge: Judge::All(Arc::new(judge)), examples: None }
+        Self { judge: Judge::All(Arc::new(judge)) }
     }
 
     /// The last logit of one token minus that of another: for all examples, or one for each.
@@ -115,11 +120,7 @@ impl Metric {
         wrong: impl Into<TokenChoice>,
     ) -> Result<Self> {
         let (answer, wrong) = (ids(model, answer.into())?, ids(model, wrong.into())?);
-        let examples = known(&answer).or(known(&wrong));
-        let metric = Self::last(move |logits, example| {
-            column(logits.clone(), pick(&answer, example)) - column(logits, pick(&wrong, example))
-        });
-        Ok(Self { examples, ..metric })
+        Ok(Self { judge: Judge::LogitDiff { answer, wrong } })
     }
 
     /// The last logit of a token: for all examples, or one for each.
@@ -143,9 +144,7 @@ impl Metric {
     /// # Errors
     /// A text that is not one token, an id without a logit.
     pub fn logit(model: &HookedTransformer, answer: impl Into<TokenChoice>) -> Result<Self> {
-        let answer = ids(model, answer.into())?;
-        let examples = known(&answer);
-        Ok(Self { examples, ..Self::last(move |logits, example| column(logits, pick(&answer, example))) })
+        Ok(Self { judge: Judge::Logit(ids(model, answer.into())?) })
     }
 
     /// The log-probability of a token as the next one, in nats: for all examples, or one for each.
@@ -167,24 +166,25 @@ impl Metric {
     /// # Errors
     /// A text that is not one token, an id without a logit.
     pub fn log_prob(model: &HookedTransformer, answer: impl Into<TokenChoice>) -> Result<Self> {
-        let answer = ids(model, answer.into())?;
-        let examples = known(&answer);
-        let metric =
-            Self::last(move |logits, example| column(activation::log_softmax(logits, 1), pick(&answer, example)));
-        Ok(Self { examples, ..metric })
+        Ok(Self { judge: Judge::LogProb(ids(model, answer.into())?) })
     }
 
     /// Logits it needs.
     pub(crate) fn needs(&self) -> Logits {
         match self.judge {
-            Judge::Last(_) => Logits::Last,
             Judge::All(_) => Logits::All,
+            _ => Logits::Last,
         }
     }
 
     /// Whether it can judge so many examples.
     pub(crate) fn check_examples(&self, examples: usize) -> Result<(), PatchError> {
-        match self.examples {
+        let known = match &self.judge {
+            Judge::LogitDiff { answer, wrong } => known(answer).or(known(wrong)),
+            Judge::Logit(answer) | Judge::LogProb(answer) => known(answer),
+            Judge::Last(_) | Judge::All(_) => None,
+        };
+        match known {
             Some(given) if given != examples => Err(PatchError::MetricExamples { given, examples }),
             _ => Ok(()),
         }
@@ -193,8 +193,15 @@ impl Metric {
     /// The number of each row, `[row]`, of logits as [`Metric::needs`] says.
     pub(crate) fn judge(&self, logits: Tensor<3>, example: usize) -> Result<Tensor<1>, PatchError> {
         let [rows, _, d_vocab] = logits.dims();
+        let last = |logits: Tensor<3>| logits.reshape([rows, d_vocab]);
         let judged = match &self.judge {
-            Judge::Last(judge) => judge(logits.reshape([rows, d_vocab]), example),
+            Judge::LogitDiff { answer, wrong } => {
+                let logits = last(logits);
+                column(logits.clone(), pick(answer, example)) - column(logits, pick(wrong, example))
+            }
+            Judge::Logit(answer) => column(last(logits), pick(answer, example)),
+            Judge::LogProb(answer) => column(activation::log_softmax(last(logits), 1), pick(answer, example)),
+            Judge::Last(judge) => judge(last(logits), example),
             Judge::All(judge) => judge(logits, example),
         };
         match judged.dims() {

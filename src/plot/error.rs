@@ -5,6 +5,17 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 /// A picture that can't be drawn or written.
+///
+/// ```
+/// use hooklens::plot::{Heatmap, PlotError};
+/// use hooklens::{LabelledArray, LabelledAxis};
+/// let axes = ["batch", "layer", "query", "key"].map(|name| LabelledAxis::numbered(name, 2));
+/// let array = LabelledArray::from_values(axes, [0.0; 16])?;
+/// let error = Heatmap::of(&array).unwrap_err();
+/// assert!(matches!(error, PlotError::Axes { .. }));
+/// assert!(error.to_string().ends_with(r#"choose a place by `.at("batch", ..)`"#));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlotError {

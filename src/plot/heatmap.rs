@@ -19,6 +19,16 @@ const MOST: usize = 250_000;
 /// A heatmap: rows downwards along an array's last axis but one, columns along its last. An array of
 /// three axes is drawn as panels, one for each place on its first. All panels share one scale, red
 /// above and blue below zero, or, where nothing is below, white to blue.
+///
+/// ```
+/// use hooklens::plot::Heatmap;
+/// use hooklens::{LabelledArray, LabelledAxis};
+/// let axes = [LabelledAxis::numbered("layer", 2), LabelledAxis::new("pos", ["0: <bos>", "1: king", "2: drum"])];
+/// let effects = LabelledArray::from_values(axes, [0.0, 0.1, 0.9, 0.0, -0.2, 1.0])?;
+/// let svg = Heatmap::of(&effects)?.title("effects").to_svg()?;
+/// assert!(svg.contains("1: king") && svg.contains("layer"));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Heatmap<'a> {
     array: &'a LabelledArray,

@@ -1,6 +1,15 @@
 //! One line of a line plot.
 
 /// A named line through points, with or without a band around it.
+///
+/// ```
+/// use hooklens::plot::{Line, LinePlot};
+/// // A mean at each layer, with its standard error around it.
+/// let mean = Line::banded("mean", (0..4).map(|layer| f64::from(layer)).map(|at| (at, at * 2.0, at * 2.0 - 0.5, at * 2.0 + 0.5)));
+/// let svg = LinePlot::new("layer", "logit difference", [mean])?.to_svg()?;
+/// assert!(svg.contains("logit difference"));
+/// # Ok::<(), hooklens::plot::PlotError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     pub(super) name: String,

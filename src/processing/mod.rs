@@ -215,7 +215,7 @@ impl Processing {
         self.steps.iter().all(|wish| *wish == Wish::No)
     }
 
-    /// Steps that [`Processing::standard`] leaves out for a model of this configuration, each
+    /// Steps that these leave out for a model of this configuration, each
     /// with the reason.
     ///
     /// ```

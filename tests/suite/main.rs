@@ -25,6 +25,7 @@ mod laws;
 mod lens;
 mod loading;
 mod notebook;
+mod notebook_twins;
 mod numpy;
 mod parity;
 mod patching;

@@ -1,0 +1,122 @@
+//! The code of every notebook, compiled and run without a kernel.
+//!
+//! Each notebook has a twin under `notebooks/twins`: its cells one after the other in one function, what stands last in a
+//! cell shown. `HOOKLENS_BLESS=1 cargo test --release --test suite notebook_twins` writes them anew.
+
+use std::fmt::{Debug, Write};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hooklens::plot::Show;
+
+#[path = "../../notebooks/twins/mod.rs"]
+mod twins;
+
+/// What a cell's last value does in a notebook: it is shown, or printed where it has no way to show itself.
+pub(crate) trait Displayed {
+    fn displayed(&self);
+}
+
+impl<T: Show> Displayed for T {
+    fn displayed(&self) {
+        let shown = self.shown().unwrap();
+        assert!(shown.iter().all(|form| !form.content.is_empty()), "{shown:?}");
+    }
+}
+
+/// [`Displayed`] where that is out of reach: one reference further away.
+pub(crate) trait Printed {
+    fn displayed(&self);
+}
+
+impl<T: Debug> Printed for &T {
+    fn displayed(&self) {
+        assert!(!format!("{self:?}").is_empty());
+    }
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("notebooks")
+}
+
+/// Name and code cells of each notebook.
+fn notebooks() -> Vec<(String, Vec<String>)> {
+    let mut found = Vec::new();
+    for folder in [folder(), folder().join("checks")] {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.extension().is_none_or(|ending| ending != "ipynb") {
+                continue;
+            }
+            let notebook: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            let lines = |cell: &serde_json::Value| -> String {
+                cell["source"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect()
+            };
+            let cells = notebook["cells"].as_array().unwrap().iter().filter(|cell| cell["cell_type"] == "code");
+            found.push((path.file_stem().unwrap().to_str().unwrap().to_string(), cells.map(lines).collect()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The cells as one function. A cell's last expression is what follows the last line that ends a statement or an item.
+fn twin(name: &str, cells: &[String]) -> String {
+    let mut code = String::new();
+    for cell in cells {
+        let lines: Vec<&str> = cell.lines().filter(|line| !line.starts_with(':')).collect();
+        let ends = |line: &&str| {
+            let code = line.split(" //").next().unwrap_or_default();
+            code.ends_with(';') || line.starts_with("//") || (!line.starts_with(' ') && code.ends_with('}'))
+        };
+        let from = lines.iter().rposition(ends).map_or(0, |last| last + 1);
+        code.extend(lines[..from].iter().map(|line| format!("{line}\n")));
+        let last = lines[from..].join("\n");
+        if !last.trim().is_empty() {
+            writeln!(code, "(&({})).displayed();", last.trim()).unwrap();
+        }
+    }
+    format!(
+        "//! `{name}.ipynb`, cell by cell. Written by the test that runs it; edit the notebook.\n\n\
+         use crate::notebook_twins::{{Displayed, Printed}};\n\n\
+         pub(super) fn run() -> Result<(), Box<dyn std::error::Error>> {{\n{code}Ok(())\n}}\n"
+    )
+}
+
+#[test]
+fn twins_are_those_of_the_notebooks() {
+    let notebooks = notebooks();
+    assert!(notebooks.len() >= 6, "{notebooks:?}");
+    let bless = std::env::var_os("HOOKLENS_BLESS").is_some();
+    let twins = folder().join("twins");
+    for (name, cells) in &notebooks {
+        let (path, wanted) = (twins.join(format!("{name}.rs")), twin(name, cells));
+        if bless {
+            fs::write(&path, wanted).unwrap();
+        } else {
+            let held = fs::read_to_string(&path).unwrap_or_default();
+            assert_eq!(held, wanted, "{name}.ipynb has changed; write its twin anew with HOOKLENS_BLESS=1");
+        }
+    }
+    let names: Vec<&str> = notebooks.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(twins::NAMES, &names[..], "name every notebook in notebooks/twins/mod.rs");
+}
+
+#[test]
+fn notebooks_keep_small_outputs_without_errors() {
+    for folder in [folder(), folder().join("checks")] {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.extension().is_none_or(|ending| ending != "ipynb") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.len() < 400_000, "{}: {} bytes", path.display(), text.len());
+            let notebook: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let cells = notebook["cells"].as_array().unwrap();
+            let outputs: Vec<&serde_json::Value> =
+                cells.iter().filter_map(|cell| cell["outputs"].as_array()).flatten().collect();
+            assert!(!outputs.is_empty(), "{} was not run", path.display());
+            assert!(outputs.iter().all(|output| output["output_type"] != "error"), "{}", path.display());
+            assert!(!text.contains("panicked at"), "{}", path.display());
+        }
+    }
+}
