@@ -17,20 +17,19 @@ let hooked = model.run_with_hooks(&tokens, [hook::z(0).edit(|z, _| z)])?;
 let largest: f32 = (whole.clone() - hooked).abs().max().into_scalar();
 assert!(largest < 1e-5, "{largest}");
 let device = Device::flex().autodiff();
-let x = Tensor::<1>::from_floats([2.0, 3.0], &device).require_grad();
-let y = Tensor::<1>::from_floats([5.0, 7.0], &device).require_grad();
-let other = Tensor::<1>::from_floats([1.0], &device).require_grad();
-let three: f32 = other.grad(&(other.clone() * 3.0).sum().backward()).unwrap().into_scalar();
-assert_eq!(three, 3.0);
 {
     let other = Tensor::<1>::from_floats([1.0], &device).require_grad();
     let three: f32 = other.grad(&(other.clone() * 3.0).sum().backward()).unwrap().into_scalar();
+    assert_eq!(three, 3.0);
+};
+{
+    let x = Tensor::<1>::from_floats([2.0, 3.0], &device).require_grad();
+    let y = Tensor::<1>::from_floats([5.0, 7.0], &device).require_grad();
     let gradients = (x.clone() * y.clone() * x.clone()).sum().backward(); // x squared times y
     let numbers = |tensor: Tensor<1>| Activation::from(tensor).to_ndarray().unwrap().into_iter().collect::<Vec<f32>>();
     assert_eq!(numbers(x.grad(&gradients).unwrap()), [20.0, 42.0]); // 2 x y
     assert_eq!(numbers(y.grad(&gradients).unwrap()), [4.0, 9.0]); // x squared
-    assert_eq!(three, 3.0);
-}
+};
 let first = model.run_with_gradients(&tokens, ForwardOptions::new().record("*hook_z"), |logits| logits.max())?
     .cache.grad(hook::z(0))?;
 let second = model.run_with_gradients(&tokens, ForwardOptions::new().record("*hook_z"), |logits| logits.max())?
@@ -47,7 +46,7 @@ let metric = Metric::logit_diff(&model, "drum", "star")?;
     let again = Metric::logit_diff(&model, "drum", "star")?;
     let patching = Patching::new(&model, "king drum sun king", "king star sun king", again)?;
     assert_eq!(patching.attribution("*hook_z")?.attn_head_out_all_pos()?.effect(), estimated);
-}
+};
 ActivationQueue::shared().push("across", whole.clone())?;
 let popped: Tensor<3> = ActivationQueue::shared().pop("across")?.to_tensor()?;
 assert_eq!(popped.dims(), whole.dims());

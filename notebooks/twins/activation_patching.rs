@@ -18,7 +18,8 @@ use hooklens::experiments::ioi_prompts;
 
 let prompts = ioi_prompts(20, 0);
 let (answers, wrong): (Vec<_>, Vec<_>) = prompts.iter().map(|p| (p.answer, p.wrong)).unzip();
-let (many_clean, many_corrupted): (Vec<String>, Vec<String>) = prompts.iter().map(|p| (p.text.clone(), p.corrupted.clone())).unzip();
+let (many_clean, many_corrupted): (Vec<String>, Vec<String>) =
+    prompts.iter().map(|p| (p.text.clone(), p.corrupted.clone())).unzip();
 let metric = Metric::logit_diff(&model, answers, wrong)?;
 let heads = Patching::new(&model, &many_clean, &many_corrupted, metric.clone())?.attn_head_out_all_pos()?;
 for (at, share) in heads.normalized().largest(3) {
@@ -28,8 +29,8 @@ for (at, share) in heads.normalized().largest(3) {
 let direct = Patching::new(&model, &many_clean, &many_corrupted, metric.clone())?
     .path_from_heads(&[Receiver::Logits], Held::Everything)?.normalized();
 (&(Heatmap::of(&direct)?.title("head straight to logits"))).displayed();
-let ablated = Patching::ablating(&model, &many_clean, Ablation::Mean(many_clean.clone().into()), metric.clone())?
-    .attn_head_out_all_pos()?.effect();
+let means = Ablation::Mean(many_clean.clone().into());
+let ablated = Patching::ablating(&model, &many_clean, means, metric.clone())?.attn_head_out_all_pos()?.effect();
 (&(Heatmap::of(&ablated)?.title("change of the logit difference without the head"))).displayed();
 {
     let patching = Patching::new(&model, &many_clean, &many_corrupted, metric)?;
@@ -39,6 +40,6 @@ let ablated = Patching::ablating(&model, &many_clean, Ablation::Mean(many_clean.
         let place = [at[0].parse::<usize>()?, at[1].parse::<usize>()?];
         println!("L{}H{}  patched {share:+.2}  estimated {:+.2}", at[0], at[1], estimated.values()[place]);
     }
-}
+};
 Ok(())
 }

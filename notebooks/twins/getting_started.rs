@@ -19,7 +19,8 @@ use hooklens::experiments::head_scores;
 for layer in 0..2 {
     let scores = head_scores(cache.activation(("pattern", layer))?, &tokens)?;
     for (head, score) in scores.iter().enumerate() {
-        println!("L{layer}H{head}  previous token {:.2}  induction {:.2}", score.previous_token, score.induction);
+        let (previous, induction) = (score.previous_token, score.induction);
+        println!("L{layer}H{head}  previous token {previous:.2}  induction {induction:.2}");
     }
 };
 let whole: f32 = model.loss(&tokens, ())?.into_scalar();

@@ -33,6 +33,6 @@ use hooklens::activations::Stage;
     }
     let total: f32 = order.iter().map(|(_, share)| share).sum();
     println!("all      {total:+.2}");
-}
+};
 Ok(())
 }
