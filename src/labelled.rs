@@ -1,5 +1,6 @@
 //! Numbers that say what they are of.
 
+use hooklens_hooks::{ActivationCache, HookError, Selection};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn};
 use serde::Serialize;
 
@@ -93,6 +94,31 @@ impl LabelledArray {
         let values =
             ArrayD::from_shape_vec(labels.clone(), values).map_err(|_| InputError::Labels { labels, places })?;
         Ok(Self::of(axes, values))
+    }
+
+    /// What was recorded at a point, its axes named as the point's are: `batch`, `head`, `query`, `key`. To be cut by
+    /// [`LabelledArray::at`], drawn, or written as CSV.
+    ///
+    /// ```
+    /// use hooklens::plot::Heatmap;
+    /// use hooklens::prelude::*;
+    /// use hooklens::LabelledArray;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let cache = model.record("king drum sun king", "*hook_pattern")?;
+    /// let head = LabelledArray::recorded(&cache, hook::pattern(1))?.at("batch", 0)?.at("head", 2)?;
+    /// assert!(head.to_csv().starts_with("query,key,value\n0,0,1\n"));
+    /// let svg = Heatmap::of(&head)?.to_svg()?;
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ActivationCache::get`](hooklens_hooks::ActivationCache::get).
+    pub fn recorded(cache: &ActivationCache, point: impl Into<Selection>) -> Result<Self, HookError> {
+        let point = point.into();
+        let axes = cache.axes(point.clone())?;
+        let values = cache.activation(point)?.to_ndarray()?.mapv(f64::from);
+        let named = axes.iter().zip(values.shape()).map(|(axis, len)| LabelledAxis::numbered(axis.name(), *len));
+        Ok(Self::of(named.collect::<Vec<_>>(), values))
     }
 
     /// [`LabelledArray::new`] of labels made to fit.

@@ -36,7 +36,7 @@ let second = model.run_with_gradients(&tokens, ForwardOptions::new().record("*ho
     .cache.grad(hook::z(0))?;
 let largest: f32 = (first.clone() - second).abs().max().into_scalar();
 let size: f32 = first.clone().abs().max().into_scalar();
-assert!(largest == 0.0 && size > 0.0);
+assert!(largest <= 1e-6 * size && size > 0.0);
 use hooklens::patching::{Metric, Patching};
 
 let metric = Metric::logit_diff(&model, "drum", "star")?;
@@ -45,7 +45,9 @@ let metric = Metric::logit_diff(&model, "drum", "star")?;
     let estimated = patching.attribution("*hook_z")?.attn_head_out_all_pos()?.effect();
     let again = Metric::logit_diff(&model, "drum", "star")?;
     let patching = Patching::new(&model, "king drum sun king", "king star sun king", again)?;
-    assert_eq!(patching.attribution("*hook_z")?.attn_head_out_all_pos()?.effect(), estimated);
+    let again = patching.attribution("*hook_z")?.attn_head_out_all_pos()?.effect();
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * a.abs().max(1.0);
+    assert!(again.values().iter().zip(estimated.values()).all(near));
 };
 ActivationQueue::shared().push("across", whole.clone())?;
 let popped: Tensor<3> = ActivationQueue::shared().pop("across")?.to_tensor()?;

@@ -35,7 +35,7 @@ const LISTED: usize = 5;
 /// let table = LensTable::run(&model, "When Mary and John went to the store, John gave a drink to", LensShade::Entropy)?;
 /// table.clone().title("logit lens").save(figure)?;
 /// table.positions(-4..)?.save(page)?;
-/// # Ok::<(), hooklens::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct LensTable {
