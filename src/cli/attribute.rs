@@ -8,7 +8,7 @@ use ndarray::{ArrayD, IxDyn};
 use serde_json::json;
 
 use super::args::ModelArg;
-use super::out::{Finding, OutFile, Picture, print_largest};
+use super::out::{Finding, OutFile, heatmap, print_largest};
 use super::pairs::PairArgs;
 use super::{CliResult, Failure, load};
 use crate::activations::{Components, Stage, TokenChoice};
@@ -82,7 +82,7 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     let json = json!({"model": args.model.model, "prompt": prompt, "logit": asked, "attribution": flat});
     let picture = by_layer(&flat, args.to, model);
     let title = format!("logit of {asked}");
-    Finding { json, csv: flat.to_csv(), picture: Picture::Map(&picture, title) }.write(out)
+    Finding { json, csv: flat.to_csv() }.write(out, heatmap(&picture, title))
 }
 
 /// A row a layer where components are heads or neurons, one row else.
@@ -124,5 +124,5 @@ fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     let Some(out) = &args.out else { return Ok(()) };
     let mean = scores.mean();
     let json = json!({"model": args.model.model, "prompts": count, "integrated": args.integrated, "edges": mean});
-    Finding { json, csv: mean.to_csv(), picture: Picture::Map(&mean, "edges".into()) }.write(out)
+    Finding { json, csv: mean.to_csv() }.write(out, heatmap(&mean, "edges"))
 }

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::args::ModelArg;
-use super::out::{Finding, OutFile, Picture};
+use super::out::{Finding, OutFile, heatmap};
 use super::{CliResult, load};
 use crate::experiments::{HeadDetection, HeadError, HeadPattern};
 use crate::labelled::{LabelledArray, LabelledAxis};
@@ -88,7 +88,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
     axes.extend(scores[0].axes().iter().cloned());
     let all = LabelledArray::of(axes, values);
     let json = json!({"model": args.model.model, "scores": all});
-    Finding { json, csv: all.to_csv(), picture: Picture::Map(&all, args.model.model.clone()) }.write(file)
+    Finding { json, csv: all.to_csv() }.write(file, heatmap(&all, args.model.model.clone()))
 }
 
 /// Four rows of random tokens, each twice over behind a beginning-of-sequence token if the model

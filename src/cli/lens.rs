@@ -8,7 +8,7 @@ use hooklens_hooks::{Positions, Record};
 use serde_json::json;
 
 use super::args::{ModelArg, positions};
-use super::out::{Finding, OutFile, Picture};
+use super::out::{Finding, OutFile};
 use super::{CliResult, load};
 use crate::lens::TunedLens;
 use crate::patching::position_labels;
@@ -107,7 +107,8 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
         (None, Some(answer)) => LensShade::ProbabilityOf(answer),
         _ => LensShade::Probability,
     };
-    let table =
-        LensTable::of(&model, &reading, &tokens[range.clone()], 0, shade)?.first(range.start).title("logit lens");
-    Finding { json, csv, picture: Picture::Lens(&table) }.write(file)
+    Finding { json, csv }.write(file, |path| {
+        let table = LensTable::of(&model, &reading, &tokens[range.clone()], 0, shade)?;
+        Ok(table.first(range.start).title("logit lens").save(path)?)
+    })
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{CliResult, Failure};
 use crate::labelled::LabelledArray;
-use crate::plot::{Heatmap, LensTable};
+use crate::plot::Heatmap;
 
 /// A file to write findings to.
 #[derive(Debug, Clone)]
@@ -40,36 +40,33 @@ impl FromStr for OutFile {
 }
 
 /// What can be written of a finding.
-pub(super) struct Finding<'f> {
+pub(super) struct Finding {
     pub(super) json: Value,
     pub(super) csv: String,
-    pub(super) picture: Picture<'f>,
 }
 
-/// How a finding is drawn.
-pub(super) enum Picture<'f> {
-    /// A heatmap with its title.
-    Map(&'f LabelledArray, String),
-    Lens(&'f LensTable),
-}
-
-impl Finding<'_> {
-    /// Writes the file, whole or not at all, and says so.
-    pub(super) fn write(self, out: &OutFile) -> CliResult {
+impl Finding {
+    /// Writes the file, whole or not at all, and says so; a picture is drawn only if it is asked for.
+    pub(super) fn write(self, out: &OutFile, picture: impl FnOnce(&Path) -> CliResult) -> CliResult {
         let bytes = match out.kind {
             Kind::Json => format!("{:#}\n", self.json).into_bytes(),
             Kind::Csv => self.csv.into_bytes(),
             Kind::Picture => {
-                match self.picture {
-                    Picture::Map(array, title) => Heatmap::of(array)?.title(title).save(&out.path)?,
-                    Picture::Lens(table) => table.save(&out.path)?,
-                }
+                picture(&out.path)?;
                 return said(&out.path);
             }
         };
         write(&out.path, &bytes)?;
         said(&out.path)
     }
+}
+
+/// Draws a heatmap to a file.
+pub(super) fn heatmap<'f>(
+    array: &'f LabelledArray,
+    title: impl Into<String> + 'f,
+) -> impl FnOnce(&Path) -> CliResult + 'f {
+    move |path| Ok(Heatmap::of(array)?.title(title).save(path)?)
 }
 
 /// Writes a file, whole or not at all.

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::args::ModelArg;
-use super::out::{Finding, OutFile, Picture, print_largest};
+use super::out::{Finding, OutFile, heatmap, print_largest};
 use super::pairs::{AblateArg, PairArgs};
 use super::{CliResult, load};
 use crate::patching::{PatchingResult, Sites};
@@ -118,5 +118,5 @@ fn report(found: &PatchingResult, count: usize, args: &PatchArgs) -> CliResult {
         "effect": effect, "normalized": normalized, "standard_error": found.standard_error(), "values": found.values(),
     });
     let title = format!("{}{}", if args.estimate { "estimated: " } else { "" }, args.at);
-    Finding { json, csv: found.to_csv(), picture: Picture::Map(picture, title) }.write(out)
+    Finding { json, csv: found.to_csv() }.write(out, heatmap(picture, title))
 }

@@ -39,24 +39,30 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("notebooks")
 }
 
-/// Name and code cells of each notebook.
-fn notebooks() -> Vec<(String, Vec<String>)> {
+/// Name, text and cells of each notebook.
+fn notebooks() -> Vec<(String, String, Vec<serde_json::Value>)> {
     let mut found = Vec::new();
     for folder in [folder(), folder().join("checks")] {
         for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if path.extension().is_none_or(|ending| ending != "ipynb") {
                 continue;
             }
-            let notebook: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-            let lines = |cell: &serde_json::Value| -> String {
-                cell["source"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect()
-            };
-            let cells = notebook["cells"].as_array().unwrap().iter().filter(|cell| cell["cell_type"] == "code");
-            found.push((path.file_stem().unwrap().to_str().unwrap().to_string(), cells.map(lines).collect()));
+            let text = fs::read_to_string(&path).unwrap();
+            let notebook: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_string();
+            found.push((name, text, notebook["cells"].as_array().unwrap().clone()));
         }
     }
-    found.sort();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
     found
+}
+
+/// The texts of the code cells.
+fn code(cells: &[serde_json::Value]) -> Vec<String> {
+    let lines = |cell: &serde_json::Value| -> String {
+        cell["source"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect()
+    };
+    cells.iter().filter(|cell| cell["cell_type"] == "code").map(lines).collect()
 }
 
 /// The cells as one function. A cell's last expression is what follows the last line that ends a statement or an item.
@@ -85,11 +91,11 @@ fn twin(name: &str, cells: &[String]) -> String {
 #[test]
 fn twins_are_those_of_the_notebooks() {
     let notebooks = notebooks();
-    assert!(notebooks.len() >= 6, "{notebooks:?}");
+    assert!(notebooks.len() >= 6, "{}", notebooks.len());
     let bless = std::env::var_os("HOOKLENS_BLESS").is_some();
     let twins = folder().join("twins");
-    for (name, cells) in &notebooks {
-        let (path, wanted) = (twins.join(format!("{name}.rs")), twin(name, cells));
+    for (name, _, cells) in &notebooks {
+        let (path, wanted) = (twins.join(format!("{name}.rs")), twin(name, &code(cells)));
         if bless {
             fs::write(&path, wanted).unwrap();
         } else {
@@ -97,26 +103,18 @@ fn twins_are_those_of_the_notebooks() {
             assert_eq!(held, wanted, "{name}.ipynb has changed; write its twin anew with HOOKLENS_BLESS=1");
         }
     }
-    let names: Vec<&str> = notebooks.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<&str> = notebooks.iter().map(|(name, ..)| name.as_str()).collect();
     assert_eq!(twins::NAMES, &names[..], "name every notebook in notebooks/twins/mod.rs");
 }
 
 #[test]
 fn notebooks_keep_small_outputs_without_errors() {
-    for folder in [folder(), folder().join("checks")] {
-        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.extension().is_none_or(|ending| ending != "ipynb") {
-                continue;
-            }
-            let text = fs::read_to_string(&path).unwrap();
-            assert!(text.len() < 400_000, "{}: {} bytes", path.display(), text.len());
-            let notebook: serde_json::Value = serde_json::from_str(&text).unwrap();
-            let cells = notebook["cells"].as_array().unwrap();
-            let outputs: Vec<&serde_json::Value> =
-                cells.iter().filter_map(|cell| cell["outputs"].as_array()).flatten().collect();
-            assert!(!outputs.is_empty(), "{} was not run", path.display());
-            assert!(outputs.iter().all(|output| output["output_type"] != "error"), "{}", path.display());
-            assert!(!text.contains("panicked at"), "{}", path.display());
-        }
+    for (name, text, cells) in notebooks() {
+        assert!(text.len() < 400_000, "{name}: {} bytes", text.len());
+        let outputs: Vec<&serde_json::Value> =
+            cells.iter().filter_map(|cell| cell["outputs"].as_array()).flatten().collect();
+        assert!(!outputs.is_empty(), "{name} was not run");
+        assert!(outputs.iter().all(|output| output["output_type"] != "error"), "{name}");
+        assert!(!text.contains("panicked at"), "{name}");
     }
 }
