@@ -15,10 +15,6 @@ use crate::view::{OutTile, View2};
 /// Optional vector added to every row of the product.
 pub(crate) type Bias<'a> = Option<&'a [f32]>;
 
-/// Rows of B (and columns of A) in one pass over C.
-const KC: usize = 384;
-/// Columns of B packed at once (also the widest task).
-const NC: usize = 192;
 /// Multiply-adds below which a product stays on the calling thread.
 const SERIAL: usize = 1 << 20;
 /// Columns of B up to which a row of C stays in the first-level cache.
@@ -53,10 +49,11 @@ pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize)
     if threads == 1 || m * n * k.max(1) < SERIAL {
         return gemm_tile(isa, a, b, bias, c);
     }
-    if m == 1 && b.rows_contiguous() && n <= WIDE {
-        return vector_by_rows(isa, a, b, bias, c);
+    let shape = micro::shape(isa);
+    if m <= shape.whole && b.rows_contiguous() && n <= WIDE {
+        return whole_rows(isa, a, b, bias, c);
     }
-    let (mt, nt) = task_shape(micro::shape(isa), m, n, threads);
+    let (mt, nt) = task_shape(shape, m, n, threads);
     let (rows, cols) = (m.div_ceil(mt), n.div_ceil(nt));
     each(rows * cols, |task| {
         let (i, j) = (task % rows * mt, task / rows * nt);
@@ -68,26 +65,28 @@ pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize)
     });
 }
 
-/// One row of A: every task reads whole rows of B, one run of memory, and the sums are put together after.
-fn vector_by_rows(isa: Isa, a: View2, b: View2, bias: Bias, mut c: OutTile) {
-    let (k, n) = (b.rows(), b.cols());
+/// A few rows of A: every task reads whole rows of B, one run of memory, and the sums are put together after.
+fn whole_rows(isa: Isa, a: View2, b: View2, bias: Bias, mut c: OutTile) {
+    let (m, k, n) = (a.rows(), b.rows(), b.cols());
     let depth = k.div_ceil(2 * rayon::current_num_threads()).next_multiple_of(8);
     let count = k.div_ceil(depth);
-    let mut parts = vec![0.0; count * n];
-    let part = OutTile::new(&mut parts, (count, n), n);
+    let mut parts = vec![0.0; count * m * n];
+    let part = OutTile::new(&mut parts, (count * m, n), n);
     each(count, |task| {
         let (start, depth) = (task * depth, depth.min(k - task * depth));
-        // SAFETY: each task has a row of its own.
-        let part = unsafe { part.tile((task, 1), (0, n)) };
-        gemv::rows(isa, a.block((0, 1), (start, depth)), b.block((start, depth), (0, n)), None, part);
+        // SAFETY: each task has rows of its own.
+        let part = unsafe { part.tile((task * m, m), (0, n)) };
+        gemv::rows(isa, a.block((0, m), (start, depth)), b.block((start, depth), (0, n)), None, part);
     });
-    let c = c.row_mut(0);
-    match bias {
-        Some(bias) => c.copy_from_slice(bias),
-        None => c.fill(0.0),
-    }
-    for part in parts.chunks_exact(n) {
-        c.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+    for i in 0..m {
+        let c = c.row_mut(i);
+        match bias {
+            Some(bias) => c.copy_from_slice(bias),
+            None => c.fill(0.0),
+        }
+        for part in parts.chunks_exact(n).skip(i).step_by(m) {
+            c.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+        }
     }
 }
 
@@ -109,7 +108,7 @@ fn check(a: View2, b: View2, bias: Bias, c: OutTile) {
     assert!(bias.is_none_or(|bias| bias.len() == b.cols()), "bias has another length");
 }
 
-/// Rows and columns of C for one task: all rows and `NC` columns, unless that
+/// Rows and columns of C for one task: all rows and a block's columns, unless that
 /// leaves threads without work.
 fn task_shape(shape: Shape, m: usize, n: usize, threads: usize) -> (usize, usize) {
     let wanted = threads * TASKS;
@@ -118,7 +117,7 @@ fn task_shape(shape: Shape, m: usize, n: usize, threads: usize) -> (usize, usize
         let nt = n.div_ceil(2 * threads).next_multiple_of(48).clamp(48, 960);
         return (m, nt);
     }
-    let mut nt = NC.max(shape.cols);
+    let mut nt = shape.block.1;
     while n.div_ceil(nt) < wanted && nt > 2 * shape.cols {
         nt -= shape.cols;
     }
@@ -143,15 +142,15 @@ pub(crate) fn gemm_tile(isa: Isa, a: View2, b: View2, bias: Bias, c: OutTile) {
     }
     // Whole vectors of B that are read where they lie.
     let direct = if m <= shape.direct && b.rows_contiguous() { n - n % shape.lanes } else { 0 };
-    let nc = NC.max(shape.cols);
+    let (kc, nc) = shape.block;
     let mut j = 0;
     while j < n {
         let nc = if j < direct { direct.min(j + nc) - j } else { nc.min(n - j) };
         let bias = bias.map(|bias| &bias[j..j + nc]);
         // SAFETY: a part of the caller's own tile.
         let c = unsafe { c.tile((0, m), (j, nc)) };
-        for p in (0..k).step_by(KC) {
-            let kc = KC.min(k - p);
+        for p in (0..k).step_by(kc) {
+            let kc = kc.min(k - p);
             let (a, b) = (a.block((0, m), (p, kc)), b.block((p, kc), (j, nc)));
             let bias = bias.filter(|_| p == 0);
             if j < direct {
@@ -171,9 +170,16 @@ pub(crate) fn gemm_tile(isa: Isa, a: View2, b: View2, bias: Bias, c: OutTile) {
 fn multiply_packed(isa: Isa, shape: Shape, a: View2, packed: &[f32], bias: Bias, accumulate: bool, c: OutTile) {
     let (m, k, n) = (a.rows(), a.cols(), c.cols());
     assert!(packed.len() >= packed_len(shape, k, n) && c.rows() == m);
-    for i in (0..m).step_by(shape.rows) {
+    let mut i = 0;
+    while i < m {
+        // The last two tiles share their rows: one of a row or two would leave the registers idle.
+        let rows = match m - i {
+            left if left <= shape.rows => left,
+            left if left < 2 * shape.rows => left.div_ceil(2),
+            _ => shape.rows,
+        };
         for j in (0..n).step_by(shape.cols) {
-            let (rows, cols) = (shape.rows.min(m - i), shape.cols.min(n - j));
+            let cols = shape.cols.min(n - j);
             // SAFETY: a part of the caller's own tile.
             let mut c = unsafe { c.tile((i, rows), (j, cols)) };
             let tile = Tile {
@@ -195,6 +201,7 @@ fn multiply_packed(isa: Isa, shape: Shape, a: View2, packed: &[f32], bias: Bias,
             // has `cols` floats.
             unsafe { micro::run(isa, rows, cols.div_ceil(shape.lanes), tile) };
         }
+        i += rows;
     }
 }
 

@@ -41,14 +41,18 @@ pub(crate) struct Shape {
     /// Up to this many rows of A it pays to read contiguous rows of B in place.
     /// Narrow panels use few cache sets that way, so they want packing sooner.
     pub(crate) direct: usize,
+    /// Up to this many rows of A it pays that each thread reads whole rows of B.
+    pub(crate) whole: usize,
+    /// Rows and columns of B packed at once: they are to stay in the second-level cache.
+    pub(crate) block: (usize, usize),
 }
 
 /// The register tile of `isa`.
 pub(crate) fn shape(isa: Isa) -> Shape {
     match isa.level() {
-        Level::Portable => Shape { rows: 4, lanes: 4, cols: 8, direct: 8 },
-        Level::Avx2 => Shape { rows: 6, lanes: 8, cols: 16, direct: 12 },
-        Level::Avx512 => Shape { rows: 8, lanes: 16, cols: 48, direct: 128 },
+        Level::Portable => Shape { rows: 4, lanes: 4, cols: 8, direct: 8, whole: 8, block: (384, 192) },
+        Level::Avx2 => Shape { rows: 6, lanes: 8, cols: 16, direct: 12, whole: 8, block: (768, 144) },
+        Level::Avx512 => Shape { rows: 8, lanes: 16, cols: 48, direct: 128, whole: 4, block: (384, 192) },
     }
 }
 

@@ -72,7 +72,16 @@ fn matches_reference_when_blocked_and_parallel() {
     each_isa(|_| {
         let mut random = Random(2);
         for layout in [Layout::Rows, Layout::Columns, Layout::Scattered] {
-            for shape in [(1, 1000, 1201), (5, 401, 777), (40, 800, 395), (131, 385, 200), (150, 390, 250)] {
+            for shape in [
+                (1, 1000, 1201),
+                (5, 401, 777),
+                (40, 800, 395),
+                (131, 385, 200),
+                (150, 390, 250),
+                (2, 770, 900),
+                (8, 300, 1003),
+                (64, 770, 150),
+            ] {
                 check(&mut random, shape, layout, false);
             }
         }
