@@ -1,8 +1,8 @@
-//! Activation functions applied in place, over the rayon pool.
+//! Activation functions applied in place.
 
 use crate::isa::{Isa, multiversion};
 use crate::math;
-use rayon::prelude::*;
+use crate::tasks::each_item;
 
 /// Elements per task; shorter inputs stay on the calling thread.
 const CHUNK: usize = 16 * 1024;
@@ -13,7 +13,7 @@ fn in_chunks(x: &mut [f32], kernel: fn(Isa, &mut [f32])) {
     if x.len() <= CHUNK {
         kernel(isa, x);
     } else {
-        x.par_chunks_mut(CHUNK).for_each(|x| kernel(isa, x));
+        each_item(x.chunks_mut(CHUNK), |x| kernel(isa, x));
     }
 }
 
@@ -51,7 +51,7 @@ pub fn add(x: &mut [f32], y: &[f32]) {
     if x.len() <= CHUNK {
         return add_kernel(isa, x, y);
     }
-    x.par_chunks_mut(CHUNK).zip(y.par_chunks(CHUNK)).for_each(|(x, y)| add_kernel(isa, x, y));
+    each_item(x.chunks_mut(CHUNK).zip(y.chunks(CHUNK)), |(x, y)| add_kernel(isa, x, y));
 }
 
 elementwise! {

@@ -22,7 +22,7 @@ const WIDE: usize = 4096;
 /// Tasks per thread wanted for balance.
 const TASKS: usize = 4;
 
-/// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])`, over the rayon pool.
+/// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])`, over all threads.
 ///
 /// Row `i` of the result is `c[i * ldc..i * ldc + n]`; the gaps are untouched.
 /// `b` is fastest with contiguous rows (`[k, n]` row-major) or contiguous

@@ -1,7 +1,8 @@
 //! Fast `f32` CPU kernels for transformer inference.
 //!
 //! Every kernel is a plain function over slices with explicit shapes and
-//! strides, parallelised over the global rayon pool, with three code paths
+//! strides, shared out among as many threads as rayon's global pool has, with
+//! three code paths
 //! chosen at run time (see [`isa`]): AVX-512, AVX2+FMA and a portable one.
 #![deny(missing_docs)]
 
@@ -22,5 +23,6 @@ mod pack;
 pub mod parts;
 mod scratch;
 pub mod softmax;
-mod tasks;
+pub mod tasks;
+mod team;
 pub mod view;

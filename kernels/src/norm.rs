@@ -2,7 +2,7 @@
 
 use crate::isa::{Isa, multiversion};
 use crate::math;
-use rayon::prelude::*;
+use crate::tasks::each_item;
 
 /// Elements per task.
 const CHUNK: usize = 16 * 1024;
@@ -61,7 +61,7 @@ pub fn norm(norm: Norm, x: &[f32], cols: usize, y: &mut [f32]) {
     if x.len() <= CHUNK {
         run((x, y));
     } else {
-        x.par_chunks(rows * cols).zip(y.par_chunks_mut(rows * cols)).for_each(run);
+        each_item(x.chunks(rows * cols).zip(y.chunks_mut(rows * cols)), run);
     }
 }
 
@@ -77,14 +77,13 @@ pub fn norm_and_scale(norm: Norm, x: &[f32], cols: usize, scale: &mut [f32], y: 
     assert_eq!(scale.len(), x.len() / cols, "one scale per row");
     let isa = Isa::current();
     let rows = (CHUNK / cols).max(1);
-    scale.par_chunks_mut(rows).zip(x.par_chunks(rows * cols).zip(y.par_chunks_mut(rows * cols))).for_each(
-        |(scale, (x, y))| {
-            let rows = x.chunks_exact(cols).zip(y.chunks_exact_mut(cols));
-            for (scale, (x, y)) in scale.iter_mut().zip(rows) {
-                *scale = norm_row(isa, norm, x, y);
-            }
-        },
-    );
+    let blocks = scale.chunks_mut(rows).zip(x.chunks(rows * cols).zip(y.chunks_mut(rows * cols)));
+    each_item(blocks, |(scale, (x, y))| {
+        let rows = x.chunks_exact(cols).zip(y.chunks_exact_mut(cols));
+        for (scale, (x, y)) in scale.iter_mut().zip(rows) {
+            *scale = norm_row(isa, norm, x, y);
+        }
+    });
 }
 
 /// Asserts that the shapes agree.

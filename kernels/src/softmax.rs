@@ -2,7 +2,7 @@
 
 use crate::isa::{Isa, multiversion};
 use crate::math;
-use rayon::prelude::*;
+use crate::tasks::each_item;
 
 /// Partial sums of a reduction over a row.
 const LANES: usize = 16;
@@ -43,7 +43,7 @@ pub fn softmax(x: &mut [f32], cols: usize) {
         x.chunks_exact_mut(cols).for_each(|row| softmax_row(isa, row));
     } else {
         let rows = (CHUNK / cols).max(1);
-        x.par_chunks_mut(rows * cols).for_each(|x| x.chunks_exact_mut(cols).for_each(|row| softmax_row(isa, row)));
+        each_item(x.chunks_mut(rows * cols), |x| x.chunks_exact_mut(cols).for_each(|row| softmax_row(isa, row)));
     }
 }
 

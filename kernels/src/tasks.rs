@@ -1,41 +1,43 @@
 //! Work shared out among threads, the calling one included.
 
+use crate::team::Team;
 use rayon::prelude::*;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// Does `work(0)`, `work(1)`, ... `work(count - 1)`, in any order, over the rayon pool.
-///
-/// A thread outside the pool takes its share, where rayon would have it sleep until the pool's threads have woken
-/// and done it all: kernels of one token take no longer than that waking.
+/// Does `work(0)`, `work(1)`, ... `work(count - 1)`, in any order: with the team's help, or on rayon's pool if this is
+/// one of its threads or another thread has the team at work.
 pub(crate) fn each(count: usize, work: impl Fn(usize) + Send + Sync) {
     if count <= 1 {
         return (0..count).for_each(work);
     }
-    if rayon::current_thread_index().is_some() {
-        return (0..count).into_par_iter().with_max_len(1).for_each(work);
+    let helped = rayon::current_thread_index().is_none() && Team::get().is_some_and(|team| team.run(count, &work));
+    if !helped {
+        (0..count).into_par_iter().with_max_len(1).for_each(work);
     }
-    let next = AtomicUsize::new(0);
-    let share = || {
-        loop {
-            match next.fetch_add(1, Ordering::Relaxed) {
-                task if task < count => work(task),
-                _ => return,
-            }
-        }
-    };
-    let helpers = (rayon::current_num_threads() - 1).min(count - 1);
-    rayon::in_place_scope(|scope| {
-        for _ in 0..helpers {
-            scope.spawn(|_| share());
-        }
-        share();
+}
+
+/// Does `work` to every item, in any order, over this process's threads.
+///
+/// ```
+/// use hooklens_kernels::tasks::each_item;
+/// let mut numbers = [1, 2, 3, 4, 5];
+/// each_item(numbers.chunks_mut(2), |pair| pair.reverse());
+/// assert_eq!(numbers, [2, 1, 4, 3, 5]);
+/// ```
+pub fn each_item<I>(items: I, work: impl Fn(I::Item) + Send + Sync)
+where
+    I: ExactSizeIterator + Send,
+{
+    let (count, items) = (items.len(), Mutex::new(items));
+    each(count, |_| {
+        let item = items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        item.into_iter().for_each(&work);
     });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
 
     #[test]
     fn every_task_is_done_once_inside_the_pool_and_outside() {
@@ -48,5 +50,12 @@ mod tests {
             assert_eq!(done(count), vec![1; count]);
             assert_eq!(rayon::scope(|_| done(count)), vec![1; count]);
         }
+    }
+
+    #[test]
+    fn work_inside_work_is_done_too() {
+        let sum = Mutex::new(0);
+        each(4, |outer| each(4, |inner| *sum.lock().unwrap() += 4 * outer + inner));
+        assert_eq!(sum.into_inner().unwrap(), 120);
     }
 }

@@ -7,8 +7,8 @@ use hooklens_kernels::attention::{Attention, Heads};
 use hooklens_kernels::gemm::gemm_serial;
 use hooklens_kernels::parts;
 use hooklens_kernels::softmax::{self as kernel, RowMask, Scores};
+use hooklens_kernels::tasks::each_item;
 use hooklens_kernels::view::View2;
-use rayon::prelude::*;
 
 use super::{Held, in_place};
 use crate::config::Positional;
@@ -162,7 +162,7 @@ pub(crate) fn scores(layer: usize, q: &Tensor<4>, keys: &Keys, pass: &Pass<'_>) 
     let rules = Rules::new(layer, keys.dropped, pass);
     let (held, columns) = (keys.held(), keys.columns());
     let mut scores = q.output(batch * n_heads * queries * columns, f32::NEG_INFINITY);
-    scores.elements().par_chunks_mut((queries * columns).max(1)).enumerate().for_each(|(number, out)| {
+    each_item(scores.elements().chunks_mut((queries * columns).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;
         for part in &parts {
@@ -208,7 +208,7 @@ pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
     let d_head = dims(&parts.first()?.values)[3];
     // Head by head first: the heads of a row lie apart in the result.
     let mut by_head = pattern.output(batch * n_heads * queries * d_head, 0.0);
-    by_head.elements().par_chunks_mut((queries * d_head).max(1)).enumerate().for_each(|(number, out)| {
+    each_item(by_head.elements().chunks_mut((queries * d_head).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;
         let mut own = vec![0.0; out.len()];
