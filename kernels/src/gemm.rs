@@ -16,7 +16,7 @@ use crate::view::{OutTile, View2};
 pub(crate) type Bias<'a> = Option<&'a [f32]>;
 
 /// Multiply-adds below which a product stays on the calling thread.
-const SERIAL: usize = 1 << 20;
+const SERIAL: usize = 1 << 17;
 /// Columns of B up to which a row of C stays in the first-level cache.
 const WIDE: usize = 4096;
 /// Tasks per thread wanted for balance.
