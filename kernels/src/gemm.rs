@@ -19,14 +19,34 @@ pub(crate) type Bias<'a> = Option<&'a [f32]>;
 const SERIAL: usize = 1 << 17;
 /// Columns of B up to which a row of C stays in the first-level cache.
 const WIDE: usize = 4096;
+/// Rows of several B read in turns.
+const DEPTH: usize = 32;
 /// Tasks per thread wanted for balance.
 const TASKS: usize = 4;
 
-/// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])`, over all threads.
-///
-/// Row `i` of the result is `c[i * ldc..i * ldc + n]`; the gaps are untouched.
-/// `b` is fastest with contiguous rows (`[k, n]` row-major) or contiguous
-/// columns (a transposed `[n, k]` row-major matrix).
+/// One of several products of the same A.
+#[derive(Debug)]
+pub struct Product<'a> {
+    /// `[k, n]`, fastest with contiguous rows (`[k, n]` row-major) or contiguous columns (a transposed `[n, k]`
+    /// row-major matrix).
+    pub b: View2<'a>,
+    /// Added to every row, `[n]`.
+    pub bias: Option<&'a [f32]>,
+    /// `[m, n]`: row `i` is `c[i * ldc..i * ldc + n]`; the gaps are untouched.
+    pub c: &'a mut [f32],
+    /// Elements from one row of `c` to the next.
+    pub ldc: usize,
+}
+
+/// A product whose C may be written in tiles.
+#[derive(Clone, Copy)]
+struct Parts<'a> {
+    b: View2<'a>,
+    bias: Bias<'a>,
+    c: OutTile<'a>,
+}
+
+/// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])`, over all threads; arguments as in [`Product`].
 ///
 /// # Panics
 /// If the shapes disagree, rows of `a` are not contiguous, or `c` or `bias` is
@@ -41,52 +61,103 @@ const TASKS: usize = 4;
 /// assert_eq!(c, [11.0, 23.0, 13.0, 27.0]);
 /// ```
 pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize) {
-    let c = OutTile::new(c, (a.rows(), b.cols()), ldc);
-    check(a, b, bias, c);
+    gemm_each(a, vec![Product { b, bias, c, ldc }]);
+}
+
+/// [`gemm`] of one A with several B, such as queries, keys and values of one stream: the threads share out all of it
+/// at once.
+///
+/// # Panics
+/// As for [`gemm`].
+///
+/// ```
+/// use hooklens_kernels::gemm::{Product, gemm_each};
+/// use hooklens_kernels::view::View2;
+/// let (doubled, negated) = (&mut [0.0; 2], &mut [0.0; 2]);
+/// let of = |b| View2::row_major(b, 1, 1);
+/// gemm_each(
+///     View2::row_major(&[3.0, 4.0], 2, 1),
+///     vec![
+///         Product { b: of(&[2.0]), bias: None, c: doubled, ldc: 1 },
+///         Product { b: of(&[-1.0]), bias: None, c: negated, ldc: 1 },
+///     ],
+/// );
+/// assert_eq!((doubled, negated), (&mut [6.0, 8.0], &mut [-3.0, -4.0]));
+/// ```
+pub fn gemm_each(a: View2, products: Vec<Product>) {
+    let (m, k) = (a.rows(), a.cols());
+    let parts = |Product { b, bias, c, ldc }| {
+        let c = OutTile::new(c, (m, b.cols()), ldc);
+        check(a, b, bias, c);
+        Parts { b, bias, c }
+    };
+    let products: Vec<Parts> = products.into_iter().map(parts).collect();
     let isa = Isa::current();
-    let (m, k, n) = (a.rows(), a.cols(), b.cols());
     let threads = rayon::current_num_threads();
-    if threads == 1 || m * n * k.max(1) < SERIAL {
-        return gemm_tile(isa, a, b, bias, c);
+    let columns = products.iter().map(|product| product.b.cols()).sum::<usize>();
+    if threads == 1 || m * columns * k.max(1) < SERIAL {
+        return products.into_iter().for_each(|Parts { b, bias, c }| gemm_tile(isa, a, b, bias, c));
     }
     let shape = micro::shape(isa);
-    if m <= shape.whole && b.rows_contiguous() && n <= WIDE {
-        return whole_rows(isa, a, b, bias, c);
+    if m <= shape.whole && products.iter().all(|Parts { b, .. }| b.rows_contiguous() && b.cols() <= WIDE) {
+        return whole_rows(isa, a, &products, threads);
     }
-    let (mt, nt) = task_shape(shape, m, n, threads);
-    let (rows, cols) = (m.div_ceil(mt), n.div_ceil(nt));
-    each(rows * cols, |task| {
+    let (mt, nt) = task_shape(shape, m, columns, threads);
+    let rows = m.div_ceil(mt);
+    let tasks_of: Vec<usize> = products.iter().map(|product| rows * product.b.cols().div_ceil(nt)).collect();
+    each(tasks_of.iter().sum(), |mut task| {
+        let mut number = 0;
+        while task >= tasks_of[number] {
+            task -= tasks_of[number];
+            number += 1;
+        }
+        let Parts { b, bias, c } = products[number];
         let (i, j) = (task % rows * mt, task / rows * nt);
-        let (mt, nt) = (mt.min(m - i), nt.min(n - j));
+        let (mt, nt) = (mt.min(m - i), nt.min(b.cols() - j));
         let bias = bias.map(|bias| &bias[j..j + nt]);
-        // SAFETY: the tasks' blocks partition C.
+        // SAFETY: the tasks' blocks partition every C.
         let c = unsafe { c.tile((i, mt), (j, nt)) };
         gemm_tile(isa, a.block((i, mt), (0, k)), b.block((0, k), (j, nt)), bias, c);
     });
 }
 
-/// A few rows of A: every task reads whole rows of B, one run of memory, and the sums are put together after.
-fn whole_rows(isa: Isa, a: View2, b: View2, bias: Bias, mut c: OutTile) {
-    let (m, k, n) = (a.rows(), b.rows(), b.cols());
-    let depth = k.div_ceil(2 * rayon::current_num_threads()).next_multiple_of(8);
+/// A few rows of A: every task reads whole rows of every B, which often lie side by side in one run of memory, and the
+/// sums are put together after.
+fn whole_rows(isa: Isa, a: View2, products: &[Parts], threads: usize) {
+    let (m, k) = (a.rows(), a.cols());
+    let depth = k.div_ceil(2 * threads).next_multiple_of(DEPTH);
     let count = k.div_ceil(depth);
-    let mut parts = vec![0.0; count * m * n];
-    let part = OutTile::new(&mut parts, (count * m, n), n);
+    let columns: usize = products.iter().map(|product| product.b.cols()).sum();
+    let mut sums = vec![0.0; count * m * columns];
+    let all = OutTile::new(&mut sums, (count * m, columns), columns);
     each(count, |task| {
-        let (start, depth) = (task * depth, depth.min(k - task * depth));
-        // SAFETY: each task has rows of its own.
-        let part = unsafe { part.tile((task * m, m), (0, n)) };
-        gemv::rows(isa, a.block((0, m), (start, depth)), b.block((start, depth), (0, n)), None, part);
+        let (start, end) = (task * depth, k.min((task + 1) * depth));
+        for p in (start..end).step_by(DEPTH) {
+            let depth = DEPTH.min(end - p);
+            let mut first = 0;
+            for Parts { b, .. } in products {
+                let n = b.cols();
+                // SAFETY: each task has rows of its own.
+                let part = unsafe { all.tile((task * m, m), (first, n)) };
+                gemv::add_rows(isa, a.block((0, m), (p, depth)), b.block((p, depth), (0, n)), part);
+                first += n;
+            }
+        }
     });
-    for i in 0..m {
-        let c = c.row_mut(i);
-        match bias {
-            Some(bias) => c.copy_from_slice(bias),
-            None => c.fill(0.0),
+    let mut first = 0;
+    for &Parts { b, bias, mut c } in products {
+        let n = b.cols();
+        for i in 0..m {
+            let row = c.row_mut(i);
+            match bias {
+                Some(bias) => row.copy_from_slice(bias),
+                None => row.fill(0.0),
+            }
+            for sums in sums.chunks_exact(columns).skip(i).step_by(m) {
+                row.iter_mut().zip(&sums[first..]).for_each(|(sum, part)| *sum += part);
+            }
         }
-        for part in parts.chunks_exact(n).skip(i).step_by(m) {
-            c.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
-        }
+        first += n;
     }
 }
 

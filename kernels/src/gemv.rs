@@ -12,10 +12,21 @@ pub(crate) const MAX_ROWS: usize = 8;
 /// Rows of B combined in one pass over C.
 const DEPTH: usize = 8;
 
+/// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])` where rows of `b` are contiguous.
+pub(crate) fn rows(isa: Isa, a: View2, b: View2, bias: Bias, mut c: OutTile) {
+    for i in 0..c.rows() {
+        match bias {
+            Some(bias) => c.row_mut(i).copy_from_slice(bias),
+            None => c.row_mut(i).fill(0.0),
+        }
+    }
+    add_rows(isa, a, b, c);
+}
+
 multiversion! {
-    /// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])` where rows of `b` are
-    /// contiguous: every row of C accumulates eight scaled rows of B at a time.
-    fn rows(a: View2, b: View2, bias: Bias, c: OutTile) = rows_body
+    /// `c[m, n] += a[m, k] · b[k, n]` where rows of `b` are contiguous: every row of C accumulates eight scaled rows
+    /// of B at a time.
+    fn add_rows(a: View2, b: View2, c: OutTile) = add_rows_body
 }
 
 #[inline(always)]
@@ -24,20 +35,14 @@ fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
 }
 
 #[inline(always)]
-fn rows_body<const FMA: bool>(a: View2, b: View2, bias: Bias, mut c: OutTile) {
+fn add_rows_body<const FMA: bool>(a: View2, b: View2, mut c: OutTile) {
     let (k, n) = (b.rows(), b.cols());
-    for i in 0..c.rows() {
-        match bias {
-            Some(bias) => c.row_mut(i).copy_from_slice(bias),
-            None => c.row_mut(i).fill(0.0),
-        }
-    }
     let mut p = 0;
     while p + DEPTH <= k {
         let b: [&[f32]; DEPTH] = std::array::from_fn(|d| b.row(p + d, 0, n));
         for i in 0..c.rows() {
             let a: &[f32; DEPTH] = a.row(i, p, DEPTH).try_into().expect("DEPTH floats");
-            add_rows::<FMA>(c.row_mut(i), a, b);
+            add_eight::<FMA>(c.row_mut(i), a, b);
         }
         p += DEPTH;
     }
@@ -53,7 +58,7 @@ fn rows_body<const FMA: bool>(a: View2, b: View2, bias: Bias, mut c: OutTile) {
 
 /// `c[j] += Σ_d a[d] * b[d][j]`.
 #[inline(always)]
-fn add_rows<const FMA: bool>(c: &mut [f32], a: &[f32; DEPTH], b: [&[f32]; DEPTH]) {
+fn add_eight<const FMA: bool>(c: &mut [f32], a: &[f32; DEPTH], b: [&[f32]; DEPTH]) {
     let n = c.len();
     let b: [&[f32]; DEPTH] = std::array::from_fn(|d| &b[d][..n]);
     for j in 0..n {

@@ -2,7 +2,7 @@
 
 mod common;
 use common::{Random, each_isa};
-use hooklens_kernels::gemm::{gemm, gemm_serial};
+use hooklens_kernels::gemm::{Product, gemm, gemm_each, gemm_serial};
 use hooklens_kernels::view::View2;
 
 /// How B is laid out.
@@ -83,6 +83,38 @@ fn matches_reference_when_blocked_and_parallel() {
                 (64, 770, 150),
             ] {
                 check(&mut random, shape, layout, false);
+            }
+        }
+    });
+}
+
+#[test]
+fn several_products_at_once_are_those_one_by_one() {
+    each_isa(|_| {
+        let mut random = Random(3);
+        for (m, k) in [(1, 700), (1, 3), (4, 300), (7, 513), (30, 200), (130, 90)] {
+            let widths = [random.below(600), random.below(300), 1 + random.below(900)];
+            let columns = random.below(2) == 0;
+            let (a, bias) = (random.floats(m * k), random.floats(1500));
+            // Side by side in one matrix, as fused weights are.
+            let all: usize = widths.iter().sum();
+            let weights = random.floats(k * all);
+            let starts = [0, widths[0], widths[0] + widths[1]];
+            let b = |i: usize| match columns {
+                false => View2::new(&weights, starts[i], (k, widths[i]), (all, 1)),
+                true => View2::new(&weights, starts[i] * k, (k, widths[i]), (1, k)),
+            };
+            let biases = [Some(&bias[..widths[0]]), None, Some(&bias[..widths[2]])];
+            let a = View2::row_major(&a, m, k);
+            let mut together = widths.map(|n| vec![7.0; m * n]);
+            let product = |(i, c)| Product { b: b(i), bias: biases[i], c, ldc: widths[i] };
+            gemm_each(a, together.iter_mut().map(Vec::as_mut_slice).enumerate().map(product).collect());
+            for (i, together) in together.iter().enumerate() {
+                let mut alone = vec![0.0; m * widths[i]];
+                gemm(a, b(i), biases[i], &mut alone, widths[i]);
+                for (got, want) in together.iter().zip(alone) {
+                    assert!((got - want).abs() <= 1e-4 * (1.0 + want.abs()), "{m}x{k}: {got} instead of {want}");
+                }
             }
         }
     });

@@ -1,28 +1,37 @@
 //! Matrix products with a bias.
 
 use burn::tensor::Tensor;
-use hooklens_kernels::gemm::gemm;
+use hooklens_kernels::gemm::{Product, gemm_each};
 use hooklens_kernels::view::View2;
 
 use super::Held;
 
-/// `input · weight + bias`, weights of any strides; `None` if a tensor is not plain.
+/// A weight `[in, out]` of any strides, and a bias `[out]`.
+pub(crate) type Map = (Tensor<2>, Option<Tensor<1>>);
+
+/// `input · weight + bias` for several maps of one input; `None` if a tensor is not plain.
 ///
 /// # Shapes
-/// - input `[rows, in]`, weight `[in, out]`, bias `[out]`, output `[rows, out]`
-pub(crate) fn linear(input: &Tensor<2>, weight: &Tensor<2>, bias: Option<&Tensor<1>>) -> Option<Tensor<2>> {
-    let ([rows, d_in], [_, d_out]) = (input.dims(), weight.dims());
-    let (x, w) = (Held::rows(input)?, Held::of(weight)?);
-    if !w.is_forward() {
-        return None;
-    }
-    let b = match bias {
-        Some(bias) => Some(Held::whole(bias)?),
-        None => None,
+/// - input `[rows, in]`, outputs `[rows, out]`
+pub(crate) fn linear<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Option<[Tensor<2>; N]> {
+    let [rows, d_in] = input.dims();
+    let x = Held::rows(input)?;
+    let hold = |(weight, bias): &Map| {
+        let bias = match bias {
+            Some(bias) => Some(Held::whole(bias)?),
+            None => None,
+        };
+        Some((Held::of(weight).filter(Held::is_forward)?, bias))
     };
-    let mut output = x.blank(rows * d_out);
-    let x_view = View2::new(x.elements(), 0, (rows, d_in), (x.stride(0), 1));
-    let w_view = View2::new(w.elements(), 0, (d_in, d_out), (w.stride(0), w.stride(1)));
-    gemm(x_view, w_view, b.as_ref().map(Held::run), output.elements(), d_out);
-    Some(output.tensor([rows, d_out]))
+    let held: Vec<_> = maps.iter().map(hold).collect::<Option<_>>()?;
+    let mut outputs = maps.each_ref().map(|(weight, _)| x.blank(rows * weight.dims()[1]));
+    let mut products = Vec::with_capacity(N);
+    for ((w, b), output) in held.iter().zip(&mut outputs) {
+        let d_out = w.shape()[1];
+        let weight = View2::new(w.elements(), 0, (d_in, d_out), (w.stride(0), w.stride(1)));
+        products.push(Product { b: weight, bias: b.as_ref().map(Held::run), c: output.elements(), ldc: d_out });
+    }
+    gemm_each(View2::new(x.elements(), 0, (rows, d_in), (x.stride(0), 1)), products);
+    let mut widths = maps.iter().map(|(weight, _)| weight.dims()[1]);
+    Some(outputs.map(|output| output.tensor([rows, widths.next().unwrap_or_default()])))
 }

@@ -11,7 +11,7 @@ use super::weights::DecoderBlock;
 use crate::error::{InputError, Result};
 use crate::kv_cache::{KeyValueCache, Keys};
 use crate::model::{
-    Input, Logits, NormPoints, Pass, Reads, Sequence, Site, attention_reads, last_rows, mix, raw_scores, softmax_rows,
+    Input, Logits, NormPoints, Pass, Sequence, Site, Stream, attention_reads, last_rows, mix, raw_scores, softmax_rows,
     token_vectors,
 };
 use crate::tokens::Tokens;
@@ -475,11 +475,11 @@ impl DecoderBlock {
     ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
         let at = |site| pass.points.at(layer, site);
         let (attn, heads) = (&self.cross_attn, pass.config.n_heads);
-        let q = run.fire(at(Site::Q), Reads::Shared(read).project(&attn.q, heads))?;
+        let q = run.fire(at(Site::Q), Stream::Shared(read).project(&attn.q, heads))?;
         let (k, v) = match known {
             Some(known) => known.clone(),
             None => {
-                let hidden = || Reads::Shared(encoded.hidden.clone());
+                let hidden = || Stream::Shared(encoded.hidden.clone());
                 let k = run.fire(at(Site::K), hidden().project(&attn.k, heads))?;
                 (k, run.fire(at(Site::V), hidden().project(&attn.v, heads))?)
             }

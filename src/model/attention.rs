@@ -44,26 +44,38 @@ pub struct Attention {
     pub sinks: Option<Param<Tensor<1>>>,
 }
 
-/// What queries, keys or values are projected from.
+/// What queries, keys and values are projected from.
 #[derive(Debug, Clone)]
 pub(crate) enum Reads {
+    /// One normalised stream for all three, `[batch, pos, d_model]`.
+    One(Tensor<3>),
+    /// A stream each.
+    Each([Stream; 3]),
+}
+
+/// What queries, keys or values are projected from.
+#[derive(Debug, Clone)]
+pub(crate) enum Stream {
     /// One normalised stream for all heads, `[batch, pos, d_model]`.
     Shared(Tensor<3>),
     /// A stream a head, `[batch, pos, head, d_model]`.
     PerHead(Tensor<4>),
 }
 
-impl Reads {
+impl Stream {
+    /// `[batch, pos, head, d_head]`.
     pub(crate) fn project(self, by: &Linear, heads: usize) -> Tensor<4> {
         match self {
-            Reads::PerHead(x) => by.forward_per_head(x),
-            Reads::Shared(x) => {
-                let projected = by.forward(x);
-                let [batch, pos, width] = projected.dims();
-                projected.reshape([batch, pos, heads, width / heads])
-            }
+            Stream::PerHead(x) => by.forward_per_head(x),
+            Stream::Shared(x) => by_head(by.forward(x), heads),
         }
     }
+}
+
+/// `[batch, pos, head * d_head]` as `[batch, pos, head, d_head]`.
+fn by_head(projected: Tensor<3>, heads: usize) -> Tensor<4> {
+    let [batch, pos, width] = projected.dims();
+    projected.reshape([batch, pos, heads, width / heads])
 }
 
 impl Attention {
@@ -74,15 +86,16 @@ impl Attention {
     pub(crate) fn forward(
         &self,
         layer: usize,
-        [q, k, v]: [Reads; 3],
+        reads: Reads,
         pass: &mut Pass<'_>,
         run: &mut Run<'_, '_>,
     ) -> Result<Tensor<3>, Halt> {
         let config = pass.config;
         let at = |site| pass.points.at(layer, site);
-        let mut q = run.fire(at(Site::Q), q.project(&self.q, config.n_heads))?;
-        let mut k = run.fire(at(Site::K), k.project(&self.k, config.n_kv_heads))?;
-        let v = run.fire(at(Site::V), v.project(&self.v, config.n_kv_heads))?;
+        let [q, k, v] = self.project(reads, config.n_heads, config.n_kv_heads);
+        let mut q = run.fire(at(Site::Q), q)?;
+        let mut k = run.fire(at(Site::K), k)?;
+        let v = run.fire(at(Site::V), v)?;
         if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
             let points = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
             let whole = config.qk_norm_whole;
@@ -113,6 +126,19 @@ impl Attention {
         };
         let z = run.fire(pass.points.at(layer, Site::Z), z)?;
         self.output(layer, z, pass, run)
+    }
+
+    /// Queries, keys and values, `[batch, pos, head, d_head]`.
+    fn project(&self, reads: Reads, heads: usize, kv_heads: usize) -> [Tensor<4>; 3] {
+        match reads {
+            Reads::One(stream) => {
+                let [q, k, v] = Linear::forward_each([&self.q, &self.k, &self.v], stream);
+                [by_head(q, heads), by_head(k, kv_heads), by_head(v, kv_heads)]
+            }
+            Reads::Each([q, k, v]) => {
+                [q.project(&self.q, heads), k.project(&self.k, kv_heads), v.project(&self.v, kv_heads)]
+            }
+        }
     }
 
     /// Mixes the heads' `z` into the stream's coordinates, head by head when a hook wants

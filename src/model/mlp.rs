@@ -49,8 +49,9 @@ impl Mlp {
         let at = |site| pass.points.at(layer, site);
         let function = pass.config.activation;
         let post = if let Some(gate) = &self.gate {
-            let pre = run.fire(at(Site::Pre), gate.forward(x.clone()))?;
-            let linear = run.fire(at(Site::PreLinear), self.input.forward(x))?;
+            let [pre, linear] = Linear::forward_each([gate, &self.input], x);
+            let pre = run.fire(at(Site::Pre), pre)?;
+            let linear = run.fire(at(Site::PreLinear), linear)?;
             function.apply(pre) * linear
         } else {
             let pre = run.fire(at(Site::Pre), self.input.forward(x))?;

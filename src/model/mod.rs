@@ -36,7 +36,7 @@ pub use transformer::HookedTransformer;
 pub use weights::{Embed, Weights};
 
 pub(crate) use alibi::slopes;
-pub(crate) use attention::{Reads, mix, raw_scores, softmax_rows};
+pub(crate) use attention::{Stream, mix, raw_scores, softmax_rows};
 pub(crate) use block::attention_reads;
 pub(crate) use embedding::{position_vectors, rows_of, token_vectors};
 pub(crate) use forward::last_rows;
