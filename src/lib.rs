@@ -37,7 +37,7 @@ pub use activations::AnalysisError;
 pub use config::{
     ActivationFn, ClippedGate, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window,
 };
-pub use device::{DEVICE_VARIABLE, default_device, parse_device};
+pub use device::{DEVICE_VARIABLE, default_device, keep_freed_memory, parse_device};
 pub use embedded::embedded_models;
 pub use error::{CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};
 pub use hooklens_hooks::{

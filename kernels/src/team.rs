@@ -23,19 +23,15 @@ const NEXT: usize = OPEN << 1;
 /// What is done for every task's number.
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-#[derive(Clone, Copy)]
-struct Job {
-    work: *const Work<'static>,
-    count: usize,
-}
-
 /// A thread's helpers; one thread has them at a time.
 pub(crate) struct Team {
     /// Whether a thread has them.
     taken: AtomicBool,
     /// The job's number, whether it may be joined, and how many helpers are in it.
     gate: AtomicUsize,
-    job: UnsafeCell<Option<Job>>,
+    job: UnsafeCell<Option<*const Work<'static>>>,
+    /// The job's tasks.
+    count: AtomicUsize,
     /// The first task nobody has begun.
     next: AtomicUsize,
     /// What a helper panicked with.
@@ -68,6 +64,7 @@ impl Team {
             taken: AtomicBool::new(false),
             gate: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
+            count: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             failure: Mutex::new(None),
             sleepers: AtomicUsize::new(0),
@@ -95,7 +92,8 @@ impl Team {
         // SAFETY: of the type only the lifetime changes, and no helper uses the pointer after `closing` has waited.
         let work_for_all: *const Work<'static> = unsafe { std::mem::transmute::<*const Work<'_>, _>(work) };
         // SAFETY: this thread has the team, the gate is closed and nobody is inside.
-        unsafe { *self.job.get() = Some(Job { work: work_for_all, count }) };
+        unsafe { *self.job.get() = Some(work_for_all) };
+        self.count.store(count, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
         let number = (self.gate.load(Ordering::Relaxed) & !(NEXT - 1)).wrapping_add(NEXT);
         // In one order with `sleepers`: either this thread sees a sleeper, or that one the open gate.
@@ -103,9 +101,9 @@ impl Team {
         let sleepers = self.sleepers.load(Ordering::SeqCst);
         if sleepers > 0 {
             let _bed = lock(&self.bed);
-            (0..sleepers.min(count - 1)).for_each(|_| self.bell.notify_one());
+            (0..sleepers.min(count.saturating_sub(1))).for_each(|_| self.bell.notify_one());
         }
-        self.share(count, work);
+        self.share(work);
         drop(closing);
         if let Some(failure) = lock(&self.failure).take() {
             resume_unwind(failure);
@@ -114,7 +112,8 @@ impl Team {
     }
 
     /// Does tasks that nobody has begun until there are none.
-    fn share(&self, count: usize, work: &Work<'_>) {
+    fn share(&self, work: &Work<'_>) {
+        let count = self.count.load(Ordering::Relaxed);
         loop {
             match self.next.fetch_add(1, Ordering::Relaxed) {
                 task if task < count => work(task),
@@ -129,10 +128,10 @@ impl Team {
         loop {
             done = self.join(done);
             // SAFETY: a helper inside reads what was written before the gate opened.
-            if let Some(job) = unsafe { *self.job.get() } {
+            if let Some(work) = unsafe { *self.job.get() } {
                 // SAFETY: its owner waits for the helpers inside before it gives up the work.
-                let work = unsafe { &*job.work };
-                if let Err(failure) = catch_unwind(AssertUnwindSafe(|| self.share(job.count, work))) {
+                let work = unsafe { &*work };
+                if let Err(failure) = catch_unwind(AssertUnwindSafe(|| self.share(work))) {
                     *lock(&self.failure) = Some(failure);
                 }
             }
@@ -145,7 +144,9 @@ impl Team {
         let mut since = Instant::now();
         for turn in 1_usize.. {
             let gate = self.gate.load(Ordering::Relaxed);
-            if is_open(gate, done) {
+            // Of many helpers, those that would come too late need not crowd the gate.
+            let left = || self.next.load(Ordering::Relaxed) < self.count.load(Ordering::Relaxed);
+            if is_open(gate, done) && left() {
                 if self.gate.compare_exchange(gate, gate + 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return gate & !(NEXT - 1);
                 }

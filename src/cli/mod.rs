@@ -49,6 +49,7 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
 
 /// Runs the program on its arguments: exit code 0 when done, 1 when it failed, 2 on wrong usage.
 pub fn main() -> ExitCode {
+    crate::keep_freed_memory();
     let done = match Cli::parse().command {
         Command::Hooks(args) => hooks::run(&args),
         Command::Info(args) => info::run(&args),

@@ -1,5 +1,6 @@
 //! Devices by name.
 
+mod freed;
 mod memory;
 mod placement;
 #[cfg(feature = "remote")]
@@ -11,6 +12,7 @@ use burn::tensor::DeviceType;
 
 use crate::error::{Error, Result};
 
+pub use freed::keep_freed_memory;
 pub(crate) use memory::{check_room, guarded};
 pub(crate) use placement::Placement;
 #[cfg(feature = "remote")]
