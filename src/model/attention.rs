@@ -48,9 +48,9 @@ pub struct Attention {
 #[derive(Debug, Clone)]
 pub(crate) enum Reads {
     /// One normalised stream for all three, `[batch, pos, d_model]`.
-    One(Tensor<3>),
+    One(Box<Tensor<3>>),
     /// A stream each.
-    Each([Stream; 3]),
+    Each(Box<[Stream; 3]>),
 }
 
 /// What queries, keys or values are projected from.
@@ -132,10 +132,11 @@ impl Attention {
     fn project(&self, reads: Reads, heads: usize, kv_heads: usize) -> [Tensor<4>; 3] {
         match reads {
             Reads::One(stream) => {
-                let [q, k, v] = Linear::forward_each([&self.q, &self.k, &self.v], stream);
+                let [q, k, v] = Linear::forward_each([&self.q, &self.k, &self.v], *stream);
                 [by_head(q, heads), by_head(k, kv_heads), by_head(v, kv_heads)]
             }
-            Reads::Each([q, k, v]) => {
+            Reads::Each(streams) => {
+                let [q, k, v] = *streams;
                 [q.project(&self.q, heads), k.project(&self.k, kv_heads), v.project(&self.v, kv_heads)]
             }
         }

@@ -139,7 +139,7 @@ pub(crate) fn attention_reads(
     let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
     let shared = ln1.forward(resid.clone(), points, run)?;
     if pass.shortformer.is_none() && own.iter().all(Option::is_none) {
-        return Ok(Reads::One(shared));
+        return Ok(Reads::One(Box::new(shared)));
     }
     // Shortformer: queries and keys know positions, values and the stream do not.
     let placed = match &pass.shortformer {
@@ -148,7 +148,7 @@ pub(crate) fn attention_reads(
     };
     let streams = [placed.clone(), placed, shared];
     let mut number = 0;
-    Ok(Reads::Each(own.map(|own| {
+    Ok(Reads::Each(Box::new(own.map(|own| {
         let with_positions = number < 2;
         let stream = streams[number].clone();
         number += 1;
@@ -162,5 +162,5 @@ pub(crate) fn attention_reads(
                 Stream::PerHead(own)
             }
         }
-    })))
+    }))))
 }
