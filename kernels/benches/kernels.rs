@@ -5,7 +5,7 @@ use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use hooklens_kernels::attention::{Attention, Heads, attention};
 use hooklens_kernels::elementwise::{gelu_erf, gelu_tanh};
-use hooklens_kernels::gemm::gemm;
+use hooklens_kernels::gemm::{Product, gemm, gemm_each};
 use hooklens_kernels::norm::{Kind, Norm, norm};
 use hooklens_kernels::softmax::softmax;
 use hooklens_kernels::view::View2;
@@ -51,6 +51,30 @@ fn vector_by_columns(bencher: Bencher, (k, n): (usize, usize)) {
     let (a, mut c, mut layers) = (numbers(k), vec![0.0; n], Layers::new(k * n));
     bencher.counter(BytesCount::new(4 * k * n)).bench_local(|| {
         gemm(View2::row_major(&a, 1, k), View2::row_major(layers.next(), n, k).t(), None, black_box(&mut c), n);
+    });
+}
+
+/// A token of several rows of a batch: bound by reading the weights too.
+#[divan::bench(args = [2, 4, 8])]
+fn few_rows(bencher: Bencher, m: usize) {
+    let (k, n) = (768, 3072);
+    let (a, mut c, mut layers) = (numbers(m * k), vec![0.0; m * n], Layers::new(k * n));
+    bencher.counter(BytesCount::new(4 * k * n)).bench_local(|| {
+        gemm(View2::row_major(&a, m, k), View2::row_major(layers.next(), k, n), None, black_box(&mut c), n);
+    });
+}
+
+/// Queries, keys and values of one token, their weights side by side in one matrix, as GPT-2 keeps them.
+#[divan::bench]
+fn three_at_once(bencher: Bencher) {
+    let d = 768;
+    let (a, mut layers) = (numbers(d), Layers::new(3 * d * d));
+    let mut outputs = [0; 3].map(|_| vec![0.0; d]);
+    bencher.counter(BytesCount::new(12 * d * d)).bench_local(|| {
+        let weights = layers.next();
+        let product = |(i, c)| Product { b: View2::new(weights, i * d, (d, d), (3 * d, 1)), bias: None, c, ldc: d };
+        let products = outputs.iter_mut().map(Vec::as_mut_slice).enumerate().map(product).collect();
+        gemm_each(View2::row_major(&a, 1, d), products);
     });
 }
 
