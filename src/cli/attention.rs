@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{ArgGroup, Args};
 use hooklens_hooks::Positions;
@@ -11,7 +9,7 @@ use ndarray::Array2;
 use serde_json::{Value, json};
 
 use super::args::{ModelArg, TokenRows, positions, token_rows};
-use super::out::{said, write};
+use super::out::{Kind, OutFile, said, write};
 use super::{CliResult, Failure, load};
 use crate::experiments::{HeadScores, head_scores};
 use crate::hook;
@@ -46,38 +44,7 @@ pub(super) struct AttentionArgs {
     pub(super) top: usize,
     /// Write a page to explore to a file (.html), a picture (.svg, .png) or all numbers (.json, .csv)
     #[arg(long, value_name = "FILE")]
-    pub(super) out: Option<PatternFile>,
-}
-
-/// A file to write patterns to.
-#[derive(Debug, Clone)]
-pub(super) struct PatternFile {
-    path: PathBuf,
-    kind: Kind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Page,
-    Picture,
-    Json,
-    Csv,
-}
-
-impl FromStr for PatternFile {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let path = PathBuf::from(text);
-        let kind = match path.extension().and_then(|ending| ending.to_str()) {
-            Some("html" | "htm") => Kind::Page,
-            Some("svg" | "png") => Kind::Picture,
-            Some("json") => Kind::Json,
-            Some("csv") => Kind::Csv,
-            _ => return Err("the name ends in .html, .svg, .png, .json or .csv".into()),
-        };
-        Ok(Self { path, kind })
-    }
+    pub(super) out: Option<OutFile>,
 }
 
 pub(super) fn run(args: &AttentionArgs) -> CliResult {

@@ -13,15 +13,17 @@ use crate::plot::Heatmap;
 /// A file to write findings to.
 #[derive(Debug, Clone)]
 pub(super) struct OutFile {
-    path: PathBuf,
-    kind: Kind,
+    pub(super) path: PathBuf,
+    pub(super) kind: Kind,
 }
 
+/// What is written, as a file's ending tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Json,
     Csv,
     Picture,
+    Page,
 }
 
 impl FromStr for OutFile {
@@ -32,7 +34,8 @@ impl FromStr for OutFile {
         let kind = match path.extension().and_then(|ending| ending.to_str()) {
             Some("json") => Kind::Json,
             Some("csv") => Kind::Csv,
-            Some("svg" | "png" | "html" | "htm") => Kind::Picture,
+            Some("svg" | "png") => Kind::Picture,
+            Some("html" | "htm") => Kind::Page,
             _ => return Err("the name ends in .json, .csv, .svg, .png or .html".into()),
         };
         Ok(Self { path, kind })
@@ -51,7 +54,7 @@ impl Finding {
         let bytes = match out.kind {
             Kind::Json => format!("{:#}\n", self.json).into_bytes(),
             Kind::Csv => self.csv.into_bytes(),
-            Kind::Picture => {
+            Kind::Picture | Kind::Page => {
                 picture(&out.path)?;
                 return said(&out.path);
             }
