@@ -277,7 +277,7 @@ fn attention_writes_pages_pictures_and_numbers() {
         }
     }
     for (wrong, code, says) in [
-        (&["--prompt", "red", "--out", "x.gif"][..], 2, ".html, .svg, .png, .json or .csv"),
+        (&["--prompt", "red", "--out", "x.gif"][..], 2, ".json, .csv, .svg, .png or .html"),
         (&["--prompt", "red", "--layers", "2"], 1, "--layers 2: the model has 2 of them, 0 to 1"),
         (&["--prompt", "red", "--heads", "1..9"], 1, "--heads"),
         (&["--prompt", "red", "--positions", "7"], 1, "2 positions"),
