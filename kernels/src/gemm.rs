@@ -125,7 +125,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
 /// sums are put together after.
 fn whole_rows(isa: Isa, a: View2, products: &[Parts], threads: usize) {
     let (m, k) = (a.rows(), a.cols());
-    let depth = k.div_ceil(2 * threads).next_multiple_of(DEPTH);
+    let depth = k.div_ceil(2 * threads).max(1).next_multiple_of(DEPTH);
     let count = k.div_ceil(depth);
     let columns: usize = products.iter().map(|product| product.b.cols()).sum();
     let mut sums = vec![0.0; count * m * columns];

@@ -121,6 +121,17 @@ fn several_products_at_once_are_those_one_by_one() {
 }
 
 #[test]
+fn a_sum_of_nothing_is_the_bias() {
+    each_isa(|_| {
+        let (m, n, bias) = (8, 4096, [2.5; 4096]);
+        let mut outputs = [0; 5].map(|_| vec![7.0; m * n]);
+        let product = |c| Product { b: View2::row_major(&[], 0, n), bias: Some(&bias), c, ldc: n };
+        gemm_each(View2::row_major(&[], m, 0), outputs.iter_mut().map(Vec::as_mut_slice).map(product).collect());
+        assert!(outputs.iter().flatten().all(|value| *value == 2.5));
+    });
+}
+
+#[test]
 fn infinities_do_not_leak_between_columns() {
     each_isa(|_| {
         for (m, layout) in [(1, true), (5, true), (20, true), (200, true), (1, false), (5, false), (20, false)] {
