@@ -146,18 +146,14 @@ fn whole_rows(isa: Isa, a: View2, products: &[Parts], threads: usize) {
     });
     let mut first = 0;
     for &Parts { b, bias, mut c } in products {
-        let n = b.cols();
+        gemv::fill(&mut c, bias);
         for i in 0..m {
             let row = c.row_mut(i);
-            match bias {
-                Some(bias) => row.copy_from_slice(bias),
-                None => row.fill(0.0),
-            }
             for sums in sums.chunks_exact(columns).skip(i).step_by(m) {
                 row.iter_mut().zip(&sums[first..]).for_each(|(sum, part)| *sum += part);
             }
         }
-        first += n;
+        first += b.cols();
     }
 }
 

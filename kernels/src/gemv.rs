@@ -14,13 +14,18 @@ const DEPTH: usize = 8;
 
 /// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])` where rows of `b` are contiguous.
 pub(crate) fn rows(isa: Isa, a: View2, b: View2, bias: Bias, mut c: OutTile) {
+    fill(&mut c, bias);
+    add_rows(isa, a, b, c);
+}
+
+/// Every row as it is before anything is added: the bias, or zero.
+pub(crate) fn fill(c: &mut OutTile, bias: Bias) {
     for i in 0..c.rows() {
         match bias {
             Some(bias) => c.row_mut(i).copy_from_slice(bias),
             None => c.row_mut(i).fill(0.0),
         }
     }
-    add_rows(isa, a, b, c);
 }
 
 multiversion! {

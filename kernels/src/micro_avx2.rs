@@ -83,48 +83,33 @@ unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
             }
         }
         // Masked stores are slow on some processors: only where columns are missing.
-        if t.cols == 8 * V { store_whole(t, acc) } else { store_some(t, acc) }
+        if t.cols == 8 * V { store::<true, M, V>(t, acc) } else { store::<false, M, V>(t, acc) }
     }
 }
 
 /// # Safety
-/// The contract of [`Tile`] for `M` rows and `8 * V` columns; the CPU has AVX2.
+/// The contract of [`Tile`] for `M` rows and `V` vectors, all `8 * V` columns of them in C if `WHOLE`; the CPU has AVX2.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn store_whole<const M: usize, const V: usize>(t: Tile, acc: [[__m256; V]; M]) {
-    for (i, acc) in acc.into_iter().enumerate() {
-        for (v, mut sum) in acc.into_iter().enumerate() {
-            // SAFETY: all columns of row i of C, and of the bias, are there.
-            unsafe {
-                if !t.bias.is_null() {
-                    sum = _mm256_add_ps(sum, _mm256_loadu_ps(t.bias.add(v * 8)));
-                }
-                let c = t.c.add(i * t.ldc + v * 8);
-                let sum = if t.accumulate { _mm256_add_ps(sum, _mm256_loadu_ps(c)) } else { sum };
-                _mm256_storeu_ps(c, sum);
-            }
-        }
-    }
-}
-
-/// # Safety
-/// The contract of [`Tile`] for `M` rows and `V` vectors; the CPU has AVX2.
-#[target_feature(enable = "avx2")]
-unsafe fn store_some<const M: usize, const V: usize>(t: Tile, acc: [[__m256; V]; M]) {
+unsafe fn store<const WHOLE: bool, const M: usize, const V: usize>(t: Tile, acc: [[__m256; V]; M]) {
     // Lanes of each vector that exist in C.
     let mut mask = [first_lanes(8); V];
     mask[V - 1] = first_lanes(t.cols - (V - 1) * 8);
+    // SAFETY: only the `cols` existing columns of M rows of C (and of the bias) are touched: masked-off lanes are
+    // neither read nor written.
+    let load = |from: *const f32, v: usize| unsafe {
+        if WHOLE { _mm256_loadu_ps(from) } else { _mm256_maskload_ps(from, mask[v]) }
+    };
     for (i, acc) in acc.into_iter().enumerate() {
         for (v, mut sum) in acc.into_iter().enumerate() {
-            // SAFETY: only the `cols` existing columns of row i of C (and of the bias) are touched: masked-off
-            // lanes are neither read nor written.
+            // SAFETY: as above.
             unsafe {
                 if !t.bias.is_null() {
-                    sum = _mm256_add_ps(sum, _mm256_maskload_ps(t.bias.add(v * 8), mask[v]));
+                    sum = _mm256_add_ps(sum, load(t.bias.add(v * 8), v));
                 }
                 let c = t.c.add(i * t.ldc + v * 8);
-                let sum = if t.accumulate { _mm256_add_ps(sum, _mm256_maskload_ps(c, mask[v])) } else { sum };
-                _mm256_maskstore_ps(c, mask[v], sum);
+                let sum = if t.accumulate { _mm256_add_ps(sum, load(c, v)) } else { sum };
+                if WHOLE { _mm256_storeu_ps(c, sum) } else { _mm256_maskstore_ps(c, mask[v], sum) }
             }
         }
     }

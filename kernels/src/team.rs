@@ -45,8 +45,6 @@ pub(crate) struct Team {
 // closed and nobody is inside, and read only by helpers inside; they got there through the gate (acquire) that was
 // opened after the write (release), and it is closed, and seen empty (acquire), before the next write.
 unsafe impl Sync for Team {}
-// SAFETY: a job's pointer is dereferenced only inside, as above, while its owner waits.
-unsafe impl Send for Team {}
 
 impl Team {
     /// The process's team, one thread smaller than rayon's pool; `None` if that has no helpers.

@@ -88,7 +88,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
     axes.extend(scores[0].axes().iter().cloned());
     let all = LabelledArray::of(axes, values);
     let json = json!({"model": args.model.model, "scores": all});
-    Finding { json, csv: all.to_csv() }.write(file, heatmap(&all, args.model.model.clone()))
+    Finding { json, csv: all.to_csv() }.write(file, heatmap(&all, &args.model.model))
 }
 
 /// Four rows of random tokens, each twice over behind a beginning-of-sequence token if the model

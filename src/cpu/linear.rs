@@ -24,14 +24,14 @@ pub(crate) fn linear<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Opti
         Some((Held::of(weight).filter(Held::is_forward)?, bias))
     };
     let held: Vec<_> = maps.iter().map(hold).collect::<Option<_>>()?;
-    let mut outputs = maps.each_ref().map(|(weight, _)| x.blank(rows * weight.dims()[1]));
+    let widths = maps.each_ref().map(|(weight, _)| weight.dims()[1]);
+    let mut outputs = widths.map(|d_out| x.blank(rows * d_out));
     let mut products = Vec::with_capacity(N);
-    for ((w, b), output) in held.iter().zip(&mut outputs) {
-        let d_out = w.shape()[1];
+    for (((w, b), output), d_out) in held.iter().zip(&mut outputs).zip(widths) {
         let weight = View2::new(w.elements(), 0, (d_in, d_out), (w.stride(0), w.stride(1)));
         products.push(Product { b: weight, bias: b.as_ref().map(Held::run), c: output.elements(), ldc: d_out });
     }
     gemm_each(View2::new(x.elements(), 0, (rows, d_in), (x.stride(0), 1)), products);
-    let mut widths = maps.iter().map(|(weight, _)| weight.dims()[1]);
+    let mut widths = widths.into_iter();
     Some(outputs.map(|output| output.tensor([rows, widths.next().unwrap_or_default()])))
 }

@@ -92,7 +92,7 @@ impl HookedTransformer {
         }
         if logits != Logits::None || layers.stop.is_some() || growing || !run.is_done() {
             #[cfg(feature = "libtorch")]
-            let _alone = crate::cpu::OneThread::for_kernels_on(&self.weights.embed.tokens.val());
+            let _alone = self.one_thread();
             let device = self.device();
             let borrowed = kv_cache.as_deref_mut();
             let dtype = self.weights.embed.tokens.val().dtype();
@@ -128,6 +128,12 @@ impl HookedTransformer {
             each = options.loss_per_token.then_some(per_token);
         }
         Ok(Output { logits: reached.logits, loss: mean, loss_per_token: each, residual: reached.residual, cache })
+    }
+
+    /// Keeps LibTorch's threads still while the result lives, if the kernels work on this model.
+    #[cfg(feature = "libtorch")]
+    pub(crate) fn one_thread(&self) -> Option<crate::cpu::OneThread> {
+        crate::cpu::OneThread::for_kernels_on(&self.weights.embed.tokens.val())
     }
 
     fn layers(&self, options: &ForwardOptions<'_>) -> Result<Layers, InputError> {
