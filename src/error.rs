@@ -381,6 +381,14 @@ pub enum InputError {
         /// Shape of the mask.
         given: [usize; 2],
     },
+    /// Logits for other positions than the tokens'.
+    #[error("the logits are {given:?} [batch, pos, d_vocab], the tokens {tokens:?} [batch, pos]")]
+    LogitsShape {
+        /// The logits' shape.
+        given: [usize; 3],
+        /// The tokens' shape.
+        tokens: [usize; 2],
+    },
     /// Rows of different lengths where one length is needed.
     #[error("row {row} has {given} tokens where the first has {expected}; pad them with `Tokens::padded`")]
     Ragged {

@@ -49,7 +49,7 @@ pub use labelled::{LabelledArray, LabelledAxis};
 pub use loading::{LoadOptions, LoadReport, ModelConfig, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
 pub use model::{
     Attention, Block, Embed, Expert, ForwardOptions, Hooked, HookedTransformer, Input, Linear, Logits, Mlp, Moe, Norm,
-    Output, Weights,
+    Output, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
 };
 pub use processing::Processing;
 pub use tokens::{Message, Occurrence, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};

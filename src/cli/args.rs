@@ -51,6 +51,7 @@ pub(super) enum Command {
     #[command(after_help = "Examples:
   hooklens dump --model embedded:induction --prompt 'red fox blue red' --hooks '*hook_pattern' --out patterns.safetensors
   hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/
+  hooklens dump --model ./gpt2 --prompts corpus.jsonl --concatenate 1024 --hooks 'blocks.6.hook_resid_pre' --out activations/
   hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/ --resume")]
     Dump(Box<DumpArgs>),
     /// Go on from prompts, token by token
@@ -126,14 +127,14 @@ Exit code 0 if every tensor agrees, 1 if one does not.")]
 
 #[derive(Debug, Args)]
 pub(super) struct NameArg {
-    /// A folder with config.json and weights, a checkpoint file, a hub id, or embedded:NAME
+    /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION: as of then), or embedded:NAME
     #[arg(long, value_name = "MODEL")]
     pub(super) model: String,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ModelArg {
-    /// A folder with config.json and weights, a checkpoint file, a hub id, or embedded:NAME
+    /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION: as of then), or embedded:NAME
     #[arg(long, value_name = "MODEL")]
     pub(super) model: String,
     /// The folder of a LoRA adapter to merge into the weights
@@ -214,6 +215,13 @@ pub(super) struct DumpArgs {
     /// Whether text prompts get a beginning-of-sequence token (default: the model's habit)
     #[arg(long, value_name = "true|false", num_args = 1)]
     pub(super) prepend_bos: Option<bool>,
+    /// Keep the first N tokens of longer prompts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) truncate: Option<u32>,
+    /// Join the prompts, an end-of-sequence token between two, and dump them in rows of N tokens, as models are trained
+    /// on; what is left at the end fills no row and is left out
+    #[arg(long, value_name = "N", conflicts_with_all = ["truncate", "tokens"])]
+    pub(super) concatenate: Option<usize>,
     /// Text that comes before every prompt, computed once and not dumped. It and the prompts are
     /// tokenized apart, so begin them where the tokenizer would: with GPT-2's, ' so' with its space
     #[arg(long, value_name = "TEXT", conflicts_with = "prefix_tokens")]

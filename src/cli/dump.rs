@@ -9,6 +9,7 @@ use super::args::{DumpArgs, ProcessArg};
 use super::findings::Findings;
 use super::{CliResult, Failure};
 use crate::dump::{Dump, Prompt, Seen, read_prompts};
+use crate::error::Error;
 use crate::loading::LoadReport;
 use crate::model::HookedTransformer;
 use crate::numerals::{bytes, grouped};
@@ -136,18 +137,32 @@ fn prefix(args: &DumpArgs, model: &HookedTransformer) -> Result<Vec<u32>, Failur
 /// The prompts as token ids. After a prefix no prompt begins a sequence.
 fn rows(args: &DumpArgs, model: &HookedTransformer, after_prefix: bool) -> Result<Vec<Vec<u32>>, Failure> {
     let prepend_bos = if after_prefix { Some(false) } else { args.prepend_bos };
-    if let Some(rows) = &args.tokens {
-        return Ok(rows.0.clone());
-    }
-    let prompts = match &args.prompts {
-        Some(path) => read_prompts(path)?,
-        None => args.prompt.iter().cloned().map(Prompt::Text).collect(),
+    let prompts = match (&args.tokens, &args.prompts) {
+        (Some(rows), _) => rows.0.iter().cloned().map(Prompt::Tokens).collect(),
+        (None, Some(path)) => read_prompts(path)?,
+        (None, None) => args.prompt.iter().cloned().map(Prompt::Text).collect(),
     };
-    let row = |prompt| match prompt {
+    let ids = |prompt| match prompt {
         Prompt::Tokens(ids) => Ok(ids),
+        Prompt::Text(text) if args.concatenate.is_some() => Ok(model.tokenizer()?.encode(&text)?),
         Prompt::Text(text) => model.token_row(&text, prepend_bos),
     };
-    Ok(prompts.into_iter().map(row).collect::<Result<_, _>>()?)
+    let mut rows = prompts.into_iter().map(ids).collect::<Result<Vec<_>, Error>>()?;
+    if let Some(len) = args.concatenate {
+        let (rows, left) = model.concatenated(rows, len, prepend_bos)?;
+        if left > 0 {
+            eprintln!("note: {left} tokens at the end fill no row of {len} and are left out");
+        }
+        return Ok(rows);
+    }
+    if let Some(most) = args.truncate.map(|most| most as usize) {
+        let longer = rows.iter().filter(|row| row.len() > most).count();
+        rows.iter_mut().for_each(|row| row.truncate(most));
+        if longer > 0 {
+            eprintln!("note: {longer} of {} prompts cut to {most} tokens", rows.len());
+        }
+    }
+    Ok(rows)
 }
 
 #[cfg(test)]

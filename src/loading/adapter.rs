@@ -21,6 +21,8 @@ pub(super) struct Adapter {
     folder: PathBuf,
     /// What it was trained on, as its configuration says.
     pub(super) base: Option<String>,
+    /// Which state of a base on the hub.
+    pub(super) revision: Option<String>,
     pub(super) files: WeightFiles,
     /// By the tensor of the base model each changes.
     changes: BTreeMap<String, Change>,
@@ -94,8 +96,9 @@ impl Adapter {
             };
             changes.insert(target, change);
         }
-        let base = json.get("base_model_name_or_path").and_then(Value::as_str).map(str::to_string);
-        Ok(Self { folder: folder.to_path_buf(), base, files, changes })
+        let said = |field| json.get(field).and_then(Value::as_str).filter(|said| !said.is_empty()).map(str::to_string);
+        let (base, revision) = (said("base_model_name_or_path"), said("revision"));
+        Ok(Self { folder: folder.to_path_buf(), base, revision, files, changes })
     }
 
     /// What becomes of a tensor, named with the family's prefix or without.

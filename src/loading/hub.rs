@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use hf_hub::api::Progress;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
-use hf_hub::{Cache, Repo, RepoType};
+use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::weight_files::{NAMES, shard_names};
@@ -30,39 +30,46 @@ pub(super) enum Want {
     Weights,
 }
 
-/// The folder that holds a hub model, downloading what is not in the cache.
+/// The folder that holds a hub model, downloading what is not in the cache: `gpt2`, or as of a branch, tag or commit,
+/// `EleutherAI/pythia-70m@step1000`.
 ///
 /// The cache folder (`HF_HUB_CACHE`, else in `HF_HOME`, else in `~/.cache/huggingface`), the
 /// endpoint (`HF_ENDPOINT`) and the token (`HF_TOKEN`, else the one `huggingface-cli login` saved)
 /// are the hub's own; `HF_HUB_OFFLINE=1` forbids any download.
-pub(super) fn fetch(id: &str, want: Want) -> Result<PathBuf, LoadError> {
+pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
+    let (id, revision) = name.split_once('@').unwrap_or((name, "main"));
+    if !is_revision(revision) {
+        let reason = format!("`{revision}`, behind the @, is not the name of a branch, tag or commit");
+        return Err(not_found(name, reason));
+    }
     let cache = match std::env::var_os("HF_HUB_CACHE").filter(|path| !path.is_empty()) {
         Some(path) => Cache::new(path.into()),
         None => Cache::from_env(),
     };
-    if let Some(folder) = cached(&cache, id, want) {
+    let of = |revision: &str| Repo::with_revision(id.to_string(), RepoType::Model, revision.to_string());
+    if let Some(folder) = cached(&cache.repo(of(revision)), revision, want) {
         return Ok(folder);
     }
     if is_set("HF_HUB_OFFLINE") {
         let reason = "HF_HUB_OFFLINE is set and the model is not in the cache; pass a folder instead";
-        return Err(not_found(id, reason.into()));
+        return Err(not_found(name, reason.into()));
     }
     let token = std::env::var("HF_TOKEN").ok().filter(|t| !t.is_empty()).or_else(|| Cache::from_env().token());
     let builder = ApiBuilder::from_env().with_cache_dir(cache.path().clone());
     let built = builder.with_token(token).with_progress(false).with_retries(3).build();
-    let api = built.map_err(|e| not_found(id, e.to_string()))?;
+    let api = built.map_err(|e| not_found(name, e.to_string()))?;
     let failed = |error: ApiError| {
         let advice = "offline, pass a folder with config.json and model.safetensors";
-        not_found(id, format!("there is no such folder, and the hub did not give it ({error}); {advice}"))
+        not_found(name, format!("there is no such folder, and the hub did not give it ({error}); {advice}"))
     };
-    let config = get(&cache, &api, Repo::model(id.to_string()), SMALL[0]).map_err(failed)?;
-    let folder = config.parent().ok_or_else(|| not_found(id, "the cache has no folder for it".into()))?;
+    let config = get(&cache, &api, of(revision), SMALL[0]).map_err(failed)?;
+    let folder = config.parent().ok_or_else(|| not_found(name, "the cache has no folder for it".into()))?;
     // The rest comes from the commit the configuration came from, should the hub move on meanwhile.
-    let commit = folder.file_name().map_or("main".into(), |name| name.to_string_lossy().to_string());
-    let pinned = || Repo::with_revision(id.to_string(), RepoType::Model, commit.clone());
-    for name in &SMALL[1..] {
+    let commit = folder.file_name().map_or(revision.into(), |name| name.to_string_lossy());
+    let pinned = || of(&commit);
+    for file in &SMALL[1..] {
         // Absent is fine; a broken connection shows itself at the weights.
-        let _ = get(&cache, &api, pinned(), name);
+        let _ = get(&cache, &api, pinned(), file);
     }
     // What a sentence encoder does behind its blocks lies in folders of its own.
     for module in super::sentence_modules(folder) {
@@ -75,9 +82,9 @@ pub(super) fn fetch(id: &str, want: Want) -> Result<PathBuf, LoadError> {
                 Ok(index) => shard_names(&index)?,
                 Err(_) => vec![single.to_string()],
             };
-            let fetched = weights.iter().try_for_each(|name| {
-                let fetched = get(&cache, &api, pinned(), name).map(drop);
-                fetched.map_err(|error| not_found(id, format!("`{name}`: {error}")))
+            let fetched = weights.iter().try_for_each(|file| {
+                let fetched = get(&cache, &api, pinned(), file).map(drop);
+                fetched.map_err(|error| not_found(name, format!("`{file}`: {error}")))
             });
             match fetched {
                 Ok(()) => return Ok(folder.to_path_buf()),
@@ -85,7 +92,7 @@ pub(super) fn fetch(id: &str, want: Want) -> Result<PathBuf, LoadError> {
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
-        return Err(failure.unwrap_or_else(|| not_found(id, "it has no weights".into())));
+        return Err(failure.unwrap_or_else(|| not_found(name, "it has no weights".into())));
     }
     Ok(folder.to_path_buf())
 }
@@ -97,9 +104,17 @@ fn get(cache: &Cache, api: &Api, repo: Repo, name: &str) -> Result<PathBuf, ApiE
     }
 }
 
+/// Whether this can be a revision's name, which becomes part of a path.
+fn is_revision(name: &str) -> bool {
+    let letters = |part: &str| part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c));
+    name.split('/').all(|part| !part.is_empty() && !part.contains("..") && letters(part))
+}
+
 /// The cached folder, if what is wanted is there.
-fn cached(cache: &Cache, id: &str, want: Want) -> Option<PathBuf> {
-    let config = cache.repo(Repo::model(id.to_string())).get(SMALL[0])?;
+fn cached(cache: &CacheRepo, revision: &str, want: Want) -> Option<PathBuf> {
+    // A commit may be there without being known by its own name: as the latest of a branch.
+    let commit = cache.pointer_path(revision).join(SMALL[0]);
+    let config = cache.get(SMALL[0]).or_else(|| commit.is_file().then_some(commit))?;
     let folder = config.parent()?;
     let there = |name: &str| folder.join(name).is_file();
     let whole = match want {
@@ -116,8 +131,8 @@ fn is_set(variable: &str) -> bool {
     std::env::var(variable).is_ok_and(|v| !matches!(v.to_ascii_lowercase().as_str(), "" | "0" | "false" | "no" | "off"))
 }
 
-fn not_found(id: &str, reason: String) -> LoadError {
-    LoadError::NotFound { name: id.to_string(), reason }
+fn not_found(name: &str, reason: String) -> LoadError {
+    LoadError::NotFound { name: name.to_string(), reason }
 }
 
 /// A progress bar a file; none when standard error is not a terminal.

@@ -22,7 +22,8 @@ use crate::tokens::{Tokenizer, read_json};
 
 impl HookedTransformer {
     /// Loads a model: a folder (`config.json` beside safetensors files), a hub id such as
-    /// `gpt2`, or `embedded:NAME`. Weights stay as published, in `f32`, on the
+    /// `gpt2`, or `embedded:NAME`. `EleutherAI/pythia-70m@step1000` is a hub model as of a branch, tag or commit,
+    /// such as a step of its training. Weights stay as published, in `f32`, on the
     /// [`default_device`](crate::default_device).
     ///
     /// ```
@@ -182,10 +183,14 @@ impl Parts {
             let adapter = Adapter::open(folder)?;
             let reason = "its configuration names no base model; load that, with this folder as its adapter";
             let refused = |reason: &str| LoadError::Adapter { path: folder.to_path_buf(), reason: reason.into() };
-            let base = adapter.base.clone().filter(|base| !base.is_empty()).ok_or_else(|| refused(reason))?;
+            let base = adapter.base.clone().ok_or_else(|| refused(reason))?;
             // A path in it is relative to where the adapter was trained, or to the adapter.
             let beside = folder.join(&base);
-            let base = if beside.is_dir() { beside.display().to_string() } else { base };
+            let base = match &adapter.revision {
+                _ if beside.is_dir() => beside.display().to_string(),
+                Some(revision) if !Path::new(&base).exists() => format!("{base}@{revision}"),
+                _ => base,
+            };
             if Adapter::is_one(Path::new(&base)) {
                 return Err(refused("its base is an adapter too; merge that into a model of its own first").into());
             }
@@ -281,8 +286,8 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
         }
         return Err(LoadError::NotFound { name: name.to_string(), reason: "the folder has no config.json".into() });
     }
-    let looks_like_a_path =
-        path.is_absolute() || name.starts_with('.') || name.matches('/').count() > 1 || name.is_empty();
+    let id = name.split('@').next().unwrap_or_default();
+    let looks_like_a_path = path.is_absolute() || id.starts_with('.') || id.matches('/').count() > 1 || id.is_empty();
     if looks_like_a_path {
         return Err(LoadError::NotFound { name: name.to_string(), reason: "there is no such folder".into() });
     }

@@ -292,26 +292,7 @@ impl HookedTransformer {
         if logits != Logits::All {
             return Err(InputError::Options("the loss needs all logits"));
         }
-        if !loss::counted(tokens).contains(&true) {
-            return Err(InputError::Options(
-                "the loss predicts each next token: it needs two real tokens one behind the other",
-            ));
-        }
-        self.check_targets(tokens)
-    }
-
-    /// Every token that is to be predicted has a logit.
-    fn check_targets(&self, tokens: &Tokens) -> Result<(), InputError> {
-        let next = tokens.shape()[1].saturating_sub(1);
-        let d_vocab = self.config.d_vocab_out;
-        for (at, _) in loss::counted(tokens).iter().enumerate().filter(|(_, counted)| **counted) {
-            let (row, position) = (at / next, at % next + 1);
-            let token = tokens.row(row)[position];
-            if token as usize >= d_vocab {
-                return Err(InputError::Token { token: i64::from(token), row, position, d_vocab });
-            }
-        }
-        Ok(())
+        loss::check_targets(tokens, self.config.d_vocab_out)
     }
 
     /// The pass itself: embedding, blocks, unembedding.
@@ -417,7 +398,7 @@ impl HookedTransformer {
             changed.set_mask(mask);
         }
         if loss {
-            self.check_targets(&changed).map_err(Error::from)?;
+            loss::check_targets(&changed, self.config.d_vocab_out).map_err(Error::from)?;
         }
         Ok(changed)
     }

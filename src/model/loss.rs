@@ -1,13 +1,121 @@
-//! Cross-entropy of next tokens.
+//! How well logits predict the next tokens.
 
 use burn::tensor::{Int, Tensor, TensorData, activation};
 
 use super::norm::widened;
+use crate::error::{InputError, Result};
 use crate::tokens::Tokens;
+
+/// The mean cross-entropy of next tokens by logits from anywhere, in nats: an edited run's, a lens's, or two models'
+/// mixed. Of a plain run it is [`HookedTransformer::loss`](crate::HookedTransformer::loss). Only tokens that are real
+/// and follow a real one count.
+///
+/// # Shapes
+/// - logits: `[batch, pos, d_vocab]`
+/// - output: `[1]`
+///
+/// ```
+/// use hooklens::lm_cross_entropy_loss;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokens = model.to_tokens("king drum sun king drum sun")?;
+/// let cold = model.forward(&tokens, ())? * 0.5;
+/// let loss = lm_cross_entropy_loss(&cold, &tokens)?.into_scalar::<f32>();
+/// assert!(loss > model.loss(&tokens, ())?.into_scalar::<f32>());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// [`InputError::LogitsShape`], [`InputError::Token`] of a token that has no logit, and [`InputError::Options`] where
+/// nothing is to be predicted.
+pub fn lm_cross_entropy_loss(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<1>> {
+    check(logits, tokens)?;
+    let (each, count) = per_token(logits.clone(), tokens);
+    Ok(each.sum() / count as f64)
+}
+
+/// [`lm_cross_entropy_loss`] of each next token, 0 where it does not count.
+///
+/// # Shapes
+/// - logits: `[batch, pos, d_vocab]`
+/// - output: `[batch, pos - 1]`
+///
+/// ```
+/// use hooklens::lm_loss_per_token;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokens = model.to_tokens("king drum sun king drum sun")?;
+/// let losses = lm_loss_per_token(&model.forward(&tokens, ())?, &tokens)?.into_data().to_vec::<f32>()?;
+/// assert!(losses[5] < losses[2]); // `sun` after `drum`: again, and for the first time
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`lm_cross_entropy_loss`].
+pub fn lm_loss_per_token(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<2>> {
+    check(logits, tokens)?;
+    Ok(per_token(logits.clone(), tokens).0)
+}
+
+/// The share of next tokens that get the largest logit, of those that count.
+///
+/// # Shapes
+/// - logits: `[batch, pos, d_vocab]`
+///
+/// ```
+/// use hooklens::lm_accuracy;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokens = model.to_tokens("king drum sun star king drum sun star")?;
+/// let accuracy = lm_accuracy(&model.forward(&tokens, ())?, &tokens)?;
+/// assert!(accuracy >= 3.0 / 8.0); // what came before: three words of the second half
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`lm_cross_entropy_loss`]; also what reading from the device can.
+pub fn lm_accuracy(logits: &Tensor<3>, tokens: &Tokens) -> Result<f64> {
+    check(logits, tokens)?;
+    let [batch, pos, _] = logits.dims();
+    let best = Tokens::from_tensor(logits.clone().narrow(1, 0, pos - 1).argmax(2).reshape([batch, pos - 1]))?;
+    let next = (0..batch).flat_map(|row| &tokens.row(row)[1..]);
+    let right: Vec<bool> = best.ids().iter().zip(next).map(|(best, next)| best == next).collect();
+    let counted = counted(tokens);
+    let hits = right.iter().zip(&counted).filter(|(right, counted)| **right && **counted).count();
+    Ok(hits as f64 / counted.iter().filter(|counted| **counted).count() as f64)
+}
+
+/// Whether the logits are these tokens', and there is something to predict.
+fn check(logits: &Tensor<3>, tokens: &Tokens) -> Result<()> {
+    let [batch, pos, d_vocab] = logits.dims();
+    if [batch, pos] != tokens.shape() {
+        return Err(InputError::LogitsShape { given: [batch, pos, d_vocab], tokens: tokens.shape() }.into());
+    }
+    Ok(check_targets(tokens, d_vocab)?)
+}
+
+/// There is a token to predict, and every one that counts has a logit.
+pub(crate) fn check_targets(tokens: &Tokens, d_vocab: usize) -> Result<(), InputError> {
+    let next = tokens.shape()[1].saturating_sub(1);
+    let counted = counted(tokens);
+    if !counted.contains(&true) {
+        return Err(InputError::Options(
+            "the loss predicts each next token: it needs two real tokens one behind the other",
+        ));
+    }
+    for (at, _) in counted.iter().enumerate().filter(|(_, counted)| **counted) {
+        let (row, position) = (at / next, at % next + 1);
+        let token = tokens.row(row)[position];
+        if token as usize >= d_vocab {
+            return Err(InputError::Token { token: i64::from(token), row, position, d_vocab });
+        }
+    }
+    Ok(())
+}
 
 /// Which next tokens are counted, `[batch, pos - 1]` row by row: those that are real and follow a
 /// real one.
-pub(crate) fn counted(tokens: &Tokens) -> Vec<bool> {
+fn counted(tokens: &Tokens) -> Vec<bool> {
     let [batch, pos] = tokens.shape();
     match tokens.mask() {
         None => vec![true; batch * pos.saturating_sub(1)],

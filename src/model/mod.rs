@@ -27,6 +27,7 @@ pub use attention::Attention;
 pub use block::Block;
 pub use input::Input;
 pub use linear::Linear;
+pub use loss::{lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token};
 pub use mlp::Mlp;
 pub use moe::{Expert, Moe};
 pub use norm::Norm;

@@ -26,7 +26,8 @@ impl HookedTransformer {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let options = TokenizeOptions { prepend_bos: Some(false), padding_side: PaddingSide::Left };
+    /// let padding_side = PaddingSide::Left;
+    /// let options = TokenizeOptions { prepend_bos: Some(false), padding_side, ..Default::default() };
     /// let tokens = model.to_tokens_with(["red fox", "red"], options)?;
     /// assert_eq!((tokens.real(0), tokens.real(1)), (vec![1, 9], vec![1])); // no first token is added
     /// assert_eq!(tokens.mask().map(|mask| mask[2..].to_vec()), Some(vec![false, true]));
@@ -34,34 +35,48 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedTransformer::to_tokens`]; also [`InputError::NoBos`].
+    /// As [`HookedTransformer::to_tokens`]; also [`InputError::NoBos`], and [`InputError::Setting`] where texts are to
+    /// be truncated to nothing.
     pub fn to_tokens_with(&self, text: impl Into<Texts>, options: TokenizeOptions) -> Result<Tokens> {
         let texts = text.into().0;
         if texts.is_empty() {
             return Err(InputError::Empty { what: "the list of texts".into() }.into());
         }
-        let rows = texts.iter().map(|text| self.token_row(text, options.prepend_bos)).collect::<Result<Vec<_>>>()?;
+        let most = options.truncate.unwrap_or(usize::MAX);
+        if most == 0 {
+            let allowed = "1 or more".to_string();
+            return Err(InputError::Setting { name: "truncate", given: "0".into(), allowed }.into());
+        }
+        let row = |text| {
+            let mut row = self.token_row(text, options.prepend_bos)?;
+            row.truncate(most);
+            Ok(row)
+        };
+        let rows = texts.iter().map(|text| row(text)).collect::<Result<Vec<_>>>()?;
         Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), options.padding_side)?)
     }
 
     /// Ids of one text, with a beginning-of-sequence token if that is asked for or the default,
     /// but never a second one.
     pub(crate) fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
-        let tokenizer = self.tokenizer()?;
-        let mut ids = tokenizer.encode(text)?;
+        let mut ids = self.tokenizer()?.encode(text)?;
         if ids.is_empty() {
             return Err(InputError::Empty { what: format!("the text {text:?}") }.into());
         }
-        let bos = match (prepend_bos, tokenizer.bos()) {
-            (Some(true), None) => return Err(InputError::NoBos.into()),
-            (Some(true), bos) => bos,
-            (Some(false), _) => None,
-            (None, bos) => bos.filter(|_| self.config.default_prepend_bos),
-        };
-        if let Some(bos) = bos.filter(|bos| ids.first() != Some(bos)) {
+        if let Some(bos) = self.first_token(prepend_bos)?.filter(|bos| ids.first() != Some(bos)) {
             ids.insert(0, bos);
         }
         Ok(ids)
+    }
+
+    /// What a row begins with, if that is asked for or the default.
+    pub(super) fn first_token(&self, prepend_bos: Option<bool>) -> Result<Option<u32>> {
+        match (prepend_bos, self.tokenizer()?.bos()) {
+            (Some(true), None) => Err(InputError::NoBos.into()),
+            (Some(true), bos) => Ok(bos),
+            (Some(false), _) => Ok(None),
+            (None, bos) => Ok(bos.filter(|_| self.config.default_prepend_bos)),
+        }
     }
 
     /// A text as the model is fed it: every token, its text and its place in the text.

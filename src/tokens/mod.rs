@@ -2,6 +2,7 @@
 
 mod batch;
 mod chat;
+mod concatenate;
 mod methods;
 mod tokenized;
 mod tokenizer;

@@ -14,7 +14,7 @@ use crate::error::{InputError, LoadError};
 ///
 /// ```
 /// use hooklens::{PaddingSide, TokenizeOptions};
-/// let options = TokenizeOptions { prepend_bos: Some(false), padding_side: PaddingSide::Left };
+/// let options = TokenizeOptions { padding_side: PaddingSide::Left, truncate: Some(1024), ..Default::default() };
 /// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TokenizeOptions {
@@ -22,6 +22,9 @@ pub struct TokenizeOptions {
     pub prepend_bos: Option<bool>,
     /// Where shorter texts of a batch are padded.
     pub padding_side: PaddingSide,
+    /// How many tokens of a longer text are kept, from its beginning; all unless said. A text longer than the model's
+    /// position table is else an error when it is run.
+    pub truncate: Option<usize>,
 }
 
 /// Text to ids and back, by the file `tokenizer.json` of a model.

@@ -142,6 +142,33 @@ fn batching_does_not_show_in_a_file() {
     assert!(worst < 0.05, "{worst}");
 }
 
+/// Long prompts are cut, and short ones joined, where that is asked for, and what is lost is told.
+#[test]
+fn prompts_are_cut_and_joined() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompts = folder.path().join("prompts.jsonl");
+    fs::write(&prompts, "\"king drum sun star moon\"\n[1, 9]\n{\"text\": \"tea owl\"}\n").unwrap();
+    let of_file = ["--hooks", "resid_post1", "--prompts", prompts.to_str().unwrap()];
+    let rows = |out: &str, more: &[&str]| {
+        let (code, _, err) = dump(folder.path(), out, &[&of_file[..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        let bytes = fs::read(folder.path().join(out)).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let tokens = file.tensor("tokens").unwrap();
+        let ids: Vec<i64> = tokens.data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
+        (tokens.shape().to_vec(), ids, err)
+    };
+    let (whole, ids, _) = rows("whole.safetensors", &[]);
+    assert_eq!(whole, [3, 6]);
+    let (cut, first, said) = rows("cut.safetensors", &["--truncate", "3"]);
+    assert!(cut == [3, 3] && first[..3] == ids[..3] && said.contains("1 of 3 prompts cut to 3 tokens"), "{said}");
+    // 5 + 2 + 2 tokens and a separator behind the first two: 11, three a row behind a first token, and two are left.
+    let (joined, all, said) = rows("joined.safetensors", &["--concatenate", "4"]);
+    assert!(joined == [3, 4] && said.contains("2 tokens at the end fill no row of 4"), "{said}");
+    assert_eq!(all[..4], ids[..4]);
+    assert_eq!(all[4..], [0, ids[4], ids[5], 0, 0, 1, 9, 0]);
+}
+
 /// A prefix is run but not dumped: what remains equals the tail of the whole.
 #[test]
 fn a_prefix_is_context_only() {
@@ -233,6 +260,9 @@ fn wrong_usage_is_two_and_failure_is_one() {
         &["--prompt", "red", "--logits", "some"],
         &["--prompt", "red", "--hooks", ""],
         &["--prompt", "red", "--resume"],
+        &["--prompt", "red", "--truncate", "0"],
+        &["--tokens", "1,2", "--concatenate", "2"],
+        &["--prompt", "red", "--concatenate", "2", "--truncate", "2"],
         &[],
     ] {
         let (code, _, err) = dump(folder.path(), "x.safetensors", wrong);
@@ -247,6 +277,8 @@ fn wrong_usage_is_two_and_failure_is_one() {
         (&["--prompt", "red", "--positions", "7"], "2 positions"),
         (&["--tokens", "0,1,2,3;0,1", "--positions", "2"], "prompt 2: positions 2 are not within the 2 positions"),
         (&["--prompts", "/no/such/file"], "/no/such/file"),
+        (&["--prompt", "red fox", "--concatenate", "4"], "`len` is 4; it may be 3 at most"),
+        (&["--prompt", "red fox", "--concatenate", "1"], "`len` is 1; it may be 2 or more"),
     ] {
         let (code, _, err) = dump(folder.path(), "x.safetensors", failing);
         assert!(code == 1 && err.contains(says), "{failing:?}: {code} {err}");

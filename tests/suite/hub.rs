@@ -15,7 +15,8 @@ use crate::support::fixtures;
 /// What the server was asked: path and authorization.
 type Asked = Arc<Mutex<Vec<(String, Option<String>)>>>;
 
-/// Serves the files of `folder` as the model `org/tiny`; ends with the test program.
+/// Serves the files of `folder` as the model `org/tiny`, and those of GPT-2 as what it was at step 7; ends with the test
+/// program.
 fn serve(folder: PathBuf) -> (String, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -47,17 +48,22 @@ fn answer(mut stream: TcpStream, folder: &Path, log: &Asked) -> std::io::Result<
         }
     }
     log.lock().unwrap().push((path.clone(), token));
-    let asked_for =
-        ["main/", "abc123/"].iter().find_map(|commit| path.strip_prefix("/org/tiny/resolve/")?.strip_prefix(commit));
-    let file = asked_for.and_then(|name| fs::read(folder.join(name)).ok());
-    let Some(bytes) = file else {
+    let earlier = fixtures().join("gpt2");
+    let revisions = [("main/", "abc123", folder), ("abc123/", "abc123", folder), ("step7/", "de7", &earlier)];
+    let revisions =
+        revisions.into_iter().chain([("de7/", "de7", earlier.as_path()), ("refs%2Fpr%2F1/", "de7", &earlier)]);
+    let found = revisions.into_iter().find_map(|(revision, commit, folder)| {
+        let name = path.strip_prefix("/org/tiny/resolve/")?.strip_prefix(revision)?;
+        Some((fs::read(folder.join(name)).ok()?, commit))
+    });
+    let Some((bytes, commit)) = found else {
         return stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     };
     let part = &bytes[start..end.map_or(bytes.len(), |end| (end + 1).min(bytes.len()))];
     let name = path.rsplit('/').next().unwrap();
     write!(
         stream,
-        "HTTP/1.1 206 Partial Content\r\nx-repo-commit: abc123\r\netag: \"{name}-etag\"\r\ncontent-range: bytes {start}-{}/{}\r\n\
+        "HTTP/1.1 206 Partial Content\r\nx-repo-commit: {commit}\r\netag: \"{name}-etag\"\r\ncontent-range: bytes {start}-{}/{}\r\n\
          content-length: {}\r\nconnection: close\r\n\r\n",
         start + part.len().max(1) - 1,
         bytes.len(),
@@ -121,6 +127,55 @@ fn a_hub_model_is_fetched_once_and_then_works_offline() {
     let elsewhere = [&nowhere[..], &[("HF_HUB_CACHE", hub.to_str().unwrap())]].concat();
     let other = tempfile::tempdir().unwrap();
     assert!(info("org/tiny", other.path(), &elsewhere).status.success());
+}
+
+#[test]
+fn a_revision_is_what_the_model_was_then() {
+    let (endpoint, _) = serve(fixtures().join("llama-sharded"));
+    let home = tempfile::tempdir().unwrap();
+    let online = [("HF_ENDPOINT", endpoint.as_str())];
+    let offline = [("HF_HUB_OFFLINE", "1")];
+    // The latest first, so that the cache holds another commit.
+    for (model, family) in [("org/tiny", "llama"), ("org/tiny@step7", "gpt2"), ("org/tiny@refs/pr/1", "gpt2")] {
+        let output = info(model, home.path(), &online);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains(family), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let made = dump("org/tiny@step7", home.path(), &online);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    for model in ["org/tiny@step7", "org/tiny@de7", "org/tiny@refs/pr/1"] {
+        let made = dump(model, home.path(), &offline);
+        assert!(made.status.success(), "{model}: {}", String::from_utf8_lossy(&made.stderr));
+    }
+    // Another program's cache need not know a commit by its own name.
+    fs::remove_file(home.path().join("hub/models--org--tiny/refs/de7")).unwrap();
+    assert!(dump("org/tiny@de7", home.path(), &offline).status.success());
+
+    // An adapter says which state of its base it was trained on.
+    let adapter = home.path().join("adapter");
+    fs::create_dir(&adapter).unwrap();
+    let from = fixtures().join("lora-gpt2");
+    let config = fs::read_to_string(from.join("adapter_config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    (config["base_model_name_or_path"], config["revision"]) = ("org/tiny".into(), "step7".into());
+    fs::write(adapter.join("adapter_config.json"), config.to_string()).unwrap();
+    fs::copy(from.join("adapter_model.safetensors"), adapter.join("adapter_model.safetensors")).unwrap();
+    let made = dump(adapter.to_str().unwrap(), home.path(), &offline);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+
+    let secret = home.path().join("secret");
+    for (model, says) in [
+        ("org/tiny@step8", "404"),
+        ("org/tiny@", "branch, tag or commit"),
+        ("org/tiny@../../../secret", "branch, tag or commit"),
+        (&format!("org/tiny@{}", secret.display()), "branch, tag or commit"),
+        ("./tiny@step7", "no such folder"),
+    ] {
+        let output = info(model, home.path(), &online);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(model) && said.contains(says), "{said}");
+    }
+    assert!(!secret.exists());
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use burn::tensor::Tensor;
 use hooklens::prelude::*;
-use hooklens::{Error, HookError, NormKind, Positional};
+use hooklens::{
+    Error, HookError, InputError, NormKind, Positional, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
+};
 use proptest::prelude::*;
 
 use crate::support::{any_config, any_row, assert_close, distance, log_probs, random_model, values};
@@ -211,6 +213,18 @@ proptest! {
         let each = model.run(&padded, ForwardOptions::new().loss_per_token()).unwrap().loss_per_token.unwrap();
         let mean = values(&each).sum() / (row.len() - 1) as f32;
         prop_assert!((mean - alone).abs() <= 1e-5 * alone.abs().max(1.0));
+        // Of logits that are there already.
+        let logits = model.forward(&padded, ()).unwrap();
+        prop_assert_eq!(lm_cross_entropy_loss(&logits, &padded).unwrap().into_scalar::<f32>(), with);
+        prop_assert_eq!(values(&lm_loss_per_token(&logits, &padded).unwrap()), values(&each));
+        let start = if left { pads } else { 0 };
+        let best = values(&logits.narrow(1, start, row.len() - 1).argmax(2).float());
+        let right = best.iter().zip(&row[1..]).filter(|(best, next)| **best == **next as f32).count();
+        let logits = model.forward(&padded, ()).unwrap();
+        prop_assert_eq!(lm_accuracy(&logits, &padded).unwrap(), right as f64 / (row.len() - 1) as f64);
+        let refused = lm_accuracy(&logits.narrow(1, 1, row.len() + pads - 1), &padded);
+        let refused = matches!(refused, Err(Error::Input(InputError::LogitsShape { .. })));
+        prop_assert!(refused);
     }
 
     /// Positions are those of each row's own tokens, wherever padding puts them.

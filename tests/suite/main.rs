@@ -36,4 +36,5 @@ mod reference;
 mod remote;
 mod shell;
 mod support;
+mod tokens;
 mod trained;
