@@ -19,6 +19,7 @@ mod error;
 pub mod experiments;
 mod families;
 pub mod generation;
+mod gradients;
 pub mod hook;
 mod kv_cache;
 mod labelled;

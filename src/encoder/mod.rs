@@ -13,6 +13,7 @@
 
 mod config;
 mod forward;
+mod gradients;
 mod input;
 mod points;
 mod sentences;

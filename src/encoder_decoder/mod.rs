@@ -18,6 +18,7 @@ mod cache;
 mod config;
 mod forward;
 mod generate;
+mod gradients;
 mod points;
 mod weights;
 

@@ -1,18 +1,13 @@
 //! Runs with gradients: what a number made of the logits owes to each activation.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, Catalog, Hook, PointId, Record, at};
+use hooklens_hooks::{ActivationCache, Hook, Record};
 
 use super::input::Input;
 use super::options::{ForwardOptions, Logits, Output};
 use super::transformer::HookedTransformer;
 use crate::error::{InputError, Result};
-
-/// Gradients by point.
-type ByPoint = BTreeMap<PointId, Activation>;
+use crate::gradients::{RunOutput, with_gradients};
 
 impl HookedTransformer {
     /// Runs the model, makes a number of the logits, and records how it changes with each
@@ -53,13 +48,8 @@ impl HookedTransformer {
         options: impl Into<ForwardOptions<'h>>,
         number: impl FnOnce(Tensor<3>) -> Tensor<1>,
     ) -> Result<Output> {
-        let mut options = options.into();
+        let options = options.into();
         let input = input.into();
-        if !options.record.keeps_all() {
-            return Err(
-                InputError::Options("a run with gradients records whole activations; cut them afterwards").into()
-            );
-        }
         if options.kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen()) {
             return Err(InputError::Options("a run with gradients can't add to a key-value cache; freeze it").into());
         }
@@ -68,135 +58,41 @@ impl HookedTransformer {
                 InputError::Options("gradients are of a number made of the logits: let the run come to them").into()
             );
         }
-        let catalog = self.catalog().clone();
-        let recorded = options.record.selection().resolve(&catalog)?;
-        let (mut on_gradients, hooks): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut options.hooks).into_iter().partition(Hook::is_backward);
-        options.hooks = hooks;
-        let targets = on_gradients.iter().map(|hook| hook.target().resolve(&catalog)).collect::<Result<Vec<_>, _>>()?;
-        let wanted = |id: &PointId| !catalog.info(*id).integer;
-        let mut points: Vec<PointId> =
-            recorded.iter().chain(targets.iter().flatten()).copied().filter(wanted).collect();
-        points.sort_unstable();
-        points.dedup();
-        let edits = |id: &PointId| {
-            on_gradients.iter().zip(&targets).any(|(hook, targets)| hook.edits() && targets.contains(id))
+        let ForwardOptions { hooks, record, mut kv_cache, .. } = options;
+        let (logits, start, mask, tokens) =
+            (options.logits, options.start_at_layer, options.attention_mask, options.tokens);
+        let mut run = |hooks: Vec<Hook<'_>>, record: Record, whole: bool| {
+            let mut again = ForwardOptions::new().hooks(hooks).record(record);
+            again.logits = if whole { logits } else { Logits::None };
+            again.loss = options.loss && whole;
+            again.loss_per_token = options.loss_per_token && whole;
+            (again.start_at_layer, again.attention_mask, again.tokens) = (start, mask.clone(), tokens.clone());
+            again.kv_cache = kv_cache.as_deref_mut();
+            self.run(input.clone(), again)
         };
-        let cuts: Vec<PointId> = points.iter().copied().filter(|id| edits(id)).collect();
-
-        let mut pass = Pass { model: self, catalog: &catalog, input, options, points: &points };
-        let (mut output, mut gradients) = pass.whole(&cuts, number)?;
-        output.logits = output.logits.map(Tensor::without_autodiff);
-        output.loss = output.loss.map(Tensor::without_autodiff);
-        output.loss_per_token = output.loss_per_token.map(Tensor::without_autodiff);
-        output.cache = output.cache.map(|held| held.detached());
-        for (place, id) in points.iter().enumerate().rev() {
-            let shape = || output.cache.activation(&*catalog.info(*id).name).map(Activation::zeros_like);
-            let mut gradient = match gradients.remove(id) {
-                Some(gradient) => gradient,
-                // The number does not depend on it.
-                None if output.cache.contains(&*catalog.info(*id).name) => shape()?,
-                None => continue,
-            };
-            for (hook, _) in on_gradients.iter_mut().zip(&targets).filter(|(_, targets)| targets.contains(id)) {
-                gradient = hook.call(catalog.info(*id), gradient)?;
-            }
-            if cuts.contains(id) {
-                let before: Vec<PointId> = cuts.iter().copied().take_while(|cut| cut < id).collect();
-                for (earlier, more) in pass.up_to(*id, &points[..place], &before, &gradient)? {
-                    let sum = gradients.remove(&earlier).map_or(more.clone(), |sum| sum.plus(&more));
-                    gradients.insert(earlier, sum);
-                }
-            }
-            if recorded.contains(id) {
-                output.cache.set_gradient(*id, gradient);
-            }
-        }
-        Ok(output)
+        let number = |output: &Output| {
+            Ok(number(output.logits.clone().ok_or(InputError::Options("no logits to make a number of"))?))
+        };
+        with_gradients(self.catalog(), hooks, record, &mut run, number)
     }
 }
 
-/// The same run, once or several times, with leaves put in to keep gradients for.
-struct Pass<'p, 'h> {
-    model: &'p HookedTransformer,
-    catalog: &'p Catalog,
-    input: Input,
-    options: ForwardOptions<'h>,
-    /// Points whose gradients are wanted, in firing order.
-    points: &'p [PointId],
-}
-
-impl Pass<'_, '_> {
-    /// A whole run and the gradients that come to the points, those before a cut only past it.
-    fn whole(&mut self, cuts: &[PointId], number: impl FnOnce(Tensor<3>) -> Tensor<1>) -> Result<(Output, ByPoint)> {
-        let leaves = RefCell::new(ByPoint::new());
-        let (logits, record) = (self.options.logits, self.options.record.clone());
-        let points = self.points;
-        let output = self.run(points, cuts, &leaves, logits, record)?;
-        let logits = output.logits.clone().ok_or(InputError::Options("no logits to make a number of"))?;
-        let number = number(logits).sum();
-        if points.is_empty() {
-            return Ok((output, ByPoint::new()));
-        }
-        if !number.is_tracked() {
-            return Err(InputError::Options("the number does not depend on any activation recorded").into());
-        }
-        let gradients = number.backward();
-        Ok((output, gather(&leaves.into_inner(), &gradients)))
+impl RunOutput for Output {
+    fn cache(&self) -> &ActivationCache {
+        &self.cache
     }
 
-    /// A run up to a point, and what a gradient there comes to at the points before it.
-    fn up_to(&mut self, end: PointId, points: &[PointId], cuts: &[PointId], gradient: &Activation) -> Result<ByPoint> {
-        if points.is_empty() {
-            return Ok(ByPoint::new());
-        }
-        let leaves = RefCell::new(ByPoint::new());
-        let name = self.catalog.info(end).name.clone();
-        let output = self.run(points, cuts, &leaves, Logits::None, Record::new(&*name))?;
-        let share = output.cache.activation(&*name)?.dot(gradient);
-        if !share.is_tracked() {
-            return Ok(ByPoint::new());
-        }
-        let gradients = share.backward();
-        Ok(gather(&leaves.into_inner(), &gradients))
+    fn cache_mut(&mut self) -> &mut ActivationCache {
+        &mut self.cache
     }
 
-    /// A run with the user's hooks and, behind them, a leaf at each point: zeros that are added, or,
-    /// where the way back is cut, the activation itself.
-    fn run(
-        &mut self,
-        points: &[PointId],
-        cuts: &[PointId],
-        leaves: &RefCell<ByPoint>,
-        logits: Logits,
-        record: Record,
-    ) -> Result<Output> {
-        let own = &mut self.options;
-        let mut options = ForwardOptions::new().logits(logits).record(record);
-        options.start_at_layer = own.start_at_layer;
-        options.attention_mask = own.attention_mask.clone();
-        options.tokens = own.tokens.clone();
-        options.loss = own.loss && options.logits != Logits::None;
-        options.loss_per_token = own.loss_per_token && options.logits != Logits::None;
-        let mut hooks: Vec<Hook<'_>> = own.hooks.iter_mut().map(Hook::reborrow).collect();
-        hooks.extend(points.iter().map(|id| {
-            let cut = cuts.contains(id);
-            at(&*self.catalog.info(*id).name).edit_any(move |tensor, _| {
-                let leaf = if cut { tensor.leaf() } else { tensor.zeros_like().leaf() };
-                let seen = if cut { leaf.clone() } else { tensor.plus(&leaf) };
-                leaves.borrow_mut().insert(*id, leaf);
-                Ok(Some(seen))
-            })
-        }));
-        options = options.hooks(hooks);
-        if let Some(cache) = own.kv_cache.as_deref_mut() {
-            options = options.kv_cache(cache);
+    fn without_history(self) -> Self {
+        Self {
+            logits: self.logits.map(Tensor::without_autodiff),
+            loss: self.loss.map(Tensor::without_autodiff),
+            loss_per_token: self.loss_per_token.map(Tensor::without_autodiff),
+            residual: self.residual,
+            cache: self.cache.map(|held| held.detached()),
         }
-        self.model.run(self.input.clone(), options)
     }
-}
-
-/// The gradients kept for leaves.
-fn gather(leaves: &ByPoint, gradients: &burn::tensor::Gradients) -> ByPoint {
-    leaves.iter().filter_map(|(id, leaf)| Some((*id, leaf.gradient(gradients)?))).collect()
 }

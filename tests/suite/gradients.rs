@@ -1,11 +1,14 @@
 //! Gradients at hook points against finite differences, in f64.
 
-use burn::module::{ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{FloatDType, TensorData};
+use hooklens::encoder::{EncoderOptions, EncoderOutput, HookedEncoder};
+use hooklens::encoder_decoder::{EncoderDecoderOptions, HookedEncoderDecoder};
+use hooklens::hook::Hook;
 use hooklens::prelude::*;
 use proptest::prelude::*;
 
-use crate::support::{any_config, random_model};
+use crate::support::{any_config, fixtures, random_model};
 
 const TOKENS: [[u32; 5]; 2] = [[3, 9, 1, 7, 9], [2, 2, 8, 0, 5]];
 
@@ -13,30 +16,31 @@ fn rows() -> Vec<Vec<u32>> {
     TOKENS.iter().map(|row| row.to_vec()).collect()
 }
 
-/// A random model that computes in f64.
-fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer {
+/// The same weights in f64.
+fn widened<M: Module>(weights: &M) -> M {
     struct Widen;
     impl ModuleMapper for Widen {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             param.map(|t| t.cast(FloatDType::F64))
         }
     }
+    weights.clone().map(&mut Widen)
+}
+
+/// A random model that computes in f64.
+fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer {
     let mut model = random_model(config, seed);
-    model.weights = burn::module::Module::map(model.weights.clone(), &mut Widen);
+    model.weights = widened(&model.weights);
     model
 }
 
-/// Something smooth that depends on every logit.
-fn number(logits: Tensor<3>) -> Tensor<1> {
-    let [batch, pos, d_vocab] = logits.dims();
-    let weights: Vec<f64> = (0..batch * pos * d_vocab).map(|i| ((i * 37 % 101) as f64 / 50.0 - 1.0).sin()).collect();
-    let weights =
-        Tensor::<3>::from_data(TensorData::new(weights, [batch, pos, d_vocab]), (&logits.device(), logits.dtype()));
+/// Something smooth that depends on every element.
+fn number<const D: usize>(logits: Tensor<D>) -> Tensor<1> {
+    let shape = logits.dims();
+    let weights = (0..shape.iter().product()).map(|i: usize| ((i * 37 % 101) as f64 / 50.0 - 1.0).sin());
+    let weights = TensorData::new(weights.collect::<Vec<f64>>(), shape);
+    let weights = Tensor::<D>::from_data(weights, (&logits.device(), logits.dtype()));
     (logits.clone().square() * 0.1 + logits * weights).sum()
-}
-
-fn value(model: &HookedTransformer, hooks: Vec<hooklens::hook::Hook<'_>>) -> f64 {
-    number(model.forward(rows(), ForwardOptions::new().hooks(hooks)).unwrap()).into_scalar::<f64>()
 }
 
 /// A fixed direction, which does not move minus infinity.
@@ -53,17 +57,24 @@ fn scaled(direction: &Activation, by: f64) -> Activation {
     Activation::from(flat * by).reshape(direction.shape())
 }
 
-/// Compares the gradient along one direction with a difference quotient, at every point.
+/// [`check_slopes`] of a decoder.
 fn check(model: &HookedTransformer, selection: impl Into<Record>, seed: usize) {
     let options = ForwardOptions::new().record(selection);
     let output = model.run_with_gradients(rows(), options, number).unwrap();
-    for (name, gradient) in output.cache.gradients() {
+    let logits = |hooks: Vec<Hook<'_>>| model.forward(rows(), ForwardOptions::new().hooks(hooks)).unwrap();
+    check_slopes(&output.cache, |hooks| number(logits(hooks)), seed);
+}
+
+/// Compares the gradient along one direction with a difference quotient of the number, at every point.
+fn check_slopes(cache: &ActivationCache, number: impl Fn(Vec<Hook<'_>>) -> Tensor<1>, seed: usize) {
+    let value = |hooks| number(hooks).into_scalar::<f64>();
+    for (name, gradient) in cache.gradients() {
         // A scale may be as small as it likes, the others are of the order of one.
         let toward = direction(gradient, seed);
         let along = gradient.dot(&toward).into_scalar::<f64>();
         let at_step = |step: f64| {
             let change = scaled(&toward, step);
-            value(model, vec![at(name).edit_any(move |x, _| Ok(Some(x.plus(&change))))])
+            value(vec![at(name).edit_any(move |x, _| Ok(Some(x.plus(&change))))])
         };
         // Richardson's: the error is of fourth order.
         let quotient = |step: f64| (at_step(step) - at_step(-step)) / (2.0 * step);
@@ -160,6 +171,82 @@ fn gradients_behind_a_cache_are_those_of_a_whole_run() {
 fn full(model: &HookedTransformer, name: &str) -> String {
     let ids = Selection::from(name).resolve(model.catalog()).unwrap();
     model.catalog().info(ids[0]).name.to_string()
+}
+
+/// Of everything an encoder gives.
+fn number_of_all(output: &EncoderOutput) -> Tensor<1> {
+    let mut sum = number(output.hidden.clone());
+    sum = output.logits.clone().map_or(sum.clone(), |logits| sum + number(logits));
+    sum = output.pooled.clone().map_or(sum.clone(), |pooled| sum + number(pooled));
+    output.next_sentence.clone().map_or(sum.clone(), |logits| sum + number(logits))
+}
+
+#[test]
+fn gradients_of_encoders_are_slopes() {
+    for name in ["bert-pretraining", "distilbert", "roberta"] {
+        let mut model = HookedEncoder::from_pretrained(fixtures().join(name).to_str().unwrap()).unwrap();
+        model.weights = widened(&model.weights);
+        let input = Tokens::padded(&[vec![3, 9, 1, 7], vec![2, 8]], 0, PaddingSide::Left).unwrap();
+        let run = |hooks: Vec<Hook<'_>>| model.run(&input, EncoderOptions::new().hooks(hooks)).unwrap();
+        for selection in [Record::all(), Record::new("*hook_result"), Record::new("*hook_{q,k,v}_input")] {
+            let output = model.run_with_gradients(&input, selection, number_of_all).unwrap();
+            assert!(output.cache.gradients().count() > 1 && !output.hidden.is_tracked());
+            check_slopes(&output.cache, |hooks| number_of_all(&run(hooks)), 7);
+        }
+    }
+}
+
+#[test]
+fn gradients_of_an_encoder_with_a_decoder_are_slopes() {
+    let mut model = HookedEncoderDecoder::from_pretrained(fixtures().join("t5-gated").to_str().unwrap()).unwrap();
+    model.weights = widened(&model.weights);
+    let input = Tokens::padded(&[vec![5, 6, 7, 1], vec![9, 1]], 0, PaddingSide::Right).unwrap();
+    let written = vec![vec![0, 4, 8], vec![0, 9, 9]];
+    let logits = |hooks: Vec<Hook<'_>>| {
+        model.forward(&input, written.clone(), EncoderDecoderOptions::new().hooks(hooks)).unwrap()
+    };
+    for selection in [Record::all(), Record::new("*hook_result")] {
+        let output = model.run_with_gradients(&input, written.clone(), selection, number).unwrap();
+        let names: Vec<&str> = output.cache.gradients().map(|(name, _)| name).collect();
+        assert!(["encoder.0.", "decoder.0."].iter().all(|stack| names.iter().any(|name| name.starts_with(stack))));
+        check_slopes(&output.cache, |hooks| number(logits(hooks)), 3);
+    }
+}
+
+/// A hook on gradients does in them what a forward hook does that leaves the value as it is; the encoder of two stacks
+/// is before the decoder.
+#[test]
+fn edited_gradients_go_on_in_encoders_too() {
+    let of =
+        |cache: &ActivationCache, name: &str| cache.activation(format!("{name}_grad")).unwrap().to_ndarray().unwrap();
+    let dim = |x: Tensor<4>| x.clone().detach() + (x.clone() - x.detach()) * -1.5;
+    let near = |given: &ActivationCache, expected: &ActivationCache, name: &str| {
+        let worst = (of(given, name) - of(expected, name)).iter().fold(0f32, |worst, gap| worst.max(gap.abs()));
+        assert!(worst < 1e-6, "{name}: {worst}");
+    };
+    let points = ["*0.attn.hook_z", "*1.attn.hook_q"];
+
+    let mut model = HookedEncoder::from_pretrained(fixtures().join("bert-pretraining").to_str().unwrap()).unwrap();
+    model.weights = widened(&model.weights);
+    let run = |hook| {
+        let options = EncoderOptions::new().hooks([hook]).record(["hook_full_embed", "*0.attn.hook_v"]);
+        model.run_with_gradients(vec![vec![3, 9, 1, 7]], options, number_of_all).unwrap().cache
+    };
+    let (given, expected) =
+        (run(at(points).edit_grad(|g: Tensor<4>, _| g * -1.5)), run(at(points).edit(move |x, _| dim(x))));
+    near(&given, &expected, "hook_full_embed");
+    near(&given, &expected, "blocks.0.attn.hook_v");
+
+    let mut model = HookedEncoderDecoder::from_pretrained(fixtures().join("t5-gated").to_str().unwrap()).unwrap();
+    model.weights = widened(&model.weights);
+    let run = |hook| {
+        let options = EncoderDecoderOptions::new().hooks([hook]).record(["hook_embed", "*0.attn.hook_v"]);
+        model.run_with_gradients(vec![vec![5, 6, 7, 1]], vec![vec![0, 4]], options, number).unwrap().cache
+    };
+    let (given, expected) =
+        (run(at(points).edit_grad(|g: Tensor<4>, _| g * -1.5)), run(at(points).edit(move |x, _| dim(x))));
+    near(&given, &expected, "encoder.0.attn.hook_v");
+    near(&given, &expected, "decoder.0.attn.hook_v");
 }
 
 #[test]
