@@ -99,7 +99,9 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
         return products.into_iter().for_each(|Parts { b, bias, c }| gemm_tile(isa, a, b, bias, c));
     }
     let shape = micro::shape(isa);
-    if m <= shape.whole && products.iter().all(|Parts { b, .. }| b.rows_contiguous() && b.cols() <= WIDE) {
+    // One thread puts the sums together: that is to be less than a thread's share of reading B.
+    let few_sums = 2 * threads * threads * m <= k;
+    if m <= shape.whole && few_sums && products.iter().all(|Parts { b, .. }| b.rows_contiguous() && b.cols() <= WIDE) {
         return whole_rows(isa, a, &products, threads);
     }
     let (mt, nt) = task_shape(shape, m, columns, threads);

@@ -70,6 +70,9 @@ pub fn attention_over(attention: Attention, q: Heads, parts: &[Part], z: &mut [f
     }
     let columns = parts.iter().map(|part| part.keys.tokens).sum();
     attention.check(queries, columns, heads);
+    if columns == 0 {
+        return z.fill(0.0);
+    }
 
     let group = heads / kv_heads;
     // A block is some queries of one batch row, or all of several.

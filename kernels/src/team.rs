@@ -98,15 +98,31 @@ impl Team {
         self.gate.store(number | OPEN, Ordering::SeqCst);
         let sleepers = self.sleepers.load(Ordering::SeqCst);
         if sleepers > 0 {
-            let _bed = lock(&self.bed);
+            // Whoever is about to sleep has looked at the gate by now, or will see it open. Held on to, the lock would
+            // have each helper that wakes wait for the rest to be woken.
+            drop(lock(&self.bed));
             (0..sleepers.min(count.saturating_sub(1))).for_each(|_| self.bell.notify_one());
         }
         self.share(work);
+        self.empty();
+        // Before the team is given back: the next job's failure is not this one's.
+        let failure = lock(&self.failure).take();
         drop(closing);
-        if let Some(failure) = lock(&self.failure).take() {
+        if let Some(failure) = failure {
             resume_unwind(failure);
         }
         true
+    }
+
+    /// Closes the gate and waits for the helpers inside.
+    fn empty(&self) {
+        self.gate.fetch_and(!OPEN, Ordering::Relaxed);
+        let mut turn = 0_u32;
+        while self.gate.load(Ordering::Acquire) & INSIDE != 0 {
+            turn = turn.wrapping_add(1);
+            // A helper whose core another program has taken needs it back.
+            if turn.is_multiple_of(1 << 10) { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
     }
 
     /// Does tasks that nobody has begun until there are none.
@@ -142,9 +158,7 @@ impl Team {
         let mut since = Instant::now();
         for turn in 1_usize.. {
             let gate = self.gate.load(Ordering::Relaxed);
-            // Of many helpers, those that would come too late need not crowd the gate.
-            let left = || self.next.load(Ordering::Relaxed) < self.count.load(Ordering::Relaxed);
-            if is_open(gate, done) && left() {
+            if self.wants_help(gate, done) {
                 if self.gate.compare_exchange(gate, gate + 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return gate & !(NEXT - 1);
                 }
@@ -162,36 +176,31 @@ impl Team {
     fn sleep(&self, done: usize) {
         let mut bed = lock(&self.bed);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !is_open(self.gate.load(Ordering::SeqCst), done) {
+        while !self.wants_help(self.gate.load(Ordering::SeqCst), done) {
             bed = self.bell.wait(bed).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
-}
 
-/// Whether a job may be joined that is not the one with number `done`.
-fn is_open(gate: usize, done: usize) -> bool {
-    gate & OPEN != 0 && gate & !(NEXT - 1) != done
+    /// Whether a job may be joined that is not the one with number `done`, and has tasks left: of many helpers, those
+    /// that would come too late need not crowd the gate.
+    fn wants_help(&self, gate: usize, done: usize) -> bool {
+        let left = || self.next.load(Ordering::Relaxed) < self.count.load(Ordering::Relaxed);
+        gate & OPEN != 0 && gate & !(NEXT - 1) != done && left()
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Closes the gate, waits for the helpers inside and gives the team back, after a panic too.
+/// Empties the team and gives it back, after a panic too.
 struct Closing<'a>(&'a Team);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        let team = self.0;
-        team.gate.fetch_and(!OPEN, Ordering::Relaxed);
-        let mut turn = 0_u32;
-        while team.gate.load(Ordering::Acquire) & INSIDE != 0 {
-            turn = turn.wrapping_add(1);
-            // A helper whose core another program has taken needs it back.
-            if turn.is_multiple_of(1 << 10) { std::thread::yield_now() } else { std::hint::spin_loop() }
-        }
-        team.taken.store(false, Ordering::Release);
+        self.0.empty();
+        self.0.taken.store(false, Ordering::Release);
     }
 }
 
@@ -245,5 +254,27 @@ mod tests {
             });
             assert_eq!(sum.into_inner(), 190);
         }
+    }
+
+    #[test]
+    fn each_caller_gets_its_own_panic_and_no_other() {
+        let team = Team::new(2);
+        let calls = |failing: bool| {
+            for _ in 0..50_000 {
+                let task = |number: usize| {
+                    if failing && number == 3 {
+                        resume_unwind(Box::new("this one"));
+                    }
+                };
+                match catch_unwind(AssertUnwindSafe(|| team.run(6, &task))) {
+                    Ok(ran) => assert!(!ran || !failing, "a panic was lost"),
+                    Err(_) => assert!(failing, "another caller's panic"),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let (one, other) = (scope.spawn(|| calls(true)), scope.spawn(|| calls(false)));
+            assert!(one.join().is_ok() && other.join().is_ok());
+        });
     }
 }

@@ -211,3 +211,24 @@ fn parts_are_the_whole() {
         }
     });
 }
+
+#[test]
+fn parts_without_a_column_give_zero() {
+    let at = Attention {
+        batch: 1,
+        dh: 4,
+        scale: 1.0,
+        soft_cap: None,
+        alibi: None,
+        causal: None,
+        oldest: None,
+        valid: None,
+        query_pos: &[0],
+        key_pos: &[],
+    };
+    let nothing = || Heads::contiguous(&[], 0, 1, 4);
+    let mut z = [f32::NAN; 4];
+    let parts = [Part { keys: nothing(), values: nothing(), rows: &[0] }];
+    attention_over(at, Heads::contiguous(&[1.0; 4], 1, 1, 4), &parts, &mut z);
+    assert_eq!(z, [0.0; 4]);
+}

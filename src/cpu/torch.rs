@@ -1,5 +1,7 @@
 //! The memory of LibTorch's tensors on the CPU.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Tensor;
@@ -84,34 +86,54 @@ impl TorchMemory {
     }
 }
 
-/// While it lives, LibTorch's own operations keep to the thread that calls them: its threads wait for work in a
+/// While it lives, LibTorch's own operations keep to the thread that made it: its threads wait for work in a
 /// loop, and would take the cores from the kernels.
+///
+/// LibTorch's setting is a thread's own; a thread that has none yet takes the last one made.
 #[derive(Debug)]
-pub(crate) struct OneThread(());
+pub(crate) struct OneThread {
+    /// It ends on its thread.
+    _here: PhantomData<*const ()>,
+}
 
-/// How many [`OneThread`]s there are, and how many threads LibTorch had before the first.
+/// On how many threads there are [`OneThread`]s, and how many threads LibTorch had before the first.
 static ALONE: Mutex<(usize, i32)> = Mutex::new((0, 1));
+
+thread_local! {
+    /// How many there are on this thread, and how many threads LibTorch gets back after the last.
+    static HERE: Cell<(usize, i32)> = const { Cell::new((0, 1)) };
+}
 
 impl OneThread {
     /// If this tensor is one the kernels work on.
     pub(crate) fn for_kernels_on<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         TorchMemory::of(tensor)?;
-        let mut alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        if alone.0 == 0 {
-            alone.1 = tch::get_num_threads();
+        let (mut here, mut threads) = HERE.get();
+        if here == 0 {
+            let mut alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+            if alone.0 == 0 {
+                alone.1 = tch::get_num_threads();
+            }
+            alone.0 += 1;
+            // Not what this thread has, which may be the one thread of another.
+            threads = alone.1;
             tch::set_num_threads(1);
         }
-        alone.0 += 1;
-        Some(Self(()))
+        here += 1;
+        HERE.set((here, threads));
+        Some(Self { _here: PhantomData })
     }
 }
 
 impl Drop for OneThread {
     fn drop(&mut self) {
-        let mut alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        alone.0 -= 1;
-        if alone.0 == 0 {
-            tch::set_num_threads(alone.1);
+        let (mut here, threads) = HERE.get();
+        here -= 1;
+        HERE.set((here, threads));
+        if here == 0 {
+            let mut alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+            alone.0 -= 1;
+            tch::set_num_threads(threads);
         }
     }
 }
