@@ -29,7 +29,7 @@ type Runner<'r, O> = dyn for<'h> FnMut(Vec<Hook<'h>>, Record, bool) -> Result<O>
 /// Runs a model, makes a number of the output, and puts the gradients at the points recorded into the output's cache.
 /// Hooks on gradients run on the way back, last point first.
 ///
-/// Each edited gradient costs another run up to its point: Burn's way back can't be hooked, so it is cut there, and goes
+/// Each edited gradient costs another run, of a decoder up to its point: Burn's way back can't be hooked, so it is cut there, and goes
 /// on from what the hook made.
 pub(crate) fn with_gradients<O: RunOutput>(
     catalog: &Catalog,

@@ -127,7 +127,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
 /// sums are put together after.
 fn whole_rows(isa: Isa, a: View2, products: &[Parts], threads: usize) {
     let (m, k) = (a.rows(), a.cols());
-    let depth = k.div_ceil(2 * threads).max(1).next_multiple_of(DEPTH);
+    let depth = k.div_ceil(2 * threads).next_multiple_of(DEPTH);
     let count = k.div_ceil(depth);
     let columns: usize = products.iter().map(|product| product.b.cols()).sum();
     let mut sums = vec![0.0; count * m * columns];
@@ -303,6 +303,38 @@ fn multiply_direct(isa: Isa, shape: Shape, a: View2, b: View2, bias: Bias, accum
             // with columns j..j + cols, whole vectors (checked views); C has
             // these rows and columns; the bias slice has `cols` floats.
             unsafe { micro::run(isa, rows, cols / shape.lanes, tile) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many threads there are here, and whether it would be chosen.
+    #[test]
+    fn whole_rows_are_the_product() {
+        let numbers = |len: usize, seed: usize| -> Vec<f32> {
+            (0..len).map(|i| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0).collect()
+        };
+        for (m, k, threads) in [(1, 1, 1), (1, 700, 2), (3, 65, 4), (8, 300, 2), (5, 1000, 9)] {
+            let (a, bias) = (numbers(m * k, 1), numbers(90, 2));
+            let weights = [numbers(k * 90, 3), numbers(k * 7, 4)];
+            let a = View2::row_major(&a, m, k);
+            let [one, two] = [(&weights[0], 90), (&weights[1], 7)].map(|(b, n)| View2::row_major(b, k, n));
+            let (mut c, mut d) = (vec![7.0; m * 90], vec![7.0; m * 7]);
+            let parts = [
+                Parts { b: one, bias: Some(&bias), c: OutTile::new(&mut c, (m, 90), 90) },
+                Parts { b: two, bias: None, c: OutTile::new(&mut d, (m, 7), 7) },
+            ];
+            whole_rows(Isa::current(), a, &parts, threads);
+            for (given, b, bias) in [(&c, one, Some(&bias[..])), (&d, two, None)] {
+                let mut alone = vec![0.0; given.len()];
+                gemm_serial(a, b, bias, &mut alone, b.cols());
+                for (given, alone) in given.iter().zip(alone) {
+                    assert!((given - alone).abs() <= 1e-4 * (1.0 + alone.abs()), "{m}x{k}: {given} for {alone}");
+                }
+            }
         }
     }
 }

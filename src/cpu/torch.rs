@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use burn::tensor::Tensor;
 use burn_tch::{LibTorch, TchTensor};
@@ -96,8 +96,8 @@ pub(crate) struct OneThread {
     _here: PhantomData<*const ()>,
 }
 
-/// On how many threads there are [`OneThread`]s, and how many threads LibTorch had before the first.
-static ALONE: Mutex<(usize, i32)> = Mutex::new((0, 1));
+/// The most threads LibTorch was seen with: what a thread gets back that began with another's one.
+static MOST: AtomicI32 = AtomicI32::new(1);
 
 thread_local! {
     /// How many there are on this thread, and how many threads LibTorch gets back after the last.
@@ -110,13 +110,9 @@ impl OneThread {
         TorchMemory::of(tensor)?;
         let (mut here, mut threads) = HERE.get();
         if here == 0 {
-            let mut alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-            if alone.0 == 0 {
-                alone.1 = tch::get_num_threads();
-            }
-            alone.0 += 1;
-            // Not what this thread has, which may be the one thread of another.
-            threads = alone.1;
+            let own = tch::get_num_threads();
+            let most = MOST.fetch_max(own, Ordering::Relaxed).max(own);
+            threads = if own > 1 { own } else { most };
             tch::set_num_threads(1);
         }
         here += 1;
@@ -131,8 +127,6 @@ impl Drop for OneThread {
         here -= 1;
         HERE.set((here, threads));
         if here == 0 {
-            let mut alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-            alone.0 -= 1;
             tch::set_num_threads(threads);
         }
     }

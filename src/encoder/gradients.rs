@@ -10,7 +10,7 @@ use crate::gradients::{RunOutput, with_gradients};
 impl HookedEncoder {
     /// Runs the model, makes a number of what it gives, and records how that changes with each activation recorded:
     /// as [`HookedTransformer::run_with_gradients`](crate::HookedTransformer::run_with_gradients), hooks on gradients
-    /// included.
+    /// included; each edited gradient costs another whole run.
     ///
     /// # Shapes
     /// - the number: `[1]`; several are summed

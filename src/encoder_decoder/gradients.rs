@@ -12,7 +12,7 @@ impl HookedEncoderDecoder {
     /// Runs encoder and decoder, makes a number of the logits, and records how it changes with each activation
     /// recorded, the encoder's too: as
     /// [`HookedTransformer::run_with_gradients`](crate::HookedTransformer::run_with_gradients), hooks on gradients
-    /// included.
+    /// included; each edited gradient costs another whole run.
     ///
     /// # Shapes
     /// - logits: `[batch, decoder_pos, d_vocab]`, or `[batch, 1, d_vocab]` for [`Logits::Last`]

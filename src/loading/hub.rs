@@ -106,7 +106,7 @@ fn get(cache: &Cache, api: &Api, repo: Repo, name: &str) -> Result<PathBuf, ApiE
 
 /// Whether this can be a revision's name, which becomes part of a path.
 fn is_revision(name: &str) -> bool {
-    let letters = |part: &str| part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c));
+    let letters = |part: &str| part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+=,".contains(c));
     name.split('/').all(|part| !part.is_empty() && !part.contains("..") && letters(part))
 }
 

@@ -188,7 +188,7 @@ impl Parts {
             let beside = folder.join(&base);
             let base = match &adapter.revision {
                 _ if beside.is_dir() => beside.display().to_string(),
-                Some(revision) if !Path::new(&base).exists() => format!("{base}@{revision}"),
+                Some(revision) if is_hub_id(&base) && !Path::new(&base).exists() => format!("{base}@{revision}"),
                 _ => base,
             };
             if Adapter::is_one(Path::new(&base)) {
@@ -286,9 +286,8 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
         }
         return Err(LoadError::NotFound { name: name.to_string(), reason: "the folder has no config.json".into() });
     }
-    let id = name.split('@').next().unwrap_or_default();
-    let looks_like_a_path = path.is_absolute() || id.starts_with('.') || id.matches('/').count() > 1 || id.is_empty();
-    if looks_like_a_path {
+    let (id, revision) = name.split_once('@').unwrap_or((name, ""));
+    if !is_hub_id(id) || (revision.contains('/') && !revision.starts_with("refs/")) {
         return Err(LoadError::NotFound { name: name.to_string(), reason: "there is no such folder".into() });
     }
     #[cfg(feature = "hub")]
@@ -301,6 +300,12 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
             if weights { "weights" } else { "a configuration" }
         ),
     });
+}
+
+/// Whether this may be a hub id, without a revision, and is no path: `gpt2`, `org/name`.
+fn is_hub_id(name: &str) -> bool {
+    let path = name.starts_with(['.', '/']) || name.contains(':') || name.matches('/').count() > 1;
+    !name.is_empty() && !path && !name.contains('@')
 }
 
 fn no_weights(name: &str) -> LoadError {

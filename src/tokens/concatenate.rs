@@ -8,7 +8,8 @@ impl HookedTransformer {
     /// Texts as rows of `len` tokens without padding, as models are trained on: one text behind the other with an
     /// end-of-sequence token between two (a beginning-of-sequence token if the tokenizer has no other), cut where a row
     /// is full. Every row gets a beginning-of-sequence token of its own if `prepend_bos` or, unless said, the model's
-    /// habit says so. What is left at the end fills no row and is dropped.
+    /// habit says so; where a text ends with the row before, that one separates them. What is left at the end fills no
+    /// row and is dropped.
     ///
     /// Each text is tokenized whole, where TransformerLens 2.16 cuts all text into twenty pieces first, in the middle of
     /// words.
@@ -48,25 +49,33 @@ impl HookedTransformer {
         }
         let tokenizer = self.tokenizer()?;
         let first = self.first_token(prepend_bos)?;
-        let own = len.saturating_sub(usize::from(first.is_some()));
-        if own == 0 {
-            let allowed = format!("{} or more", 1 + usize::from(first.is_some()));
+        let least = 1 + usize::from(first.is_some());
+        if len < least {
+            let allowed = format!("{least} or more");
             return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
         }
-        let between = tokenizer.eos().or(tokenizer.bos());
-        let mut all = Vec::with_capacity(documents.iter().map(|document| document.len() + 1).sum());
-        for document in documents.into_iter().filter(|document| !document.is_empty()) {
-            if !all.is_empty() {
-                all.extend(between);
+        let (bos, between) = (tokenizer.bos(), tokenizer.eos().or(tokenizer.bos()));
+        let mut rows = Vec::new();
+        let begun = || first.into_iter().collect::<Vec<u32>>();
+        let mut row = begun();
+        for (number, document) in documents.iter().filter(|document| !document.is_empty()).enumerate() {
+            // What separates documents is ours, and no token that begins a sequence is doubled.
+            let own = &document[usize::from(document.first().copied() == bos)..];
+            for id in between.filter(|_| number > 0).iter().chain(own) {
+                if first == Some(*id) && row.len() == 1 {
+                    continue;
+                }
+                row.push(*id);
+                if row.len() == len {
+                    rows.push(std::mem::replace(&mut row, begun()));
+                }
             }
-            all.extend(document);
         }
-        let rows: Vec<Vec<u32>> =
-            all.chunks_exact(own).map(|row| first.into_iter().chain(row.iter().copied()).collect()).collect();
         if rows.is_empty() {
-            let allowed = format!("{} at most: all texts together", len - own + all.len());
+            let allowed = format!("{} at most: all texts together", row.len());
             return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
         }
-        Ok((rows, all.len() % own))
+        let left = row.len() - begun().len();
+        Ok((rows, left))
     }
 }

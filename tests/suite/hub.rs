@@ -167,9 +167,12 @@ fn a_revision_is_what_the_model_was_then() {
     for (model, says) in [
         ("org/tiny@step8", "404"),
         ("org/tiny@", "branch, tag or commit"),
-        ("org/tiny@../../../secret", "branch, tag or commit"),
-        (&format!("org/tiny@{}", secret.display()), "branch, tag or commit"),
+        ("org/tiny@refs/../../../../secret", "branch, tag or commit"),
+        ("org/tiny@..", "branch, tag or commit"),
+        ("org/tiny@../../../secret", "no such folder"),
+        (&format!("org/tiny@{}", secret.display()), "no such folder"),
         ("./tiny@step7", "no such folder"),
+        ("runs/tiny@lr1/step7", "no such folder"),
     ] {
         let output = info(model, home.path(), &online);
         let said = String::from_utf8_lossy(&output.stderr);

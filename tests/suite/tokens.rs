@@ -18,8 +18,9 @@ proptest! {
     fn concatenated_rows_are_the_texts(texts in prop::collection::vec(any_text(), 1..8), len in 1..6usize, bos: bool) {
         let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
         let tokenizer = model.tokenizer().unwrap();
+        let separator = tokenizer.bos().unwrap();
         let own: Vec<Vec<u32>> = texts.iter().filter(|text| !text.is_empty()).map(|text| tokenizer.encode(text).unwrap()).collect();
-        let all = own.join(&tokenizer.bos().unwrap());
+        let all = own.join(&separator);
         let added = usize::from(bos);
         let given = model.tokenize_and_concatenate(texts, len, Some(bos));
         if len == added || all.len() < len - added {
@@ -31,11 +32,25 @@ proptest! {
         prop_assert!(rows.shape()[1] == len && rows.mask().is_none());
         let mut found = Vec::new();
         for row in (0..rows.shape()[0]).map(|row| rows.row(row)) {
-            prop_assert!(!bos || row[0] == tokenizer.bos().unwrap());
+            prop_assert!(!bos || (row[0] == separator && row[1] != separator), "{row:?}");
+            // A separator that falls where a row begins is the row's first token.
+            let place: usize = found.len();
+            found.extend((bos && place > 0 && all.get(place) == Some(&separator)).then_some(separator));
             found.extend(&row[added..]);
         }
-        prop_assert!(all.starts_with(&found) && all.len() - found.len() < len - added, "{all:?} {found:?}");
+        prop_assert!(all.starts_with(&found) && all.len() - found.len() <= len - added, "{all:?} {found:?}");
     }
+}
+
+/// Neither ids that begin with it already nor a text that does get a second first token.
+#[test]
+fn no_first_token_is_doubled() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let rows = model.tokenize_and_concatenate(["<bos> red fox tea", "<bos> king sun"], 4, Some(true)).unwrap();
+    assert_eq!(model.to_string(rows.row(0)).unwrap(), "<bos> red fox tea");
+    assert_eq!(rows.shape(), [1, 4]);
+    let rows = model.tokenize_and_concatenate(["<bos> red fox", "<bos> king sun"], 4, Some(true)).unwrap();
+    assert_eq!(model.to_string(rows.row(0)).unwrap(), "<bos> red fox <bos>");
 }
 
 #[test]
