@@ -13,11 +13,8 @@ type ByPoint = BTreeMap<PointId, Activation>;
 
 /// What a run gives.
 pub(crate) trait RunOutput: Sized {
-    /// What was recorded.
-    fn cache(&self) -> &ActivationCache;
-
     /// What was recorded, to add gradients to.
-    fn cache_mut(&mut self) -> &mut ActivationCache;
+    fn cache(&mut self) -> &mut ActivationCache;
 
     /// Its tensors without what they were made from.
     fn without_history(self) -> Self;
@@ -29,8 +26,8 @@ type Runner<'r, O> = dyn for<'h> FnMut(Vec<Hook<'h>>, Record, bool) -> Result<O>
 /// Runs a model, makes a number of the output, and puts the gradients at the points recorded into the output's cache.
 /// Hooks on gradients run on the way back, last point first.
 ///
-/// Each edited gradient costs another run, of a decoder up to its point: Burn's way back can't be hooked, so it is cut there, and goes
-/// on from what the hook made.
+/// Each edited gradient costs another run, of a decoder up to its point: Burn's way back can't be hooked, so it is cut
+/// there, and goes on from what the hook made.
 pub(crate) fn with_gradients<O: RunOutput>(
     catalog: &Catalog,
     hooks: Vec<Hook<'_>>,
@@ -74,10 +71,15 @@ pub(crate) fn with_gradients<O: RunOutput>(
             }
         }
         if recorded.contains(id) {
-            output.cache_mut().set_gradient(*id, gradient);
+            output.cache().set_gradient(*id, gradient);
         }
     }
     Ok(output)
+}
+
+/// The logits a number is to be made of.
+pub(crate) fn logits_of(logits: &Option<Tensor<3>>) -> Result<Tensor<3>> {
+    Ok(logits.clone().ok_or(InputError::Options("no logits to make a number of"))?)
 }
 
 /// The same run, once or several times, with leaves put in to keep gradients for.
@@ -117,7 +119,7 @@ impl<O: RunOutput> Pass<'_, '_, '_, O> {
         }
         let leaves = RefCell::new(ByPoint::new());
         let name = self.catalog.info(end).name.clone();
-        let output = self.run(points, cuts, &leaves, Record::new(&*name), false)?;
+        let mut output = self.run(points, cuts, &leaves, Record::new(&*name), false)?;
         let share = output.cache().activation(&*name)?.dot(gradient);
         if !share.is_tracked() {
             return Ok(ByPoint::new());

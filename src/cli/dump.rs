@@ -149,7 +149,7 @@ fn rows(args: &DumpArgs, model: &HookedTransformer, after_prefix: bool) -> Resul
     };
     let mut rows = prompts.into_iter().map(ids).collect::<Result<Vec<_>, Error>>()?;
     if let Some(len) = args.concatenate {
-        let (rows, left) = model.concatenated(rows, len, prepend_bos)?;
+        let (rows, left) = model.concatenated(&rows, len, prepend_bos)?;
         if left > 0 {
             eprintln!("note: {left} tokens at the end fill no row of {len} and are left out");
         }

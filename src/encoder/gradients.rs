@@ -47,11 +47,7 @@ impl HookedEncoder {
 }
 
 impl RunOutput for EncoderOutput {
-    fn cache(&self) -> &ActivationCache {
-        &self.cache
-    }
-
-    fn cache_mut(&mut self) -> &mut ActivationCache {
+    fn cache(&mut self) -> &mut ActivationCache {
         &mut self.cache
     }
 

@@ -4,8 +4,8 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook, Record};
 
 use super::{EncoderDecoderOptions, EncoderDecoderOutput, HookedEncoderDecoder};
-use crate::error::{InputError, Result};
-use crate::gradients::{RunOutput, with_gradients};
+use crate::error::Result;
+use crate::gradients::{RunOutput, logits_of, with_gradients};
 use crate::model::{Input, Logits};
 
 impl HookedEncoderDecoder {
@@ -47,19 +47,12 @@ impl HookedEncoderDecoder {
             let logits = if whole { logits } else { Logits::None };
             self.run(input.clone(), written.clone(), EncoderDecoderOptions { hooks, record, logits })
         };
-        let number = |output: &EncoderDecoderOutput| {
-            Ok(number(output.logits.clone().ok_or(InputError::Options("no logits to make a number of"))?))
-        };
-        with_gradients(self.catalog(), hooks, record, &mut run, number)
+        with_gradients(self.catalog(), hooks, record, &mut run, |output| Ok(number(logits_of(&output.logits)?)))
     }
 }
 
 impl RunOutput for EncoderDecoderOutput {
-    fn cache(&self) -> &ActivationCache {
-        &self.cache
-    }
-
-    fn cache_mut(&mut self) -> &mut ActivationCache {
+    fn cache(&mut self) -> &mut ActivationCache {
         &mut self.cache
     }
 

@@ -7,7 +7,7 @@ use super::input::Input;
 use super::options::{ForwardOptions, Logits, Output};
 use super::transformer::HookedTransformer;
 use crate::error::{InputError, Result};
-use crate::gradients::{RunOutput, with_gradients};
+use crate::gradients::{RunOutput, logits_of, with_gradients};
 
 impl HookedTransformer {
     /// Runs the model, makes a number of the logits, and records how it changes with each
@@ -70,19 +70,12 @@ impl HookedTransformer {
             again.kv_cache = kv_cache.as_deref_mut();
             self.run(input.clone(), again)
         };
-        let number = |output: &Output| {
-            Ok(number(output.logits.clone().ok_or(InputError::Options("no logits to make a number of"))?))
-        };
-        with_gradients(self.catalog(), hooks, record, &mut run, number)
+        with_gradients(self.catalog(), hooks, record, &mut run, |output| Ok(number(logits_of(&output.logits)?)))
     }
 }
 
 impl RunOutput for Output {
-    fn cache(&self) -> &ActivationCache {
-        &self.cache
-    }
-
-    fn cache_mut(&mut self) -> &mut ActivationCache {
+    fn cache(&mut self) -> &mut ActivationCache {
         &mut self.cache
     }
 

@@ -79,10 +79,13 @@ pub fn lm_accuracy(logits: &Tensor<3>, tokens: &Tokens) -> Result<f64> {
     let [batch, pos, _] = logits.dims();
     let best = Tokens::from_tensor(logits.clone().narrow(1, 0, pos - 1).argmax(2).reshape([batch, pos - 1]))?;
     let next = (0..batch).flat_map(|row| &tokens.row(row)[1..]);
-    let right: Vec<bool> = best.ids().iter().zip(next).map(|(best, next)| best == next).collect();
-    let counted = counted(tokens);
-    let hits = right.iter().zip(&counted).filter(|(right, counted)| **right && **counted).count();
-    Ok(hits as f64 / counted.iter().filter(|counted| **counted).count() as f64)
+    let guesses = best.ids().iter().zip(next).zip(counted(tokens)).filter(|(_, counted)| *counted);
+    let (mut right, mut all) = (0, 0);
+    for ((best, next), _) in guesses {
+        right += usize::from(best == next);
+        all += 1;
+    }
+    Ok(right as f64 / f64::from(all))
 }
 
 /// Whether the logits are these tokens', and there is something to predict.

@@ -34,13 +34,13 @@ impl HookedTransformer {
     ) -> Result<Tokens> {
         let tokenizer = self.tokenizer()?;
         let documents = texts.into().0.iter().map(|text| Ok(tokenizer.encode(text)?)).collect::<Result<Vec<_>>>()?;
-        Ok(Tokens::new(self.concatenated(documents, len, prepend_bos)?.0)?)
+        Ok(Tokens::new(self.concatenated(&documents, len, prepend_bos)?.0)?)
     }
 
     /// [`HookedTransformer::tokenize_and_concatenate`] of ids; also how many are left over.
     pub(crate) fn concatenated(
         &self,
-        documents: Vec<Vec<u32>>,
+        documents: &[Vec<u32>],
         len: usize,
         prepend_bos: Option<bool>,
     ) -> Result<(Vec<Vec<u32>>, usize)> {
@@ -49,9 +49,9 @@ impl HookedTransformer {
         }
         let tokenizer = self.tokenizer()?;
         let first = self.first_token(prepend_bos)?;
-        let least = 1 + usize::from(first.is_some());
-        if len < least {
-            let allowed = format!("{least} or more");
+        let added = usize::from(first.is_some());
+        if len <= added {
+            let allowed = format!("{} or more", added + 1);
             return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
         }
         let (bos, between) = (tokenizer.bos(), tokenizer.eos().or(tokenizer.bos()));
@@ -75,7 +75,6 @@ impl HookedTransformer {
             let allowed = format!("{} at most: all texts together", row.len());
             return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
         }
-        let left = row.len() - begun().len();
-        Ok((rows, left))
+        Ok((rows, row.len() - added))
     }
 }
