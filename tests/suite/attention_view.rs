@@ -1,16 +1,14 @@
 //! Pages and pictures of attention: what they hold, what they refuse, and that no token gets out of its place.
 
 use std::path::Path;
-use std::process::Command as Process;
 
-use assert_cmd::cargo::CommandCargoExt;
 use hooklens::encoder::HookedEncoder;
 use hooklens::plot::{AttentionPatterns, AttentionView, ColouredText, PatternGrid, PlotError};
 use hooklens::prelude::*;
 use ndarray::{Array3, s};
 use serde_json::Value;
 
-use crate::support::fixtures;
+use crate::support::{fixtures, program};
 
 /// Tokens that would be dangerous, invisible or wrong if they were written as they are.
 const HOSTILE: [&str; 8] = [
@@ -243,8 +241,7 @@ fn colours_of_a_text_are_centred_where_numbers_are_below_zero() {
 fn attention_writes_pages_pictures_and_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let run = |model: &str, arguments: &[&str]| {
-        let mut program = Process::cargo_bin("hooklens").unwrap();
-        let output = program.args(["attention", "--model", model]).args(arguments).output().unwrap();
+        let output = program().args(["attention", "--model", model]).args(arguments).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
     };

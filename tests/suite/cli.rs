@@ -4,15 +4,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use assert_cmd::Command;
 use hooklens::prelude::*;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-use crate::support::fixtures;
+use crate::support::{fixtures, program};
 
 fn hooklens(arguments: &[&str]) -> Output {
-    Command::cargo_bin("hooklens").unwrap().args(arguments).output().unwrap()
+    program().args(arguments).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {

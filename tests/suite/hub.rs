@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::{Arc, Mutex};
 
-use assert_cmd::Command;
 
 use crate::support::fixtures;
 
@@ -82,7 +81,7 @@ fn dump(model: &str, home: &Path, environment: &[(&str, &str)]) -> Output {
 }
 
 fn run(arguments: &[&str], home: &Path, environment: &[(&str, &str)]) -> Output {
-    let mut command = Command::cargo_bin("hooklens").unwrap();
+    let mut command = crate::support::program();
     command
         .args(arguments)
         .env_remove("HF_HUB_CACHE")

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use assert_cmd::Command;
 use hooklens::parity::compare;
 use hooklens::prelude::*;
 use safetensors::SafeTensors;
@@ -79,15 +78,13 @@ fn another_model_is_found_out_where_it_first_differs() {
     let report = compare(path("llama"), LoadOptions::new().dtype(DType::BF16), &file).unwrap();
     assert!(report.first_beyond(1e-4).is_some() && report.first_beyond(5e-2).is_none(), "{report}");
 
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hooklens"));
-    let done = command.args(["parity", "--model", &path("llama"), "--reference", file.to_str().unwrap()]).assert();
-    let said = String::from_utf8(done.success().get_output().stdout.clone()).unwrap();
+    let parity = |arguments: &[&str]| crate::support::program().arg("parity").args(arguments).output().unwrap();
+    let done = parity(&["--model", &path("llama"), "--reference", file.to_str().unwrap()]);
+    assert!(done.status.success());
+    let said = String::from_utf8(done.stdout).unwrap();
     assert!(said.contains("blocks.1.attn.hook_pattern") && said.contains("5 tensors compared"), "{said}");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hooklens"));
-    let failed = command
-        .args(["parity", "--model", &path("baichuan"), "--reference", file.to_str().unwrap(), "--json"])
-        .assert();
-    let output = failed.code(1).get_output().clone();
+    let output = parity(&["--model", &path("baichuan"), "--reference", file.to_str().unwrap(), "--json"]);
+    assert_eq!(output.status.code(), Some(1));
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(said["agrees"], false);
     let why = String::from_utf8(output.stderr).unwrap();

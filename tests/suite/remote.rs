@@ -5,7 +5,6 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use assert_cmd::cargo::cargo_bin;
 use hooklens::prelude::*;
 use hooklens::{Error, parse_device};
 
@@ -19,7 +18,7 @@ struct Server {
 
 impl Server {
     fn start(token: Option<&str>) -> Self {
-        let mut command = Command::new(cargo_bin("hooklens"));
+        let mut command = crate::support::program();
         command.args(["serve", "--device", "flex", "--listen", "127.0.0.1:0"]).env("RUST_LOG", "off");
         command.stdout(Stdio::piped()).stderr(Stdio::null()).env_remove("HOOKLENS_TOKEN");
         if let Some(token) = token {
@@ -97,7 +96,7 @@ fn dumps_from_there() {
     let server = Server::start(Some("secret"));
     let folder = tempfile::tempdir().unwrap();
     let dump = |device: &str, token: &str, out: &str| {
-        let mut command = Command::new(cargo_bin("hooklens"));
+        let mut command = crate::support::program();
         command.args(["dump", "--model", "embedded:ioi", "--prompt", TEXT, "--hooks", "*hook_z", "--device", device]);
         command
             .args(["--out", folder.path().join(out).to_str().unwrap()])

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use assert_cmd::Command;
+use crate::support::program;
 
 /// Exit code, standard output, standard error.
 fn ran(arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::cargo_bin("hooklens").unwrap().args(arguments).output().unwrap();
+    let output = program().args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }

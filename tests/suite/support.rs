@@ -13,6 +13,11 @@ pub(crate) fn device() -> Device {
     hooklens::default_device().unwrap()
 }
 
+/// The `hooklens` program, built with the tests.
+pub(crate) fn program() -> std::process::Command {
+    std::process::Command::new(env!("CARGO_BIN_EXE_hooklens"))
+}
+
 /// `tests/fixtures`.
 pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")

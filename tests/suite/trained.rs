@@ -123,8 +123,9 @@ fn the_program_dumps_it() {
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("out.safetensors");
     let run = |arguments: &[&str]| {
-        let mut command = assert_cmd::Command::cargo_bin("hooklens").unwrap();
-        command.arg(arguments[0]).args(["--model", folder.to_str().unwrap()]).args(&arguments[1..]).assert().success();
+        let mut command = crate::support::program();
+        command.arg(arguments[0]).args(["--model", folder.to_str().unwrap()]).args(&arguments[1..]);
+        assert!(command.status().unwrap().success());
     };
     run(&["info"]);
     run(&["hooks"]);
