@@ -50,7 +50,7 @@ fn best(runs: usize, mut work: impl FnMut()) -> f64 {
 fn appending() -> Result<()> {
     let device = Device::flex();
     let draw = |len: usize| Tensor::<4>::random([1, len, 12, 64], Distribution::Default, &device);
-    let mut cache = KeyValueCache::of_shape(CacheShape::new(1, 1, 12, 64)?, CacheKind::Growing)?;
+    let mut cache = KeyValueCache::of_shape(CacheShape::new(1, 1, 12, 64)?, CacheKind::GROWING)?;
     cache.update(draw(1024), draw(1024), 0)?;
     let (keys, values) = (draw(1024), draw(1024));
     let copy = best(50, || {
@@ -113,7 +113,7 @@ fn few_bits() -> Result<()> {
         let bytes = cache.memory().iter().sum();
         Ok((model.forward(vec![next.clone()], ForwardOptions::new().kv_cache(&mut cache))?, bytes))
     };
-    let (whole, whole_bytes) = run(CacheKind::Growing)?;
+    let (whole, whole_bytes) = run(CacheKind::GROWING)?;
     let largest = whole.clone().abs().max().into_scalar::<f32>();
     for (name, kind) in [("8", CacheKind::EIGHT_BIT), ("4", CacheKind::FOUR_BIT)] {
         let (given, bytes) = run(kind)?;

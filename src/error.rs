@@ -381,6 +381,21 @@ pub enum InputError {
         /// Shape of the mask.
         given: [usize; 2],
     },
+    /// The attention mask of a run behind a cache fits neither the new tokens nor these and the cache's.
+    #[error(
+        "the attention mask is {given:?}, but the input is {expected:?} [batch, pos] behind {past} positions of the \
+         cache: give the mask of the {} new positions, or of all {}",
+        expected[1],
+        past + expected[1]
+    )]
+    MaskBehind {
+        /// Shape of the input.
+        expected: [usize; 2],
+        /// Shape of the mask.
+        given: [usize; 2],
+        /// Positions of the cache.
+        past: usize,
+    },
     /// Logits for other positions than the tokens'.
     #[error("the logits are {given:?} [batch, pos, d_vocab], the tokens {tokens:?} [batch, pos]")]
     LogitsShape {
@@ -552,8 +567,10 @@ pub enum CacheError {
         model: [usize; 2],
     },
     /// Keys or values of another shape.
-    #[error("keys and values must be {expected:?} [batch, position, kv_head, d_head], not {given:?}")]
+    #[error("{what} must be {expected:?} [batch, position, kv_head, d_head], not {given:?}")]
     Shape {
+        /// Keys or values.
+        what: &'static str,
         /// Shape by the cache.
         expected: [usize; 4],
         /// Shape given.
@@ -601,6 +618,56 @@ pub enum CacheError {
         /// Rows of the cache.
         batch: usize,
     },
+    /// More rows than there are from a row on.
+    #[error("{count} rows from row {slot} on are not within the {batch} rows of the cache")]
+    Slots {
+        /// The first row asked for.
+        slot: usize,
+        /// Rows asked for.
+        count: usize,
+        /// Rows of the cache.
+        batch: usize,
+    },
+    /// A layer is frozen and the cache is not, or the other way round.
+    #[error(
+        "layer {layer} is {} and the cache is {}; a run needs all layers alike",
+        if *frozen { "frozen" } else { "not frozen" }, if *frozen { "not" } else { "frozen" }
+    )]
+    Mixed {
+        /// The layer.
+        layer: usize,
+        /// Whether the layer is frozen.
+        frozen: bool,
+    },
+    /// The operation is for an empty cache.
+    #[error("the cache holds {held} positions; this is settled before it holds any")]
+    NotEmpty {
+        /// Positions held.
+        held: usize,
+    },
+    /// Tokens were to tell of padding, and the cache knows no padding token.
+    #[error("the cache's shape names no `pad_token_id`, by which padding is told from tokens")]
+    NoPadToken,
+    /// The mask of a run contradicts that of the cache it goes on behind.
+    #[error(
+        "the attention mask of row {row} calls column {column} {}, and the cache holds {} there; \
+         give the mask of the new tokens, or that of the cache before it",
+        if *given { "a token" } else { "padding" }, if *given { "padding" } else { "a token" }
+    )]
+    PastMask {
+        /// The row.
+        row: usize,
+        /// The column.
+        column: usize,
+        /// What the mask says of it.
+        given: bool,
+    },
+    /// Keys and values on disk can't be written or read.
+    #[error("the cache's temporary file: {source}")]
+    Disk {
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// A layer the cache lacks.
     #[error("layer {layer} is not within the {layers} layers of the cache")]
     Layer {
@@ -641,7 +708,7 @@ pub enum CacheError {
     #[error("a {kind} cache can't {operation}")]
     Unsupported {
         /// The kind.
-        kind: &'static str,
+        kind: String,
         /// What it was asked to do.
         operation: &'static str,
     },

@@ -43,9 +43,11 @@ pub use embedded::embedded_models;
 pub use error::{CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};
 pub use hooklens_hooks::{
     Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Lookup, Positions, QueueError,
-    Record, Rejected, Selection, WhenFull, write_safetensors,
+    Record, Rejected, Selection, Stored, WhenFull, write_safetensors,
 };
-pub use kv_cache::{Bits, CacheData, CacheKind, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Scoped};
+pub use kv_cache::{
+    Bits, CacheData, CacheKind, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload, Scoped,
+};
 pub use labelled::{LabelledArray, LabelledAxis};
 pub use loading::{LoadOptions, LoadReport, ModelConfig, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
 pub use model::{
@@ -59,3 +61,12 @@ pub use tokens::{Message, Occurrence, PaddingSide, Texts, TokenizeOptions, Token
 #[cfg(doctest)]
 #[doc = include_str!("../docs/transformer_lens.md")]
 mod transformer_lens {}
+
+/// The examples of the pages on caches are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/caches/labml.md")]
+#[doc = include_str!("../docs/caches/transformer_lens.md")]
+#[doc = include_str!("../docs/caches/torchtune.md")]
+#[doc = include_str!("../docs/caches/hugging_face.md")]
+#[doc = include_str!("../docs/caches/easydel.md")]
+mod caches {}

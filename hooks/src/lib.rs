@@ -59,7 +59,7 @@ pub use error::HookError;
 pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at};
 pub use point::{Axis, Point, PointInfo};
 pub use positions::Positions;
-pub use queue::{ActivationQueue, QueueError, Rejected, WhenFull};
+pub use queue::{ActivationQueue, QueueError, Rejected, Stored, WhenFull};
 pub use record::Record;
 pub use run::{Halt, Rows, Run};
 pub use selection::Selection;

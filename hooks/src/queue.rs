@@ -1,5 +1,6 @@
 //! Named first-in-first-out queues, between passes and between threads.
 
+use std::any::{Any, TypeId};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -9,8 +10,8 @@ use thiserror::Error;
 use crate::activation::Activation;
 use crate::suggest::nearest;
 
-/// Queues of values by name, and beside them single values by name. Clones are handles on the
-/// same queues; a value pushed on one thread can be popped on another.
+/// Queues of values by name; a name may hold a single value instead. Clones are handles on the
+/// same names; a value pushed on one thread can be popped on another.
 ///
 /// A pass pushes what a later one needs; that one pops it, in order:
 ///
@@ -54,9 +55,72 @@ struct Shared<T> {
 }
 
 struct State<T> {
-    queues: HashMap<String, VecDeque<T>>,
-    values: HashMap<String, T>,
+    held: HashMap<String, Held<T>>,
     closed: bool,
+}
+
+enum Held<T> {
+    Queue(VecDeque<T>),
+    Value(T),
+}
+
+impl<T> State<T> {
+    /// The queue of a name; an error if the name holds a single value.
+    fn queue(&mut self, name: &str) -> Result<Option<&mut VecDeque<T>>, QueueError> {
+        match self.held.get_mut(name) {
+            Some(Held::Queue(queue)) => Ok(Some(queue)),
+            Some(Held::Value(_)) => Err(QueueError::NoQueue { name: name.into() }),
+            None => Ok(None),
+        }
+    }
+
+    fn absent(&self, name: &str) -> QueueError {
+        let nearest = nearest(name, self.held.keys().map(String::as_str));
+        QueueError::Absent { name: name.into(), nearest }
+    }
+}
+
+/// What a name holds.
+///
+/// ```
+/// use hooklens_hooks::{ActivationQueue, Stored};
+/// let cache = ActivationQueue::<i32>::unbounded();
+/// (1..=3).try_for_each(|n| cache.push("losses", n))?;
+/// cache.set("best", 1);
+/// assert_eq!(cache.try_get("losses"), Some(Stored::Queue(vec![1, 2, 3]))); // oldest first
+/// assert_eq!(cache.try_get("best").and_then(Stored::into_value), Some(1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stored<T> {
+    /// A single value, from [`ActivationQueue::set`].
+    Value(T),
+    /// What was pushed and not popped, oldest first.
+    Queue(Vec<T>),
+}
+
+impl<T> Stored<T> {
+    /// The single value; `None` of a queue.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Stored::Value(value) => Some(value),
+            Stored::Queue(_) => None,
+        }
+    }
+
+    /// The queue, oldest first; `None` of a single value.
+    pub fn into_queue(self) -> Option<Vec<T>> {
+        match self {
+            Stored::Queue(queue) => Some(queue),
+            Stored::Value(_) => None,
+        }
+    }
+}
+
+impl<T: PartialEq> PartialEq<T> for Stored<T> {
+    fn eq(&self, other: &T) -> bool {
+        matches!(self, Stored::Value(value) if value == other)
+    }
 }
 
 /// What pushing to a full queue does.
@@ -84,19 +148,25 @@ pub enum WhenFull {
 /// let queue = ActivationQueue::<i32>::unbounded();
 /// queue.push("keys", 1)?;
 /// let told = queue.pop("key").unwrap_err().to_string();
-/// assert_eq!(told, "there is no queue `key`; there are keys");
+/// assert_eq!(told, "there is no `key`; there are keys");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// Nothing was ever pushed under this name.
-    #[error("there is no queue `{name}`; there are {}", list(nearest))]
+    /// The name holds nothing: neither a queue nor a value.
+    #[error("there is no `{name}`; there are {}", list(nearest))]
     Absent {
         /// The name asked for.
         name: String,
         /// Nearest names, best first.
         nearest: Vec<String>,
+    },
+    /// The name holds a single value, which can't be pushed to or popped.
+    #[error("`{name}` holds a single value, no queue; `clear` it first")]
+    NoQueue {
+        /// The name.
+        name: String,
     },
     /// Everything pushed was popped.
     #[error("the queue `{name}` is empty")]
@@ -184,11 +254,28 @@ impl ActivationQueue {
         static SHARED: LazyLock<ActivationQueue> = LazyLock::new(ActivationQueue::new);
         &SHARED
     }
+
+    /// One for the whole program of each type of value.
+    ///
+    /// ```
+    /// use hooklens_hooks::ActivationQueue;
+    /// ActivationQueue::shared_of::<f64>().set("temperature", 0.7);
+    /// // Elsewhere in the program:
+    /// assert_eq!(ActivationQueue::shared_of::<f64>().get("temperature", 1.0), 0.7);
+    /// assert!(ActivationQueue::shared_of::<u8>().try_get("temperature").is_none()); // of another type
+    /// ```
+    pub fn shared_of<T: Send + 'static>() -> ActivationQueue<T> {
+        static SHARED: LazyLock<Mutex<HashMap<TypeId, Box<dyn Any + Send>>>> = LazyLock::new(Mutex::default);
+        let mut all = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = || Box::new(ActivationQueue::<T>::unbounded()) as Box<dyn Any + Send>;
+        let of_type = all.entry(TypeId::of::<T>()).or_insert_with(made);
+        of_type.downcast_ref::<ActivationQueue<T>>().cloned().unwrap_or_default()
+    }
 }
 
 impl<T> ActivationQueue<T> {
     fn made(limit: Option<(usize, WhenFull)>) -> Self {
-        let state = State { queues: HashMap::new(), values: HashMap::new(), closed: false };
+        let state = State { held: HashMap::new(), closed: false };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), limit }) }
     }
 
@@ -226,7 +313,10 @@ impl<T> ActivationQueue<T> {
             if state.closed {
                 return Err(Rejected { value, error: QueueError::Closed { name: name.into() } });
             }
-            let held = state.queues.get(name).map_or(0, VecDeque::len);
+            let held = match state.queue(name) {
+                Ok(queue) => queue.map_or(0, |queue| queue.len()),
+                Err(error) => return Err(Rejected { value, error }),
+            };
             match self.shared.limit.filter(|(limit, _)| held >= *limit) {
                 None => break,
                 Some((limit, WhenFull::Refuse)) => {
@@ -237,7 +327,10 @@ impl<T> ActivationQueue<T> {
                 }
             }
         }
-        state.queues.entry(name.to_string()).or_default().push_back(value);
+        match state.held.get_mut(name) {
+            Some(Held::Queue(queue)) => queue.push_back(value),
+            _ => drop(state.held.insert(name.to_string(), Held::Queue(VecDeque::from([value])))),
+        }
         self.shared.changed.notify_all();
         Ok(())
     }
@@ -254,23 +347,20 @@ impl<T> ActivationQueue<T> {
     /// ```
     ///
     /// # Errors
-    /// [`QueueError::Absent`], [`QueueError::Empty`], or [`QueueError::Closed`] once a closed
-    /// queue is empty.
+    /// [`QueueError::Absent`], [`QueueError::Empty`], [`QueueError::NoQueue`], or [`QueueError::Closed`]
+    /// once a closed queue is empty.
     pub fn pop(&self, name: &str) -> Result<T, QueueError> {
         let mut state = self.state();
-        let popped = state.queues.get_mut(name).and_then(VecDeque::pop_front);
-        if let Some(value) = popped {
+        let queue = state.queue(name)?;
+        let exists = queue.is_some();
+        if let Some(value) = queue.and_then(VecDeque::pop_front) {
             self.shared.changed.notify_all();
             return Ok(value);
         }
-        let name = name.to_string();
-        Err(match (state.closed, state.queues.contains_key(&name)) {
-            (true, _) => QueueError::Closed { name },
-            (false, true) => QueueError::Empty { name },
-            (false, false) => {
-                let nearest = nearest(&name, state.queues.keys().map(String::as_str));
-                QueueError::Absent { name, nearest }
-            }
+        Err(match (state.closed, exists) {
+            (true, _) => QueueError::Closed { name: name.into() },
+            (false, true) => QueueError::Empty { name: name.into() },
+            (false, false) => state.absent(name),
         })
     }
 
@@ -287,11 +377,11 @@ impl<T> ActivationQueue<T> {
     /// ```
     ///
     /// # Errors
-    /// [`QueueError::Closed`] once the queues are closed and this one is empty.
+    /// [`QueueError::Closed`] once the queues are closed and this one is empty; [`QueueError::NoQueue`].
     pub fn wait(&self, name: &str) -> Result<T, QueueError> {
         let mut state = self.state();
         loop {
-            if let Some(value) = state.queues.get_mut(name).and_then(VecDeque::pop_front) {
+            if let Some(value) = state.queue(name)?.and_then(VecDeque::pop_front) {
                 self.shared.changed.notify_all();
                 return Ok(value);
             }
@@ -304,7 +394,7 @@ impl<T> ActivationQueue<T> {
 
     /// Values in a queue; `None` if there is no such queue.
     pub fn q_size(&self, name: &str) -> Option<usize> {
-        self.state().queues.get(name).map(VecDeque::len)
+        self.state().queue(name).ok().flatten().map(|queue| queue.len())
     }
 
     /// From here on nothing is taken; what is held can still be popped, and whoever waits for
@@ -324,50 +414,89 @@ impl<T> ActivationQueue<T> {
         self.shared.changed.notify_all();
     }
 
-    /// Keeps a single value under a name, beside the queues.
-    pub fn set(&self, name: &str, value: impl Into<T>) {
-        self.state().values.insert(name.to_string(), value.into());
-    }
-
-    /// The single value of a name, or the default.
+    /// Keeps a single value under a name, in the place of the value or the queue that it held.
     ///
     /// ```
-    /// use hooklens_hooks::ActivationQueue;
-    /// let queue = ActivationQueue::<i32>::unbounded();
-    /// queue.set("count", 3);
-    /// assert_eq!((queue.get("count", 0), queue.get("other", 0)), (3, 0));
-    /// queue.clear("count");
-    /// assert_eq!(queue.get("count", 0), 0);
+    /// use hooklens_hooks::{ActivationQueue, QueueError};
+    /// let cache = ActivationQueue::<i32>::unbounded();
+    /// cache.push("n", 1)?;
+    /// cache.set("n", 7);
+    /// assert_eq!(cache.pop("n"), Err(QueueError::NoQueue { name: "n".into() }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn get(&self, name: &str, default: impl Into<T>) -> T
+    pub fn set(&self, name: &str, value: impl Into<T>) {
+        self.state().held.insert(name.to_string(), Held::Value(value.into()));
+        self.shared.changed.notify_all();
+    }
+
+    /// What a name holds: a single value, or a queue's values, which stay in it; `None` if nothing.
+    ///
+    /// ```
+    /// use hooklens_hooks::{ActivationQueue, Stored};
+    /// let cache = ActivationQueue::<i32>::unbounded();
+    /// cache.push("n", 1)?;
+    /// assert_eq!(cache.try_get("n"), Some(Stored::Queue(vec![1])));
+    /// assert_eq!(cache.try_get("m"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_get(&self, name: &str) -> Option<Stored<T>>
     where
         T: Clone,
     {
-        self.state().values.get(name).cloned().unwrap_or_else(|| default.into())
+        self.state().held.get(name).map(|held| match held {
+            Held::Value(value) => Stored::Value(value.clone()),
+            Held::Queue(queue) => Stored::Queue(queue.iter().cloned().collect()),
+        })
     }
 
-    /// Forgets a name's queue and single value.
-    pub fn clear(&self, name: &str) {
+    /// [`ActivationQueue::try_get`] with a value for names that hold nothing.
+    ///
+    /// ```
+    /// use hooklens_hooks::ActivationQueue;
+    /// let cache = ActivationQueue::<i32>::unbounded();
+    /// cache.set("count", 3);
+    /// assert_eq!(cache.get("count", 0), 3);
+    /// assert_eq!(cache.get("other", 0), 0);
+    /// cache.clear("count")?;
+    /// assert_eq!(cache.get("count", 0).into_value(), Some(0));
+    /// # Ok::<(), hooklens_hooks::QueueError>(())
+    /// ```
+    pub fn get(&self, name: &str, default: impl Into<T>) -> Stored<T>
+    where
+        T: Clone,
+    {
+        self.try_get(name).unwrap_or_else(|| Stored::Value(default.into()))
+    }
+
+    /// Forgets what a name holds.
+    ///
+    /// # Errors
+    /// [`QueueError::Absent`] with the nearest names, if it holds nothing.
+    pub fn clear(&self, name: &str) -> Result<(), QueueError> {
         let mut state = self.state();
-        state.queues.remove(name);
-        state.values.remove(name);
+        if state.held.remove(name).is_none() {
+            return Err(state.absent(name));
+        }
         self.shared.changed.notify_all();
+        Ok(())
     }
 
     /// Forgets everything.
     pub fn clear_all(&self) {
-        let mut state = self.state();
-        state.queues.clear();
-        state.values.clear();
+        self.state().held.clear();
         self.shared.changed.notify_all();
     }
 }
 
 impl<T> fmt::Debug for ActivationQueue<T> {
-    /// Names and sizes, never values.
+    /// Names and sizes, never values: of a queue its length, of a single value nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
-        let mut sizes: Vec<_> = state.queues.iter().map(|(name, queue)| (name, queue.len())).collect();
+        let size = |held: &Held<T>| match held {
+            Held::Queue(queue) => Some(queue.len()),
+            Held::Value(_) => None,
+        };
+        let mut sizes: Vec<_> = state.held.iter().map(|(name, held)| (name, size(held))).collect();
         sizes.sort();
         f.debug_map().entries(sizes).finish()
     }
@@ -388,7 +517,7 @@ mod tests {
         assert_eq!(queue.pop("blocks.0.hook_k"), Ok(1));
         assert_eq!(queue.pop("blocks.0.hook_k"), Err(QueueError::Empty { name: "blocks.0.hook_k".into() }));
         assert_eq!(queue.q_size("blocks.0.hook_k"), Some(0));
-        queue.clear("blocks.0.hook_k");
+        queue.clear("blocks.0.hook_k").unwrap();
         assert_eq!(queue.q_size("blocks.0.hook_k"), None);
     }
 
@@ -400,6 +529,19 @@ mod tests {
         assert_eq!((queue.get("mean", 7), queue.q_size("mean")), (3, None));
         queue.clear_all();
         assert_eq!(queue.get("mean", 7), 7);
+    }
+
+    #[test]
+    fn a_name_holds_a_queue_or_a_value() {
+        let queue = ActivationQueue::<i32>::unbounded();
+        (1..4).try_for_each(|n| queue.push("n", n)).unwrap();
+        assert_eq!(queue.get("n", 9), Stored::Queue(vec![1, 2, 3]));
+        queue.set("n", 7);
+        assert_eq!((queue.get("n", 9), queue.q_size("n")), (Stored::Value(7), None));
+        let rejected = queue.push("n", 8).unwrap_err();
+        assert_eq!((rejected.value, rejected.error), (8, QueueError::NoQueue { name: "n".into() }));
+        assert_eq!(queue.wait("n"), Err(QueueError::NoQueue { name: "n".into() }));
+        assert!(matches!(queue.clear("m"), Err(QueueError::Absent { nearest, .. }) if nearest == ["n"]));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::patch::PatchArgs;
 use super::serve::ServeArgs;
 use crate::device::{DEVICE_VARIABLE, parse_device};
 use crate::dump::Part;
-use crate::kv_cache::CacheKind;
+use crate::kv_cache::{Bits, CacheKind, Offload};
 use crate::loading::LoadOptions;
 use crate::model::Logits;
 use crate::tokens::PaddingSide;
@@ -287,9 +287,9 @@ pub(super) struct GenerateArgs {
     /// End a prompt's text once it holds this; may be given several times
     #[arg(long, value_name = "TEXT")]
     pub(super) stop: Vec<String>,
-    /// How keys and values are kept
-    #[arg(long, value_enum, default_value = "growing")]
-    pub(super) kv: KvArg,
+    /// How keys and values are kept; several at once with commas, as in `sliding,8bit`
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "growing")]
+    pub(super) kv: Vec<KvArg>,
     /// Whether prompts get a beginning-of-sequence token (default: the model's habit)
     #[arg(long, value_name = "true|false", num_args = 1)]
     pub(super) prepend_bos: Option<bool>,
@@ -312,18 +312,24 @@ pub(super) enum KvArg {
     /// In 4 bits an element
     #[value(name = "4bit")]
     FourBit,
+    /// In main memory, whatever the device
+    Memory,
+    /// In a temporary file
+    Disk,
 }
 
 impl KvArg {
-    /// The kind, with room for this many positions.
-    pub(super) fn kind(self, max_len: usize) -> CacheKind {
-        match self {
-            KvArg::Growing => CacheKind::Growing,
-            KvArg::Preallocated => CacheKind::Preallocated { max_len },
-            KvArg::Sliding => CacheKind::Sliding,
-            KvArg::EightBit => CacheKind::EIGHT_BIT,
-            KvArg::FourBit => CacheKind::FOUR_BIT,
-        }
+    /// The kind that all of these make, with room for this many positions where one limits it.
+    pub(super) fn kind(all: &[KvArg], max_len: usize) -> CacheKind {
+        all.iter().fold(CacheKind::GROWING, |kind, arg| match arg {
+            KvArg::Growing => kind,
+            KvArg::Preallocated => kind.limited(max_len),
+            KvArg::Sliding => kind.sliding(),
+            KvArg::EightBit => kind.quantized(Bits::Eight, 64),
+            KvArg::FourBit => kind.quantized(Bits::Four, 64),
+            KvArg::Memory => kind.offloaded(Offload::Memory),
+            KvArg::Disk => kind.offloaded(Offload::Disk),
+        })
     }
 }
 

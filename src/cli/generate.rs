@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::json;
 
 use super::CliResult;
-use super::args::GenerateArgs;
+use super::args::{GenerateArgs, KvArg};
 use super::dump::unused;
 use crate::generation::{GenerateOptions, Generation, Sampling, Stop};
 use crate::model::HookedTransformer;
@@ -32,7 +32,7 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         .max_new_tokens(args.max_new_tokens)
         .sampling(sampling)
         .seed(args.seed)
-        .cache_kind(args.kv.kind(rows.iter().map(Vec::len).max().unwrap_or(0) + args.max_new_tokens))
+        .cache_kind(KvArg::kind(&args.kv, rows.iter().map(Vec::len).max().unwrap_or(0) + args.max_new_tokens))
         .stop_strings(args.stop.clone());
     if args.json {
         return print_json(&model.generate(&input, options)?);

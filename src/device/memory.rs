@@ -27,6 +27,11 @@ pub(crate) fn check_room(device: &Device, asked: usize) -> Result<()> {
     Err(Error::OutOfMemory { devices: format!("{device:?}"), asked: format!("{asked} bytes") })
 }
 
+/// The device whose tensors lie in this machine's main memory: the given one, if they do.
+pub(crate) fn main_memory(device: &Device) -> Device {
+    if is_cpu(device) { device.clone() } else { Device::flex() }
+}
+
 fn is_cpu(device: &Device) -> bool {
     #[cfg(feature = "libtorch")]
     #[allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned")]

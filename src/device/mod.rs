@@ -13,7 +13,7 @@ use burn::tensor::DeviceType;
 use crate::error::{Error, Result};
 
 pub use freed::keep_freed_memory;
-pub(crate) use memory::{check_room, guarded};
+pub(crate) use memory::{check_room, guarded, main_memory};
 pub(crate) use placement::Placement;
 #[cfg(feature = "remote")]
 pub(crate) use remote::TOKEN_VARIABLE;

@@ -303,7 +303,7 @@ impl HookedEncoderDecoder {
         let encoded = cache.encoded.clone();
         let shape = written.shape();
         cache.own.check(&self.decoder_stack, shape, self.weights.embed.val().dtype(), |_| self.device())?;
-        let growing = !cache.own.is_frozen();
+        let (growing, past) = (!cache.own.is_frozen(), cache.own.len());
         let options = options.into();
         match self.decoder_run(&encoded, Some(cache), &written, options) {
             Ok(output) => {
@@ -314,7 +314,7 @@ impl HookedEncoderDecoder {
             }
             Err(error) => {
                 if growing {
-                    cache.own.unsettle();
+                    cache.own.unsettle(past);
                 }
                 Err(error)
             }

@@ -25,16 +25,16 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Bad input, a setting there can't be (a prefix or a kind of cache is one here), a point of the encoder, and
+    /// Bad input, a setting there can't be (a prefix, a cache or a kind of it is one here), a point of the encoder, and
     /// whatever a hook reports.
     pub fn generate<'h>(&self, input: impl Into<Input>, options: impl Into<GenerateOptions<'h>>) -> Result<Generation> {
         let mut options = options.into();
-        if options.prefix.is_some() {
+        if options.prefix.is_some() || options.kv_cache.is_some() {
             return Err(InputError::Options("an encoder-decoder has no prefix to go on behind").into());
         }
         let prompts = self.token_input(input.into())?;
         let [batch, _] = prompts.shape();
-        if options.cache_kind != CacheKind::Growing {
+        if options.cache_kind != CacheKind::GROWING {
             return Err(InputError::Options("an encoder-decoder keeps a cache that grows").into());
         }
         let mut chooser = Chooser::new(self.tokenizer().ok(), self.config.d_vocab, &prompts, &mut options)?;
@@ -63,6 +63,6 @@ impl HookedEncoderDecoder {
                 logits.push(given.unsqueeze_dim::<3>(1));
             }
         }
-        chooser.generation(columns, steps, logits)
+        chooser.generation(columns, steps, logits, None)
     }
 }

@@ -9,6 +9,7 @@ use super::options::GenerateOptions;
 use super::sampling::log_prob;
 use super::{GeneratedRow, Generation, Stop};
 use crate::error::{InputError, Result};
+use crate::kv_cache::KeyValueCache;
 use crate::tokens::{Tokenizer, Tokens};
 
 /// The rows of a generation.
@@ -129,13 +130,14 @@ impl<'m> Chooser<'m> {
         columns: Vec<Vec<Option<u32>>>,
         steps: Vec<ActivationCache>,
         logits: Vec<Tensor<3>>,
+        kv_cache: Option<KeyValueCache>,
     ) -> Result<Generation> {
         let ids = |row: &Vec<Option<u32>>| row.iter().map(|token| token.unwrap_or(self.pad)).collect();
         let mask = columns.iter().map(|row| row.iter().map(Option::is_some).collect()).collect();
         let columns = Tokens::new(columns.iter().map(ids).collect())?.with_mask(mask)?;
         let rows = self.rows.into_iter().map(|row| row.made).collect();
         let logits = if logits.is_empty() { None } else { Some(Tensor::cat(logits, 1)) };
-        Ok(Generation { rows, columns, steps, logits })
+        Ok(Generation { rows, columns, steps, logits, kv_cache })
     }
 }
 

@@ -20,6 +20,7 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook};
 
 use crate::error::Result;
+use crate::kv_cache::KeyValueCache;
 use crate::model::{Hooked, HookedTransformer, Input};
 use crate::tokens::Tokens;
 
@@ -91,7 +92,13 @@ pub struct GeneratedRow {
 /// let made = model.generate("king drum sun king", options)?;
 /// assert_eq!(made.logits.as_ref().map(|logits| logits.dims()), Some([1, 3, 63]));
 /// assert_eq!((made.steps.len(), made.columns.shape()), (3, [1, 7])); // the last token was not run
-/// # Ok::<(), hooklens::Error>(())
+///
+/// // Go on from where it ended, or hand it to what reads Hugging Face's tuples.
+/// let mut cache = made.kv_cache.ok_or("no cache")?;
+/// let last = made.rows[0].new[2];
+/// let more = model.generate([last], GenerateOptions::new().max_new_tokens(2).kv_cache(&mut cache))?;
+/// assert_eq!((more.rows[0].new.len(), cache.len(), cache.to_legacy()?.len()), (2, 7 + 2, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Generation {
@@ -104,6 +111,9 @@ pub struct Generation {
     pub steps: Vec<ActivationCache>,
     /// The logits each new token was chosen by, `[batch, new, d_vocab_out]`, if asked for.
     pub logits: Option<Tensor<3>>,
+    /// Keys and values of the columns that were run, a prefix before them included: what Hugging Face gives back as
+    /// `past_key_values`. `None` where the caller's own cache was filled, and of an encoder-decoder.
+    pub kv_cache: Option<KeyValueCache>,
 }
 
 impl Generation {

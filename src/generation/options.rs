@@ -26,6 +26,7 @@ pub struct GenerateOptions<'h> {
     pub(crate) stop_strings: Vec<String>,
     pub(crate) cache_kind: CacheKind,
     pub(crate) prefix: Option<&'h mut KeyValueCache>,
+    pub(crate) kv_cache: Option<&'h mut KeyValueCache>,
     pub(crate) hooks: Vec<Hook<'h>>,
     pub(crate) record: Record,
     pub(crate) logits: bool,
@@ -40,8 +41,9 @@ impl Default for GenerateOptions<'_> {
             stop_at_eos: true,
             stop_tokens: Vec::new(),
             stop_strings: Vec::new(),
-            cache_kind: CacheKind::Growing,
+            cache_kind: CacheKind::GROWING,
             prefix: None,
+            kv_cache: None,
             hooks: Vec::new(),
             record: Record::default(),
             logits: false,
@@ -154,7 +156,7 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// How keys and values are stored meanwhile.
+    /// How keys and values are stored meanwhile, in a cache that the generation makes.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -163,7 +165,7 @@ impl<'h> GenerateOptions<'h> {
     ///     let options = GenerateOptions::new().max_new_tokens(3).cache_kind(kind);
     ///     Ok::<_, hooklens::Error>(model.generate("king drum sun star king", options)?.rows[0].text.clone())
     /// };
-    /// assert_eq!(text(CacheKind::EIGHT_BIT)?, text(CacheKind::Growing)?); // in a quarter of the memory
+    /// assert_eq!(text(CacheKind::EIGHT_BIT)?, text(CacheKind::GROWING)?); // in a quarter of the memory
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -188,6 +190,25 @@ impl<'h> GenerateOptions<'h> {
     #[must_use]
     pub fn prefix(mut self, cache: &'h mut KeyValueCache) -> Self {
         self.prefix = Some(cache);
+        self
+    }
+
+    /// Goes on behind what this cache holds and fills it, as Hugging Face's `past_key_values` does: it is left with
+    /// every column that was run, which is all but the last new token. After an error it holds the steps that
+    /// succeeded.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = KeyValueCache::new(model.config(), 1);
+    /// let options = GenerateOptions::new().max_new_tokens(2).kv_cache(&mut cache);
+    /// let made = model.generate("king drum sun star king", options)?;
+    /// assert_eq!((made.rows[0].text.as_deref(), cache.len()), (Some("drum sun"), 6 + 1));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn kv_cache(mut self, cache: &'h mut KeyValueCache) -> Self {
+        self.kv_cache = Some(cache);
         self
     }
 

@@ -35,6 +35,23 @@ pub struct Step {
     pub logits: Option<Tensor<2>>,
 }
 
+/// The cache that a generation fills.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one a generation")]
+enum Filled<'h> {
+    Own(KeyValueCache),
+    Lent(&'h mut KeyValueCache),
+}
+
+impl Filled<'_> {
+    fn get(&mut self) -> &mut KeyValueCache {
+        match self {
+            Filled::Own(cache) => cache,
+            Filled::Lent(cache) => cache,
+        }
+    }
+}
+
 /// An iterator over the steps of a generation: see
 /// [`HookedTransformer::generate_steps`](crate::HookedTransformer::generate_steps).
 ///
@@ -51,7 +68,7 @@ pub struct Step {
 pub struct Steps<'m, 'h> {
     model: &'m HookedTransformer,
     options: GenerateOptions<'h>,
-    cache: KeyValueCache,
+    cache: Filled<'h>,
     chooser: Chooser<'m>,
     /// What to run next.
     next: Tokens,
@@ -69,12 +86,19 @@ impl<'m, 'h> Steps<'m, 'h> {
         if config.d_vocab_out > config.d_vocab {
             return Err(InputError::Options("the model has logits for tokens it has no embedding for").into());
         }
-        let cache = match options.prefix.take() {
-            None => KeyValueCache::of_kind(config, batch, options.cache_kind)?,
-            Some(prefix) if prefix.batch() == 1 => prefix.fork(batch)?,
-            Some(prefix) if prefix.batch() == batch => prefix.fork(1)?,
-            Some(prefix) => return Err(CacheError::Batch { cache: prefix.batch(), run: batch }.into()),
+        let mut filled = match (options.kv_cache.take(), options.prefix.take()) {
+            (Some(_), Some(_)) => {
+                let told = "a generation goes on behind a cache that it fills or behind a prefix that stays, not both";
+                return Err(InputError::Options(told).into());
+            }
+            (Some(cache), None) if cache.is_frozen() => return Err(CacheError::Frozen.into()),
+            (Some(cache), None) => Filled::Lent(cache),
+            (None, None) => Filled::Own(KeyValueCache::of_kind(config, batch, options.cache_kind)?),
+            (None, Some(prefix)) if prefix.batch() == 1 => Filled::Own(prefix.fork(batch)?),
+            (None, Some(prefix)) if prefix.batch() == batch => Filled::Own(prefix.fork(1)?),
+            (None, Some(prefix)) => return Err(CacheError::Batch { cache: prefix.batch(), run: batch }.into()),
         };
+        let cache = filled.get();
         let before = cache.lengths().into_iter().max().unwrap_or(0);
         let longest = (0..batch).map(|row| prompts.real(row).len()).max().unwrap_or(0);
         // The last new token is chosen, never run.
@@ -83,7 +107,15 @@ impl<'m, 'h> Steps<'m, 'h> {
             let needed = cache.len() + len + options.max_new_tokens - 1;
             return Err(CacheError::Full { max_len, needed }.into());
         }
-        Ok(Self { model, options, cache, chooser, next: prompts, columns: vec![Vec::new(); batch], failed: false })
+        Ok(Self {
+            model,
+            options,
+            cache: filled,
+            chooser,
+            next: prompts,
+            columns: vec![Vec::new(); batch],
+            failed: false,
+        })
     }
 
     /// Runs what is next and chooses a token for each row that goes on.
@@ -93,7 +125,7 @@ impl<'m, 'h> Steps<'m, 'h> {
             .logits(Logits::Last)
             .hooks(hooks)
             .record(self.options.record.clone())
-            .kv_cache(&mut self.cache);
+            .kv_cache(self.cache.get());
         let output = self.model.run(&self.next, options)?;
         let [batch, len] = self.next.shape();
         for (row, columns) in self.columns.iter_mut().enumerate() {
@@ -118,7 +150,11 @@ impl<'m, 'h> Steps<'m, 'h> {
             }
             logits.extend(step.logits.map(|logits| logits.unsqueeze_dim::<3>(1)));
         }
-        self.chooser.generation(self.columns, steps, logits)
+        let kv_cache = match self.cache {
+            Filled::Own(cache) => Some(cache),
+            Filled::Lent(_) => None,
+        };
+        self.chooser.generation(self.columns, steps, logits, kv_cache)
     }
 }
 

@@ -1,15 +1,21 @@
 //! A tensor that grows along its positions, in place.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Tensor};
 
-/// `[batch, room, kv_head, d_head]`, of which the first `len` positions are filled.
+/// `[rows, room, head, width]`, of which the first `rows` rows and `len` positions are filled.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Buffer {
     tensor: Option<Tensor<4>>,
+    rows: usize,
     len: usize,
 }
 
 impl Buffer {
+    /// Room for that much, filled with nothing.
+    pub(super) fn with_room(shape: [usize; 4], dtype: DType, device: &Device) -> Self {
+        Self { tensor: Some(Tensor::zeros(shape, (device, dtype))), rows: shape[0], len: 0 }
+    }
+
     pub(super) fn tensor(&self) -> Option<&Tensor<4>> {
         self.tensor.as_ref()
     }
@@ -20,12 +26,19 @@ impl Buffer {
 
     /// A buffer filled with this.
     pub(super) fn filled_with(tensor: Tensor<4>) -> Self {
-        Self { len: tensor.dims()[1], tensor: Some(tensor) }
+        let [rows, len, ..] = tensor.dims();
+        Self { rows, len, tensor: Some(tensor) }
     }
 
-    /// The filled positions.
+    /// What is filled.
     pub(super) fn filled(&self) -> Option<Tensor<4>> {
-        self.tensor.clone().filter(|_| self.len > 0).map(|t| t.narrow(1, 0, self.len))
+        self.tensor.clone().filter(|_| self.len > 0).map(|tensor| self.view(tensor))
+    }
+
+    fn view(&self, tensor: Tensor<4>) -> Tensor<4> {
+        let rows = tensor.dims()[0];
+        let tensor = if rows > self.rows { tensor.narrow(0, 0, self.rows) } else { tensor };
+        tensor.narrow(1, 0, self.len)
     }
 
     /// Writes `new` behind the filled positions. Without a `max` room grows by half when it runs
@@ -36,7 +49,8 @@ impl Buffer {
         let needed = self.len + count;
         let fits = |tensor: &Tensor<4>| {
             let [held_batch, room, held_heads, held_width] = tensor.dims();
-            [held_batch, held_heads, held_width] == [batch, heads, width]
+            [held_heads, held_width] == [heads, width]
+                && held_batch >= batch
                 && room >= needed
                 && tensor.dtype() == new.dtype()
                 && tensor.device() == new.device()
@@ -44,23 +58,21 @@ impl Buffer {
         let tensor = match self.tensor.take() {
             Some(tensor) if fits(&tensor) => tensor,
             held => {
-                let room = held.as_ref().filter(|_| self.len > 0).map_or(0, |held| held.dims()[1]);
+                let held = held.filter(|_| self.len > 0);
+                let room = held.as_ref().map_or(0, |held| held.dims()[1]);
                 let room = max.unwrap_or(room + room / 2).max(needed);
                 if room == needed && self.len == 0 {
-                    self.len = needed;
-                    self.tensor = Some(new);
+                    *self = Self::filled_with(new);
                     return;
                 }
                 let empty = Tensor::zeros([batch, room, heads, width], (&new.device(), new.dtype()));
-                match held.filter(|_| self.len > 0) {
-                    Some(held) => {
-                        let filled = held.narrow(1, 0, self.len);
-                        empty.slice_assign([0..batch, 0..self.len, 0..heads, 0..width], filled)
-                    }
+                match held {
+                    Some(held) => empty.slice_assign([0..batch, 0..self.len, 0..heads, 0..width], self.view(held)),
                     None => empty,
                 }
             }
         };
+        self.rows = batch;
         self.tensor = Some(tensor.slice_assign([0..batch, self.len..needed, 0..heads, 0..width], new));
         self.len = needed;
     }

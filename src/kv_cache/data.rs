@@ -3,7 +3,8 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use super::kind::{CacheKind, CacheShape};
+use super::kind::CacheKind;
+use super::shape::CacheShape;
 use super::{Entry, KeyValueCache};
 use crate::config::TransformerConfig;
 use crate::error::CacheError;
@@ -28,6 +29,8 @@ pub struct CacheData {
     pub shape: CacheShape,
     /// Real positions, a row each.
     pub mask: Vec<Vec<bool>>,
+    /// The first column of each row that attention may see, those before it being hidden.
+    pub hidden_before: Vec<usize>,
     /// Whether it was frozen.
     pub frozen: bool,
     /// Hooks that edited while it was filled.
@@ -61,18 +64,21 @@ impl KeyValueCache {
     /// The cache as plain data.
     ///
     /// # Errors
-    /// [`CacheError::Data`] if a device can't give its tensors.
+    /// [`CacheError::Data`] if a device can't give its tensors; [`CacheError::Length`] of a cache that was filled by
+    /// hand and not in every layer.
     pub fn to_data(&self) -> Result<CacheData, CacheError> {
+        self.check_whole()?;
         let read = |tensor: Tensor<4>| tensor.try_into_data().map_err(|e| CacheError::Data { reason: e.to_string() });
         let layer = |entry: &Entry| {
-            let (keys, values) = entry.joined().unzip();
+            let (keys, values) = entry.joined()?.unzip();
             let (keys, values) = (keys.map(read).transpose()?, values.map(read).transpose()?);
             Ok(LayerData { first: entry.first(), keys, values })
         };
         Ok(CacheData {
             kind: self.kind,
             shape: self.shape.clone(),
-            mask: self.mask.clone(),
+            mask: self.real_rows(),
+            hidden_before: self.hidden_rows(),
             frozen: self.frozen,
             interventions: self.interventions.clone(),
             layers: self.entries.iter().map(layer).collect::<Result<_, CacheError>>()?,
@@ -87,7 +93,7 @@ impl KeyValueCache {
     /// let mut data = model.prefill("king drum sun star")?.to_data()?;
     /// data.mask[0].pop();
     /// let told = KeyValueCache::from_data(&data, &model.device()).unwrap_err().to_string();
-    /// assert!(told.starts_with("the cache's data: layer 0"), "{told}");
+    /// assert!(told.starts_with("the cache's data: keys of layer 0"), "{told}");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -102,11 +108,15 @@ impl KeyValueCache {
         let CacheData { shape, mask, .. } = data;
         let wrong = |reason: String| CacheError::Data { reason };
         let len = mask.first().map_or(0, Vec::len);
-        if mask.len() != shape.batch || mask.iter().any(|row| row.len() != len) {
-            return Err(wrong(format!("the mask is not {} rows of one length", shape.batch)));
+        let batch = mask.len();
+        if batch == 0 || batch > shape.batch || mask.iter().any(|row| row.len() != len) {
+            return Err(wrong(format!("the mask is not up to {} rows of one length", shape.batch)));
         }
         if data.layers.len() != shape.windows.len() {
             return Err(wrong(format!("{} layers of data for {}", data.layers.len(), shape.windows.len())));
+        }
+        if data.hidden_before.len() != batch || data.hidden_before.iter().any(|before| *before > len) {
+            return Err(wrong(format!("{:?} hidden columns in {batch} rows of {len}", data.hidden_before)));
         }
         let mut cache = Self::of_shape(shape.clone(), data.kind)?;
         for (layer, held) in data.layers.iter().enumerate() {
@@ -114,25 +124,32 @@ impl KeyValueCache {
                 if held.first != len {
                     return Err(wrong(format!("layer {layer} holds nothing of {len} positions")));
                 }
-                cache.entries[layer].len = len;
+                cache.entries[layer].fill_with_nothing(len, batch);
                 continue;
             };
-            let positions = len.checked_sub(held.first);
-            let expected = positions.map(|positions| vec![shape.batch, positions, shape.kv_heads, shape.d_head]);
-            for data in [keys, values] {
+            let Some(positions) = len.checked_sub(held.first) else {
+                return Err(wrong(format!("layer {layer} begins at position {} of {len}", held.first)));
+            };
+            for ((what, data), [heads, width]) in [("keys", keys), ("values", values)].into_iter().zip(shape.heads()) {
                 let (dtype, given) = (data.dtype(), data.shape().to_vec());
+                let expected = [batch, positions, heads, width];
                 let whole = data.as_bytes().len() == given.iter().product::<usize>() * dtype.size();
-                if !dtype.is_float() || !whole || Some(&given) != expected.as_ref() {
-                    return Err(wrong(format!("layer {layer} is {given:?} of {dtype:?} where {expected:?} is due")));
+                if !dtype.is_float() || !whole || given != expected {
+                    let reason =
+                        format!("{what} of layer {layer} are {given:?} of {dtype:?} where {expected:?} is due");
+                    return Err(wrong(reason));
                 }
             }
             let device = device(layer);
             let tensor = |data: &TensorData| Tensor::from_data(data.clone(), (&device, data.dtype()));
             cache.entries[layer].fill(tensor(keys), tensor(values), held.first)?;
         }
-        cache.mask.clone_from(mask);
+        if len > 0 {
+            cache.told.clone_from(mask);
+            cache.hidden_before.clone_from(&data.hidden_before);
+        }
         for (layer, entry) in cache.entries.iter().enumerate() {
-            let wanted = len - super::needed(mask, shape.windows[layer]);
+            let wanted = cache.first_needed(layer);
             if entry.first() > wanted {
                 return Err(CacheError::Dropped { layer, first: entry.first(), wanted });
             }
@@ -155,7 +172,7 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Dropped`] if a window has dropped positions.
+    /// [`CacheError::Dropped`] if a window has dropped positions; [`CacheError::Disk`].
     pub fn to_legacy(&self) -> Result<Vec<(Tensor<4>, Tensor<4>)>, CacheError> {
         let heads_first = |x: Tensor<4>| x.permute([0, 2, 1, 3]);
         let mut tuples = Vec::new();
@@ -163,7 +180,7 @@ impl KeyValueCache {
             if entry.first() > 0 {
                 return Err(CacheError::Dropped { layer, first: entry.first(), wanted: 0 });
             }
-            tuples.extend(entry.joined().map(|(keys, values)| (heads_first(keys), heads_first(values))));
+            tuples.extend(entry.joined()?.map(|(keys, values)| (heads_first(keys), heads_first(values))));
         }
         Ok(tuples)
     }
@@ -190,13 +207,15 @@ impl KeyValueCache {
         if tuples.len() != config.n_layers {
             return Err(CacheError::Layers { cache: tuples.len(), model: config.n_layers });
         }
-        let [batch, _, len, _] = tuples[0].0.dims();
-        let mut cache = Self::of_kind(config, batch, CacheKind::Growing)?;
+        let [batch, _, len, _] = tuples.first().map_or([0; 4], |(keys, _)| keys.dims());
+        let mut cache = Self::of_kind(config, batch, CacheKind::GROWING)?;
         for (layer, (keys, values)) in tuples.into_iter().enumerate() {
             let expected = [batch, len, config.n_kv_heads, config.d_head];
             let [keys, values] = [keys, values].map(|x| x.permute([0, 2, 1, 3]));
-            if let Some(given) = [&keys, &values].iter().map(|x| x.dims()).find(|given| *given != expected) {
-                return Err(CacheError::Shape { expected, given });
+            for (what, given) in [("keys", keys.dims()), ("values", values.dims())] {
+                if given != expected {
+                    return Err(CacheError::Shape { what, expected, given });
+                }
             }
             cache.entries[layer].append(keys, values)?;
         }

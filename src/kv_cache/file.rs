@@ -9,7 +9,8 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
 use super::data::{CacheData, LayerData};
-use super::kind::{CacheKind, CacheShape};
+use super::kind::CacheKind;
+use super::shape::CacheShape;
 use super::{Entry, KeyValueCache};
 use crate::error::{CacheError, Result};
 use crate::model::HookedTransformer;
@@ -23,20 +24,28 @@ struct Header {
     kind: CacheKind,
     shape: CacheShape,
     mask: Vec<Vec<bool>>,
+    hidden_before: Vec<usize>,
     frozen: bool,
     interventions: Vec<String>,
     first: Vec<usize>,
 }
 
+/// What every version's metadata begins with.
+#[derive(Debug, Deserialize)]
+struct Format {
+    format: String,
+    version: u32,
+}
+
 const FORMAT: &str = "hooklens-kv-cache";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 impl KeyValueCache {
     /// Writes a safetensors file of keys and values, with the mask, the kind and what tells the
     /// model from others.
     ///
     /// # Errors
-    /// A file that can't be written.
+    /// A file that can't be written; [`CacheError::Length`] of a cache that was filled by hand and not in every layer.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -50,13 +59,15 @@ impl KeyValueCache {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn save(&self, path: impl AsRef<Path>, model: &HookedTransformer) -> Result<()> {
+        self.check_whole()?;
         let header = Header {
             format: FORMAT.into(),
             version: VERSION,
             model: model.fingerprint()?,
             kind: self.kind,
             shape: self.shape.clone(),
-            mask: self.mask.clone(),
+            mask: self.real_rows(),
+            hidden_before: self.hidden_rows(),
             frozen: self.frozen,
             interventions: self.interventions.clone(),
             first: self.entries.iter().map(Entry::first).collect(),
@@ -64,7 +75,7 @@ impl KeyValueCache {
         let header = serde_json::to_string(&header).map_err(|e| CacheError::Data { reason: e.to_string() })?;
         let mut tensors: Vec<(String, Activation)> = Vec::new();
         for (layer, entry) in self.entries.iter().enumerate() {
-            if let Some((keys, values)) = entry.joined() {
+            if let Some((keys, values)) = entry.joined()? {
                 tensors.push((format!("layers.{layer}.keys"), keys.into()));
                 tensors.push((format!("layers.{layer}.values"), values.into()));
             }
@@ -98,10 +109,13 @@ impl KeyValueCache {
         let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| bad(e.to_string()))?;
         let header = metadata.metadata().as_ref().and_then(|fields| fields.get(FORMAT));
         let header = header.ok_or_else(|| bad("it is no saved cache".into()))?;
-        let header: Header = serde_json::from_str(header).map_err(|e| bad(e.to_string()))?;
-        if (header.format.as_str(), header.version) != (FORMAT, VERSION) {
-            return Err(bad(format!("{} {} is not known", header.format, header.version)).into());
+        // The version first: another one's fields are other fields.
+        let format: Format = serde_json::from_str(header).map_err(|e| bad(e.to_string()))?;
+        if (format.format.as_str(), format.version) != (FORMAT, VERSION) {
+            let reason = format!("{} {} is not {FORMAT} {VERSION}; make it anew", format.format, format.version);
+            return Err(bad(reason).into());
         }
+        let header: Header = serde_json::from_str(header).map_err(|e| bad(e.to_string()))?;
         let fingerprint = model.fingerprint()?;
         if header.model != fingerprint {
             let path = PathBuf::from(path);
@@ -124,8 +138,8 @@ impl KeyValueCache {
             let keys = read(format!("layers.{layer}.keys"))?;
             layers.push(LayerData { first: *first, keys, values: read(format!("layers.{layer}.values"))? });
         }
-        let Header { kind, shape, mask, frozen, interventions, .. } = header;
-        let data = CacheData { kind, shape, mask, frozen, interventions, layers };
+        let Header { kind, shape, mask, hidden_before, frozen, interventions, .. } = header;
+        let data = CacheData { kind, shape, mask, hidden_before, frozen, interventions, layers };
         let device = |layer: usize| model.weights.blocks[layer].device();
         Self::from_data_on(&data, device).map_err(|error| match error {
             CacheError::Data { reason } => bad(reason).into(),

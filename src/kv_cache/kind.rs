@@ -1,13 +1,13 @@
-//! Kinds of cache, and what one is made for.
+//! How a cache stores what it is given.
 
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
 use super::quantized::Bits;
-use crate::config::{TransformerConfig, Window};
 use crate::error::CacheError;
 
-/// How a cache stores what it is given.
+/// How a cache stores what it is given. Kinds compose: a sliding cache may be quantized, limited
+/// to a length, or lie in main memory.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -17,127 +17,156 @@ use crate::error::CacheError;
 ///     model.forward(vec![vec![7; 200]], ForwardOptions::new().kv_cache(&mut cache))?;
 ///     Ok::<_, hooklens::Error>(cache.memory()[0])
 /// };
-/// assert!(3 * bytes(CacheKind::EIGHT_BIT)? < bytes(CacheKind::Growing)?);
+/// assert!(3 * bytes(CacheKind::EIGHT_BIT)? < bytes(CacheKind::GROWING)?);
+///
+/// let both = CacheKind::SLIDING.quantized(Bits::Four, 32);
+/// assert_eq!(both.name(), "sliding quantized");
+/// # use hooklens::Bits;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum CacheKind {
-    /// Whole, in room that grows by half when it runs out.
-    #[default]
-    Growing,
-    /// Whole, in room made at once; more is an error.
-    Preallocated {
-        /// Positions there is room for.
-        max_len: usize,
-    },
-    /// Layers with a window keep what a later query can still see, the others all.
-    Sliding,
-    /// All, in 8 or 4 bits an element, on the host.
-    Quantized {
-        /// Bits an element.
-        bits: Bits,
-        /// Elements of a head that share a scale.
-        group: usize,
-    },
+pub struct CacheKind {
+    max_len: Option<usize>,
+    sliding: bool,
+    quantization: Option<Quantization>,
+    offload: Option<Offload>,
+}
+
+/// Bits an element, and elements that share a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Quantization {
+    pub(super) bits: Bits,
+    pub(super) group: usize,
+}
+
+/// Where keys and values lie while no run reads them.
+///
+/// ```
+/// use hooklens::{CacheKind, Offload};
+/// assert_eq!(CacheKind::GROWING.offloaded(Offload::Disk).name(), "disk-offloaded");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Offload {
+    /// In main memory; a layer is copied to its device while the layer before it computes.
+    Memory,
+    /// In a temporary file that vanishes with the cache (in the folder that `TMPDIR` names); a layer is read while
+    /// the layer before it computes.
+    Disk,
 }
 
 impl CacheKind {
-    /// 8 bits an element, a scale for 64.
-    pub const EIGHT_BIT: Self = Self::Quantized { bits: Bits::Eight, group: 64 };
-    /// 4 bits an element, a scale for 64.
-    pub const FOUR_BIT: Self = Self::Quantized { bits: Bits::Four, group: 64 };
+    /// Everything, in room that grows by half when it runs out. The default.
+    pub const GROWING: Self = Self { max_len: None, sliding: false, quantization: None, offload: None };
+    /// Layers with a window keep what a later query can still see, the others all.
+    pub const SLIDING: Self = Self { sliding: true, ..Self::GROWING };
+    /// Everything, in 8 bits an element on the host, a scale for 64.
+    pub const EIGHT_BIT: Self = Self::GROWING.quantized(Bits::Eight, 64);
+    /// Everything, in 4 bits an element on the host, a scale for 64.
+    pub const FOUR_BIT: Self = Self::GROWING.quantized(Bits::Four, 64);
 
-    /// What error messages call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            CacheKind::Growing => "growing",
-            CacheKind::Preallocated { .. } => "preallocated",
-            CacheKind::Sliding => "sliding",
-            CacheKind::Quantized { .. } => "quantized",
-        }
-    }
-}
-
-/// What a cache is made for: checked sizes, a window a layer.
-///
-/// ```
-/// use hooklens::{CacheKind, CacheShape, KeyValueCache};
-/// let shape = CacheShape::new(4, 2, 8, 64)?; // rows, layers, key/value heads, width of a head
-/// let cache = KeyValueCache::of_shape(shape, CacheKind::Preallocated { max_len: 1024 })?;
-/// assert_eq!((cache.batch(), cache.n_layers(), cache.len()), (4, 2, 0));
-/// assert!(CacheShape::new(4, 2, 0, 64).unwrap_err().to_string().contains("kv_heads"));
-/// # Ok::<(), hooklens::CacheError>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CacheShape {
-    /// Rows.
-    pub batch: usize,
-    /// Heads of keys and values.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub d_head: usize,
-    /// How far back each layer's queries see, one entry a layer.
-    pub windows: Vec<Option<Window>>,
-}
-
-impl CacheShape {
-    /// A shape of these sizes, without windows.
-    ///
-    /// # Errors
-    /// [`CacheError::Size`] naming the size that is zero or absurd.
-    pub fn new(batch: usize, layers: usize, kv_heads: usize, d_head: usize) -> Result<Self, CacheError> {
-        let checked = |field, given: usize, most: usize| {
-            if given == 0 || given > most { Err(CacheError::Size { field, given }) } else { Ok(given) }
-        };
-        const LARGEST: usize = 1 << 28;
-        Ok(Self {
-            batch: checked("batch", batch, LARGEST)?,
-            kv_heads: checked("kv_heads", kv_heads, LARGEST)?,
-            d_head: checked("d_head", d_head, LARGEST)?,
-            windows: vec![None; checked("layers", layers, TransformerConfig::MOST_LAYERS)?],
-        })
-    }
-
-    /// What a model of this configuration needs for `batch` rows.
+    /// Everything, in room for `max_len` positions that is made at once; more is an error. What torchtune's
+    /// `KVCache` and Hugging Face's `StaticCache` do.
     ///
     /// ```
-    /// use hooklens::{CacheShape, TransformerConfig};
-    /// let shape = CacheShape::of(&TransformerConfig::gpt2_small(), 8)?;
-    /// assert_eq!((shape.batch, shape.kv_heads, shape.d_head, shape.windows.len()), (8, 12, 64, 12));
+    /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
+    /// let kind = CacheKind::preallocated(128);
+    /// let cache = KeyValueCache::of_shape(CacheShape::new(1, 2, 4, 16)?, kind)?;
+    /// assert_eq!((cache.max_len(), kind.name().as_str()), (Some(128), "preallocated"));
+    /// # Ok::<(), hooklens::CacheError>(())
+    /// ```
+    pub const fn preallocated(max_len: usize) -> Self {
+        Self::GROWING.limited(max_len)
+    }
+
+    /// This kind with room for `max_len` positions, made at once. Layers with a window of a sliding
+    /// cache have room for the window, and no limit.
+    #[must_use]
+    pub const fn limited(mut self, max_len: usize) -> Self {
+        self.max_len = Some(max_len);
+        self
+    }
+
+    /// This kind, dropping what layers with a window no longer see.
+    #[must_use]
+    pub const fn sliding(mut self) -> Self {
+        self.sliding = true;
+        self
+    }
+
+    /// This kind in few bits an element, on the host; `group` elements of a head share a scale.
+    #[must_use]
+    pub const fn quantized(mut self, bits: Bits, group: usize) -> Self {
+        self.quantization = Some(Quantization { bits, group });
+        self
+    }
+
+    /// This kind away from the device that computes. What is quantized is in main memory in any case.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// use hooklens::{CacheKind, Offload};
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let on_disk = CacheKind::GROWING.offloaded(Offload::Disk);
+    /// let mut cache = KeyValueCache::of_kind(model.config(), 1, on_disk)?;
+    /// model.forward("king drum sun star", ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!((cache.len(), cache.memory()), (5, vec![0, 0]));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// As [`CacheShape::new`].
-    pub fn of(config: &TransformerConfig, batch: usize) -> Result<Self, CacheError> {
-        let plain = Self::new(batch, config.n_layers, config.n_kv_heads, config.d_head)?;
-        Ok(Self { windows: (0..config.n_layers).map(|layer| config.window(layer)).collect(), ..plain })
+    #[must_use]
+    pub const fn offloaded(mut self, to: Offload) -> Self {
+        self.offload = Some(to);
+        self
     }
-}
 
-/// What attention needs to know of the columns a cache holds for a layer.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-/// let rows = Tokens::padded(&[vec![0, 51, 59], vec![0, 51]], 0, PaddingSide::Left)?;
-/// let cache = model.prefill(&rows)?;
-/// let info = cache.mask_info(0);
-/// assert_eq!(info.as_ref().map(|info| info.starts.clone()), Some(vec![0, 1])); // columns of padding
-/// assert_eq!(info.map(|info| info.lengths), Some(vec![3, 2]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MaskInfo {
-    /// Column of each row's first real position.
-    pub starts: Vec<usize>,
-    /// Real positions of each row: the position its next token stands at.
-    pub lengths: Vec<usize>,
-    /// How far back the layer's queries see.
-    pub window: Option<Window>,
-    /// The first column whose keys and values are still held.
-    pub first_column: usize,
+    /// Positions there is room for, if that is limited.
+    pub fn max_len(self) -> Option<usize> {
+        self.max_len
+    }
+
+    /// Whether layers with a window drop what they no longer see.
+    pub fn is_sliding(self) -> bool {
+        self.sliding
+    }
+
+    /// Bits an element, if they are few.
+    pub fn bits(self) -> Option<Bits> {
+        self.quantization.map(|quantization| quantization.bits)
+    }
+
+    /// Where keys and values lie, if not on the device that computes.
+    pub fn offload(self) -> Option<Offload> {
+        self.offload
+    }
+
+    pub(super) fn quantization(self) -> Option<Quantization> {
+        self.quantization
+    }
+
+    /// Its name: "growing", "preallocated", "sliding quantized", ...
+    pub fn name(self) -> String {
+        let words = [
+            self.max_len.map(|_| "preallocated"),
+            self.sliding.then_some("sliding"),
+            self.quantization.map(|_| "quantized"),
+            self.offload.map(|offload| match offload {
+                Offload::Memory => "offloaded",
+                Offload::Disk => "disk-offloaded",
+            }),
+        ];
+        let words: Vec<&str> = words.into_iter().flatten().collect();
+        if words.is_empty() { "growing".into() } else { words.join(" ") }
+    }
+
+    /// Whether there can be such a cache.
+    pub(super) fn check(self) -> Result<(), CacheError> {
+        let positive = |field, given| if given == 0 { Err(CacheError::Size { field, given }) } else { Ok(()) };
+        self.max_len.map_or(Ok(()), |max_len| positive("max_len", max_len))?;
+        self.quantization.map_or(Ok(()), |quantization| positive("group", quantization.group))?;
+        if self.quantization.is_some() && self.offload == Some(Offload::Disk) {
+            return Err(CacheError::Unsupported { kind: "quantized".into(), operation: "lie on disk" });
+        }
+        Ok(())
+    }
 }
 
 /// Element type and device of what is held.

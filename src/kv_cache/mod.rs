@@ -1,33 +1,39 @@
 //! Keys and values of positions already computed, so that what follows them need not compute
 //! them again.
 
+mod ahead;
 mod buffer;
 mod data;
+mod disk;
 mod entry;
 mod file;
 mod keys;
 mod kind;
+mod lane;
+mod mask;
 mod quantized;
 mod ring;
 mod rows;
+mod run;
 mod scope;
+mod shape;
 mod store;
 
 use std::fmt;
-use std::ops::Index;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::{Index, IndexMut};
 
-use burn::tensor::{DType, Device, Tensor};
-use hooklens_hooks::Hook;
+use burn::tensor::{Device, Tensor};
+use hooklens_hooks::DType;
 
 pub use data::{CacheData, LayerData};
 pub use entry::Entry;
 pub(crate) use keys::{Keys, Part};
-pub use kind::{CacheKind, CacheShape, MaskInfo};
+pub use kind::{CacheKind, Offload};
 pub use quantized::Bits;
 pub use scope::Scoped;
+pub use shape::{CacheShape, MaskInfo};
 
-use crate::config::{TransformerConfig, Window};
+use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
 /// Keys and values of every layer, `[batch, position, kv_head, d_head]` each, with the mask of
@@ -60,8 +66,10 @@ pub struct KeyValueCache {
     kind: CacheKind,
     shape: CacheShape,
     entries: Vec<Entry>,
-    /// Real positions, a row each.
-    mask: Vec<Vec<bool>>,
+    /// Real positions that were told of, a row each; positions behind them are real.
+    told: Vec<Vec<bool>>,
+    /// The first column of each row that attention may see.
+    hidden_before: Vec<usize>,
     frozen: bool,
     /// Hooks that edited while it was filled.
     interventions: Vec<String>,
@@ -81,8 +89,10 @@ impl KeyValueCache {
     /// ```
     pub fn new(config: &TransformerConfig, batch: usize) -> Self {
         let windows = (0..config.n_layers).map(|layer| config.window(layer)).collect();
-        let shape = CacheShape { batch, kv_heads: config.n_kv_heads, d_head: config.d_head, windows };
-        Self::made(shape, CacheKind::Growing)
+        let (kv_heads, d_head) = (config.n_kv_heads, config.d_head);
+        let (value_heads, d_value, pad_token_id) = (kv_heads, d_head, None);
+        let shape = CacheShape { batch, kv_heads, d_head, value_heads, d_value, windows, pad_token_id };
+        Self::made(shape, CacheKind::GROWING)
     }
 
     /// An empty cache of a kind, for `batch` rows of a model of this configuration.
@@ -106,7 +116,7 @@ impl KeyValueCache {
     /// ```
     /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
     /// let shape = CacheShape::new(1, 2, 4, 16)?;
-    /// let cache = KeyValueCache::of_shape(shape.clone(), CacheKind::Preallocated { max_len: 128 })?;
+    /// let cache = KeyValueCache::of_shape(shape.clone(), CacheKind::preallocated(128))?;
     /// assert_eq!((cache.shape(), cache.max_len()), (&shape, Some(128)));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -114,20 +124,124 @@ impl KeyValueCache {
     /// # Errors
     /// [`CacheError::Size`].
     pub fn of_shape(shape: CacheShape, kind: CacheKind) -> Result<Self, CacheError> {
-        let positive = |field, given| if given == 0 { Err(CacheError::Size { field, given }) } else { Ok(()) };
-        match kind {
-            CacheKind::Preallocated { max_len } => positive("max_len", max_len)?,
-            CacheKind::Quantized { group, .. } => positive("group", group)?,
-            CacheKind::Growing | CacheKind::Sliding => {}
-        }
+        kind.check()?;
         Ok(Self::made(shape, kind))
     }
 
     fn made(shape: CacheShape, kind: CacheKind) -> Self {
-        let entry = |window: &Option<Window>| Entry::new(kind, *window, shape.batch, [shape.kv_heads, shape.d_head]);
-        let entries = shape.windows.iter().map(entry).collect();
-        let mask = vec![Vec::new(); shape.batch];
-        Self { kind, mask, shape, entries, frozen: false, interventions: Vec::new() }
+        let entries = shape.windows.iter().map(|window| Entry::made(&shape, *window, kind)).collect();
+        let (told, hidden_before) = (vec![Vec::new(); shape.batch], vec![0; shape.batch]);
+        Self { kind, told, hidden_before, shape, entries, frozen: false, interventions: Vec::new() }
+    }
+
+    /// The empty cache with an element type that everything it is given is cast to. Attention reads it in the
+    /// model's own. Room that is limited is made at once when the device is known too.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut half = KeyValueCache::new(model.config(), 1).with_dtype(DType::BF16)?;
+    /// model.forward("king drum sun star", ForwardOptions::new().kv_cache(&mut half))?;
+    /// assert_eq!(half[0].keys()?.dtype(), DType::BF16.burn());
+    /// assert_eq!(2 * half.memory()[0], model.prefill("king drum sun star")?.memory()[0]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::NotEmpty`].
+    pub fn with_dtype(self, dtype: DType) -> Result<Self, CacheError> {
+        self.fixed(Some(dtype), None)
+    }
+
+    /// The empty cache with a device that everything it is given has to be on.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// use hooklens::{CacheKind, CacheShape};
+    /// let shape = CacheShape::new(2, 1, 4, 16)?;
+    /// let cache = KeyValueCache::of_shape(shape, CacheKind::preallocated(8))?
+    ///     .with_dtype(DType::F32)?
+    ///     .with_device(&Device::flex())?;
+    /// assert_eq!(cache.memory(), [2 * 2 * 8 * 4 * 16 * 4]); // keys and values, made at once
+    /// # Ok::<(), hooklens::CacheError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::NotEmpty`].
+    pub fn with_device(self, device: &Device) -> Result<Self, CacheError> {
+        self.fixed(None, Some(device))
+    }
+
+    fn fixed(mut self, dtype: Option<DType>, device: Option<&Device>) -> Result<Self, CacheError> {
+        self.check_empty()?;
+        self.entries.iter_mut().for_each(|entry| entry.fix(dtype.map(DType::burn), device));
+        Ok(self)
+    }
+
+    /// The empty cache with the heads of every layer spread over these devices, as evenly as they can be; attention
+    /// reads them where the layer is. (A model that is spread over devices has its layers' caches beside them without
+    /// this.)
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let (one, other) = (Device::flex(), Device::flex()); // two GPUs, say
+    /// let mut cache = KeyValueCache::new(model.config(), 1).with_heads_on(&[one, other])?;
+    /// let behind = model.forward("king drum sun star", ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!(cache[0].keys()?.dims(), [1, 5, 4, 16]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::NotEmpty`], or [`CacheError::Size`] for no device or more devices than heads.
+    pub fn with_heads_on(mut self, devices: &[Device]) -> Result<Self, CacheError> {
+        self.check_empty()?;
+        if devices.is_empty() || devices.len() > self.shape.kv_heads.min(self.shape.value_heads) {
+            return Err(CacheError::Size { field: "devices", given: devices.len() });
+        }
+        self.entries.iter_mut().for_each(|entry| entry.spread_heads(devices));
+        Ok(self)
+    }
+
+    fn check_empty(&self) -> Result<(), CacheError> {
+        let held = self.entries.iter().map(Entry::len).max().unwrap_or(0).max(self.len());
+        if held == 0 { Ok(()) } else { Err(CacheError::NotEmpty { held }) }
+    }
+
+    /// The same cache stored in another way: a static cache of one that grows, say.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// use hooklens::CacheKind;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let cache = model.prefill("king drum sun star")?;
+    /// let fixed = cache.to_kind(CacheKind::preallocated(64))?;
+    /// assert_eq!((fixed.len(), fixed.max_len()), (5, Some(64)));
+    /// assert_eq!(fixed[1].keys()?.to_data(), cache[1].keys()?.to_data());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::Full`], [`CacheError::Size`] or [`CacheError::Unsupported`] for a kind that can't hold it,
+    /// [`CacheError::Dropped`] if a window has dropped what the kind would have to hold, [`CacheError::Length`] if
+    /// layers hold different numbers of positions.
+    pub fn to_kind(&self, kind: CacheKind) -> Result<Self, CacheError> {
+        self.check_whole()?;
+        let mut made = Self::of_shape(self.shape.clone(), kind)?;
+        for (layer, (new, entry)) in made.entries.iter_mut().zip(&self.entries).enumerate() {
+            let wanted = if kind.is_sliding() { self.first_needed(layer) } else { 0 };
+            if entry.first() > wanted {
+                return Err(CacheError::Dropped { layer, first: entry.first(), wanted });
+            }
+            match entry.joined()? {
+                Some((keys, values)) => new.fill(keys, values, entry.first())?,
+                None => new.fill_with_nothing(entry.len(), entry.batch()),
+            }
+        }
+        (made.told, made.hidden_before) = (self.told.clone(), self.hidden_before.clone());
+        made.interventions.clone_from(&self.interventions);
+        made.set_frozen(self.frozen);
+        Ok(made)
     }
 
     /// How it stores what it is given.
@@ -140,9 +254,11 @@ impl KeyValueCache {
         &self.shape
     }
 
-    /// Positions seen, padding included: as many as Hugging Face's `get_seq_length` tells.
+    /// Positions that every layer holds or was told of, padding included: as many as Hugging Face's
+    /// `get_seq_length` tells.
     pub fn len(&self) -> usize {
-        self.mask.first().map_or(0, Vec::len)
+        let held = self.entries.iter().map(Entry::len).min().unwrap_or(0);
+        held.max(self.told_len())
     }
 
     /// Whether no position was seen.
@@ -152,15 +268,15 @@ impl KeyValueCache {
 
     /// Positions it has room for, if that is limited.
     pub fn max_len(&self) -> Option<usize> {
-        match self.kind {
-            CacheKind::Preallocated { max_len } => Some(max_len),
-            _ => None,
-        }
+        self.entries.iter().filter_map(Entry::max_len).min()
     }
 
-    /// Rows held.
+    /// Rows: as many as it is set up for, or fewer where fewer were given first.
     pub fn batch(&self) -> usize {
-        self.mask.len()
+        if self.told_len() > 0 {
+            return self.told.len();
+        }
+        self.entries.iter().find(|entry| !entry.is_empty()).map_or(self.shape.batch, Entry::batch)
     }
 
     /// Layers.
@@ -168,36 +284,47 @@ impl KeyValueCache {
         self.entries.len()
     }
 
-    /// Real positions of each row: the position its next token stands at.
+    /// A layer's entry once it holds something; `None` until then, or if there is no such layer.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let rows = Tokens::padded(&[vec![0, 51, 59], vec![0, 51]], 0, PaddingSide::Left)?;
-    /// let cache = model.prefill(&rows)?;
-    /// assert_eq!((cache.len(), cache.lengths(), cache.starts()), (3, vec![3, 2], vec![0, 1]));
-    /// assert_eq!(cache.attention_mask()[1], [false, true, true]);
+    /// let mut cache = KeyValueCache::new(model.config(), 1);
+    /// assert!(cache.view(0).is_none());
+    /// model.forward("king drum", ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!(cache.view(0).map(|entry| entry.len()), Some(3));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn lengths(&self) -> Vec<usize> {
-        self.mask.iter().map(|row| row.iter().filter(|real| **real).count()).collect()
+    pub fn view(&self, layer: usize) -> Option<&Entry> {
+        self.entries.get(layer).filter(|entry| !entry.is_empty())
     }
 
-    /// Column of each row's first real position (the number of columns if it has none).
-    pub fn starts(&self) -> Vec<usize> {
-        self.mask.iter().map(|row| row.iter().position(|real| *real).unwrap_or(row.len())).collect()
+    /// The entries, first layer to last.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let cache = model.prefill("king drum")?;
+    /// assert!(cache.iter().all(|entry| entry.len() == 3));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn iter(&self) -> std::slice::Iter<'_, Entry> {
+        self.entries.iter()
     }
 
-    /// The mask of all positions, `[batch][position]`.
-    pub fn attention_mask(&self) -> &[Vec<bool>] {
-        &self.mask
-    }
-
-    /// What attention needs to know of a layer's columns; `None` if there is no such layer.
-    pub fn mask_info(&self, layer: usize) -> Option<MaskInfo> {
-        let window = *self.shape.windows.get(layer)?;
-        let first_column = self.entries[layer].first();
-        Some(MaskInfo { starts: self.starts(), lengths: self.lengths(), window, first_column })
+    /// The entries, first layer to last, to be changed.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum")?;
+    /// for entry in cache.iter_mut() {
+    ///     entry.set(entry.keys()?, entry.values()? * 0.0)?; // nothing of the prefix is passed on
+    /// }
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Entry> {
+        self.entries.iter_mut()
     }
 
     /// From here on runs use the cache without adding to it.
@@ -243,20 +370,22 @@ impl KeyValueCache {
     }
 
     /// Keys and values of a layer with those given behind them, which are kept unless the cache
-    /// is frozen. Runs do this by themselves; whoever does it by hand does it for every layer,
-    /// then calls [`KeyValueCache::append_attention_mask`].
+    /// is frozen. Runs do this by themselves; whoever does it by hand does it for every layer, and
+    /// [`KeyValueCache::len`] moves with the last of them. The new positions are real unless
+    /// [`KeyValueCache::append_attention_mask`] says otherwise.
+    ///
+    /// What comes back are the positions that are filled, where torchtune gives all that there is room for.
     ///
     /// # Shapes
-    /// - given: `[batch, new, kv_head, d_head]`
+    /// - given: `[batch, new, kv_head, d_head]`; the first may have fewer rows than the cache is set up for
     /// - back: `[batch, past + new, kv_head, d_head]`
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
     /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
-    /// let mut cache = KeyValueCache::of_shape(CacheShape::new(1, 1, 2, 4)?, CacheKind::Growing)?;
+    /// let mut cache = KeyValueCache::of_shape(CacheShape::new(1, 1, 2, 4)?, CacheKind::GROWING)?;
     /// let new = || Tensor::<4>::ones([1, 3, 2, 4], &Device::flex());
     /// let (keys, values) = cache.update(new(), new(), 0)?; // layer 0
-    /// cache.append_attention_mask(&[vec![true; 3]])?;
     /// assert_eq!((keys.dims(), values.dims(), cache.len()), ([1, 3, 2, 4], [1, 3, 2, 4], 3));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -269,50 +398,14 @@ impl KeyValueCache {
         values: Tensor<4>,
         layer: usize,
     ) -> Result<(Tensor<4>, Tensor<4>), CacheError> {
-        let layers = self.entries.len();
+        let (layers, batch, rows) = (self.entries.len(), self.batch(), keys.dims()[0]);
+        // All layers have the rows that the first of them was given.
+        let begun = self.entries.iter().any(|entry| !entry.is_empty());
         let entry = self.entries.get_mut(layer).ok_or(CacheError::Layer { layer, layers })?;
+        if begun && entry.is_empty() && rows != batch && !(self.frozen && batch == 1) {
+            return Err(CacheError::Batch { cache: batch, run: rows });
+        }
         entry.append(keys, values)
-    }
-
-    /// The mask of all positions, those given appended: `[batch][position]`. They are kept unless
-    /// the cache is frozen. Runs do this by themselves.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = model.prefill("king drum")?;
-    /// cache.freeze();
-    /// let all = cache.append_attention_mask(&[vec![true, false]])?; // seen, not kept
-    /// assert_eq!((all[0].clone(), cache.len()), (vec![true, true, true, true, false], 3));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Batch`] if there are more or fewer rows than the cache has (one row of a
-    /// frozen cache serves any number), [`CacheError::Ragged`] if rows differ in length.
-    pub fn append_attention_mask(&mut self, new: &[Vec<bool>]) -> Result<Vec<Vec<bool>>, CacheError> {
-        self.check_batch(new.len())?;
-        let len = new.first().map_or(0, Vec::len);
-        if new.iter().any(|row| row.len() != len) {
-            return Err(CacheError::Ragged);
-        }
-        let past = |row: usize| &self.mask[if self.batch() == 1 { 0 } else { row }];
-        let whole: Vec<_> = new.iter().enumerate().map(|(row, new)| [&past(row)[..], new].concat()).collect();
-        if !self.frozen {
-            self.mask.clone_from(&whole);
-        }
-        Ok(whole)
-    }
-
-    /// Keeps what a run over `len` columns of `batch` rows has brought: they are real where `new` says so, or all.
-    pub(crate) fn settle(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
-        let new = new.map_or(vec![vec![true; len]; batch], |new| new.chunks(len).map(<[bool]>::to_vec).collect());
-        self.append_attention_mask(&new)?;
-        for layer in 0..self.entries.len() {
-            let keep = needed(&self.mask, self.shape.windows[layer]);
-            self.entries[layer].settle(keep)?;
-        }
-        Ok(())
     }
 
     /// Hooks that edited while the cache was filled, each with a number of its own: what it holds
@@ -329,22 +422,6 @@ impl KeyValueCache {
     /// ```
     pub fn interventions(&self) -> &[String] {
         &self.interventions
-    }
-
-    /// Notes that these hooks have edited what the cache holds.
-    pub(crate) fn note_interventions(&mut self, hooks: &[Hook<'_>]) {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        for hook in hooks.iter().filter(|hook| hook.edits()) {
-            // Two closures may do different things at the same point.
-            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            self.interventions.push(format!("{hook:?} #{number}"));
-        }
-    }
-
-    /// Forgets what a failed run has brought.
-    pub(crate) fn unsettle(&mut self) {
-        let len = self.len();
-        self.entries.iter_mut().for_each(|entry| entry.unsettle(len));
     }
 
     /// Forgets the positions from `len` on.
@@ -368,18 +445,21 @@ impl KeyValueCache {
         if self.frozen {
             return Err(CacheError::Frozen);
         }
-        let mask: Vec<_> = self.mask.iter().map(|row| row[..len.min(row.len())].to_vec()).collect();
         let len = len.min(self.len());
+        let told: Vec<_> = self.told.iter().map(|row| row[..len.min(row.len())].to_vec()).collect();
         for (layer, entry) in self.entries.iter().enumerate() {
-            let (first, wanted) = (entry.first(), len - needed(&mask, self.shape.windows[layer]));
-            if first > wanted && len > 0 {
-                return Err(CacheError::Dropped { layer, first, wanted });
+            let wanted = len - mask::needed(&told, len, self.shape.windows[layer]);
+            if entry.first() > wanted && len > 0 {
+                return Err(CacheError::Dropped { layer, first: entry.first(), wanted });
             }
         }
-        self.mask = mask;
+        self.told = told;
+        self.hidden_before.iter_mut().for_each(|before| *before = (*before).min(len));
         self.entries.iter_mut().for_each(|entry| entry.truncate(len));
         if len == 0 {
+            self.entries.iter_mut().for_each(Entry::refit);
             self.interventions.clear();
+            (self.told, self.hidden_before) = (vec![Vec::new(); self.shape.batch], vec![0; self.shape.batch]);
         }
         Ok(())
     }
@@ -438,63 +518,6 @@ impl KeyValueCache {
     pub fn memory(&self) -> Vec<usize> {
         self.entries.iter().map(Entry::bytes).collect()
     }
-
-    /// Whether a run over `count` columns of `batch` rows on this model can use the cache.
-    pub(crate) fn check(
-        &self,
-        config: &TransformerConfig,
-        [batch, count]: [usize; 2],
-        dtype: DType,
-        device: impl Fn(usize) -> Device,
-    ) -> Result<(), CacheError> {
-        if self.entries.len() != config.n_layers {
-            return Err(CacheError::Layers { cache: self.entries.len(), model: config.n_layers });
-        }
-        self.check_batch(batch)?;
-        for (layer, entry) in self.entries.iter().enumerate() {
-            let (cache, model) = (self.shape.windows[layer], config.window(layer));
-            if cache != model && entry.first() > 0 {
-                return Err(CacheError::Window { layer, cache, model });
-            }
-            entry.check(layer, [config.n_kv_heads, config.d_head], self.len(), count, (dtype, &device(layer)))?;
-        }
-        Ok(())
-    }
-
-    fn check_batch(&self, batch: usize) -> Result<(), CacheError> {
-        if batch == self.batch() || (self.frozen && self.batch() == 1) {
-            return Ok(());
-        }
-        Err(CacheError::Batch { cache: self.batch(), run: batch })
-    }
-
-    pub(crate) fn entry_mut(&mut self, layer: usize) -> &mut Entry {
-        &mut self.entries[layer]
-    }
-
-    /// The mask of the positions held, for `batch` rows; `None` when all are real.
-    pub(crate) fn past_mask(&self, batch: usize) -> Option<Vec<Vec<bool>>> {
-        let padded = self.mask.iter().any(|row| row.contains(&false));
-        padded.then(|| (0..batch).map(|row| self.mask[if self.batch() == 1 { 0 } else { row }].clone()).collect())
-    }
-}
-
-/// How many of the last columns the next query of some row sees.
-fn needed(mask: &[Vec<bool>], window: Option<Window>) -> usize {
-    let of_row = |row: &Vec<bool>| {
-        let Some(window) = window else { return row.len() };
-        let real = row.iter().filter(|real| **real).count();
-        let mut hidden = window.oldest(real);
-        let first = row.iter().position(|real| {
-            if *real && hidden > 0 {
-                hidden -= 1;
-                return false;
-            }
-            *real
-        });
-        first.map_or(0, |first| row.len() - first)
-    };
-    mask.iter().map(of_row).max().unwrap_or(0)
 }
 
 impl Index<usize> for KeyValueCache {
@@ -506,6 +529,34 @@ impl Index<usize> for KeyValueCache {
     /// If there is no such layer.
     fn index(&self, layer: usize) -> &Entry {
         &self.entries[layer]
+    }
+}
+
+impl IndexMut<usize> for KeyValueCache {
+    /// The entry of a layer, to be changed or exchanged for another.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    fn index_mut(&mut self, layer: usize) -> &mut Entry {
+        &mut self.entries[layer]
+    }
+}
+
+impl<'c> IntoIterator for &'c KeyValueCache {
+    type Item = &'c Entry;
+    type IntoIter = std::slice::Iter<'c, Entry>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<'c> IntoIterator for &'c mut KeyValueCache {
+    type Item = &'c mut Entry;
+    type IntoIter = std::slice::IterMut<'c, Entry>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
     }
 }
 

@@ -6,6 +6,7 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+use super::kind::{Form, Quantization};
 use crate::error::CacheError;
 
 /// How elements are stored.
@@ -41,9 +42,11 @@ impl Bits {
 /// Positions of a block that is filled bit by bit.
 const BLOCK: usize = 32;
 
-/// Quantized keys or values, `[rows, len, kv_head, d_head]`.
+/// Quantized keys or values, `[rows, len, head, width]`.
 #[derive(Debug, Clone)]
 struct Codes {
+    /// `[head, width]`.
+    heads: [usize; 2],
     blocks: Vec<Block>,
 }
 
@@ -60,31 +63,32 @@ struct Block {
 /// Quantized keys and values.
 #[derive(Debug, Clone)]
 pub(super) struct Quantized {
-    bits: Bits,
-    group: usize,
-    /// `[rows, kv_head, d_head]`, element type and device of what is given back.
-    form: Option<([usize; 3], DType, Device)>,
+    quantization: Quantization,
+    /// Rows, element type and device of what is given back.
+    form: Option<(usize, DType, Device)>,
     len: usize,
+    /// Positions of the first block that were dropped.
+    skipped: usize,
     stored: [Codes; 2],
 }
 
 impl Quantized {
-    pub(super) fn new(bits: Bits, group: usize) -> Self {
-        let codes = || Codes { blocks: Vec::new() };
-        Self { bits, group: group.max(1), form: None, len: 0, stored: [codes(), codes()] }
+    pub(super) fn new(quantization: Quantization) -> Self {
+        let codes = || Codes { heads: [0, 0], blocks: Vec::new() };
+        Self { quantization, form: None, len: 0, skipped: 0, stored: [codes(), codes()] }
     }
 
     /// An empty store of the same kind.
     pub(super) fn emptied(&self) -> Self {
-        Self::new(self.bits, self.group)
+        Self::new(self.quantization)
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn form(&self) -> Option<&([usize; 3], DType, Device)> {
-        self.form.as_ref()
+    pub(super) fn form(&self) -> Option<Form> {
+        self.form.as_ref().map(|(_, dtype, device)| (*dtype, device.clone()))
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -94,19 +98,25 @@ impl Quantized {
 
     /// Stores keys and values behind those held.
     pub(super) fn push(&mut self, new: [Tensor<4>; 2]) -> Result<(), CacheError> {
-        let [rows, count, heads, d_head] = new[0].dims();
+        let [rows, count, ..] = new[0].dims();
         if self.len == 0 {
-            self.form = Some(([rows, heads, d_head], new[0].dtype(), new[0].device()));
-            self.stored.iter_mut().for_each(|codes| codes.blocks.clear());
+            *self = self.emptied();
+            self.form = Some((rows, new[0].dtype(), new[0].device()));
         }
         let unreadable = |reason: String| CacheError::Data { reason };
-        for (codes, tensor) in self.stored.iter_mut().zip(new) {
+        // Both are read before either is stored: a device that fails leaves nothing half done.
+        let mut read = Vec::new();
+        for tensor in new {
+            let [_, _, heads, width] = tensor.dims();
             let data = tensor.try_into_data().map_err(|e| unreadable(e.to_string()))?.convert::<f32>();
-            let values = data.try_into_vec::<f32>().map_err(|e| unreadable(format!("{e:?}")))?;
-            let width = heads * d_head;
+            read.push(([heads, width], data.try_into_vec::<f32>().map_err(|e| unreadable(format!("{e:?}")))?));
+        }
+        for (codes, ([heads, width], values)) in self.stored.iter_mut().zip(read) {
+            codes.heads = [heads, width];
+            let cell = heads * width;
             for position in 0..count {
-                let each = Each { bits: self.bits, group: self.group.min(d_head), d_head };
-                let rows = (0..rows).map(|row| &values[(row * count + position) * width..][..width]);
+                let each = Each::of(self.quantization, width);
+                let rows = (0..rows).map(|row| &values[(row * count + position) * cell..][..cell]);
                 codes.push(rows, each, count - position);
             }
         }
@@ -114,21 +124,33 @@ impl Quantized {
         Ok(())
     }
 
+    /// Drops all but the last `keep` positions; a block's memory is given back once all of it is dropped.
+    pub(super) fn keep_last(&mut self, keep: usize) {
+        let dropped = self.len.saturating_sub(keep);
+        self.skipped += dropped;
+        self.len -= dropped;
+        while let Some(first) = self.stored[0].blocks.first().map(|block| block.positions) {
+            if first > self.skipped {
+                break;
+            }
+            self.skipped -= first;
+            self.stored.iter_mut().for_each(|codes| drop(codes.blocks.remove(0)));
+        }
+    }
+
     /// Keys and values in the element type they came in.
     pub(super) fn read(&self) -> Option<[Tensor<4>; 2]> {
-        let ([rows, heads, d_head], dtype, device) = self.form.as_ref().filter(|_| self.len > 0)?;
-        let (width, shape) = (heads * d_head, [*rows, self.len, *heads, *d_head]);
-        let each = Each { bits: self.bits, group: self.group.min(*d_head), d_head: *d_head };
+        let (rows, dtype, device) = self.form.as_ref().filter(|_| self.len > 0)?;
         Some(self.stored.each_ref().map(|codes| {
-            let mut values = vec![0.0; rows * self.len * width];
-            let mut position = 0;
-            for block in &codes.blocks {
-                for at in 0..block.positions {
-                    for row in 0..*rows {
-                        let out = &mut values[(row * self.len + position) * width..][..width];
-                        block.read(at * rows + row, each, out);
-                    }
-                    position += 1;
+            let [heads, width] = codes.heads;
+            let (cell, shape) = (heads * width, [*rows, self.len, heads, width]);
+            let each = Each::of(self.quantization, width);
+            let mut values = vec![0.0; rows * self.len * cell];
+            let places = codes.blocks.iter().flat_map(|block| (0..block.positions).map(move |at| (block, at)));
+            for (position, (block, at)) in places.skip(self.skipped).enumerate() {
+                for row in 0..*rows {
+                    let out = &mut values[(row * self.len + position) * cell..][..cell];
+                    block.read(at * rows + row, each, out);
                 }
             }
             Tensor::from_data(TensorData::new(values, shape), (device, *dtype))
@@ -136,9 +158,8 @@ impl Quantized {
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
-        let rows = self.form.as_ref().map_or(0, |(form, ..)| form[0]);
         for codes in &mut self.stored {
-            let mut left = len;
+            let mut left = if len == 0 { 0 } else { self.skipped + len };
             for block in &mut codes.blocks {
                 let positions = block.positions.min(left);
                 let groups = block.groups.len() / block.positions.max(1);
@@ -150,16 +171,15 @@ impl Quantized {
             }
             codes.blocks.retain(|block| block.positions > 0);
         }
-        debug_assert!(rows > 0 || self.len == 0);
         self.len = self.len.min(len);
+        self.skipped = if self.len == 0 { 0 } else { self.skipped };
     }
 
     /// These rows of it.
     pub(super) fn select(&self, rows: &[usize]) -> Self {
         let mut chosen = self.clone();
         let Some((form, ..)) = &mut chosen.form else { return chosen };
-        let held = form[0];
-        form[0] = rows.len();
+        let held = std::mem::replace(form, rows.len());
         for block in chosen.stored.iter_mut().flat_map(|codes| &mut codes.blocks) {
             let cells = block.positions * held;
             let (bytes, groups) = (block.codes.len() / cells.max(1), block.groups.len() / cells.max(1));
@@ -181,6 +201,12 @@ struct Each {
     bits: Bits,
     group: usize,
     d_head: usize,
+}
+
+impl Each {
+    fn of(Quantization { bits, group }: Quantization, d_head: usize) -> Self {
+        Self { bits, group: group.min(d_head), d_head }
+    }
 }
 
 impl Codes {

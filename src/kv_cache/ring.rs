@@ -10,6 +10,8 @@ pub(super) struct Ring {
     start: usize,
     /// Columns held.
     len: usize,
+    /// Room to begin with.
+    least_room: usize,
 }
 
 impl Ring {
@@ -21,9 +23,14 @@ impl Ring {
         self.stored.as_ref()
     }
 
-    /// A ring that holds these columns.
-    pub(super) fn filled_with(keys: Tensor<4>, values: Tensor<4>) -> Self {
-        Self { len: keys.dims()[1], start: 0, stored: Some([keys, values]) }
+    /// An empty ring that makes room for as many columns at its first write.
+    pub(super) fn with_room(least_room: usize) -> Self {
+        Self { least_room, ..Self::default() }
+    }
+
+    /// The same ring, holding these columns.
+    pub(super) fn filled_with(&self, keys: Tensor<4>, values: Tensor<4>) -> Self {
+        Self { len: keys.dims()[1], start: 0, stored: Some([keys, values]), least_room: self.least_room }
     }
 
     /// Keys and values, oldest first, in one or two pieces.
@@ -42,25 +49,25 @@ impl Ring {
         let count = new[0].dims()[1];
         let keep = keep.min(self.len + count);
         if keep == 0 {
-            *self = Self::default();
+            *self = Self::with_room(self.least_room);
             return;
         }
         let room = self.stored.as_ref().map_or(0, |stored| stored[0].dims()[1]);
-        let [batch, _, heads, d_head] = new[0].dims();
-        if keep > room || count >= keep {
-            let mut pieces = self.pieces();
+        let batch = new[0].dims()[0];
+        if keep > room || count >= keep || self.stored.as_ref().is_none_or(|stored| stored[0].dims()[0] != batch) {
+            let mut pieces = if self.len > 0 { self.pieces() } else { Vec::new() };
             pieces.push(new);
+            // Room in steps, so that a ring that fills up is not made anew for every column.
+            let room = keep.max((2 * room).min(width)).max(self.least_room);
             let [keys, values] = [0, 1].map(|which| {
                 let all: Vec<_> = pieces.iter().map(|piece| piece[which].clone()).collect();
                 let all = if all.len() == 1 { all[0].clone() } else { Tensor::cat(all, 1) };
-                let len = all.dims()[1];
+                let [batch, len, heads, d_head] = all.dims();
                 let kept = all.narrow(1, len - keep, keep);
-                // Room in steps, so that a ring that fills up is not made anew for every column.
-                let room = keep.max((2 * room).min(width));
                 let empty = Tensor::zeros([batch, room, heads, d_head], (&kept.device(), kept.dtype()));
                 empty.slice_assign([0..batch, 0..keep, 0..heads, 0..d_head], kept)
             });
-            (self.stored, self.start, self.len) = (Some([keys, values]), 0, keep);
+            *self = Self { stored: Some([keys, values]), start: 0, len: keep, least_room: self.least_room };
             return;
         }
         let dropped = self.len + count - keep;
@@ -72,6 +79,7 @@ impl Ring {
         self.stored = self.stored.take().map(|stored| {
             stored.map(|tensor| {
                 let Some(new) = new.next() else { return tensor };
+                let [batch, _, heads, d_head] = new.dims();
                 let mut tensor = tensor;
                 for (from, len, at) in [(0, first, end), (first, count - first, 0)] {
                     if len > 0 {

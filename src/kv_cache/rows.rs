@@ -1,7 +1,6 @@
 //! Rows of a cache: forked, chosen, put in another's place.
 
-use super::KeyValueCache;
-use super::store::Store;
+use super::{Entry, KeyValueCache};
 use crate::error::CacheError;
 
 impl KeyValueCache {
@@ -10,7 +9,7 @@ impl KeyValueCache {
     /// own only. Forks can be forked: a tree of prompts.
     ///
     /// # Errors
-    /// [`CacheError::Size`] if `n` is zero.
+    /// [`CacheError::Size`] if `n` is zero; [`CacheError::Disk`].
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -27,11 +26,11 @@ impl KeyValueCache {
         if n == 0 {
             return Err(CacheError::Size { field: "n", given: n });
         }
-        self.entries.iter_mut().for_each(super::Entry::seal);
+        self.entries.iter_mut().for_each(Entry::seal);
         let mut fork = self.clone();
         fork.set_frozen(false);
         let rows: Vec<usize> = (0..self.batch()).flat_map(|row| std::iter::repeat_n(row, n)).collect();
-        fork.choose(&rows);
+        fork.choose(&rows)?;
         Ok(fork)
     }
 
@@ -81,8 +80,7 @@ impl KeyValueCache {
         if rows.is_empty() {
             return Err(CacheError::Size { field: "rows", given: 0 });
         }
-        self.choose(rows);
-        Ok(())
+        self.choose(rows)
     }
 
     /// Puts the rows in another order, as beam search does: row `i` becomes what row `order[i]`
@@ -110,14 +108,24 @@ impl KeyValueCache {
         self.select_rows(order)
     }
 
-    fn choose(&mut self, rows: &[usize]) {
-        self.entries.iter_mut().for_each(|entry| entry.select(rows));
-        self.mask = rows.iter().map(|row| self.mask[*row].clone()).collect();
+    fn choose(&mut self, rows: &[usize]) -> Result<(), CacheError> {
+        let mut entries = self.entries.clone();
+        for entry in &mut entries {
+            entry.select(rows)?;
+        }
+        self.entries = entries;
+        let told = |row: &usize| self.told.get(*row).cloned().unwrap_or_default();
+        self.told = rows.iter().map(told).collect();
+        self.hidden_before = rows.iter().map(|row| self.hidden_before.get(*row).copied().unwrap_or(0)).collect();
         self.shape.batch = rows.len();
+        Ok(())
     }
 
-    /// Puts another cache's one row in the place of row `slot`, whatever its length: a finished
-    /// row of a batch makes room for a new one.
+    /// Puts another cache's rows in the places from row `slot` on, whatever their length: finished
+    /// rows of a batch make room for new ones. The caches may be of different kinds.
+    ///
+    /// Rows begin at the first column; where a window has dropped columns, they end at the last instead. Either way
+    /// what is shorter is padded, and positions count real tokens only.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -126,64 +134,111 @@ impl KeyValueCache {
     /// let new = model.prefill("red")?; // shorter: its columns are padded
     /// batch.insert(&new, 1)?;
     /// assert_eq!(batch.lengths(), [4, 2]);
+    /// let two = model.prefill(["red", "king drum"])?; // several rows at once
+    /// batch.insert(&two, 0)?;
+    /// assert_eq!(batch.lengths(), [2, 3]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::Unsupported`] for kinds that
-    /// don't keep rows whole; whatever makes the caches differ; [`CacheError::Full`]. The cache is
-    /// left as it was.
+    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::Slots`], whatever makes the caches differ,
+    /// [`CacheError::Full`]. The cache is left as it was.
     pub fn insert(&mut self, other: &KeyValueCache, slot: usize) -> Result<(), CacheError> {
         self.check_insert(other, slot)?;
+        let taken = slot..slot + other.batch();
+        let (mut mine, mut theirs) = (self.real_rows(), other.real_rows());
+        let dropped = |cache: &KeyValueCache| cache.entries.iter().any(|entry| entry.first() > 0);
+        let at_the_end = dropped(self) || dropped(other);
         let last_real = |row: &Vec<bool>| row.iter().rposition(|real| *real).map_or(0, |last| last + 1);
-        let others = self.mask.iter().enumerate().filter(|(row, _)| *row != slot);
-        let kept = others.map(|(_, row)| last_real(row)).max().unwrap_or(0);
+        let others = mine.iter().enumerate().filter(|(row, _)| !taken.contains(row));
+        let kept = match at_the_end {
+            true => self.len(),
+            false => others.map(|(_, row)| last_real(row)).max().unwrap_or(0),
+        };
         let columns = kept.max(other.len());
         if let Some(max_len) = self.max_len().filter(|max| columns > *max) {
             return Err(CacheError::Full { max_len, needed: columns });
         }
-        self.truncate(kept)?;
-        for (entry, new) in self.entries.iter_mut().zip(&other.entries) {
-            entry.replace_row(slot, new, columns)?;
+        let shift = |len: usize| if at_the_end { 0 } else { columns - len };
+        let shifts = [shift(kept), shift(other.len())];
+        let mut entries = Vec::new();
+        for (entry, new) in self.entries.iter().zip(&other.entries) {
+            let mut shorter = entry.clone();
+            shorter.truncate(kept);
+            entries.push(shorter.with_rows(slot, new, columns, shifts)?);
         }
+        let place = |row: &mut Vec<bool>, len: usize| {
+            row.truncate(len);
+            let before = if at_the_end { columns - len } else { 0 };
+            row.splice(0..0, std::iter::repeat_n(false, before));
+            row.resize(columns, false);
+        };
+        mine.iter_mut().for_each(|row| place(row, kept));
+        theirs.iter_mut().for_each(|row| place(row, other.len()));
+        let moved = |before: usize, len: usize| {
+            let moved = if at_the_end { columns - len } else { 0 };
+            if before > 0 { before + moved } else { 0 }
+        };
+        self.hidden_before = self.hidden_rows();
+        self.hidden_before.iter_mut().for_each(|before| *before = moved(*before, kept).min(columns));
+        for (at, row) in theirs.into_iter().enumerate() {
+            mine[slot + at] = row;
+            self.hidden_before[slot + at] = moved(other.hidden_before.get(at).copied().unwrap_or(0), other.len());
+        }
+        (self.entries, self.told) = (entries, mine);
         self.interventions.extend(other.interventions.iter().cloned());
-        self.mask[slot] = other.mask[0].clone();
-        self.mask.iter_mut().for_each(|row| row.resize(columns, false));
         Ok(())
     }
 
     fn check_insert(&self, other: &KeyValueCache, slot: usize) -> Result<(), CacheError> {
-        let batch = self.batch();
         if self.frozen {
             return Err(CacheError::Frozen);
         }
-        if slot >= batch {
-            return Err(CacheError::Slot { slot, batch });
-        }
-        if other.batch() != 1 {
-            return Err(CacheError::Batch { cache: 1, run: other.batch() });
-        }
+        self.check_slots(slot, other.batch())?;
+        self.check_whole()?;
+        other.check_whole()?;
         if other.n_layers() != self.n_layers() {
             return Err(CacheError::Layers { cache: self.n_layers(), model: other.n_layers() });
         }
-        let heads = |cache: &KeyValueCache| [cache.shape.kv_heads, cache.shape.d_head];
-        if heads(self) != heads(other) {
-            return Err(CacheError::Model { layer: 0, cache: heads(self), model: heads(other) });
-        }
         for (layer, (mine, theirs)) in self.entries.iter().zip(&other.entries).enumerate() {
-            if !matches!(mine.store, Store::Whole { .. }) {
-                return Err(CacheError::Unsupported { kind: self.kind.name(), operation: "insert" });
+            let different = |(cache, model): &([usize; 2], [usize; 2])| cache != model;
+            if let Some((cache, model)) = mine.heads().into_iter().zip(theirs.heads()).find(different) {
+                return Err(CacheError::Model { layer, cache, model });
             }
-            if theirs.first() > 0 {
+            if theirs.first() > 0 && (theirs.window() != mine.window() || theirs.first() > other.first_needed(layer)) {
                 return Err(CacheError::Dropped { layer, first: theirs.first(), wanted: 0 });
             }
-            if let (Some((held, place)), Some((dtype, device))) = (mine.form(), theirs.form()) {
-                if held != dtype {
-                    return Err(CacheError::DType { cache: format!("{held:?}"), run: format!("{dtype:?}") });
-                }
-                if place != device {
-                    return Err(CacheError::Device { cache: format!("{place:?}"), run: format!("{device:?}") });
-                }
+            // Only a layer that drops can take in what has dropped.
+            if theirs.first() > 0 && !mine.drops() {
+                return Err(CacheError::Dropped { layer, first: theirs.first(), wanted: 0 });
+            }
+            mine.check_like(theirs)?;
+        }
+        Ok(())
+    }
+
+    /// Says how many positions each row from `slot` on keeps, as [`KeyValueCache::truncate_row`] does for one: the
+    /// next token of a row stands at its index.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut batch = model.prefill(["king drum sun", "fox tea owl"])?;
+    /// batch.insert_index(&[2, 3], 0)?;
+    /// assert_eq!(batch.lengths(), [2, 3]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`KeyValueCache::truncate_row`], and [`CacheError::Slots`]; the cache is left as it was. Positions that
+    /// are not held can't be made up.
+    pub fn insert_index(&mut self, index: &[usize], slot: usize) -> Result<(), CacheError> {
+        self.check_slots(slot, index.len())?;
+        let before = self.told.clone();
+        for (at, len) in index.iter().enumerate() {
+            if let Err(error) = self.truncate_row(slot + at, *len) {
+                self.told = before;
+                return Err(error);
             }
         }
         Ok(())
@@ -208,7 +263,11 @@ impl KeyValueCache {
         if self.frozen {
             return Err(CacheError::Frozen);
         }
-        let Some(row) = self.mask.get(slot) else { return Err(CacheError::Slot { slot, batch }) };
+        if slot >= batch {
+            return Err(CacheError::Slot { slot, batch });
+        }
+        let mut told = self.real_rows();
+        let row = &told[slot];
         let held = row.iter().filter(|real| **real).count();
         if len > held {
             return Err(CacheError::TooFew { held, asked: len });
@@ -223,12 +282,14 @@ impl KeyValueCache {
             })
             .collect();
         for (layer, entry) in self.entries.iter().enumerate() {
-            let wanted = self.len() - super::needed(std::slice::from_ref(&shorter), self.shape.windows[layer]);
+            let needed = super::mask::needed(std::slice::from_ref(&shorter), self.len(), self.shape.windows[layer]);
+            let wanted = self.len() - needed;
             if entry.first() > wanted {
                 return Err(CacheError::Dropped { layer, first: entry.first(), wanted });
             }
         }
-        self.mask[slot] = shorter;
+        told[slot] = shorter;
+        self.told = told;
         Ok(())
     }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Tensor};
 
 use super::buffer::Buffer;
+use super::disk::Disk;
 use super::keys::{Part, select_rows};
-use super::kind::{CacheKind, Form};
+use super::kind::{CacheKind, Form, Offload};
 use super::quantized::Quantized;
 use super::ring::Ring;
 use crate::config::Window;
@@ -20,18 +21,33 @@ pub(super) enum Store {
     Whole { keys: Buffer, values: Buffer, max: Option<usize> },
     /// What a window can still see.
     Ring { ring: Ring, window: Window },
-    /// In few bits.
-    Quantized(Quantized),
+    /// In few bits; with a window, what it can still see.
+    Quantized { quantized: Quantized, window: Option<Window> },
+    /// In a file; with a window, what it can still see.
+    Disk { disk: Disk, window: Option<Window> },
 }
 
 impl Store {
     pub(super) fn new(kind: CacheKind, window: Option<Window>) -> Self {
-        let whole = |max| Store::Whole { keys: Buffer::default(), values: Buffer::default(), max };
-        match (kind, window) {
-            (CacheKind::Preallocated { max_len }, _) => whole(Some(max_len)),
-            (CacheKind::Sliding, Some(window)) => Store::Ring { ring: Ring::default(), window },
-            (CacheKind::Quantized { bits, group }, _) => Store::Quantized(Quantized::new(bits, group)),
-            _ => whole(None),
+        let window = window.filter(|_| kind.is_sliding());
+        if let Some(quantization) = kind.quantization() {
+            return Store::Quantized { quantized: Quantized::new(quantization), window };
+        }
+        match (kind.offload(), window) {
+            (Some(Offload::Disk), window) => Store::Disk { disk: Disk::default(), window },
+            (_, Some(window)) => {
+                let room = kind.max_len().map_or(0, |max_len| window.width().min(max_len));
+                Store::Ring { ring: Ring::with_room(room), window }
+            }
+            (_, None) => Store::Whole { keys: Buffer::default(), values: Buffer::default(), max: kind.max_len() },
+        }
+    }
+
+    /// Makes the room that a limited kind will need, for keys and values of these `[rows, head, width]`.
+    pub(super) fn reserve(&mut self, [k, v]: [[usize; 3]; 2], dtype: DType, device: &Device) {
+        if let Store::Whole { keys, values, max: Some(max) } = self {
+            let room = |[rows, heads, width]: [usize; 3]| Buffer::with_room([rows, *max, heads, width], dtype, device);
+            (*keys, *values) = (room(k), room(v));
         }
     }
 
@@ -40,7 +56,17 @@ impl Store {
         match self {
             Store::Whole { keys, .. } => keys.len(),
             Store::Ring { ring, .. } => ring.len(),
-            Store::Quantized(quantized) => quantized.len(),
+            Store::Quantized { quantized, .. } => quantized.len(),
+            Store::Disk { disk, .. } => disk.len(),
+        }
+    }
+
+    /// The window whose columns it keeps, if it drops the others.
+    pub(super) fn window(&self) -> Option<Window> {
+        match self {
+            Store::Whole { .. } => None,
+            Store::Ring { window, .. } => Some(*window),
+            Store::Quantized { window, .. } | Store::Disk { window, .. } => *window,
         }
     }
 
@@ -53,17 +79,19 @@ impl Store {
         match self {
             Store::Whole { keys, .. } => keys.tensor().map(of),
             Store::Ring { ring, .. } => ring.stored().map(|stored| of(&stored[0])),
-            Store::Quantized(quantized) => quantized.form().map(|(_, dtype, device)| (*dtype, device.clone())),
+            Store::Quantized { quantized, .. } => quantized.form(),
+            Store::Disk { disk, .. } => disk.form(),
         }
     }
 
-    /// Bytes, room for growth included.
+    /// Bytes of memory, room for growth included.
     pub(super) fn bytes(&self) -> usize {
         let of = |tensor: &Tensor<4>| tensor.shape().num_elements() * tensor.dtype().size();
         match self {
             Store::Whole { keys, values, .. } => [keys, values].into_iter().filter_map(Buffer::tensor).map(of).sum(),
             Store::Ring { ring, .. } => ring.stored().iter().flat_map(|stored| stored.iter()).map(of).sum(),
-            Store::Quantized(quantized) => quantized.bytes(),
+            Store::Quantized { quantized, .. } => quantized.bytes(),
+            Store::Disk { .. } => 0,
         }
     }
 
@@ -75,6 +103,17 @@ impl Store {
 
     /// Adds columns behind `sealed` others, of which `keep` have to stay reachable.
     pub(super) fn push(&mut self, [k, v]: [Tensor<4>; 2], sealed: usize, keep: usize) -> Result<(), CacheError> {
+        if keep == 0 && self.window().is_some() {
+            self.drop_last(self.len());
+            return Ok(());
+        }
+        // What a window would drop at once is not stored first.
+        let newest = |tensors: [Tensor<4>; 2]| {
+            tensors.map(|tensor| {
+                let count = tensor.dims()[1];
+                if count > keep { tensor.narrow(1, count - keep, keep) } else { tensor }
+            })
+        };
         match self {
             Store::Whole { keys, values, max } => {
                 let room = max.map(|max| max.saturating_sub(sealed));
@@ -82,20 +121,30 @@ impl Store {
                 values.append(v, room);
             }
             Store::Ring { ring, window } => ring.push([k, v], keep, window.width()),
-            Store::Quantized(quantized) => quantized.push([k, v])?,
+            Store::Quantized { quantized, window: None } => quantized.push([k, v])?,
+            Store::Disk { disk, window: None } => disk.push([k, v])?,
+            Store::Quantized { quantized, .. } => {
+                quantized.push(newest([k, v]))?;
+                quantized.keep_last(keep);
+            }
+            Store::Disk { disk, .. } => {
+                disk.push(newest([k, v]))?;
+                disk.keep_last(keep);
+            }
         }
         Ok(())
     }
 
     /// What is held, oldest first.
-    pub(super) fn pieces(&self) -> Vec<[Tensor<4>; 2]> {
-        match self {
+    pub(super) fn pieces(&self) -> Result<Vec<[Tensor<4>; 2]>, CacheError> {
+        Ok(match self {
             Store::Whole { keys, values, .. } => {
                 keys.filled().zip(values.filled()).map(|(k, v)| [k, v]).into_iter().collect()
             }
             Store::Ring { ring, .. } => ring.pieces(),
-            Store::Quantized(quantized) => quantized.read().into_iter().collect(),
-        }
+            Store::Quantized { quantized, .. } => quantized.read().into_iter().collect(),
+            Store::Disk { disk, .. } => disk.read()?.into_iter().collect(),
+        })
     }
 
     /// Forgets the newest columns.
@@ -107,12 +156,13 @@ impl Store {
                 values.truncate(len);
             }
             Store::Ring { ring, .. } => ring.drop_last(count),
-            Store::Quantized(quantized) => quantized.truncate(len),
+            Store::Quantized { quantized, .. } => quantized.truncate(len),
+            Store::Disk { disk, .. } => disk.truncate(len),
         }
     }
 
     /// Exchanges the rows for these of them.
-    pub(super) fn select(&mut self, rows: &[usize]) {
+    pub(super) fn select(&mut self, rows: &[usize]) -> Result<(), CacheError> {
         match self {
             Store::Whole { keys, values, .. } => {
                 for buffer in [keys, values] {
@@ -120,17 +170,24 @@ impl Store {
                 }
             }
             Store::Ring { ring, .. } => {
-                let Some([keys, values]) = joined(ring.pieces()) else { return };
-                *ring = Ring::filled_with(select_rows(keys, rows), select_rows(values, rows));
+                let Some([keys, values]) = joined(ring.pieces()) else { return Ok(()) };
+                *ring = ring.filled_with(select_rows(keys, rows), select_rows(values, rows));
             }
-            Store::Quantized(quantized) => *quantized = quantized.select(rows),
+            Store::Quantized { quantized, .. } => *quantized = quantized.select(rows),
+            Store::Disk { disk, .. } => {
+                let Some(both) = disk.read()? else { return Ok(()) };
+                let mut chosen = Disk::default();
+                chosen.push(both.map(|tensor| select_rows(tensor, rows)))?;
+                *disk = chosen;
+            }
         }
+        Ok(())
     }
 
-    /// Takes what is held out, to be shared and never written again. A ring has nothing to give:
-    /// it forgets what it holds as it goes.
+    /// Takes what is held out, to be shared and never written again. What drops columns as it goes has nothing to
+    /// give.
     pub(super) fn seal(&mut self) -> Option<Sealed> {
-        if self.len() == 0 {
+        if self.len() == 0 || self.window().is_some() {
             return None;
         }
         match self {
@@ -139,10 +196,11 @@ impl Store {
                 keys.zip(values).map(|(keys, values)| Sealed::Whole(Arc::new([keys, values])))
             }
             Store::Ring { .. } => None,
-            Store::Quantized(quantized) => {
+            Store::Quantized { quantized, .. } => {
                 let emptied = quantized.emptied();
                 Some(Sealed::Quantized(Arc::new(std::mem::replace(quantized, emptied))))
             }
+            Store::Disk { disk, .. } => Some(Sealed::Disk(Arc::new(std::mem::take(disk)))),
         }
     }
 }
@@ -160,6 +218,7 @@ pub(super) fn joined(pieces: Vec<[Tensor<4>; 2]>) -> Option<[Tensor<4>; 2]> {
 pub(super) enum Sealed {
     Whole(Arc<[Tensor<4>; 2]>),
     Quantized(Arc<Quantized>),
+    Disk(Arc<Disk>),
 }
 
 /// A cache's view of sealed columns.
@@ -178,17 +237,20 @@ impl Shared {
     pub(super) fn form(&self) -> Option<Form> {
         match &self.sealed {
             Sealed::Whole(both) => Some((both[0].dtype(), both[0].device())),
-            Sealed::Quantized(quantized) => quantized.form().map(|(_, dtype, device)| (*dtype, device.clone())),
+            Sealed::Quantized(quantized) => quantized.form(),
+            Sealed::Disk(disk) => disk.form(),
         }
     }
 
     /// What attention reads of it.
-    pub(super) fn part(&self) -> Option<Part> {
+    pub(super) fn part(&self) -> Result<Option<Part>, CacheError> {
         let both = match &self.sealed {
             Sealed::Whole(both) => Some((**both).clone()),
             Sealed::Quantized(quantized) => quantized.read(),
+            Sealed::Disk(disk) => disk.read()?,
         };
-        let [keys, values] = both?.map(|tensor| tensor.narrow(1, 0, self.len));
-        Some(Part { keys, values, rows: Some(self.rows.clone()) })
+        let Some([keys, values]) = both else { return Ok(None) };
+        let [keys, values] = [keys, values].map(|tensor| tensor.narrow(1, 0, self.len));
+        Ok(Some(Part { keys, values, rows: Some(self.rows.clone()) }))
     }
 }

@@ -108,7 +108,7 @@ impl Attention {
         }
         let mut keys = match &mut pass.kv_cache {
             None => Keys::whole(k, v),
-            Some(cache) => cache.entry_mut(layer).extend(k, v).map_err(|error| HookError::Failed {
+            Some(cache) => cache.extend(layer, k, v).map_err(|error| HookError::Failed {
                 point: format!("blocks.{layer}.attn.hook_k"),
                 source: error.into(),
             })?,

@@ -104,7 +104,7 @@ impl HookedTransformer {
                 Err(stopped) => {
                     // What the layers before the failure appended is taken back.
                     if let Some(cache) = kv_cache.filter(|_| growing) {
-                        cache.unsettle();
+                        cache.unsettle(sequence.past);
                     }
                     return Err(match stopped {
                         Stopped::Halt(halt) => halt.into(),
@@ -217,7 +217,11 @@ impl HookedTransformer {
             Start::Residual(residual) => [residual.dims()[0], residual.dims()[1]],
         };
         let mask = match mask {
-            Some(rows) => Some(flat_mask(&rows, [batch, len])?),
+            Some(rows) => {
+                let rows = new_columns(rows, [batch, len], kv_cache)?;
+                let past = kv_cache.map_or(0, KeyValueCache::len);
+                Some(flat_mask(&rows, [batch, len]).map_err(|error| behind(error, past))?)
+            }
             None => tokens.and_then(|tokens| tokens.mask().map(<[bool]>::to_vec)),
         };
         let Some(cache) = kv_cache else {
@@ -430,6 +434,36 @@ impl HookedTransformer {
             return run.fire(point, vectors.expand([sequence.batch, sequence.len, self.config.d_model]));
         }
         Ok(vectors)
+    }
+}
+
+/// A mask's columns of the run: all, or those behind what a cache holds, where the mask begins with the cache's own (as
+/// Hugging Face's do).
+fn new_columns(
+    rows: Vec<Vec<bool>>,
+    [batch, len]: [usize; 2],
+    kv_cache: Option<&KeyValueCache>,
+) -> Result<Vec<Vec<bool>>, CacheError> {
+    let Some(cache) = kv_cache.filter(|cache| !cache.is_empty()) else { return Ok(rows) };
+    let past = cache.len();
+    if rows.len() != batch || rows.iter().any(|row| row.len() != past + len) {
+        return Ok(rows);
+    }
+    let held = cache.past_mask(batch);
+    for (row, mask) in rows.iter().enumerate() {
+        let held = |column: usize| held.as_ref().is_none_or(|held| held[row][column]);
+        if let Some(column) = (0..past).find(|column| mask[*column] != held(*column)) {
+            return Err(CacheError::PastMask { row, column, given: mask[column] });
+        }
+    }
+    Ok(rows.into_iter().map(|row| row[past..].to_vec()).collect())
+}
+
+/// A mask of a wrong length behind a cache could have had either of two.
+fn behind(error: InputError, past: usize) -> InputError {
+    match error {
+        InputError::MaskShape { expected, given } if past > 0 => InputError::MaskBehind { expected, given, past },
+        other => other,
     }
 }
 

@@ -148,6 +148,8 @@ impl<'h> ForwardOptions<'h> {
 
     /// `true` for real tokens, a row a batch row; replaces the mask the tokens came with.
     ///
+    /// Behind a cache it is the mask of the new tokens, or that of the cache's and theirs, as Hugging Face has it.
+    ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;

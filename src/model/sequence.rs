@@ -31,7 +31,7 @@ impl Sequence {
     /// of all.
     pub(crate) fn new(batch: usize, past: usize, len: usize, mask: Option<Vec<bool>>) -> Self {
         let mask = mask.filter(|mask| mask.contains(&false));
-        let positions = mask.as_ref().map(|mask| mask.chunks(past + len).flat_map(positions_of_row).collect());
+        let positions = mask.as_ref().map(|mask| positions(mask, past + len));
         Self { batch, len, past, mask, positions }
     }
 
@@ -44,18 +44,23 @@ impl Sequence {
     /// A batch of `batch` rows of `len` tokens behind what a cache holds, `mask` telling their real ones.
     pub(crate) fn behind(cache: &KeyValueCache, [batch, len]: [usize; 2], mask: Option<&[bool]>) -> Self {
         let past = cache.len();
-        let whole = match (cache.past_mask(batch), mask) {
-            (None, None) => None,
-            (before, new) => {
-                let row = |row: usize| {
-                    let before = before.as_ref().map_or(vec![true; past], |rows| rows[row].clone());
-                    let new = new.map_or(vec![true; len], |new| new[row * len..(row + 1) * len].to_vec());
-                    [before, new].concat()
-                };
-                Some((0..batch).flat_map(row).collect())
-            }
+        let whole = |before: Option<Vec<Vec<bool>>>| -> Vec<bool> {
+            let row = |row: usize| {
+                let before = before.as_ref().map_or(vec![true; past], |rows| rows[row].clone());
+                let new = mask.map_or(vec![true; len], |new| new[row * len..(row + 1) * len].to_vec());
+                [before, new].concat()
+            };
+            (0..batch).flat_map(row).collect()
         };
-        Self::new(batch, past, len, whole)
+        let sequence = match (cache.past_mask(batch), mask) {
+            (None, None) => return Self::new(batch, past, len, None),
+            (before, _) => Self::new(batch, past, len, Some(whole(before))),
+        };
+        // Hidden tokens keep their positions.
+        match cache.past_counted(batch) {
+            None => sequence,
+            counted => Self { positions: Some(positions(&whole(counted), past + len)), ..sequence },
+        }
     }
 
     /// Tokens that can be attended to in each row.
@@ -122,6 +127,11 @@ impl Sequence {
         let ones: Vec<f32> = self.query_mask()?.iter().map(|real| f32::from(u8::from(*real))).collect();
         Some(Tensor::from_data(TensorData::new(ones, [self.batch, self.len, 1]), device))
     }
+}
+
+/// The position of each column, row by row: as many as there are real tokens before it.
+fn positions(real: &[bool], columns: usize) -> Vec<u32> {
+    real.chunks(columns).flat_map(positions_of_row).collect()
 }
 
 fn positions_of_row(row: &[bool]) -> Vec<u32> {

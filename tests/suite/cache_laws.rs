@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 use hooklens::prelude::*;
-use hooklens::{CacheError, CacheKind};
+use hooklens::{Bits, CacheError, CacheKind, Offload};
 use proptest::prelude::*;
 
 use crate::support::{any_config, device, distance, random_model, values};
@@ -23,10 +23,17 @@ enum Step {
     Repeat,
     Select(Vec<usize>),
     Reorder(usize),
+    /// Rows of a cache of another kind.
     Insert {
         slot: usize,
-        columns: Vec<Option<u32>>,
+        rows: Vec<Vec<Option<u32>>>,
+        kind: CacheKind,
     },
+    /// Lengths of the rows from a slot on, by how much they shrink.
+    InsertIndex(usize, Vec<usize>),
+    ToKind(CacheKind),
+    /// A run that a hook ends in this layer.
+    Fail(usize),
     SaveAndLoad,
     Reset,
 }
@@ -58,33 +65,71 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Repeat),
         1 => prop::collection::vec(0..6usize, 1..4).prop_map(Step::Select),
         1 => (0..6usize).prop_map(Step::Reorder),
-        1 => (0..6usize, prop::collection::vec(any_token(), 1..7)).prop_map(|(slot, columns)| Step::Insert { slot, columns }),
+        2 => (0..6usize, prop::collection::vec(prop::collection::vec(any_token(), 6), 1..4), 1..7usize, any_kind())
+            .prop_map(|(slot, rows, len, kind)| {
+                let rows = rows.into_iter().map(|row| row[..len].to_vec()).collect();
+                Step::Insert { slot, rows, kind }
+            }),
+        1 => (0..6usize, prop::collection::vec(0..4usize, 1..4)).prop_map(|(slot, by)| Step::InsertIndex(slot, by)),
+        1 => any_kind().prop_map(Step::ToKind),
+        1 => (0..2usize).prop_map(Step::Fail),
         1 => Just(Step::SaveAndLoad),
         1 => Just(Step::Reset),
     ]
 }
 
 fn any_kind() -> impl Strategy<Value = CacheKind> {
-    prop_oneof![
-        2 => Just(CacheKind::Growing),
-        1 => Just(CacheKind::Preallocated { max_len: 60 }),
-        2 => Just(CacheKind::Sliding),
-    ]
+    let of = |kind: CacheKind, limited: bool, sliding: bool| {
+        let kind = if limited { kind.limited(60) } else { kind };
+        if sliding { kind.sliding() } else { kind }
+    };
+    let place = prop_oneof![
+        4 => Just(CacheKind::GROWING),
+        1 => Just(CacheKind::GROWING.offloaded(Offload::Memory)),
+        1 => Just(CacheKind::GROWING.offloaded(Offload::Disk)),
+        1 => Just(CacheKind::GROWING.quantized(Bits::Eight, 4)),
+    ];
+    (place, prop::bool::weighted(0.3), any::<bool>())
+        .prop_map(move |(kind, limited, sliding)| of(kind, limited, sliding))
+}
+
+fn uses_few_bits(step: &Step) -> bool {
+    matches!(step, Step::Insert { kind, .. } | Step::ToKind(kind) if kind.bits().is_some())
+}
+
+fn tolerance_of(kind: CacheKind) -> f32 {
+    if kind.bits().is_some() { 0.1 } else { 1e-5 }
 }
 
 /// A cache, and what each of its columns holds.
 struct Held {
     cache: KeyValueCache,
     rows: Vec<Vec<Option<u32>>>,
+    /// What runs behind it may differ by: more once it was in few bits.
+    tolerance: f32,
 }
 
 impl Held {
+    /// Each row's tokens where the cache says that they are.
+    fn place(&mut self, reals: Vec<Vec<u32>>) {
+        let row = |(mask, real): (Vec<bool>, Vec<u32>)| {
+            let mut real = real.into_iter();
+            let row: Vec<_> = mask.into_iter().map(|there| if there { real.next() } else { None }).collect();
+            assert_eq!(real.next(), None, "the mask has lost tokens");
+            row
+        };
+        self.rows = self.cache.attention_mask().into_iter().zip(reals).map(row).collect();
+    }
+
     fn real(&self, row: usize) -> Vec<u32> {
         self.rows[row].iter().flatten().copied().collect()
     }
 
     fn check(&self) {
         let mask: Vec<Vec<bool>> = self.rows.iter().map(|row| row.iter().map(Option::is_some).collect()).collect();
+        if self.cache.is_empty() {
+            return;
+        }
         assert_eq!(self.cache.attention_mask(), mask);
         assert!(self.cache.lengths().iter().enumerate().all(|(row, len)| *len == self.real(row).len()));
     }
@@ -104,6 +149,7 @@ fn run(
     rows: &[Vec<Option<u32>>],
     new: &[Vec<Option<u32>>],
     watched: bool,
+    tolerance: f32,
 ) -> Result<(), CacheError> {
     let past = cache.len();
     let record = if watched { Selection::from("*hook_pattern") } else { Selection::none() };
@@ -129,7 +175,7 @@ fn run(
         let queries: Vec<usize> = (first..real.len()).collect();
         let expected = expected.index_axis(ndarray::Axis(0), 0).select(ndarray::Axis(0), &queries).into_dyn();
         let worst = distance(&given, &expected);
-        assert!(worst <= 1e-5, "logits of row {row}: {worst:e}");
+        assert!(worst <= tolerance, "logits of row {row}: {worst:e}");
         for (name, pattern) in output.cache.iter() {
             let pattern = pattern.to_ndarray().unwrap();
             let pattern = pattern.index_axis(ndarray::Axis(0), row).select(ndarray::Axis(1), &columns);
@@ -139,7 +185,7 @@ fn run(
             let alone = alone.cache.activation(name).unwrap().to_ndarray().unwrap();
             let alone = alone.index_axis(ndarray::Axis(0), 0).select(ndarray::Axis(1), &queries).into_dyn();
             let worst = distance(&pattern, &alone);
-            assert!(worst <= 1e-5, "{name} of row {row}: {worst:e}");
+            assert!(worst <= tolerance, "{name} of row {row}: {worst:e}");
         }
     }
     Ok(())
@@ -148,7 +194,10 @@ fn run(
 /// Does one thing to the cache and to what is known of it. What a kind can't do it must refuse,
 /// and stay as it was.
 fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
-    let batch = held.rows.len();
+    if held.cache.is_empty() && !matches!(step, Step::Run { .. }) {
+        held.rows = vec![vec![]; held.cache.batch()];
+    }
+    let (batch, tolerance) = (held.rows.len(), held.tolerance);
     match step {
         Step::Run { columns, keep, watched } => {
             let longest = (0..batch).map(|row| held.real(row).len()).max().unwrap_or(0);
@@ -160,21 +209,21 @@ fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
             let mut new: Vec<_> = (0..batch).map(row).collect();
             match keep {
                 Keep::Yes => {
-                    run(model, &mut held.cache, &held.rows, &new, *watched).unwrap();
+                    run(model, &mut held.cache, &held.rows, &new, *watched, tolerance).unwrap();
                     held.rows.iter_mut().zip(new).for_each(|(row, new)| row.extend(new));
                 }
                 Keep::Scoped => {
                     let mut scope = held.cache.scoped();
-                    run(model, &mut scope, &held.rows, &new, *watched).unwrap();
+                    run(model, &mut scope, &held.rows, &new, *watched, tolerance).unwrap();
                     assert_eq!(scope.len(), held.rows[0].len() + columns.len());
                 }
                 Keep::Frozen => {
                     held.cache.freeze();
                     // One frozen row serves three.
-                    if batch == 1 {
+                    if batch == 1 && held.cache.batch() == 1 {
                         new = (0..3).map(row).collect();
                     }
-                    run(model, &mut held.cache, &held.rows, &new, *watched).unwrap();
+                    run(model, &mut held.cache, &held.rows, &new, *watched, tolerance).unwrap();
                     assert!(matches!(held.cache.truncate(0), Err(CacheError::Frozen)));
                     held.cache.unfreeze();
                 }
@@ -208,13 +257,13 @@ fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
                 return;
             }
             let fork = held.cache.fork(*n).unwrap();
-            let parent = Held { cache: held.cache.clone(), rows: held.rows.clone() };
+            let parent = Held { cache: held.cache.clone(), rows: held.rows.clone(), tolerance };
             parent.check();
             // The parent goes on by itself, and the fork does not notice.
             let mut parent = parent;
             let new = vec![vec![Some(3)]; batch];
             if parent.cache.len() < 30 {
-                run(model, &mut parent.cache, &parent.rows, &new, false).unwrap();
+                run(model, &mut parent.cache, &parent.rows, &new, false, tolerance).unwrap();
             }
             held.rows = held.rows.iter().flat_map(|row| vec![row.clone(); *n]).collect();
             held.cache = fork;
@@ -235,20 +284,54 @@ fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
             held.cache.reorder_rows(&order).unwrap();
             held.rows = order.iter().map(|row| held.rows[*row].clone()).collect();
         }
-        Step::Insert { slot, columns } => {
+        Step::Insert { slot, rows, kind } => {
             let slot = slot % batch;
-            let mut other = KeyValueCache::new(model.config(), 1);
-            run(model, &mut other, &[vec![]], std::slice::from_ref(columns), false).unwrap();
+            let rows = &rows[..rows.len().min(batch - slot)];
+            let mut other = KeyValueCache::of_kind(model.config(), rows.len(), *kind).unwrap();
+            let loose = tolerance.max(tolerance_of(*kind));
+            run(model, &mut other, &vec![vec![]; rows.len()], rows, false, loose).unwrap();
             match held.cache.insert(&other, slot) {
                 Ok(()) => {
-                    held.rows[slot].clone_from(columns);
-                    let len = held.cache.len();
-                    held.rows.iter_mut().for_each(|row| row.resize(len, None));
+                    let mut reals: Vec<Vec<u32>> = (0..batch).map(|row| held.real(row)).collect();
+                    for (at, row) in rows.iter().enumerate() {
+                        reals[slot + at] = row.iter().flatten().copied().collect();
+                    }
+                    held.place(reals);
+                    held.tolerance = loose;
                 }
-                Err(error) => {
-                    assert!(matches!(error, CacheError::Unsupported { .. } | CacheError::Dropped { .. }), "{error}")
-                }
+                Err(error) => assert!(matches!(error, CacheError::Dropped { .. }), "{error}"),
             }
+        }
+        Step::InsertIndex(slot, by) => {
+            let slot = slot % batch;
+            let count = by.len().min(batch - slot);
+            let reals: Vec<Vec<u32>> = (0..batch).map(|row| held.real(row)).collect();
+            let index: Vec<usize> = (0..count).map(|at| reals[slot + at].len().saturating_sub(by[at])).collect();
+            match held.cache.insert_index(&index, slot) {
+                Ok(()) => {
+                    let len = |row: usize| row.checked_sub(slot).and_then(|at| index.get(at));
+                    let kept = reals.into_iter().enumerate();
+                    held.place(kept.map(|(row, real)| real[..*len(row).unwrap_or(&real.len())].to_vec()).collect());
+                }
+                Err(error) => assert!(matches!(error, CacheError::Dropped { .. }), "{error}"),
+            }
+        }
+        Step::ToKind(kind) => match held.cache.to_kind(*kind) {
+            Ok(cache) => {
+                held.cache = cache;
+                held.tolerance = tolerance.max(tolerance_of(*kind));
+            }
+            Err(error) => assert!(matches!(error, CacheError::Dropped { .. }), "{error}"),
+        },
+        Step::Fail(layer) => {
+            if held.cache.len() >= 30 {
+                return;
+            }
+            let before = held.cache.to_data().unwrap();
+            let failing = hook::z(*layer as isize).edit(|_, _| Err::<Tensor<4>, _>("no"));
+            let options = ForwardOptions::new().kv_cache(&mut held.cache).hooks([failing]);
+            assert!(model.forward(vec![vec![1]; batch], options).is_err());
+            assert_eq!(held.cache.to_data().unwrap(), before);
         }
         Step::SaveAndLoad => {
             let folder = tempfile::tempdir().unwrap();
@@ -258,7 +341,7 @@ fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
         }
         Step::Reset => {
             held.cache.reset().unwrap();
-            held.rows.iter_mut().for_each(Vec::clear);
+            held.rows = vec![vec![]; held.cache.batch()];
         }
     }
     held.check();
@@ -270,11 +353,15 @@ proptest! {
     #[test]
     fn whatever_is_done_to_a_cache_runs_behind_it_are_right(
         config in any_config(), seed in 0..1000u64, kind in any_kind(), batch in 1..4usize,
-        first in any_run(), steps in prop::collection::vec(any_step(), 1..6), last in any_run(),
+        unused in 0..3usize, first in any_run(), steps in prop::collection::vec(any_step(), 1..6), last in any_run(),
     ) {
-        let model = random_model(config, seed);
-        let cache = KeyValueCache::of_kind(model.config(), batch, kind).unwrap();
-        let mut held = Held { cache, rows: vec![vec![]; batch] };
+        // A rounding error can send a token to another expert, which says nothing of the cache.
+        let few_bits = kind.bits().is_some() || steps.iter().any(uses_few_bits);
+        let experts = if few_bits { None } else { config.experts.clone() };
+        let model = random_model(TransformerConfig { experts, ..config }, seed);
+        // Set up for more rows than come.
+        let cache = KeyValueCache::of_kind(model.config(), batch + unused, kind).unwrap();
+        let mut held = Held { cache, rows: vec![vec![]; batch], tolerance: tolerance_of(kind) };
         for step in std::iter::once(&first).chain(&steps).chain([&last]) {
             apply(&model, &mut held, step);
         }
@@ -323,7 +410,7 @@ fn parts_in_sixteen_bits() {
         let model = HookedTransformer::from_pretrained_with(name, LoadOptions::new().dtype(dtype)).unwrap();
         let widened = |x: &Tensor<3>| values(&x.clone().cast(burn::tensor::FloatDType::F32));
         let whole = model.forward([1, 2, 3, 4, 5, 6, 7], ()).unwrap().narrow(1, 5, 2);
-        for kind in [CacheKind::Growing, CacheKind::Sliding, CacheKind::EIGHT_BIT] {
+        for kind in [CacheKind::GROWING, CacheKind::SLIDING, CacheKind::EIGHT_BIT] {
             let mut trunk = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
             model.forward([1, 2, 3, 4, 5], ForwardOptions::new().kv_cache(&mut trunk)).unwrap();
             let mut fork = trunk.fork(2).unwrap();

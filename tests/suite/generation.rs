@@ -19,7 +19,7 @@ fn next(model: &HookedTransformer, row: &[u32]) -> u32 {
 }
 
 fn any_kind() -> impl Strategy<Value = CacheKind> {
-    prop_oneof![Just(CacheKind::Growing), Just(CacheKind::Sliding), Just(CacheKind::Preallocated { max_len: 30 })]
+    prop_oneof![Just(CacheKind::GROWING), Just(CacheKind::SLIDING), Just(CacheKind::preallocated(30))]
 }
 
 proptest! {
@@ -160,7 +160,7 @@ fn bad_settings_are_refused_before_work_starts() {
         let error = refused(options).to_string();
         assert!(error.contains(says), "{error}");
     }
-    let small = GenerateOptions::new().max_new_tokens(4).cache_kind(CacheKind::Preallocated { max_len: 5 });
+    let small = GenerateOptions::new().max_new_tokens(4).cache_kind(CacheKind::preallocated(5));
     assert!(matches!(refused(small), Error::Cache(CacheError::Full { max_len: 5, needed: 6 })));
     let mut wide = model.prefill(vec![vec![1], vec![2]]).unwrap();
     let error =

@@ -8,6 +8,7 @@ mod attention_view;
 mod attribution;
 mod cache;
 mod cache_laws;
+mod cache_systems;
 mod circuits;
 mod cli;
 mod contract;

@@ -1,0 +1,45 @@
+//! A layer read while the layer before it computes.
+
+use std::fmt;
+use std::thread::JoinHandle;
+
+use super::keys::Part;
+use crate::error::CacheError;
+
+/// What another thread reads, if one does. A clone reads nothing.
+#[derive(Default)]
+pub(super) struct Ahead(Option<JoinHandle<Result<Vec<Part>, CacheError>>>);
+
+impl Ahead {
+    pub(super) fn is_begun(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins to read.
+    pub(super) fn begin(&mut self, read: impl FnOnce() -> Result<Vec<Part>, CacheError> + Send + 'static) {
+        // Where no thread can be had, it is read when it is needed.
+        self.0 = std::thread::Builder::new().name("hooklens-cache".into()).spawn(read).ok();
+    }
+
+    /// What was read; `None` if nothing was begun or the thread failed.
+    pub(super) fn take(&mut self) -> Option<Vec<Part>> {
+        self.0.take()?.join().ok()?.ok()
+    }
+
+    /// Forgets what was read: it changed meanwhile.
+    pub(super) fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Clone for Ahead {
+    fn clone(&self) -> Self {
+        Self(None)
+    }
+}
+
+impl fmt::Debug for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_begun() { "reading" } else { "idle" })
+    }
+}

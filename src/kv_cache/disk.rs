@@ -1,0 +1,210 @@
+//! Keys and values of a layer in a temporary file.
+//!
+//! The file only grows; what is held is a list of its stretches. A clone shares the file and has a
+//! list of its own, so neither sees what the other drops or adds.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+use super::kind::Form;
+use crate::error::CacheError;
+
+/// Some columns, one behind the other in the file: of each column its rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Stretch {
+    offset: u64,
+    columns: usize,
+}
+
+/// Keys or values, `[rows, len, head, width]`.
+#[derive(Debug, Clone)]
+struct Track {
+    file: Arc<Mutex<File>>,
+    /// `[rows, head, width]`.
+    cell: [usize; 3],
+    dtype: DType,
+    stretches: Vec<Stretch>,
+}
+
+fn failed(source: std::io::Error) -> CacheError {
+    CacheError::Disk { source }
+}
+
+impl Track {
+    /// A track of no columns, in a file that has no name: it vanishes with the last of its clones, or the process.
+    fn new(like: &Tensor<4>) -> Result<Self, CacheError> {
+        let [rows, _, heads, width] = like.dims();
+        let file = Arc::new(Mutex::new(tempfile::tempfile().map_err(failed)?));
+        Ok(Self { file, cell: [rows, heads, width], dtype: like.dtype(), stretches: Vec::new() })
+    }
+
+    fn column_bytes(&self) -> usize {
+        self.cell.iter().product::<usize>() * self.dtype.size()
+    }
+
+    /// Writes columns at the file's end.
+    fn write(&self, new: Tensor<4>) -> Result<Stretch, CacheError> {
+        let columns = new.dims()[1];
+        let data = new.swap_dims(0, 1).try_into_data().map_err(|e| CacheError::Data { reason: e.to_string() })?;
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let offset = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        if let Err(error) = file.write_all(data.as_bytes()) {
+            let _ = file.set_len(offset); // what was half written is never read
+            return Err(failed(error));
+        }
+        Ok(Stretch { offset, columns })
+    }
+
+    fn add(&mut self, new: Stretch) {
+        let bytes = self.column_bytes() as u64;
+        match self.stretches.last_mut() {
+            Some(last) if last.offset + last.columns as u64 * bytes == new.offset => last.columns += new.columns,
+            _ => self.stretches.push(new),
+        }
+    }
+
+    fn read(&self, device: &Device) -> Result<Tensor<4>, CacheError> {
+        let columns: usize = self.stretches.iter().map(|stretch| stretch.columns).sum();
+        let mut bytes = vec![0u8; columns * self.column_bytes()];
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut filled = 0;
+        for stretch in &self.stretches {
+            let end = filled + stretch.columns * self.column_bytes();
+            file.seek(SeekFrom::Start(stretch.offset)).map_err(failed)?;
+            file.read_exact(&mut bytes[filled..end]).map_err(failed)?;
+            filled = end;
+        }
+        drop(file);
+        let [rows, heads, width] = self.cell;
+        let data = TensorData::from_bytes_vec(bytes, [columns, rows, heads, width], self.dtype);
+        Ok(Tensor::<4>::from_data(data, (device, self.dtype)).swap_dims(0, 1))
+    }
+
+    /// Forgets all but `len` columns: the first, or the last.
+    fn keep(&mut self, len: usize, last: bool) {
+        let bytes = self.column_bytes() as u64;
+        let mut left = len;
+        let mut kept = Vec::new();
+        let shorten = |stretch: &Stretch, left: &mut usize| {
+            let columns = stretch.columns.min(*left);
+            *left -= columns;
+            let skipped = if last { stretch.columns - columns } else { 0 };
+            (columns > 0).then_some(Stretch { offset: stretch.offset + skipped as u64 * bytes, columns })
+        };
+        if last {
+            kept.extend(self.stretches.iter().rev().filter_map(|stretch| shorten(stretch, &mut left)));
+            kept.reverse();
+        } else {
+            kept.extend(self.stretches.iter().filter_map(|stretch| shorten(stretch, &mut left)));
+        }
+        self.stretches = kept;
+    }
+}
+
+/// Keys and values on disk.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Disk {
+    tracks: Option<[Track; 2]>,
+    /// The device that what is read goes to.
+    device: Option<Device>,
+    len: usize,
+}
+
+impl Disk {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn form(&self) -> Option<Form> {
+        let [keys, _] = self.tracks.as_ref()?;
+        self.device.clone().map(|device| (keys.dtype, device))
+    }
+
+    /// Writes keys and values behind those held.
+    pub(super) fn push(&mut self, new: [Tensor<4>; 2]) -> Result<(), CacheError> {
+        let count = new[0].dims()[1];
+        if self.len == 0 {
+            self.device = Some(new[0].device());
+            self.tracks = Some([Track::new(&new[0])?, Track::new(&new[1])?]);
+        }
+        let Some([keys, values]) = &mut self.tracks else { return Ok(()) };
+        let [new_keys, new_values] = new;
+        let (new_keys, new_values) = (keys.write(new_keys)?, values.write(new_values)?);
+        keys.add(new_keys);
+        values.add(new_values);
+        self.len += count;
+        Ok(())
+    }
+
+    /// Keys and values held.
+    pub(super) fn read(&self) -> Result<Option<[Tensor<4>; 2]>, CacheError> {
+        let (Some([keys, values]), Some(device)) = (&self.tracks, &self.device) else { return Ok(None) };
+        if self.len == 0 {
+            return Ok(None);
+        }
+        Ok(Some([keys.read(device)?, values.read(device)?]))
+    }
+
+    /// Forgets all but the first `len` columns.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.keep(len, false);
+    }
+
+    /// Forgets all but the last `len` columns.
+    pub(super) fn keep_last(&mut self, len: usize) {
+        self.keep(len, true);
+    }
+
+    fn keep(&mut self, len: usize, last: bool) {
+        self.len = self.len.min(len);
+        let len = self.len;
+        self.tracks.iter_mut().flatten().for_each(|track| track.keep(len, last));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn columns(from: usize, count: usize) -> [Tensor<4>; 2] {
+        let of = |sign: f32| {
+            let values: Vec<f32> =
+                (0..2).flat_map(|row| (from..from + count).map(move |c| sign * (100 * row + c) as f32)).collect();
+            Tensor::from_data(TensorData::new(values, [2, count, 1, 1]), &Device::flex())
+        };
+        [of(1.0), of(-1.0)]
+    }
+
+    fn held(disk: &Disk) -> Vec<f32> {
+        let [keys, values] = disk.read().unwrap().unwrap();
+        assert_eq!((keys.clone() + values).abs().max().into_scalar::<f32>(), 0.0);
+        keys.into_data().try_into_vec::<f32>().unwrap()
+    }
+
+    #[test]
+    fn a_clone_sees_nothing_of_what_follows() {
+        let mut disk = Disk::default();
+        disk.push(columns(0, 3)).unwrap();
+        let mut clone = disk.clone();
+        disk.push(columns(3, 1)).unwrap();
+        clone.truncate(2);
+        clone.push(columns(7, 2)).unwrap();
+        assert_eq!(held(&disk), [0.0, 1.0, 2.0, 3.0, 100.0, 101.0, 102.0, 103.0]);
+        assert_eq!(held(&clone), [0.0, 1.0, 7.0, 8.0, 100.0, 101.0, 107.0, 108.0]);
+        clone.keep_last(3);
+        assert_eq!(held(&clone), [1.0, 7.0, 8.0, 101.0, 107.0, 108.0]);
+        clone.truncate(0);
+        clone.push(columns(5, 1)).unwrap();
+        assert_eq!(held(&clone), [5.0, 105.0]);
+    }
+
+    #[test]
+    fn columns_one_behind_the_other_are_one_stretch() {
+        let mut disk = Disk::default();
+        (0..5).for_each(|column| disk.push(columns(column, 1)).unwrap());
+        assert!(disk.tracks.iter().flatten().all(|track| track.stretches == [Stretch { offset: 0, columns: 5 }]));
+    }
+}

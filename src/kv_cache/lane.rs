@@ -1,0 +1,216 @@
+//! Keys and values of some of a layer's heads, in one place.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, Tensor};
+
+use super::keys::{Keys, Part};
+use super::kind::{CacheKind, Form, Offload};
+use super::store::{Sealed, Shared, Store};
+use crate::config::Window;
+use crate::device::main_memory;
+use crate::error::CacheError;
+
+/// Where a lane's tensors lie.
+#[derive(Debug, Clone)]
+enum Home {
+    /// Where they are given.
+    Given,
+    /// In main memory.
+    Main,
+    /// On a device of their own.
+    On(Device),
+}
+
+/// Some of a layer's heads: those of the keys and those of the values.
+type Heads = [Range<usize>; 2];
+
+/// Keys and values of some of a layer's heads. A layer has one lane, or one for each device that its heads are
+/// spread over.
+#[derive(Debug, Clone)]
+pub(super) struct Lane {
+    /// Earlier columns, which caches forked from this one read too.
+    shared: Vec<Shared>,
+    store: Store,
+    home: Home,
+    /// `None` for all heads.
+    heads: Option<Heads>,
+}
+
+impl Lane {
+    /// All heads, where the kind says.
+    pub(super) fn new(kind: CacheKind, window: Option<Window>) -> Self {
+        let in_memory = kind.offload() == Some(Offload::Memory) && kind.quantization().is_none();
+        let home = if in_memory { Home::Main } else { Home::Given };
+        Self { shared: Vec::new(), store: Store::new(kind, window), home, heads: None }
+    }
+
+    /// These heads, on a device of their own.
+    pub(super) fn on(kind: CacheKind, window: Option<Window>, device: &Device, heads: Heads) -> Self {
+        let home = Home::On(device.clone());
+        Self { shared: Vec::new(), store: Store::new(kind, window), home, heads: Some(heads) }
+    }
+
+    /// Whether reading it copies it from elsewhere, which can be done ahead.
+    pub(super) fn is_away(&self) -> bool {
+        let on_disk = |shared: &Shared| matches!(shared.sealed, Sealed::Disk(_));
+        !matches!(self.home, Home::Given) || matches!(self.store, Store::Disk { .. }) || self.shared.iter().any(on_disk)
+    }
+
+    /// Whether all heads are here, kept where they are given.
+    fn is_plain(&self) -> bool {
+        matches!(self.home, Home::Given) && self.heads.is_none()
+    }
+
+    /// Whether new columns are written before attention reads them.
+    pub(super) fn writes_first(&self) -> bool {
+        self.is_plain() && self.store.writes_first()
+    }
+
+    /// The window whose columns it keeps, if it drops the others.
+    pub(super) fn window(&self) -> Option<Window> {
+        self.store.window()
+    }
+
+    /// Makes the room that a limited kind will need for so many rows.
+    pub(super) fn reserve(&mut self, rows: usize, [k, v]: [[usize; 2]; 2], dtype: DType, device: &Device) {
+        let home = self.home_of(device);
+        let of = |which: usize, [heads, width]: [usize; 2]| {
+            let heads = self.heads.as_ref().map_or(heads, |ranges| ranges[which].len());
+            [rows, heads, width]
+        };
+        let shapes = [of(0, k), of(1, v)];
+        self.store.reserve(shapes, dtype, &home);
+    }
+
+    fn home_of(&self, given: &Device) -> Device {
+        match &self.home {
+            Home::Given => given.clone(),
+            Home::Main => main_memory(given),
+            Home::On(device) => device.clone(),
+        }
+    }
+
+    /// Columns that are sealed.
+    fn sealed(&self) -> usize {
+        self.shared.iter().map(|shared| shared.len).sum()
+    }
+
+    /// Columns held.
+    pub(super) fn held(&self) -> usize {
+        self.sealed() + self.store.len()
+    }
+
+    /// Element type and device of what is stored.
+    pub(super) fn form(&self) -> Option<Form> {
+        self.shared.first().and_then(Shared::form).or_else(|| self.store.form())
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.shared.iter().map(|shared| shared.bytes).sum::<usize>() + self.store.bytes()
+    }
+
+    /// Adds columns of all heads, of which the lane takes its own; `keep` have to stay reachable.
+    pub(super) fn push(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
+        let home = self.home_of(&new[0].device());
+        let own = [0, 1].map(|which| {
+            let tensor = new[which].clone();
+            let tensor = match &self.heads {
+                Some(heads) => tensor.narrow(2, heads[which].start, heads[which].len()),
+                None => tensor,
+            };
+            if tensor.device() == home { tensor } else { tensor.to_device(&home) }
+        });
+        self.store.push(own, self.sealed(), keep)
+    }
+
+    /// What is held, oldest first, on the device that computes.
+    pub(super) fn read(&self, device: &Device) -> Result<Vec<Part>, CacheError> {
+        let mut parts = Vec::new();
+        for shared in &self.shared {
+            parts.extend(shared.part()?);
+        }
+        parts.extend(self.store.pieces()?.into_iter().map(|[keys, values]| Part { keys, values, rows: None }));
+        if self.is_plain() {
+            return Ok(parts);
+        }
+        let here = |tensor: Tensor<4>| if tensor.device() == *device { tensor } else { tensor.to_device(device) };
+        let moved = parts.into_iter().map(|part| Part { keys: here(part.keys), values: here(part.values), ..part });
+        Ok(moved.collect())
+    }
+
+    /// Forgets the newest columns of the store.
+    pub(super) fn drop_last(&mut self, count: usize) {
+        self.store.drop_last(count);
+    }
+
+    /// Forgets all but the first `left` columns held.
+    pub(super) fn truncate(&mut self, mut left: usize) {
+        for shared in &mut self.shared {
+            shared.len = shared.len.min(left);
+            left -= shared.len;
+        }
+        self.shared.retain(|shared| shared.len > 0);
+        self.store.drop_last(self.store.len().saturating_sub(left));
+    }
+
+    /// The rows given, in the order given, each as often as it is given.
+    pub(super) fn select(&mut self, rows: &[usize]) -> Result<(), CacheError> {
+        if self.store.len() > 0 {
+            self.store.select(rows)?;
+        }
+        for shared in &mut self.shared {
+            shared.rows = rows.iter().map(|row| shared.rows[*row]).collect();
+        }
+        Ok(())
+    }
+
+    /// Makes what is held readable by other caches.
+    pub(super) fn seal(&mut self, batch: usize) {
+        let (len, bytes) = (self.store.len(), self.store.bytes());
+        if let Some(sealed) = self.store.seal() {
+            self.shared.push(Shared { sealed, len, rows: (0..batch).collect(), bytes });
+        }
+    }
+
+    /// Forgets everything; the memory stays.
+    pub(super) fn clear(&mut self) {
+        self.shared.clear();
+        self.store.drop_last(self.store.len());
+    }
+}
+
+/// What several lanes hold of the same columns, all heads side by side.
+pub(super) fn side_by_side(lanes: Vec<Vec<Part>>) -> Vec<Part> {
+    let mut lanes = lanes.into_iter();
+    let Some(first) = lanes.next() else { return Vec::new() };
+    let others: Vec<Vec<Part>> = lanes.collect();
+    if others.is_empty() {
+        return first;
+    }
+    let beside = |(at, part): (usize, Part)| {
+        let all = |of: fn(&Part) -> &Tensor<4>| {
+            let heads = std::iter::once(&part).chain(others.iter().filter_map(|lane| lane.get(at)));
+            Tensor::cat(heads.map(|part| of(part).clone()).collect(), 2)
+        };
+        Part { keys: all(|part| &part.keys), values: all(|part| &part.values), rows: part.rows.clone() }
+    };
+    first.into_iter().enumerate().map(beside).collect()
+}
+
+/// Parts that one row of a cache wrote, read by every row of a batch.
+pub(super) fn for_all_rows(mut parts: Vec<Part>, batch: usize) -> Vec<Part> {
+    for part in &mut parts {
+        let row = part.rows.as_ref().map_or(0, |rows| rows[0]);
+        part.rows = Some(Arc::from(vec![row; batch]));
+    }
+    parts
+}
+
+/// Parts in another element type.
+pub(super) fn cast(keys: Keys, dtype: DType) -> Keys {
+    let of = |tensor: Tensor<4>| if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) };
+    let part = |part: Part| Part { keys: of(part.keys), values: of(part.values), rows: part.rows };
+    Keys { parts: keys.parts.into_iter().map(part).collect(), dropped: keys.dropped }
+}

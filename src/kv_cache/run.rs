@@ -1,0 +1,120 @@
+//! What a run does with a cache: it asks whether it fits, extends each layer, and keeps what came, or gives it up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use burn::tensor::{DType, Device, Tensor};
+use hooklens_hooks::Hook;
+
+use super::keys::Keys;
+use super::{Entry, KeyValueCache};
+use crate::config::TransformerConfig;
+use crate::error::CacheError;
+
+impl KeyValueCache {
+    /// Whether a run over `count` columns of `batch` rows on this model can use the cache.
+    pub(crate) fn check(
+        &self,
+        config: &TransformerConfig,
+        [batch, count]: [usize; 2],
+        dtype: DType,
+        device: impl Fn(usize) -> Device,
+    ) -> Result<(), CacheError> {
+        if self.entries.len() != config.n_layers {
+            return Err(CacheError::Layers { cache: self.entries.len(), model: config.n_layers });
+        }
+        self.check_batch(batch)?;
+        let len = self.len();
+        for (layer, entry) in self.entries.iter().enumerate() {
+            let (cache, model) = (entry.window(), config.window(layer));
+            if cache != model && entry.first() > 0 {
+                return Err(CacheError::Window { layer, cache, model });
+            }
+            if entry.is_frozen() != self.frozen {
+                return Err(CacheError::Mixed { layer, frozen: entry.is_frozen() });
+            }
+            entry.check(layer, [config.n_kv_heads, config.d_head], len, count, (dtype, &device(layer)))?;
+            if entry.first() > 0 && entry.first() > self.first_needed(layer) {
+                return Err(CacheError::Dropped { layer, first: entry.first(), wanted: self.first_needed(layer) });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_batch(&self, batch: usize) -> Result<(), CacheError> {
+        let held = self.batch();
+        // An empty cache serves fewer rows than it is set up for.
+        let fewer = batch > 0 && batch < held && self.is_empty() && self.entries.iter().all(Entry::is_empty);
+        if batch == held || (self.frozen && held == 1) || fewer {
+            return Ok(());
+        }
+        Err(CacheError::Batch { cache: held, run: batch })
+    }
+
+    /// What attention of a layer reads: what is held and, behind it, what is given. The next layer is fetched
+    /// meanwhile, if it lies elsewhere.
+    pub(crate) fn extend(&mut self, layer: usize, keys: Tensor<4>, values: Tensor<4>) -> Result<Keys, CacheError> {
+        if let Some(next) = self.entries.get_mut(layer + 1) {
+            next.fetch_ahead();
+        }
+        self.entries[layer].extend(keys, values)
+    }
+
+    /// Keeps what a run over `len` columns of `batch` rows has brought: they are real where `new` says so, or all.
+    pub(crate) fn settle(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
+        let past = self.len() - len;
+        if self.told_len() == 0 {
+            self.told = vec![Vec::new(); batch];
+            self.hidden_before.resize(batch, 0);
+        }
+        for (row, told) in self.told.iter_mut().enumerate() {
+            told.resize(past, true);
+            match new {
+                Some(new) => told.extend_from_slice(&new[row * len..(row + 1) * len]),
+                None => told.resize(past + len, true),
+            }
+        }
+        for layer in 0..self.entries.len() {
+            let keep = self.len() - self.first_needed(layer);
+            if let Err(error) = self.entries[layer].settle(keep) {
+                self.told.iter_mut().for_each(|row| row.truncate(past));
+                self.entries.iter_mut().for_each(|entry| entry.unsettle(past));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that these hooks have edited what the cache holds.
+    pub(crate) fn note_interventions(&mut self, hooks: &[Hook<'_>]) {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        for hook in hooks.iter().filter(|hook| hook.edits()) {
+            // Two closures may do different things at the same point.
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            self.interventions.push(format!("{hook:?} #{number}"));
+        }
+    }
+
+    /// Forgets what a failed run has brought behind the first `len` columns.
+    pub(crate) fn unsettle(&mut self, len: usize) {
+        self.entries.iter_mut().for_each(|entry| entry.unsettle(len));
+    }
+
+    /// Whether every layer holds what the mask is of.
+    pub(super) fn check_whole(&self) -> Result<(), CacheError> {
+        let (len, batch) = (self.len(), self.batch());
+        for (layer, entry) in self.entries.iter().enumerate() {
+            if entry.len() != len {
+                return Err(CacheError::Length { layer, entry: entry.len(), mask: len });
+            }
+            if len > 0 && entry.batch() != batch {
+                return Err(CacheError::Batch { cache: batch, run: entry.batch() });
+            }
+            let [keys, values] = self.shape.heads();
+            for (cache, entry) in [keys, values].into_iter().zip(entry.heads()).filter(|(cache, entry)| cache != entry)
+            {
+                return Err(CacheError::Model { layer, cache, model: entry });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! What a cache is made for, and what attention needs to know of it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{TransformerConfig, Window};
+use crate::error::CacheError;
+
+/// What a cache is made for: checked sizes, a window a layer.
+///
+/// ```
+/// use hooklens::{CacheKind, CacheShape, KeyValueCache};
+/// let shape = CacheShape::new(4, 2, 8, 64)?; // rows, layers, key/value heads, width of a head
+/// let cache = KeyValueCache::of_shape(shape, CacheKind::preallocated(1024))?;
+/// assert_eq!((cache.batch(), cache.n_layers(), cache.len()), (4, 2, 0));
+/// assert!(CacheShape::new(4, 2, 0, 64).unwrap_err().to_string().contains("kv_heads"));
+/// # Ok::<(), hooklens::CacheError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CacheShape {
+    /// Rows.
+    pub batch: usize,
+    /// Heads of keys.
+    pub kv_heads: usize,
+    /// Width of a key.
+    pub d_head: usize,
+    /// Heads of values.
+    pub value_heads: usize,
+    /// Width of a value.
+    pub d_value: usize,
+    /// How far back each layer's queries see, one entry a layer.
+    pub windows: Vec<Option<Window>>,
+    /// The token that [`KeyValueCache::append_tokens`](crate::KeyValueCache::append_tokens) takes for padding.
+    pub pad_token_id: Option<u32>,
+}
+
+const LARGEST: usize = 1 << 28;
+
+fn checked(field: &'static str, given: usize, most: usize) -> Result<usize, CacheError> {
+    if given == 0 || given > most { Err(CacheError::Size { field, given }) } else { Ok(given) }
+}
+
+impl CacheShape {
+    /// A shape of these sizes, without windows.
+    ///
+    /// # Errors
+    /// [`CacheError::Size`] naming the size that is zero or absurd.
+    pub fn new(batch: usize, layers: usize, kv_heads: usize, d_head: usize) -> Result<Self, CacheError> {
+        Ok(Self {
+            batch: checked("batch", batch, LARGEST)?,
+            kv_heads: checked("kv_heads", kv_heads, LARGEST)?,
+            d_head: checked("d_head", d_head, LARGEST)?,
+            value_heads: kv_heads,
+            d_value: d_head,
+            windows: vec![None; checked("layers", layers, TransformerConfig::MOST_LAYERS)?],
+            pad_token_id: None,
+        })
+    }
+
+    /// The shape with values of other heads and another width than the keys', as latent attention has them.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
+    /// let shape = CacheShape::new(1, 1, 1, 576)?.values(1, 512)?;
+    /// let mut cache = KeyValueCache::of_shape(shape, CacheKind::GROWING)?;
+    /// let of = |width| Tensor::<4>::ones([1, 3, 1, width], &Device::flex());
+    /// let (keys, values) = cache.update(of(576), of(512), 0)?;
+    /// assert_eq!((keys.dims(), values.dims()), ([1, 3, 1, 576], [1, 3, 1, 512]));
+    /// # Ok::<(), hooklens::CacheError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::Size`].
+    pub fn values(self, heads: usize, width: usize) -> Result<Self, CacheError> {
+        let (value_heads, d_value) = (checked("value_heads", heads, LARGEST)?, checked("d_value", width, LARGEST)?);
+        Ok(Self { value_heads, d_value, ..self })
+    }
+
+    /// The shape with the token that stands for padding.
+    ///
+    /// ```
+    /// use hooklens::CacheShape;
+    /// assert_eq!(CacheShape::new(1, 1, 2, 4)?.pad_token(7).pad_token_id, Some(7));
+    /// # Ok::<(), hooklens::CacheError>(())
+    /// ```
+    #[must_use]
+    pub fn pad_token(self, id: u32) -> Self {
+        Self { pad_token_id: Some(id), ..self }
+    }
+
+    /// What a model of this configuration needs for `batch` rows.
+    ///
+    /// ```
+    /// use hooklens::{CacheShape, TransformerConfig};
+    /// let shape = CacheShape::of(&TransformerConfig::gpt2_small(), 8)?;
+    /// assert_eq!((shape.batch, shape.kv_heads, shape.d_head, shape.windows.len()), (8, 12, 64, 12));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`CacheShape::new`].
+    pub fn of(config: &TransformerConfig, batch: usize) -> Result<Self, CacheError> {
+        let plain = Self::new(batch, config.n_layers, config.n_kv_heads, config.d_head)?;
+        Ok(Self { windows: (0..config.n_layers).map(|layer| config.window(layer)).collect(), ..plain })
+    }
+
+    /// `[head, width]` of keys and of values.
+    pub(super) fn heads(&self) -> [[usize; 2]; 2] {
+        [[self.kv_heads, self.d_head], [self.value_heads, self.d_value]]
+    }
+}
+
+/// What attention needs to know of the columns a cache holds for a layer.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let rows = Tokens::padded(&[vec![0, 51, 59], vec![0, 51]], 0, PaddingSide::Left)?;
+/// let cache = model.prefill(&rows)?;
+/// let info = cache.mask_info(0);
+/// assert_eq!(info.as_ref().map(|info| info.starts.clone()), Some(vec![0, 1])); // columns of padding
+/// assert_eq!(info.as_ref().map(|info| info.lengths.clone()), Some(vec![3, 2]));
+/// assert_eq!(info.map(|info| info.offsets), Some(vec![0, 0])); // both begin with their first token
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MaskInfo {
+    /// Column of each row's first position that attention sees.
+    pub starts: Vec<usize>,
+    /// Positions of each row: the position its next token stands at.
+    pub lengths: Vec<usize>,
+    /// Position that the token at each row's start stands at: 0 unless
+    /// [`KeyValueCache::insert_starts`](crate::KeyValueCache::insert_starts) has hidden tokens before it.
+    pub offsets: Vec<usize>,
+    /// How far back the layer's queries see: all positions, a sliding window, or a chunk.
+    pub window: Option<Window>,
+    /// The first column whose keys and values are still held.
+    pub first_column: usize,
+}
+
+impl MaskInfo {
+    /// Positions of a chunk, if the layer's queries see no further back than their chunk's beginning.
+    ///
+    /// ```
+    /// # use hooklens::{CacheKind, CacheShape, KeyValueCache, Window};
+    /// let mut shape = CacheShape::new(1, 1, 2, 4)?;
+    /// shape.windows[0] = Some(Window::Chunked(16));
+    /// let cache = KeyValueCache::of_shape(shape, CacheKind::SLIDING)?;
+    /// assert_eq!(cache.mask_info(0).and_then(|info| info.chunk()), Some(16));
+    /// # Ok::<(), hooklens::CacheError>(())
+    /// ```
+    pub fn chunk(&self) -> Option<usize> {
+        match self.window {
+            Some(Window::Chunked(width)) => Some(width),
+            _ => None,
+        }
+    }
+}

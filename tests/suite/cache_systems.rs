@@ -1,0 +1,417 @@
+//! What five caching systems offer, item by item.
+
+use std::any::Any;
+
+use burn::tensor::Tensor;
+use hooklens::prelude::*;
+use hooklens::{Bits, CacheError, CacheKind, CacheShape, Entry, Error, Offload, QueueError, Stored, Window};
+use proptest::prelude::*;
+
+use crate::support::{any_config, any_row, assert_close, device, random_model, values};
+
+fn model() -> HookedTransformer {
+    random_model(TransformerConfig::new(2, 16, 4, 20, 32), 7)
+}
+
+/// Numbers that tell places apart.
+fn counted(shape: [usize; 4], from: f32) -> Tensor<4> {
+    let count = shape.iter().product::<usize>();
+    let values: Vec<f32> = (0..count).map(|at| from + at as f32 / 64.0).collect();
+    Tensor::from_data(burn::tensor::TensorData::new(values, shape), &device())
+}
+
+fn cache_error(result: Result<impl std::fmt::Debug, Error>) -> CacheError {
+    match result.unwrap_err() {
+        Error::Cache(error) => error,
+        other => panic!("not a cache's error: {other}"),
+    }
+}
+
+/// labml's `Cache`: queues and values by name.
+#[test]
+fn labml() {
+    let cache = ActivationQueue::<i32>::unbounded();
+    assert_eq!(cache.q_size("q"), None);
+    (1..4).try_for_each(|n| cache.push("q", n)).unwrap();
+    assert_eq!(cache.q_size("q"), Some(3));
+    assert_eq!(cache.try_get("q"), Some(Stored::Queue(vec![1, 2, 3])));
+    assert_eq!((1..4).map(|_| cache.pop("q").unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(cache.q_size("q"), Some(0));
+    assert!(matches!(cache.pop("q"), Err(QueueError::Empty { .. })));
+    assert!(matches!(cache.pop("p"), Err(QueueError::Absent { nearest, .. }) if nearest.is_empty()));
+    cache.push("losses", 1).unwrap();
+    assert!(matches!(cache.pop("loses"), Err(QueueError::Absent { nearest, .. }) if nearest == ["losses"]));
+
+    cache.push("q", 5).unwrap();
+    cache.set("q", 6);
+    assert_eq!((cache.q_size("q"), cache.get("q", 0)), (None, Stored::Value(6)));
+    assert!(matches!(cache.pop("q"), Err(QueueError::NoQueue { .. })));
+    assert!(matches!(cache.push("q", 7).unwrap_err().error, QueueError::NoQueue { .. }));
+    cache.set("q", 8);
+    assert_eq!(
+        (cache.get("q", 0), cache.get("other", 9), cache.try_get("other")),
+        (Stored::Value(8), Stored::Value(9), None)
+    );
+    cache.clear("q").unwrap();
+    assert!(matches!(cache.clear("q"), Err(QueueError::Absent { .. })));
+    cache.push("q", 1).unwrap();
+    cache.clear_all();
+    assert_eq!(cache.q_size("q"), None);
+
+    // One for the program, of any type of value; any value at all in one cache.
+    ActivationQueue::shared_of::<String>().push("seen by all", "once").unwrap();
+    assert_eq!(ActivationQueue::shared_of::<String>().pop("seen by all").unwrap(), "once");
+    assert!(ActivationQueue::shared_of::<u64>().try_get("seen by all").is_none());
+    let any = ActivationQueue::<Box<dyn Any + Send>>::unbounded();
+    any.push("q", Box::new(1i32) as Box<dyn Any + Send>).unwrap();
+    any.push("q", Box::new("text") as Box<dyn Any + Send>).unwrap();
+    assert_eq!(any.pop("q").unwrap().downcast_ref::<i32>(), Some(&1));
+    // A writer that waits for room in a queue is told when a value takes its place.
+    let full = ActivationQueue::<i32>::bounded(1, hooklens::WhenFull::Block);
+    full.push("q", 1).unwrap();
+    let writer = full.clone();
+    let waits = std::thread::spawn(move || writer.push("q", 2).unwrap_err().error);
+    while !waits.is_finished() {
+        full.set("q", 3);
+        std::thread::yield_now();
+    }
+    assert!(matches!(waits.join().unwrap(), QueueError::NoQueue { .. }));
+}
+
+/// TransformerLens's cache: entries that can be changed one by one.
+#[test]
+fn transformer_lens() {
+    let model = model();
+    let mut cache = KeyValueCache::new(model.config(), 1);
+    let none = || Tensor::<4>::zeros([1, 0, 4, 4], &device());
+    assert_eq!((cache[0].keys().unwrap().dims(), cache[0].values().unwrap().dims()), ([1, 0, 4, 4], [1, 0, 4, 4]));
+    // No positions are nothing, behind an empty cache and behind a filled one.
+    let (keys, _) = cache.update(none(), none(), 0).unwrap();
+    assert_eq!((keys.dims(), cache[0].len(), cache.len()), ([1, 0, 4, 4], 0, 0));
+    for layer in 0..2 {
+        let (keys, _) = cache[layer].append(counted([1, 3, 4, 4], 0.0), counted([1, 3, 4, 4], 1.0)).unwrap();
+        assert_eq!(keys.dims(), [1, 3, 4, 4]);
+    }
+    let (keys, _) = cache.update(none(), none(), 1).unwrap();
+    assert_eq!((keys.dims(), cache.len()), ([1, 3, 4, 4], 3));
+    for kind in [CacheKind::SLIDING, CacheKind::EIGHT_BIT, CacheKind::preallocated(4)] {
+        let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
+        assert_eq!(cache.update(none(), none(), 0).unwrap().0.dims(), [1, 0, 4, 4], "{}", kind.name());
+    }
+
+    // One layer frozen: seen, not kept; runs want all layers alike.
+    cache[1].freeze();
+    assert!(cache[1].is_frozen() && !cache[0].is_frozen() && !cache.is_frozen());
+    let (keys, _) = cache[1].append(counted([1, 1, 4, 4], 5.0), counted([1, 1, 4, 4], 5.0)).unwrap();
+    assert_eq!((keys.dims(), cache[1].len()), ([1, 4, 4, 4], 3));
+    let mixed = cache_error(model.forward([1], ForwardOptions::new().kv_cache(&mut cache)));
+    assert!(matches!(mixed, CacheError::Mixed { layer: 1, frozen: true }));
+    cache[1].unfreeze();
+    model.forward([1], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+
+    // Entries are assigned, gone through, made alone.
+    let filled = model.prefill([1, 2, 3, 4]).unwrap();
+    let mut other = KeyValueCache::new(model.config(), 1);
+    for layer in 0..2 {
+        other[layer] = filled[layer].clone();
+    }
+    let next = |cache: &mut KeyValueCache| model.forward([5], ForwardOptions::new().kv_cache(cache)).unwrap();
+    assert_eq!(values(&next(&mut other)), values(&next(&mut filled.clone())));
+    assert_eq!(filled.iter().map(Entry::len).collect::<Vec<_>>(), [4, 4]);
+    assert_eq!((&filled).into_iter().count(), 2);
+    let mut zeroed = filled.clone();
+    for entry in &mut zeroed {
+        entry.set(entry.keys().unwrap(), entry.values().unwrap().zeros_like()).unwrap();
+    }
+    assert_ne!(values(&next(&mut zeroed)), values(&next(&mut filled.clone())));
+    let alone = Entry::new(model.config(), 3).unwrap();
+    assert_eq!((alone.keys().unwrap().dims(), alone.is_empty()), ([3, 0, 4, 4], true));
+    // An entry of another shape is refused when it is used.
+    let mut wrong = filled.clone();
+    wrong[1] = Entry::of_shape(&CacheShape::new(1, 1, 2, 8).unwrap(), 0, CacheKind::GROWING).unwrap();
+    assert!(matches!(
+        cache_error(model.forward([1], ForwardOptions::new().kv_cache(&mut wrong))),
+        CacheError::Model { layer: 1, .. }
+    ));
+
+    // A type and a device from the beginning.
+    let made = || KeyValueCache::new(model.config(), 1).with_dtype(DType::F16).unwrap().with_device(&device()).unwrap();
+    assert_eq!(made()[0].keys().unwrap().dtype(), DType::F16.burn());
+    let mut half = made();
+    let near = model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut half)).unwrap();
+    let behind = model.forward([5, 6], ForwardOptions::new().kv_cache(&mut half)).unwrap();
+    assert_eq!((near.dtype(), half[1].values().unwrap().dtype()), (DType::F32.burn(), DType::F16.burn()));
+    let whole = model.forward([1, 2, 3, 4, 5, 6], ()).unwrap().narrow(1, 4, 2);
+    assert_close(&behind, &whole, 5e-3, "behind keys in 16 bits");
+    assert!(matches!(half.with_dtype(DType::F32), Err(CacheError::NotEmpty { held: 6 })));
+    assert!(filled.clone().iter().all(|entry| format!("{entry:?}").len() < 200));
+}
+
+/// torchtune's cache: a size, a batch and a type set up once.
+#[test]
+fn torchtune() {
+    let shape = CacheShape::new(4, 2, 2, 4).unwrap();
+    let made = KeyValueCache::of_shape(shape, CacheKind::preallocated(16)).unwrap();
+    let mut cache = made.with_dtype(DType::F32).unwrap().with_device(&device()).unwrap();
+    let bytes = vec![2 * 4 * 16 * 2 * 4 * 4; 2];
+    assert_eq!(cache.memory(), bytes);
+    let new = |rows: usize, len: usize, from: f32| counted([rows, len, 2, 4], from);
+    // The size moves once every layer has been updated, with no word to the mask.
+    cache.update(new(2, 8, 0.0), new(2, 8, 1.0), 0).unwrap();
+    assert_eq!((cache.len(), cache[0].len()), (0, 8));
+    cache.update(new(2, 8, 2.0), new(2, 8, 3.0), 1).unwrap();
+    assert_eq!((cache.len(), cache.batch(), cache.lengths()), (8, 2, vec![8, 8]));
+    for layer in 0..2 {
+        let (keys, values) = cache.update(new(2, 1, 4.0), new(2, 1, 5.0), layer).unwrap();
+        assert_eq!((keys.dims(), values.dims()), ([2, 9, 2, 4], [2, 9, 2, 4]));
+    }
+    assert_eq!((cache.len(), cache.memory()), (9, bytes.clone()));
+    // What was told of later refines what was taken for real.
+    let told = cache.append_attention_mask(&[[vec![false; 2], vec![true; 7]].concat(), vec![true; 9]]).unwrap();
+    assert_eq!((told[0][..3].to_vec(), cache.lengths()), (vec![false, false, true], vec![7, 9]));
+    assert_eq!(cache.len(), 9);
+    let long = cache.update(new(2, 8, 0.0), new(2, 8, 0.0), 0).unwrap_err();
+    assert!(matches!(long, CacheError::Full { max_len: 16, needed: 17 }));
+    // Another number of rows only once it is empty again, and never more than were set up.
+    let other = cache.update(new(3, 1, 0.0), new(3, 1, 0.0), 0).unwrap_err();
+    assert!(matches!(other, CacheError::Batch { cache: 2, run: 3 }));
+    cache.reset().unwrap();
+    assert_eq!((cache.len(), cache.batch(), cache.memory()), (0, 4, bytes.clone()));
+    let wide = cache.update(new(5, 1, 0.0), new(5, 1, 0.0), 0).unwrap_err();
+    assert!(matches!(wide, CacheError::Batch { cache: 4, run: 5 }));
+    cache.update(new(3, 1, 0.0), new(3, 1, 0.0), 0).unwrap();
+    let uneven = cache.update(new(2, 1, 0.0), new(2, 1, 0.0), 1).unwrap_err();
+    assert!(matches!(uneven, CacheError::Batch { cache: 3, run: 2 }));
+    assert_eq!(cache.memory(), bytes);
+
+    // In a model's runs too.
+    let model = model();
+    let mut cache = KeyValueCache::of_kind(model.config(), 3, CacheKind::preallocated(9)).unwrap();
+    let rows = vec![vec![1, 2, 3], vec![4, 5, 6]];
+    let behind = model.forward(rows.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    assert_eq!((values(&behind), cache.batch()), (values(&model.forward(rows, ()).unwrap()), 2));
+}
+
+/// Half of a cache, filled by hand, is not written.
+#[test]
+fn half_a_cache_is_not_saved() {
+    let model = model();
+    let mut cache = model.prefill([1, 2]).unwrap();
+    cache.update(counted([1, 1, 4, 4], 0.0), counted([1, 1, 4, 4], 0.0), 0).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let refused = cache_error(cache.save(folder.path().join("half.safetensors"), &model));
+    assert_eq!(refused.to_string(), "layer 0 holds 3 positions, the mask 2");
+    assert!(matches!(cache.to_data(), Err(CacheError::Length { layer: 0, entry: 3, mask: 2 })));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let mut data = model.prefill([1, 2, 3]).unwrap().to_data().unwrap();
+    data.layers[0].keys = model.prefill([1, 2]).unwrap().to_data().unwrap().layers[0].keys.clone();
+    let told = KeyValueCache::from_data(&data, &device()).unwrap_err().to_string();
+    assert_eq!(told, "the cache's data: keys of layer 0 are [1, 2, 4, 4] of F32 where [1, 3, 4, 4] is due");
+}
+
+/// Hugging Face's caches: with generation, with masks of past and new, of every kind.
+#[test]
+fn hugging_face() {
+    let model = model();
+    let prompt = vec![vec![1, 2, 3, 4]];
+    let options = || GenerateOptions::new().max_new_tokens(5);
+    let made = model.generate(prompt.clone(), options()).unwrap();
+    let given_back = made.kv_cache.unwrap();
+    assert_eq!((given_back.len(), given_back.to_legacy().unwrap()[1].0.dims()), (8, [1, 4, 8, 4]));
+    for kind in [
+        CacheKind::GROWING,
+        CacheKind::preallocated(12),
+        CacheKind::GROWING.offloaded(Offload::Memory),
+        CacheKind::GROWING.offloaded(Offload::Disk),
+        CacheKind::preallocated(12).offloaded(Offload::Memory),
+    ] {
+        let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
+        let first = model.generate(prompt.clone(), options().max_new_tokens(2).kv_cache(&mut cache)).unwrap();
+        assert!(first.kv_cache.is_none() && cache.len() == 5);
+        // Every position but the last was run; the last begins what follows.
+        let last = vec![vec![first.rows[0].new[1]]];
+        let rest = model.generate(last, options().max_new_tokens(3).kv_cache(&mut cache)).unwrap();
+        assert_eq!([&first.rows[0].new[..], &rest.rows[0].new].concat(), made.rows[0].new, "{}", kind.name());
+        let same = cache.to_legacy().unwrap().into_iter().zip(given_back.to_legacy().unwrap());
+        for ((keys, kept), (expected_keys, expected)) in same {
+            assert_close(&keys, &expected_keys, 1e-5, "keys of a generation");
+            assert_close(&kept, &expected, 1e-5, "values of a generation");
+        }
+        // Any kind becomes a static one.
+        let fixed = cache.to_kind(CacheKind::preallocated(10)).unwrap();
+        assert_eq!((fixed.len(), fixed.max_len()), (8, Some(10)));
+        assert!(matches!(cache.to_kind(CacheKind::preallocated(7)), Err(CacheError::Full { max_len: 7, needed: 8 })));
+    }
+    let mut frozen = given_back.clone();
+    frozen.freeze();
+    let refused = model.generate(vec![vec![1]], options().kv_cache(&mut frozen));
+    assert!(matches!(cache_error(refused), CacheError::Frozen));
+    let (mut one, mut other) = (given_back.clone(), given_back.clone());
+    assert!(model.generate(vec![vec![1]], options().kv_cache(&mut one).prefix(&mut other)).is_err());
+
+    // A mask of past and new is taken where its past is the cache's.
+    let rows = Tokens::padded(&[vec![1, 2, 3], vec![4, 5]], 0, PaddingSide::Left).unwrap();
+    let cache = model.prefill(&rows).unwrap();
+    let next = || vec![vec![6, 7], vec![8, 9]];
+    let run = |mask: Vec<Vec<bool>>| {
+        let mut cache = cache.clone();
+        model.forward(next(), ForwardOptions::new().kv_cache(&mut cache).attention_mask(mask))
+    };
+    let new = vec![vec![true, true], vec![true, false]];
+    let whole: Vec<Vec<bool>> = cache.attention_mask().iter().zip(&new).map(|(a, b)| [&a[..], b].concat()).collect();
+    assert_eq!(values(&run(whole.clone()).unwrap()), values(&run(new).unwrap()));
+    let mut other = whole;
+    other[1][0] = true;
+    let refused = cache_error(run(other));
+    assert!(matches!(refused, CacheError::PastMask { row: 1, column: 0, given: true }));
+    let told = run(vec![vec![true; 4]; 2]).unwrap_err().to_string();
+    assert!(told.contains("of the 2 new positions, or of all 5"), "{told}");
+}
+
+/// EasyDeL's cache: windows and few bits at once, rows put into slots, starts and indices.
+#[test]
+fn easydel() {
+    let mut shape = CacheShape::new(3, 2, 2, 8).unwrap().values(1, 4).unwrap().pad_token(9);
+    shape.windows[0] = Some(Window::Sliding(4));
+    let keys = |rows: usize, len: usize, from: f32| counted([rows, len, 2, 8], from);
+    let kept = |rows: usize, len: usize, from: f32| counted([rows, len, 1, 4], from);
+    for kind in [
+        CacheKind::SLIDING,
+        CacheKind::preallocated(12).sliding(),
+        CacheKind::SLIDING.quantized(Bits::Eight, 8),
+        CacheKind::SLIDING.offloaded(Offload::Disk),
+        CacheKind::SLIDING.offloaded(Offload::Memory),
+    ] {
+        let mut cache = KeyValueCache::of_shape(shape.clone(), kind).unwrap();
+        assert!(cache.view(0).is_none() && cache.view(5).is_none());
+        for layer in 0..2 {
+            cache.update(keys(3, 6, 0.0), kept(3, 6, 0.0), layer).unwrap();
+        }
+        let view = cache.view(0).unwrap();
+        // A window of four holds the three that the next query sees beside itself.
+        assert_eq!((view.first(), cache[1].first(), view.keys().unwrap().dims()), (3, 0, [3, 3, 2, 8]));
+        assert_close(&view.keys().unwrap(), &keys(3, 6, 0.0).narrow(1, 3, 3), 1e-2, &kind.name());
+        assert_close(&cache[1].values().unwrap(), &kept(3, 6, 0.0), 1e-2, &kind.name());
+        let mask = cache.append_tokens(&[vec![9, 9, 1, 1, 1, 1], vec![1; 6], vec![1; 6]]).unwrap();
+        assert_eq!((mask[0][..3].to_vec(), cache.lengths()), (vec![false, false, true], vec![4, 6, 6]));
+
+        // Two rows at once into slots 1 and 2.
+        let mut two = CacheShape::new(2, 2, 2, 8).unwrap().values(1, 4).unwrap();
+        two.windows.clone_from(&shape.windows);
+        let mut other = KeyValueCache::of_shape(two, CacheKind::GROWING).unwrap();
+        for layer in 0..2 {
+            other.update(keys(2, 3, 9.0), kept(2, 3, 9.0), layer).unwrap();
+        }
+        let before = cache[1].keys().unwrap().narrow(0, 0, 1);
+        cache.insert(&other, 1).unwrap();
+        assert_eq!(cache.lengths(), [4, 3, 3]);
+        assert_close(&cache[1].keys().unwrap().narrow(0, 0, 1), &before, 1e-5, "the row that stays");
+        let starts = cache.starts();
+        let inserted = cache[1].keys().unwrap().narrow(0, 1, 2).narrow(1, starts[1], 3);
+        assert_close(&inserted, &keys(2, 3, 9.0), 1e-2, "the rows that come");
+        assert!(matches!(cache.insert(&other, 2), Err(CacheError::Slots { slot: 2, count: 2, batch: 3 })));
+        assert!(matches!(cache.insert_index(&[9], 1), Err(CacheError::TooFew { held: 3, asked: 9 })));
+        assert!(matches!(cache.insert_starts(&[0, 0], 2), Err(CacheError::Slots { .. })));
+        // To and from plain data, and an entry for another.
+        let data = cache.to_data().unwrap();
+        let again = KeyValueCache::from_data(&data, &device()).unwrap();
+        assert_eq!(again.lengths(), cache.lengths());
+        cache[1] = again[1].clone();
+        assert_close(&cache[1].keys().unwrap(), &again[1].keys().unwrap(), 1e-6, "an entry for another");
+    }
+    let info = KeyValueCache::of_shape(shape.clone(), CacheKind::SLIDING).unwrap().mask_info(0).unwrap();
+    assert_eq!((info.window, info.chunk(), info.offsets), (Some(Window::Sliding(4)), None, vec![0; 3]));
+    let both = CacheKind::EIGHT_BIT.offloaded(Offload::Disk);
+    assert!(matches!(KeyValueCache::of_shape(shape, both), Err(CacheError::Unsupported { .. })));
+
+    // Heads spread over devices.
+    let model = random_model(TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
+    for kind in [CacheKind::GROWING, CacheKind::EIGHT_BIT, CacheKind::preallocated(9)] {
+        let mut spread = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
+        spread = spread.with_heads_on(&[Device::flex(), device()]).unwrap();
+        let mut together = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
+        for tokens in [vec![1, 2, 3], vec![4], vec![5, 6]] {
+            let run = |cache: &mut KeyValueCache| {
+                model.forward(vec![tokens.clone()], ForwardOptions::new().kv_cache(cache)).unwrap()
+            };
+            assert_close(&run(&mut spread), &run(&mut together), 1e-5, "heads on two devices");
+        }
+        let mut fork = spread.fork(2).unwrap();
+        model.forward(vec![vec![7], vec![8]], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+        assert_eq!((fork.len(), spread.len()), (7, 6));
+    }
+    let none = KeyValueCache::new(model.config(), 1).with_heads_on(&[]);
+    assert!(matches!(none, Err(CacheError::Size { field: "devices", given: 0 })));
+    let many = KeyValueCache::new(model.config(), 1).with_heads_on(&vec![device(); 3]);
+    assert!(matches!(many, Err(CacheError::Size { field: "devices", given: 3 })));
+}
+
+/// A cache that is not where the model computes gives what one beside it gives, step by step and in forks.
+#[test]
+fn away_is_as_near() {
+    let model = random_model(TransformerConfig::new(3, 16, 4, 20, 64), 7);
+    for offload in [Offload::Memory, Offload::Disk] {
+        let mut away = KeyValueCache::of_kind(model.config(), 1, CacheKind::GROWING.offloaded(offload)).unwrap();
+        let mut near = KeyValueCache::new(model.config(), 1);
+        let both = |away: &mut KeyValueCache, near: &mut KeyValueCache, rows: Vec<Vec<u32>>| {
+            let run = |cache| model.forward(rows.clone(), ForwardOptions::new().kv_cache(cache)).unwrap();
+            assert_close(&run(away), &run(near), 1e-5, &format!("{offload:?}"));
+        };
+        both(&mut away, &mut near, vec![vec![1, 2, 3, 4]]);
+        (0..8).for_each(|at| both(&mut away, &mut near, vec![vec![at]]));
+        // A run that ends early leaves what it fetched behind; nothing of it is used once the cache has changed.
+        for cache in [&mut away, &mut near] {
+            cache.freeze();
+            model.forward([5], ForwardOptions::new().kv_cache(cache).stop_at_layer(1)).unwrap();
+            cache.unfreeze();
+            cache.truncate(6).unwrap();
+        }
+        both(&mut away, &mut near, vec![vec![9, 1]]);
+        both(&mut away.fork(3).unwrap(), &mut near.fork(3).unwrap(), vec![vec![1], vec![2], vec![3]]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("away.safetensors");
+        away.save(&path, &model).unwrap();
+        let again = KeyValueCache::load(&path, &model).unwrap();
+        assert_eq!((again.kind(), again.lengths()), (away.kind(), near.lengths()));
+        for layer in 0..3 {
+            assert_close(&again[layer].keys().unwrap(), &near[layer].keys().unwrap(), 1e-5, "saved from afar");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Hidden tokens are as if every later query's score of them were minus infinity; positions stay.
+    #[test]
+    fn a_start_hides_and_moves_nothing(
+        config in any_config(), seed in 0..1000u64, row in any_row(7..9), start in 0..5usize, sliding in any::<bool>(),
+    ) {
+        let kind = if sliding { CacheKind::SLIDING } else { CacheKind::GROWING };
+        let model = random_model(config, seed);
+        let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
+        model.forward(vec![row[..5].to_vec()], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        cache.insert_starts(&[start], 0).unwrap();
+        prop_assert_eq!(cache.lengths(), vec![5]);
+        let mut forked = cache.fork(1).unwrap();
+        let given: Vec<Tensor<3>> = row[5..].iter().map(|token| {
+            model.forward([*token], ForwardOptions::new().kv_cache(&mut forked)).unwrap()
+        }).collect();
+        let hide = |layer: usize| hook::attn_scores(layer as isize).edit(move |scores, _| {
+            if start == 0 {
+                return scores;
+            }
+            let [batch, heads, queries, _] = scores.dims();
+            let hidden = Tensor::full([batch, heads, queries - 5, start], f32::NEG_INFINITY, &scores.device());
+            scores.slice_assign([0..batch, 0..heads, 5..queries, 0..start], hidden)
+        });
+        let hooks: Vec<_> = (0..model.config().n_layers).map(hide).collect();
+        let whole = model.run_with_hooks(vec![row.clone()], hooks).unwrap();
+        assert_close(&Tensor::cat(given, 1), &whole.narrow(1, 5, row.len() - 5), 1e-5, "behind hidden tokens");
+        // Shown again, they are seen again.
+        cache.insert_starts(&[0], 0).unwrap();
+        let again = model.forward(vec![row[5..].to_vec()], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        let plain = model.forward(vec![row.clone()], ()).unwrap().narrow(1, 5, row.len() - 5);
+        assert_close(&again, &plain, 1e-5, "shown again");
+    }
+}
