@@ -38,3 +38,4 @@ mod shell;
 mod support;
 mod tokens;
 mod trained;
+mod training;
