@@ -55,7 +55,11 @@ pub use model::{
 pub use processing::Processing;
 pub use tokens::{Message, Occurrence, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
 
-/// The examples of the guide are tests.
+/// The examples of the guides are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/transformer_lens.md")]
 mod transformer_lens {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/training.md")]
+mod training {}

@@ -38,7 +38,8 @@ impl LoadOptions {
         Self::default()
     }
 
-    /// Where the weights go and the model runs.
+    /// Where the weights go and the model runs. On a device with autodiff gradients are kept for them, as by
+    /// [`LoadOptions::trainable`].
     ///
     /// ```
     /// # use hooklens::prelude::*;
