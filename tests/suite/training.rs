@@ -350,7 +350,7 @@ fn trainable_is_autodiff_on_the_device() {
     // What the device says of checkpointing is kept: tensors that differ in it can't be used together.
     let sparing = device().autodiff().gradient_checkpointing();
     assert_eq!(by(LoadOptions::new().trainable().device(&sparing)), expected);
-    let moved = load("gpt2", LoadOptions::new()).to_devices(&[sparing.clone()]);
+    let moved = load("gpt2", LoadOptions::new()).to_devices(std::slice::from_ref(&sparing));
     assert_eq!(moved.device().gradient_checkpointing_strategy(), sparing.gradient_checkpointing_strategy());
 }
 
