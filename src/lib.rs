@@ -57,7 +57,7 @@ pub use model::{
 pub use processing::Processing;
 pub use tokens::{Message, Occurrence, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
 
-/// The examples of the guide are tests.
+/// The examples of the guides are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/transformer_lens.md")]
 mod transformer_lens {}
@@ -70,3 +70,7 @@ mod transformer_lens {}
 #[doc = include_str!("../docs/caches/hugging_face.md")]
 #[doc = include_str!("../docs/caches/easydel.md")]
 mod caches {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/training.md")]
+mod training {}

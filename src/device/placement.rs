@@ -39,6 +39,18 @@ impl Placement {
         }
     }
 
+    /// The same, none of them with autodiff.
+    pub(crate) fn without_autodiff(&self) -> Self {
+        let without = |device: &Device| device.clone().without_autodiff();
+        Self { first: without(&self.first), others: self.others.iter().map(without).collect() }
+    }
+
+    /// The same, all of them with autodiff.
+    pub(crate) fn autodiff(&self) -> Self {
+        let with = |device: &Device| device.clone().autodiff();
+        Self { first: with(&self.first), others: self.others.iter().map(with).collect() }
+    }
+
     /// All of them.
     pub(crate) fn devices(&self) -> Vec<Device> {
         std::iter::once(&self.first).chain(&self.others).cloned().collect()

@@ -23,11 +23,12 @@ pub struct LoadOptions {
     pub(crate) dtype: DType,
     pub(crate) processing: Processing,
     pub(crate) adapter: Option<PathBuf>,
+    trainable: bool,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { devices: Vec::new(), dtype: DType::F32, processing: Processing::none(), adapter: None }
+        Self { devices: Vec::new(), dtype: DType::F32, processing: Processing::none(), adapter: None, trainable: false }
     }
 }
 
@@ -37,7 +38,8 @@ impl LoadOptions {
         Self::default()
     }
 
-    /// Where the weights go and the model runs.
+    /// Where the weights go and the model runs. On a device with autodiff gradients are kept for them, as by
+    /// [`LoadOptions::trainable`].
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -125,12 +127,31 @@ impl LoadOptions {
         self
     }
 
+    /// Whatever the devices, with autodiff (`Device::autodiff`): gradients are kept for every weight, also where it was
+    /// scaled, processed or merged with an adapter. A tied unembedding is a parameter of its own then, which begins as
+    /// the embedding.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained_with("embedded:ioi", LoadOptions::new().trainable())?;
+    /// let gradients = model.loss("When Mary and John went to the store", ())?.backward();
+    /// let by_embedding = model.weights.embed.tokens.grad(&gradients); // [d_vocab, d_model]
+    /// assert_eq!(by_embedding.map(|gradient| gradient.dims()), Some([61, 64]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn trainable(mut self) -> Self {
+        self.trainable = true;
+        self
+    }
+
     /// Where the parts of the model go.
     pub(crate) fn placement(&self) -> Result<Placement> {
-        match Placement::over(&self.devices) {
-            Some(placement) => Ok(placement),
-            None => Ok(Placement::on(default_device()?)),
-        }
+        let placement = match Placement::over(&self.devices) {
+            Some(placement) => placement,
+            None => Placement::on(default_device()?),
+        };
+        Ok(if self.trainable { placement.autodiff() } else { placement })
     }
 
     /// An error if weights are to be processed, or blocks spread: only decoders can be.

@@ -11,13 +11,13 @@ use super::report::LoadReport;
 use super::weight_files::WeightFiles;
 use super::{llama2c_file, torch_file};
 use crate::config::TransformerConfig;
-use crate::device::guarded;
+use crate::device::{Placement, guarded};
 use crate::embedded;
 use crate::encoder::{EncoderConfig, Heads, HookedEncoder, SentenceEmbedding};
 use crate::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
 use crate::error::{ConfigError, LoadError, Result};
 use crate::families::{self, Described};
-use crate::model::HookedTransformer;
+use crate::model::{HookedTransformer, placed};
 use crate::tokens::{Tokenizer, read_json};
 
 impl HookedTransformer {
@@ -59,9 +59,11 @@ impl HookedTransformer {
         // Processing replaces tensors one by one; borrowed pages would stay beside their
         // replacements, read ones are freed.
         let borrow = options.processing.is_none();
-        let (weights, report) = parts.read(name.as_ref(), &options, borrow, |files| files.weights(config))?;
+        let placement = options.placement()?;
+        let (weights, report) =
+            parts.read(name.as_ref(), &options, (&placement, borrow), |files| files.weights(config))?;
         let model = Self::assemble(TransformerConfig::clone(config), weights, parts.tokenizer, report);
-        model.processed(&options.processing)
+        Ok(model.processed(&options.processing)?.to_devices(&placement.devices()))
     }
 }
 
@@ -100,7 +102,10 @@ impl HookedEncoder {
         let parts = Parts::open(name.as_ref(), true)?;
         let Described::Encoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         options.check_plain("an encoder")?;
-        let (weights, report) = parts.read(name.as_ref(), &options, true, |files| files.encoder(config))?;
+        let placement = options.placement()?;
+        let (weights, report) =
+            parts.read(name.as_ref(), &options, (&placement, true), |files| files.encoder(config))?;
+        let weights = placed(weights, placement.first());
         let sentences = match parts.folder.as_deref() {
             Some(folder) => SentenceEmbedding::of_folder(folder)?,
             None => Ok(SentenceEmbedding::default()),
@@ -143,7 +148,10 @@ impl HookedEncoderDecoder {
         let parts = Parts::open(name.as_ref(), true)?;
         let Described::EncoderDecoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         options.check_plain("an encoder-decoder")?;
-        let (weights, report) = parts.read(name.as_ref(), &options, true, |files| files.encoder_decoder(config))?;
+        let placement = options.placement()?;
+        let (weights, report) =
+            parts.read(name.as_ref(), &options, (&placement, true), |files| files.encoder_decoder(config))?;
+        let weights = placed(weights, placement.first());
         Ok(Self::assemble(config.clone(), weights, parts.tokenizer, report))
     }
 }
@@ -237,12 +245,12 @@ impl Parts {
         ConfigError::OtherKind { family: self.described.family(), kind, load }
     }
 
-    /// Reads the weights, an adapter merged.
+    /// Reads the weights, an adapter merged: plain tensors, whether they are to be tracked there or not.
     fn read<W>(
         &self,
         name: &str,
         options: &LoadOptions,
-        borrow: bool,
+        (placement, borrow): (&Placement, bool),
         read: impl FnOnce(&mut Assembler<'_>) -> Result<W, LoadError>,
     ) -> Result<(W, LoadReport)> {
         let files = self.files.as_ref().ok_or_else(|| no_weights(name))?;
@@ -252,7 +260,7 @@ impl Parts {
             return Err(LoadError::Adapter { path: path.clone(), reason }.into());
         }
         let given = options.adapter.as_deref().map(Adapter::open).transpose()?;
-        let placement = options.placement()?;
+        let placement = placement.without_autodiff();
         let assembler = Assembler::new(files, &table, options.dtype, borrow, &placement);
         let mut assembler = assembler.with_adapter(given.as_ref().or(self.adapter.as_ref()))?;
         let weights = guarded(|| placement.devices(), || Ok(read(&mut assembler)?))?;

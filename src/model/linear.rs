@@ -24,9 +24,10 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A map with this weight `[in, out]` and bias `[out]`.
+    /// A map with this weight `[in, out]` and bias `[out]`: parameters of its own, of which gradients reach nothing
+    /// they were made from.
     pub fn new(weight: Tensor<2>, bias: Option<Tensor<1>>) -> Self {
-        Self { weight: Param::from_tensor(weight), bias: bias.map(Param::from_tensor) }
+        Self { weight: Param::from_tensor(weight.detach()), bias: bias.map(|b| Param::from_tensor(b.detach())) }
     }
 
     /// Applies the map to the last axis.

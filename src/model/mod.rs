@@ -16,6 +16,7 @@ mod moe;
 mod norm;
 mod options;
 mod pass;
+mod placed;
 mod points;
 mod rotary;
 mod scope;
@@ -44,6 +45,7 @@ pub(crate) use forward::last_rows;
 pub(crate) use init::solu_norm;
 pub(crate) use norm::{NormPoints, narrowed, widened};
 pub(crate) use pass::Pass;
+pub(crate) use placed::placed;
 pub(crate) use points::{HEAD_STREAM, NEURONS, NO_SITES, PER_HEAD, Points, Row, SCALE, SCORES, STREAM, Site, SiteIds};
 pub(crate) use sequence::{Sequence, at_columns};
 

@@ -43,9 +43,11 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// A norm of this kind with these weights; `None` for kinds without weights.
+    /// A norm of this kind with these weights, `None` for kinds without: parameters of its own, of which gradients
+    /// reach nothing they were made from.
     pub fn new(kind: NormKind, eps: f64, w: Option<Tensor<1>>, b: Option<Tensor<1>>) -> Self {
-        Self { w: w.map(Param::from_tensor), b: b.map(Param::from_tensor), kind, eps }
+        let [w, b] = [w, b].map(|weight| weight.map(|weight| Param::from_tensor(weight.detach())));
+        Self { w, b, kind, eps }
     }
 
     /// Whether it does anything.

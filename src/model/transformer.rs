@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{ActivationCache, Catalog, Hook, Record};
 
@@ -88,23 +87,25 @@ impl HookedTransformer {
     /// The model moved to these devices, its blocks spread over them as by
     /// [`LoadOptions::devices`](crate::LoadOptions::devices); of no devices, as it was.
     ///
+    /// On a device with autodiff the weights are parameters that gradients are kept for; on one without they are plain
+    /// again, to generate or record at full speed. On the same device neither copies them.
+    ///
     /// ```
     /// # use hooklens::prelude::*;
-    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?.to_devices(&[Device::flex()]);
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?.to_devices(&[Device::flex().autodiff()]);
+    /// let gradients = model.loss("When Mary and John", ())?.backward();
+    /// let by_values = model.weights.blocks[2].attn.v.weight.grad(&gradients); // [d_model, head * d_head]
+    /// assert_eq!(by_values.map(|gradient| gradient.dims()), Some([64, 64]));
+    /// let plain = model.to_devices(&[Device::flex()]);
+    /// assert!(!plain.loss("When Mary and John", ())?.is_tracked());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
     pub fn to_devices(mut self, devices: &[Device]) -> Self {
         let Some(placement) = Placement::over(devices) else { return self };
-        let Weights { embed, blocks, ln_final, unembed } = self.weights;
-        let n_layers = blocks.len();
-        let moved = |(layer, block): (usize, Block)| block.to_device(placement.of_layer(layer, n_layers));
-        self.weights = Weights {
-            embed: embed.to_device(placement.first()),
-            blocks: blocks.into_iter().enumerate().map(moved).collect(),
-            ln_final: ln_final.to_device(placement.last()),
-            unembed: unembed.to_device(placement.last()),
-        };
+        let n_layers = self.weights.blocks.len();
+        let of_layer = |layer| placement.of_layer(layer, n_layers).clone();
+        self.weights = self.weights.placed(placement.first(), of_layer, placement.last());
         self
     }
 

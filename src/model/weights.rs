@@ -7,7 +7,8 @@ use super::block::Block;
 use super::linear::Linear;
 use super::norm::Norm;
 
-/// Every weight of a transformer: a Burn module, so that Burn's optimizers can train it.
+/// Every weight of a transformer: a Burn module, so that Burn's optimizers can train it where it is on a device with
+/// autodiff ([`LoadOptions::trainable`](crate::LoadOptions::trainable)).
 ///
 /// ```
 /// use hooklens::prelude::*;

@@ -11,12 +11,12 @@ mod fold_norm;
 mod fold_values;
 mod matrix;
 
-use burn::module::Param;
-use burn::tensor::Tensor;
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
 
 use crate::config::{NormKind, Positional, TransformerConfig};
 use crate::error::{ProcessingError, Result};
-use crate::model::{HookedTransformer, Linear, narrowed, widened};
+use crate::model::{Block, HookedTransformer, Linear, narrowed, widened};
 
 /// Which steps to apply when a model is loaded.
 ///
@@ -232,7 +232,7 @@ impl Processing {
 }
 
 impl HookedTransformer {
-    /// The model with these steps applied.
+    /// The model with these steps applied. Weights that gradients are kept for are parameters of their own afterwards.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -247,6 +247,13 @@ impl HookedTransformer {
     /// [`ProcessingError::WouldChangeOutputs`] for a step asked for by name that this model does
     /// not allow.
     pub fn processed(mut self, processing: &Processing) -> Result<Self> {
+        if processing.is_none() {
+            return Ok(self);
+        }
+        // Steps change plain tensors, in place where they can: afterwards the weights are tracked again.
+        let (first, last) = (self.weights.device(), self.weights.unembed.weight.val().device());
+        let layers: Vec<Device> = self.weights.blocks.iter().map(Block::device).collect();
+        self.weights = self.weights.valid();
         for step in Step::ALL {
             let wish = processing.steps[step as usize];
             match (wish, step.obstacle(&self.config)) {
@@ -264,6 +271,7 @@ impl HookedTransformer {
                 Step::Factor => factor::apply(&mut self)?,
             }
         }
+        self.weights = self.weights.placed(&first, |layer| layers[layer].clone(), &last);
         Ok(self)
     }
 }

@@ -1,37 +1,18 @@
 //! Gradients at hook points against finite differences, in f64.
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{FloatDType, TensorData};
+use burn::tensor::TensorData;
 use hooklens::encoder::{EncoderOptions, EncoderOutput, HookedEncoder};
 use hooklens::encoder_decoder::{EncoderDecoderOptions, HookedEncoderDecoder};
 use hooklens::hook::Hook;
 use hooklens::prelude::*;
 use proptest::prelude::*;
 
-use crate::support::{any_config, fixtures, random_model};
+use crate::support::{any_config, fixtures, precise, random_model, smooth, widened};
 
 const TOKENS: [[u32; 5]; 2] = [[3, 9, 1, 7, 9], [2, 2, 8, 0, 5]];
 
 fn rows() -> Vec<Vec<u32>> {
     TOKENS.iter().map(|row| row.to_vec()).collect()
-}
-
-/// The same weights in f64.
-fn widened<M: Module>(weights: &M) -> M {
-    struct Widen;
-    impl ModuleMapper for Widen {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            param.map(|t| t.cast(FloatDType::F64))
-        }
-    }
-    weights.clone().map(&mut Widen)
-}
-
-/// A random model that computes in f64.
-fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer {
-    let mut model = random_model(config, seed);
-    model.weights = widened(&model.weights);
-    model
 }
 
 /// Something smooth that depends on every element.
@@ -87,15 +68,6 @@ fn check_slopes(cache: &ActivationCache, number: impl Fn(Vec<Hook<'_>>) -> Tenso
 
 fn gradient_size(gradient: &Activation) -> f64 {
     gradient.dot(gradient).into_scalar::<f64>().sqrt()
-}
-
-/// No kink near which a difference quotient means nothing: smooth activation functions, no
-/// clipped gates, and no choice of experts.
-fn smooth(config: TransformerConfig) -> TransformerConfig {
-    use hooklens::ActivationFn::{GeluNew, Relu};
-    let activation = if config.activation == Relu { GeluNew } else { config.activation };
-    let experts = config.experts.map(|experts| hooklens::Experts { clipped: None, ..experts });
-    TransformerConfig { activation, experts, ..config }
 }
 
 proptest! {

@@ -39,3 +39,4 @@ mod shell;
 mod support;
 mod tokens;
 mod trained;
+mod training;

@@ -78,6 +78,34 @@ pub(crate) fn random_model(config: TransformerConfig, seed: u64) -> HookedTransf
     model
 }
 
+/// The same weights in f64.
+pub(crate) fn widened<M: burn::module::Module>(weights: &M) -> M {
+    use burn::module::{ModuleMapper, Param};
+    use burn::tensor::FloatDType;
+    struct Widen;
+    impl ModuleMapper for Widen {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|t| t.cast(FloatDType::F64))
+        }
+    }
+    weights.clone().map(&mut Widen)
+}
+
+/// A random model that computes in f64.
+pub(crate) fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer {
+    let mut model = random_model(config, seed);
+    model.weights = widened(&model.weights);
+    model
+}
+
+/// No kink near which a difference quotient means nothing: smooth activation functions, no
+/// clipped gates, and no choice of experts.
+pub(crate) fn smooth(config: TransformerConfig) -> TransformerConfig {
+    let activation = if config.activation == ActivationFn::Relu { ActivationFn::GeluNew } else { config.activation };
+    let experts = config.experts.map(|experts| Experts { clipped: None, ..experts });
+    TransformerConfig { activation, experts, ..config }
+}
+
 /// Any small configuration.
 pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
     let positional = prop_oneof![

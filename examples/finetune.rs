@@ -1,0 +1,53 @@
+//! Fine-tunes the embedded model `ioi`: it names who is given something, and learns to name who gives.
+//!
+//! ```sh
+//! cargo run --release --example finetune -- FOLDER
+//! ```
+
+use burn::optim::{AdamWConfig, GradientsParams};
+use hooklens::experiments::{IoiPrompt, ioi_prompts};
+use hooklens::prelude::*;
+
+const STEPS: usize = 40;
+const BATCH: usize = 32;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = std::env::args().nth(1).ok_or("usage: finetune FOLDER")?;
+    let mut model = HookedTransformer::from_pretrained_with("embedded:ioi", LoadOptions::new().trainable())?;
+    println!("before: {}", measure(&model)?);
+    let mut optimizer = AdamWConfig::new().init();
+    for step in 0..STEPS {
+        let loss = loss(&model, &ioi_prompts(BATCH, step as u64))?;
+        let gradients = GradientsParams::from_grads(loss.backward(), &model.weights);
+        model.weights = optimizer.step(1e-3, model.weights, gradients);
+    }
+    println!("after:  {}", measure(&model)?);
+    model.save_pretrained(&folder)?;
+    println!("loaded: {}", measure(&HookedTransformer::from_pretrained(&folder)?)?);
+    Ok(())
+}
+
+/// Cross-entropy of the giver's name behind each prompt, in the mean.
+fn loss(model: &HookedTransformer, prompts: &[IoiPrompt]) -> hooklens::Result<Tensor<1>> {
+    let texts: Vec<String> = prompts.iter().map(|prompt| format!("{} {}", prompt.text, prompt.wrong)).collect();
+    // All prompts are of one length: the name is the last token.
+    let each = model.run(texts, ForwardOptions::new().loss_per_token())?.loss_per_token;
+    let each = each.ok_or(hooklens::InputError::Options("no loss"))?;
+    let last = each.dims()[1] - 1;
+    Ok(each.narrow(1, last, 1).mean())
+}
+
+/// Loss and accuracy on prompts it was not trained on.
+fn measure(model: &HookedTransformer) -> hooklens::Result<String> {
+    // Without autodiff nothing is kept for a way back.
+    let model = model.clone().to_devices(&[model.device().without_autodiff()]);
+    let prompts = ioi_prompts(200, 1_000_000);
+    let loss = loss(&model, &prompts)?.into_scalar::<f32>();
+    let mut right = 0;
+    for prompt in &prompts {
+        let logits = model.forward(&prompt.text, ForwardOptions::new().logits(Logits::Last))?;
+        let best = logits.argmax(2).into_scalar::<i64>();
+        right += usize::from(best == i64::from(model.to_single_token(prompt.wrong)?));
+    }
+    Ok(format!("loss {loss:.3}, {right} of {} givers named", prompts.len()))
+}

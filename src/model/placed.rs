@@ -1,0 +1,43 @@
+//! Weights on a device: tracked where it differentiates, plain where it does not.
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor};
+
+use super::weights::Weights;
+
+/// Weights on this device: leaves that gradients are kept for if it differentiates, plain tensors if not. Those that
+/// were set to have no gradients have none; each keeps its id and, on the same device, its memory.
+pub(crate) fn placed<M: Module>(weights: M, device: &Device) -> M {
+    let mut plain = weights.valid();
+    // What is moved can be freed tensor by tensor.
+    drop(weights);
+    if plain.devices().iter().any(|own| own != device) {
+        plain = plain.to_device(&device.clone().without_autodiff());
+    }
+    match device.gradient_checkpointing_strategy() {
+        Some(strategy) => plain.train().map(&mut Checkpointing(strategy)),
+        None => plain,
+    }
+}
+
+impl Weights {
+    /// Each part on its device, as by [`placed`].
+    pub(crate) fn placed(self, first: &Device, of_layer: impl Fn(usize) -> Device, last: &Device) -> Self {
+        let Weights { embed, blocks, ln_final, unembed } = self;
+        Weights {
+            embed: placed(embed, first),
+            blocks: blocks.into_iter().enumerate().map(|(layer, block)| placed(block, &of_layer(layer))).collect(),
+            ln_final: placed(ln_final, last),
+            unembed: placed(unembed, last),
+        }
+    }
+}
+
+/// `Module::train` forgets what a device says of checkpointing, and tensors that differ in it can't be used together.
+struct Checkpointing(GradientCheckpointingStrategy);
+
+impl ModuleMapper for Checkpointing {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| tensor.with_gradient_checkpointing_strategy(self.0))
+    }
+}

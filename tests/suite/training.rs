@@ -1,0 +1,484 @@
+//! Weights that train: gradients of every weight of every model, and what becomes of the model.
+
+use std::fs;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::optim::{AdamWConfig, GradientsParams};
+use burn::tensor::{Gradients, TensorData};
+use hooklens::encoder::{EncoderOutput, HookedEncoder};
+use hooklens::encoder_decoder::HookedEncoderDecoder;
+use hooklens::prelude::*;
+use hooklens::{Linear, Norm, NormKind, Weights};
+use proptest::prelude::*;
+
+use crate::support::{any_config, assert_close, device, distance, fixtures, precise, random_model, smooth, values};
+
+/// Rows of tokens below 20.
+const ROWS: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 2], [2, 2, 8, 0, 5, 4]];
+
+fn rows() -> Vec<Vec<u32>> {
+    ROWS.iter().map(|row| row.to_vec()).collect()
+}
+
+/// On the tests' own device, with autodiff.
+fn tracked() -> LoadOptions {
+    LoadOptions::new().device(&device().autodiff())
+}
+
+fn load(case: &str, options: LoadOptions) -> HookedTransformer {
+    HookedTransformer::from_pretrained_with(path(case), options).unwrap()
+}
+
+fn path(case: &str) -> String {
+    fixtures().join(case).to_str().unwrap().to_string()
+}
+
+/// The fixtures that are decoders.
+fn decoders() -> Vec<String> {
+    let entries = fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap());
+    let decoders = entries.filter(|entry| entry.path().join("golden.safetensors").is_file());
+    decoders.map(|entry| entry.file_name().into_string().unwrap()).collect()
+}
+
+/// A weight and what a number owes to it.
+struct Slope {
+    /// Where it stands among the weights: `blocks.0.attn.q.weight`.
+    name: String,
+    values: Vec<f64>,
+    /// None where the number does not depend on the weight at all.
+    gradient: Option<Vec<f64>>,
+    /// Whether a gradient is kept for it.
+    kept: bool,
+}
+
+/// Every weight, in the order Burn visits them.
+fn slopes<M: Module>(weights: &M, gradients: &Gradients) -> Vec<Slope> {
+    struct Look<'g> {
+        place: Vec<String>,
+        gradients: &'g Gradients,
+        seen: Vec<Slope>,
+    }
+    impl ModuleVisitor for Look<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let host = |x: Tensor<D>| x.into_data().iter::<f64>().collect::<Vec<f64>>();
+            let (value, name) = (param.val(), self.place.join("."));
+            let (kept, gradient) = (value.is_require_grad(), value.grad(self.gradients).map(host));
+            self.seen.push(Slope { name, values: host(value), gradient, kept });
+        }
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.place.push(name.to_string());
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.place.pop();
+        }
+    }
+    let mut look = Look { place: vec![], gradients, seen: vec![] };
+    weights.visit(&mut look);
+    look.seen
+}
+
+/// The weights, one entry of one of them moved.
+fn nudged<M: Module>(weights: &M, number: usize, entry: usize, by: f64) -> M {
+    struct Nudge {
+        left: Option<usize>,
+        entry: usize,
+        by: f64,
+    }
+    impl ModuleMapper for Nudge {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let this = self.left == Some(0);
+            self.left = self.left.and_then(|left| left.checked_sub(1));
+            if !this {
+                return param;
+            }
+            param.map(|tensor| {
+                let mut values: Vec<f64> = tensor.to_data().iter::<f64>().collect();
+                values[self.entry] += self.by;
+                Tensor::from_data(TensorData::new(values, tensor.dims()), (&tensor.device(), tensor.dtype()))
+            })
+        }
+    }
+    weights.clone().map(&mut Nudge { left: Some(number), entry, by })
+}
+
+/// Compares the gradient of every weight with difference quotients in some of its entries: the one that matters most, one
+/// in the middle and one drawn. `plain` are the same weights untracked, in f64.
+fn check_slopes<M: Module>(slopes: &[Slope], plain: &M, seed: usize, number: impl Fn(&M) -> f64) -> Result<(), String> {
+    for (at, slope) in slopes.iter().enumerate() {
+        let len = slope.values.len();
+        let zeros = vec![0.0; len];
+        let gradient = slope.gradient.as_ref().unwrap_or(&zeros);
+        let steepest = (0..len).max_by(|a, b| gradient[*a].abs().total_cmp(&gradient[*b].abs())).unwrap();
+        for entry in [steepest, len / 2, (seed + at) * 7919 % len] {
+            let step = 2e-5;
+            let of = |by: f64| number(&nudged(plain, at, entry, by));
+            let quotient = (of(step) - of(-step)) / (2.0 * step);
+            let gap = (quotient - gradient[entry]).abs();
+            let scale = quotient.abs().max(gradient[steepest].abs() * 0.1).max(1e-2);
+            if gap > 1e-5 * scale {
+                return Err(format!("{}[{entry}]: {} for {quotient}", slope.name, gradient[entry]));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn scalar(tensor: Tensor<1>) -> f64 {
+    tensor.into_scalar::<f64>()
+}
+
+/// Experts that no token chose, by the beginning of their weights' names: they alone have no gradient.
+fn unchosen(model: &HookedTransformer, rows: &Vec<Vec<u32>>) -> Vec<String> {
+    let Some(experts) = model.config().experts else { return vec![] };
+    let cache = model.record(rows, "*hook_expert_indices").unwrap();
+    let chosen_in = |layer: usize| -> Vec<usize> {
+        let point = format!("blocks.{layer}.mlp.hook_expert_indices");
+        let chosen = cache.activation(point).unwrap().to_int_tensor::<2>().unwrap();
+        chosen.into_data().iter::<i64>().map(|expert| expert as usize).collect()
+    };
+    let of_layer = |layer: usize| {
+        let chosen = chosen_in(layer);
+        let unchosen = (0..experts.count).filter(move |expert| !chosen.contains(expert));
+        unchosen.map(move |expert| format!("blocks.{layer}.moe.experts.{expert}."))
+    };
+    (0..model.config().n_layers).flat_map(of_layer).collect()
+}
+
+/// What is wrong with a tracked model, next to the same one loaded plainly.
+fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String> {
+    let c = plain.config();
+    let rows: Vec<Vec<u32>> =
+        rows().iter().map(|row| row.iter().map(|id| id % c.d_vocab.min(c.d_vocab_out) as u32).collect()).collect();
+    let mut problems = vec![];
+    let output = given.run(&rows, ForwardOptions::new().loss()).unwrap();
+    // The same weights to the bit; Burn's operations round otherwise than the kernels.
+    let expected = values(&plain.forward(&rows, ()).unwrap());
+    let back = given.clone().to_devices(&[device()]);
+    if values(&back.forward(&rows, ()).unwrap()) != expected {
+        problems.push("plain again, other logits".to_string());
+    }
+    let gap = distance(&values(&output.logits.unwrap()), &expected);
+    if gap > 4e-6 {
+        problems.push(format!("logits differ by {gap:e}"));
+    }
+    let gradients = output.loss.unwrap().backward();
+    let unchosen = unchosen(plain, &rows);
+    for slope in slopes(&given.weights, &gradients) {
+        let chosen = !unchosen.iter().any(|expert| slope.name.starts_with(expert));
+        let problem = match &slope.gradient {
+            _ if !slope.kept => "is not tracked",
+            None if chosen => "has no gradient",
+            Some(_) if !chosen => "has a gradient, though no token chose it",
+            Some(gradient) if !gradient.iter().all(|x| x.is_finite()) => "has a gradient that is not finite",
+            // Nor does a loss ask for an expert that last tokens alone choose, or for whose share is always all.
+            Some(_) if slope.name.contains(".moe.") => continue,
+            Some(gradient) if gradient.iter().all(|x| *x == 0.0) => "has a gradient of zeros",
+            _ => continue,
+        };
+        problems.push(format!("{} {problem}", slope.name));
+    }
+    problems
+}
+
+/// Every decoder, as published and processed: loads, and a loss has a finite gradient by every weight.
+fn every_decoder_trains(processing: Processing) {
+    let (mut cases, mut failed) = (0, vec![]);
+    for case in decoders() {
+        let load = |options: LoadOptions| load(&case, options.process(processing));
+        let plain = load(LoadOptions::new());
+        let given = std::panic::catch_unwind(|| load(tracked()));
+        let problems = given.map_or(vec!["does not load".into()], |given| problems(&given, &plain));
+        cases += 1;
+        failed.extend(problems.into_iter().map(|problem| format!("{case}: {problem}")));
+    }
+    assert!(cases > 120, "{cases}");
+    assert!(failed.is_empty(), "{}:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[test]
+fn every_published_decoder_trains() {
+    every_decoder_trains(Processing::none());
+}
+
+#[test]
+fn every_processed_decoder_trains() {
+    every_decoder_trains(Processing::standard());
+}
+
+/// The weights' gradients of a model in f64 against difference quotients.
+fn check(plain: &HookedTransformer, seed: usize) -> Result<(), String> {
+    let given = plain.clone().to_devices(&[device().autodiff()]);
+    let slopes = slopes(&given.weights, &given.loss(rows(), ()).unwrap().backward());
+    let mut model = plain.clone();
+    let number = |weights: &Weights| {
+        model.weights = weights.clone();
+        scalar(model.loss(rows(), ()).unwrap())
+    };
+    let number = std::cell::RefCell::new(number);
+    check_slopes(&slopes, &plain.weights, seed, |weights| (number.borrow_mut())(weights))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn gradients_of_weights_are_slopes(config in any_config(), seed in 0..1000usize, process: bool) {
+        let mut plain = precise(smooth(config), seed as u64);
+        if process {
+            plain = plain.processed(&Processing::standard()).unwrap();
+        }
+        let checked = check(&plain, seed);
+        prop_assert!(checked.is_ok(), "{}", checked.unwrap_err());
+    }
+}
+
+/// On fixtures whose weights are scaled, tied, packed, of many heads, of experts.
+#[test]
+fn gradients_of_fixtures_are_slopes() {
+    let processed = |case| (case, Processing::standard());
+    let published = |case| (case, Processing::none());
+    let cases = [published("gpt2"), published("gemma3"), published("granite"), published("mixtral"), published("gptj")];
+    for (case, processing) in cases.into_iter().chain([processed("gpt2"), processed("qwen2"), processed("tl-solu-ln")])
+    {
+        let plain = load(case, LoadOptions::new().dtype(DType::F64).process(processing));
+        check(&plain, 5).unwrap_or_else(|problem| panic!("{case}: {problem}"));
+    }
+}
+
+/// Of everything an encoder gives.
+fn number_of_all(output: EncoderOutput) -> Tensor<1> {
+    fn number<const D: usize>(x: Tensor<D>) -> Tensor<1> {
+        (x.clone().square() * 0.1 + x.cumsum(D - 1).sin()).sum()
+    }
+    let mut sum = number(output.hidden);
+    sum = output.logits.map_or(sum.clone(), |logits| sum + number(logits));
+    sum = output.pooled.map_or(sum.clone(), |pooled| sum + number(pooled));
+    output.next_sentence.map_or(sum.clone(), |logits| sum + number(logits))
+}
+
+#[test]
+fn encoders_train() {
+    for case in ["bert-pretraining", "distilbert", "roberta", "xlm-roberta", "bert-bare"] {
+        let load =
+            |options: LoadOptions| HookedEncoder::from_pretrained_with(path(case), options.dtype(DType::F64)).unwrap();
+        let (plain, given) = (load(LoadOptions::new()), load(tracked()));
+        let output = given.run(rows(), ()).unwrap();
+        assert_close(&output.hidden, &plain.run(rows(), ()).unwrap().hidden, 1e-6, case);
+        let slopes = slopes(&given.weights, &number_of_all(output).backward());
+        assert!(slopes.iter().all(|slope| slope.kept && slope.gradient.is_some()), "{case}");
+        let number = |weights: &_| {
+            let mut model = plain.clone();
+            model.weights = Clone::clone(weights);
+            scalar(number_of_all(model.run(rows(), ()).unwrap()))
+        };
+        check_slopes(&slopes, &plain.weights, 3, number).unwrap_or_else(|problem| panic!("{case}: {problem}"));
+    }
+}
+
+#[test]
+fn encoders_with_decoders_train() {
+    let written = || vec![vec![0, 4, 8], vec![0, 9, 9]];
+    for case in ["t5", "t5-gated", "mt5"] {
+        let load = |options: LoadOptions| {
+            HookedEncoderDecoder::from_pretrained_with(path(case), options.dtype(DType::F64)).unwrap()
+        };
+        let (plain, given) = (load(LoadOptions::new()), load(tracked()));
+        let number = |model: &HookedEncoderDecoder| {
+            let logits = model.forward(rows(), written(), ()).unwrap();
+            (logits.clone().square() * 0.1 + logits.cumsum(2).sin()).sum()
+        };
+        let slopes = slopes(&given.weights, &number(&given).backward());
+        assert!(slopes.iter().all(|slope| slope.kept && slope.gradient.is_some()), "{case}");
+        let of = |weights: &_| {
+            let mut model = plain.clone();
+            model.weights = Clone::clone(weights);
+            scalar(number(&model))
+        };
+        check_slopes(&slopes, &plain.weights, 3, of).unwrap_or_else(|problem| panic!("{case}: {problem}"));
+    }
+}
+
+/// To a device with autodiff and back: tracked, then plain again, the same numbers all the way.
+#[test]
+fn weights_are_tracked_where_the_device_differentiates() {
+    let plain = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let given = plain.clone().to_devices(&[device().autodiff()]);
+    assert!(given.device().is_autodiff());
+    let gradients = given.loss([1, 2, 3], ()).unwrap().backward();
+    assert!(slopes(&given.weights, &gradients).iter().all(|slope| slope.kept && slope.gradient.is_some()));
+    let back = given.to_devices(&[device()]);
+    assert!(!back.device().is_autodiff() && !back.loss([1, 2, 3], ()).unwrap().is_tracked());
+    assert!(slopes(&back.weights, &gradients).iter().all(|slope| !slope.kept));
+    assert_eq!(values(&back.forward([1, 2, 3], ()).unwrap()), values(&plain.forward([1, 2, 3], ()).unwrap()));
+    // What was set to stay as it is does.
+    let mut frozen = back;
+    frozen.weights.embed = frozen.weights.embed.no_grad();
+    let frozen = frozen.to_devices(&[device().autodiff()]);
+    let gradients = frozen.loss([1, 2, 3], ()).unwrap().backward();
+    for slope in slopes(&frozen.weights, &gradients) {
+        assert_eq!(
+            (slope.kept, slope.gradient.is_some()),
+            [(true, true), (false, false)][usize::from(slope.name.starts_with("embed."))]
+        );
+    }
+}
+
+/// The later half of the layers on a device that differentiates: the earlier ones stay as they are.
+#[test]
+fn layers_on_a_plain_device_are_not_tracked() {
+    let devices = [device(), device().autodiff()];
+    let spread = LoadOptions::new().devices(&devices).process(Processing::none().fold_ln());
+    let spread = HookedTransformer::from_pretrained_with("embedded:ioi", spread).unwrap();
+    let gradients = spread.loss([1, 2, 3], ()).unwrap().backward();
+    for slope in slopes(&spread.weights, &gradients) {
+        let later = !["embed.", "blocks.0.", "blocks.1."].iter().any(|part| slope.name.starts_with(part));
+        assert_eq!((slope.kept, slope.gradient.is_some()), (later, later), "{}", slope.name);
+    }
+}
+
+/// `trainable` is autodiff on whatever device the options name.
+#[test]
+fn trainable_is_autodiff_on_the_device() {
+    let by = |options: LoadOptions| {
+        let model = load("gpt2", options);
+        let gradients = model.loss(rows(), ()).unwrap().backward();
+        slopes(&model.weights, &gradients).into_iter().map(|slope| slope.gradient).collect::<Vec<_>>()
+    };
+    let expected = by(tracked());
+    assert_eq!(by(LoadOptions::new().trainable()), expected);
+    assert_eq!(by(LoadOptions::new().trainable().device(&device())), expected);
+    // What the device says of checkpointing is kept: tensors that differ in it can't be used together.
+    let sparing = device().autodiff().gradient_checkpointing();
+    assert_eq!(by(LoadOptions::new().trainable().device(&sparing)), expected);
+    let moved = load("gpt2", LoadOptions::new()).to_devices(std::slice::from_ref(&sparing));
+    assert_eq!(moved.device().gradient_checkpointing_strategy(), sparing.gradient_checkpointing_strategy());
+}
+
+/// Processing a model that trains is processing it, and then training it.
+#[test]
+fn a_tracked_model_can_be_processed() {
+    let every = Processing::standard().refactor_factored_attn_matrices();
+    for case in ["gpt2", "gpt2-untied", "nanogpt"] {
+        let given = load(case, tracked()).processed(&every).unwrap();
+        let plain = load(case, LoadOptions::new().process(every));
+        assert!(problems(&given, &plain).is_empty(), "{case}: {:?}", problems(&given, &plain));
+        for (a, b) in slopes(&given.weights, &given.loss(rows(), ()).unwrap().backward())
+            .iter()
+            .zip(slopes(&plain.weights, &given.loss(rows(), ()).unwrap().backward()))
+        {
+            assert_eq!((&a.name, &a.values), (&b.name, &b.values), "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_merged_adapter_trains() {
+    let adapted = |options: LoadOptions| load("llama", options.adapter(fixtures().join("lora-llama")));
+    assert_eq!(problems(&adapted(tracked()), &adapted(LoadOptions::new())), [""; 0]);
+}
+
+/// The tied unembedding has a gradient of its own; made of the embedding again, its gradient reaches that.
+#[test]
+fn a_tied_unembedding_is_apart_until_it_is_tied_again() {
+    let mut model = load("gpt2", tracked());
+    let gradient = |weight: &Param<Tensor<2>>, gradients: &Gradients| weight.grad(gradients).unwrap();
+    let apart = model.loss(rows(), ()).unwrap().backward();
+    let (tokens, unembed) = (&model.weights.embed.tokens, &model.weights.unembed.weight);
+    let sum = gradient(tokens, &apart) + gradient(unembed, &apart).transpose();
+    let tied = tokens.val().transpose();
+    model.weights.unembed.weight = Param::initialized(unembed.id, tied);
+    let together = model.loss(rows(), ()).unwrap().backward();
+    assert_close(&gradient(&model.weights.embed.tokens, &together), &sum, 1e-5, "embedding");
+    assert!(model.weights.unembed.weight.grad(&together).is_none());
+}
+
+/// Weights made of tracked tensors are leaves.
+#[test]
+fn weights_made_of_tracked_tensors_are_parameters() {
+    let device = device().autodiff();
+    let (matrix, vector) =
+        (Tensor::<2>::ones([3, 2], &device).require_grad(), Tensor::<1>::ones([3], &device).require_grad());
+    let linear = Linear::new(matrix.clone().transpose() * 2.0, Some(vector.clone() * 2.0));
+    let norm = Norm::new(NormKind::LayerNorm, 1e-5, Some(vector.clone() * 3.0), Some(vector.clone() * 0.5));
+    let gradients =
+        (linear.forward(Tensor::<2>::ones([1, 2], &device)).sum() + norm.w.as_ref().unwrap().val().sum()).backward();
+    assert!(linear.weight.grad(&gradients).is_some() && norm.w.as_ref().unwrap().grad(&gradients).is_some());
+    assert!(matrix.grad(&gradients).is_none() && vector.grad(&gradients).is_none());
+}
+
+/// A few steps of AdamW bring the loss down; what was trained is saved and loaded.
+#[test]
+fn a_trained_model_is_saved_and_loaded() {
+    for (case, process) in
+        [("gpt2", false), ("gpt2", true), ("llama2c", false), ("gemma3", false), ("mixtral", false), ("gpt-oss", false)]
+    {
+        let processing = if process { Processing::standard() } else { Processing::none() };
+        let mut model = load(case, tracked().process(processing));
+        let before = values(&model.forward(rows(), ()).unwrap());
+        let mut optimizer = AdamWConfig::new().init();
+        let mut losses = vec![];
+        for _ in 0..5 {
+            let loss = model.loss(rows(), ()).unwrap();
+            let gradients = GradientsParams::from_grads(loss.backward(), &model.weights);
+            model.weights = optimizer.step(1e-2, model.weights, gradients);
+            losses.push(scalar(loss));
+        }
+        assert!(losses[4] < losses[0] - 0.3, "{case}: {losses:?}");
+        let folder = tempfile::tempdir().unwrap();
+        model.save_pretrained(folder.path()).unwrap();
+        let again = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
+        let (given, trained) = (again.forward(rows(), ()).unwrap(), model.forward(rows(), ()).unwrap());
+        assert!(distance(&values(&trained), &before) > 1e-2, "{case}");
+        assert_close(&given, &trained, 1e-5, case);
+        let plain = model.to_devices(&[device()]);
+        assert_close(&plain.forward(rows(), ()).unwrap(), &trained, 1e-5, case);
+    }
+}
+
+/// A vector that a hook adds is learned on a model loaded plainly; its gradient is that of the activation.
+#[test]
+fn a_vector_in_a_hook_is_learned() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let rows = model.to_tokens("When Mary and John went to the store , John gave a drink to").unwrap();
+    let anna = model.to_single_token("Anna").unwrap() as usize;
+    let surprise =
+        |logits: Tensor<3>| -burn::tensor::activation::log_softmax(logits, 2).narrow(2, anna, 1).reshape([1]);
+    let last = || ForwardOptions::new().logits(Logits::Last);
+    let mut vector = Param::from_tensor(Tensor::<1>::zeros([64], &model.device().autodiff()));
+    let mut optimizer = AdamWConfig::new().init();
+    let mut losses = vec![];
+    for step in 0..20 {
+        let added = vector.val();
+        let add = hook::resid_post(1).edit(move |x, _| x + added.clone().unsqueeze());
+        let loss = surprise(model.forward(&rows, last().hooks([add])).unwrap());
+        losses.push(scalar(loss.clone()));
+        let gradients = loss.backward();
+        if step == 0 {
+            let output = model.run_with_gradients(&rows, last().record("resid_post1"), surprise).unwrap();
+            let by_stream = output.cache.grad(hook::resid_post(1)).unwrap().sum_dim(1).reshape([64]);
+            assert_close(&vector.grad(&gradients).unwrap(), &by_stream, 1e-5, "the stream's gradient, summed");
+        }
+        let gradients = GradientsParams::from_grads(gradients, &vector);
+        vector = optimizer.step(0.3, vector, gradients);
+    }
+    assert!(losses[19] < 0.1 && losses[0] > 3.0, "{losses:?}");
+}
+
+/// What else a model does, a tracked one does: gradients at points, text, recordings.
+#[test]
+fn a_tracked_model_does_the_rest() {
+    let plain = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 3);
+    let given = plain.clone().to_devices(&[device().autodiff()]);
+    let of = |model: &HookedTransformer| {
+        let options = ForwardOptions::new().record(["z0", "resid_post1"]);
+        model.run_with_gradients(rows(), options, |logits| logits.square().sum()).unwrap().cache
+    };
+    let (a, b) = (of(&given), of(&plain));
+    assert_close(&a.grad(hook::z(0)).unwrap(), &b.grad(hook::z(0)).unwrap(), 1e-5, "gradient of z");
+    assert_close(&a.get(hook::resid_post(1)).unwrap(), &b.get(hook::resid_post(1)).unwrap(), 1e-6, "stream");
+    let text = |model: &HookedTransformer| {
+        let made = model.generate(rows(), GenerateOptions::new().max_new_tokens(4)).unwrap();
+        made.rows.into_iter().map(|row| row.new).collect::<Vec<_>>()
+    };
+    assert_eq!(text(&given), text(&plain));
+}
