@@ -120,6 +120,7 @@ impl KeyValueCache {
             CacheKind::Quantized { group, .. } => positive("group", group)?,
             CacheKind::Growing | CacheKind::Sliding => {}
         }
+        shape.windows.iter().flatten().try_for_each(|window| positive("windows", window.width()))?;
         Ok(Self::made(shape, kind))
     }
 
