@@ -83,7 +83,7 @@ pub struct ActivationCache {
 /// # Ok::<(), hooklens_hooks::HookError>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` names no recorded point of rank {D}",
+    message = "a recorded point is looked up by a typed point or a name, and not by `{Self}`",
     label = "expected a typed point or a name",
     note = "write `cache.get(hook::pattern(1))?`, or by name, with the rank, `cache.get::<4>(\"pattern1\")?` or \
             `cache.get::<4>((\"pattern\", 1))?`"
