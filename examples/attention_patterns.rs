@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut best = (0, 0, 0.0);
     for layer in 0..model.config().n_layers {
-        let scores = head_scores(cache.activation(("pattern", layer as isize))?, &tokens)?;
+        let scores = head_scores(cache.activation(("pattern", layer))?, &tokens)?;
         for (head, score) in scores.iter().enumerate() {
             println!(
                 "L{layer}H{head}  previous token {:.2}  duplicate token {:.2}  induction {:.2}",
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (layer, head, score) = best;
     println!("best induction head: L{layer}H{head} ({score:.2}); its pattern is in {path}");
 
-    let pattern = cache.get(hook::pattern(layer as isize))?.narrow(1, head, 1);
+    let pattern = cache.get(hook::pattern(layer))?.narrow(1, head, 1);
     let values = Activation::from(pattern).to_ndarray()?.mapv(f64::from);
     let words = model.to_str_tokens(&prompt)?;
     let shape = ndarray::IxDyn(&[words.len(), words.len()]);

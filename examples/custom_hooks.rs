@@ -23,6 +23,15 @@ fn main() -> Result<(), hooklens::Error> {
     )?;
     println!("root mean square of the stream after each layer: {sizes:?}");
 
+    // A hook made in a loop outlives it, and takes what it uses with it: `move`.
+    let mut fading = vec![];
+    for layer in 0..model.config().n_layers {
+        let scale = 1.0 / (layer + 1) as f64;
+        fading.push(hook::attn_out(layer).edit(move |out, _| out * scale));
+    }
+    let last_logits = last().hooks(fading);
+    println!("with attention that fades it predicts {:?}", next(model.forward(&tokens, last_logits)?)?);
+
     // A scope keeps hooks over several runs, and takes them with it when it ends.
     let without_first_layer = model.hooks([hook::attn_out(0).edit(|x, _| x.zeros_like())]);
     println!("without layer 0's attention it predicts {:?}", next(without_first_layer.forward(&tokens, last())?)?);

@@ -22,14 +22,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Where along the stream is it? 1: patching this place alone restores the clean answer.
     let patching = Patching::new(&model, &clean, &corrupted, metric.clone())?;
-    let stream = patching.resid_pre()?.normalized();
+    let stream = patching.resid_pre()?.normalized()?;
     for (at, share) in stream.largest(4) {
         println!("stream before layer {} at {:<9} {share:+.2}", at[0], at[1]);
     }
     Heatmap::of(&stream)?.title("resid_pre patching, share of the clean answer").save(&path)?;
 
     // Which heads carry it there?
-    let heads = patching.attn_head_out_all_pos()?.normalized();
+    let heads = patching.attn_head_out_all_pos()?.normalized()?;
     for (at, share) in heads.largest(3) {
         println!("head L{}H{} {share:+.2}", at[0], at[1]);
     }
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // What does the best head do to the answer directly, past all later layers?
-    let direct = patching.path_from_heads(&[Receiver::Logits], Held::Everything)?.normalized();
+    let direct = patching.path_from_heads(&[Receiver::Logits], Held::Everything)?.normalized()?;
     let (best, _) = &heads.largest(1)[0];
     let (layer, head): (usize, usize) = (best[0].parse()?, best[1].parse()?);
     println!("L{layer}H{head} straight to the logits {:+.2}", direct.values()[[layer, head]]);

@@ -463,9 +463,13 @@ impl TransformerConfig {
     /// use hooklens::TransformerConfig;
     /// let config = TransformerConfig::new(2, 64, 4, 100, 32); // layers, width, heads, vocabulary, positions
     /// assert_eq!((config.d_head, config.d_mlp, config.n_kv_heads), (16, 256, 4));
+    /// // Where the heads can't share the width, `d_head` and `attn_scale` are left to be set.
+    /// let told = TransformerConfig::new(1, 15, 2, 100, 32).validate().unwrap_err().to_string();
+    /// assert_eq!(told, "`n_heads` does not fit: 2 heads can't share a d_model of 15; set d_head and attn_scale");
     /// ```
     pub fn new(n_layers: usize, d_model: usize, n_heads: usize, d_vocab: usize, n_ctx: usize) -> Self {
-        let d_head = d_model.checked_div(n_heads).unwrap_or(0);
+        let shares = n_heads > 0 && d_model.is_multiple_of(n_heads);
+        let d_head = if shares { d_model / n_heads } else { 0 };
         Self {
             n_layers,
             d_model,
@@ -625,6 +629,11 @@ impl TransformerConfig {
             ("n_ctx", self.n_ctx),
             ("d_mlp", if self.attn_only { 1 } else { self.d_mlp }),
         ];
+        let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });
+        if self.d_head == 0 && self.n_heads > 0 && !self.d_model.is_multiple_of(self.n_heads) {
+            let reason = format!("{} heads can't share a d_model of {}", self.n_heads, self.d_model);
+            return fails("n_heads", format!("{reason}; set d_head and attn_scale"));
+        }
         // Far beyond any model, far below where products of two sizes overflow.
         const LARGEST: usize = 1 << 28;
         for (field, value) in positive {
@@ -635,7 +644,6 @@ impl TransformerConfig {
         if self.n_layers > Self::MOST_LAYERS {
             return Err(ConfigError::BadSize { field: "n_layers", given: self.n_layers });
         }
-        let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });
         if !self.n_heads.is_multiple_of(self.n_kv_heads) {
             return fails(
                 "n_kv_heads",
@@ -659,8 +667,8 @@ impl TransformerConfig {
         if !self.windows.is_empty() && self.windows.len() != self.n_layers {
             return fails("windows", format!("{} entries for {} layers", self.windows.len(), self.n_layers));
         }
-        if self.windows.iter().flatten().any(|window| window.width() == 0) {
-            return fails("windows", "a window of 0 sees nothing".into());
+        if let Some(layer) = (0..self.n_layers).find(|layer| self.window(*layer).is_some_and(|own| own.width() == 0)) {
+            return fails("windows", format!("a window of 0, as layer {layer} has it, sees nothing"));
         }
         if self.bidirectional && self.windows.iter().flatten().any(|window| matches!(window, Window::Chunked(_))) {
             return fails("windows", "chunks are defined for causal attention only".into());

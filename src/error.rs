@@ -478,6 +478,30 @@ pub enum InputError {
         /// What went wrong.
         reason: String,
     },
+    /// A text with words that the vocabulary has no token for.
+    #[error(
+        "the vocabulary of {vocabulary} tokens lacks {}{}; `hooklens vocabulary --model MODEL` lists its tokens",
+        some_of(words),
+        rather(nearest, first)
+    )]
+    UnknownWords {
+        /// The words, each once.
+        words: Vec<String>,
+        /// Size of the vocabulary.
+        vocabulary: usize,
+        /// Tokens like them, best first.
+        nearest: Vec<String>,
+        /// The first tokens of the vocabulary that are words.
+        first: Vec<String>,
+    },
+    /// An id that is no token's.
+    #[error("no token has the id {id}: the vocabulary has {vocabulary} tokens")]
+    NoToken {
+        /// The id.
+        id: u32,
+        /// Size of the vocabulary.
+        vocabulary: usize,
+    },
     /// A beginning-of-sequence token was asked for, and the tokenizer has none.
     #[error("the tokenizer names no beginning-of-sequence token; pass prepend_bos false")]
     NoBos,
@@ -885,6 +909,25 @@ pub enum DumpError {
         /// What is wrong with it.
         reason: String,
     },
+}
+
+/// The first of some words: `Alice`, `gave` and 3 more.
+fn some_of(words: &[String]) -> String {
+    const MOST: usize = 5;
+    let quoted: Vec<String> = words.iter().take(MOST).map(|word| format!("`{word}`")).collect();
+    match words.len() - quoted.len() {
+        0 => quoted.join(", "),
+        more => format!("{} and {more} more", quoted.join(", ")),
+    }
+}
+
+/// What to write in their place: words like them, else words there are.
+fn rather(nearest: &[String], first: &[String]) -> String {
+    match (nearest, first) {
+        ([], []) => String::new(),
+        ([], first) => format!("; it has {}, ...", some_of(first)),
+        (nearest, _) => format!("; did you mean {}?", some_of(nearest)),
+    }
 }
 
 /// Axes and how long they are: `layer (12), head (12)`.

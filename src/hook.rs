@@ -1,7 +1,7 @@
 //! Typed hook points, named as in TransformerLens.
 //!
 //! `hook::pattern(5)` is the point `blocks.5.attn.hook_pattern`; its rank is known to the
-//! compiler. Layers may be negative: `hook::resid_post(-1)` is the last one's.
+//! compiler. Layers are `i32`, `isize` or `usize`, and may be negative: `hook::resid_post(-1)` is the last one's.
 //!
 //! ```
 //! use hooklens::hook;
@@ -24,7 +24,7 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
-pub use hooklens_hooks::{At, Axis, Hook, IntoEdit, IntoRead, Point, PointInfo, Target, at};
+pub use hooklens_hooks::{At, Axis, Hook, IntoEdit, IntoRead, Ordinal, Point, PointInfo, Target, at};
 
 macro_rules! layer_points {
     ($($(#[$doc:meta])* $name:ident $suffix:literal $rank:literal;)*) => { $(
@@ -33,7 +33,7 @@ macro_rules! layer_points {
         #[doc = "\n```"]
         #[doc = concat!("assert_eq!(hooklens::hook::", stringify!($name), "(3).name(), \"blocks.3.", $suffix, "\");")]
         #[doc = "```"]
-        pub fn $name(layer: isize) -> Point<$rank> {
+        pub fn $name(layer: impl Ordinal) -> Point<$rank> {
             Point::in_layer(layer, $suffix)
         }
     )* };
@@ -286,7 +286,7 @@ layer_points! {
 /// assert_eq!(routed, 3 * 2); // each of three tokens goes to two experts
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-pub fn expert_gate(layer: isize, expert: usize) -> Point<2> {
+pub fn expert_gate(layer: impl Ordinal, expert: usize) -> Point<2> {
     Point::in_layer(layer, &format!("mlp.experts.{expert}.hook_gate"))
 }
 
@@ -296,7 +296,7 @@ pub fn expert_gate(layer: isize, expert: usize) -> Point<2> {
 /// ```
 /// assert_eq!(hooklens::hook::expert_pre(1, 3).name(), "blocks.1.mlp.experts.3.hook_pre");
 /// ```
-pub fn expert_pre(layer: isize, expert: usize) -> Point<2> {
+pub fn expert_pre(layer: impl Ordinal, expert: usize) -> Point<2> {
     Point::in_layer(layer, &format!("mlp.experts.{expert}.hook_pre"))
 }
 
@@ -306,7 +306,7 @@ pub fn expert_pre(layer: isize, expert: usize) -> Point<2> {
 /// ```
 /// assert_eq!(hooklens::hook::expert_post(1, 3).name(), "blocks.1.mlp.experts.3.hook_post");
 /// ```
-pub fn expert_post(layer: isize, expert: usize) -> Point<2> {
+pub fn expert_post(layer: impl Ordinal, expert: usize) -> Point<2> {
     Point::in_layer(layer, &format!("mlp.experts.{expert}.hook_post"))
 }
 

@@ -42,8 +42,8 @@ pub use device::{DEVICE_VARIABLE, default_device, keep_freed_memory, parse_devic
 pub use embedded::embedded_models;
 pub use error::{CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};
 pub use hooklens_hooks::{
-    Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Lookup, Positions, QueueError,
-    Record, Rejected, Selection, Stored, WhenFull, write_safetensors,
+    Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Lookup, Ordinal, Positions,
+    QueueError, Record, Rejected, Selection, Stored, WhenFull, write_safetensors,
 };
 pub use kv_cache::{
     Bits, CacheData, CacheKind, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload, Scoped,
@@ -74,3 +74,8 @@ mod caches {}
 #[cfg(doctest)]
 #[doc = include_str!("../docs/training.md")]
 mod training {}
+
+/// The recipes are tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/recipes.md")]
+mod recipes {}

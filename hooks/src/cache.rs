@@ -12,6 +12,7 @@ use crate::activation::Activation;
 use crate::catalog::{Catalog, PointId};
 use crate::convert::write_safetensors;
 use crate::error::HookError;
+use crate::ordinal::Ordinal;
 use crate::point::{Axis, Point};
 use crate::selection::Selection;
 use crate::suggest::nearest;
@@ -81,6 +82,12 @@ pub struct ActivationCache {
 /// assert!(cache.get::<2>("resid_post1").is_err());
 /// # Ok::<(), hooklens_hooks::HookError>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "a recorded point is looked up by a typed point or a name, and not by `{Self}`",
+    label = "expected a typed point or a name",
+    note = "write `cache.get(hook::pattern(1))?`, or by name, with the rank, `cache.get::<4>(\"pattern1\")?` or \
+            `cache.get::<4>((\"pattern\", 1))?`"
+)]
 pub trait Lookup<const D: usize> {
     /// The request, before a catalogue resolves it.
     fn selection(self) -> Selection;
@@ -107,7 +114,19 @@ macro_rules! lookup_by_text {
         }
     )* };
 }
-lookup_by_text!(&str, String, &String, (&str, isize), (&str, isize, &str));
+lookup_by_text!(&str, String, &String);
+
+impl<const D: usize, L: Ordinal> Lookup<D> for (&str, L) {
+    fn selection(self) -> Selection {
+        self.into()
+    }
+}
+
+impl<const D: usize, L: Ordinal> Lookup<D> for (&str, L, &str) {
+    fn selection(self) -> Selection {
+        self.into()
+    }
+}
 
 impl ActivationCache {
     pub(crate) fn new(catalog: Arc<Catalog>, batch_removed: bool, rows: [usize; 2]) -> Self {
@@ -118,7 +137,8 @@ impl ActivationCache {
         self.held.insert(id, activation);
     }
 
-    /// The activation at a point, as a tensor of rank `D`. A typed point has its rank with the
+    /// The activation at a point, as a tensor of rank `D`: `cache.get(hook::pattern(1))?` knows it by the point,
+    /// `cache.get::<4>("pattern1")?` is told it, as is whatever says what it wants. A typed point has its rank with the
     /// batch axis: where that was dropped it comes back with length one.
     ///
     /// ```
@@ -137,8 +157,10 @@ impl ActivationCache {
     /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
     /// # }
     /// # let cache = run.finish()?;
-    /// let embed: Tensor<3> = cache.get("hook_embed")?;
-    /// assert_eq!(embed.dims(), [1, 3, 4]);
+    /// let by_point = cache.get(Point::<3>::in_layer(1, "hook_resid_post"))?;
+    /// let by_name = cache.get::<3>("resid_post1")?;
+    /// let by_type: Tensor<3> = cache.get(("resid_post", 1))?;
+    /// assert_eq!((by_point.dims(), by_name.dims(), by_type.dims()), ([1, 3, 4], [1, 3, 4], [1, 3, 4]));
     /// let told = cache.get::<3>("hook_embd").unwrap_err().to_string();
     /// assert!(told.contains("hook_embed"), "{told}"); // the name that was meant
     /// # Ok::<(), hooklens_hooks::HookError>(())
@@ -621,10 +643,7 @@ fn one(selection: Selection, catalog: &Catalog) -> Result<PointId, HookError> {
     let ids = selection.resolve(catalog)?;
     match ids[..] {
         [id] => Ok(id),
-        _ => Err(HookError::BadPattern {
-            pattern: format!("{selection:?}"),
-            reason: format!("it names {} points where one is wanted", ids.len()),
-        }),
+        _ => Err(HookError::NotOne { asked: selection.words(), count: ids.len() }),
     }
 }
 

@@ -106,8 +106,8 @@ impl Catalog {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::UnknownPoint`] with the nearest names, or [`HookError::CannotFire`] if the
-    /// point exists elsewhere but not in this model.
+    /// [`HookError::UnknownPoint`] with the nearest names, [`HookError::Layer`] if it is that of a layer the model
+    /// lacks, or [`HookError::CannotFire`] if the point exists elsewhere but not in this model.
     pub fn find(&self, name: &str) -> Result<PointId, HookError> {
         let name = self.with_positive_layer(name);
         if let Some(id) = self.by_name.get(name.as_str()) {
@@ -116,8 +116,23 @@ impl Catalog {
         if let Some((_, why)) = self.absent.iter().find(|(absent, _)| *absent == name) {
             return Err(HookError::CannotFire { point: name, reason: why });
         }
+        if let Some(other_layer) = self.other_layer(&name) {
+            return Err(other_layer);
+        }
         let nearest = nearest(&name, self.points.iter().map(|p| &*p.name));
         Err(HookError::UnknownPoint { name, n_layers: self.n_layers, nearest })
+    }
+
+    /// The error for points of a layer the model lacks: `blocks.9.hook_z`, and `encoder.9` where there are two stacks.
+    pub(crate) fn other_layer(&self, asked: &str) -> Option<HookError> {
+        let (stack, rest) = asked.split_once('.')?;
+        let layer: isize = rest.split('.').next()?.parse().ok()?;
+        let of_stack = |name: &str| name.strip_prefix(stack)?.strip_prefix('.')?.split('.').next()?.parse().ok();
+        let known = self.points.iter().map(|point| &*point.name).chain(self.absent.iter().map(|(name, _)| &**name));
+        let last: usize = known.filter_map(of_stack).max()?;
+        let n_layers = last + 1;
+        let lacks = !(-(n_layers as isize)..n_layers as isize).contains(&layer);
+        lacks.then(|| HookError::Layer { asked: asked.to_string(), layer, n_layers })
     }
 
     /// `blocks.-1.x` as `blocks.{n_layers - 1}.x`; other names as they are.

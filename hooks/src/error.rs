@@ -17,6 +17,8 @@ use thiserror::Error;
 /// let told = |asked: &str| Selection::from(asked).resolve(&catalog).unwrap_err().to_string();
 /// assert!(told("hook_embd").starts_with("no hook point is called `hook_embd` in this model of 2 layers"));
 /// assert!(told("*hook_mlp_out").starts_with("the pattern `*hook_mlp_out` matches no hook point"));
+/// let layers = "is in no layer of this model: its layers are 0 to 1";
+/// assert_eq!(told("blocks.9.hook_resid_post"), format!("`blocks.9.hook_resid_post` {layers}"));
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -30,6 +32,24 @@ pub enum HookError {
         n_layers: usize,
         /// Nearest names, best first.
         nearest: Vec<String>,
+    },
+    /// Points of a layer the model lacks.
+    #[error("`{asked}` is in no layer of this model: its layers are 0 to {}", n_layers.saturating_sub(1))]
+    Layer {
+        /// The name or pattern asked for.
+        asked: String,
+        /// The layer in it.
+        layer: isize,
+        /// Blocks of the model.
+        n_layers: usize,
+    },
+    /// Several points, or none, where one is wanted.
+    #[error("{} where one is wanted", named(asked, *count))]
+    NotOne {
+        /// What was asked for.
+        asked: String,
+        /// How many points it names.
+        count: usize,
     },
     /// A pattern matches no point of this model.
     #[error("the pattern `{pattern}` matches no hook point of this model{}", did_you_mean(nearest))]
@@ -148,14 +168,30 @@ pub enum HookError {
         batch: usize,
     },
     /// Positions were asked for that the run does not have.
-    #[error("positions {asked} are not within the {len} positions of the run{}", cached_before(*cached))]
+    #[error("positions {asked} are not within the {len} positions of {}{}", run_or(*row), cached_before(*cached))]
     Positions {
         /// The positions asked for.
         asked: String,
+        /// The row that lacks them; none where all rows do.
+        row: Option<usize>,
         /// Number of positions.
         len: usize,
         /// Positions before them that are cached, and not computed again.
         cached: usize,
+    },
+    /// Positions of other rows than the run's.
+    #[error("positions of {given} rows, but there are {batch}")]
+    PositionsOfRows {
+        /// Rows that positions are given of.
+        given: usize,
+        /// Rows of the batch.
+        batch: usize,
+    },
+    /// Positions that are no range, where one is wanted.
+    #[error("positions {asked} are no range, which is wanted here: N, A..B, A.. or ..B")]
+    NoRange {
+        /// The positions asked for.
+        asked: String,
     },
     /// Positions that come to more in one row of a padded batch than in another.
     #[error("positions {asked} are {least} tokens in one row and {most} in another; record all, or rows of one length")]
@@ -201,10 +237,33 @@ pub enum HookError {
     },
 }
 
+impl HookError {
+    /// The same of one row, where it is about positions.
+    pub(crate) fn of_row(self, row: usize) -> Self {
+        match self {
+            HookError::Positions { asked, len, cached, .. } => {
+                HookError::Positions { asked, row: Some(row), len, cached }
+            }
+            other => other,
+        }
+    }
+}
+
+fn run_or(row: Option<usize>) -> String {
+    row.map_or("the run".to_string(), |row| format!("row {row}"))
+}
+
 fn cached_before(count: usize) -> String {
     match count {
         0 => String::new(),
         count => format!("; the {count} before them are cached, and no hook sees them again"),
+    }
+}
+
+fn named(asked: &str, count: usize) -> String {
+    match count {
+        0 => "no point is named".to_string(),
+        count => format!("`{asked}` names {count} points"),
     }
 }
 

@@ -180,11 +180,14 @@ impl fmt::Debug for Hook<'_> {
 #[derive(Debug, Clone)]
 pub struct Target(Selection);
 
-/// Begins a hook at the points that a name, glob or shorthand asks for.
+/// Begins a hook at the points that a name, glob or shorthand asks for. A text has no rank: say it by the closure's
+/// argument, `|z: Tensor<4>, _|`. A typed [`Point`] knows its own.
 ///
 /// ```
 /// use burn::tensor::Tensor;
-/// use hooklens_hooks::at;
+/// use hooklens_hooks::{Point, at};
+/// let by_text = at("z0").edit(|z: Tensor<4>, _| z.zeros_like()); // [batch, pos, head, d_head]
+/// let by_point = Point::<4>::in_layer(0, "attn.hook_z").edit(|z, _| z.zeros_like());
 /// let double = at("blocks.*.hook_mlp_out").edit(|x: Tensor<3>, _| x * 2.0);
 /// let mut shapes = vec![];
 /// let look = at(("q", 3)).read(|q: Tensor<4>, at| shapes.push((at.name().to_string(), q.dims())));
@@ -194,7 +197,9 @@ pub fn at(target: impl Into<Selection>) -> Target {
 }
 
 impl Target {
-    /// Replaces the tensor by what the closure returns; see [`IntoEdit`] for what it may be.
+    /// Replaces the tensor by what the closure returns; see [`IntoEdit`] for what it may be. Its argument tells the rank:
+    /// `at("z0").edit(|z: Tensor<4>, _| z * 2.0)`. A hook made in a loop takes what it uses with it:
+    /// `edit(move |z: Tensor<4>, _| z * scale)`.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -362,11 +367,16 @@ impl Target {
 }
 
 impl<const D: usize> Point<D> {
-    /// Replaces the point's tensor by what the closure returns.
+    /// Replaces the point's tensor by what the closure returns. A hook made in a loop takes what it uses with it: `move`.
     ///
     /// ```
     /// use hooklens_hooks::Point;
     /// let zeroed = Point::<4>::new("blocks.0.attn.hook_z").edit(|z, _| z.zeros_like());
+    /// let hooks: Vec<_> = [(0, 0.5), (1, 2.0)]
+    ///     .into_iter()
+    ///     .map(|(layer, scale)| Point::<4>::in_layer(layer, "attn.hook_z").edit(move |z, _| z * scale))
+    ///     .collect();
+    /// assert_eq!(hooks.len(), 2);
     /// ```
     pub fn edit<'a, F, R>(self, edit: F) -> Hook<'a>
     where
@@ -452,6 +462,13 @@ fn failed(at: &At<'_>, source: BoxError) -> HookError {
 /// assert_eq!(failed.into_edit().unwrap_err().to_string(), "too small"); // the run ends with this
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "a hook that edits gives `Tensor<{D}>`, and not `{Self}`",
+    label = "this closure gives `{Self}`",
+    note = "a hook gives the tensor in the place of the old one: `hook::z(0).edit(|z, _| z * 2.0)`",
+    note = "it may also give an `Option` of it (`None` keeps the old one), `()`, or a `Result` of any of these",
+    note = "of a point that is named by text, say the rank: `at(\"z0\").edit(|z: Tensor<4>, _| z * 2.0)`"
+)]
 pub trait IntoEdit<const D: usize> {
     /// The replacement, or `None` to keep the tensor.
     ///
@@ -491,6 +508,12 @@ impl<const D: usize, T: IntoEdit<D>, E: Into<BoxError>> IntoEdit<D> for Result<T
 /// assert!(().into_read().is_ok());
 /// assert!(Err::<(), _>("seen enough").into_read().is_err()); // the run ends with this
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "a hook that reads gives nothing, and not `{Self}`",
+    label = "this closure gives `{Self}`",
+    note = "end it with a semicolon: `hook::z(0).read(|z, _| {{ shapes.push(z.dims()); }})`",
+    note = "it may give `()` or a `Result<(), _>`; a hook that changes the tensor is made by `edit`"
+)]
 pub trait IntoRead {
     /// Whether the run may go on.
     ///

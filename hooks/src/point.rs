@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::ordinal::Ordinal;
+
 /// What one axis of a hooked tensor runs over.
 ///
 /// ```
@@ -149,8 +151,8 @@ impl<const D: usize> Point<D> {
     /// use hooklens_hooks::Point;
     /// assert_eq!(Point::<4>::in_layer(-1, "attn.hook_z").name(), "blocks.-1.attn.hook_z");
     /// ```
-    pub fn in_layer(layer: isize, suffix: &str) -> Self {
-        Self { name: suffix.into(), layer: Some(layer) }
+    pub fn in_layer(layer: impl Ordinal, suffix: &str) -> Self {
+        Self { name: suffix.into(), layer: Some(layer.number()) }
     }
 
     /// The point's full name. A layer counted from the end stays negative

@@ -3,6 +3,7 @@
 use burn::tensor::Device;
 
 use crate::convert::DType;
+use crate::ordinal::Ordinal;
 use crate::positions::Positions;
 use crate::selection::Selection;
 
@@ -86,6 +87,33 @@ impl Record {
     pub fn positions(mut self, positions: impl Into<Positions>) -> Self {
         self.positions = positions.into();
         self
+    }
+
+    /// Keeps one position of each row only: the first row's, the second's, and so on, for instance where a name stands in
+    /// each prompt. They count as in [`Record::positions`]; the axis stays, with length one.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let info = PointInfo { name: "hook_embed".into(), layer: None, axes, integer: false, on_request: false };
+    /// # let id = points.add(info);
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let rows = Rows { batch: 2, len: 3, real: None, offset: 0 };
+    /// let record = Record::new("hook_embed").positions_of_rows([2, 0]);
+    /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
+    /// # let columns = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::flex());
+    /// # run.fire(Some(id), columns.unsqueeze_dim::<3>(2)).ok();
+    /// # let cache = run.finish()?;
+    /// // The rows were 1, 2, 3 and 4, 5, 6.
+    /// let kept = cache.activation("hook_embed")?.to_ndarray()?;
+    /// assert_eq!((kept.shape(), kept[[0, 0, 0]], kept[[1, 0, 0]]), (&[2, 1, 1][..], 3.0, 4.0));
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    #[must_use]
+    pub fn positions_of_rows<P: Ordinal>(self, rows: impl IntoIterator<Item = P>) -> Self {
+        self.positions(Positions::of_rows(rows))
     }
 
     /// Stores floats in this type.

@@ -428,7 +428,7 @@ fn kept(record: &Record, rows: &Rows<'_>) -> Result<Kept, HookError> {
         return Err(HookError::Batch { batch });
     }
     record.positions.columns([batch, len], real).map_err(|error| match error {
-        HookError::Positions { asked, len, .. } => HookError::Positions { asked, len, cached: offset },
+        HookError::Positions { asked, row, len, .. } => HookError::Positions { asked, row, len, cached: offset },
         other => other,
     })
 }

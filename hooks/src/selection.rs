@@ -7,6 +7,7 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use crate::catalog::{Catalog, PointId};
 use crate::error::HookError;
+use crate::ordinal::Ordinal;
 use crate::point::{Point, PointInfo};
 use crate::shorthand::expand_shorthand;
 use crate::suggest::nearest;
@@ -55,6 +56,16 @@ enum Asked {
     Matching(Predicate),
 }
 
+impl Asked {
+    fn word(&self) -> &str {
+        match self {
+            Asked::All => "*",
+            Asked::Text(text) => text,
+            Asked::Matching(_) => "<predicate>",
+        }
+    }
+}
+
 impl Selection {
     /// Every point recorded for free.
     pub fn all() -> Self {
@@ -85,6 +96,11 @@ impl Selection {
     /// ```
     pub fn matching(predicate: impl Fn(&PointInfo) -> bool + Send + Sync + 'static) -> Self {
         Self { asked: vec![Asked::Matching(Arc::new(predicate))] }
+    }
+
+    /// What is asked for, as it was written.
+    pub(crate) fn words(&self) -> String {
+        self.asked.iter().map(Asked::word).collect::<Vec<_>>().join(", ")
     }
 
     /// The point whose gradient one name asks for: `blocks.0.attn.hook_z_grad`.
@@ -142,7 +158,7 @@ impl Selection {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::UnknownPoint`], [`HookError::NoMatch`], [`HookError::BadPattern`] or
+    /// [`HookError::UnknownPoint`], [`HookError::Layer`], [`HookError::NoMatch`], [`HookError::BadPattern`] or
     /// [`HookError::CannotFire`].
     pub fn resolve(&self, catalog: &Catalog) -> Result<Vec<PointId>, HookError> {
         self.resolve_in(catalog, &|_| None)
@@ -192,6 +208,9 @@ fn some_of(
     if let Some((point, reason)) = silenced {
         return Err(HookError::CannotFire { point: point.name.to_string(), reason });
     }
+    if let Some(other_layer) = catalog.other_layer(pattern) {
+        return Err(other_layer);
+    }
     let nearest = nearest(pattern, catalog.points().iter().map(|p| &*p.name));
     Err(HookError::NoMatch { pattern: pattern.to_string(), nearest })
 }
@@ -209,6 +228,9 @@ fn resolve_text(text: &str, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec
         };
     }
     let pattern = catalog.with_positive_layer(text);
+    if let Some(other_layer) = catalog.other_layer(&pattern) {
+        return Err(other_layer);
+    }
     if negative_within(&pattern) {
         let reason = "a layer counted from the end stands alone: blocks.-1.*".to_string();
         return Err(HookError::BadPattern { pattern: text.to_string(), reason });
@@ -234,7 +256,7 @@ fn find_named(text: &str, catalog: &Catalog) -> Result<PointId, HookError> {
         return as_written;
     }
     match catalog.find(&expand_shorthand(text, None, None)) {
-        found @ (Ok(_) | Err(HookError::CannotFire { .. })) => found,
+        found @ (Ok(_) | Err(HookError::CannotFire { .. } | HookError::Layer { .. })) => found,
         Err(_) => as_written,
     }
 }
@@ -260,12 +282,7 @@ fn compile(pattern: &str) -> Result<GlobMatcher, HookError> {
 
 impl fmt::Debug for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = self.asked.iter().map(|asked| match asked {
-            Asked::All => "*",
-            Asked::Text(text) => text.as_str(),
-            Asked::Matching(_) => "<predicate>",
-        });
-        f.debug_list().entries(words).finish()
+        f.debug_list().entries(self.asked.iter().map(Asked::word)).finish()
     }
 }
 
@@ -299,15 +316,15 @@ impl<const D: usize> From<&Point<D>> for Selection {
     }
 }
 
-impl From<(&str, isize)> for Selection {
-    fn from((name, layer): (&str, isize)) -> Self {
-        expand_shorthand(name, Some(layer), None).into()
+impl<L: Ordinal> From<(&str, L)> for Selection {
+    fn from((name, layer): (&str, L)) -> Self {
+        expand_shorthand(name, Some(layer.number()), None).into()
     }
 }
 
-impl From<(&str, isize, &str)> for Selection {
-    fn from((name, layer, part): (&str, isize, &str)) -> Self {
-        expand_shorthand(name, Some(layer), Some(part)).into()
+impl<L: Ordinal> From<(&str, L, &str)> for Selection {
+    fn from((name, layer, part): (&str, L, &str)) -> Self {
+        expand_shorthand(name, Some(layer.number()), Some(part)).into()
     }
 }
 
@@ -386,7 +403,17 @@ mod tests {
             matches!(&unknown, HookError::UnknownPoint { nearest, .. } if nearest.contains(&"blocks.0.attn.hook_q".to_string()))
         );
         assert!(matches!(names("blocks.*.hook_resid_pots").unwrap_err(), HookError::NoMatch { .. }));
-        assert!(matches!(names("blocks.9.hook_resid_post").unwrap_err(), HookError::UnknownPoint { n_layers: 2, .. }));
+        for text in [
+            "blocks.9.hook_resid_post",
+            "resid_post9",
+            "blocks.-3.attn.hook_q",
+            "blocks.2.*",
+            "blocks.9.hook_resid_mid",
+        ] {
+            assert!(matches!(names(text).unwrap_err(), HookError::Layer { n_layers: 2, .. }), "{text}");
+        }
+        assert!(matches!(names(("q", 9)).unwrap_err(), HookError::Layer { layer: 9, .. }));
+        assert!(matches!(names("blocks.1.hook_resid_pots").unwrap_err(), HookError::UnknownPoint { .. }));
         assert!(matches!(names("resid_mid1").unwrap_err(), HookError::CannotFire { .. }));
         assert!(matches!(names("*.hook_resid_mid").unwrap_err(), HookError::CannotFire { .. }));
         assert!(matches!(names("blocks.[").unwrap_err(), HookError::BadPattern { .. }));

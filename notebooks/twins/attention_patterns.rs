@@ -22,7 +22,7 @@ let cache = model.record(&tokens, "*hook_pattern")?;
 let (layers, heads) = (model.config().n_layers, model.config().n_heads);
 let mut scores = Vec::new();
 for layer in 0..layers {
-    for score in head_scores(cache.activation(("pattern", layer as isize))?, &tokens)? {
+    for score in head_scores(cache.activation(("pattern", layer))?, &tokens)? {
         scores.push(f64::from(score.induction));
     }
 }

@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, ActivationCache, Catalog, HookError, Point, Positions};
+use hooklens_hooks::{Activation, ActivationCache, Catalog, HookError, Ordinal, Point, Positions};
 
 use super::components::{Components, FrozenNorm};
+use super::cut::Cut;
 use super::error::AnalysisError;
 use super::stage::{Place, Reader, Stage};
 use crate::error::{InputError, Result};
@@ -30,8 +31,7 @@ use crate::model::{HookedTransformer, Norm};
 pub struct Analysis<'a> {
     pub(super) model: &'a HookedTransformer,
     pub(super) cache: &'a ActivationCache,
-    rows: Option<Range<usize>>,
-    positions: Option<Range<usize>>,
+    looked_at: Cut,
 }
 
 impl HookedTransformer {
@@ -54,7 +54,7 @@ impl HookedTransformer {
     pub fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>> {
         check_origin(self.catalog(), cache.catalog())?;
         self.check_one_place("an analysis")?;
-        Ok(Analysis { model: self, cache, rows: None, positions: None })
+        Ok(Analysis { model: self, cache, looked_at: Cut::whole(cache.rows_recorded()) })
     }
 }
 
@@ -104,14 +104,13 @@ impl<'a> Analysis<'a> {
             }
             .into());
         }
-        let before = self.rows.as_ref().map_or(0, |own| own.start);
-        self.rows = Some(before + rows.start..before + rows.end);
+        self.looked_at = self.looked_at.rows(rows);
         Ok(self)
     }
 
     /// Only these positions of what was recorded, padding counted; negative ones count from the
     /// end. Where rows have padding, record the positions wanted instead
-    /// ([`Record::positions`](crate::Record::positions)).
+    /// ([`Record::positions`](crate::Record::positions)): one, a range, or a list.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -125,17 +124,34 @@ impl<'a> Analysis<'a> {
     /// # Errors
     /// [`HookError::Positions`] if the recording has not so many.
     pub fn positions(mut self, positions: impl Into<Positions>) -> Result<Self> {
-        let [_, len] = self.shape();
-        let range = positions.into().resolve(len)?;
-        let before = self.positions.as_ref().map_or(0, |own| own.start);
-        self.positions = Some(before + range.start..before + range.end);
+        self.looked_at = self.looked_at.positions(&positions.into())?;
         Ok(self)
+    }
+
+    /// Only one position of each row: the first row's, the second's, and so on, counted as in
+    /// [`Analysis::positions`]. The axis stays, with length one.
+    ///
+    /// ```
+    /// # use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record(["When Mary and John", "While John and Mary"], "*hook_resid_post")?;
+    /// let of_john = model.analyze(&cache)?.positions_of_rows([4, 2])?; // where each text has him
+    /// let whole = model.analyze(&cache)?.stream(Stage::Final)?;
+    /// let gap = of_john.stream(Stage::Final)?.narrow(0, 1, 1) - whole.slice([1..2, 2..3]);
+    /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::Positions`] for one a row lacks, [`HookError::PositionsOfRows`] for another number of rows.
+    pub fn positions_of_rows<P: Ordinal>(self, rows: impl IntoIterator<Item = P>) -> Result<Self> {
+        self.positions(Positions::of_rows(rows))
     }
 
     /// `[batch, pos]` of what is looked at.
     fn shape(&self) -> [usize; 2] {
-        let [batch, len] = self.cache.rows_recorded();
-        [self.rows.as_ref().map_or(batch, Range::len), self.positions.as_ref().map_or(len, Range::len)]
+        self.looked_at.shape()
     }
 
     /// What was recorded at a point whose first axes are batch and position, cut to the rows and
@@ -145,13 +161,8 @@ impl<'a> Analysis<'a> {
         self.cut(held)
     }
 
-    pub(super) fn cut<const D: usize>(&self, mut held: Tensor<D>) -> Result<Tensor<D>> {
-        if let Some(rows) = &self.rows {
-            held = held.narrow(0, rows.start, rows.len());
-        }
-        if let Some(positions) = &self.positions {
-            held = held.narrow(1, positions.start, positions.len());
-        }
+    pub(super) fn cut<const D: usize>(&self, held: Tensor<D>) -> Result<Tensor<D>> {
+        let mut held = self.looked_at.of(held);
         let table = self.model.weights.embed.tokens.val();
         if held.device() != table.device() {
             held = held.to_device(&table.device());
@@ -190,11 +201,11 @@ impl<'a> Analysis<'a> {
     }
 
     pub(super) fn stream_at(&self, place: Place) -> Result<Tensor<3>> {
-        let layer = place.layers as isize;
+        let layer = place.layers;
         if place.attn {
             return self.recorded(hook::resid_mid(layer));
         }
-        let last = self.model.config().n_layers as isize - 1;
+        let last = self.model.config().n_layers - 1;
         if layer > last {
             return self.recorded(hook::resid_post(last));
         }
@@ -208,8 +219,8 @@ impl<'a> Analysis<'a> {
     pub(super) fn norm_at(&self, place: Place) -> Option<(&'a Norm, Point<3>)> {
         let weights = &self.model.weights;
         match place.reader {
-            Reader::Attn(layer) => Some((&weights.blocks[layer].ln1, hook::ln1_scale(layer as isize))),
-            Reader::Mlp(layer) => Some((weights.blocks[layer].ln2.as_ref()?, hook::ln2_scale(layer as isize))),
+            Reader::Attn(layer) => Some((&weights.blocks[layer].ln1, hook::ln1_scale(layer))),
+            Reader::Mlp(layer) => Some((weights.blocks[layer].ln2.as_ref()?, hook::ln2_scale(layer))),
             Reader::Unembed => Some((&weights.ln_final, hook::final_scale())),
         }
     }
@@ -340,7 +351,7 @@ impl<'a> Analysis<'a> {
             return Err(InputError::Layer { layer: layers as isize, n_layers }.into());
         }
         let of_layer = |layer: usize| {
-            let held = self.cache.activation((name, layer as isize));
+            let held = self.cache.activation((name, layer));
             let held = held.map_err(not_recorded)?;
             Ok(held.reshape(&[&[1], held.shape()].concat()))
         };

@@ -70,9 +70,9 @@ impl Analysis<'_> {
         let mut parts = Components::new(place);
         self.push_embeddings(&mut parts)?;
         for layer in 0..place.attn_layers() {
-            parts.push(format!("{layer}_attn_out"), self.recorded(hook::attn_out(layer as isize))?);
+            parts.push(format!("{layer}_attn_out"), self.recorded(hook::attn_out(layer))?);
             if layer < place.layers && !self.model.config().attn_only {
-                parts.push(format!("{layer}_mlp_out"), self.recorded(hook::mlp_out(layer as isize))?);
+                parts.push(format!("{layer}_mlp_out"), self.recorded(hook::mlp_out(layer))?);
             }
         }
         Ok(parts)
@@ -110,7 +110,7 @@ impl Analysis<'_> {
             if expand_neurons {
                 bias = plus(bias, self.push_neurons(layer, None, &mut parts)?);
             } else {
-                parts.push(format!("{layer}_mlp_out"), self.recorded(hook::mlp_out(layer as isize))?);
+                parts.push(format!("{layer}_mlp_out"), self.recorded(hook::mlp_out(layer))?);
             }
         }
         self.push_embeddings(&mut parts)?;

@@ -23,6 +23,7 @@
 
 mod analysis;
 mod components;
+mod cut;
 mod decompose;
 mod error;
 mod heads;

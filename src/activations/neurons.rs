@@ -79,7 +79,7 @@ impl Analysis<'_> {
         parts: &mut Components,
     ) -> Result<Option<Tensor<3>>> {
         let block = &self.model.weights.blocks[layer];
-        let post_norm = self.post_norm(block.ln2_post.as_ref(), hook::ln2_post_scale(layer as isize))?;
+        let post_norm = self.post_norm(block.ln2_post.as_ref(), hook::ln2_post_scale(layer))?;
         let mut push = |prefix: String, post: Tensor<3>, out: Tensor<2>| {
             let range = some.clone().unwrap_or(0..out.dims()[0]);
             let post = post_norm.factors(post.narrow(2, range.start, range.len()));
@@ -88,7 +88,7 @@ impl Analysis<'_> {
         };
         let bias = match (&block.mlp, &block.moe, self.model.config().experts) {
             (Some(mlp), _, _) => {
-                push(format!("L{layer}"), self.recorded(hook::mlp_post(layer as isize))?, mlp.output.weight.val());
+                push(format!("L{layer}"), self.recorded(hook::mlp_post(layer))?, mlp.output.weight.val());
                 mlp.output.bias.as_ref().map(|bias| bias.val().unsqueeze())
             }
             (None, Some(moe), Some(mixture)) => {
@@ -108,8 +108,7 @@ impl Analysis<'_> {
 
     /// Each expert's neurons at every token, zero where the token was not routed to it.
     fn routed(&self, layer: usize, moe: &Moe, mixture: Experts) -> Result<Vec<Routed>> {
-        let of_layer = layer as isize;
-        let weights: Tensor<2> = self.raw(hook::expert_weights(of_layer).name())?.to_tensor()?;
+        let weights: Tensor<2> = self.raw(hook::expert_weights(layer).name())?.to_tensor()?;
         let indices = self.raw(format!("blocks.{layer}.mlp.hook_expert_indices"))?.to_ndarray()?;
         let [tokens, experts] = weights.dims();
         let host = hooklens_hooks::Activation::from(weights.clone()).to_ndarray()?;
@@ -137,7 +136,7 @@ impl Analysis<'_> {
                 let rows = Tensor::<1, Int>::from_ints(rows.as_slice(), &device);
                 let own: Vec<f32> = routed.iter().map(|(token, choice)| shares[token * chosen + choice]).collect();
                 let own = Tensor::<2>::from_data(TensorData::new(own, [routed.len(), 1]), &device);
-                let seen: Tensor<2> = self.raw(hook::expert_post(of_layer, number).name())?.to_tensor()?;
+                let seen: Tensor<2> = self.raw(hook::expert_post(layer, number).name())?.to_tensor()?;
                 post = post.select_assign(0, rows.clone(), seen * own.clone(), IndexingUpdateOp::Add);
                 share = share.select_assign(0, rows, own, IndexingUpdateOp::Add);
             }

@@ -346,8 +346,7 @@ fn slopes_at_readers(
     let (output, _) = example.with_gradients(ForwardOptions::new().record(points).hooks(hooks))?;
     let cache = &output.cache;
     let mut slopes: Vec<Tensor<2>> = Vec::new();
-    for (layer, block) in model.weights.blocks.iter().enumerate() {
-        let at = layer as isize;
+    for (at, block) in model.weights.blocks.iter().enumerate() {
         let input = cache.get(hook::resid_pre(at))?;
         for (gradient, map) in [
             (cache.grad(hook::q(at))?, &block.attn.q),

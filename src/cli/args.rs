@@ -20,6 +20,7 @@ use super::parity::ParityArgs;
 use super::patch::PatchArgs;
 #[cfg(feature = "remote")]
 use super::serve::ServeArgs;
+use super::vocabulary::VocabularyArgs;
 use crate::device::{DEVICE_VARIABLE, parse_device};
 use crate::dump::Part;
 use crate::kv_cache::{Bits, CacheKind, Offload};
@@ -47,6 +48,11 @@ pub(super) enum Command {
     /// Say what a model is, without reading its weights
     #[command(after_help = "Example:\n  hooklens info --model embedded:induction")]
     Info(InfoArgs),
+    /// List the tokens of a model, with their ids: what prompts can be made of
+    #[command(after_help = "Examples:
+  hooklens vocabulary --model embedded:ioi
+  hooklens vocabulary --model ./gpt2 --contains Mary")]
+    Vocabulary(VocabularyArgs),
     /// Write activations of prompts to safetensors
     #[command(after_help = "Examples:
   hooklens dump --model embedded:induction --prompt 'red fox blue red' --hooks '*hook_pattern' --out patterns.safetensors

@@ -69,13 +69,13 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         _ => {}
     }
     let tokens = Tokens::new(vec![row])?;
-    let points: Vec<_> = layers.iter().map(|layer| hook::pattern(*layer as isize)).collect();
+    let points: Vec<_> = layers.iter().map(|layer| hook::pattern(*layer)).collect();
     let cache = model.record(&tokens, points)?;
     let patterns =
         AttentionPatterns::of(&model, &cache, &tokens, 0)?.heads(heads)?.positions(args.positions.clone())?;
     let mut scores = BTreeMap::new();
     for layer in layers {
-        let of_layer = head_scores(cache.activation(("pattern", layer as isize))?, &tokens)?;
+        let of_layer = head_scores(cache.activation(("pattern", layer))?, &tokens)?;
         scores.extend(of_layer.into_iter().enumerate().map(|(head, score)| ((layer, head), score)));
     }
     drop(cache);

@@ -17,7 +17,7 @@ impl Findings {
     pub(super) fn look(&mut self, tokens: &Tokens, recorded: &ActivationCache) {
         let [_, len] = tokens.shape();
         for layer in 0..recorded.catalog().n_layers() {
-            let Ok(pattern) = recorded.activation(("pattern", layer as isize)) else { continue };
+            let Ok(pattern) = recorded.activation(("pattern", layer)) else { continue };
             if !matches!(pattern.shape(), [_, _, queries, keys] if *queries == len && *keys == len) {
                 continue;
             }

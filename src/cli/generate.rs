@@ -44,7 +44,9 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
     let mut out = std::io::stdout().lock();
     for row in &made.rows {
         match &row.text {
-            Some(_) => writeln!(out, "{}", model.tokenizer()?.decode(&[&row.prompt[..], &row.new].concat(), true)?)?,
+            Some(_) => {
+                writeln!(out, "{}", model.tokenizer()?.decode_made(&[&row.prompt[..], &row.new].concat(), true)?)?
+            }
             None => writeln!(out, "{}", ids(&row.new))?,
         }
     }
@@ -61,7 +63,7 @@ fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_
     let mut tokens = input.row(0).to_vec();
     let mut shown = 0;
     let mut show = |tokens: &[u32], all: bool| -> CliResult {
-        let text = model.tokenizer()?.decode(tokens, true)?;
+        let text = model.tokenizer()?.decode_made(tokens, true)?;
         // A character may be made of several tokens: half of one is not shown.
         let whole = if all { text.as_str() } else { text.trim_end_matches('\u{fffd}') };
         if let Some(new) = whole.get(shown..) {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::args::ModelArg;
 use super::out::{Finding, OutFile, heatmap};
-use super::{CliResult, load};
+use super::{CliResult, Failure, load};
 use crate::experiments::{HeadDetection, HeadError, HeadPattern};
 use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::model::{HookedTransformer, Input};
@@ -22,13 +22,14 @@ pub(super) struct HeadsArgs {
     /// A prompt to look at; may be given several times (default: random tokens, twice over)
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Vec<String>,
-    /// How to compare: the share of attention that goes there, or one minus the mean distance
-    #[arg(long, value_enum, default_value = "mul")]
+    /// What a score is. `mean`, as `dump` and `attention` print it: the attention paid there, over the queries that have
+    /// such a place; `mul` and `abs`: TransformerLens's detect_head, over all queries
+    #[arg(long, value_enum, default_value = "mean")]
     pub(super) measure: MeasureArg,
-    /// Leave attention to the first token out
+    /// Leave attention to the first token out (mul and abs)
     #[arg(long)]
     pub(super) exclude_bos: bool,
-    /// Leave a token's attention to itself out
+    /// Leave a token's attention to itself out (mul and abs)
     #[arg(long)]
     pub(super) exclude_current_token: bool,
     /// Where chance begins, for random tokens
@@ -44,51 +45,68 @@ pub(super) struct HeadsArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum MeasureArg {
-    /// Share of the attention
+    /// Mean attention to such a place, over the queries that have one
+    Mean,
+    /// Share of all attention
     Mul,
     /// One minus the mean distance
     Abs,
 }
 
 pub(super) fn run(args: &HeadsArgs) -> CliResult {
+    if args.measure == MeasureArg::Mean && (args.exclude_bos || args.exclude_current_token) {
+        return Err(Failure::Usage("what is left out of the attention is for --measure mul or abs".into()));
+    }
     let model = load(&args.model)?;
     let input: Input = match &args.prompt[..] {
         [] => Input::Rows(repeated(&model, args.seed)),
         texts => texts.to_vec().into(),
     };
+    let all = match args.measure {
+        MeasureArg::Mean => model.head_scores(input)?,
+        MeasureArg::Mul => detected(&model, &input, HeadError::Mul, args)?,
+        MeasureArg::Abs => detected(&model, &input, HeadError::Abs, args)?,
+    };
+    let mut out = std::io::stdout().lock();
+    for (place, name) in all.axes()[0].labels.iter().enumerate() {
+        let own = all.at("pattern", place as isize)?;
+        let best: Vec<String> =
+            (own.largest(args.top).iter()).map(|(at, score)| format!("L{}H{} {score:.2}", at[0], at[1])).collect();
+        writeln!(out, "{name:<16}{}", best.join("   "))?;
+    }
+    drop(out);
+    let Some(file) = &args.out else { return Ok(()) };
+    let json = json!({"model": args.model.model, "scores": all});
+    Finding { json, csv: all.to_csv() }.write(file, heatmap(&all, &args.model.model))
+}
+
+/// TransformerLens's scores, `[pattern, layer, head]`.
+fn detected(
+    model: &HookedTransformer,
+    input: &Input,
+    error: HeadError,
+    args: &HeadsArgs,
+) -> Result<LabelledArray, Failure> {
     let patterns = [
         ("previous token", HeadPattern::PreviousToken),
         ("duplicate token", HeadPattern::DuplicateToken),
         ("induction", HeadPattern::Induction),
     ];
     let mut scores = Vec::new();
-    let mut out = std::io::stdout().lock();
-    for (name, pattern) in &patterns {
-        let mut detection = HeadDetection::new(pattern.clone());
-        if args.measure == MeasureArg::Abs {
-            detection = detection.error(HeadError::Abs);
-        }
+    for (_, pattern) in &patterns {
+        let mut detection = HeadDetection::new(pattern.clone()).error(error);
         if args.exclude_bos {
             detection = detection.exclude_bos();
         }
         if args.exclude_current_token {
             detection = detection.exclude_current_token();
         }
-        let found = model.detect_heads(input.clone(), &detection)?;
-        let best = found.largest(args.top);
-        let best: Vec<String> = best.iter().map(|(at, score)| format!("L{}H{} {score:.2}", at[0], at[1])).collect();
-        writeln!(out, "{name:<16}{}", best.join("   "))?;
-        scores.push(found);
+        scores.push(model.detect_heads(input.clone(), &detection)?);
     }
-    drop(out);
-    let Some(file) = &args.out else { return Ok(()) };
     let views: Vec<_> = scores.iter().map(|found| found.values().view()).collect();
-    let values = stack(Axis(0), &views)?;
     let mut axes = vec![LabelledAxis::new("pattern", patterns.iter().map(|(name, _)| *name))];
     axes.extend(scores[0].axes().iter().cloned());
-    let all = LabelledArray::of(axes, values);
-    let json = json!({"model": args.model.model, "scores": all});
-    Finding { json, csv: all.to_csv() }.write(file, heatmap(&all, &args.model.model))
+    Ok(LabelledArray::of(axes, stack(Axis(0), &views)?))
 }
 
 /// Four rows of random tokens, each twice over behind a beginning-of-sequence token if the model

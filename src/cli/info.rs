@@ -13,10 +13,12 @@ use crate::encoder_decoder::EncoderDecoderConfig;
 use crate::loading::{ModelConfig, inspect};
 use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
+use crate::tokens::Tokenizer;
 
 pub(super) fn run(args: &InfoArgs) -> CliResult {
     let info = inspect(&args.model.model)?;
     let stored = info.weights.as_ref();
+    let tokenizer_size = info.tokenizer.as_ref().map(Tokenizer::vocab_size);
     let mut by_dtype: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, tensor) in stored.iter().flat_map(|stored| stored.files.tensors()) {
         *by_dtype.entry(tensor.dtype.as_str()).or_default() += tensor.shape.iter().product::<usize>();
@@ -38,7 +40,7 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
             "config": config, "heads": heads, "parameters": stored.map(|s| s.parameters), "tensors": tensors,
             "elements": by_dtype, "stored_bytes": stored.map(|s| s.files.stored_bytes()),
             "missing": stored.map(|s| &s.missing), "unused": stored.map(|s| &s.unused),
-            "tokenizer": info.tokenizer_size.is_some(), "tokenizer_size": info.tokenizer_size,
+            "tokenizer": tokenizer_size.is_some(), "tokenizer_size": tokenizer_size,
             "processing_left_out": left_out.iter().map(|(step, why)| json!({"step": step, "reason": why})).collect::<Vec<_>>(),
         });
         writeln!(out, "{value:#}")?;
@@ -74,7 +76,7 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
             }
         }
     }
-    let tokenizer = match info.tokenizer_size {
+    let tokenizer = match tokenizer_size {
         None => "no; pass token ids".into(),
         Some(size) if size > d_vocab => {
             format!("{} tokens, of which the model knows the first {}", grouped(size), grouped(d_vocab))

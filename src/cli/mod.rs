@@ -21,6 +21,7 @@ mod parity;
 mod patch;
 #[cfg(feature = "remote")]
 mod serve;
+mod vocabulary;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,7 @@ pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Hooks(args) => hooks::run(&args),
         Command::Info(args) => info::run(&args),
+        Command::Vocabulary(args) => vocabulary::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Patch(args) => patch::run(&args),

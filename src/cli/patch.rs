@@ -111,7 +111,11 @@ fn report(found: &PatchingResult, count: usize, args: &PatchArgs) -> CliResult {
     print_largest(&effect, args.top)?;
     let Some(out) = &args.out else { return Ok(()) };
     let normalized = found.normalized();
-    let picture = if args.ablate.is_some() { &effect } else { &normalized };
+    if let Err(none) = &normalized {
+        eprintln!("note: {none}; effects are written in their place");
+    }
+    let normalized = normalized.ok();
+    let picture = normalized.as_ref().filter(|_| args.ablate.is_none()).unwrap_or(&effect);
     let json = json!({
         "model": args.model.model, "at": args.at, "estimate": args.estimate, "prompts": count,
         "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),

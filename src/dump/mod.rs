@@ -536,7 +536,7 @@ impl Dump {
         if start < end {
             return Ok(start..end);
         }
-        Err(HookError::Positions { asked: self.positions.to_string(), len, cached: 0 })
+        Err(HookError::Positions { asked: self.positions.to_string(), row: None, len, cached: 0 })
     }
 
     /// The batches to compute of so many prompts.

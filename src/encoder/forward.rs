@@ -214,7 +214,7 @@ impl HookedEncoder {
             let ids = tokens.tokens.row(row);
             let places: Vec<usize> = (0..ids.len()).filter(|at| ids[*at] == mask).collect();
             if places.is_empty() {
-                let text = tokenizer.decode(ids, true)?;
+                let text = tokenizer.decode_made(ids, true)?;
                 let token = tokenizer.token(mask).unwrap_or_default();
                 return Err(
                     InputError::Setting { name: "text", given: text, allowed: format!("with a {token}") }.into()
@@ -223,7 +223,7 @@ impl HookedEncoder {
             let best = |at: usize| -> Result<String> {
                 let here = logits.clone().narrow(0, row, 1).narrow(1, at, 1);
                 let best = Tokens::from_tensor(here.argmax(2).squeeze_dim::<2>(2))?;
-                Ok(tokenizer.decode(best.row(0), false)?)
+                Ok(tokenizer.decode_made(best.row(0), false)?)
             };
             places.into_iter().map(best).collect()
         };

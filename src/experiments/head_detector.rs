@@ -53,8 +53,7 @@ pub enum HeadPattern {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HeadError {
-    /// The share of the attention that goes where it is expected: `Σ attention · expected / Σ
-    /// attention`.
+    /// The share of all queries' attention that goes where it is expected: `Σ attention · expected / Σ attention`.
     #[default]
     Mul,
     /// One minus the mean over queries of the distance between the two.
@@ -152,8 +151,12 @@ impl HeadDetection {
 }
 
 impl HookedTransformer {
-    /// How much each head looks where it is expected to on these tokens, `[layer, head]`: the mean
-    /// over rows. Padding is no part of a row.
+    /// TransformerLens's `detect_head`: how much each head looks where it is expected to on these tokens, `[layer, head]`,
+    /// the mean over rows. Padding is no part of a row.
+    ///
+    /// All queries count, also those that have no such place; so on a text whose first half has nothing to look back to,
+    /// a perfect induction head comes to one half. [`HookedTransformer::head_scores`] counts the queries that have one,
+    /// and is what the command line prints.
     ///
     /// ```
     /// use hooklens::experiments::{HeadDetection, HeadPattern};
@@ -177,7 +180,7 @@ impl HookedTransformer {
             let expected = detection.expected(&ids)?;
             let recorded = self.record(&ids, "*hook_pattern")?;
             for layer in 0..layers {
-                let pattern = Activation::from(recorded.get(hook::pattern(layer as isize))?).to_ndarray()?;
+                let pattern = Activation::from(recorded.get(hook::pattern(layer))?).to_ndarray()?;
                 for head in 0..heads {
                     let own = pattern.slice(ndarray::s![0, head, .., ..]);
                     sums[[layer, head]] += detection.score(own, &expected) / batch as f64;

@@ -1,12 +1,22 @@
 //! What an attention head looks at, as three scores.
 
 use hooklens_hooks::Activation;
+use ndarray::Array3;
 
 use crate::error::Result;
+use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::model::{HookedTransformer, Input};
 use crate::tokens::Tokens;
 
-/// How much of a head's attention goes to places of a known kind, each from 0 to 1: the mean,
-/// over the queries that have such a place, of the attention paid to it.
+/// How much of a head's attention goes to places of a known kind, each from 0 to 1.
+///
+/// A score is the mean of `Σ pattern[query, key]` over the queries that have such a place, the sum running over the keys
+/// that are one. The query itself is no such place, also where the token before it is its own; a beginning-of-sequence
+/// token is a key and a token like others, and padding is neither. A score is 0 where no query has such a place.
+///
+/// These are the scores that `hooklens dump`, `hooklens attention` and `hooklens heads` print. TransformerLens's
+/// `detect_head`, which counts the attention of *all* queries, also of those that have nothing to look for, is
+/// [`HookedTransformer::detect_heads`]: its numbers are others, and mostly lower.
 ///
 /// ```
 /// use hooklens::experiments::head_scores;
@@ -21,18 +31,16 @@ use crate::tokens::Tokens;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct HeadScores {
-    /// To the token right before the query.
+    /// To the token right before the query: the key `query - 1`.
     pub previous_token: f32,
-    /// To earlier occurrences of the query's token.
+    /// To earlier occurrences of the query's token: keys below `query` whose token is `tokens[query]`.
     pub duplicate_token: f32,
-    /// To the tokens right after earlier occurrences of the query's token: what follows there is
-    /// what an induction head predicts here (Olsson et al. 2022).
+    /// To the tokens right after earlier occurrences of the query's token: keys below `query` behind a token that is
+    /// `tokens[query]`. What follows there is what an induction head predicts here (Olsson et al. 2022).
     pub induction: f32,
 }
 
 /// Scores of every head of one layer, from its pattern `[batch, head, query, key]` on `tokens`.
-///
-/// A score is 0 where no query has such a place: no token occurs twice, say.
 ///
 /// # Errors
 /// If the pattern is not of rank four or can't be read from its device.
@@ -52,6 +60,54 @@ pub fn head_scores(pattern: &Activation, tokens: &Tokens) -> Result<Vec<HeadScor
     sums.add(pattern, tokens)?;
     Ok(sums.means())
 }
+
+impl HookedTransformer {
+    /// The [`HeadScores`] of every head on these tokens, `[pattern, layer, head]`: `previous token`, `duplicate token`,
+    /// `induction`.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let scores = model.head_scores("king drum sun star king drum sun star")?;
+    /// let best = scores.largest(1);
+    /// println!("{}: L{}H{} {:.2}", best[0].0[0], best[0].0[1], best[0].0[2], best[0].1);
+    /// assert_eq!(scores.values().shape(), [3, 2, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::record`].
+    pub fn head_scores(&self, input: impl Into<Input>) -> Result<LabelledArray> {
+        let tokens = self.token_input(input.into())?;
+        let (layers, heads) = (self.config().n_layers, self.config().n_heads);
+        let mut sums = vec![HeadSums::default(); layers];
+        for row in 0..tokens.shape()[0] {
+            let own = Tokens::new(vec![tokens.real(row)])?;
+            let cache = self.record(&own, "*hook_pattern")?;
+            for (layer, sums) in sums.iter_mut().enumerate() {
+                sums.add(cache.activation(("pattern", layer))?, &own)?;
+            }
+        }
+        let mut scores = Array3::zeros((PATTERNS.len(), layers, heads));
+        for (layer, sums) in sums.iter().enumerate() {
+            for (head, own) in sums.means().iter().enumerate() {
+                for (pattern, score) in [own.previous_token, own.duplicate_token, own.induction].into_iter().enumerate()
+                {
+                    scores[[pattern, layer, head]] = f64::from(score);
+                }
+            }
+        }
+        let axes = [
+            LabelledAxis::new("pattern", PATTERNS),
+            LabelledAxis::numbered("layer", layers),
+            LabelledAxis::numbered("head", heads),
+        ];
+        Ok(LabelledArray::of(axes, scores.into_dyn()))
+    }
+}
+
+/// What the scores are of, in their order.
+const PATTERNS: [&str; 3] = ["previous token", "duplicate token", "induction"];
 
 /// Scores of one layer's heads over several batches.
 #[derive(Debug, Clone, Default)]

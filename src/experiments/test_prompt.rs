@@ -81,7 +81,7 @@ impl HookedTransformer {
         let logits = logits.narrow(1, from, answer.len());
         let probabilities = Activation::from(activation::softmax(logits.clone(), 2)).to_ndarray()?;
         let logits = Activation::from(logits).to_ndarray()?;
-        let text = |id: usize| tokenizer.decode(&[id as u32], false);
+        let text = |id: usize| tokenizer.decode_made(&[id as u32], false);
         let one = |(place, id): (usize, &u32)| {
             let own = logits[[0, place, *id as usize]];
             let row = logits.slice(ndarray::s![0, place, ..]);

@@ -105,7 +105,7 @@ impl<'m> Chooser<'m> {
                 (row.ended, row.made.stop) = (true, Stop::Token(token));
             }
             if let Some(tokenizer) = self.tokenizer {
-                let text = tokenizer.decode(&row.made.new, false)?;
+                let text = tokenizer.decode_made(&row.made.new, false)?;
                 if let Some(stop) = options.stop_strings.iter().find(|stop| text.contains(stop.as_str())) {
                     (row.ended, row.made.stop) = (true, Stop::Text(stop.clone()));
                 }

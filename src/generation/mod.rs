@@ -75,7 +75,8 @@ pub struct GeneratedRow {
     pub prompt: Vec<u32>,
     /// The tokens added.
     pub new: Vec<u32>,
-    /// The text of the tokens added; none without a tokenizer.
+    /// The text of the tokens added; none without a tokenizer. An id that the model knows and its tokenizer has no token
+    /// for adds none.
     pub text: Option<String>,
     /// The natural logarithm of each new token's probability, under the model's own distribution.
     pub log_probs: Vec<f32>,

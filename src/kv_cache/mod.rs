@@ -125,6 +125,9 @@ impl KeyValueCache {
     /// [`CacheError::Size`].
     pub fn of_shape(shape: CacheShape, kind: CacheKind) -> Result<Self, CacheError> {
         kind.check()?;
+        if shape.windows.iter().flatten().any(|window| window.width() == 0) {
+            return Err(CacheError::Size { field: "windows", given: 0 });
+        }
         Ok(Self::made(shape, kind))
     }
 

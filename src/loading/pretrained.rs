@@ -324,7 +324,8 @@ fn no_weights(name: &str) -> LoadError {
 ///
 /// ```
 /// let info = hooklens::inspect("embedded:ioi")?;
-/// assert_eq!((info.architecture.as_str(), info.tokenizer_size), ("HookedTransformer", Some(61)));
+/// assert_eq!(info.architecture, "HookedTransformer");
+/// assert_eq!(info.tokenizer.map(|tokenizer| tokenizer.vocab_size()), Some(61));
 /// assert!(info.weights.is_some_and(|weights| weights.parameters > 100_000));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -338,8 +339,8 @@ pub struct ModelInfo {
     pub config: ModelConfig,
     /// Its weight files, with what they hold; none for a hub model that is not downloaded.
     pub weights: Option<StoredWeights>,
-    /// Number of tokens of its tokenizer, if it has one.
-    pub tokenizer_size: Option<usize>,
+    /// Its tokenizer, if it has one.
+    pub tokenizer: Option<Tokenizer>,
 }
 
 /// Shape and choices of a model, of whatever kind.
@@ -432,6 +433,6 @@ pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
         architecture: families::architecture(&parts.json)?.to_string(),
         config,
         weights,
-        tokenizer_size: parts.tokenizer.map(|tokenizer| tokenizer.vocab_size()),
+        tokenizer: parts.tokenizer,
     })
 }

@@ -13,14 +13,16 @@ use thiserror::Error;
 /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
 /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
 /// let told = Patching::new(&model, clean, "When Mary and John", metric).map(drop).unwrap_err().to_string();
-/// assert_eq!(told, "example 0 has 15 clean and 5 corrupted tokens; patching needs as many");
+/// assert_eq!(told, "example 0 has 15 clean and 5 corrupted tokens; the prompts of a pair must be of one length");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PatchError {
     /// Clean and corrupted prompts of different lengths: their positions do not correspond.
-    #[error("example {example} has {clean} clean and {corrupted} corrupted tokens; patching needs as many")]
+    #[error(
+        "example {example} has {clean} clean and {corrupted} corrupted tokens; the prompts of a pair must be of one length"
+    )]
     Lengths {
         /// The example.
         example: usize,
@@ -99,6 +101,14 @@ pub enum PatchError {
         /// Values it gave.
         given: usize,
     },
+    /// Runs between which no share of a difference can be told.
+    #[error("no share of the difference: the metric is {unpatched} unpatched{}", beside(*clean))]
+    NoDifference {
+        /// The metric without a patch: the mean over examples.
+        unpatched: f64,
+        /// That of the run patches come from; none of ablations, whose effect is a share of the unpatched metric.
+        clean: Option<f64>,
+    },
     /// A metric for another number of examples.
     #[error("the metric names tokens for {given} examples, but there are {examples}")]
     MetricExamples {
@@ -115,4 +125,9 @@ pub enum PatchError {
         /// Why not.
         reason: String,
     },
+}
+
+/// The metric of the run patches come from, beside the unpatched one.
+fn beside(clean: Option<f64>) -> String {
+    clean.map_or(String::new(), |clean| format!(" and {clean} in the run that patches come from"))
 }

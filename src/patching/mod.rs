@@ -18,7 +18,7 @@
 //! let clean = "When Mary and John went to the store, John gave a drink to";
 //! let corrupted = "When Mary and John went to the store, Mary gave a drink to";
 //! let metric = Metric::logit_diff(&model, "Mary", "John")?;
-//! let map = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?.normalized(); // [layer, pos]
+//! let map = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?.normalized()?; // [layer, pos]
 //! assert_eq!(map.values().shape(), [4, 15]);
 //! // Before the first layer all that differs is the name that comes again.
 //! assert!(map.values()[[0, 10]] > 0.99);

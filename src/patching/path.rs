@@ -97,7 +97,7 @@ impl Patching<'_> {
     /// let clean = "When Mary and John went to the store, John gave a drink to";
     /// let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// let patching = Patching::new(&model, clean, corrupted, Metric::logit_diff(&model, "Mary", "John")?)?;
-    /// let direct = patching.path_from_heads(&[Receiver::Logits], Held::Everything)?.normalized();
+    /// let direct = patching.path_from_heads(&[Receiver::Logits], Held::Everything)?.normalized()?;
     /// assert_eq!(direct.values().shape(), [4, 4]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```

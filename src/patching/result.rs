@@ -3,6 +3,7 @@
 use ndarray::{ArrayD, Axis};
 use serde::Serialize;
 
+use super::error::PatchError;
 use crate::labelled::{LabelledArray, LabelledAxis};
 
 /// The metric with each place patched, for every example, and what it is without a patch.
@@ -18,7 +19,7 @@ use crate::labelled::{LabelledArray, LabelledAxis};
 /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
 /// assert_eq!(found.values().values().shape(), [4, 15, 1]); // layer, position, example
 /// assert_eq!(found.mean().values().shape(), [4, 15]);
-/// let shares = found.normalized();
+/// let shares = found.normalized()?;
 /// let (places, share) = &shares.largest(1)[0];
 /// println!("attention of layer {} at {} restores {:.0} %", places[0], places[1], share * 100.0);
 /// assert!(*share > 0.2);
@@ -126,22 +127,26 @@ impl PatchingResult {
     /// # let clean = "When Mary and John went to the store, John gave a drink to";
     /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
-    /// let shares = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?.normalized();
+    /// let shares = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?.normalized()?;
     /// assert!((shares.values()[[0, 10]] - 1.0).abs() < 1e-3); // the one token that differs: all of it
     /// assert_eq!(shares.values()[[0, 3]], 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn normalized(&self) -> LabelledArray {
-        let baseline = mean(&self.baseline);
-        let way = match &self.source {
-            Some(source) => mean(source) - baseline,
-            None => baseline,
-        };
-        self.mean().map(|value| (value - baseline) / way)
+    ///
+    /// # Errors
+    /// [`PatchError::NoDifference`] where the two runs' metrics are equal, and no share can be told.
+    pub fn normalized(&self) -> Result<LabelledArray, PatchError> {
+        let unpatched = mean(&self.baseline);
+        let clean = self.source.as_deref().map(mean);
+        let way = clean.map_or(unpatched, |clean| clean - unpatched);
+        if way == 0.0 {
+            return Err(PatchError::NoDifference { unpatched, clean });
+        }
+        Ok(self.mean().map(|value| (value - unpatched) / way))
     }
 
     /// A line a place: its labels, then the mean over examples, its standard error, the effect, and
-    /// the normalised effect.
+    /// the normalised effect, which is left empty where [`PatchingResult::normalized`] can't tell it.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
@@ -157,11 +162,12 @@ impl PatchingResult {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn to_csv(&self) -> String {
-        let columns = [self.mean(), self.standard_error(), self.effect(), self.normalized()];
-        let mut lines: Vec<String> = columns[0].to_csv().lines().map(str::to_string).collect();
-        for column in &columns[1..] {
-            for (line, value) in lines[1..].iter_mut().zip(column.values()) {
-                line.push_str(&format!(",{value}"));
+        let mut lines: Vec<String> = self.mean().to_csv().lines().map(str::to_string).collect();
+        for column in [Some(self.standard_error()), Some(self.effect()), self.normalized().ok()] {
+            let mut cells = column.iter().flat_map(|column| column.values());
+            for line in &mut lines[1..] {
+                let cell = cells.next().map_or(String::new(), f64::to_string);
+                line.extend([",", &cell]);
             }
         }
         let names: Vec<&str> = self.swept_axes().iter().map(|axis| axis.name.as_str()).collect();

@@ -10,7 +10,7 @@
 //! let clean = "When Mary and John went to the store, John gave a drink to";
 //! let corrupted = "When Mary and John went to the store, Mary gave a drink to";
 //! let map = Patching::new(&model, clean, corrupted, Metric::logit_diff(&model, "Mary", "John")?)?.resid_pre()?;
-//! Heatmap::of(&map.normalized())?.title("resid_pre patching").save(path)?;
+//! Heatmap::of(&map.normalized()?)?.title("resid_pre patching").save(path)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -29,7 +29,7 @@ mod page;
 mod pattern_grid;
 mod patterns;
 mod ticks;
-mod token_text;
+pub(crate) mod token_text;
 
 pub use attention_view::AttentionView;
 pub use coloured_text::ColouredText;

@@ -8,7 +8,8 @@ impl HookedTransformer {
     /// Token ids of one or several texts, padded at the right.
     ///
     /// # Errors
-    /// No tokenizer, no text, or a text the tokenizer refuses.
+    /// No tokenizer, no text, or a text the tokenizer refuses: [`InputError::UnknownWords`] names what its vocabulary
+    /// lacks.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -131,11 +132,13 @@ impl HookedTransformer {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// assert_eq!(model.to_string(&[0, 1, 9])?, "<bos> red fox");
+    /// assert!(model.to_string(&[999]).is_err()); // no token has this id
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// No tokenizer, or ids it refuses.
+    /// No tokenizer, or as [`Tokenizer::decode`](crate::Tokenizer::decode): [`InputError::NoToken`] for an id of no token,
+    /// also where the model knows the id and its tokenizer does not.
     pub fn to_string(&self, ids: &[u32]) -> Result<String> {
         Ok(self.tokenizer()?.decode(ids, false)?)
     }
@@ -237,6 +240,7 @@ texts_from! {
     &[String] => |texts| texts.to_vec();
     &[&str] => |texts| texts.iter().map(|text| text.to_string()).collect();
     Vec<&str> => |texts| texts.iter().map(|text| text.to_string()).collect();
+    &Vec<&str> => |texts| texts.iter().map(|text| text.to_string()).collect();
 }
 
 impl<const N: usize> From<[&str; N]> for Texts {

@@ -6,6 +6,7 @@ mod concatenate;
 mod methods;
 mod tokenized;
 mod tokenizer;
+mod vocabulary;
 
 pub use batch::{PaddingSide, Tokens};
 pub use chat::Message;

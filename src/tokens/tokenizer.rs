@@ -44,7 +44,7 @@ pub struct TokenizeOptions {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
-    inner: Arc<tokenizers::Tokenizer>,
+    pub(super) inner: Arc<tokenizers::Tokenizer>,
     bos: Option<u32>,
     eos: Option<u32>,
     pad: Option<u32>,
@@ -162,11 +162,20 @@ impl Tokenizer {
 
     /// The ids of a text, without special tokens of the tokenizer's own adding.
     ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.tokenizer()?.encode("king fox")?, [51, 9]);
+    /// let told = model.tokenizer()?.encode("king foxes").unwrap_err().to_string();
+    /// assert!(told.starts_with("the vocabulary of 63 tokens lacks `foxes`"), "{told}");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`InputError::Tokenize`] if the tokenizer refuses the text.
+    /// [`InputError::UnknownWords`] where the vocabulary has no token for what it lacks, and [`InputError::Tokenize`] if
+    /// the tokenizer refuses the text for another reason.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, InputError> {
-        let encoding = self.inner.encode(text, false);
-        let encoding = encoding.map_err(|e| InputError::Tokenize { reason: e.to_string() })?;
+        let encoding = self.inner.encode(text, false).map_err(|e| self.refused(text, &e))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -176,13 +185,13 @@ impl Tokenizer {
             Some(second) => self.inner.encode((text, second), true),
             None => self.inner.encode(text, true),
         };
-        let encoding = encoding.map_err(|e| InputError::Tokenize { reason: e.to_string() })?;
+        let encoding = encoding.map_err(|e| self.refused(&[text, pair.unwrap_or_default()].join(" "), &e))?;
         Ok((encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec()))
     }
 
     /// [`Tokenizer::encode_special`] of one text, its own tokens cut so that all are at most `longest`.
     pub(crate) fn encode_special_truncated(&self, text: &str, longest: usize) -> Result<Vec<u32>, InputError> {
-        let failed = |e: tokenizers::Error| InputError::Tokenize { reason: e.to_string() };
+        let failed = |e: tokenizers::Error| self.refused(text, &e);
         let mut encoding = self.inner.encode(text, false).map_err(failed)?;
         let added = self.inner.get_post_processor().map_or(0, |own| own.added_tokens(false));
         encoding.truncate(longest.saturating_sub(added), 0, tokenizers::TruncationDirection::Right);
@@ -192,8 +201,7 @@ impl Tokenizer {
 
     /// The ids of a text, each with the bytes of the text it stands for.
     pub(crate) fn encode_with_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, InputError> {
-        let encoding = self.inner.encode(text, false);
-        let encoding = encoding.map_err(|e| InputError::Tokenize { reason: e.to_string() })?;
+        let encoding = self.inner.encode(text, false).map_err(|e| self.refused(text, &e))?;
         let spans = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
         Ok(encoding.get_ids().iter().copied().zip(spans).collect())
     }
@@ -218,12 +226,23 @@ impl Tokenizer {
     /// let tokenizer = model.tokenizer()?;
     /// assert_eq!(tokenizer.decode(&[0, 51], false)?, "<bos> king");
     /// assert_eq!(tokenizer.decode(&[0, 51], true)?, "king");
+    /// let told = tokenizer.decode(&[51, 999], false).unwrap_err().to_string();
+    /// assert_eq!(told, "no token has the id 999: the vocabulary has 63 tokens");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Tokenize`] if the tokenizer refuses the ids.
+    /// [`InputError::NoToken`] for an id of no token, [`InputError::Tokenize`] if the tokenizer refuses the ids.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
+        match ids.iter().find(|id| self.token(**id).is_none()) {
+            Some(id) => Err(InputError::NoToken { id: *id, vocabulary: self.vocab_size() }),
+            None => self.decode_made(ids, skip_special),
+        }
+    }
+
+    /// The text of ids that a model made. A model may know more ids than its tokenizer has tokens, as GPT-J and Qwen do,
+    /// whose tables are padded to a round size: such an id has no text, and adds none.
+    pub(crate) fn decode_made(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
         self.inner.decode(ids, skip_special).map_err(|e| InputError::Tokenize { reason: e.to_string() })
     }
 

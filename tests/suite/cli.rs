@@ -272,7 +272,7 @@ fn wrong_usage_is_two_and_failure_is_one() {
         (&["--prompt", "red", "--hooks", "*hook_mlp_out"], "it has no MLP"),
         (&["--tokens", "0,1;0,63"], "prompt 2: token 63 at row 0, position 1 is outside the vocabulary of 63"),
         (&["--prompt", ""], "empty"),
-        (&["--prompt", "quux"], "tokenize"),
+        (&["--prompt", "quux"], "the vocabulary of 63 tokens lacks `quux`"),
         (&["--prompt", "red", "--positions", "7"], "2 positions"),
         (&["--tokens", "0,1,2,3;0,1", "--positions", "2"], "prompt 2: positions 2 are not within the 2 positions"),
         (&["--prompts", "/no/such/file"], "/no/such/file"),
@@ -471,6 +471,63 @@ fn lens_attribute_and_heads_print_and_write() {
     assert!(code == 2 && error.contains("--prompt"), "{error}");
     let (code, ..) = ran(&["lens", "--model", "embedded:ioi", "--prompt", CLEAN, "--positions", "99"]);
     assert_eq!(code, 1);
+}
+
+/// A word the model does not know is named, with others to write, and the vocabulary can be listed.
+#[test]
+fn unknown_words_and_the_vocabulary() {
+    for arguments in [
+        &["--prompt", "Alice gave Bob a book"][..],
+        &["--prompt", CLEAN, "--answer", "Bob"],
+        &["--prompt", "Bob <bos> Bob, Mary"],
+    ] {
+        let (code, _, error) = ran(&[&["lens", "--model", "embedded:ioi"], arguments].concat());
+        assert_eq!(code, 1, "{error}");
+        assert!(error.contains("the vocabulary of 61 tokens lacks `Bob`;"), "{error}");
+        assert!(error.contains("`hooklens vocabulary --model MODEL`"), "{error}");
+    }
+    let (_, _, error) = ran(&["lens", "--model", "embedded:ioi", "--prompt", "Marry xyzzy John"]);
+    assert!(error.contains("lacks `Marry`, `xyzzy`; did you mean `Mary`, `Mark`"), "{error}");
+
+    let listed = ["vocabulary", "--model", "embedded:ioi"];
+    let (code, out, error) = ran(&listed);
+    assert_eq!((code, error.as_str(), out.lines().count()), (0, "", 61));
+    assert!(out.starts_with(" 0  <bos>\n 1  Mary\n") && out.ends_with("60  .\n"), "{out}");
+    let (_, out, _) = ran(&[&listed[..], &["--contains", "Mar"]].concat());
+    assert_eq!(out, " 1  Mary\n 9  Mark\n");
+    let (code, out, _) = ran(&[&listed[..], &["--contains", "Mary", "--json"]].concat());
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &json["size"], &json["tokens"][0]["text"]), (0, &61.into(), &"Mary".into()));
+    let (code, _, error) = ran(&[&listed[..], &["--contains", "Bob"]].concat());
+    assert!(code == 1 && error.contains("none of the 61 tokens contains \"Bob\""), "{error}");
+    let encoder = fixtures().join("gpt2");
+    let (code, _, error) = ran(&["vocabulary", "--model", encoder.to_str().unwrap()]);
+    assert!(code == 1 && error.contains("no tokenizer"), "{error}");
+}
+
+/// One head has one score, whichever command prints it; TransformerLens's is asked for.
+#[test]
+fn commands_agree_on_what_a_head_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompt = "king drum sun star moon king drum sun star moon";
+    let (_, dumped, _) = dump(folder.path(), "x.safetensors", &["--prompt", prompt, "--hooks", "*hook_pattern"]);
+    let (_, shown, _) = ran(&["attention", "--model", "embedded:induction", "--prompt", prompt, "--top", "8"]);
+    let heads = ["heads", "--model", "embedded:induction", "--prompt", prompt, "--top", "8"];
+    let (code, found, error) = ran(&heads);
+    assert_eq!(code, 0, "{error}");
+    let induction: Vec<&str> = found.lines().find(|line| line.starts_with("induction")).unwrap().split("   ").collect();
+    let dumped: Vec<&str> = dumped.lines().filter(|line| line.contains("induction head")).collect();
+    assert!(!dumped.is_empty());
+    for line in dumped {
+        let [head, score] = [0, 1].map(|place| line.split_whitespace().nth(place).unwrap());
+        assert!(induction.iter().any(|told| told.ends_with(&format!("{head} {score}"))), "{line}: {found}");
+        let row = shown.lines().find(|row| row.starts_with(head)).unwrap();
+        assert_eq!(row.split_whitespace().nth(3), Some(score), "{line}: {shown}");
+    }
+    let (_, of_all, _) = ran(&[&heads[..], &["--measure", "mul"]].concat());
+    assert_ne!(found, of_all);
+    let (code, _, error) = ran(&[&heads[..], &["--exclude-bos"]].concat());
+    assert!(code == 2 && error.contains("--measure"), "{error}");
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn wrong_requests_are_errors_before_the_run() {
     let rank = hook_error(model.run_with_hooks(ROW, [watch(), at("z0").edit(|x: Tensor<3>, _| x)]));
     assert!(matches!(rank, HookError::Rank { rank: 4, asked: 3, .. }));
     let layer = hook_error(model.run_with_cache(ROW, hook::z(2)));
-    assert!(matches!(layer, HookError::UnknownPoint { n_layers: 2, .. }));
+    assert!(matches!(layer, HookError::Layer { layer: 2, n_layers: 2, .. }));
     let stopped = hook_error(model.run(ROW, ForwardOptions::new().hooks([watch()]).stop_at_layer(1).record("z1")));
     assert!(matches!(stopped, HookError::CannotFire { reason: "the run stops before its layer", .. }));
     // Position vectors are in the stream already, and no expert's rows are positions.
@@ -329,4 +329,72 @@ fn gradients_reach_what_a_hook_adds() {
     let (up, down): (f32, f32) = (loss(nudge(step)).into_scalar(), loss(nudge(-step)).into_scalar());
     let slope = (up - down) / (2.0 * step);
     assert!((slope - expected).abs() < 0.02 * expected.abs().max(0.1), "{slope} {expected}");
+}
+
+/// Points of a layer the model lacks: the error says which layers there are, however they are asked for.
+#[test]
+fn layers_the_model_lacks_are_told_apart_from_typos() {
+    use hooklens::patching::{Held, Metric, Patching, Receiver};
+    let model = model();
+    let says = |asked: &str| format!("`{asked}` is in no layer of this model: its layers are 0 to 1");
+    for (request, asked) in [
+        (Record::from("blocks.9.hook_resid_pre"), "blocks.9.hook_resid_pre"),
+        (Record::from(hook::z(9usize)), "blocks.9.attn.hook_z"),
+        (Record::from(hook::z(-3)), "blocks.-3.attn.hook_z"),
+        (Record::from(("z", 9)), "blocks.9.attn.hook_z"),
+        (Record::from("blocks.2.*"), "blocks.2.*"),
+    ] {
+        let told = hook_error(model.run_with_cache(ROW, request));
+        assert!(matches!(told, HookError::Layer { n_layers: 2, .. }), "{told}");
+        assert_eq!(told.to_string(), says(asked));
+    }
+    let metric = Metric::logit_diff(&model, 1, 2).unwrap();
+    let patching = Patching::new(&model, ROW, ROW, metric).unwrap();
+    let told = patching.path_from_heads(&[Receiver::Query(9, 0)], Held::Everything).map(drop).unwrap_err();
+    assert_eq!(told.to_string(), says("blocks.9.hook_q_input"));
+    let cache = model.record(ROW, "*hook_resid_post").unwrap();
+    let told = cache.get::<3>("*hook_resid_post").unwrap_err();
+    assert_eq!(told.to_string(), "`*hook_resid_post` names 2 points where one is wanted");
+    assert_eq!(cache.activation(Selection::none()).unwrap_err().to_string(), "no point is named where one is wanted");
+}
+
+/// Layers of any common integer type name the same points.
+#[test]
+fn layers_are_numbers_of_any_type() {
+    let model = model();
+    for layer in 0..model.config().n_layers {
+        let cache = model.record(ROW, [hook::z(layer), hook::pattern(layer)]).unwrap();
+        let typed = cache.get(hook::z(layer)).unwrap();
+        let by_tuple: Tensor<4> = cache.get(("z", layer as i32)).unwrap();
+        assert_eq!(values(&typed), values(&by_tuple));
+        assert_eq!(hook::z(layer as isize), hook::z(layer));
+        assert_eq!(hook::z(layer as i32 - 2).name(), format!("blocks.{}.attn.hook_z", layer as i32 - 2));
+    }
+}
+
+/// Sizes that can't be are refused where a configuration is checked, by their names.
+#[test]
+fn sizes_that_can_not_be_are_named() {
+    use hooklens::{CacheKind, CacheShape, Window};
+    let plain = TransformerConfig::new(2, 16, 4, 20, 32);
+    for (config, says) in [
+        (TransformerConfig::new(1, 15, 2, 20, 8), "`n_heads` does not fit: 2 heads can't share a d_model of 15"),
+        (
+            TransformerConfig { windows: vec![None, Some(Window::Sliding(0))], ..plain.clone() },
+            "`windows` does not fit: a window of 0, as layer 1",
+        ),
+        (
+            TransformerConfig { windows: vec![Some(Window::Chunked(0)); 2], ..plain.clone() },
+            "`windows` does not fit: a window of 0, as layer 0",
+        ),
+    ] {
+        let told = HookedTransformer::random(config, 0, &device()).map(drop).unwrap_err().to_string();
+        assert!(told.starts_with(says), "{told}");
+    }
+    // Heads that need not make up the width are given their own.
+    let own = TransformerConfig { d_head: 8, attn_scale: 8f64.sqrt(), ..TransformerConfig::new(1, 15, 2, 20, 8) };
+    assert!(HookedTransformer::random(own, 0, &device()).is_ok());
+    let shape = CacheShape { windows: vec![Some(Window::Sliding(0))], ..CacheShape::new(1, 1, 2, 4).unwrap() };
+    let told = KeyValueCache::of_shape(shape, CacheKind::Growing).map(drop).unwrap_err().to_string();
+    assert!(told.starts_with("`windows` is 0"), "{told}");
 }

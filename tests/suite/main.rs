@@ -31,7 +31,9 @@ mod numpy;
 mod parity;
 mod patching;
 mod plot;
+mod positions;
 mod prefix;
+mod readme;
 mod reference;
 #[cfg(feature = "remote")]
 mod remote;

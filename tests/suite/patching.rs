@@ -272,3 +272,21 @@ fn a_metric_that_fails_names_the_site() {
     let told = patching.attn_head_out_all_pos().unwrap_err().to_string();
     assert!(told.contains("NaN for example 0 with blocks.0.attn.hook_z head 2 patched"), "{told}");
 }
+
+/// Where two runs agree no share can be told: an error with both numbers, and the rest of the findings stay.
+#[test]
+fn no_difference_has_no_shares() {
+    let model = random_model(TransformerConfig::new(1, 16, 4, 20, 32), 1);
+    let found = Patching::new(&model, rows(&CLEAN), rows(&CLEAN), metric(&model)).unwrap().resid_pre().unwrap();
+    let told = found.normalized().unwrap_err();
+    assert!(matches!(told, PatchError::NoDifference { unpatched, clean: Some(clean) } if unpatched == clean), "{told}");
+    let number = found.baseline().iter().sum::<f64>() / 2.0;
+    assert!(told.to_string().matches(&number.to_string()).count() == 2, "{told}");
+    assert!(found.effect().values().iter().all(|change| change.abs() < 1e-6));
+    assert!(found.to_csv().lines().skip(1).all(|line| line.ends_with(',')), "{}", found.to_csv());
+    let told = Patching::new(&model, vec![vec![1, 2]], vec![vec![1, 2, 3]], metric(&model)).map(drop).unwrap_err();
+    assert_eq!(
+        told.to_string(),
+        "example 0 has 2 clean and 3 corrupted tokens; the prompts of a pair must be of one length"
+    );
+}

@@ -25,7 +25,7 @@ fn every_shell_gets_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (code, script, err) = ran(&["completions", shell]);
         assert_eq!((code, err.as_str()), (0, ""), "{shell}");
-        for word in ["dump", "attribute", "prepend-bos"] {
+        for word in ["dump", "attribute", "vocabulary", "prepend-bos"] {
             assert!(script.contains(word), "{shell} lacks {word}");
         }
     }
@@ -56,7 +56,7 @@ fn man_has_a_page_for_the_program_and_for_each_command() {
 #[test]
 fn every_help_has_an_example() {
     let commands = commands();
-    assert!(commands.len() >= 14, "{commands:?}");
+    assert!(commands.len() >= 15, "{commands:?}");
     for command in commands {
         let (code, help, _) = ran(&[&command, "--help"]);
         assert!(code == 0 && help.contains("Example") && help.contains(&format!("hooklens {command}")), "{help}");

@@ -68,3 +68,56 @@ fn texts_are_cut_where_that_is_asked_for() {
     let told = cut(Some(0)).unwrap_err().to_string();
     assert!(told.contains("truncate"), "{told}");
 }
+
+/// What a text lacks is named, each word once, with words like them, or else some that there are.
+#[test]
+fn unknown_words_are_named() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let unknown = |text: &str| match model.to_tokens(text) {
+        Err(Error::Input(InputError::UnknownWords { words, vocabulary, nearest, first })) => {
+            assert_eq!((vocabulary, first.len()), (61, 5));
+            assert!(!first.contains(&"<bos>".to_string()), "{first:?}");
+            (words, nearest)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(unknown("Marry and Marry, Bob").0, ["Marry", "Bob"]);
+    assert_eq!(unknown("Marry").1[0], "Mary");
+    assert!(unknown("Bob").1.is_empty());
+    let told = |text: &str| model.to_tokens(text).unwrap_err().to_string();
+    assert!(told("Bob").contains("; it has `Mary`, `John`, "), "{}", told("Bob"));
+    assert!(told("b c d e f g").contains("lacks `b`, `c`, `d`, `e`, `f` and 1 more"), "{}", told("b c d e f g"));
+    for error in [
+        model.to_single_token("Bob").map(drop).unwrap_err(),
+        model.tokenize("Bob").map(drop).unwrap_err(),
+        model.generate("Bob", GenerateOptions::new().max_new_tokens(1)).map(drop).unwrap_err(),
+    ] {
+        assert!(matches!(&error, Error::Input(InputError::UnknownWords { words, .. }) if words == &["Bob"]), "{error}");
+    }
+}
+
+/// An id of no token has no text, and says so; what a model makes has text for what has one.
+#[test]
+fn ids_of_no_token_are_errors() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let told = model.to_string(&[1, 999]).unwrap_err();
+    assert!(matches!(told, Error::Input(InputError::NoToken { id: 999, vocabulary: 63 })), "{told}");
+    assert!(model.tokenizer().unwrap().decode(&[63], true).is_err());
+    // Tables longer than the tokenizer's vocabulary, as published models have them.
+    let config = TransformerConfig::new(1, 16, 4, 100, 16);
+    let padded = HookedTransformer::random(config, 3, &Device::flex()).unwrap();
+    let padded = padded.with_tokenizer(model.tokenizer().unwrap().clone());
+    let made = padded.generate([1, 70, 80], GenerateOptions::new().max_new_tokens(8).stop_at_eos(false)).unwrap();
+    let row = &made.rows[0];
+    let known: Vec<u32> = row.new.iter().copied().filter(|id| *id < 63).collect();
+    assert!(known.len() < row.new.len(), "{:?}", row.new);
+    assert_eq!(row.text, Some(padded.to_string(&known).unwrap()));
+}
+
+#[test]
+fn borrowed_lists_of_texts_are_inputs() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let texts = vec!["red fox", "tea"];
+    assert_eq!(model.to_tokens(&texts).unwrap(), model.to_tokens(["red fox", "tea"]).unwrap());
+    assert_eq!(model.record(&texts, "z0").unwrap().rows_recorded(), [2, 3]);
+}

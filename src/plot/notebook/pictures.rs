@@ -70,10 +70,13 @@ impl Show for LabelledArray {
     }
 }
 
-/// Effects, as [`PatchingResult::normalized`] where there is a run that patches come from.
+/// Effects, as [`PatchingResult::normalized`] where there is a run that patches come from, of another metric.
 impl Show for PatchingResult {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        if self.source().is_some() { self.normalized().shown() } else { self.effect().shown() }
+        match self.normalized() {
+            Ok(shares) if self.source().is_some() => shares.shown(),
+            _ => self.effect().shown(),
+        }
     }
 }
 

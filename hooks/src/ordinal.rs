@@ -1,0 +1,39 @@
+//! Numbers that may count from the end.
+
+/// The number of a layer or of a position: an `i32`, an `isize` or a `usize`. A negative one counts from the end, -1
+/// being the last.
+///
+/// ```
+/// use hooklens_hooks::{Ordinal, Point};
+/// let names: Vec<String> = (0..2).map(|layer: usize| Point::<4>::in_layer(layer, "attn.hook_z").name()).collect();
+/// assert_eq!(names[1], "blocks.1.attn.hook_z");
+/// assert_eq!((Ordinal::number(-1), usize::MAX.number()), (-1, isize::MAX)); // nothing wraps around
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the number of a layer or a position",
+    label = "expected an `i32`, an `isize` or a `usize`",
+    note = "write `hook::z(0)`, `hook::z(-1)` for the last layer, `(\"z\", 3)`, `.positions(-1)` or `.positions([1, 3])`; \
+            other integers convert: `layer as usize`"
+)]
+pub trait Ordinal: Copy {
+    /// The number, negative from the end.
+    fn number(self) -> isize;
+}
+
+impl Ordinal for isize {
+    fn number(self) -> isize {
+        self
+    }
+}
+
+impl Ordinal for i32 {
+    fn number(self) -> isize {
+        self as isize
+    }
+}
+
+impl Ordinal for usize {
+    fn number(self) -> isize {
+        isize::try_from(self).unwrap_or(isize::MAX)
+    }
+}

@@ -1,0 +1,90 @@
+//! The rows and positions of a recording that are looked at.
+
+use std::ops::Range;
+
+use burn::tensor::{Int, Tensor, TensorData};
+use hooklens_hooks::{HookError, Positions};
+
+/// Rows and positions of a recording of `[batch, pos]`.
+#[derive(Debug, Clone)]
+pub(super) struct Cut {
+    recorded: [usize; 2],
+    rows: Range<usize>,
+    positions: Chosen,
+}
+
+#[derive(Debug, Clone)]
+enum Chosen {
+    /// The same run of positions in every row.
+    Range(Range<usize>),
+    /// Positions of each row looked at, as many in each.
+    ByRow(Vec<Vec<usize>>),
+}
+
+impl Cut {
+    /// All of a recording.
+    pub(super) fn whole([batch, len]: [usize; 2]) -> Self {
+        Self { recorded: [batch, len], rows: 0..batch, positions: Chosen::Range(0..len) }
+    }
+
+    /// `[batch, pos]` of what is looked at.
+    pub(super) fn shape(&self) -> [usize; 2] {
+        let len = match &self.positions {
+            Chosen::Range(range) => range.len(),
+            Chosen::ByRow(rows) => rows.first().map_or(0, Vec::len),
+        };
+        [self.rows.len(), len]
+    }
+
+    /// Of these the rows `rows`, which are among them.
+    pub(super) fn rows(mut self, rows: Range<usize>) -> Self {
+        if let Chosen::ByRow(each) = &mut self.positions {
+            *each = each[rows.clone()].to_vec();
+        }
+        self.rows = self.rows.start + rows.start..self.rows.start + rows.end;
+        self
+    }
+
+    /// Of these the positions `positions`.
+    pub(super) fn positions(mut self, positions: &Positions) -> Result<Self, HookError> {
+        let shape = self.shape();
+        self.positions = match (&self.positions, positions.resolve(shape[1])) {
+            (Chosen::Range(own), Ok(range)) => Chosen::Range(own.start + range.start..own.start + range.end),
+            (_, Err(error)) if !matches!(error, HookError::NoRange { .. }) => return Err(error),
+            (own, _) => {
+                let within = |(row, places): (usize, Vec<usize>)| match own {
+                    Chosen::Range(own) => places.into_iter().map(|place| own.start + place).collect(),
+                    Chosen::ByRow(own) => places.into_iter().map(|place| own[row][place]).collect(),
+                };
+                Chosen::ByRow(positions.rows(shape)?.into_iter().enumerate().map(within).collect())
+            }
+        };
+        Ok(self)
+    }
+
+    /// The part of a recorded tensor whose first axes are batch and position.
+    pub(super) fn of<const D: usize>(&self, mut held: Tensor<D>) -> Tensor<D> {
+        let [batch, len] = self.recorded;
+        if self.rows != (0..batch) {
+            held = held.narrow(0, self.rows.start, self.rows.len());
+        }
+        let device = held.device();
+        let select = |rows: Tensor<D>, places: &[usize]| {
+            let places: Vec<i32> = places.iter().map(|place| *place as i32).collect();
+            let count = places.len();
+            rows.select(1, Tensor::<1, Int>::from_data(TensorData::new(places, [count]), &device))
+        };
+        let rows = match &self.positions {
+            Chosen::Range(range) if *range == (0..len) => return held,
+            Chosen::Range(range) => return held.narrow(1, range.start, range.len()),
+            Chosen::ByRow(rows) => rows.as_slice(),
+        };
+        match rows {
+            [first, others @ ..] if others.iter().all(|row| row == first) => select(held, first),
+            _ => {
+                let of_row = |(row, places): (usize, &Vec<usize>)| select(held.clone().narrow(0, row, 1), places);
+                Tensor::cat(rows.iter().enumerate().map(of_row).collect(), 0)
+            }
+        }
+    }
+}
