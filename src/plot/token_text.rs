@@ -32,7 +32,7 @@ pub(super) fn drawn(token: &str, most: usize) -> String {
 
 /// A token as text. One that is part of a letter only is spelled as the vocabulary spells its byte, and a space before
 /// a word is kept where decoding a token alone drops it. Without a vocabulary it is its id.
-pub(super) fn token_text(tokenizer: Option<&Tokenizer>, id: u32) -> String {
+pub(crate) fn token_text(tokenizer: Option<&Tokenizer>, id: u32) -> String {
     let Some(tokenizer) = tokenizer else { return id.to_string() };
     let spelled = tokenizer.token(id).unwrap_or_default();
     match tokenizer.decode(&[id], false) {

@@ -29,12 +29,17 @@ mod notebook_twins;
 mod numpy;
 mod parity;
 mod patching;
+mod pictures;
 mod plot;
 mod prefix;
+mod prelude;
 mod reference;
 #[cfg(feature = "remote")]
 mod remote;
 mod shell;
 mod support;
+mod svg;
+mod tensor_ext;
 mod tokens;
+mod top_examples;
 mod trained;
