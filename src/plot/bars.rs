@@ -163,7 +163,7 @@ impl Bars {
             let at = number as f64;
             let corners =
                 [place(at - 0.4, 0.0), place(at - 0.4, *value), place(at + 0.4, *value), place(at + 0.4, 0.0)];
-            polygon(area, corners, colour(0).mix(0.85))?;
+            polygon(area, corners, colour(0).mix(1.0))?;
             let Some(error) = self.errors.get(number).copied() else { continue };
             let (low, high) = (value - error, value + error);
             path(area, &[place(at, low), place(at, high)], BLACK_INK, FINE)?;

@@ -17,9 +17,10 @@ pub(super) const WIDTH: f64 = 400.0;
 pub(super) const HEIGHT: f64 = 250.0;
 /// Letters of a name in the legend at most.
 const NAME_LETTERS: usize = 44;
-/// A line of the legend, and what stands before a name in it.
+/// A line of the legend, what stands before a name in it, and the space between.
 const ROW: f64 = 18.0;
-pub(super) const SWATCH: f64 = 30.0;
+pub(super) const SWATCH: f64 = 22.0;
+const SPACE: f64 = 8.0;
 const GRID: RGBColor = RGBColor(228, 228, 228);
 const ZERO: RGBColor = RGBColor(150, 150, 150);
 
@@ -76,7 +77,7 @@ impl Frame {
         let y_ticks = match y.ticks {
             Ticks::Numbers { whole } => up.ticks(8, whole),
             Ticks::Labels(labels) => {
-                let pitch = height * (up.share(1.0) - up.share(0.0));
+                let pitch = height / (up.most - up.least);
                 spaced(labels, pitch, LABELS + 1.0).map(|(at, label)| (-at, label)).collect()
             }
         };
@@ -84,7 +85,7 @@ impl Frame {
         let (x_ticks, upright, below) = match x.ticks {
             Ticks::Numbers { whole } => (across.ticks(8, whole), false, LABELS),
             Ticks::Labels(labels) => {
-                let (pitch, room) = (width * (across.share(1.0) - across.share(0.0)), widest(labels.iter()));
+                let (pitch, room) = (width / (across.most - across.least), widest(labels.iter()));
                 let upright = labels.len() > 1 && room + 6.0 > pitch && room > 16.0;
                 let ticks = spaced(labels, pitch, if upright { LABELS + 1.0 } else { room + 6.0 });
                 (ticks.collect(), upright, if upright { room } else { LABELS })
@@ -94,7 +95,7 @@ impl Frame {
         // Names in the legend follow each other as words do, or, if they are many, stand in columns.
         let heading = if title.is_empty() { 8.0 } else { TITLE + 20.0 };
         let names: Vec<String> = legend.iter().map(|name| cut(name, NAME_LETTERS)).collect();
-        let widths: Vec<f64> = names.iter().map(|name| SWATCH + wide(name, LABELS) + 16.0).collect();
+        let widths: Vec<f64> = names.iter().map(|name| SWATCH + SPACE + wide(name, LABELS) + 16.0).collect();
         let widest = widths.iter().copied().fold(0.0, f64::max);
         let (mut x_at, mut top, mut corners) = (left, heading, Vec::new());
         for width_of in &widths {
@@ -110,9 +111,9 @@ impl Frame {
         let title_width = wide(title, TITLE) + 24.0;
         let size = ((left + width + 16.0).max(title_width).ceil() as u32, (top + height + below).ceil() as u32);
         Self {
-            title: cut(title, usize::MAX),
-            x: cut(x.name, usize::MAX),
-            y: cut(y.name, usize::MAX),
+            title: title.into(),
+            x: x.name.into(),
+            y: y.name.into(),
             left,
             top,
             inner,
@@ -178,8 +179,8 @@ impl Frame {
         text(area, &self.y, beside, NAMES, (HPos::Center, VPos::Center), true)
     }
 
-    /// Draws what lies above all else: the frame, and the legend, before whose names `swatch` draws something in the
-    /// middle of the place it is told.
+    /// Draws what lies above all else: the frame, and the legend, before whose names `swatch` draws something, from the
+    /// middle of the left edge it is told, [`SWATCH`] wide.
     pub(super) fn end<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,
@@ -190,8 +191,8 @@ impl Frame {
         path(area, &[(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], BLACK_INK, FINE)?;
         for (number, ((x, y), name)) in self.legend.iter().enumerate() {
             let middle = y + ROW / 2.0;
-            swatch(number, (x + (SWATCH - 8.0) / 2.0, middle))?;
-            text(area, name, (x + SWATCH - 2.0, middle), LABELS, (HPos::Left, VPos::Center), false)?;
+            swatch(number, (*x, middle))?;
+            text(area, name, (x + SWATCH + SPACE - 2.0, middle), LABELS, (HPos::Left, VPos::Center), false)?;
         }
         area.present().map_err(failed)
     }

@@ -7,7 +7,7 @@ use plotters::prelude::*;
 
 use super::draw::FINE;
 use super::error::PlotError;
-use super::frame::{Frame, FrameAxis, HEIGHT, Ticks, WIDTH, framed};
+use super::frame::{Frame, FrameAxis, HEIGHT, SWATCH, Ticks, WIDTH, framed};
 use super::pen::{COLOURS, colour, path, polygon};
 use super::ticks::Span;
 
@@ -29,7 +29,7 @@ const MOST_BINS: usize = 2_000;
 /// let early = [1.0, 1.2, 1.1, 0.9, 1.4];
 /// let late = vec![2.1, 2.6, 1.9, 2.2];
 /// let picture = Histogram::new("norm", [("layer 0", early.to_vec()), ("layer 5", late)])?.bins(6)?;
-/// assert_eq!(picture.counts(), [[2, 3, 0, 0, 0, 0], [0, 0, 0, 2, 1, 1]]);
+/// assert_eq!(picture.counts(), [[3, 2, 0, 0, 0, 0], [0, 0, 0, 1, 2, 1]]);
 /// picture.title("of the stream").save(path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -153,7 +153,8 @@ impl Histogram {
             path(area, &outline, colour(number), FINE)?;
         }
         frame.end(area, |number, (x, y)| {
-            let corners = [(x - 8.0, y - 5.0), (x + 8.0, y - 5.0), (x + 8.0, y + 5.0), (x - 8.0, y + 5.0)];
+            let (left, right) = (x + 3.0, x + SWATCH - 3.0);
+            let corners = [(left, y - 5.0), (right, y - 5.0), (right, y + 5.0), (left, y + 5.0)];
             polygon(area, corners, colour(number).mix(shade))?;
             path(area, &[corners[0], corners[1], corners[2], corners[3], corners[0]], colour(number), FINE)
         })

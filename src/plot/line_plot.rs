@@ -154,10 +154,7 @@ impl LinePlot {
                 }
             }
         }
-        frame.end(area, |number, (x, y)| {
-            let half = (SWATCH - 8.0) / 2.0;
-            stroke(area, &[(x - half, y), (x + half, y)], number)
-        })
+        frame.end(area, |number, (x, y)| stroke(area, &[(x, y), (x + SWATCH, y)], number))
     }
 }
 

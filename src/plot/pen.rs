@@ -62,13 +62,16 @@ pub(super) fn text<B: DrawingBackend>(
     write(area, text, dot(at), size * f64::from(FINE), across, down, upright, &BLACK_INK)
 }
 
-/// About how wide a text is: the drawing library makes letters smaller than their size says.
+/// How wide a text is at most, about: in the letters that pictures of dots have, or in those of a browser. The drawing
+/// library makes letters smaller than their size says.
 pub(super) fn wide(text: &str, size: f64) -> f64 {
-    font::width(text, size) * 0.85
+    font::ready();
+    let drawn = (font::FAMILY, size * f64::from(FINE)).into_font().box_size(text);
+    let drawn = drawn.map_or(0.0, |(width, _)| f64::from(width) / f64::from(FINE));
+    drawn.max(font::width(text, size) * 0.85)
 }
 
-/// A text on one line, of at most so many letters.
+/// A text of at most so many letters.
 pub(super) fn cut(text: &str, most: usize) -> String {
-    let letters = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
-    if text.chars().count() <= most { letters.collect() } else { letters.take(most - 1).chain(['…']).collect() }
+    if text.chars().count() <= most { text.into() } else { text.chars().take(most - 1).chain(['…']).collect() }
 }

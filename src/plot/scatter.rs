@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::draw::LABELS;
 use super::error::PlotError;
-use super::frame::{Frame, FrameAxis, MOST, Ticks, WIDTH, framed};
+use super::frame::{Frame, FrameAxis, MOST, SWATCH, Ticks, WIDTH, framed};
 use super::pen::{COLOURS, colour, cut, dot, polygon, text};
 use super::ticks::Span;
 use places::{Around, free};
@@ -110,7 +110,8 @@ impl Scatter {
         Ok(self)
     }
 
-    /// Writes a label beside each point, none where it is empty. One that would lie on others or outside is left out.
+    /// Writes a label beside each point, none where it is empty. One that would lie on another,
+    /// on another point or outside is left out.
     ///
     /// # Errors
     /// [`PlotError::Lengths`] for more or fewer than points; [`PlotError::TooMany`] for labels of more than 2,000 points.
@@ -160,7 +161,7 @@ impl Scatter {
         {
             text(area, label, (x, y), LABELS, (HPos::Left, VPos::Center), false)?;
         }
-        frame.end(area, |group, place| mark(area, place, group, 4.0))
+        frame.end(area, |group, (x, y)| mark(area, (x + SWATCH / 2.0, y), group, 4.0))
     }
 }
 

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::{Arc, Mutex};
 
-
 use crate::support::fixtures;
 
 /// What the server was asked: path and authorization.

@@ -183,8 +183,7 @@ fn a_notebook_to_begin_with_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("first.ipynb");
     let ran = |arguments: &[&str]| {
-        let output =
-            crate::support::program().arg("notebook").args(arguments).output().unwrap();
+        let output = crate::support::program().arg("notebook").args(arguments).output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
     let name = file.to_str().unwrap();

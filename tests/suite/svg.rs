@@ -104,7 +104,8 @@ fn pairs(mut text: &str) -> BTreeMap<String, String> {
 
 /// A text without its entities; what XML does not allow is no text.
 fn unescaped(text: &str) -> String {
-    let allowed = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+    let allowed =
+        |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
     assert!(text.chars().all(allowed), "a letter XML has none of: {text:?}");
     let mut plain = String::new();
     let mut rest = text;

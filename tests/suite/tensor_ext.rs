@@ -35,7 +35,8 @@ fn numbers_are_those_of_activations() {
 
 #[test]
 fn what_is_not_one_number_says_its_shape() {
-    for (tensor, shape) in [(Tensor::<2>::ones([2, 3], &device()), "[2, 3]"), (Tensor::zeros([0, 3], &device()), "[0, 3]")]
+    for (tensor, shape) in
+        [(Tensor::<2>::ones([2, 3], &device()), "[2, 3]"), (Tensor::zeros([0, 3], &device()), "[0, 3]")]
     {
         let told = tensor.item().unwrap_err();
         assert!(matches!(told, Error::Analysis(_)));
@@ -43,7 +44,8 @@ fn what_is_not_one_number_says_its_shape() {
     }
     assert_eq!(Tensor::<3>::full([1, 1, 1], 2.5, &device()).item().unwrap(), 2.5);
     // A standard error, so that `?` takes it anywhere.
-    let by_question_mark = || -> Result<f32, Box<dyn std::error::Error>> { Ok(Tensor::<1>::ones([1], &device()).item()?) };
+    let by_question_mark =
+        || -> Result<f32, Box<dyn std::error::Error>> { Ok(Tensor::<1>::ones([1], &device()).item()?) };
     assert_eq!(by_question_mark().unwrap(), 1.0);
 }
 

@@ -87,7 +87,7 @@ impl TopExamples {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let mary = model.tokens_to_residual_directions("Mary")?.reshape([64]);
-    /// let texts = ["When Mary and John went", "After Tom and Anna came"];
+    /// let texts = ["When Mary and John went", "After Tom and Anna met"];
     /// let found = TopExamples::new("resid_post3").direction(mary).k(1).run(&model, texts)?;
     /// println!("most about to say Mary behind{}", found.examples[0].token);
     /// # Ok::<(), hooklens::Error>(())
@@ -103,7 +103,7 @@ impl TopExamples {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let texts = ["When Mary and John went", "After Tom and Anna came"];
+    /// let texts = ["When Mary and John went", "After Tom and Anna met"];
     /// let found = TopExamples::new(hook::result(1)).head(2).norm().k(2).run(&model, texts)?;
     /// assert_eq!(found.unit, "head 2, norm");
     /// # Ok::<(), hooklens::Error>(())
@@ -172,7 +172,7 @@ impl TopExamples {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let texts = ["When Mary and John went", "After Tom and Anna came"];
+    /// let texts = ["When Mary and John went", "After Tom and Anna met"];
     /// let found = TopExamples::new("mlp_post0").neuron(7).one_per_text().run(&model, texts)?;
     /// assert_eq!(found.examples.len(), 2);
     /// # Ok::<(), hooklens::Error>(())

@@ -35,12 +35,10 @@ pub(super) fn free(labels: &[String], around: &Around<'_>) -> Vec<Option<(f64, f
             (x - gap - width, y - LABELS / 2.0),
             (x - gap - width, y + LABELS / 2.0),
         ];
-        let found = beside.into_iter().find_map(|(left, middle)| {
-            let corners = [left, middle - LABELS / 2.0, left + width, middle + LABELS / 2.0];
-            let alone = !taken.iter().any(|other| meet(*other, corners));
-            (alone && around.is_free(corners)).then_some(((left, middle), corners))
-        });
-        let (at, corners) = found?;
+        let corners = |(left, middle): (f64, f64)| [left, middle - LABELS / 2.0, left + width, middle + LABELS / 2.0];
+        let alone = |at: &(f64, f64)| !taken.iter().any(|other| meet(*other, corners(*at)));
+        let at = beside.into_iter().find(|at| alone(at) && around.is_free(corners(*at)))?;
+        let corners = corners(at);
         taken.push(corners);
         Some(at)
     };
@@ -48,10 +46,9 @@ pub(super) fn free(labels: &[String], around: &Around<'_>) -> Vec<Option<(f64, f
 }
 
 impl Around<'_> {
-    /// Whether a text of these corners lies within the picture and on no point.
+    /// Whether a text of these corners lies within the picture and on no point, whose label it would seem to be.
     fn is_free(&self, corners @ [left, top, right, bottom]: Corners) -> bool {
         let within = left > self.edges[0] && top > self.edges[1] && right < self.edges[2] && bottom < self.edges[3];
-        // What lies on a point's rim is read well enough.
         let half = self.radius * 0.8;
         within && !self.points.iter().any(|(x, y)| meet([x - half, y - half, x + half, y + half], corners))
     }
@@ -67,10 +64,11 @@ mod tests {
 
     #[test]
     fn no_label_lies_on_another_or_outside() {
-        let points: Vec<(f64, f64)> = (0..60).map(|n| (f64::from(n * 37 % 200), f64::from(n * 53 % 150))).collect();
+        let points: Vec<(f64, f64)> =
+            (0..60).map(|n| (f64::from(n * 37 % 60) * 7.0, f64::from(n * 53 % 60) * 5.0)).collect();
         let labels: Vec<String> =
             (0..60).map(|n| if n % 7 == 0 { String::new() } else { format!("label {n}") }).collect();
-        let around = Around { edges: [0.0, 0.0, 200.0, 150.0], points: &points, radius: 3.0 };
+        let around = Around { edges: [0.0, 0.0, 420.0, 300.0], points: &points, radius: 3.0 };
         let places = free(&labels, &around);
         let corners: Vec<Corners> = labels
             .iter()
@@ -82,7 +80,7 @@ mod tests {
             .collect();
         assert!(corners.len() > 10 && corners.len() < 52, "some fit, some don't: {}", corners.len());
         for (number, one) in corners.iter().enumerate() {
-            assert!(one[0] >= 0.0 && one[2] <= 200.0 && one[1] >= 0.0 && one[3] <= 150.0);
+            assert!(one[0] >= 0.0 && one[2] <= 420.0 && one[1] >= 0.0 && one[3] <= 300.0);
             assert!(!corners[..number].iter().any(|other| meet(*one, *other)));
         }
         assert!(places[0].is_none(), "an empty label has no place");
