@@ -25,8 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut colours = ColouredText::new(model.to_str_tokens(&prompt)?).title("coordinate 7 of the stream");
     for layer in 0..model.config().n_layers {
         let stream = cache.get(hook::resid_post(layer))?; // [batch, pos, d_model]
-        let values = Activation::from(stream.narrow(2, 7, 1)).to_ndarray()?;
-        colours = colours.row(format!("after layer {layer}"), values)?;
+        colours = colours.row(format!("after layer {layer}"), stream.narrow(2, 7, 1).to_vec()?)?;
     }
     colours.save(&text)?;
     println!("{view} shows {} heads, {text} one coordinate", patterns.heads_shown().len());

@@ -9,7 +9,7 @@ use hooklens::prelude::*;
 fn main() -> Result<(), hooklens::Error> {
     let model = HookedTransformer::from_pretrained("embedded:induction")?;
     let tokens = model.to_tokens("red fox blue tree gold red fox blue tree")?;
-    let next = |logits: Tensor<3>| model.to_string(&[logits.argmax(2).into_scalar::<i32>() as u32]);
+    let next = |logits: Tensor<3>| model.to_string(&logits.argmax_tokens()?);
     let last = || ForwardOptions::new().logits(Logits::Last);
     println!("predicts {:?}", next(model.forward(&tokens, last())?)?);
 

@@ -4,7 +4,6 @@
 //! cargo run --release --example logit_lens
 //! ```
 
-use hooklens::activations::Stage;
 use hooklens::prelude::*;
 
 fn main() -> hooklens::Result<()> {
@@ -34,8 +33,7 @@ fn main() -> hooklens::Result<()> {
         ("neurons", analysis.stack_neuron_results(Stage::Final)?),
     ] {
         let shares = analysis.logit_attrs(&components, answer, Some(wrong.into()))?;
-        let shares = Activation::from(shares).to_ndarray()?;
-        let mut order: Vec<(usize, f32)> = shares.iter().copied().enumerate().collect();
+        let mut order: Vec<(usize, f32)> = shares.to_vec()?.into_iter().enumerate().collect();
         order.sort_by(|a, b| b.1.total_cmp(&a.1));
         let best: Vec<String> =
             order.iter().take(4).map(|(at, share)| format!("{} {share:+.2}", components.labels()[*at])).collect();

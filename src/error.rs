@@ -333,6 +333,14 @@ pub enum InputError {
         /// What is empty.
         what: String,
     },
+    /// One of several texts can't be run.
+    #[error("text {number}, counted from 0: {source}")]
+    Text {
+        /// The text, counted from 0.
+        number: usize,
+        /// What is wrong with it.
+        source: Box<Error>,
+    },
     /// Inputs of encoder and decoder with other numbers of rows.
     #[error("the encoder has {encoder} rows and the decoder {decoder}; `Encoded::repeat` gives each input several")]
     Rows {

@@ -32,7 +32,33 @@ pub mod patching;
 pub mod plot;
 pub mod prelude;
 mod processing;
+mod tensor_ext;
 mod tokens;
+
+/// Burn, in the one version hooklens is built with: a crate that uses it from here needs to name no version of its own,
+/// and its tensors are those hooklens gives and takes.
+///
+/// ```
+/// use hooklens::burn::tensor::{Device, Tensor};
+/// let prompt = hooklens::HookedTransformer::from_pretrained("embedded:ioi")?.forward("When Mary", ())?;
+/// let ones = Tensor::<3>::ones(prompt.dims(), &prompt.device());
+/// assert_eq!((prompt + ones).dims(), [1, 3, 61]);
+/// # let _ = Device::flex();
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+pub use burn;
+
+/// ndarray, in the one version hooklens is built with: see [`burn`].
+///
+/// ```
+/// use hooklens::ndarray::Axis;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let logits = model.forward("When Mary", ())?.to_ndarray()?; // [batch, pos, d_vocab]
+/// assert_eq!(logits.index_axis(Axis(1), 2).shape(), [1, 61]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+pub use ndarray;
 
 pub use activations::AnalysisError;
 pub use config::{
@@ -55,6 +81,7 @@ pub use model::{
     Output, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
 };
 pub use processing::Processing;
+pub use tensor_ext::TensorExt;
 pub use tokens::{Message, Occurrence, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
 
 /// The examples of the guides are tests.

@@ -1,4 +1,4 @@
-//! What a script needs: `use hooklens::prelude::*;`.
+//! What a script needs: `use hooklens::prelude::*;`. Burn's own prelude may stand beside it.
 //!
 //! ```
 //! use hooklens::prelude::*;
@@ -11,11 +11,14 @@
 
 pub use burn::tensor::{Device, Int, Tensor};
 
+pub use crate::activations::Stage;
+pub use crate::experiments::{SteeringVector, TopExamples};
 pub use crate::generation::{GenerateOptions, Sampling};
-pub use crate::hook::{self, at};
-pub use crate::plot::Show;
+pub use crate::hook::{self, Axis, at};
+pub use crate::patching::{Ablation, Held, Metric, Patching, Receiver};
+pub use crate::plot::{Heatmap, Show};
 pub use crate::{
     Activation, ActivationCache, ActivationQueue, CacheKind, DType, ForwardOptions, HookedTransformer, KeyValueCache,
-    LoadOptions, Logits, PaddingSide, Positions, Processing, Record, Selection, TokenizeOptions, Tokens,
-    TransformerConfig,
+    LabelledArray, LoadOptions, Logits, PaddingSide, Positions, Processing, Record, Selection, TensorExt,
+    TokenizeOptions, Tokens, TransformerConfig,
 };

@@ -218,7 +218,7 @@ impl ActivationCache {
     /// # Errors
     /// As [`ActivationCache::get`].
     pub fn grad<const D: usize>(&self, point: impl Lookup<D>) -> Result<Tensor<D>, HookError> {
-        let id = one(point.selection(), &self.catalog)?;
+        let id = point.selection().resolve_one(&self.catalog)?;
         self.gradient(id)?.clone().into_tensor(&self.catalog.info(id).name)
     }
 
@@ -243,7 +243,7 @@ impl ActivationCache {
 
     fn look_up(&self, selection: Selection) -> Result<(PointId, &Activation), HookError> {
         if let Some(point) = selection.of_gradient() {
-            let id = one(point, &self.catalog)?;
+            let id = point.resolve_one(&self.catalog)?;
             return Ok((id, self.gradient(id)?));
         }
         let id = self.find(selection)?;
@@ -286,7 +286,7 @@ impl ActivationCache {
     }
 
     fn find(&self, selection: Selection) -> Result<PointId, HookError> {
-        let id = one(selection, &self.catalog)?;
+        let id = selection.resolve_one(&self.catalog)?;
         if self.held.contains_key(&id) {
             return Ok(id);
         }
@@ -635,15 +635,6 @@ impl ActivationCache {
         let gradients = self.gradients().map(|(name, gradient)| (format!("{name}_grad"), gradient));
         let named = named.chain(gradients);
         write_safetensors(path.as_ref(), named, HashMap::new())
-    }
-}
-
-/// The one point a selection names.
-fn one(selection: Selection, catalog: &Catalog) -> Result<PointId, HookError> {
-    let ids = selection.resolve(catalog)?;
-    match ids[..] {
-        [id] => Ok(id),
-        _ => Err(HookError::NotOne { asked: selection.words(), count: ids.len() }),
     }
 }
 

@@ -164,6 +164,34 @@ impl Selection {
         self.resolve_in(catalog, &|_| None)
     }
 
+    /// The one point of `catalog` asked for.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let mut points = Catalog::builder(2);
+    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
+    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
+    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
+    /// # });
+    /// # let catalog = std::sync::Arc::new(points.build());
+    /// assert_eq!(Selection::from(("resid_post", -1)).resolve_one(&catalog)?, ids[2]);
+    /// let told = Selection::from("*hook_resid_post").resolve_one(&catalog).unwrap_err().to_string();
+    /// assert!(told.ends_with("it names 2 points where one is wanted"), "{told}");
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Selection::resolve`]; [`HookError::NotOne`] if it names several or none.
+    pub fn resolve_one(&self, catalog: &Catalog) -> Result<PointId, HookError> {
+        let ids = self.resolve(catalog)?;
+        match ids[..] {
+            [id] => Ok(id),
+            _ => Err(HookError::NotOne { asked: self.words(), count: ids.len() }),
+        }
+    }
+
     /// [`Selection::resolve`] for a run in which some points don't fire: `silent` says why not.
     /// A pattern passes over them; a point asked for by its own name is an error.
     pub(crate) fn resolve_in(&self, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec<PointId>, HookError> {

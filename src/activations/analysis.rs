@@ -12,7 +12,7 @@ use super::error::AnalysisError;
 use super::stage::{Place, Reader, Stage};
 use crate::error::{InputError, Result};
 use crate::hook;
-use crate::model::{HookedTransformer, Norm};
+use crate::model::{Hooked, HookedTransformer, Norm};
 
 /// A model and a recording of it, to be taken apart. See the [module](super).
 ///
@@ -55,6 +55,30 @@ impl HookedTransformer {
         check_origin(self.catalog(), cache.catalog())?;
         self.check_one_place("an analysis")?;
         Ok(Analysis { model: self, cache, looked_at: Cut::whole(cache.rows_recorded()) })
+    }
+}
+
+impl<'m> Hooked<'m, '_> {
+    /// As [`HookedTransformer::analyze`]. The hooks act on runs; an analysis is of weights and of what a run left, so
+    /// they show in it as far as they show in the recording.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let hooked = model.hooks([hook::z(0).edit(|z, _| z.zeros_like())]);
+    /// let cache = hooked.record("When Mary and John", Record::all())?;
+    /// let heads = hooked.analyze(&cache)?.stack_head_results(Stage::Final)?;
+    /// assert_eq!(heads.vector("L0H1")?.abs().max().item()?, 0.0); // it wrote nothing
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::analyze`].
+    pub fn analyze<'a>(&self, cache: &'a ActivationCache) -> Result<Analysis<'a>>
+    where
+        'm: 'a,
+    {
+        self.model().analyze(cache)
     }
 }
 

@@ -7,7 +7,6 @@
 //! out.
 //!
 //! ```
-//! use hooklens::activations::Stage;
 //! use hooklens::prelude::*;
 //!
 //! let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -16,7 +15,7 @@
 //! let analysis = model.analyze(&cache)?.positions(-1)?;
 //! let heads = analysis.stack_head_results(Stage::Final)?;
 //! let towards_mary = analysis.logit_attrs(&heads, "Mary", Some("John".into()))?; // [head, 1, 1]
-//! let best = towards_mary.argmax(0).into_scalar::<i64>();
+//! let best = towards_mary.argmax(0).item()?;
 //! println!("{} says Mary", heads.labels()[best as usize]);
 //! # Ok::<(), hooklens::Error>(())
 //! ```

@@ -16,6 +16,7 @@ mod ioi;
 mod prefix_store;
 mod steering;
 mod test_prompt;
+mod top_examples;
 mod trunk;
 
 pub use head_detector::{HeadDetection, HeadError, HeadPattern};
@@ -26,4 +27,5 @@ pub use ioi::{IoiPrompt, NAMES, ioi_prompts, ioi_text};
 pub use prefix_store::PrefixStore;
 pub use steering::SteeringVector;
 pub use test_prompt::{AnswerToken, PromptReport};
+pub use top_examples::{FoundExample, FoundExamples, TopExamples};
 pub use trunk::{Trunk, common_prefix};

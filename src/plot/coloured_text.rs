@@ -20,15 +20,24 @@ use super::token_text::visible;
 /// let text = "king drum sun star king drum sun star";
 /// let tokens = model.to_tokens(text)?;
 /// let stream = model.record(&tokens, hook::resid_post(0))?.get(hook::resid_post(0))?; // [batch, pos, d_model]
-/// let seventh = Activation::from(stream.narrow(2, 7, 1)).to_ndarray()?;
+/// let seventh = stream.narrow(2, 7, 1).to_vec()?;
 /// ColouredText::new(model.to_str_tokens(text)?).row("resid_post 0, coordinate 7", seventh)?.save(path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct ColouredText {
     tokens: Vec<String>,
-    rows: Vec<(String, Vec<f64>)>,
+    rows: Vec<Row>,
     title: String,
+}
+
+/// Numbers of some tokens.
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    name: String,
+    /// Tokens of its own; else those of the text.
+    tokens: Option<Vec<String>>,
+    values: Vec<f64>,
 }
 
 impl ColouredText {
@@ -42,15 +51,48 @@ impl ColouredText {
     /// # Errors
     /// [`PlotError::Values`] for more or fewer numbers than tokens.
     pub fn row(
-        mut self,
+        self,
         name: impl Into<String>,
         values: impl IntoIterator<Item = impl Into<f64>>,
     ) -> Result<Self, PlotError> {
-        let (name, values): (String, Vec<f64>) = (name.into(), values.into_iter().map(Into::into).collect());
-        if values.len() != self.tokens.len() {
-            return Err(PlotError::Values { name, values: values.len(), tokens: self.tokens.len() });
+        let tokens = self.tokens.len();
+        self.with(name.into(), None, tokens, values.into_iter().map(Into::into).collect())
+    }
+
+    /// Shows another text below, colored by a number for each of its tokens, on the same scale.
+    ///
+    /// ```
+    /// use hooklens::plot::ColouredText;
+    /// let page = ColouredText::new(["red", "fox"]).row("text 0", [0.1, 0.9])?;
+    /// let page = page.passage("text 1", ["king", "drum", "sun"], [0.0, 0.5, 2.0])?;
+    /// assert!(page.to_html()?.contains("title=\"sun: 2.0000\""));
+    /// # Ok::<(), hooklens::plot::PlotError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PlotError::Values`] for more or fewer numbers than tokens.
+    pub fn passage(
+        self,
+        name: impl Into<String>,
+        tokens: impl IntoIterator<Item = impl Into<String>>,
+        values: impl IntoIterator<Item = impl Into<f64>>,
+    ) -> Result<Self, PlotError> {
+        let own: Vec<String> = tokens.into_iter().map(Into::into).collect();
+        let tokens = own.len();
+        self.with(name.into(), Some(own), tokens, values.into_iter().map(Into::into).collect())
+    }
+
+    fn with(
+        mut self,
+        name: String,
+        own: Option<Vec<String>>,
+        tokens: usize,
+        values: Vec<f64>,
+    ) -> Result<Self, PlotError> {
+        if values.len() != tokens {
+            return Err(PlotError::Values { name, values: values.len(), tokens });
         }
-        self.rows.push((name, values));
+        self.rows.push(Row { name, tokens: own, values });
         Ok(self)
     }
 
@@ -66,8 +108,7 @@ impl ColouredText {
     /// # Errors
     /// [`PlotError::TooLarge`] beyond 16 MB.
     pub fn to_html(&self) -> Result<String, PlotError> {
-        let scale = Scale::of(self.rows.iter().flat_map(|(_, values)| values));
-        let shown: Vec<String> = self.tokens.iter().map(|token| escaped(&visible(token))).collect();
+        let scale = Scale::of(self.rows.iter().flat_map(|row| &row.values));
         let mut html = String::from(
             "<div class=\"hooklens-text\" style=\"box-sizing: border-box; padding: 10px 12px; background: #fff; \
              color: #1a1a1a; color-scheme: light; font: 14px/1.9 system-ui, sans-serif\">\n",
@@ -76,19 +117,20 @@ impl ColouredText {
             html.push_str(&format!("<div style=\"font-weight: 600\">{}</div>\n", escaped(&self.title)));
         }
         html.push_str(&format!("<div style=\"font-size: 12px\">{}</div>\n", scale.legend()));
-        for (name, values) in &self.rows {
+        for row in &self.rows {
             html.push_str(&format!(
                 "<details open><summary style=\"cursor: pointer\">{}</summary>\n<div>",
-                escaped(name)
+                escaped(&row.name)
             ));
-            for ((token, raw), value) in shown.iter().zip(&self.tokens).zip(values) {
-                html.push_str(&coloured(token, *value, scale));
-                if raw.contains('\n') {
+            let tokens = row.tokens.as_ref().unwrap_or(&self.tokens);
+            for (token, value) in tokens.iter().zip(&row.values) {
+                html.push_str(&coloured(&escaped(&visible(token)), *value, scale));
+                if token.contains('\n') {
                     html.push_str("<br>");
                 }
             }
             html.push_str("</div></details>\n");
-            page::fits(html.len(), (self.rows.len(), "row"), self.tokens.len())?;
+            page::fits(html.len(), (self.rows.len(), "row"), tokens.len())?;
         }
         html.push_str("</div>\n");
         Ok(html)

@@ -168,6 +168,7 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
+/// A text on one line, of letters an SVG may hold.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn write<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
@@ -182,7 +183,9 @@ pub(super) fn write<B: DrawingBackend>(
     let font = (font::FAMILY, size).into_font();
     let font = if upright { font.transform(FontTransform::Rotate270) } else { font };
     let style = TextStyle::from(font).color(ink).pos(Pos::new(across, down));
-    area.draw(&Text::new(text.to_string(), at, style)).map_err(failed)
+    let unseen = |letter: char| letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}');
+    let text: String = text.chars().map(|letter| if unseen(letter) { ' ' } else { letter }).collect();
+    area.draw(&Text::new(text, at, style)).map_err(failed)
 }
 
 pub(super) fn failed(error: impl std::fmt::Display) -> PlotError {

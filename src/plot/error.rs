@@ -57,6 +57,58 @@ pub enum PlotError {
     /// No number: an array without places, no line with a point.
     #[error("there is nothing to draw: not one number")]
     Nothing,
+    /// An array that is no bars.
+    #[error("bars show one axis; this array has {}", choice(axes, 1))]
+    Bars {
+        /// Names of the array's axes.
+        axes: Vec<String>,
+    },
+    /// A number that has no place on an axis.
+    #[error("{what} is {value}; only finite numbers can be drawn, so leave it out")]
+    NotFinite {
+        /// Which number.
+        what: String,
+        /// The number: infinite, or none.
+        value: f64,
+    },
+    /// Not one for each.
+    #[error("{given} {what} were given for {expected} {of}")]
+    Lengths {
+        /// What was given: `labels`, `groups`, `errors`.
+        what: &'static str,
+        /// How many.
+        given: usize,
+        /// What each is for: `points`, `bars`.
+        of: &'static str,
+        /// How many of those there are.
+        expected: usize,
+    },
+    /// More groups of points, or series of numbers, than can be told apart.
+    #[error("{given} {what} are more than the {most} that can be told apart; choose fewer")]
+    TooManySeries {
+        /// What there are too many of: `groups`, `series`.
+        what: &'static str,
+        /// How many there would be.
+        given: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A histogram of no bins, or of too many.
+    #[error("{given} bins; a histogram has 1 to {most}")]
+    Bins {
+        /// Bins asked for.
+        given: usize,
+        /// Bins there may be.
+        most: usize,
+    },
+    /// A range of error that ends before it begins.
+    #[error("the error of `{label}` is {error}; it may be 0 or more")]
+    NegativeError {
+        /// The bar.
+        label: String,
+        /// The error given.
+        error: f64,
+    },
     /// Nothing to show: no recorded pattern, no token.
     #[error("there is no attention pattern; record `*hook_pattern`")]
     NoPattern,
@@ -160,6 +212,13 @@ pub enum PlotError {
         /// What went wrong.
         reason: String,
     },
+}
+
+impl PlotError {
+    /// An error if a number has no place on an axis; `what` it is is asked only then.
+    pub(super) fn finite(value: f64, what: impl FnOnce() -> String) -> Result<(), Self> {
+        if value.is_finite() { Ok(()) } else { Err(Self::NotFinite { what: what(), value }) }
+    }
 }
 
 /// How many axes there are, and along which of them to choose before so many are left.

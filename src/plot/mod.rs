@@ -15,12 +15,15 @@
 //! ```
 
 mod attention_view;
+mod bars;
 mod colour;
 mod coloured_text;
 mod draw;
 mod error;
 mod font;
+mod frame;
 mod heatmap;
+mod histogram;
 mod lens_table;
 mod line;
 mod line_plot;
@@ -28,16 +31,23 @@ mod notebook;
 mod page;
 mod pattern_grid;
 mod patterns;
+mod pen;
+mod scatter;
 mod ticks;
 pub(crate) mod token_text;
 
 pub use attention_view::AttentionView;
+pub use bars::Bars;
 pub use coloured_text::ColouredText;
 pub use error::PlotError;
 pub use heatmap::Heatmap;
+pub use histogram::Histogram;
 pub use lens_table::{LensShade, LensTable};
 pub use line::Line;
 pub use line_plot::LinePlot;
 pub use notebook::{Show, Shown};
 pub use pattern_grid::PatternGrid;
 pub use patterns::{AttentionPatterns, HeadAttention};
+pub use scatter::Scatter;
+
+pub(crate) use token_text::token_text;

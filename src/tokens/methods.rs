@@ -233,6 +233,7 @@ macro_rules! texts_from {
 
 texts_from! {
     &str => |text| vec![text.to_string()];
+    &&str => |text| vec![text.to_string()];
     &String => |text| vec![text.clone()];
     String => |text| vec![text];
     Vec<String> => |texts| texts;

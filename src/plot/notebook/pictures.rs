@@ -4,11 +4,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::{Show, Shown};
-use crate::experiments::PromptReport;
+use crate::experiments::{FoundExamples, PromptReport};
 use crate::labelled::LabelledArray;
 use crate::patching::PatchingResult;
 use crate::plot::error::PlotError;
-use crate::plot::{AttentionPatterns, AttentionView, ColouredText, Heatmap, LensTable, LinePlot, PatternGrid};
+use crate::plot::{
+    AttentionPatterns, AttentionView, Bars, ColouredText, Heatmap, Histogram, LensTable, LinePlot, PatternGrid, Scatter,
+};
 
 /// Letters of an SVG that a notebook keeps; a larger picture is shown as dots.
 const MOST: usize = 200_000;
@@ -30,6 +32,24 @@ impl Show for Heatmap<'_> {
 impl Show for LinePlot {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         Ok(vec![Shown::text("line plot"), image(self.to_svg()?, || self.to_png())?])
+    }
+}
+
+impl Show for Scatter {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("scatter plot"), image(self.to_svg()?, || self.to_png())?])
+    }
+}
+
+impl Show for Histogram {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("histogram"), image(self.to_svg()?, || self.to_png())?])
+    }
+}
+
+impl Show for Bars {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("bars"), image(self.to_svg()?, || self.to_png())?])
     }
 }
 
@@ -83,5 +103,11 @@ impl Show for PatchingResult {
 impl Show for PromptReport {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         Ok(vec![Shown::text(self.to_string())])
+    }
+}
+
+impl Show for FoundExamples {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text(self.to_string()), Shown::html(self.coloured_text()?.to_html()?)])
     }
 }

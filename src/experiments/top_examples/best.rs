@@ -1,0 +1,77 @@
+//! The largest of many numbers, in a memory of so many.
+
+/// A number, and where it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Firing {
+    pub(super) text: usize,
+    pub(super) position: usize,
+    pub(super) value: f32,
+}
+
+/// The tokens around a position.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Around {
+    /// Position of the first.
+    pub(super) start: usize,
+    /// Ids, each with its number.
+    pub(super) places: Vec<(u32, f32)>,
+}
+
+/// The largest so far, largest first, of equal ones the first.
+#[derive(Debug)]
+pub(super) struct Best {
+    k: usize,
+    kept: Vec<(Firing, Around)>,
+}
+
+impl Best {
+    /// None of so many yet.
+    pub(super) fn new(k: usize) -> Self {
+        Self { k, kept: Vec::new() }
+    }
+
+    /// Keeps this one if it is large enough, and then asks what is around it.
+    pub(super) fn offer(&mut self, firing: Firing, around: impl FnOnce() -> Around) {
+        let rank = rank(firing.value);
+        if self.kept.len() == self.k {
+            if self.kept.last().is_some_and(|(least, _)| self::rank(least.value) >= rank) {
+                return;
+            }
+            self.kept.pop();
+        }
+        let place = self.kept.partition_point(|(other, _)| self::rank(other.value) >= rank);
+        self.kept.insert(place, (firing, around()));
+    }
+
+    /// Those kept, largest first.
+    pub(super) fn into_sorted(self) -> Vec<(Firing, Around)> {
+        self.kept
+    }
+}
+
+/// What is no number comes last.
+fn rank(value: f32) -> f32 {
+    if value.is_nan() { f32::NEG_INFINITY } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(k: usize, values: &[f32]) -> Vec<usize> {
+        let mut best = Best::new(k);
+        for (text, value) in values.iter().enumerate() {
+            best.offer(Firing { text, position: 0, value: *value }, || Around { start: 0, places: vec![] });
+        }
+        best.into_sorted().into_iter().map(|(firing, _)| firing.text).collect()
+    }
+
+    #[test]
+    fn the_largest_are_kept_and_of_equal_ones_the_first() {
+        assert_eq!(kept(2, &[1.0, 3.0, 2.0, 3.0, 3.0]), [1, 3]);
+        assert_eq!(kept(9, &[1.0, 3.0, 2.0]), [1, 2, 0]);
+        assert_eq!(kept(2, &[0.0, -0.0, 0.0]), [0, 1]);
+        assert_eq!(kept(3, &[f32::NAN, -1.0, f32::NAN, 5.0]), [3, 1, 0]);
+        assert_eq!(kept(1, &[]), [0; 0]);
+    }
+}

@@ -1,0 +1,124 @@
+//! What was found.
+
+use std::fmt;
+
+use super::best::{Around, Best, Firing};
+use super::unit::Unit;
+use crate::numerals::grouped;
+use crate::plot::{ColouredText, PlotError, token_text};
+use crate::tokens::Tokenizer;
+
+/// Where something is largest, largest first. Shows itself in a notebook as colored texts, printed as a list.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let texts = ["king drum sun king", "red fox tea red"];
+/// let found = TopExamples::new("resid_post1").neuron(3).k(2).window(1).run(&model, texts)?;
+/// println!("{found}");
+/// assert!(found.to_string().starts_with("blocks.1.hook_resid_post, neuron 3: the 2 largest of 10 tokens in 2 texts\n"));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundExamples {
+    /// Full name of the point.
+    pub point: String,
+    /// What was looked at there: `neuron 5`, `head 3, a direction`.
+    pub unit: String,
+    /// Texts looked at.
+    pub texts: usize,
+    /// Their tokens, padding left out.
+    pub tokens: usize,
+    /// The largest, largest first.
+    pub examples: Vec<FoundExample>,
+}
+
+/// A place where something is large.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundExample {
+    /// The text, counted from 0.
+    pub text: usize,
+    /// The position in it, an added first token counted.
+    pub position: usize,
+    /// The token there; without a tokenizer its id.
+    pub token: String,
+    /// Its id.
+    pub id: u32,
+    /// How large.
+    pub value: f32,
+    /// Position of the first of the tokens around.
+    pub start: usize,
+    /// The tokens around, this one among them.
+    pub tokens: Vec<String>,
+    /// How large at each of them.
+    pub values: Vec<f32>,
+}
+
+impl FoundExamples {
+    pub(super) fn new(tokenizer: Option<&Tokenizer>, unit: &Unit<'_>, [texts, tokens]: [usize; 2], best: Best) -> Self {
+        let example = |(Firing { text, position, value }, Around { start, places }): (Firing, Around)| {
+            let (ids, values): (Vec<u32>, Vec<f32>) = places.into_iter().unzip();
+            let id = ids[position - start];
+            let word = |id: u32| token_text(tokenizer, id);
+            let tokens = ids.into_iter().map(word).collect();
+            FoundExample { text, position, token: word(id), id, value, start, tokens, values }
+        };
+        let examples = best.into_sorted().into_iter().map(example).collect();
+        Self { point: unit.point().into(), unit: unit.name(), texts, tokens, examples }
+    }
+
+    /// Each with the tokens around it, colored by how large it is at them: all on one scale.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("coordinate.html");
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let found = TopExamples::new("resid_post1").neuron(3).run(&model, ["king drum sun king"])?;
+    /// found.coloured_text()?.save(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PlotError::Values`] if an example was changed to have more or fewer values than tokens.
+    pub fn coloured_text(&self) -> Result<ColouredText, PlotError> {
+        let none: [String; 0] = [];
+        self.examples.iter().try_fold(ColouredText::new(none).title(self.heading()), |page, example| {
+            let name = format!("{}: text {}, position {}", number(example.value), example.text, example.position);
+            page.passage(name, &example.tokens, example.values.iter().copied())
+        })
+    }
+
+    fn heading(&self) -> String {
+        let (tokens, texts) = (grouped(self.tokens), grouped(self.texts));
+        let count = grouped(self.examples.len());
+        format!("{}, {}: the {count} largest of {tokens} tokens in {texts} texts", self.point, self.unit)
+    }
+}
+
+impl fmt::Display for FoundExamples {
+    /// A line for each, its token in brackets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.heading())?;
+        for example in &self.examples {
+            let place = format!("text {}, position {}", example.text, example.position);
+            write!(f, "\n{:>10}  {place}: ", number(example.value))?;
+            for (at, token) in (example.start..).zip(&example.tokens) {
+                let token = token.replace(['\n', '\r'], "↵");
+                let space = if at > example.start && !token.starts_with(' ') { " " } else { "" };
+                match at == example.position {
+                    true => write!(f, "{space}[{token}]")?,
+                    false => write!(f, "{space}{token}")?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number(value: f32) -> String {
+    match value.abs() {
+        size if size != 0.0 && !(0.001..10_000.0).contains(&size) => format!("{value:.3e}"),
+        _ => format!("{value:.4}"),
+    }
+}

@@ -1,0 +1,168 @@
+//! How often numbers come in.
+
+mod bins;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::draw::FINE;
+use super::error::PlotError;
+use super::frame::{Frame, FrameAxis, HEIGHT, SWATCH, Ticks, WIDTH, framed};
+use super::pen::{COLOURS, colour, path, polygon};
+use super::ticks::Span;
+
+/// Bins a histogram has at most.
+const MOST_BINS: usize = 2_000;
+
+/// How many numbers lie in each of some bins of one width: norms, losses, attention. Several series share their bins and
+/// lie one over the other, each with its name in the legend.
+///
+/// Unless [`Histogram::bins`] says how many, the bins are as wide as the rule of Freedman and Diaconis says of all numbers
+/// together, twice the distance of the quartiles over the cube root of the count. Where the quartiles are one number,
+/// they are as many as Sturges's rule says, one more than the binary logarithm of the count. At most 200; one if all
+/// numbers are the same.
+///
+/// ```
+/// use hooklens::plot::Histogram;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("norms.svg");
+/// let early = [1.0, 1.2, 1.1, 0.9, 1.4];
+/// let late = vec![2.1, 2.6, 1.9, 2.2];
+/// let picture = Histogram::new("norm", [("layer 0", early.to_vec()), ("layer 5", late)])?.bins(6)?;
+/// assert_eq!(picture.counts(), [[3, 2, 0, 0, 0, 0], [0, 0, 0, 1, 2, 1]]);
+/// picture.title("of the stream").save(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Histogram {
+    title: String,
+    x: String,
+    series: Vec<(String, Vec<f64>)>,
+    /// Where bins begin, and where the last ends.
+    edges: Vec<f64>,
+}
+
+impl Histogram {
+    /// Named series of numbers over an axis of this name.
+    ///
+    /// # Errors
+    /// [`PlotError::Nothing`] without a number, [`PlotError::NotFinite`], [`PlotError::TooManySeries`] for more than
+    /// seven.
+    pub fn new(
+        x: impl Into<String>,
+        series: impl IntoIterator<Item = (impl Into<String>, impl IntoIterator<Item = impl Into<f64>>)>,
+    ) -> Result<Self, PlotError> {
+        let numbers = |(name, values): (_, _)| numbered(name, values);
+        let series: Vec<(String, Vec<f64>)> = series.into_iter().map(numbers).collect();
+        for (name, values) in &series {
+            let of = |number| {
+                if name.is_empty() { format!("value {number}") } else { format!("value {number} of `{name}`") }
+            };
+            for (number, value) in values.iter().enumerate() {
+                PlotError::finite(*value, || format!("{}, counted from 0,", of(number)))?;
+            }
+        }
+        if series.iter().all(|(_, values)| values.is_empty()) {
+            return Err(PlotError::Nothing);
+        }
+        if series.len() > COLOURS.len() {
+            return Err(PlotError::TooManySeries { what: "series", given: series.len(), most: COLOURS.len() });
+        }
+        let mut all: Vec<f64> = series.iter().flat_map(|(_, values)| values).copied().collect();
+        all.sort_by(f64::total_cmp);
+        let edges = bins::edges(&all, bins::count(&all));
+        Ok(Self { title: String::new(), x: x.into(), series, edges })
+    }
+
+    /// One series of numbers.
+    ///
+    /// ```
+    /// use hooklens::plot::Histogram;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let pattern = model.record("When Mary and John", hook::pattern(0))?.get(hook::pattern(0))?;
+    /// let picture = Histogram::of("attention", pattern.to_vec()?)?;
+    /// assert_eq!(picture.counts()[0].iter().sum::<usize>(), 4 * 5 * 5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Histogram::new`].
+    pub fn of(x: impl Into<String>, values: impl IntoIterator<Item = impl Into<f64>>) -> Result<Self, PlotError> {
+        Self::new(x, [("", values)])
+    }
+
+    /// So many bins, from the least number to the largest.
+    ///
+    /// # Errors
+    /// [`PlotError::Bins`] for none, or more than 2,000.
+    pub fn bins(mut self, bins: usize) -> Result<Self, PlotError> {
+        if bins == 0 || bins > MOST_BINS {
+            return Err(PlotError::Bins { given: bins, most: MOST_BINS });
+        }
+        let ends = [self.edges[0], self.edges[self.edges.len() - 1]];
+        self.edges = bins::between(ends, bins);
+        Ok(self)
+    }
+
+    /// Where each bin begins, and where the last ends. What lies on an edge counts above it, but in the last bin.
+    pub fn edges(&self) -> &[f64] {
+        &self.edges
+    }
+
+    /// For each series how many of its numbers lie in each bin.
+    pub fn counts(&self) -> Vec<Vec<usize>> {
+        self.series.iter().map(|(_, values)| bins::counted(values, &self.edges)).collect()
+    }
+
+    fn frame(&self) -> Frame {
+        let most = self.counts().into_iter().flatten().max().unwrap_or(1);
+        let x = FrameAxis {
+            name: &self.x,
+            span: Span::of(self.edges.iter().copied()).widened(0.02),
+            ticks: Ticks::Numbers { whole: false },
+            ruled: false,
+        };
+        let y = FrameAxis {
+            name: "count",
+            span: Span { least: 0.0, most: most.max(1) as f64 * 1.05 },
+            ticks: Ticks::Numbers { whole: true },
+            ruled: true,
+        };
+        let legend = self.series.len() > 1 || self.series.iter().any(|(name, _)| !name.is_empty());
+        let names: Vec<&str> = self.series.iter().filter(|_| legend).map(|(name, _)| name.as_str()).collect();
+        Frame::new(&self.title, (WIDTH, HEIGHT), &x, &y, &names)
+    }
+
+    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>, frame: &Frame) -> Result<(), PlotError> {
+        frame.begin(area)?;
+        let shade = if self.series.len() > 1 { 0.35 } else { 0.6 };
+        for (number, counts) in self.counts().iter().enumerate() {
+            // Up and down along the bins, from and to zero.
+            let mut outline = vec![(frame.x(self.edges[0]), frame.y(0.0))];
+            for (ends, count) in self.edges.windows(2).zip(counts) {
+                let top = frame.y(*count as f64);
+                outline.extend([(frame.x(ends[0]), top), (frame.x(ends[1]), top)]);
+                if *count > 0 {
+                    let (left, right) = (frame.x(ends[0]), frame.x(ends[1]));
+                    let corners = [(left, frame.y(0.0)), (left, top), (right, top), (right, frame.y(0.0))];
+                    polygon(area, corners, colour(number).mix(shade))?;
+                }
+            }
+            outline.push((frame.x(self.edges[self.edges.len() - 1]), frame.y(0.0)));
+            path(area, &outline, colour(number), FINE)?;
+        }
+        frame.end(area, |number, (x, y)| {
+            let (left, right) = (x + 3.0, x + SWATCH - 3.0);
+            let corners = [(left, y - 5.0), (right, y - 5.0), (right, y + 5.0), (left, y + 5.0)];
+            polygon(area, corners, colour(number).mix(shade))?;
+            path(area, &[corners[0], corners[1], corners[2], corners[3], corners[0]], colour(number), FINE)
+        })
+    }
+}
+
+framed!(Histogram);
+
+fn numbered(name: impl Into<String>, values: impl IntoIterator<Item = impl Into<f64>>) -> (String, Vec<f64>) {
+    (name.into(), values.into_iter().map(Into::into).collect())
+}

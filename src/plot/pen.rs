@@ -1,0 +1,77 @@
+//! What pictures of numbers draw with: places and sizes in units, and colors that tell series apart.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::draw::{BLACK_INK, FINE, failed, write};
+use super::error::PlotError;
+use super::font;
+
+/// Okabe and Ito's colours, without yellow, which is too light for a line on white.
+pub(super) const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+
+/// The color of a series.
+pub(super) fn colour(number: usize) -> RGBColor {
+    COLOURS[number % COLOURS.len()]
+}
+
+/// A place in units as one in dots.
+pub(super) fn dot((x, y): (f64, f64)) -> (i32, i32) {
+    ((x * f64::from(FINE)).round() as i32, (y * f64::from(FINE)).round() as i32)
+}
+
+/// A line through places, so many dots wide.
+pub(super) fn path<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    places: &[(f64, f64)],
+    ink: RGBColor,
+    width: u32,
+) -> Result<(), PlotError> {
+    let places: Vec<_> = places.iter().copied().map(dot).collect();
+    area.draw(&PathElement::new(places, ink.stroke_width(width))).map_err(failed)
+}
+
+/// An area within corners, filled.
+pub(super) fn polygon<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    corners: impl IntoIterator<Item = (f64, f64)>,
+    ink: RGBAColor,
+) -> Result<(), PlotError> {
+    let corners: Vec<_> = corners.into_iter().map(dot).collect();
+    area.draw(&Polygon::new(corners, ink.filled())).map_err(failed)
+}
+
+/// A text whose place and size are in units.
+pub(super) fn text<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    text: &str,
+    at: (f64, f64),
+    size: f64,
+    (across, down): (HPos, VPos),
+    upright: bool,
+) -> Result<(), PlotError> {
+    write(area, text, dot(at), size * f64::from(FINE), across, down, upright, &BLACK_INK)
+}
+
+/// How wide a text is at most, about: in the letters that pictures of dots have, or in those of a browser. The drawing
+/// library makes letters smaller than their size says.
+pub(super) fn wide(text: &str, size: f64) -> f64 {
+    font::ready();
+    let drawn = (font::FAMILY, size * f64::from(FINE)).into_font().box_size(text);
+    let drawn = drawn.map_or(0.0, |(width, _)| f64::from(width) / f64::from(FINE));
+    drawn.max(font::width(text, size) * 0.85)
+}
+
+/// A text of at most so many letters.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most { text.into() } else { text.chars().take(most - 1).chain(['…']).collect() }
+}

@@ -1,0 +1,192 @@
+//! Pairs of numbers as points.
+
+mod places;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::draw::LABELS;
+use super::error::PlotError;
+use super::frame::{Frame, FrameAxis, MOST, SWATCH, Ticks, WIDTH, framed};
+use super::pen::{COLOURS, colour, cut, dot, polygon, text};
+use super::ticks::Span;
+use places::{Around, free};
+
+/// Height of what the axes enclose, in units.
+const HEIGHT: f64 = 300.0;
+/// Shapes of the points of the first seven groups, of the next and of the last.
+const SHAPES: [Shape; 3] = [Shape::Circle, Shape::Square, Shape::Triangle];
+/// Points that may have a label, and letters of one.
+const MOST_LABELLED: usize = 2_000;
+const LABEL_LETTERS: usize = 24;
+
+/// How a point looks.
+#[derive(Debug, Clone, Copy)]
+enum Shape {
+    Circle,
+    Square,
+    Triangle,
+}
+
+/// Points at pairs of numbers: two coordinates of a principal component analysis, a logit before and after. In groups
+/// they differ by color, which a legend names; a point may have a label beside it.
+///
+/// ```
+/// use hooklens::plot::Scatter;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("pca.svg");
+/// let points = [(0.1, 1.2), (0.3, 1.0), (-2.0, 0.1)];
+/// let picture = Scatter::new("PC 1", "PC 2", points)?;
+/// picture.groups(["names", "names", "places"])?.labels(["Mary", "John", "store"])?.title("embedding").save(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scatter {
+    title: String,
+    x: String,
+    y: String,
+    points: Vec<(f64, f64)>,
+    /// Names of the groups, and the group of each point.
+    groups: Vec<String>,
+    group_of: Vec<usize>,
+    /// One for each point, or none at all.
+    labels: Vec<String>,
+}
+
+impl Scatter {
+    /// These points `(x, y)` over axes of these names.
+    ///
+    /// ```
+    /// use hooklens::plot::Scatter;
+    /// let told = Scatter::new("x", "y", [(0.0, 1.0), (1.0, f64::NAN)]).unwrap_err().to_string();
+    /// assert_eq!(told, "y of point 1, counted from 0, is NaN; only finite numbers can be drawn, so leave it out");
+    /// ```
+    ///
+    /// # Errors
+    /// [`PlotError::Nothing`] without a point, [`PlotError::TooMany`] beyond 250,000, [`PlotError::NotFinite`].
+    pub fn new(
+        x: impl Into<String>,
+        y: impl Into<String>,
+        points: impl IntoIterator<Item = (impl Into<f64>, impl Into<f64>)>,
+    ) -> Result<Self, PlotError> {
+        let (x, y) = (x.into(), y.into());
+        let points: Vec<(f64, f64)> = points.into_iter().map(|(x, y)| (x.into(), y.into())).collect();
+        if points.is_empty() {
+            return Err(PlotError::Nothing);
+        }
+        if points.len() > MOST {
+            return Err(PlotError::TooMany { places: points.len(), most: MOST, axes: vec![x] });
+        }
+        for (number, point) in points.iter().enumerate() {
+            let of = |axis| format!("{axis} of point {number}, counted from 0,");
+            PlotError::finite(point.0, || of("x"))?;
+            PlotError::finite(point.1, || of("y"))?;
+        }
+        let group_of = vec![0; points.len()];
+        Ok(Self { title: String::new(), x, y, points, groups: Vec::new(), group_of, labels: Vec::new() })
+    }
+
+    /// Colors the points by the group of each; groups stand in the legend in the order they first come in.
+    ///
+    /// # Errors
+    /// [`PlotError::Lengths`] for more or fewer than points, [`PlotError::TooManySeries`] for more than 21 groups.
+    pub fn groups(mut self, groups: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, PlotError> {
+        let (mut names, mut group_of) = (Vec::<String>::new(), Vec::new());
+        for group in groups {
+            let group = group.into();
+            let known = names.iter().position(|name| *name == group);
+            group_of.push(known.unwrap_or_else(|| {
+                names.push(group);
+                names.len() - 1
+            }));
+        }
+        self.fits("groups", group_of.len())?;
+        let most = COLOURS.len() * SHAPES.len();
+        if names.len() > most {
+            return Err(PlotError::TooManySeries { what: "groups", given: names.len(), most });
+        }
+        (self.groups, self.group_of) = (names, group_of);
+        Ok(self)
+    }
+
+    /// Writes a label beside each point, none where it is empty. One that would lie on another,
+    /// on another point or outside is left out.
+    ///
+    /// # Errors
+    /// [`PlotError::Lengths`] for more or fewer than points; [`PlotError::TooMany`] for labels of more than 2,000 points.
+    pub fn labels(mut self, labels: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, PlotError> {
+        let labels: Vec<String> = labels.into_iter().map(|label| cut(&label.into(), LABEL_LETTERS)).collect();
+        self.fits("labels", labels.len())?;
+        if labels.len() > MOST_LABELLED {
+            return Err(PlotError::TooMany { places: labels.len(), most: MOST_LABELLED, axes: vec![self.x] });
+        }
+        self.labels = labels;
+        Ok(self)
+    }
+
+    fn fits(&self, what: &'static str, given: usize) -> Result<(), PlotError> {
+        let expected = self.points.len();
+        if given == expected { Ok(()) } else { Err(PlotError::Lengths { what, given, of: "points", expected }) }
+    }
+
+    fn frame(&self) -> Frame {
+        let axis = |name, number: fn(&(f64, f64)) -> f64| {
+            let whole = self.points.iter().all(|point| number(point).fract() == 0.0);
+            let span = Span::of(self.points.iter().map(number)).widened(0.05);
+            FrameAxis { name, span, ticks: Ticks::Numbers { whole }, ruled: true }
+        };
+        let (x, y) = (axis(&self.x, |point| point.0), axis(&self.y, |point| point.1));
+        let names: Vec<&str> = self.groups.iter().map(String::as_str).collect();
+        Frame::new(&self.title, (WIDTH, HEIGHT), &x, &y, &names)
+    }
+
+    /// Half as wide as a point is.
+    fn radius(&self) -> f64 {
+        match self.points.len() {
+            0..=300 => 3.0,
+            301..=3_000 => 2.0,
+            _ => 1.25,
+        }
+    }
+
+    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>, frame: &Frame) -> Result<(), PlotError> {
+        frame.begin(area)?;
+        let places: Vec<(f64, f64)> = self.points.iter().map(|(x, y)| (frame.x(*x), frame.y(*y))).collect();
+        for (place, group) in places.iter().zip(&self.group_of) {
+            mark(area, *place, *group, self.radius())?;
+        }
+        let around = Around { edges: frame.edges(), points: &places, radius: self.radius() };
+        for (label, (x, y)) in self.labels.iter().zip(free(&self.labels, &around)).filter_map(|(l, at)| Some((l, at?)))
+        {
+            text(area, label, (x, y), LABELS, (HPos::Left, VPos::Center), false)?;
+        }
+        frame.end(area, |group, (x, y)| mark(area, (x + SWATCH / 2.0, y), group, 4.0))
+    }
+}
+
+framed!(Scatter);
+
+/// A point of a group, half as wide as `radius`.
+fn mark<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    (x, y): (f64, f64),
+    group: usize,
+    radius: f64,
+) -> Result<(), PlotError> {
+    let ink = colour(group).mix(0.75);
+    match SHAPES[group / COLOURS.len() % SHAPES.len()] {
+        Shape::Circle => {
+            let radius = dot((radius, 0.0)).0;
+            area.draw(&Circle::new(dot((x, y)), radius, ink.filled())).map_err(super::draw::failed)
+        }
+        Shape::Square => {
+            let half = radius * 0.9;
+            polygon(area, [(x - half, y - half), (x + half, y - half), (x + half, y + half), (x - half, y + half)], ink)
+        }
+        Shape::Triangle => {
+            let half = radius * 1.15;
+            polygon(area, [(x, y - half), (x + half, y + half * 0.8), (x - half, y + half * 0.8)], ink)
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Where labels of points stand without lying on anything.
+
+use super::super::draw::LABELS;
+use super::super::pen::wide;
+
+/// What labels must not leave or lie on.
+pub(super) struct Around<'a> {
+    /// Left, top, right and bottom of the picture.
+    pub(super) edges: [f64; 4],
+    pub(super) points: &'a [(f64, f64)],
+    /// Half as wide as a point is.
+    pub(super) radius: f64,
+}
+
+/// Left, top, right and bottom of a text.
+type Corners = [f64; 4];
+
+/// For each label the middle of its left edge, beside its point: at the right, at the left, above or below, whichever
+/// is free first, else nowhere.
+pub(super) fn free(labels: &[String], around: &Around<'_>) -> Vec<Option<(f64, f64)>> {
+    let mut taken: Vec<Corners> = Vec::new();
+    let place = |(label, point): (&String, &(f64, f64))| {
+        if label.is_empty() {
+            return None;
+        }
+        let (width, gap) = (wide(label, LABELS) + 2.0, around.radius + 2.0);
+        let (x, y) = *point;
+        let beside = [
+            (x + gap, y),
+            (x - gap - width, y),
+            (x - width / 2.0, y - gap - LABELS / 2.0),
+            (x - width / 2.0, y + gap + LABELS / 2.0),
+            (x + gap, y - LABELS / 2.0),
+            (x + gap, y + LABELS / 2.0),
+            (x - gap - width, y - LABELS / 2.0),
+            (x - gap - width, y + LABELS / 2.0),
+        ];
+        let corners = |(left, middle): (f64, f64)| [left, middle - LABELS / 2.0, left + width, middle + LABELS / 2.0];
+        let alone = |at: &(f64, f64)| !taken.iter().any(|other| meet(*other, corners(*at)));
+        let at = beside.into_iter().find(|at| alone(at) && around.is_free(corners(*at)))?;
+        let corners = corners(at);
+        taken.push(corners);
+        Some(at)
+    };
+    labels.iter().zip(around.points).map(place).collect()
+}
+
+impl Around<'_> {
+    /// Whether a text of these corners lies within the picture and on no point, whose label it would seem to be.
+    fn is_free(&self, corners @ [left, top, right, bottom]: Corners) -> bool {
+        let within = left > self.edges[0] && top > self.edges[1] && right < self.edges[2] && bottom < self.edges[3];
+        let half = self.radius * 0.8;
+        within && !self.points.iter().any(|(x, y)| meet([x - half, y - half, x + half, y + half], corners))
+    }
+}
+
+fn meet(one: Corners, other: Corners) -> bool {
+    one[0] < other[2] && other[0] < one[2] && one[1] < other[3] && other[1] < one[3]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_label_lies_on_another_or_outside() {
+        let points: Vec<(f64, f64)> =
+            (0..60).map(|n| (f64::from(n * 37 % 60) * 7.0, f64::from(n * 53 % 60) * 5.0)).collect();
+        let labels: Vec<String> =
+            (0..60).map(|n| if n % 7 == 0 { String::new() } else { format!("label {n}") }).collect();
+        let around = Around { edges: [0.0, 0.0, 420.0, 300.0], points: &points, radius: 3.0 };
+        let places = free(&labels, &around);
+        let corners: Vec<Corners> = labels
+            .iter()
+            .zip(&places)
+            .filter_map(|(label, at)| {
+                let (x, y) = (*at)?;
+                Some([x, y - LABELS / 2.0, x + wide(label, LABELS), y + LABELS / 2.0])
+            })
+            .collect();
+        assert!(corners.len() > 10 && corners.len() < 52, "some fit, some don't: {}", corners.len());
+        for (number, one) in corners.iter().enumerate() {
+            assert!(one[0] >= 0.0 && one[2] <= 420.0 && one[1] >= 0.0 && one[3] <= 300.0);
+            assert!(!corners[..number].iter().any(|other| meet(*one, *other)));
+        }
+        assert!(places[0].is_none(), "an empty label has no place");
+        let alone = Around { edges: [0.0, 0.0, 200.0, 150.0], points: &[(100.0, 75.0)], radius: 3.0 };
+        assert_eq!(free(&["a".into()], &alone), [Some((105.0, 75.0))]);
+    }
+}
