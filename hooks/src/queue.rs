@@ -526,7 +526,7 @@ mod tests {
         let queue = ActivationQueue::<i32>::unbounded();
         assert_eq!(queue.get("mean", 7), 7);
         queue.set("mean", 3);
-        assert_eq!((queue.get("mean", 7), queue.q_size("mean")), (3, None));
+        assert_eq!((queue.get("mean", 7), queue.q_size("mean")), (Stored::Value(3), None));
         queue.clear_all();
         assert_eq!(queue.get("mean", 7), 7);
     }

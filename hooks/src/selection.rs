@@ -178,7 +178,7 @@ impl Selection {
     /// # let catalog = std::sync::Arc::new(points.build());
     /// assert_eq!(Selection::from(("resid_post", -1)).resolve_one(&catalog)?, ids[2]);
     /// let told = Selection::from("*hook_resid_post").resolve_one(&catalog).unwrap_err().to_string();
-    /// assert!(told.ends_with("it names 2 points where one is wanted"), "{told}");
+    /// assert!(told.ends_with("names 2 points where one is wanted"), "{told}");
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///

@@ -109,10 +109,9 @@ impl KeyValueCache {
             if len > 0 && entry.batch() != batch {
                 return Err(CacheError::Batch { cache: batch, run: entry.batch() });
             }
-            let [keys, values] = self.shape.heads();
-            for (cache, entry) in [keys, values].into_iter().zip(entry.heads()).filter(|(cache, entry)| cache != entry)
-            {
-                return Err(CacheError::Model { layer, cache, model: entry });
+            let mut heads = self.shape.heads().into_iter().zip(entry.heads());
+            if let Some((cache, model)) = heads.find(|(cache, entry)| cache != entry) {
+                return Err(CacheError::Model { layer, cache, model });
             }
         }
         Ok(())

@@ -357,7 +357,7 @@ proptest! {
     ) {
         // A rounding error can send a token to another expert, which says nothing of the cache.
         let few_bits = kind.bits().is_some() || steps.iter().any(uses_few_bits);
-        let experts = if few_bits { None } else { config.experts.clone() };
+        let experts = if few_bits { None } else { config.experts };
         let model = random_model(TransformerConfig { experts, ..config }, seed);
         // Set up for more rows than come.
         let cache = KeyValueCache::of_kind(model.config(), batch + unused, kind).unwrap();

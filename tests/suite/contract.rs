@@ -394,7 +394,8 @@ fn sizes_that_can_not_be_are_named() {
     // Heads that need not make up the width are given their own.
     let own = TransformerConfig { d_head: 8, attn_scale: 8f64.sqrt(), ..TransformerConfig::new(1, 15, 2, 20, 8) };
     assert!(HookedTransformer::random(own, 0, &device()).is_ok());
-    let shape = CacheShape { windows: vec![Some(Window::Sliding(0))], ..CacheShape::new(1, 1, 2, 4).unwrap() };
-    let told = KeyValueCache::of_shape(shape, CacheKind::Growing).map(drop).unwrap_err().to_string();
+    let mut shape = CacheShape::new(1, 1, 2, 4).unwrap();
+    shape.windows = vec![Some(Window::Sliding(0))];
+    let told = KeyValueCache::of_shape(shape, CacheKind::GROWING).map(drop).unwrap_err().to_string();
     assert!(told.starts_with("`windows` is 0"), "{told}");
 }

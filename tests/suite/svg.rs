@@ -32,7 +32,10 @@ impl Element {
         let (name, attributes) = tag.split_once(char::is_whitespace).unwrap_or((tag, ""));
         assert!(!name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric()), "{name:?} is no name");
         let mut element = Element { name: name.into(), attributes: pairs(attributes), ..Element::default() };
-        while !empty {
+        if empty {
+            return element;
+        }
+        loop {
             let (text, behind) = rest.split_at(rest.find('<').unwrap_or_else(|| panic!("`{name}` does not end")));
             element.text.push_str(&unescaped(text));
             *rest = behind;

@@ -171,7 +171,7 @@ fn what_cannot_be_looked_at_is_said() {
     let text = ["When Mary and John"];
     let told = |asked: TopExamples| asked.run(&model, text).unwrap_err().to_string();
     assert!(told(TopExamples::new("blocks.2.mlp.hook_pst").neuron(5)).contains("blocks.2.mlp.hook_post"));
-    assert!(told(TopExamples::new("*hook_resid_post").neuron(5)).contains("it names 4 points where one is wanted"));
+    assert!(told(TopExamples::new("*hook_resid_post").neuron(5)).contains("names 4 points where one is wanted"));
     assert_eq!(
         told(TopExamples::new(hook::resid_post(1)).neuron(64)),
         "`neuron` is 64; it may be 0 to 63: `blocks.1.hook_resid_post` [batch, pos, d_model] is 64 wide"
