@@ -32,7 +32,10 @@ impl Element {
         let (name, attributes) = tag.split_once(char::is_whitespace).unwrap_or((tag, ""));
         assert!(!name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric()), "{name:?} is no name");
         let mut element = Element { name: name.into(), attributes: pairs(attributes), ..Element::default() };
-        while !empty {
+        if empty {
+            return element;
+        }
+        loop {
             let (text, behind) = rest.split_at(rest.find('<').unwrap_or_else(|| panic!("`{name}` does not end")));
             element.text.push_str(&unescaped(text));
             *rest = behind;
@@ -40,12 +43,11 @@ impl Element {
                 let (closing, behind) = end.split_once('>').expect("a closing tag that ends");
                 assert_eq!(closing.trim_end(), name, "elements end in the order they began");
                 *rest = behind;
-                break;
+                element.text = element.text.trim().to_string();
+                return element;
             }
             element.children.push(Element::read(rest));
         }
-        element.text = element.text.trim().to_string();
-        element
     }
 
     /// A number among the attributes.

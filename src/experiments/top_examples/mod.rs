@@ -94,7 +94,7 @@ impl TopExamples {
     /// ```
     #[must_use]
     pub fn direction(mut self, direction: Tensor<1>) -> Self {
-        self.along = Some(Along::Direction(direction));
+        self.along = Some(Along::Direction(Box::new(direction)));
         self
     }
 

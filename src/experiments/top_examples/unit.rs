@@ -14,7 +14,7 @@ pub(super) enum Along {
     /// Its number at this place.
     Neuron(usize),
     /// Its product with this direction.
-    Direction(Tensor<1>),
+    Direction(Box<Tensor<1>>),
     /// Its length.
     Norm,
 }
