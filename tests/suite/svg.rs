@@ -43,12 +43,11 @@ impl Element {
                 let (closing, behind) = end.split_once('>').expect("a closing tag that ends");
                 assert_eq!(closing.trim_end(), name, "elements end in the order they began");
                 *rest = behind;
-                break;
+                element.text = element.text.trim().to_string();
+                return element;
             }
             element.children.push(Element::read(rest));
         }
-        element.text = element.text.trim().to_string();
-        element
     }
 
     /// A number among the attributes.
