@@ -13,7 +13,7 @@ use crate::error::CacheError;
 ///
 /// ```
 /// use hooklens::{Bits, CacheKind};
-/// assert_eq!(CacheKind::FOUR_BIT, CacheKind::Quantized { bits: Bits::Four, group: 64 });
+/// assert_eq!(CacheKind::FOUR_BIT, CacheKind::GROWING.quantized(Bits::Four, 64));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Bits {
