@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// Does the work; where a device's library panics because its memory is full, that is an error. Every other panic
 /// goes on.
 ///
-/// What the work was changing is given up by the caller, as after any error in the middle of a run.
+/// What the work was changing is put back by the guards it drops on the way ([`Growth`](crate::kv_cache::Growth)).
 pub(crate) fn guarded<T>(devices: impl FnOnce() -> Vec<Device>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| match message(&*panic).and_then(full) {
         Some(asked) => Err(Error::OutOfMemory { devices: format!("{:?}", devices()), asked }),

@@ -6,6 +6,9 @@ use super::HookedEncoderDecoder;
 use super::forward::Encoded;
 use crate::kv_cache::KeyValueCache;
 
+/// Keys and values of the encoder's positions, a pair a layer.
+pub(super) type CrossKeys = Vec<(Tensor<4>, Tensor<4>)>;
+
 /// Keys and values of both attentions: those of the tokens decoded so far, and, from the first run on, those of
 /// the encoder's positions, which never change.
 ///
@@ -24,8 +27,8 @@ use crate::kv_cache::KeyValueCache;
 pub struct DecoderCache {
     /// Keys and values of the decoder's own positions.
     pub own: KeyValueCache,
-    /// Keys and values of the encoder's positions, a pair a layer; empty before the first run.
-    pub(super) cross: Vec<(Tensor<4>, Tensor<4>)>,
+    /// Those of the encoder's positions; empty before the first run.
+    pub(super) cross: CrossKeys,
     pub(super) encoded: Encoded,
 }
 

@@ -5,11 +5,11 @@ use hooklens_hooks::{ActivationCache, Halt, Hook, PointInfo, Record, Rows, Run};
 
 use super::HookedEncoderDecoder;
 use super::bias::{Buckets, position_bias};
-use super::cache::DecoderCache;
+use super::cache::{CrossKeys, DecoderCache};
 use super::points::of_encoder;
 use super::weights::DecoderBlock;
 use crate::error::{InputError, Result};
-use crate::kv_cache::{KeyValueCache, Keys};
+use crate::kv_cache::{Growth, KeyValueCache, Keys};
 use crate::model::{
     Input, Logits, NormPoints, Pass, Sequence, Site, Stream, attention_reads, last_rows, mix, raw_scores, softmax_rows,
     token_vectors,
@@ -194,7 +194,8 @@ impl HookedEncoderDecoder {
         run.over(rows_of(&encoder, encoder_real.as_deref()))?;
         let encoded = self.encoder_pass(&tokens, &encoder, &mut run)?;
         run.over(rows)?;
-        let logits = self.decoder_pass(&encoded, None, (&written, &decoder), options.logits, &mut run)?;
+        let alone = Behind { own: None, known: &[] };
+        let (logits, _) = self.decoder_pass(&encoded, alone, (&written, &decoder), options.logits, &mut run)?;
         Ok(EncoderDecoderOutput { logits, cache: run.finish()? })
     }
 
@@ -303,28 +304,13 @@ impl HookedEncoderDecoder {
         let encoded = cache.encoded.clone();
         let shape = written.shape();
         cache.own.check(&self.decoder_stack, shape, self.weights.embed.val().dtype(), |_| self.device())?;
-        let (growing, past) = (!cache.own.is_frozen(), cache.own.len());
-        let options = options.into();
-        match self.decoder_run(&encoded, Some(cache), &written, options) {
-            Ok(output) => {
-                if growing {
-                    cache.own.settle(shape, written.mask())?;
-                }
-                Ok(output)
-            }
-            Err(error) => {
-                if growing {
-                    cache.own.unsettle(past);
-                }
-                Err(error)
-            }
-        }
+        self.decoder_run(&encoded, Some(cache), &written, options.into())
     }
 
     fn decoder_run(
         &self,
         encoded: &Encoded,
-        mut cache: Option<&mut DecoderCache>,
+        cache: Option<&mut DecoderCache>,
         written: &Tokens,
         mut options: EncoderDecoderOptions<'_>,
     ) -> Result<EncoderDecoderOutput> {
@@ -347,11 +333,21 @@ impl HookedEncoderDecoder {
         };
         let rows = rows_of(&sequence, real.as_deref());
         let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let behind = cache.as_deref_mut();
-        let logits = self.decoder_pass(encoded, behind, (written, &sequence), options.logits, &mut run)?;
+        let (mut own, cross) = match cache {
+            Some(DecoderCache { own, cross, .. }) => (Some(own.grow()), Some(cross)),
+            None => (None, None),
+        };
+        let known = cross.as_deref().map_or(&[][..], Vec::as_slice);
+        let behind = Behind { own: own.as_mut().map(Growth::cache), known };
+        let (logits, made) = self.decoder_pass(encoded, behind, (written, &sequence), options.logits, &mut run)?;
         let recorded = run.finish()?;
-        if let Some(cache) = cache.filter(|cache| !cache.own.is_frozen()) {
-            cache.own.note_interventions(&options.hooks);
+        if let Some(own) = own {
+            let keeps = own.keeps();
+            own.commit([batch, len], written.mask(), &options.hooks)?;
+            // What the encoder's positions gave is kept with the run that made it, never of one that failed.
+            if let Some(cross) = cross.filter(|cross| keeps && cross.is_empty()) {
+                *cross = made;
+            }
         }
         Ok(EncoderDecoderOutput { logits, cache: recorded })
     }
@@ -379,22 +375,17 @@ impl HookedEncoderDecoder {
     fn decoder_pass(
         &self,
         encoded: &Encoded,
-        cache: Option<&mut DecoderCache>,
+        behind: Behind<'_>,
         (written, sequence): (&Tokens, &Sequence),
         logits: Logits,
         run: &mut Run<'_, '_>,
-    ) -> Result<Option<Tensor<3>>, Halt> {
+    ) -> Result<(Option<Tensor<3>>, CrossKeys), Halt> {
         let weights = &self.weights;
         let table = weights.embed.val();
         let (device, dtype) = (table.device(), table.dtype());
         let mut resid = token_vectors(table, written);
-        let frozen = cache.as_ref().is_some_and(|cache| cache.own.is_frozen());
-        let (own, held): (Option<&mut KeyValueCache>, _) = match cache {
-            Some(DecoderCache { own, cross, .. }) => (Some(own), Some(cross)),
-            None => (None, None),
-        };
+        let Behind { own, known } = behind;
         let mut made = Vec::new();
-        let known = held.as_ref().map_or(&[][..], |held| &held[..]);
         let mut pass = Pass::new(&self.decoder_stack, &self.points.decoder, sequence, own, &device, dtype);
         pass.score_bias = Some(position_bias(weights.decoder_bias.val(), sequence, self.buckets(false)));
         let mut cross = Pass::new(&self.decoder_stack, &self.points.cross, sequence, None, &device, dtype);
@@ -405,13 +396,10 @@ impl HookedEncoderDecoder {
             (resid, keys) = block.forward(layer, resid, &mut pass, across, run)?;
             made.push(keys);
         }
-        if let Some(held) = held.filter(|held| held.is_empty() && !frozen) {
-            *held = made;
-        }
         let [scale, normalized] = self.points.decoder_ln;
         let mut last = weights.decoder_ln.forward(resid, NormPoints { scale, normalized }, run)?;
         if logits == Logits::None {
-            return Ok(None);
+            return Ok((None, made));
         }
         if logits == Logits::Last {
             last = last_rows(last, sequence);
@@ -419,8 +407,16 @@ impl HookedEncoderDecoder {
         if let Some(scale) = self.config.output_scale {
             last = last * scale;
         }
-        Ok(Some(weights.unembed.forward(last)))
+        Ok((Some(weights.unembed.forward(last)), made))
     }
+}
+
+/// What earlier runs of a decoder left to attend to.
+struct Behind<'c> {
+    /// Keys and values of its own positions.
+    own: Option<&'c mut KeyValueCache>,
+    /// Those of the encoder's positions, a pair a layer; none before the first run.
+    known: &'c [(Tensor<4>, Tensor<4>)],
 }
 
 /// What a decoder's block attends to across the model.

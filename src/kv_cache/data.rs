@@ -54,6 +54,8 @@ pub struct CacheData {
 pub struct LayerData {
     /// The first position held.
     pub first: usize,
+    /// The first position that each row holds, where some hold fewer than others; else empty.
+    pub held_from: Vec<usize>,
     /// `[batch, position, kv_head, d_head]`; none if nothing is held.
     pub keys: Option<TensorData>,
     /// `[batch, position, kv_head, d_head]`; none if nothing is held.
@@ -72,7 +74,7 @@ impl KeyValueCache {
         let layer = |entry: &Entry| {
             let (keys, values) = entry.joined()?.unzip();
             let (keys, values) = (keys.map(read).transpose()?, values.map(read).transpose()?);
-            Ok(LayerData { first: entry.first(), keys, values })
+            Ok(LayerData { first: entry.first(), held_from: entry.held_from().to_vec(), keys, values })
         };
         Ok(CacheData {
             kind: self.kind,
@@ -120,6 +122,10 @@ impl KeyValueCache {
         }
         let mut cache = Self::of_shape(shape.clone(), data.kind)?;
         for (layer, held) in data.layers.iter().enumerate() {
+            let from = &held.held_from;
+            if !from.is_empty() && (from.len() != batch || from.iter().any(|first| *first > len)) {
+                return Err(wrong(format!("layer {layer} holds {batch} rows of {len} from {from:?} on")));
+            }
             let (Some(keys), Some(values)) = (&held.keys, &held.values) else {
                 if held.first != len {
                     return Err(wrong(format!("layer {layer} holds nothing of {len} positions")));
@@ -143,6 +149,7 @@ impl KeyValueCache {
             let device = device(layer);
             let tensor = |data: &TensorData| Tensor::from_data(data.clone(), (&device, data.dtype()));
             cache.entries[layer].fill(tensor(keys), tensor(values), held.first)?;
+            cache.entries[layer].set_held_from(from.clone());
         }
         if len > 0 {
             cache.told.clone_from(mask);
@@ -177,8 +184,8 @@ impl KeyValueCache {
         let heads_first = |x: Tensor<4>| x.permute([0, 2, 1, 3]);
         let mut tuples = Vec::new();
         for (layer, entry) in self.entries.iter().enumerate() {
-            if entry.first() > 0 {
-                return Err(CacheError::Dropped { layer, first: entry.first(), wanted: 0 });
+            if entry.first_of_all() > 0 {
+                return Err(CacheError::Dropped { layer, first: entry.first_of_all(), wanted: 0 });
             }
             tuples.extend(entry.joined()?.map(|(keys, values)| (heads_first(keys), heads_first(values))));
         }

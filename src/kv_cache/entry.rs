@@ -40,6 +40,8 @@ pub struct Entry {
     batch: usize,
     /// Columns seen, dropped ones included.
     len: usize,
+    /// The first column that each row holds, where rows that were inserted lack columns that others hold.
+    held_from: Vec<usize>,
     /// Element type that everything is cast to, if one was asked for.
     dtype: Option<DType>,
     /// Device that everything has to come from, if one was asked for.
@@ -97,6 +99,7 @@ impl Entry {
             rows: shape.batch,
             batch: shape.batch,
             len: 0,
+            held_from: Vec::new(),
             dtype: None,
             device: None,
             came_from: None,
@@ -302,6 +305,7 @@ impl Entry {
     pub(super) fn refit(&mut self) {
         if self.len == 0 {
             (self.batch, self.came_from) = (self.rows, None);
+            self.held_from.clear();
         }
     }
 
@@ -366,6 +370,25 @@ impl Entry {
     /// The first position still held.
     pub fn first(&self) -> usize {
         self.len - self.held()
+    }
+
+    /// The first column that a row holds.
+    pub(super) fn first_of(&self, row: usize) -> usize {
+        self.first().max(self.held_from.get(row).copied().unwrap_or(0))
+    }
+
+    /// The first column that every row holds.
+    pub(super) fn first_of_all(&self) -> usize {
+        self.held_from.iter().copied().max().unwrap_or(0).max(self.first())
+    }
+
+    pub(super) fn held_from(&self) -> &[usize] {
+        &self.held_from
+    }
+
+    /// Takes note of rows that hold fewer columns than others.
+    pub(super) fn set_held_from(&mut self, columns: Vec<usize>) {
+        self.held_from = columns;
     }
 
     /// From here on [`Entry::append`] keeps nothing. A run needs all layers of its cache alike.
@@ -433,6 +456,7 @@ impl Entry {
         self.ahead.forget();
         self.lanes.iter_mut().for_each(Lane::clear);
         (self.len, self.pending) = (0, None);
+        self.held_from.clear();
         self.refit();
     }
 
@@ -445,6 +469,9 @@ impl Entry {
             lane.select(rows)?;
         }
         (self.lanes, self.batch, self.rows) = (lanes, rows.len(), rows.len());
+        if !self.held_from.is_empty() {
+            self.held_from = rows.iter().map(|row| self.held_from[*row]).collect();
+        }
         Ok(())
     }
 
@@ -580,6 +607,10 @@ impl Entry {
             (Some(keys), Some(values)) => made.fill(keys, values, first)?,
             _ => made.fill_with_nothing(columns, self.batch),
         }
+        let moved = |entry: &Entry, row: usize, shift: usize| entry.first_of(row) + (columns - shift - entry.len);
+        let mut held_from: Vec<usize> = (0..self.batch).map(|row| moved(self, row, shift[0])).collect();
+        (0..other.batch).for_each(|at| held_from[row + at] = moved(other, at, shift[1]));
+        made.held_from = if held_from.iter().all(|first| *first == made.first()) { Vec::new() } else { held_from };
         Ok(made)
     }
 }

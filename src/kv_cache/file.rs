@@ -28,6 +28,7 @@ struct Header {
     frozen: bool,
     interventions: Vec<String>,
     first: Vec<usize>,
+    held_from: Vec<Vec<usize>>,
 }
 
 /// What every version's metadata begins with.
@@ -71,6 +72,7 @@ impl KeyValueCache {
             frozen: self.frozen,
             interventions: self.interventions.clone(),
             first: self.entries.iter().map(Entry::first).collect(),
+            held_from: self.entries.iter().map(|entry| entry.held_from().to_vec()).collect(),
         };
         let header = serde_json::to_string(&header).map_err(|e| CacheError::Data { reason: e.to_string() })?;
         let mut tensors: Vec<(String, Activation)> = Vec::new();
@@ -136,7 +138,8 @@ impl KeyValueCache {
         let mut layers = Vec::new();
         for (layer, first) in header.first.iter().enumerate() {
             let keys = read(format!("layers.{layer}.keys"))?;
-            layers.push(LayerData { first: *first, keys, values: read(format!("layers.{layer}.values"))? });
+            let held_from = header.held_from.get(layer).cloned().unwrap_or_default();
+            layers.push(LayerData { first: *first, held_from, keys, values: read(format!("layers.{layer}.values"))? });
         }
         let Header { kind, shape, mask, hidden_before, frozen, interventions, .. } = header;
         let data = CacheData { kind, shape, mask, hidden_before, frozen, interventions, layers };

@@ -30,6 +30,7 @@ pub use entry::Entry;
 pub(crate) use keys::{Keys, Part};
 pub use kind::{CacheKind, Offload};
 pub use quantized::Bits;
+pub(crate) use run::Growth;
 pub use scope::Scoped;
 pub use shape::{CacheShape, MaskInfo};
 
@@ -233,13 +234,16 @@ impl KeyValueCache {
         let mut made = Self::of_shape(self.shape.clone(), kind)?;
         for (layer, (new, entry)) in made.entries.iter_mut().zip(&self.entries).enumerate() {
             let wanted = if kind.is_sliding() { self.first_needed(layer) } else { 0 };
-            if entry.first() > wanted {
-                return Err(CacheError::Dropped { layer, first: entry.first(), wanted });
+            // What is kept of all rows may be less than what some row lacks.
+            let first = if kind.is_sliding() { entry.first() } else { entry.first_of_all() };
+            if first > wanted {
+                return Err(CacheError::Dropped { layer, first, wanted });
             }
             match entry.joined()? {
                 Some((keys, values)) => new.fill(keys, values, entry.first())?,
                 None => new.fill_with_nothing(entry.len(), entry.batch()),
             }
+            new.set_held_from(entry.held_from().to_vec());
         }
         (made.told, made.hidden_before) = (self.told.clone(), self.hidden_before.clone());
         made.interventions.clone_from(&self.interventions);
@@ -451,9 +455,12 @@ impl KeyValueCache {
         let len = len.min(self.len());
         let told: Vec<_> = self.told.iter().map(|row| row[..len.min(row.len())].to_vec()).collect();
         for (layer, entry) in self.entries.iter().enumerate() {
-            let wanted = len - mask::needed(&told, len, self.shape.windows[layer]);
-            if entry.first() > wanted && len > 0 {
-                return Err(CacheError::Dropped { layer, first: entry.first(), wanted });
+            for (row, told) in told.iter().enumerate().take(self.batch()) {
+                let needed = mask::needed(std::slice::from_ref(told), len, self.shape.windows[layer]);
+                let (first, wanted) = (entry.first_of(row), len - needed);
+                if first > wanted && len > 0 {
+                    return Err(CacheError::Dropped { layer, first, wanted });
+                }
             }
         }
         self.told = told;

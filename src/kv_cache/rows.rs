@@ -283,8 +283,8 @@ impl KeyValueCache {
         for (layer, entry) in self.entries.iter().enumerate() {
             let needed = super::mask::needed(std::slice::from_ref(&shorter), self.len(), self.shape.windows[layer]);
             let wanted = self.len() - needed;
-            if entry.first() > wanted {
-                return Err(CacheError::Dropped { layer, first: entry.first(), wanted });
+            if entry.first_of(slot) > wanted {
+                return Err(CacheError::Dropped { layer, first: entry.first_of(slot), wanted });
             }
         }
         told[slot] = shorter;

@@ -10,6 +10,52 @@ use super::{Entry, KeyValueCache};
 use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
+/// What a run adds to a cache. It stays if it is committed; dropped before that, after an error, an early return or a
+/// panic, the cache is left as it was.
+#[derive(Debug)]
+pub(crate) struct Growth<'c> {
+    cache: &'c mut KeyValueCache,
+    past: usize,
+    /// Whether there is something to give up.
+    pending: bool,
+}
+
+impl Growth<'_> {
+    /// The cache that the run extends.
+    pub(crate) fn cache(&mut self) -> &mut KeyValueCache {
+        self.cache
+    }
+
+    /// Whether what the run brings will be kept: the cache is not frozen.
+    pub(crate) fn keeps(&self) -> bool {
+        self.pending
+    }
+
+    /// Keeps what a run over `len` columns of `batch` rows has brought: they are real where `new` says so, or all. Notes
+    /// which of the run's hooks edited.
+    pub(crate) fn commit(
+        mut self,
+        shape: [usize; 2],
+        new: Option<&[bool]>,
+        hooks: &[Hook<'_>],
+    ) -> Result<(), CacheError> {
+        if self.pending {
+            self.cache.settle(shape, new)?;
+            self.cache.note_interventions(hooks);
+            self.pending = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Growth<'_> {
+    fn drop(&mut self) {
+        if self.pending {
+            self.cache.entries.iter_mut().for_each(|entry| entry.unsettle(self.past));
+        }
+    }
+}
+
 impl KeyValueCache {
     /// Whether a run over `count` columns of `batch` rows on this model can use the cache.
     pub(crate) fn check(
@@ -59,8 +105,13 @@ impl KeyValueCache {
         self.entries[layer].extend(keys, values)
     }
 
+    /// A run's growth: what it extends is given up unless it is committed.
+    pub(crate) fn grow(&mut self) -> Growth<'_> {
+        Growth { past: self.len(), pending: !self.frozen, cache: self }
+    }
+
     /// Keeps what a run over `len` columns of `batch` rows has brought: they are real where `new` says so, or all.
-    pub(crate) fn settle(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
+    fn settle(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
         let past = self.len() - len;
         if self.told_len() == 0 {
             self.told = vec![Vec::new(); batch];
@@ -85,18 +136,13 @@ impl KeyValueCache {
     }
 
     /// Notes that these hooks have edited what the cache holds.
-    pub(crate) fn note_interventions(&mut self, hooks: &[Hook<'_>]) {
+    fn note_interventions(&mut self, hooks: &[Hook<'_>]) {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         for hook in hooks.iter().filter(|hook| hook.edits()) {
             // Two closures may do different things at the same point.
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             self.interventions.push(format!("{hook:?} #{number}"));
         }
-    }
-
-    /// Forgets what a failed run has brought behind the first `len` columns.
-    pub(crate) fn unsettle(&mut self, len: usize) {
-        self.entries.iter_mut().for_each(|entry| entry.unsettle(len));
     }
 
     /// Whether every layer holds what the mask is of.

@@ -15,7 +15,7 @@ use super::transformer::HookedTransformer;
 use crate::config::{Positional, RopeScaling};
 use crate::device::{check_room, guarded};
 use crate::error::{CacheError, Error, InputError, Result};
-use crate::kv_cache::KeyValueCache;
+use crate::kv_cache::{Growth, KeyValueCache};
 use crate::tokens::{Tokens, flat_mask};
 
 /// What a pass starts from.
@@ -56,7 +56,7 @@ impl HookedTransformer {
     fn run_unguarded(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<Output> {
         let layers = self.layers(&options)?;
         let (start, mut tokens) = self.start(input, &mut options, layers)?;
-        let mut kv_cache = options.kv_cache.take();
+        let kv_cache = options.kv_cache.take();
         let sequence = self.sequence(&start, tokens.as_ref(), options.attention_mask.take(), kv_cache.as_deref())?;
         let query_mask = sequence.query_mask();
         if let (Some(tokens), Some(mask)) = (&mut tokens, &query_mask) {
@@ -90,35 +90,25 @@ impl HookedTransformer {
         if logits == Logits::None && layers.stop.is_none() && !growing {
             run.stop_when_done();
         }
+        let mut growth = kv_cache.map(KeyValueCache::grow);
         if logits != Logits::None || layers.stop.is_some() || growing || !run.is_done() {
             #[cfg(feature = "libtorch")]
             let _alone = self.one_thread();
             let device = self.device();
-            let borrowed = kv_cache.as_deref_mut();
+            let borrowed = growth.as_mut().map(Growth::cache);
             let dtype = self.weights.embed.tokens.val().dtype();
             let pass = Pass::new(&self.config, &self.points, &sequence, borrowed, &device, dtype);
             let plan = Plan { layers, logits, loss: wants_loss };
             match self.pass(start, pass, plan, &mut tokens, &mut run) {
                 Ok(whole) => reached = whole,
                 Err(Stopped::Halt(Halt::Done)) => {}
-                Err(stopped) => {
-                    // What the layers before the failure appended is taken back.
-                    if let Some(cache) = kv_cache.filter(|_| growing) {
-                        cache.unsettle(sequence.past);
-                    }
-                    return Err(match stopped {
-                        Stopped::Halt(halt) => halt.into(),
-                        Stopped::Error(error) => error,
-                    });
-                }
-            }
-            if let Some(cache) = kv_cache.as_deref_mut().filter(|_| growing) {
-                cache.settle([sequence.batch, sequence.len], query_mask.as_deref())?;
+                Err(Stopped::Halt(halt)) => return Err(halt.into()),
+                Err(Stopped::Error(error)) => return Err(error),
             }
         }
         let cache = run.finish()?;
-        if let Some(cache) = kv_cache.filter(|_| growing) {
-            cache.note_interventions(&options.hooks);
+        if let Some(growth) = growth {
+            growth.commit([sequence.batch, sequence.len], query_mask.as_deref(), &options.hooks)?;
         }
 
         let (mut mean, mut each) = (None, None);

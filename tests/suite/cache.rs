@@ -472,6 +472,28 @@ fn a_failed_run_leaves_the_cache_alone() {
     }
 }
 
+/// Memory that runs out in the middle of a run, and any other panic, leaves every kind of cache as it was.
+#[test]
+fn a_panic_leaves_the_cache_alone() {
+    let windows = vec![Some(Window::Sliding(3)), None];
+    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
+    for kind in [CacheKind::GROWING, CacheKind::SLIDING, CacheKind::EIGHT_BIT, CacheKind::preallocated(9)] {
+        let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
+        model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        let before = cache.to_data().unwrap();
+        let full = hook::z(1).edit(|z: Tensor<4>, _| if z.dims()[0] == 1 { panic!("out of memory") } else { z });
+        let refused = model.forward([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([full]));
+        assert!(matches!(refused, Err(Error::OutOfMemory { .. })), "{refused:?}");
+        let other = hook::z(1).edit(|z: Tensor<4>, _| if z.dims()[0] == 1 { panic!("a hook's own") } else { z });
+        let run = std::panic::AssertUnwindSafe(|| {
+            let _ = model.forward([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([other]));
+        });
+        assert!(std::panic::catch_unwind(run).is_err());
+        assert_eq!(cache.to_data().unwrap(), before, "{}", kind.name());
+        model.forward([5, 6], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    }
+}
+
 /// Gradients flow through cached keys and values.
 #[test]
 fn gradients_flow_through_a_cache() {

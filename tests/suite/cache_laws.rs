@@ -32,8 +32,8 @@ enum Step {
     /// Lengths of the rows from a slot on, by how much they shrink.
     InsertIndex(usize, Vec<usize>),
     ToKind(CacheKind),
-    /// A run that a hook ends in this layer.
-    Fail(usize),
+    /// A run that a hook ends in this layer, by an error or by running out of memory.
+    Fail(usize, bool),
     SaveAndLoad,
     Reset,
 }
@@ -72,7 +72,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             }),
         1 => (0..6usize, prop::collection::vec(0..4usize, 1..4)).prop_map(|(slot, by)| Step::InsertIndex(slot, by)),
         1 => any_kind().prop_map(Step::ToKind),
-        1 => (0..2usize).prop_map(Step::Fail),
+        1 => (0..2usize, any::<bool>()).prop_map(|(layer, memory)| Step::Fail(layer, memory)),
         1 => Just(Step::SaveAndLoad),
         1 => Just(Step::Reset),
     ]
@@ -323,12 +323,15 @@ fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
             }
             Err(error) => assert!(matches!(error, CacheError::Dropped { .. }), "{error}"),
         },
-        Step::Fail(layer) => {
+        Step::Fail(layer, memory) => {
             if held.cache.len() >= 30 {
                 return;
             }
             let before = held.cache.to_data().unwrap();
-            let failing = hook::z(*layer as isize).edit(|_, _| Err::<Tensor<4>, _>("no"));
+            let failing = hook::z(*layer).edit(|_, _| match memory {
+                true => panic!("out of memory"),
+                false => Err::<Tensor<4>, _>("no"),
+            });
             let options = ForwardOptions::new().kv_cache(&mut held.cache).hooks([failing]);
             assert!(model.forward(vec![vec![1]; batch], options).is_err());
             assert_eq!(held.cache.to_data().unwrap(), before);

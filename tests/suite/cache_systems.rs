@@ -346,6 +346,33 @@ fn easydel() {
     assert!(matches!(many, Err(CacheError::Size { field: "devices", given: 3 })));
 }
 
+/// A row that a window has shortened brings its gap along: what it lacks is not shown again by shortening the row.
+#[test]
+fn what_an_inserted_row_lacks_stays_lacking() {
+    let windows = vec![Some(Window::Sliding(3)), None];
+    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 0);
+    let made = || KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
+    // Three columns of which the last is padding: the window needs all.
+    let (mut cache, mut other) = (made(), made());
+    let padded = Tokens::padded(&[vec![1, 2], vec![1, 2, 3]], 0, PaddingSide::Right).unwrap();
+    let padded = Tokens::new(vec![padded.row(0).to_vec()]).unwrap().with_mask(vec![vec![true, true, false]]).unwrap();
+    model.forward(&padded, ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    model.forward([4, 5, 6], ForwardOptions::new().kv_cache(&mut other)).unwrap();
+    assert_eq!((cache[0].first(), other[0].first()), (0, 1));
+    cache.insert(&other, 0).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache.safetensors");
+    cache.save(&path, &model).unwrap();
+    let copies = [KeyValueCache::load(&path, &model).unwrap(), cache.fork(1).unwrap(), cache];
+    for mut cache in copies {
+        assert!(matches!(cache.insert_index(&[2], 0), Err(CacheError::Dropped { layer: 0, first: 1, wanted: 0 })));
+        assert!(matches!(cache.truncate(2), Err(CacheError::Dropped { layer: 0, first: 1, wanted: 0 })));
+        let behind = model.forward([7], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        let whole = model.forward([4, 5, 6, 7], ()).unwrap().narrow(1, 3, 1);
+        assert_close(&behind, &whole, 1e-5, "behind an inserted row");
+    }
+}
+
 /// A cache that is not where the model computes gives what one beside it gives, step by step and in forks.
 #[test]
 fn away_is_as_near() {
