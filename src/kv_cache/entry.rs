@@ -230,7 +230,11 @@ impl Entry {
         let dropped = self.len - self.held();
         let one_for_all = self.held() > 0 && batch != self.batch;
         if keep && count > 0 && self.len == 0 {
-            (self.batch, self.came_from) = (batch, Some(device.clone()));
+            self.batch = batch;
+        }
+        // Also where a window has dropped all that was seen.
+        if keep && count > 0 && self.held() == 0 {
+            self.came_from = Some(device.clone());
         }
         if keep && count > 0 && self.writes_first() {
             self.push(&new, 0)?;

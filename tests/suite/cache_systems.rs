@@ -373,6 +373,23 @@ fn what_an_inserted_row_lacks_stays_lacking() {
     }
 }
 
+/// A layer whose window has dropped all that was seen takes what follows, and rows beside others.
+#[test]
+fn a_layer_that_holds_nothing_goes_on() {
+    let windows = vec![Some(Window::Chunked(3)), Some(Window::Sliding(4))];
+    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 0);
+    let mut cache = KeyValueCache::of_kind(model.config(), 2, CacheKind::SLIDING).unwrap();
+    model.forward(vec![vec![1, 2, 3]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let mut cache = cache.to_kind(CacheKind::SLIDING).unwrap();
+    assert_eq!((cache[0].len(), cache[0].first()), (3, 3));
+    model.forward(vec![vec![4]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    assert_eq!(cache[0].keys().unwrap().dims(), [2, 1, 4, 4]);
+    cache.insert(&model.prefill([9]).unwrap(), 0).unwrap();
+    let behind = model.forward(vec![vec![5]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let whole = model.forward([1, 2, 3, 4, 5], ()).unwrap().narrow(1, 4, 1);
+    assert_close(&behind.narrow(0, 1, 1), &whole, 1e-5, "the row that stays");
+}
+
 /// A cache that is not where the model computes gives what one beside it gives, step by step and in forks.
 #[test]
 fn away_is_as_near() {

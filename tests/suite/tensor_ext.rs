@@ -30,7 +30,9 @@ fn numbers_are_those_of_activations() {
     let ids = Tensor::<1, Int>::from_ints([16_777_217, -3], &device());
     assert_eq!(ids.to_vec().unwrap(), [16_777_217i64, -3]);
     assert_eq!(ids.clone().narrow(0, 0, 1).item().unwrap(), 16_777_217);
-    assert_eq!(ids.cast(BurnDType::I32).to_ndarray().unwrap().shape(), [2]);
+    // Not every device has narrow integers; the CPU has.
+    let narrow = Tensor::<1, Int>::from_ints([5, -3], &Device::flex()).cast(BurnDType::I32);
+    assert_eq!(narrow.to_vec().unwrap(), [5, -3]);
 }
 
 #[test]
