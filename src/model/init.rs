@@ -1,5 +1,7 @@
 //! Random weights, for training and for tests.
 
+use std::sync::{Mutex, PoisonError};
+
 use burn::module::Param;
 use burn::tensor::{Device, Distribution, Tensor};
 
@@ -31,7 +33,10 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn random(config: TransformerConfig, seed: u64, device: &Device) -> Result<Self> {
+        // A device has one generator for all threads: another one's draws would shift this model's.
+        static DRAWING: Mutex<()> = Mutex::new(());
         config.validate()?;
+        let _alone = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
         device.seed(seed);
         let c = &config;
         let draw = Draw { std: 0.8 / (c.d_model as f64).sqrt(), device };
