@@ -541,7 +541,8 @@ mod tests {
         let rejected = queue.push("n", 8).unwrap_err();
         assert_eq!((rejected.value, rejected.error), (8, QueueError::NoQueue { name: "n".into() }));
         assert_eq!(queue.wait("n"), Err(QueueError::NoQueue { name: "n".into() }));
-        assert!(matches!(queue.clear("m"), Err(QueueError::Absent { nearest, .. }) if nearest == ["n"]));
+        queue.set("mean", 3);
+        assert!(matches!(queue.clear("meen"), Err(QueueError::Absent { nearest, .. }) if nearest == ["mean"]));
     }
 
     #[test]
