@@ -12,13 +12,7 @@ use crate::suggest::nearest;
 /// ```
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
-/// # let mut points = Catalog::builder(2);
-/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-/// # });
-/// # let catalog = std::sync::Arc::new(points.build());
+/// # let (catalog, ids) = example::points();
 /// let id = catalog.find("blocks.-1.hook_resid_post")?;
 /// assert_eq!((id.index(), &*catalog.info(id).name), (2, "blocks.1.hook_resid_post"));
 /// # Ok::<(), hooklens_hooks::HookError>(())
@@ -39,7 +33,7 @@ impl PointId {
 /// use hooklens_hooks::{Axis, Catalog, PointInfo};
 /// let mut points = Catalog::builder(2);
 /// let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-/// points.add(PointInfo { name: "hook_embed".into(), layer: None, axes, integer: false, on_request: false });
+/// points.add(PointInfo::new("hook_embed", None, axes));
 /// points.absent("hook_pos_embed", "its positions are rotary");
 /// let catalog = points.build();
 /// assert_eq!(catalog.points()[0].axes_label(), "[batch, pos, d_model]");
@@ -92,13 +86,7 @@ impl Catalog {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// assert_eq!(catalog.find("blocks.1.hook_resid_post")?, catalog.find("blocks.-1.hook_resid_post")?);
     /// let told = catalog.find("blocks.1.hook_resid_pst").unwrap_err().to_string();
     /// assert!(told.contains("blocks.1.hook_resid_post"), "{told}");
@@ -121,6 +109,19 @@ impl Catalog {
         }
         let nearest = nearest(&name, self.points.iter().map(|p| &*p.name));
         Err(HookError::UnknownPoint { name, n_layers: self.n_layers, nearest })
+    }
+
+    /// Whether there is a point of just this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    /// The catalog with other points before one of its own.
+    pub(crate) fn with_inserted(&self, before: PointId, new: Vec<PointInfo>) -> Catalog {
+        let mut points = self.points.clone();
+        points.splice(before.index()..before.index(), new);
+        let ids = points.iter().zip(0..).map(|(point, place)| (point.name.clone(), PointId(place))).collect();
+        Catalog { points, by_name: ids, ..self.clone() }
     }
 
     /// The error for points of a layer the model lacks: `blocks.9.hook_z`, and `encoder.9` where there are two stacks.
@@ -152,7 +153,7 @@ impl Catalog {
 /// use hooklens_hooks::{Axis, Catalog, PointInfo};
 /// let mut points = Catalog::builder(1);
 /// let axes = &[Axis::Batch, Axis::Pos];
-/// let id = points.add(PointInfo { name: "tokens".into(), layer: None, axes, integer: true, on_request: false });
+/// let id = points.add(PointInfo::new("tokens", None, axes).integers());
 /// points.note("weights as published");
 /// let catalog = points.build();
 /// assert_eq!((catalog.info(id).rank(), catalog.note()), (2, "weights as published"));

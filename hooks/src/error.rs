@@ -7,13 +7,7 @@ use thiserror::Error;
 /// ```
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
-/// # let mut points = Catalog::builder(2);
-/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-/// # });
-/// # let catalog = std::sync::Arc::new(points.build());
+/// # let (catalog, ids) = example::points();
 /// let told = |asked: &str| Selection::from(asked).resolve(&catalog).unwrap_err().to_string();
 /// assert!(told("hook_embd").starts_with("no hook point is called `hook_embd` in this model of 2 layers"));
 /// assert!(told("*hook_mlp_out").starts_with("the pattern `*hook_mlp_out` matches no hook point"));
@@ -136,6 +130,38 @@ pub enum HookError {
         point: String,
         /// What the hook reported.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A part failed.
+    #[error("the part `{part}` at `{point}` failed: {source}")]
+    Part {
+        /// The part's name.
+        part: String,
+        /// The point it is put at.
+        point: String,
+        /// What the part reported.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A part can't be put at a point.
+    #[error("the part `{part}` can't be put at `{point}`: {reason}")]
+    Splice {
+        /// The part's name.
+        part: String,
+        /// The point.
+        point: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A slice of an axis that the point lacks, or of places that the axis lacks.
+    #[error("`{point}` {axes} of shape {shape:?} has no {asked}")]
+    Slice {
+        /// The point.
+        point: String,
+        /// Its axes, for instance `[batch, pos, head, d_head]`.
+        axes: String,
+        /// Its shape in this run.
+        shape: Vec<usize>,
+        /// What was asked for, for instance `head 12`.
+        asked: String,
     },
     /// A hook on gradients in a run that has none.
     #[error("{hook} needs a run with gradients: `run_with_gradients`")]

@@ -7,10 +7,10 @@ use burn::tensor::Tensor;
 use crate::activation::Activation;
 use crate::error::HookError;
 use crate::point::{Axis, Point, PointInfo};
-use crate::run::{check_edit, check_rank};
+use crate::run::{Rows, check_edit, check_rank};
 use crate::selection::Selection;
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a>;
 
 /// Where a hook was called: the point, and which positions its tensor covers.
@@ -18,13 +18,7 @@ type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation
 /// ```
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
-/// # let mut points = Catalog::builder(2);
-/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-/// # });
-/// # let catalog = std::sync::Arc::new(points.build());
+/// # let (catalog, ids) = example::points();
 /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
 /// let look = at("blocks.*.hook_resid_post").read(|x: Tensor<3>, at: &At<'_>| {
 ///     println!("{} from position {}: {:?} {:?}", at.name(), at.offset(), at.axes(), x.dims());
@@ -41,6 +35,10 @@ type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation
 pub struct At<'a> {
     pub(crate) point: &'a PointInfo,
     pub(crate) offset: usize,
+    /// The run's rows; unknown outside a run.
+    pub(crate) rows: Option<Rows<'a>>,
+    /// Positions of a cache that the tensor begins with.
+    pub(crate) cached: usize,
 }
 
 impl At<'_> {
@@ -82,6 +80,8 @@ pub struct Hook<'a> {
     pub(crate) rank: Option<usize>,
     pub(crate) edits: bool,
     pub(crate) backward: bool,
+    /// Whether it needs to know which positions are real.
+    pub(crate) by_position: bool,
     pub(crate) action: Action<'a>,
 }
 
@@ -102,13 +102,7 @@ impl Hook<'_> {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// let mut double = at("hook_embed").edit(|x: Tensor<3>, _| x * 2.0);
     /// let point = catalog.info(catalog.find("hook_embed")?);
     /// let ones = Tensor::<3>::ones([1, 1, 1], &Device::flex());
@@ -121,7 +115,7 @@ impl Hook<'_> {
     /// another shape or element type.
     pub fn call(&mut self, point: &PointInfo, tensor: Activation) -> Result<Activation, HookError> {
         check_rank(self, point)?;
-        let at = At { point, offset: 0 };
+        let at = At { point, offset: 0, rows: None, cached: 0 };
         match (self.action)(tensor.clone(), &at)? {
             Some(edited) if self.edits => {
                 check_edit(point, &tensor, &edited)?;
@@ -155,6 +149,7 @@ impl Hook<'_> {
             rank: self.rank,
             edits: self.edits,
             backward: self.backward,
+            by_position: self.by_position,
             action: Box::new(move |activation, at| action(activation, at)),
         }
     }
@@ -204,13 +199,7 @@ impl Target {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// // The closure gives a tensor, an option of one (`None` keeps the old), or a result of either.
     /// let mut first_run = at("hook_embed").edit(|x: Tensor<3>, at| (at.offset() == 0).then(|| x.zeros_like()));
     /// let mut wary = at("hook_embed").edit(|x: Tensor<3>, _| {
@@ -232,7 +221,14 @@ impl Target {
             let edited = edit(tensor, at).into_edit();
             edited.map(|kept| kept.map(Activation::from)).map_err(|source| failed(at, source))
         };
-        Hook { target: self.0, rank: Some(D), edits: true, backward: false, action: Box::new(action) }
+        Hook {
+            target: self.0,
+            rank: Some(D),
+            edits: true,
+            backward: false,
+            by_position: false,
+            action: Box::new(action),
+        }
     }
 
     /// Shows the tensor to the closure; the run goes on with the tensor as it was.
@@ -240,13 +236,7 @@ impl Target {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// let mut norms = vec![];
     /// let mut read = at("*hook_resid_post").read(|x: Tensor<3>, at| {
     ///     norms.push((at.layer(), x.square().sum().sqrt().into_scalar::<f32>()));
@@ -266,7 +256,14 @@ impl Target {
             read(tensor, at).into_read().map_err(|source| failed(at, source))?;
             Ok(None)
         };
-        Hook { target: self.0, rank: Some(D), edits: false, backward: false, action: Box::new(action) }
+        Hook {
+            target: self.0,
+            rank: Some(D),
+            edits: false,
+            backward: false,
+            by_position: false,
+            action: Box::new(action),
+        }
     }
 
     /// Replaces the gradient that goes back from the point. For runs with gradients.
@@ -290,13 +287,7 @@ impl Target {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// let mut names = vec![];
     /// let mut look = at("*hook_resid_post").read_grad(|_: Tensor<3>, at| names.push(at.name().to_string()));
     /// assert!(look.is_backward() && !look.edits());
@@ -318,13 +309,7 @@ impl Target {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// let mut zeroed = at("*").edit_any(|x, _| Ok((!x.is_integer()).then(|| x.zeros_like()))); // floats only
     /// let ones = Tensor::<3>::ones([1, 1, 4], &Device::flex());
     /// assert_eq!(zeroed.call(catalog.info(ids[0]), ones.into())?.to_ndarray()?.sum(), 0.0);
@@ -335,7 +320,7 @@ impl Target {
         mut edit: impl FnMut(Activation, &At<'_>) -> Result<Option<Activation>, BoxError> + 'a,
     ) -> Hook<'a> {
         let action = move |activation: Activation, at: &At<'_>| edit(activation, at).map_err(|e| failed(at, e));
-        Hook { target: self.0, rank: None, edits: true, backward: false, action: Box::new(action) }
+        Hook { target: self.0, rank: None, edits: true, backward: false, by_position: false, action: Box::new(action) }
     }
 
     /// Like [`Target::read`] for points of any rank or kind.
@@ -343,13 +328,7 @@ impl Target {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// let mut shapes = vec![];
     /// let mut look = at("*").read_any(|x, at| shapes.push(format!("{} {:?}", at.name(), x.shape())));
     /// look.call(catalog.info(ids[0]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
@@ -362,7 +341,7 @@ impl Target {
             read(activation, at).into_read().map_err(|source| failed(at, source))?;
             Ok(None)
         };
-        Hook { target: self.0, rank: None, edits: false, backward: false, action: Box::new(action) }
+        Hook { target: self.0, rank: None, edits: false, backward: false, by_position: false, action: Box::new(action) }
     }
 }
 
@@ -391,13 +370,7 @@ impl<const D: usize> Point<D> {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// let mut most = f32::MIN;
     /// let mut look = Point::<3>::new("hook_embed").read(|x, _| most = most.max(x.max().into_scalar::<f32>()));
     /// look.call(catalog.info(ids[0]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
@@ -445,8 +418,11 @@ impl<const D: usize> Point<D> {
     }
 }
 
-fn failed(at: &At<'_>, source: BoxError) -> HookError {
-    HookError::Failed { point: at.name().to_string(), source }
+pub(crate) fn failed(at: &At<'_>, source: BoxError) -> HookError {
+    match source.downcast::<HookError>() {
+        Ok(known) => *known,
+        Err(source) => HookError::Failed { point: at.name().to_string(), source },
+    }
 }
 
 /// What an editing closure may return: a tensor, nothing (keep the old one), or either as an

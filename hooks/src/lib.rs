@@ -18,8 +18,7 @@
 //! use hooklens_hooks::{Axis, Catalog, PointInfo, Record, Rows, Run, at};
 //! let mut points = Catalog::builder(1);
 //! let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-//! let name = "blocks.0.hook_resid_post".into();
-//! let id = points.add(PointInfo { name, layer: Some(0), axes, integer: false, on_request: false });
+//! let id = points.add(PointInfo::new("blocks.0.hook_resid_post", Some(0), axes));
 //! let catalog = Arc::new(points.build());
 //! // What a user asks for, and the run over one row of three positions.
 //! let mut hooks = [at("resid_post0").edit(|x: Tensor<3>, _| x * 2.0)];
@@ -39,9 +38,12 @@ mod cache;
 mod catalog;
 mod convert;
 mod error;
+#[doc(hidden)]
+pub mod example;
 mod hook;
 mod numpy;
 mod ordinal;
+mod part;
 mod point;
 mod positions;
 mod queue;
@@ -49,6 +51,8 @@ mod record;
 mod run;
 mod selection;
 mod shorthand;
+mod slice;
+mod splice;
 mod suggest;
 
 pub use activation::Activation;
@@ -59,13 +63,16 @@ pub use convert::{DType, write_safetensors, write_views};
 pub use error::HookError;
 pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at};
 pub use ordinal::Ordinal;
-pub use point::{Axis, Point, PointInfo};
+pub use part::{Inside, Part, PartPoint};
+pub use point::{Axis, Filler, Point, PointInfo, Segment};
 pub use positions::Positions;
 pub use queue::{ActivationQueue, QueueError, Rejected, Stored, WhenFull};
 pub use record::Record;
 pub use run::{Halt, Rows, Run};
-pub use selection::Selection;
+pub use selection::{Selection, Silent};
 pub use shorthand::expand_shorthand;
+pub use slice::Slice;
+pub use splice::{Shift, Splices};
 pub use suggest::nearest;
 
 /// Result of anything that can go wrong with a hook or a recording.

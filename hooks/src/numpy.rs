@@ -43,13 +43,7 @@ impl ActivationCache {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
     /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
     /// # for id in ids {

@@ -46,6 +46,8 @@ pub enum Axis {
     Routed,
     /// Tokens of the vocabulary.
     Vocab,
+    /// Features of a dictionary: of a sparse autoencoder, of a transcoder.
+    Feature,
     /// An axis of length one.
     One,
 }
@@ -70,6 +72,7 @@ impl Axis {
             Axis::HeadDHead => "head*d_head",
             Axis::Routed => "routed",
             Axis::Vocab => "d_vocab",
+            Axis::Feature => "d_sae",
             Axis::One => "1",
         }
     }
@@ -86,19 +89,14 @@ impl fmt::Display for Axis {
 /// ```
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
-/// # let mut points = Catalog::builder(2);
-/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-/// # });
-/// # let catalog = std::sync::Arc::new(points.build());
+/// # let (catalog, ids) = example::points();
 /// let point = catalog.info(catalog.find("blocks.1.hook_resid_post")?);
 /// assert_eq!((point.layer, point.rank()), (Some(1), 3));
 /// assert_eq!(point.axes_label(), "[batch, pos, d_model]");
 /// # Ok::<(), hooklens_hooks::HookError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PointInfo {
     /// Full name, for instance `blocks.0.attn.hook_q`.
     pub name: Arc<str>,
@@ -111,9 +109,103 @@ pub struct PointInfo {
     /// Whether the point fires only when it is asked for by its own name, because making its
     /// tensor costs something (`hook_result`, `hook_q_input`, ...).
     pub on_request: bool,
+    /// The segment of the model that fires it.
+    pub segment: Segment,
+    /// Whether its positions begin with those of a key-value cache, as rotated keys do.
+    pub with_past: bool,
+    /// What stands where a tensor is lengthened by positions that are not seen.
+    pub filler: Filler,
+}
+
+/// The segment of a model that fires a point. A run that leaves a segment out does not fire its points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Segment {
+    /// What makes the first residual stream out of tokens.
+    Embedding,
+    /// Position vectors.
+    Positions,
+    /// The blocks: of a decoder, of an encoder, or of the decoder behind an encoder.
+    Blocks,
+    /// What follows the last block.
+    Head,
+    /// The encoder in front of a decoder.
+    Encoder,
+    /// Keys and values that a decoder's cross attention computes from the encoder's output.
+    CrossKeys,
+}
+
+/// The value of positions that are not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Filler {
+    /// 0.
+    Zero,
+    /// Minus infinity: attention scores before the softmax.
+    MinusInfinity,
+}
+
+impl Filler {
+    /// The value itself.
+    pub fn value(self) -> f32 {
+        match self {
+            Filler::Zero => 0.0,
+            Filler::MinusInfinity => f32::NEG_INFINITY,
+        }
+    }
 }
 
 impl PointInfo {
+    /// A point of floats: in the blocks if it has a layer, in the embedding otherwise.
+    ///
+    /// ```
+    /// use hooklens_hooks::{Axis, PointInfo, Segment};
+    /// let point = PointInfo::new("blocks.0.hook_resid_pre", Some(0), &[Axis::Batch, Axis::Pos, Axis::DModel]);
+    /// assert_eq!((point.segment, point.on_request, point.integer), (Segment::Blocks, false, false));
+    /// ```
+    pub fn new(name: impl Into<Arc<str>>, layer: Option<usize>, axes: &'static [Axis]) -> Self {
+        Self {
+            name: name.into(),
+            layer,
+            axes,
+            integer: false,
+            on_request: false,
+            segment: if layer.is_some() { Segment::Blocks } else { Segment::Embedding },
+            with_past: false,
+            filler: Filler::Zero,
+        }
+    }
+
+    /// The same point, holding integers.
+    #[must_use]
+    pub fn integers(self) -> Self {
+        Self { integer: true, ..self }
+    }
+
+    /// The same point, firing only when it is asked for by its own name.
+    #[must_use]
+    pub fn on_request(self) -> Self {
+        Self { on_request: true, ..self }
+    }
+
+    /// The same point, whose positions begin with those of a key-value cache.
+    #[must_use]
+    pub fn with_past(self) -> Self {
+        Self { with_past: true, ..self }
+    }
+
+    /// The same point, holding scores: minus infinity at positions that are not seen.
+    #[must_use]
+    pub fn scores(self) -> Self {
+        Self { filler: Filler::MinusInfinity, ..self }
+    }
+
+    /// The same point in another segment.
+    #[must_use]
+    pub fn in_segment(self, segment: Segment) -> Self {
+        Self { segment, ..self }
+    }
+
     /// Number of axes.
     pub fn rank(&self) -> usize {
         self.axes.len()
@@ -162,6 +254,17 @@ impl<const D: usize> Point<D> {
             Some(layer) => format!("blocks.{layer}.{}", self.name),
             None => self.name.to_string(),
         }
+    }
+
+    /// The point `suffix` of the part that is spliced in here; see [`Part`](crate::Part).
+    ///
+    /// ```
+    /// use hooklens_hooks::Point;
+    /// let acts = Point::<3>::in_layer(7, "hook_resid_pre").inner::<3>("hook_sae_acts_post");
+    /// assert_eq!(acts.name(), "blocks.7.hook_resid_pre.hook_sae_acts_post");
+    /// ```
+    pub fn inner<const R: usize>(&self, suffix: &str) -> Point<R> {
+        Point { name: format!("{}.{suffix}", self.name).into(), layer: self.layer }
     }
 }
 

@@ -121,7 +121,16 @@ impl Positions {
     /// # Errors
     /// [`HookError::Positions`] for what a row lacks, [`HookError::PositionsOfRows`] for another number of rows.
     pub fn rows(&self, [batch, len]: [usize; 2]) -> Result<Vec<Vec<usize>>, HookError> {
-        Ok(match self.columns([batch, len], None)? {
+        self.rows_of([batch, len], None)
+    }
+
+    /// As [`Positions::rows`], counting over the real tokens of a padded batch.
+    pub(crate) fn rows_of(
+        &self,
+        [batch, len]: [usize; 2],
+        real: Option<&[bool]>,
+    ) -> Result<Vec<Vec<usize>>, HookError> {
+        Ok(match self.columns([batch, len], real)? {
             Kept::All => vec![(0..len).collect(); batch],
             Kept::Range(range) => vec![range.collect(); batch],
             Kept::ByRow(rows) => rows,

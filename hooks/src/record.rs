@@ -28,13 +28,7 @@ impl Record {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
     /// let record = Record::new(["hook_embed", "resid_post1"]);
     /// let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
@@ -66,13 +60,7 @@ impl Record {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
     /// let record = Record::new("hook_embed").positions(-2..-1); // the last but one
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
@@ -95,11 +83,7 @@ impl Record {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let info = PointInfo { name: "hook_embed".into(), layer: None, axes, integer: false, on_request: false };
-    /// # let id = points.add(info);
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, [id, ..]) = example::points();
     /// # let rows = Rows { batch: 2, len: 3, real: None, offset: 0 };
     /// let record = Record::new("hook_embed").positions_of_rows([2, 0]);
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
@@ -121,13 +105,7 @@ impl Record {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
     /// let record = Record::new("hook_embed").dtype(DType::BF16); // half the memory
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
@@ -149,13 +127,7 @@ impl Record {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
     /// let record = Record::new("hook_embed").device(&Device::flex()); // this machine's memory
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
@@ -177,13 +149,7 @@ impl Record {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
     /// let record = Record::new("hook_embed").remove_batch();
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;

@@ -9,22 +9,19 @@ use crate::cache::ActivationCache;
 use crate::catalog::{Catalog, PointId};
 use crate::error::HookError;
 use crate::hook::{At, Hook};
+use crate::part::Inside;
 use crate::point::{Axis, PointInfo};
 use crate::positions::Kept;
 use crate::record::Record;
+use crate::selection::Silent;
+use crate::splice::{Spliced, Splices};
 
 /// Why a run ends before its last step.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
-/// # let mut points = Catalog::builder(2);
-/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-/// # });
-/// # let catalog = std::sync::Arc::new(points.build());
+/// # let (catalog, ids) = example::points();
 /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
 /// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
 /// run.stop_when_done();
@@ -39,11 +36,16 @@ pub enum Halt {
     Done,
     /// A hook failed or returned something that does not fit.
     Error(HookError),
+    /// Anything else that failed on the way: a part, a cache, a device.
+    Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 
-impl From<HookError> for Halt {
-    fn from(error: HookError) -> Self {
-        Halt::Error(error)
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Halt {
+    fn from(error: E) -> Self {
+        match error.into().downcast::<HookError>() {
+            Ok(known) => Halt::Error(*known),
+            Err(source) => Halt::Failed(source),
+        }
     }
 }
 
@@ -55,13 +57,7 @@ impl From<HookError> for Halt {
 /// ```
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
-/// # let mut points = Catalog::builder(2);
-/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-/// # });
-/// # let catalog = std::sync::Arc::new(points.build());
+/// # let (catalog, ids) = example::points();
 /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
 /// let mut hooks = [at("hook_embed").edit(|x: Tensor<3>, _| x * 2.0)];
 /// let mut run = Run::new(&catalog, &mut hooks, Record::new("resid_post1"), rows, &|_| None)?;
@@ -87,6 +83,11 @@ pub struct Run<'r, 'h> {
     /// Watched points that have not fired yet.
     remaining: usize,
     stop_when_done: bool,
+    parts: &'r [Spliced],
+    /// What each part that reads another point than it writes has read, until it is needed.
+    read: Vec<Option<Activation>>,
+    /// Whether the tokens are real; kept where a hook asks for positions.
+    real: Option<Vec<bool>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -96,11 +97,19 @@ struct Slot {
     edited: bool,
     recorded: bool,
     fired: bool,
+    /// Parts that read the point and write a later one.
+    readers: Vec<usize>,
+    /// Parts put at the point.
+    parts: Vec<usize>,
 }
 
 impl Slot {
+    fn is_watched(&self) -> bool {
+        !self.hooks.is_empty() || self.recorded
+    }
+
     fn idle(&self) -> bool {
-        self.hooks.is_empty() && !self.recorded
+        !self.is_watched() && self.parts.is_empty() && self.readers.is_empty()
     }
 }
 
@@ -111,13 +120,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
     /// // What is wrong is known before anything is computed.
     /// let silent = |point: &PointInfo| (point.layer == Some(1)).then_some("the run stops before its layer");
@@ -139,7 +142,7 @@ impl<'r, 'h> Run<'r, 'h> {
         silent: &dyn Fn(&PointInfo) -> Option<&'static str>,
     ) -> Result<Self, HookError> {
         let kept = kept(&record, &rows)?;
-        let Rows { batch, len, offset, .. } = rows;
+        let Rows { batch, len, real, offset } = rows;
         let unsliced = |point: &PointInfo| match point.axes.first() {
             Some(Axis::Routed) if kept != Kept::All => Some("its rows are tokens routed to it, not positions"),
             _ => silent(point),
@@ -162,15 +165,63 @@ impl<'r, 'h> Run<'r, 'h> {
                 slots[id.index()].edited |= hook.edits;
             }
         }
-        let remaining = slots.iter().filter(|slot| !slot.idle()).count();
+        let remaining = slots.iter().filter(|slot| slot.is_watched()).count();
         let recorded_len = match &kept {
             Kept::All => len,
             Kept::Range(range) => range.len(),
             Kept::ByRow(rows) => rows.first().map_or(0, Vec::len),
         };
         let cache = ActivationCache::new(catalog.clone(), record.remove_batch, [batch, recorded_len]);
-        let catalog = catalog.clone();
-        Ok(Self { catalog, slots, hooks, record, batch, kept, len, offset, cache, remaining, stop_when_done: false })
+        let real = if hooks.iter().any(|hook| hook.by_position) { real.map(<[bool]>::to_vec) } else { None };
+        Ok(Self {
+            catalog: catalog.clone(),
+            slots,
+            hooks,
+            record,
+            batch,
+            kept,
+            len,
+            offset,
+            cache,
+            remaining,
+            stop_when_done: false,
+            parts: &[],
+            read: Vec::new(),
+            real,
+        })
+    }
+
+    /// The same run of a model with parts in it; the catalog is the one that the parts came with.
+    ///
+    /// # Errors
+    /// [`HookError::CannotFire`] for a part whose read point the run leaves out although it comes to the point that the
+    /// part writes.
+    pub fn with(mut self, splices: &'r Splices, silent: Silent<'_>) -> Result<Self, HookError> {
+        self.parts = splices.all();
+        if !self.parts.is_empty() && self.slots.is_empty() {
+            self.slots = vec![Slot::default(); self.catalog.points().len()];
+        }
+        self.read = vec![None; self.parts.len()];
+        for (place, one) in self.parts.iter().enumerate() {
+            self.slots[one.write.index()].parts.push(place);
+            if one.read == one.write || silent(self.info(one.write)).is_some() {
+                continue;
+            }
+            let read = self.catalog.info(one.read);
+            if let Some(reason) = silent(read) {
+                return Err(HookError::CannotFire { point: read.name.to_string(), reason });
+            }
+            self.slots[one.read.index()].readers.push(place);
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn info(&self, id: PointId) -> &PointInfo {
+        self.catalog.info(id)
+    }
+
+    pub(crate) fn n_layers(&self) -> usize {
+        self.catalog.n_layers()
     }
 
     /// Goes on over other rows: a model of two stacks, each with its own tokens, tells which it runs. The
@@ -181,6 +232,9 @@ impl<'r, 'h> Run<'r, 'h> {
     pub fn over(&mut self, rows: Rows<'_>) -> Result<(), HookError> {
         self.kept = kept(&self.record, &rows)?;
         (self.batch, self.len, self.offset) = (rows.batch, rows.len, rows.offset);
+        if self.hooks.iter().any(|hook| hook.by_position) {
+            self.real = rows.real.map(<[bool]>::to_vec);
+        }
         Ok(())
     }
 
@@ -189,16 +243,16 @@ impl<'r, 'h> Run<'r, 'h> {
         self.stop_when_done = true;
     }
 
-    /// Whether a hook or a recording watches the point. A point the model lacks is never watched.
+    /// Whether a hook, a recording or a part wants the point's tensor. A point the model lacks is never wanted.
     #[inline]
     pub fn wants(&self, id: Option<PointId>) -> bool {
         self.slot(id).is_some()
     }
 
-    /// Whether a hook may change the point's tensor.
+    /// Whether a hook or a part may change the point's tensor.
     #[inline]
     pub fn edits(&self, id: Option<PointId>) -> bool {
-        self.slot(id).is_some_and(|slot| slot.edited)
+        self.slot(id).is_some_and(|slot| slot.edited || !slot.parts.is_empty())
     }
 
     /// Whether every watched point has fired, or none is watched.
@@ -248,13 +302,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
     /// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
     /// run.skip(Some(ids[0])).ok(); // nothing to show this time
@@ -266,18 +314,22 @@ impl<'r, 'h> Run<'r, 'h> {
     /// [`Halt::Done`] if it was the last one of a run that ends there.
     pub fn skip(&mut self, id: Option<PointId>) -> Result<(), Halt> {
         match id {
-            Some(id) if self.wants(Some(id)) => self.count_down(id),
+            Some(id) if self.slot(Some(id)).is_some_and(Slot::is_watched) => self.count_down(id),
             _ => Ok(()),
         }
     }
 
     #[inline(never)]
     fn observe(&mut self, id: PointId, mut tensor: Activation) -> Result<Activation, Halt> {
+        for place in 0..self.slots[id.index()].parts.len() {
+            tensor = self.through_part(self.slots[id.index()].parts[place], id, tensor)?;
+        }
         let point = self.catalog.info(id);
         let slot = &self.slots[id.index()];
         // Rotated keys begin with those of a cache.
         let cached = self.positions_before(point, tensor.shape()).unwrap_or(0);
-        let at = At { point, offset: self.offset.saturating_sub(cached) };
+        let rows = Rows { batch: self.batch, len: self.len, real: self.real.as_deref(), offset: self.offset };
+        let at = At { point, offset: self.offset.saturating_sub(cached), rows: Some(rows), cached };
         for place in &slot.hooks {
             let hook = &mut self.hooks[*place];
             if hook.edits {
@@ -293,8 +345,30 @@ impl<'r, 'h> Run<'r, 'h> {
             let stored = self.stored(point, &tensor);
             self.cache.insert(id, stored);
         }
-        self.count_down(id)?;
+        for reader in &slot.readers {
+            self.read[*reader] = Some(tensor.clone());
+        }
+        if slot.is_watched() {
+            self.count_down(id)?;
+        }
         Ok(tensor)
+    }
+
+    /// What a part makes of the tensor of the point it is put at.
+    fn through_part(&mut self, place: usize, host: PointId, tensor: Activation) -> Result<Activation, Halt> {
+        let parts = self.parts;
+        let Some(one) = parts.get(place) else { return Ok(tensor) };
+        let read = self.read[place].take().unwrap_or_else(|| tensor.clone());
+        let mut inside = Inside { run: self, host, points: &one.points, replaced: tensor.clone() };
+        let given = one.part.forward(read, &mut inside).map_err(|halt| match halt {
+            Halt::Failed(source) => {
+                let point = self.catalog.info(host).name.to_string();
+                Halt::Error(HookError::Part { part: one.part.name(), point, source })
+            }
+            known => known,
+        })?;
+        check_edit(self.catalog.info(host), &tensor, &given)?;
+        Ok(given)
     }
 
     fn count_down(&mut self, id: PointId) -> Result<(), Halt> {
@@ -324,7 +398,7 @@ impl<'r, 'h> Run<'r, 'h> {
 
     /// How many positions of a cache a tensor begins with.
     fn positions_before(&self, point: &PointInfo, shape: &[usize]) -> Option<usize> {
-        let axis = point.axes.iter().position(|a| *a == Axis::Pos)?;
+        let axis = point.axes.iter().position(|a| *a == Axis::Pos).filter(|_| point.with_past)?;
         shape.get(axis).map(|all| all.saturating_sub(self.len))
     }
 
@@ -363,13 +437,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
     /// let run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
     /// let told = run.finish().map(drop).unwrap_err().to_string();
@@ -380,7 +448,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// # Errors
     /// [`HookError::NotFired`] if a watched point was passed over: a mistake of the model.
     pub fn finish(self) -> Result<ActivationCache, HookError> {
-        match self.slots.iter().position(|slot| !slot.idle() && !slot.fired) {
+        match self.slots.iter().position(|slot| slot.is_watched() && !slot.fired) {
             Some(place) => Err(HookError::NotFired { point: self.catalog.points()[place].name.to_string() }),
             None => Ok(self.cache),
         }
@@ -392,13 +460,7 @@ impl<'r, 'h> Run<'r, 'h> {
 /// ```
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
-/// # let mut points = Catalog::builder(2);
-/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-/// # });
-/// # let catalog = std::sync::Arc::new(points.build());
+/// # let (catalog, ids) = example::points();
 /// // Two rows of three columns, the second padded at the left.
 /// let real = [true, true, true, false, true, true];
 /// let rows = Rows { batch: 2, len: 3, real: Some(&real), offset: 0 };

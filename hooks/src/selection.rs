@@ -29,13 +29,7 @@ type Predicate = Arc<dyn Fn(&PointInfo) -> bool + Send + Sync>;
 /// ```
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
-/// # let mut points = Catalog::builder(2);
-/// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-/// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-/// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-/// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-/// # });
-/// # let catalog = std::sync::Arc::new(points.build());
+/// # let (catalog, ids) = example::points();
 /// let names = |asked: Selection| -> Result<Vec<String>> {
 ///     Ok(asked.resolve(&catalog)?.into_iter().map(|id| catalog.info(id).name.to_string()).collect())
 /// };
@@ -83,13 +77,7 @@ impl Selection {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// let late = Selection::matching(|point| point.layer.is_some_and(|layer| layer >= 1));
     /// assert_eq!(late.resolve(&catalog)?, [ids[2]]);
     /// # Ok::<(), hooklens_hooks::HookError>(())
@@ -116,13 +104,7 @@ impl Selection {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// let both = Selection::from("hook_embed").and("resid_post0");
     /// assert_eq!(both.resolve(&catalog)?, [ids[0], ids[1]]);
     /// assert!(Selection::none().is_empty());
@@ -144,13 +126,7 @@ impl Selection {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// let ids = Selection::from("*hook_resid_post").resolve(&catalog)?;
     /// assert_eq!(ids.iter().map(|id| id.index()).collect::<Vec<_>>(), [1, 2]);
     /// assert!(Selection::from("blocks.7.hook_resid_post").resolve(&catalog).is_err());
@@ -169,13 +145,7 @@ impl Selection {
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
-    /// # let mut points = Catalog::builder(2);
-    /// # let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
-    /// # let ids = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"].map(|name| {
-    /// #     let layer = name.get(7..8).and_then(|layer| layer.parse().ok());
-    /// #     points.add(PointInfo { name: name.into(), layer, axes, integer: false, on_request: false })
-    /// # });
-    /// # let catalog = std::sync::Arc::new(points.build());
+    /// # let (catalog, ids) = example::points();
     /// assert_eq!(Selection::from(("resid_post", -1)).resolve_one(&catalog)?, ids[2]);
     /// let told = Selection::from("*hook_resid_post").resolve_one(&catalog).unwrap_err().to_string();
     /// assert!(told.ends_with("names 2 points where one is wanted"), "{told}");
@@ -214,7 +184,7 @@ impl Selection {
 }
 
 /// Why a point does not fire in a run, if it doesn't.
-pub(crate) type Silent<'a> = &'a dyn Fn(&PointInfo) -> Option<&'static str>;
+pub type Silent<'a> = &'a dyn Fn(&PointInfo) -> Option<&'static str>;
 
 fn pick(catalog: &Catalog, silent: Silent<'_>, keep: impl Fn(&PointInfo) -> bool) -> Vec<PointId> {
     let numbered = catalog.points().iter().enumerate();
@@ -283,7 +253,12 @@ fn find_named(text: &str, catalog: &Catalog) -> Result<PointId, HookError> {
     if as_written.is_ok() {
         return as_written;
     }
-    match catalog.find(&expand_shorthand(text, None, None)) {
+    // The part of a point: `resid_pre7.hook_sae_acts_post`.
+    let expanded = match text.split_once('.') {
+        Some((point, inner)) => format!("{}.{inner}", expand_shorthand(point, None, None)),
+        None => expand_shorthand(text, None, None),
+    };
+    match catalog.find(&expanded) {
         found @ (Ok(_) | Err(HookError::CannotFire { .. } | HookError::Layer { .. })) => found,
         Err(_) => as_written,
     }
@@ -384,13 +359,9 @@ mod tests {
         for layer in 0..2 {
             for (suffix, on_request) in [("attn.hook_q", false), ("attn.hook_result", true), ("hook_resid_post", false)]
             {
-                builder.add(PointInfo {
-                    name: format!("blocks.{layer}.{suffix}").into(),
-                    layer: Some(layer),
-                    axes: &[Axis::Batch, Axis::Pos, Axis::DModel],
-                    integer: false,
-                    on_request,
-                });
+                let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
+                let point = PointInfo::new(format!("blocks.{layer}.{suffix}"), Some(layer), axes);
+                builder.add(if on_request { point.on_request() } else { point });
             }
             builder.absent(format!("blocks.{layer}.hook_resid_mid"), "it has no MLP");
         }
