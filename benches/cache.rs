@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use burn::tensor::{Device, Distribution, Tensor};
+use hooklens::CacheKind;
 use hooklens::prelude::*;
 use hooklens::{CacheShape, Positional, Result, RopeScaling, Rotary};
 
@@ -75,7 +76,7 @@ fn decoding(positional: &str) -> Result<()> {
     let mut times = Vec::new();
     for step in 0..512 {
         let start = Instant::now();
-        model.forward([step], ForwardOptions::new().logits(Logits::Last).kv_cache(&mut cache))?;
+        model.forward_with([step], ForwardOptions::new().logits(Logits::Last).kv_cache(&mut cache))?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
     }
     let median = |times: &[f64]| {
@@ -111,7 +112,7 @@ fn few_bits() -> Result<()> {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind)?;
         model.run(vec![prefix.clone()], ForwardOptions::new().logits(Logits::None).kv_cache(&mut cache))?;
         let bytes = cache.memory().iter().sum();
-        Ok((model.forward(vec![next.clone()], ForwardOptions::new().kv_cache(&mut cache))?, bytes))
+        Ok((model.forward_with(vec![next.clone()], ForwardOptions::new().kv_cache(&mut cache))?, bytes))
     };
     let (whole, whole_bytes) = run(CacheKind::GROWING)?;
     let largest = whole.clone().abs().max().into_scalar::<f32>();
@@ -130,7 +131,7 @@ fn few_bits() -> Result<()> {
 /// A process of its own: peak memory over that of the loaded model.
 fn branches(how: &str) -> Result<()> {
     let model = HookedTransformer::random(TransformerConfig::gpt2_small(), 0, &Device::flex())?;
-    model.forward([1, 2, 3], ForwardOptions::new().logits(Logits::Last))?;
+    model.forward_with([1, 2, 3], ForwardOptions::new().logits(Logits::Last))?;
     let suffixes: Vec<_> = (1..=BRANCHES).map(|seed| row(seed, 8)).collect();
     let start = Instant::now();
     let before = resident();
@@ -140,11 +141,11 @@ fn branches(how: &str) -> Result<()> {
         // As TransformerLens wants it: a row of the cache for each row of the batch.
         _ => model.prefill(vec![row(0, PREFIX); BRANCHES])?,
     };
-    model.forward(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache))?;
+    model.forward_with(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache))?;
     let (bytes, all) = (cache.memory().iter().sum::<usize>(), start.elapsed().as_secs_f64());
     let peak = peak() - before;
     let again = best(3, || {
-        let _ = model.forward(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache.scoped()));
+        let _ = model.forward_with(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache.scoped()));
     });
     println!(
         "{how}: cache {:.1} MB, peak {peak:.0} MB over the model, {all:.2} s with the prefix; suffixes {:.0} ms",

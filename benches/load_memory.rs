@@ -155,7 +155,7 @@ fn load(arguments: &[String]) -> Outcome {
     let processing = if process == "standard" { Processing::standard() } else { Processing::none() };
     let model = HookedTransformer::from_pretrained_with(path, LoadOptions::new().dtype(dtype).process(processing))?;
     let loaded = peak() - before;
-    model.forward([1, 2, 3], ForwardOptions::new().logits(Logits::Last))?;
+    model.forward_with([1, 2, 3], ForwardOptions::new().logits(Logits::Last))?;
     // A tied unembedding that was left as it is shares the embedding's memory.
     let tied = if layout == "gpt2" && process == "none" { VOCABULARY * WIDTH } else { 0 };
     let weights = ((model.weights.count() - tied) * dtype.size()) as f64 / 1e6;

@@ -24,12 +24,12 @@ fn main() -> Result<()> {
     let mut shared = f64::INFINITY;
     for _ in 0..3 {
         let start = Instant::now();
-        model.forward(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache))?;
+        model.forward_with(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache))?;
         shared = shared.min(start.elapsed().as_secs_f64());
     }
     let start = Instant::now();
     for suffix in &suffixes {
-        model.forward(vec![[&prefix[..], suffix].concat()], ())?;
+        model.forward(vec![[&prefix[..], suffix].concat()])?;
     }
     let apart = start.elapsed().as_secs_f64();
     println!(
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     let mut cache = model.prefill(vec![row(0, 64)])?;
     let start = Instant::now();
     for step in 0..32 {
-        model.forward([step], ForwardOptions::new().logits(Logits::Last).kv_cache(&mut cache))?;
+        model.forward_with([step], ForwardOptions::new().logits(Logits::Last).kv_cache(&mut cache))?;
     }
     println!("decoding behind 64 tokens: {:.1} ms a token", start.elapsed().as_secs_f64() * 1e3 / 32.0);
     Ok(())

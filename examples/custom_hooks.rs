@@ -11,7 +11,7 @@ fn main() -> Result<(), hooklens::Error> {
     let tokens = model.to_tokens("red fox blue tree gold red fox blue tree")?;
     let next = |logits: Tensor<3>| model.to_string(&logits.argmax_tokens()?);
     let last = || ForwardOptions::new().logits(Logits::Last);
-    println!("predicts {:?}", next(model.forward(&tokens, last())?)?);
+    println!("predicts {:?}", next(model.forward_with(&tokens, last())?)?);
 
     // A hook may borrow what is around it: here it collects the stream's size, layer by layer.
     let mut sizes = vec![];
@@ -30,11 +30,11 @@ fn main() -> Result<(), hooklens::Error> {
         fading.push(hook::attn_out(layer).edit(move |out, _| out * scale));
     }
     let last_logits = last().hooks(fading);
-    println!("with attention that fades it predicts {:?}", next(model.forward(&tokens, last_logits)?)?);
+    println!("with attention that fades it predicts {:?}", next(model.forward_with(&tokens, last_logits)?)?);
 
     // A scope keeps hooks over several runs, and takes them with it when it ends.
     let without_first_layer = model.hooks([hook::attn_out(0).edit(|x, _| x.zeros_like())]);
-    println!("without layer 0's attention it predicts {:?}", next(without_first_layer.forward(&tokens, last())?)?);
+    println!("without layer 0's attention it predicts {:?}", next(without_first_layer.forward_with(&tokens, last())?)?);
     let cache = without_first_layer.record(&tokens, hook::pattern(1))?;
     println!("and its layer 1 pattern is {:?}", cache.get(hook::pattern(1))?.dims());
 

@@ -45,7 +45,7 @@ fn measure(model: &HookedTransformer) -> hooklens::Result<String> {
     let loss = loss(&model, &prompts)?.into_scalar::<f32>();
     let mut right = 0;
     for prompt in &prompts {
-        let logits = model.forward(&prompt.text, ForwardOptions::new().logits(Logits::Last))?;
+        let logits = model.forward_with(&prompt.text, ForwardOptions::new().logits(Logits::Last))?;
         let best = logits.argmax(2).into_scalar::<i64>();
         right += usize::from(best == i64::from(model.to_single_token(prompt.wrong)?));
     }

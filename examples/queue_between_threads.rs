@@ -7,6 +7,7 @@
 
 use std::thread;
 
+use hooklens::ActivationQueue;
 use hooklens::HookError;
 use hooklens::prelude::*;
 

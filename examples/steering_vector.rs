@@ -46,7 +46,7 @@ fn loss(
     steering: &SteeringVector,
 ) -> hooklens::Result<Tensor<1>> {
     let options = ForwardOptions::new().logits(Logits::Last).hooks([steering.hook(1.0)]);
-    let logits = model.forward(texts, options)?; // [batch, 1, d_vocab]
+    let logits = model.forward_with(texts, options)?; // [batch, 1, d_vocab]
     Ok(-log_softmax(logits, 2).narrow(2, token as usize, 1).mean())
 }
 
@@ -56,7 +56,7 @@ fn measure(when: &str, model: &HookedTransformer, token: u32, steering: &Steerin
     println!("{when}: loss {:.3}", loss(model, texts, token, steering)?.into_scalar::<f32>());
     let prompt = "When Mary and John went to the store , John gave a drink to";
     let options = GenerateOptions::new().max_new_tokens(2).hooks([steering.hook(1.0)]);
-    for row in model.generate(prompt, options)?.rows {
+    for row in model.generate_with(prompt, options)?.rows {
         println!("  {prompt} [{}]", row.text.unwrap_or_default());
     }
     Ok(())

@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for step in 0..steps {
         let len = 24 + 8 * (step % 7);
         let tokens = Tokens::new((0..BATCH).map(|_| sample(&mut rng, len)).collect())?;
-        let loss = model.loss(&tokens, ())?;
+        let loss = model.loss(&tokens)?;
         if step % 200 == 0 || step + 1 == steps {
             println!("step {step:5}  loss {:.4}", loss.clone().into_scalar::<f32>());
         }

@@ -13,6 +13,7 @@
 use std::path::Path;
 
 use burn::optim::{AdamWConfig, GradientsParams};
+use hooklens::PaddingSide;
 use hooklens::experiments::{ioi_prompts, ioi_text};
 use hooklens::prelude::*;
 use rand::SeedableRng;
@@ -42,7 +43,7 @@ fn train(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
     for step in 0..STEPS {
         let rows = (0..BATCH).map(|_| Ok([vec![0], tokenizer.encode(&ioi_text(&mut rng))?].concat()));
         let tokens = Tokens::padded(&rows.collect::<hooklens::Result<Vec<_>>>()?, 0, PaddingSide::Right)?;
-        let loss = model.loss(&tokens, ())?;
+        let loss = model.loss(&tokens)?;
         if step % 200 == 0 || step + 1 == STEPS {
             println!("step {step:5}  loss {:.4}", loss.clone().into_scalar::<f32>());
         }
@@ -66,7 +67,7 @@ fn measure(model: &HookedTransformer) -> Result<(), Box<dyn std::error::Error>> 
     let prompts = ioi_prompts(200, 1_000_000);
     let mut right = 0;
     for prompt in &prompts {
-        let logits = model.forward(&prompt.text, ForwardOptions::new().logits(Logits::Last))?;
+        let logits = model.forward_with(&prompt.text, ForwardOptions::new().logits(Logits::Last))?;
         let best = logits.argmax(2).into_scalar::<i64>();
         right += usize::from(best == i64::from(model.to_single_token(prompt.answer)?));
     }

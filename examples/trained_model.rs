@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // Change: take each head away and see what it was worth.
-    let loss: f32 = model.loss(&tokens, ())?.into_scalar();
+    let loss: f32 = model.loss(&tokens)?.into_scalar();
     println!("loss {loss:.4}; without a head of the first layer:");
     for head in 0..model.config().n_heads {
         let without = hook::z(0).edit(|z, _| {

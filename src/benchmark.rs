@@ -8,9 +8,10 @@ use burn::tensor::Device;
 use hooklens_hooks::Record;
 use serde::Serialize;
 
+use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::{Error, InputError, Result};
 use crate::generation::GenerateOptions;
-use crate::model::{ForwardOptions, HookedTransformer};
+use crate::model::{DecoderModel, HookedTransformer};
 use crate::patching::{Metric, Patching};
 
 /// A kind of work.
@@ -121,7 +122,7 @@ pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<V
         Work::Forward => {
             for len in [room(128), room(512)] {
                 let tokens = vec![row(0, len)];
-                let run = || model.forward(&tokens, ()).map(drop);
+                let run = || model.forward(&tokens).map(drop);
                 timings.push(times.of(format!("forward, {len} tokens"), len, run)?);
             }
             timings.dedup_by(|a, b| a.name == b.name);
@@ -156,7 +157,7 @@ pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<V
             let mut cache = model.prefill(vec![row(0, len)])?;
             cache.freeze();
             let suffixes: Vec<_> = (1..=rows as u32).map(|seed| row(seed, suffix)).collect();
-            let run = || model.forward(&suffixes, ForwardOptions::new().kv_cache(&mut cache)).map(drop);
+            let run = || model.forward_with(&suffixes, ForwardOptions::new().kv_cache(&mut cache)).map(drop);
             timings.push(times.of(format!("{rows} x {suffix} tokens behind {len} shared"), rows * suffix, run)?);
         }
         Work::Patch => {

@@ -440,7 +440,7 @@ pub struct Experts {
 /// let experts = Some(Experts { count: 4, per_token: 2, renormalise: true, clipped }); // as GPT-OSS has them
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// assert_eq!(model.forward([1, 2, 3], ())?.dims(), [1, 3, 20]);
+/// assert_eq!(model.forward([1, 2, 3])?.dims(), [1, 3, 20]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -24,7 +24,9 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
-pub use hooklens_hooks::{At, Axis, Hook, IntoEdit, IntoRead, Ordinal, Point, PointInfo, Target, at};
+pub use hooklens_hooks::{
+    At, Axis, Hook, Inside, IntoEdit, IntoRead, Ordinal, Part, PartPoint, Point, PointInfo, Slice, Target, at,
+};
 
 macro_rules! layer_points {
     ($($(#[$doc:meta])* $name:ident $suffix:literal $rank:literal;)*) => { $(
@@ -113,6 +115,11 @@ layer_points! {
     attn_out "hook_attn_out" 3;
     /// What the MLP reads, before its norm, `[batch, pos, d_model]`.
     mlp_in "hook_mlp_in" 3;
+    /// What the MLP's matrices receive: the output of the norm before it, with the norm's weights,
+    /// `[batch, pos, d_model]`. Transcoders read it.
+    mlp_reads "mlp.hook_in" 3;
+    /// What the MLP's matrices give, before a norm of outputs, `[batch, pos, d_model]`.
+    mlp_writes "mlp.hook_out" 3;
     /// What the MLP adds to the stream, `[batch, pos, d_model]`.
     ///
     /// ```

@@ -11,6 +11,7 @@ pub mod cli;
 pub mod config;
 mod cpu;
 mod device;
+mod driver;
 pub mod dump;
 mod embedded;
 pub mod encoder;
@@ -19,7 +20,6 @@ mod error;
 pub mod experiments;
 mod families;
 pub mod generation;
-mod gradients;
 pub mod hook;
 mod kv_cache;
 mod labelled;
@@ -30,6 +30,7 @@ mod numerals;
 pub mod parity;
 pub mod patching;
 pub mod plot;
+mod points;
 pub mod prelude;
 mod processing;
 mod tensor_ext;
@@ -40,7 +41,7 @@ mod tokens;
 ///
 /// ```
 /// use hooklens::burn::tensor::{Device, Tensor};
-/// let prompt = hooklens::HookedTransformer::from_pretrained("embedded:ioi")?.forward("When Mary", ())?;
+/// let prompt = hooklens::HookedTransformer::from_pretrained("embedded:ioi")?.forward("When Mary")?;
 /// let ones = Tensor::<3>::ones(prompt.dims(), &prompt.device());
 /// assert_eq!((prompt + ones).dims(), [1, 3, 61]);
 /// # let _ = Device::flex();
@@ -54,7 +55,7 @@ pub use burn;
 /// use hooklens::ndarray::Axis;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// let logits = model.forward("When Mary", ())?.to_ndarray()?; // [batch, pos, d_vocab]
+/// let logits = model.forward("When Mary")?.to_ndarray()?; // [batch, pos, d_vocab]
 /// assert_eq!(logits.index_axis(Axis(1), 2).shape(), [1, 61]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -65,6 +66,7 @@ pub use config::{
     ActivationFn, ClippedGate, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window,
 };
 pub use device::{DEVICE_VARIABLE, default_device, keep_freed_memory, parse_device};
+pub use driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, RunOutput};
 pub use embedded::embedded_models;
 pub use error::{CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};
 pub use hooklens_hooks::{
@@ -77,8 +79,8 @@ pub use kv_cache::{
 pub use labelled::{LabelledArray, LabelledAxis};
 pub use loading::{LoadOptions, LoadReport, ModelConfig, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
 pub use model::{
-    Attention, Block, Embed, Expert, ForwardOptions, Hooked, HookedTransformer, Input, Linear, Logits, Mlp, Moe, Norm,
-    Output, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
+    Attention, Block, DecoderModel, Embed, Expert, HookedTransformer, Linear, Mlp, Moe, Norm, Output, Weights,
+    lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
 };
 pub use processing::Processing;
 pub use tensor_ext::TensorExt;

@@ -12,13 +12,14 @@
 pub use burn::tensor::{Device, Int, Tensor};
 
 pub use crate::activations::Stage;
+pub use crate::encoder::HookedEncoder;
+pub use crate::encoder_decoder::HookedEncoderDecoder;
 pub use crate::experiments::{SteeringVector, TopExamples};
 pub use crate::generation::{GenerateOptions, Sampling};
 pub use crate::hook::{self, Axis, at};
 pub use crate::patching::{Ablation, Held, Metric, Patching, Receiver};
 pub use crate::plot::{Heatmap, Show};
 pub use crate::{
-    Activation, ActivationCache, ActivationQueue, CacheKind, DType, ForwardOptions, HookedTransformer, KeyValueCache,
-    LabelledArray, LoadOptions, Logits, PaddingSide, Positions, Processing, Record, Selection, TensorExt,
-    TokenizeOptions, Tokens, TransformerConfig,
+    Activation, ActivationCache, DType, DecoderModel, ForwardOptions, HookedModel, HookedTransformer, KeyValueCache,
+    LabelledArray, LoadOptions, Logits, Positions, Processing, Record, Selection, TensorExt, Tokens, TransformerConfig,
 };

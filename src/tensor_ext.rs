@@ -14,9 +14,9 @@ use crate::error::Result;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let text = "king drum sun king drum";
-/// let loss: f32 = model.loss(text, ())?.item()?;
+/// let loss: f32 = model.loss(text)?.item()?;
 /// assert!(loss < 63f32.ln()); // of 63 tokens, none favored
-/// let next = model.forward(text, ())?.argmax_tokens()?; // at each position
+/// let next = model.forward(text)?.argmax_tokens()?; // at each position
 /// assert_eq!(model.to_string(&next[5..])?, "sun");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -84,7 +84,7 @@ pub trait TensorExt: sealed::Sealed {
     /// use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let last = ForwardOptions::new().logits(Logits::Last);
-    /// let logits = model.forward(["king drum king", "fox tea owl fox"], last)?; // [2, 1, d_vocab]
+    /// let logits = model.forward_with(["king drum king", "fox tea owl fox"], last)?; // [2, 1, d_vocab]
     /// assert_eq!(model.to_string(&logits.argmax_tokens()?)?, "drum tea");
     /// # Ok::<(), hooklens::Error>(())
     /// ```

@@ -121,6 +121,13 @@ impl ActivationCache {
         Self { catalog, held: BTreeMap::new(), gradients: BTreeMap::new(), has_batch: !batch_removed, rows }
     }
 
+    /// Takes all recordings out, and leaves the cache empty.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let empty = Self::new(self.catalog.clone(), !self.has_batch, self.rows);
+        std::mem::replace(self, empty)
+    }
+
     pub(crate) fn insert(&mut self, id: PointId, activation: Activation) {
         self.held.insert(id, activation);
     }

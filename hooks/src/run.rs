@@ -255,6 +255,11 @@ impl<'r, 'h> Run<'r, 'h> {
         self.slot(id).is_some_and(|slot| slot.edited || !slot.parts.is_empty())
     }
 
+    /// Whether the run stops when it is done, and is.
+    pub fn ends_here(&self) -> bool {
+        self.stop_when_done && self.is_done()
+    }
+
     /// Whether every watched point has fired, or none is watched.
     pub fn is_done(&self) -> bool {
         self.remaining == 0

@@ -4,13 +4,14 @@ use crate::notebook_twins::{Displayed, Printed};
 
 pub(super) fn run() -> Result<(), Box<dyn std::error::Error>> {
 use hooklens::prelude::*;
+use hooklens::ActivationQueue;
 let model = HookedTransformer::from_pretrained("embedded:induction")?;
 let tokens = model.to_tokens("king drum sun star king drum sun star")?;
-let whole = model.forward(&tokens, ())?;
+let whole = model.forward(&tokens)?;
 let mut prefix = model.prefill("king drum sun star")?;
 prefix.freeze();
 let rest = model.to_tokens("king drum sun star king drum sun star")?.real(0)[5..].to_vec();
-let behind = model.forward(vec![rest], ForwardOptions::new().kv_cache(&mut prefix))?;
+let behind = model.forward_with(vec![rest], ForwardOptions::new().kv_cache(&mut prefix))?;
 let largest: f32 = (whole.clone().narrow(1, 5, 4) - behind).abs().max().into_scalar();
 assert!(largest < 1e-4, "{largest}");
 let hooked = model.run_with_hooks(&tokens, [hook::z(0).edit(|z, _| z)])?;

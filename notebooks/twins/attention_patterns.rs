@@ -32,7 +32,7 @@ let scores = LabelledArray::from_values(axes, scores)?;
 use hooklens::Hooked;
 
 /// The loss at each token; the first has none.
-fn losses(model: Hooked<'_, '_>, prompt: &str) -> hooklens::Result<Vec<f64>> {
+fn losses(model: Hooked<'_, '_, HookedTransformer>, prompt: &str) -> hooklens::Result<Vec<f64>> {
     let output = model.run(prompt, ForwardOptions::new().loss_per_token())?;
     let each = Activation::from(output.loss_per_token.unwrap()).to_ndarray()?;
     Ok(std::iter::once(0.0).chain(each.iter().map(|loss| f64::from(*loss))).collect())

@@ -23,7 +23,7 @@ for layer in 0..2 {
         println!("L{layer}H{head}  previous token {previous:.2}  induction {induction:.2}");
     }
 };
-let whole: f32 = model.loss(&tokens, ())?.into_scalar();
+let whole: f32 = model.loss(&tokens)?.into_scalar();
 let without: f32 = model.hooks([hook::attn_out(0).edit(|x, _| x.zeros_like())])
     .run(&tokens, ForwardOptions::new().loss())?.loss.unwrap().into_scalar();
 println!("loss {whole:.2}, without layer 0's attention {without:.2}");

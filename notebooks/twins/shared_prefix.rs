@@ -36,18 +36,18 @@ model.run(whole.clone(), ForwardOptions::new().logits(Logits::Last))?;
 println!("{:.0} times as fast behind the prefix", start.elapsed().as_secs_f64() / shared.as_secs_f64());
 cache.unfreeze();
 let before = cache.len();
-model.forward(vec![queries[0].clone()], ForwardOptions::new().kv_cache(&mut cache.scoped()))?;
+model.forward_with(vec![queries[0].clone()], ForwardOptions::new().kv_cache(&mut cache.scoped()))?;
 println!("{before} positions before, {} after a scope", cache.len());
 let mut branches = cache.fork(4)?;
 let four = queries[..4].to_vec();
-model.forward(four, ForwardOptions::new().kv_cache(&mut branches))?;
+model.forward_with(four, ForwardOptions::new().kv_cache(&mut branches))?;
 (&(branches)).displayed();
 let path = std::env::temp_dir().join("prefix.safetensors");
 cache.save(&path, &model)?;
 let mut loaded = KeyValueCache::load(&path, &model)?;
 let one = vec![queries[7].clone()];
-let same: f32 = (model.forward(one.clone(), ForwardOptions::new().kv_cache(&mut cache))?
-    - model.forward(one, ForwardOptions::new().kv_cache(&mut loaded))?).abs().max().into_scalar();
+let same: f32 = (model.forward_with(one.clone(), ForwardOptions::new().kv_cache(&mut cache))?
+    - model.forward_with(one, ForwardOptions::new().kv_cache(&mut loaded))?).abs().max().into_scalar();
 println!("loaded and kept differ by {same}");
 Ok(())
 }

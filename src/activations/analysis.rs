@@ -8,11 +8,12 @@ use hooklens_hooks::{Activation, ActivationCache, Catalog, HookError, Ordinal, P
 
 use super::components::{Components, FrozenNorm};
 use super::cut::Cut;
-use super::error::AnalysisError;
 use super::stage::{Place, Reader, Stage};
+use crate::driver::{Hooked, HookedModel};
+use crate::error::AnalysisError;
 use crate::error::{InputError, Result};
 use crate::hook;
-use crate::model::{Hooked, HookedTransformer, Norm};
+use crate::model::{HookedTransformer, Norm};
 
 /// A model and a recording of it, to be taken apart. See the [module](super).
 ///
@@ -58,7 +59,7 @@ impl HookedTransformer {
     }
 }
 
-impl<'m> Hooked<'m, '_> {
+impl<'m> Hooked<'m, '_, HookedTransformer> {
     /// As [`HookedTransformer::analyze`]. The hooks act on runs; an analysis is of weights and of what a run left, so
     /// they show in it as far as they show in the recording.
     ///

@@ -2,9 +2,9 @@
 
 use burn::tensor::Tensor;
 
-use super::error::AnalysisError;
 use super::stage::{Place, Reader};
 use super::term::Term;
+use crate::error::AnalysisError;
 
 /// Labelled vectors `[component, batch, pos, d_model]`, kept as factors until they are asked for.
 ///

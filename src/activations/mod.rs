@@ -24,7 +24,6 @@ mod analysis;
 mod components;
 mod cut;
 mod decompose;
-mod error;
 mod heads;
 mod logit_attrs;
 mod neurons;
@@ -33,8 +32,8 @@ mod stage;
 mod term;
 mod token_choice;
 
+pub use crate::error::AnalysisError;
 pub use analysis::Analysis;
 pub use components::Components;
-pub use error::AnalysisError;
 pub use stage::Stage;
 pub use token_choice::TokenChoice;

@@ -6,11 +6,11 @@ use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
 
 use super::analysis::Analysis;
 use super::components::Components;
-use super::error::AnalysisError;
 use super::post_norm::plus;
 use super::stage::Stage;
 use super::term::Term;
 use crate::config::Experts;
+use crate::error::AnalysisError;
 use crate::error::Result;
 use crate::hook;
 use crate::model::Moe;

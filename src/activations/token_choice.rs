@@ -2,7 +2,7 @@
 
 use burn::tensor::{Int, Tensor, TensorData};
 
-use super::error::AnalysisError;
+use crate::error::AnalysisError;
 use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 

@@ -8,10 +8,11 @@ use hooklens_hooks::{ActivationCache, Hook};
 use super::norm_gradient::through_norm;
 use crate::activations::{Components, Stage};
 use crate::config::TransformerConfig;
+use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::{InputError, Result};
 use crate::hook;
 use crate::labelled::{LabelledArray, LabelledAxis};
-use crate::model::{ForwardOptions, HookedTransformer, Norm};
+use crate::model::{HookedTransformer, Norm};
 use crate::patching::{Example, Patching};
 
 /// What writes to the residual stream.

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use hooklens_hooks::{HookError, PointId, Selection};
 use ndarray::ArrayD;
 
+use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::Result;
 use crate::hook::Axis;
-use crate::model::{ForwardOptions, HookedTransformer};
+use crate::model::HookedTransformer;
 use crate::patching::{Example, Found, Layout, Patching, PatchingResult, Sites};
 
 /// Activations of both runs and the gradients in the one that is patched: what any number of

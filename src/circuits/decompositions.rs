@@ -3,7 +3,8 @@
 use burn::tensor::{Tensor, TensorData};
 use faer::Mat;
 
-use super::factored_matrix::{FactoredMatrix, MatrixError};
+use super::factored_matrix::FactoredMatrix;
+use crate::error::MatrixError;
 
 /// `u · diag(s) · vh` of each matrix: singular values fall, the columns of `u` and the rows of `vh`
 /// are orthonormal.

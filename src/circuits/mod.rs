@@ -22,7 +22,8 @@ mod directions;
 mod factored_matrix;
 mod stacked;
 
+pub use crate::error::MatrixError;
 pub use composition::Composition;
 pub use decompositions::{Eigenvalues, Svd};
 pub use directions::{Directions, WeightMatrix};
-pub use factored_matrix::{FactoredMatrix, MatrixError};
+pub use factored_matrix::FactoredMatrix;

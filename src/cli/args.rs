@@ -22,10 +22,10 @@ use super::patch::PatchArgs;
 use super::serve::ServeArgs;
 use super::vocabulary::VocabularyArgs;
 use crate::device::{DEVICE_VARIABLE, parse_device};
+use crate::driver::Logits;
 use crate::dump::Part;
 use crate::kv_cache::{Bits, CacheKind, Offload};
 use crate::loading::LoadOptions;
-use crate::model::Logits;
 use crate::tokens::PaddingSide;
 
 #[derive(Debug, Parser)]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::args::{ModelArg, TokenRows, positions, token_rows};
 use super::out::{Kind, OutFile, said, write};
 use super::{CliResult, Failure, load};
+use crate::driver::HookedModel;
 use crate::experiments::{HeadScores, head_scores};
 use crate::hook;
 use crate::plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError};

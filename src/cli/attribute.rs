@@ -13,6 +13,7 @@ use super::pairs::PairArgs;
 use super::{CliResult, Failure, load};
 use crate::activations::{Components, Stage, TokenChoice};
 use crate::attribution::Gradient;
+use crate::driver::HookedModel;
 use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::model::HookedTransformer;
 

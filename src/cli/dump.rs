@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::args::{DumpArgs, ProcessArg};
 use super::findings::Findings;
 use super::{CliResult, Failure};
+use crate::driver::HookedModel;
 use crate::dump::{Dump, Prompt, Seen, read_prompts};
 use crate::error::Error;
 use crate::loading::LoadReport;

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::CliResult;
 use super::args::{GenerateArgs, KvArg};
 use super::dump::unused;
+use crate::driver::HookedModel;
 use crate::generation::{GenerateOptions, Generation, Sampling, Stop};
 use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
@@ -35,12 +36,12 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         .cache_kind(KvArg::kind(&args.kv, rows.iter().map(Vec::len).max().unwrap_or(0) + args.max_new_tokens))
         .stop_strings(args.stop.clone());
     if args.json {
-        return print_json(&model.generate(&input, options)?);
+        return print_json(&model.generate_with(&input, options)?);
     }
     if let ([_], true) = (&rows[..], model.tokenizer().is_ok()) {
         return stream(&model, &input, options);
     }
-    let made = model.generate(&input, options)?;
+    let made = model.generate_with(&input, options)?;
     let mut out = std::io::stdout().lock();
     for row in &made.rows {
         match &row.text {

@@ -11,9 +11,10 @@ use serde_json::json;
 use super::args::ModelArg;
 use super::out::{Finding, OutFile, heatmap};
 use super::{CliResult, Failure, load};
+use crate::driver::{HookedModel, Input};
 use crate::experiments::{HeadDetection, HeadError, HeadPattern};
 use crate::labelled::{LabelledArray, LabelledAxis};
-use crate::model::{HookedTransformer, Input};
+use crate::model::HookedTransformer;
 
 #[derive(Debug, Args)]
 pub(super) struct HeadsArgs {

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::args::{ModelArg, positions};
 use super::out::{Finding, OutFile};
 use super::{CliResult, load};
+use crate::driver::HookedModel;
 use crate::lens::TunedLens;
 use crate::patching::position_labels;
 use crate::plot::{LensShade, LensTable};

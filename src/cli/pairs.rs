@@ -7,9 +7,10 @@ use serde::Deserialize;
 
 use super::Failure;
 use crate::activations::TokenChoice;
+use crate::driver::Input;
 use crate::error::Result as LibResult;
 use crate::experiments::ioi_prompts;
-use crate::model::{HookedTransformer, Input};
+use crate::model::HookedTransformer;
 use crate::patching::{Ablation, Metric, Patching};
 use crate::tokens::{PaddingSide, Tokens};
 

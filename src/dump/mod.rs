@@ -33,10 +33,11 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use hooklens_hooks::{Activation, ActivationCache, Axis, DType, HookError, Positions, Record, Selection};
 
+use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::{DumpError, InputError, Result};
 use crate::experiments::{Trunk, common_prefix};
 use crate::kv_cache::KeyValueCache;
-use crate::model::{ForwardOptions, HookedTransformer, Logits, Output};
+use crate::model::{DecoderModel, HookedTransformer, Output};
 use crate::tokens::{PaddingSide, Tokens};
 
 pub use merge::merge;
@@ -277,6 +278,7 @@ impl Dump {
     /// ```
     /// use hooklens::dump::{Dump, Seen};
     /// # use hooklens::prelude::*;
+    /// # use hooklens::PaddingSide;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;
     /// # let out = folder.path().join("out.safetensors");

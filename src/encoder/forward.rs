@@ -1,76 +1,27 @@
 //! One run of an encoder.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, Halt, Hook, PointInfo, Record, Rows, Run};
+use hooklens_hooks::{ActivationCache, Halt, Run};
 
-use super::points::Outer;
 use super::tokens::EncoderTokens;
 use super::weights::{EncoderBlock, Heads};
 use super::{EncoderInput, HookedEncoder};
 use crate::config::NormKind;
+use crate::device::guarded;
+use crate::driver::{ForwardOptions, HookedModel, Logits, Plan, RunOutput, drive, private};
 use crate::error::{InputError, Result};
 use crate::model::{
-    Norm, NormPoints, Pass, Sequence, Site, at_columns, attention_reads, position_vectors, rows_of, token_vectors,
+    Norm, NormPoints, Pass, Sequence, at_columns, attention_reads, position_vectors, rows_of, token_vectors,
 };
+use crate::points::{Outer, Site};
 use crate::tokens::Tokens;
-
-/// What to do in one run of an encoder. `()` stands for nothing but the heads' outputs; a [`Record`] for that.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # use hooklens::encoder::{EncoderOptions, HookedEncoder};
-/// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
-/// let ablate = hook::z(0).edit(|z, _| z.zeros_like());
-/// let options = EncoderOptions::new().hooks([ablate]).record("*hook_z");
-/// let recorded = model.run(vec![vec![2, 5, 9, 3]], options)?.cache;
-/// assert_eq!(recorded.get(hook::z(0))?.abs().max().into_scalar::<f32>(), 0.0);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
-#[derive(Debug, Default)]
-pub struct EncoderOptions<'h> {
-    pub(super) hooks: Vec<Hook<'h>>,
-    pub(super) record: Record,
-}
-
-impl<'h> EncoderOptions<'h> {
-    /// No hooks, no recordings.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds hooks, run after those added before.
-    #[must_use]
-    pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
-        self.hooks.extend(hooks);
-        self
-    }
-
-    /// Records activations.
-    #[must_use]
-    pub fn record(mut self, record: impl Into<Record>) -> Self {
-        self.record = record.into();
-        self
-    }
-}
-
-impl From<()> for EncoderOptions<'_> {
-    fn from((): ()) -> Self {
-        Self::default()
-    }
-}
-
-impl From<Record> for EncoderOptions<'_> {
-    fn from(record: Record) -> Self {
-        Self::new().record(record)
-    }
-}
 
 /// What a run of an encoder gives; heads the model lacks give nothing.
 ///
 /// ```
 /// # use hooklens::encoder::HookedEncoder;
 /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
-/// let output = model.run(vec![vec![2, 5, 9, 3]], ())?;
+/// let output = model.run(vec![vec![2, 5, 9, 3]], ForwardOptions::new())?;
 /// assert_eq!(output.hidden.dims(), [1, 4, model.config().d_model]);
 /// // A model with these heads: masked tokens, pooler, next sentence.
 /// assert_eq!(output.logits.map(|logits| logits.dims()[1]), Some(4));
@@ -78,10 +29,10 @@ impl From<Record> for EncoderOptions<'_> {
 /// assert_eq!(output.next_sentence.map(|logits| logits.dims()), Some([1, 2]));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct EncoderOutput {
-    /// The last normalised stream, `[batch, pos, d_model]`.
-    pub hidden: Tensor<3>,
+    /// The last normalized stream, `[batch, pos, d_model]`; none if the run ended before it ([`Logits::None`]).
+    pub hidden: Option<Tensor<3>>,
     /// Logits of the masked-token head, `[batch, pos, d_vocab]`.
     pub logits: Option<Tensor<3>>,
     /// The pooled first position, `[batch, d_model]`.
@@ -92,66 +43,40 @@ pub struct EncoderOutput {
     pub cache: ActivationCache,
 }
 
+impl private::Sealed for EncoderOutput {}
+
+impl RunOutput for EncoderOutput {
+    fn cache(&mut self) -> &mut ActivationCache {
+        &mut self.cache
+    }
+
+    fn main(&self) -> Result<Tensor<3>> {
+        Ok(self.logits.clone().ok_or(InputError::NoHead { head: "masked-token" })?)
+    }
+
+    fn without_history(self) -> Self {
+        Self {
+            hidden: self.hidden.map(Tensor::without_autodiff),
+            logits: self.logits.map(Tensor::without_autodiff),
+            pooled: self.pooled.map(Tensor::without_autodiff),
+            next_sentence: self.next_sentence.map(Tensor::without_autodiff),
+            cache: self.cache.map(|held| held.detached()),
+        }
+    }
+}
+
 impl HookedEncoder {
-    /// Runs the model: every head it has, and the points asked for.
+    /// The last normalized stream, `[batch, pos, d_model]`: what TransformerLens calls `encoder_output`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
-    /// # use hooklens::encoder::HookedEncoder;
-    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
-    /// let cache = model.run(vec![vec![2, 5, 9, 3]], Record::new("*hook_pattern"))?.cache;
-    /// let pattern = cache.get(hook::pattern(0))?; // [batch, head, query, key]
-    /// let of_first = pattern.slice([0..1, 0..1, 0..1, 3..4]).into_scalar::<f32>();
-    /// assert!(of_first > 0.0); // the first token sees the last
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Bad input, and whatever a hook reports.
-    pub fn run<'h>(
-        &self,
-        input: impl Into<EncoderInput>,
-        options: impl Into<EncoderOptions<'h>>,
-    ) -> Result<EncoderOutput> {
-        let tokens = self.to_tokens(input)?;
-        self.run_tokens(&tokens, options.into(), self.heads())
-    }
-
-    /// The logits of the masked-token head, `[batch, pos, d_vocab]`.
-    ///
-    /// ```
-    /// # use hooklens::encoder::HookedEncoder;
-    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
-    /// let logits = model.forward(vec![vec![2, 5, 9, 3]], ())?;
-    /// assert_eq!(logits.dims(), [1, 4, model.config().d_vocab]);
-    /// # let bare = HookedEncoder::from_pretrained("tests/fixtures/bert-bare")?;
-    /// let told = bare.forward(vec![vec![2, 5, 9, 3]], ()).unwrap_err().to_string(); // of a bare encoder
-    /// assert_eq!(told, "the model has no masked-token head: its files hold none");
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`HookedEncoder::run`]; [`InputError::NoHead`] if the model has none.
-    pub fn forward<'h>(
-        &self,
-        input: impl Into<EncoderInput>,
-        options: impl Into<EncoderOptions<'h>>,
-    ) -> Result<Tensor<3>> {
-        let tokens = self.to_tokens(input)?;
-        let logits = self.run_tokens(&tokens, options.into(), Heads { mlm: true, ..Heads::NONE })?.logits;
-        Ok(logits.ok_or(InputError::NoHead { head: "masked-token" })?)
-    }
-
-    /// The last normalised stream, `[batch, pos, d_model]`: what TransformerLens calls `encoder_output`.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
+    /// # use hooklens::PaddingSide;
     /// # use hooklens::encoder::HookedEncoder;
     /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
     /// // Padding changes nothing.
-    /// let alone = model.encode(vec![vec![2, 5, 3]], ())?;
+    /// let alone = model.encode(vec![vec![2, 5, 3]])?;
     /// let rows = Tokens::padded(&[vec![2, 5, 3], vec![2, 7, 8, 9, 3]], 0, PaddingSide::Right)?;
-    /// let padded = model.encode(rows, ())?;
+    /// let padded = model.encode(rows)?;
     /// let gap = padded.slice([0..1, 0..3]) - alone;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
@@ -159,13 +84,36 @@ impl HookedEncoder {
     ///
     /// # Errors
     /// As [`HookedEncoder::run`].
-    pub fn encode<'h>(
+    pub fn encode(&self, input: impl Into<EncoderInput>) -> Result<Tensor<3>> {
+        self.encode_with(input, ForwardOptions::new())
+    }
+
+    /// [`encode`](HookedEncoder::encode) with hooks.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
+    /// let ablated = ForwardOptions::new().hooks([hook::z(0).head(1).zero()]);
+    /// let gap = model.encode_with([2, 5, 9, 3], ablated)? - model.encode([2, 5, 9, 3])?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() > 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedModel::run`](crate::HookedModel::run).
+    pub fn encode_with<'h>(
         &self,
         input: impl Into<EncoderInput>,
-        options: impl Into<EncoderOptions<'h>>,
+        options: impl Into<ForwardOptions<'h>>,
     ) -> Result<Tensor<3>> {
         let tokens = self.to_tokens(input)?;
-        Ok(self.run_tokens(&tokens, options.into(), Heads::NONE)?.hidden)
+        guarded(|| self.devices(), || self.hidden(&tokens, options.into()))
+    }
+
+    /// The last normalized stream, `[batch, pos, d_model]`.
+    pub(super) fn hidden(&self, tokens: &EncoderTokens, options: ForwardOptions<'_>) -> Result<Tensor<3>> {
+        let hidden = self.run_tokens(tokens, options, Heads::NONE)?.hidden;
+        Ok(hidden.ok_or(InputError::Options("a run without logits ends with the last point asked for"))?)
     }
 
     /// Log-probabilities that the second text follows the first and that it does not, `[batch, 2]`.
@@ -185,7 +133,7 @@ impl HookedEncoder {
     pub fn next_sentence(&self, input: impl Into<EncoderInput>) -> Result<Tensor<2>> {
         let tokens = self.to_tokens(input)?;
         let wanted = Heads { nsp: true, ..Heads::NONE };
-        let logits = self.run_tokens(&tokens, EncoderOptions::new(), wanted)?.next_sentence;
+        let logits = self.run_tokens(&tokens, ForwardOptions::new(), wanted)?.next_sentence;
         let logits = logits.ok_or(InputError::NoHead { head: "next-sentence" })?;
         Ok(burn::tensor::activation::log_softmax(logits, 1))
     }
@@ -207,7 +155,7 @@ impl HookedEncoder {
         let tokenizer = self.tokenizer()?;
         let mask = tokenizer.mask().ok_or(InputError::Options("the tokenizer has no mask token"))?;
         let wanted = Heads { mlm: true, ..Heads::NONE };
-        let logits = self.run_tokens(&tokens, EncoderOptions::new(), wanted)?.logits;
+        let logits = self.run_tokens(&tokens, ForwardOptions::new(), wanted)?.logits;
         let logits = logits.ok_or(InputError::NoHead { head: "masked-token" })?;
         let [batch, _] = tokens.tokens.shape();
         let row = |row: usize| -> Result<Vec<String>> {
@@ -230,13 +178,17 @@ impl HookedEncoder {
         (0..batch).map(row).collect()
     }
 
-    /// Runs the model with the heads that are wanted, and those with a point that is watched.
+    /// Runs the model for these heads; without logits, up to the last point that is watched.
     pub(super) fn run_tokens(
         &self,
         tokens: &EncoderTokens,
-        mut options: EncoderOptions<'_>,
+        mut options: ForwardOptions<'_>,
         wanted: Heads,
     ) -> Result<EncoderOutput> {
+        options.check_plain("an encoder")?;
+        if options.logits == Logits::Last {
+            return Err(InputError::NoSuchOption { option: "logits of the last position", model: "an encoder" }.into());
+        }
         let [batch, len] = tokens.tokens.shape();
         let sequence = Sequence::of(&tokens.tokens);
         let (needed, n_ctx) = (sequence.positions_needed(), self.config.n_ctx);
@@ -244,11 +196,22 @@ impl HookedEncoder {
             return Err(InputError::TooLong { len: needed, n_ctx }.into());
         }
         let real = sequence.query_mask();
-        let rows = Rows { batch, len, real: real.as_deref(), offset: 0 };
-        let silent = |_: &PointInfo| None;
-        let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let (hidden, logits, pooled, next_sentence) = self.pass(tokens, &sequence, wanted, &mut run)?;
-        Ok(EncoderOutput { hidden, logits, pooled, next_sentence, cache: run.finish()? })
+        let widest = self.stack.d_mlp.max(if wanted.mlm { self.config.d_vocab } else { 0 });
+        let plan = Plan {
+            points: &self.points,
+            embed: self.weights.embed.tokens.val(),
+            rows: sequence.rows(real.as_deref()),
+            silent: &|_| None,
+            at_once: batch.saturating_mul(len).saturating_mul(widest),
+            stop_when_done: options.logits == Logits::None,
+        };
+        let pass = |run: &mut Run<'_, '_>| self.pass(tokens, &sequence, wanted, run);
+        let (passed, cache) = drive(plan, &mut options.hooks, options.record, pass)?;
+        let (hidden, logits, pooled, next_sentence) = match passed {
+            Some((hidden, logits, pooled, next)) => (Some(hidden), logits, pooled, next),
+            None => (None, None, None, None),
+        };
+        Ok(EncoderOutput { hidden, logits, pooled, next_sentence, cache })
     }
 
     fn pass(
@@ -266,17 +229,17 @@ impl HookedEncoder {
             normalized: self.points.outer(normalized),
         };
         let shape @ [batch, len] = tokens.tokens.shape();
-        let embedded = run.fire(self.points.outer(Outer::Embed), token_vectors(table, &tokens.tokens))?;
+        let embedded = run.fire(self.points.outer(Outer::TokenEmbed), token_vectors(table, &tokens.tokens))?;
         let positions = position_vectors(weights.embed.positions.val(), sequence);
         let positions = positions.expand([batch, len, self.config.d_model]);
-        let mut full = embedded + run.fire(self.points.outer(Outer::PosEmbed), positions)?;
+        let mut full = embedded + run.fire(self.points.outer(Outer::PositionEmbed), positions)?;
         if let Some(types) = &weights.embed.token_types {
             let types = rows_of(types.val(), &tokens.types, shape);
             full = full + run.fire(self.points.outer(Outer::TokenTypeEmbed), types)?;
         }
         let normalized = weights.embed.norm.forward(full, norm(Outer::EmbedLnScale, Outer::EmbedLnNormalized), run)?;
         let mut hidden = run.fire(self.points.outer(Outer::FullEmbed), normalized)?;
-        let mut pass = Pass::new(&self.stack, &self.points.blocks, sequence, None, &device, dtype);
+        let mut pass = Pass::new(&self.stack, self.points.stack(0), sequence, None, &device, dtype);
         for (layer, block) in weights.blocks.iter().enumerate() {
             hidden = block.forward(layer, hidden, &mut pass, run)?;
         }
@@ -315,7 +278,7 @@ pub(super) fn first_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<2> {
 type Passed = (Tensor<3>, Option<Tensor<3>>, Option<Tensor<2>>, Option<Tensor<2>>);
 
 impl EncoderBlock {
-    /// The normalised stream after the block, `[batch, pos, d_model]`.
+    /// The normalized stream after the block, `[batch, pos, d_model]`.
     fn forward(
         &self,
         layer: usize,
@@ -335,7 +298,9 @@ impl EncoderBlock {
         let mid = run.fire(at(Site::ResidMid), resid + attn_out)?;
         let mid = run.fire(at(Site::MlpIn), mid)?;
         let mid = self.ln1.forward(mid, norm(Site::Ln1Scale, Site::Ln1Normalized), run)?;
-        let mlp_out = self.mlp.forward(layer, mid.clone(), pass, run)?;
+        let read = run.fire(at(Site::MlpReads), mid.clone())?;
+        let mlp_out = self.mlp.forward(layer, read, pass, run)?;
+        let mlp_out = run.fire(at(Site::MlpWrites), mlp_out)?;
         let mlp_out = run.fire(at(Site::MlpOut), mlp_out)?;
         let post = run.fire(at(Site::ResidPost), mid + mlp_out)?;
         let post = self.ln2.forward(post, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;

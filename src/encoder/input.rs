@@ -1,6 +1,6 @@
 //! What an encoder can be run on.
 
-use crate::model::Input;
+use crate::driver::Input;
 
 /// Texts, pairs of texts, or tokens.
 ///

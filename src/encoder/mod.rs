@@ -13,7 +13,6 @@
 
 mod config;
 mod forward;
-mod gradients;
 mod input;
 mod points;
 mod sentences;
@@ -26,17 +25,19 @@ use burn::tensor::Device;
 use hooklens_hooks::Catalog;
 
 pub use config::EncoderConfig;
-pub use forward::{EncoderOptions, EncoderOutput};
+pub use forward::EncoderOutput;
 pub use input::EncoderInput;
 pub use sentences::{Pooling, SentenceEmbedding};
 pub use tokens::EncoderTokens;
 pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, Heads, MlmHead};
 
 use crate::config::TransformerConfig;
+use crate::driver::{ForwardOptions, HookedModel, Logits, private};
 use crate::error::{InputError, Result};
 use crate::loading::LoadReport;
+use crate::points::Points;
 use crate::tokens::Tokenizer;
-use points::EncoderPoints;
+use points::points_of;
 
 /// An encoder whose every internal activation has a name, and can be read and changed: BERT, RoBERTa,
 /// DistilBERT, MiniLM and other sentence encoders.
@@ -52,7 +53,7 @@ use points::EncoderPoints;
 /// let stream = recorded.get(hook::resid_pre(-1))?; // [batch, pos, d_model]
 /// assert_eq!(stream.dims(), [1, 4, model.config().d_model]);
 /// let last: Tensor<3> = recorded.get(("normalized_resid_post", -1))?;
-/// let gap = model.encode(vec![vec![2, 5, 9, 3]], ())? - last;
+/// let gap = model.encode(vec![vec![2, 5, 9, 3]])? - last;
 /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -63,7 +64,7 @@ pub struct HookedEncoder {
     config: Arc<EncoderConfig>,
     /// What attention and MLP read of the configuration.
     stack: Arc<TransformerConfig>,
-    points: Arc<EncoderPoints>,
+    points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,
     sentences: std::result::Result<SentenceEmbedding, String>,
     report: Arc<LoadReport>,
@@ -77,7 +78,7 @@ impl HookedEncoder {
         sentences: std::result::Result<SentenceEmbedding, String>,
         report: LoadReport,
     ) -> Self {
-        let points = Arc::new(EncoderPoints::new(&config, weights.heads()));
+        let points = Arc::new(points_of(&config, weights.heads()));
         let stack = Arc::new(config.stack());
         let (config, report) = (Arc::new(config), Arc::new(report));
         Self { weights, config, stack, points, tokenizer: tokenizer.map(Arc::new), sentences, report }
@@ -107,19 +108,6 @@ impl HookedEncoder {
         self.weights.device()
     }
 
-    /// Every point the model can fire, in firing order.
-    ///
-    /// ```
-    /// # use hooklens::encoder::HookedEncoder;
-    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
-    /// let first = model.catalog().points()[0].name.to_string();
-    /// assert!(first.starts_with("embed."), "{first}");
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn catalog(&self) -> &Arc<Catalog> {
-        &self.points.catalog
-    }
-
     /// Which heads the model's files held.
     ///
     /// ```
@@ -143,26 +131,53 @@ impl HookedEncoder {
     pub fn load_report(&self) -> &LoadReport {
         &self.report
     }
+}
 
-    /// The tokenizer.
-    ///
-    /// ```
-    /// # use hooklens::encoder::HookedEncoder;
-    /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
-    /// let told = model.tokenizer().unwrap_err().to_string(); // its folder has no tokenizer.json
-    /// assert!(told.starts_with("this model has no tokenizer; pass token ids"));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`InputError::NoTokenizer`] if the model came without one.
-    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+impl private::Sealed for HookedEncoder {}
+
+impl private::Spliceable for HookedEncoder {
+    fn points(&self) -> &Points {
+        &self.points
+    }
+
+    fn with_points(&self, points: Points) -> Self {
+        Self { points: Arc::new(points), ..self.clone() }
+    }
+}
+
+impl HookedModel for HookedEncoder {
+    type Input = EncoderInput;
+    type Output = EncoderOutput;
+    type Scored = EncoderOutput;
+
+    const NEEDS_LOGITS: bool = false;
+
+    fn catalog(&self) -> &Arc<Catalog> {
+        &self.points.catalog
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        vec![self.device()]
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer> {
         Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+
+    /// Every head the model has, unless no logits are wanted.
+    fn run_checked(&self, input: EncoderInput, options: ForwardOptions<'_>) -> Result<EncoderOutput> {
+        let tokens = self.to_tokens(input)?;
+        let wanted = if options.logits == Logits::None { Heads::NONE } else { self.heads() };
+        self.run_tokens(&tokens, options, wanted)
+    }
+
+    fn scored(output: &EncoderOutput) -> Result<EncoderOutput> {
+        Ok(output.clone())
     }
 }
 
 /// The points an encoder with these heads can fire.
 #[cfg(feature = "cli")]
 pub(crate) fn catalog_of(config: &EncoderConfig, heads: Heads) -> Arc<Catalog> {
-    EncoderPoints::new(config, heads).catalog
+    points_of(config, heads).catalog
 }

@@ -5,8 +5,10 @@ use std::path::Path;
 use burn::tensor::Tensor;
 use serde_json::Value;
 
-use super::forward::{EncoderOptions, first_rows};
-use super::{Heads, HookedEncoder};
+use super::HookedEncoder;
+use super::forward::first_rows;
+use crate::device::guarded;
+use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::{InputError, LoadError, Result};
 use crate::model::{Sequence, narrowed, widened};
 use crate::tokens::read_json;
@@ -135,7 +137,7 @@ impl HookedEncoder {
         let sentences = self.sentence_embedding()?;
         let longest = sentences.max_len.unwrap_or(self.config.n_ctx).min(self.config.n_ctx);
         let tokens = self.truncated(&texts, longest)?;
-        let hidden = self.run_tokens(&tokens, EncoderOptions::new(), Heads::NONE)?.hidden;
+        let hidden = guarded(|| self.devices(), || self.hidden(&tokens, ForwardOptions::new()))?;
         let dtype = hidden.dtype();
         let hidden = widened(hidden);
         let sequence = Sequence::of(&tokens.tokens);

@@ -2,6 +2,7 @@
 
 use super::HookedEncoder;
 use super::input::EncoderInput;
+use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 use crate::tokens::{PaddingSide, Tokens};
 

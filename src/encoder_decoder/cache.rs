@@ -15,10 +15,10 @@ pub(super) type CrossKeys = Vec<(Tensor<4>, Tensor<4>)>;
 /// ```
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-/// let (encoded, _) = model.encode(vec![vec![5, 6, 7, 1]], ())?;
+/// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
 /// let mut cache = model.decoder_cache(encoded);
 /// for token in [0, 4, 9] {
-///     model.decode_cached(&mut cache, vec![vec![token]], ())?; // one token at a time
+///     model.decode_cached(&mut cache, vec![vec![token]])?; // one token at a time
 /// }
 /// assert_eq!((cache.own.len(), cache.encoded().shape()), (3, [1, 4]));
 /// # Ok::<(), hooklens::Error>(())

@@ -1,84 +1,23 @@
 //! One run: the encoder over its tokens, the decoder over its own.
 
 use burn::tensor::{Bool, Tensor, TensorData};
-use hooklens_hooks::{ActivationCache, Halt, Hook, PointInfo, Record, Rows, Run};
+use hooklens_hooks::{ActivationCache, Halt, PointInfo, Rows, Run, Segment, Silent};
 
 use super::HookedEncoderDecoder;
 use super::bias::{Buckets, position_bias};
 use super::cache::{CrossKeys, DecoderCache};
-use super::points::of_encoder;
+use super::input::EncoderDecoderInput;
+use super::points::{CROSS, DECODER, ENCODER};
 use super::weights::DecoderBlock;
+use crate::device::guarded;
+use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, drive, logits_of, private};
 use crate::error::{InputError, Result};
 use crate::kv_cache::{Growth, KeyValueCache, Keys};
 use crate::model::{
-    Input, Logits, NormPoints, Pass, Sequence, Site, Stream, attention_reads, last_rows, mix, raw_scores, softmax_rows,
-    token_vectors,
+    NormPoints, Pass, Sequence, Stream, attention_reads, last_rows, mix, raw_scores, softmax_rows, token_vectors,
 };
+use crate::points::{Outer, Site};
 use crate::tokens::Tokens;
-
-/// What to do in one run. `()` stands for all logits and nothing else, a [`Record`] for a recording too.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-/// use hooklens::encoder_decoder::EncoderDecoderOptions;
-/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-/// let deaf = at("decoder.*.cross_attn.hook_z").edit(|z: Tensor<4>, _| z.zeros_like());
-/// let options = EncoderDecoderOptions::new().hooks([deaf]).logits(Logits::Last);
-/// let [a, b] = [vec![vec![5, 6, 7]], vec![vec![8, 9, 10]]];
-/// let one = model.forward(a, vec![vec![0, 4]], options)?;
-/// let deaf = at("decoder.*.cross_attn.hook_z").edit(|z: Tensor<4>, _| z.zeros_like());
-/// let options = EncoderDecoderOptions::new().hooks([deaf]).logits(Logits::Last);
-/// let other = model.forward(b, vec![vec![0, 4]], options)?;
-/// assert!((one - other).abs().max().into_scalar::<f32>() < 1e-5); // it hears nothing of the input
-/// # Ok::<(), hooklens::Error>(())
-/// ```
-#[derive(Debug, Default)]
-pub struct EncoderDecoderOptions<'h> {
-    pub(super) hooks: Vec<Hook<'h>>,
-    pub(super) record: Record,
-    pub(super) logits: Logits,
-}
-
-impl<'h> EncoderDecoderOptions<'h> {
-    /// All logits, no hooks, no recordings.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds hooks, run after those added before.
-    #[must_use]
-    pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
-        self.hooks.extend(hooks);
-        self
-    }
-
-    /// Records activations.
-    #[must_use]
-    pub fn record(mut self, record: impl Into<Record>) -> Self {
-        self.record = record.into();
-        self
-    }
-
-    /// Which of the decoder's logits to compute.
-    #[must_use]
-    pub fn logits(mut self, logits: Logits) -> Self {
-        self.logits = logits;
-        self
-    }
-}
-
-impl From<()> for EncoderDecoderOptions<'_> {
-    fn from((): ()) -> Self {
-        Self::default()
-    }
-}
-
-impl From<Record> for EncoderDecoderOptions<'_> {
-    fn from(record: Record) -> Self {
-        Self::new().record(record)
-    }
-}
 
 /// What a run gives.
 ///
@@ -86,7 +25,7 @@ impl From<Record> for EncoderDecoderOptions<'_> {
 /// # use hooklens::prelude::*;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-/// let output = model.run(vec![vec![5, 6, 7, 1]], vec![vec![0, 4]], Record::new("*cross_attn.hook_pattern"))?;
+/// let output = model.run(([5, 6, 7, 1], [0, 4]), Record::new("*cross_attn.hook_pattern"))?;
 /// assert_eq!(output.logits.map(|logits| logits.dims()), Some([1, 2, model.config().d_vocab]));
 /// let pattern: Tensor<4> = output.cache.get("decoder.0.cross_attn.hook_pattern")?;
 /// assert_eq!(pattern.dims()[2..], [2, 4]); // [decoder_pos, encoder_pos]
@@ -101,23 +40,39 @@ pub struct EncoderDecoderOutput {
     pub cache: ActivationCache,
 }
 
+impl private::Sealed for EncoderDecoderOutput {}
+
+impl RunOutput for EncoderDecoderOutput {
+    fn cache(&mut self) -> &mut ActivationCache {
+        &mut self.cache
+    }
+
+    fn main(&self) -> Result<Tensor<3>> {
+        logits_of(&self.logits)
+    }
+
+    fn without_history(self) -> Self {
+        Self { logits: self.logits.map(Tensor::without_autodiff), cache: self.cache.map(|held| held.detached()) }
+    }
+}
+
 /// What the encoder made of a batch: what the decoder attends to.
 ///
 /// ```
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-/// let (mut encoded, _) = model.encode(vec![vec![5, 6, 7, 1]], ())?;
+/// let mut encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
 /// assert_eq!((encoded.shape(), encoded.hidden.dims()[2]), ([1, 4], model.config().d_model));
-/// let before = model.decode(&encoded, vec![vec![0, 4]], ())?.logits;
+/// let before = model.decode(&encoded, vec![vec![0, 4]])?.logits;
 /// encoded.hidden = encoded.hidden.zeros_like(); // nothing is known of the input any more
-/// let after = model.decode(&encoded, vec![vec![0, 4]], ())?.logits;
+/// let after = model.decode(&encoded, vec![vec![0, 4]])?.logits;
 /// let gap = before.zip(after).map(|(a, b)| (a - b).abs().max().into_scalar::<f32>());
 /// assert!(gap.is_some_and(|gap| gap > 0.0));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    /// The encoder's last normalised stream, `[batch, pos, d_model]`. An edit of it is an edit of all that the
+    /// The encoder's last normalized stream, `[batch, pos, d_model]`. An edit of it is an edit of all that the
     /// decoder knows of the input.
     pub hidden: Tensor<3>,
     pub(super) mask: Option<Vec<bool>>,
@@ -135,9 +90,9 @@ impl Encoded {
     /// ```
     /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-    /// let (encoded, _) = model.encode(vec![vec![5, 6, 7, 1]], ())?;
+    /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
     /// // Two texts of one input.
-    /// let logits = model.decode(&encoded.repeat(2), vec![vec![0, 4], vec![0, 9]], ())?.logits;
+    /// let logits = model.decode(&encoded.repeat(2), vec![vec![0, 4], vec![0, 9]])?.logits;
     /// assert_eq!(logits.map(|logits| logits.dims()[..2].to_vec()), Some(vec![2, 2]));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -158,67 +113,35 @@ impl Encoded {
 }
 
 impl HookedEncoderDecoder {
-    /// Runs encoder and decoder.
-    ///
-    /// The decoder's input is what it has written so far, its start token first; padding on either side of either
-    /// input changes nothing.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-    /// let output = model.run(vec![vec![5, 6, 7, 1]], vec![vec![0, 4]], Record::new("encoder.*.attn.hook_z"))?;
-    /// assert_eq!(output.cache.len(), model.config().n_encoder_layers);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Bad input, rows that differ in number, and whatever a hook reports.
-    pub fn run<'h>(
+    pub(super) fn run_both(
         &self,
-        input: impl Into<Input>,
-        decoder_input: impl Into<Input>,
-        options: impl Into<EncoderDecoderOptions<'h>>,
+        input: EncoderDecoderInput,
+        mut options: ForwardOptions<'_>,
     ) -> Result<EncoderDecoderOutput> {
-        let mut options = options.into();
-        let tokens = self.token_input(input.into())?;
-        let written = self.token_input(decoder_input.into())?;
+        options.check_plain("an encoder-decoder")?;
+        let tokens = self.token_input(input.encoder)?;
+        let written = match input.decoder {
+            Some(written) => self.token_input(written)?,
+            None => Tokens::new(vec![vec![self.config.decoder_start_token]; tokens.shape()[0]])?,
+        };
         let (encoder, decoder) = (Sequence::of(&tokens), Sequence::of(&written));
         if encoder.batch != decoder.batch {
             return Err(InputError::Rows { encoder: encoder.batch, decoder: decoder.batch }.into());
         }
         let (encoder_real, decoder_real) = (encoder.query_mask(), decoder.query_mask());
-        let rows = rows_of(&decoder, decoder_real.as_deref());
+        let rows = decoder.rows(decoder_real.as_deref());
         let silent = |_: &PointInfo| None;
-        let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        run.over(rows_of(&encoder, encoder_real.as_deref()))?;
-        let encoded = self.encoder_pass(&tokens, &encoder, &mut run)?;
-        run.over(rows)?;
-        let alone = Behind { own: None, known: &[] };
-        let (logits, _) = self.decoder_pass(&encoded, alone, (&written, &decoder), options.logits, &mut run)?;
-        Ok(EncoderDecoderOutput { logits, cache: run.finish()? })
-    }
-
-    /// The decoder's logits, `[batch, decoder_pos, d_vocab]`.
-    ///
-    /// ```
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-    /// let logits = model.forward(vec![vec![5, 6, 7, 1]], vec![vec![0, 4, 9]], ())?;
-    /// assert_eq!(logits.dims(), [1, 3, model.config().d_vocab]);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`HookedEncoderDecoder::run`].
-    pub fn forward<'h>(
-        &self,
-        input: impl Into<Input>,
-        decoder_input: impl Into<Input>,
-        options: impl Into<EncoderDecoderOptions<'h>>,
-    ) -> Result<Tensor<3>> {
-        let logits = self.run(input, decoder_input, options)?.logits;
-        Ok(logits.ok_or(InputError::Options("no logits were asked for; use `run`"))?)
+        let mut plan = self.plan(&decoder, rows, options.logits, &silent);
+        plan.at_once = plan.at_once.max(self.plan(&encoder, rows, Logits::None, &silent).at_once);
+        let logits = options.logits;
+        let (made, cache) = drive(plan, &mut options.hooks, options.record, |run| {
+            run.over(encoder.rows(encoder_real.as_deref()))?;
+            let encoded = self.encoder_pass(&tokens, &encoder, run)?;
+            run.over(rows)?;
+            let alone = Behind { own: None, known: &[] };
+            self.decoder_pass(&encoded, alone, (&written, &decoder), logits, run)
+        })?;
+        Ok(EncoderDecoderOutput { logits: made.and_then(|(logits, _)| logits), cache })
     }
 
     /// Runs the encoder alone.
@@ -228,28 +151,51 @@ impl HookedEncoderDecoder {
     /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
     /// let record = Record::new("encoder.0.attn.hook_pattern");
-    /// let (encoded, recorded) = model.encode(vec![vec![5, 6, 7, 1]], record)?;
+    /// let (encoded, recorded) = model.encode_with(vec![vec![5, 6, 7, 1]], record)?;
     /// assert_eq!((encoded.shape(), recorded.len()), ([1, 4], 1));
-    /// assert!(model.encode(vec![vec![5]], Record::new("decoder.0.hook_resid_pre")).is_err());
+    /// assert!(model.encode_with(vec![vec![5]], Record::new("decoder.0.hook_resid_pre")).is_err());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`HookedEncoderDecoder::run`]; a point of the decoder is one.
-    pub fn encode<'h>(
+    /// As [`HookedModel::run`]; a point of the decoder is one.
+    pub fn encode(&self, input: impl Into<Input>) -> Result<Encoded> {
+        Ok(self.encode_with(input, ForwardOptions::new())?.0)
+    }
+
+    /// [`encode`](HookedEncoderDecoder::encode) with hooks and recordings.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let record = Record::new("encoder.0.attn.hook_pattern");
+    /// let (encoded, recorded) = model.encode_with([5, 6, 7, 1], record)?;
+    /// assert_eq!((encoded.shape(), recorded.len()), ([1, 4], 1));
+    /// assert!(model.encode_with([5], Record::new("decoder.0.hook_resid_pre")).is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedModel::run`]; a point of the decoder is one.
+    pub fn encode_with<'h>(
         &self,
         input: impl Into<Input>,
-        options: impl Into<EncoderDecoderOptions<'h>>,
+        options: impl Into<ForwardOptions<'h>>,
     ) -> Result<(Encoded, ActivationCache)> {
-        let mut options = options.into();
-        let tokens = self.token_input(input.into())?;
+        guarded(|| self.devices(), || self.run_encoder(input.into(), options.into()))
+    }
+
+    fn run_encoder(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<(Encoded, ActivationCache)> {
+        options.check_plain("an encoder")?;
+        let tokens = self.token_input(input)?;
         let sequence = Sequence::of(&tokens);
         let real = sequence.query_mask();
-        let silent = |point: &PointInfo| (!of_encoder(point)).then_some("only the encoder runs");
-        let rows = rows_of(&sequence, real.as_deref());
-        let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        let encoded = self.encoder_pass(&tokens, &sequence, &mut run)?;
-        Ok((encoded, run.finish()?))
+        let silent = |point: &PointInfo| (point.segment != Segment::Encoder).then_some("only the encoder runs");
+        let plan = self.plan(&sequence, sequence.rows(real.as_deref()), Logits::None, &silent);
+        let pass = |run: &mut Run<'_, '_>| self.encoder_pass(&tokens, &sequence, run);
+        let plan = Plan { stop_when_done: false, ..plan };
+        let (encoded, cache) = drive(plan, &mut options.hooks, options.record, pass)?;
+        Ok((encoded.ok_or(InputError::Options("the run ended early"))?, cache))
     }
 
     /// Runs the decoder alone, on what the encoder has made.
@@ -257,23 +203,40 @@ impl HookedEncoderDecoder {
     /// ```
     /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-    /// let (encoded, _) = model.encode(vec![vec![5, 6, 7, 1]], ())?;
-    /// let apart = model.decode(&encoded, vec![vec![0, 4]], ())?.logits;
-    /// let at_once = model.forward(vec![vec![5, 6, 7, 1]], vec![vec![0, 4]], ())?;
+    /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
+    /// let apart = model.decode(&encoded, vec![vec![0, 4]])?.logits;
+    /// let at_once = model.forward(([5, 6, 7, 1], [0, 4]))?;
     /// assert!(apart.is_some_and(|apart| (apart - at_once).abs().max().into_scalar::<f32>() < 1e-4));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`HookedEncoderDecoder::run`]; a point of the encoder is one.
-    pub fn decode<'h>(
+    /// As [`HookedModel::run`]; a point of the encoder is one.
+    pub fn decode(&self, encoded: &Encoded, decoder_input: impl Into<Input>) -> Result<EncoderDecoderOutput> {
+        self.decode_with(encoded, decoder_input, ForwardOptions::new())
+    }
+
+    /// [`decode`](HookedEncoderDecoder::decode) with hooks and recordings.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let encoded = model.encode([5, 6, 7, 1])?;
+    /// let record = Record::new("decoder.*.cross_attn.hook_pattern");
+    /// let pattern = model.decode_with(&encoded, [0, 4], record)?.cache.get(hook::cross_pattern(0))?;
+    /// assert_eq!(pattern.dims()[2..], [2, 4]); // [decoder_pos, encoder_pos]
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedModel::run`]; a point of the encoder is one.
+    pub fn decode_with<'h>(
         &self,
         encoded: &Encoded,
         decoder_input: impl Into<Input>,
-        options: impl Into<EncoderDecoderOptions<'h>>,
+        options: impl Into<ForwardOptions<'h>>,
     ) -> Result<EncoderDecoderOutput> {
-        let written = self.token_input(decoder_input.into())?;
-        self.decoder_run(encoded, None, &written, options.into())
+        guarded(|| self.devices(), || self.run_decoder(encoded, None, decoder_input.into(), options.into()))
     }
 
     /// Runs the decoder behind what a cache holds, and adds to it unless it is frozen. The input is what comes
@@ -282,11 +245,11 @@ impl HookedEncoderDecoder {
     /// ```
     /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-    /// let (encoded, _) = model.encode(vec![vec![5, 6, 7, 1]], ())?;
-    /// let whole = model.decode(&encoded, vec![vec![0, 4, 9]], ())?.logits;
+    /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
+    /// let whole = model.decode(&encoded, vec![vec![0, 4, 9]])?.logits;
     /// let mut cache = model.decoder_cache(encoded);
-    /// model.decode_cached(&mut cache, vec![vec![0, 4]], ())?;
-    /// let behind = model.decode_cached(&mut cache, vec![vec![9]], ())?.logits; // what comes after
+    /// model.decode_cached(&mut cache, vec![vec![0, 4]])?;
+    /// let behind = model.decode_cached(&mut cache, vec![vec![9]])?.logits; // what comes after
     /// let gap = whole.zip(behind).map(|(a, b)| (a.narrow(1, 2, 1) - b).abs().max().into_scalar::<f32>());
     /// assert!(gap.is_some_and(|gap| gap < 1e-4));
     /// # Ok::<(), hooklens::Error>(())
@@ -294,62 +257,105 @@ impl HookedEncoderDecoder {
     ///
     /// # Errors
     /// As [`HookedEncoderDecoder::decode`]; a cache made for another model or batch.
-    pub fn decode_cached<'h>(
+    pub fn decode_cached(
         &self,
         cache: &mut DecoderCache,
         decoder_input: impl Into<Input>,
-        options: impl Into<EncoderDecoderOptions<'h>>,
     ) -> Result<EncoderDecoderOutput> {
-        let written = self.token_input(decoder_input.into())?;
-        let encoded = cache.encoded.clone();
-        let shape = written.shape();
-        cache.own.check(&self.decoder_stack, shape, self.weights.embed.val().dtype(), |_| self.device())?;
-        self.decoder_run(&encoded, Some(cache), &written, options.into())
+        self.decode_cached_with(cache, decoder_input, ForwardOptions::new())
     }
 
-    fn decoder_run(
+    /// [`decode_cached`](HookedEncoderDecoder::decode_cached) with hooks and recordings.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let mut cache = model.decoder_cache(model.encode([5, 6, 7, 1])?);
+    /// let last = ForwardOptions::new().logits(Logits::Last);
+    /// let logits = model.decode_cached_with(&mut cache, [0, 4], last)?.logits;
+    /// assert_eq!(logits.map(|logits| logits.dims()[1]), Some(1));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`decode_cached`](HookedEncoderDecoder::decode_cached).
+    pub fn decode_cached_with<'h>(
+        &self,
+        cache: &mut DecoderCache,
+        decoder_input: impl Into<Input>,
+        options: impl Into<ForwardOptions<'h>>,
+    ) -> Result<EncoderDecoderOutput> {
+        let encoded = cache.encoded.clone();
+        guarded(|| self.devices(), || self.run_decoder(&encoded, Some(cache), decoder_input.into(), options.into()))
+    }
+
+    fn run_decoder(
         &self,
         encoded: &Encoded,
         cache: Option<&mut DecoderCache>,
-        written: &Tokens,
-        mut options: EncoderDecoderOptions<'_>,
+        written: Input,
+        mut options: ForwardOptions<'_>,
     ) -> Result<EncoderDecoderOutput> {
-        let [batch, len] = written.shape();
+        options.check_plain("a decoder behind an encoder")?;
+        let written = self.token_input(written)?;
+        let shape @ [batch, _] = written.shape();
+        if let Some(cache) = &cache {
+            cache.own.check(&self.decoder_stack, shape, self.weights.embed.val().dtype(), |_| self.device())?;
+        }
         if encoded.shape()[0] != batch {
             return Err(InputError::Rows { encoder: encoded.shape()[0], decoder: batch }.into());
         }
         let sequence = match &cache {
-            Some(cache) => Sequence::behind(&cache.own, [batch, len], written.mask()),
-            None => Sequence::of(written),
+            Some(cache) => Sequence::behind(&cache.own, shape, written.mask()),
+            None => Sequence::of(&written),
         };
         let real = sequence.query_mask();
         let held = cache.as_ref().is_some_and(|cache| !cache.cross.is_empty());
-        let silent = |point: &PointInfo| match &*point.name {
-            _ if of_encoder(point) => Some("the encoder has run already; hook or record it in `encode`"),
-            name if held && (name.ends_with("cross_attn.hook_k") || name.ends_with("cross_attn.hook_v")) => {
-                Some("the cache holds the encoder's keys and values")
-            }
+        let silent = |point: &PointInfo| match point.segment {
+            Segment::Encoder => Some("the encoder has run already; hook or record it in `encode`"),
+            Segment::CrossKeys if held => Some("the cache holds the encoder's keys and values"),
             _ => None,
         };
-        let rows = rows_of(&sequence, real.as_deref());
-        let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
+        let plan = self.plan(&sequence, sequence.rows(real.as_deref()), options.logits, &silent);
+        let plan = Plan { stop_when_done: plan.stop_when_done && cache.is_none(), ..plan };
         let (mut own, cross) = match cache {
             Some(DecoderCache { own, cross, .. }) => (Some(own.grow()), Some(cross)),
             None => (None, None),
         };
         let known = cross.as_deref().map_or(&[][..], Vec::as_slice);
-        let behind = Behind { own: own.as_mut().map(Growth::cache), known };
-        let (logits, made) = self.decoder_pass(encoded, behind, (written, &sequence), options.logits, &mut run)?;
-        let recorded = run.finish()?;
+        let logits = options.logits;
+        let (made, recorded) = drive(plan, &mut options.hooks, options.record, |run| {
+            let behind = Behind { own: own.as_mut().map(Growth::cache), known };
+            self.decoder_pass(encoded, behind, (&written, &sequence), logits, run)
+        })?;
+        let (logits, keys) = made.unwrap_or_default();
         if let Some(own) = own {
             let keeps = own.keeps();
-            own.commit([batch, len], written.mask(), &options.hooks)?;
+            own.commit(shape, written.mask(), &options.hooks, self.points.named_parts())?;
             // What the encoder's positions gave is kept with the run that made it, never of one that failed.
             if let Some(cross) = cross.filter(|cross| keeps && cross.is_empty()) {
-                *cross = made;
+                *cross = keys;
             }
         }
         Ok(EncoderDecoderOutput { logits, cache: recorded })
+    }
+
+    /// The plan of a run over one stack's positions.
+    fn plan<'p>(&'p self, over: &Sequence, rows: Rows<'p>, logits: Logits, silent: Silent<'p>) -> Plan<'p> {
+        let tokens = over.batch.saturating_mul(over.len);
+        let wide = match logits {
+            Logits::All => tokens.saturating_mul(self.config.d_vocab),
+            Logits::Last => over.batch.saturating_mul(self.config.d_vocab),
+            Logits::None => 0,
+        };
+        Plan {
+            points: &self.points,
+            embed: self.weights.embed.val(),
+            rows,
+            silent,
+            at_once: wide.max(tokens.saturating_mul(self.decoder_stack.d_mlp)),
+            stop_when_done: logits == Logits::None,
+        }
     }
 
     fn buckets(&self, bidirectional: bool) -> Buckets {
@@ -361,13 +367,14 @@ impl HookedEncoderDecoder {
         let weights = &self.weights;
         let table = weights.embed.val();
         let (device, dtype) = (table.device(), table.dtype());
-        let mut resid = run.fire(self.points.embed, token_vectors(table, tokens))?;
-        let mut pass = Pass::new(&self.encoder_stack, &self.points.encoder, sequence, None, &device, dtype);
+        let mut resid = run.fire(self.points.outer(Outer::EncoderEmbed), token_vectors(table, tokens))?;
+        let mut pass = Pass::new(&self.encoder_stack, self.points.stack(ENCODER), sequence, None, &device, dtype);
         pass.score_bias = Some(position_bias(weights.encoder_bias.val(), sequence, self.buckets(true)));
         for (layer, block) in weights.encoder.iter().enumerate() {
             resid = block.forward(layer, resid, &mut pass, run)?;
         }
-        let [scale, normalized] = self.points.encoder_ln;
+        let [scale, normalized] =
+            [Outer::EncoderFinalScale, Outer::EncoderFinalNormalized].map(|point| self.points.outer(point));
         let hidden = weights.encoder_ln.forward(resid, NormPoints { scale, normalized }, run)?;
         Ok(Encoded { hidden, mask: sequence.query_mask() })
     }
@@ -386,9 +393,9 @@ impl HookedEncoderDecoder {
         let mut resid = token_vectors(table, written);
         let Behind { own, known } = behind;
         let mut made = Vec::new();
-        let mut pass = Pass::new(&self.decoder_stack, &self.points.decoder, sequence, own, &device, dtype);
+        let mut pass = Pass::new(&self.decoder_stack, self.points.stack(DECODER), sequence, own, &device, dtype);
         pass.score_bias = Some(position_bias(weights.decoder_bias.val(), sequence, self.buckets(false)));
-        let mut cross = Pass::new(&self.decoder_stack, &self.points.cross, sequence, None, &device, dtype);
+        let mut cross = Pass::new(&self.decoder_stack, self.points.stack(CROSS), sequence, None, &device, dtype);
         let hidden_keys = encoded.hidden_keys();
         for (layer, block) in weights.decoder.iter().enumerate() {
             let across = Across { pass: &mut cross, encoded, hidden_keys: &hidden_keys, known: known.get(layer) };
@@ -396,7 +403,8 @@ impl HookedEncoderDecoder {
             (resid, keys) = block.forward(layer, resid, &mut pass, across, run)?;
             made.push(keys);
         }
-        let [scale, normalized] = self.points.decoder_ln;
+        let [scale, normalized] =
+            [Outer::DecoderFinalScale, Outer::DecoderFinalNormalized].map(|point| self.points.outer(point));
         let mut last = weights.decoder_ln.forward(resid, NormPoints { scale, normalized }, run)?;
         if logits == Logits::None {
             return Ok((None, made));
@@ -455,7 +463,9 @@ impl DecoderBlock {
 
         let read = run.fire(at(Site::MlpIn), resid.clone())?;
         let read = self.ln3.forward(read, norm(Site::Ln3Scale, Site::Ln3Normalized), run)?;
+        let read = run.fire(at(Site::MlpReads), read)?;
         let out = self.mlp.forward(layer, read, pass, run)?;
+        let out = run.fire(at(Site::MlpWrites), out)?;
         let out = run.fire(at(Site::MlpOut), out)?;
         Ok((run.fire(at(Site::ResidPost), resid + out)?, keys))
     }
@@ -492,8 +502,4 @@ impl DecoderBlock {
         let z = run.fire(at(Site::Z), mix(pattern, &keys))?;
         Ok((attn.output(layer, z, pass, run)?, (k, v)))
     }
-}
-
-fn rows_of<'m>(sequence: &Sequence, real: Option<&'m [bool]>) -> Rows<'m> {
-    Rows { batch: sequence.batch, len: sequence.len, real, offset: sequence.past }
 }

@@ -3,11 +3,11 @@
 use hooklens_hooks::Hook;
 
 use super::HookedEncoderDecoder;
-use super::forward::EncoderDecoderOptions;
+use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
 use crate::error::{InputError, Result};
 use crate::generation::{Chooser, GenerateOptions, Generation, host};
 use crate::kv_cache::CacheKind;
-use crate::model::{Input, Logits};
+
 use crate::tokens::Tokens;
 
 impl HookedEncoderDecoder {
@@ -19,7 +19,7 @@ impl HookedEncoderDecoder {
     /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
     /// let inputs = vec![vec![5, 6, 7, 1], vec![8, 9, 4, 1]];
-    /// let made = model.generate(inputs, GenerateOptions::new().max_new_tokens(3))?;
+    /// let made = model.generate_with(inputs, GenerateOptions::new().max_new_tokens(3))?;
     /// assert_eq!(made.rows.iter().map(|row| row.new.len()).collect::<Vec<_>>(), [3, 3]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -27,8 +27,7 @@ impl HookedEncoderDecoder {
     /// # Errors
     /// Bad input, a setting there can't be (a prefix, a cache or a kind of it is one here), a point of the encoder, and
     /// whatever a hook reports.
-    pub fn generate<'h>(&self, input: impl Into<Input>, options: impl Into<GenerateOptions<'h>>) -> Result<Generation> {
-        let mut options = options.into();
+    pub fn generate_with(&self, input: impl Into<Input>, mut options: GenerateOptions<'_>) -> Result<Generation> {
         if options.prefix.is_some() || options.kv_cache.is_some() {
             return Err(InputError::Options("an encoder-decoder has no prefix to go on behind").into());
         }
@@ -40,14 +39,14 @@ impl HookedEncoderDecoder {
         let mut chooser = Chooser::new(self.tokenizer().ok(), self.config.d_vocab, &prompts, &mut options)?;
         // Penalties are on what was written, not on what was read.
         chooser.begin_with(vec![self.config.decoder_start_token]);
-        let (encoded, _) = self.encode(prompts, ())?;
+        let encoded = self.encode(prompts)?;
         let mut cache = self.decoder_cache(encoded);
         let mut next = Tokens::new(vec![vec![self.config.decoder_start_token]; batch])?;
         let (mut columns, mut steps, mut logits) = (vec![Vec::new(); batch], Vec::new(), Vec::new());
         while chooser.goes_on() {
             let hooks: Vec<Hook<'_>> = options.hooks.iter_mut().map(Hook::reborrow).collect();
-            let run = EncoderDecoderOptions::new().logits(Logits::Last).hooks(hooks).record(options.record.clone());
-            let output = self.decode_cached(&mut cache, &next, run)?;
+            let run = ForwardOptions::new().logits(Logits::Last).hooks(hooks).record(options.record.clone());
+            let output = self.decode_cached_with(&mut cache, &next, run)?;
             for (row, column) in columns.iter_mut().enumerate() {
                 let real = next.mask().is_none_or(|mask| mask[row]);
                 column.push(Some(next.row(row)[0]).filter(|_| real));
@@ -64,5 +63,20 @@ impl HookedEncoderDecoder {
             }
         }
         chooser.generation(columns, steps, logits, None)
+    }
+
+    /// [`generate_with`](HookedEncoderDecoder::generate_with) the default options: the likeliest token each time.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// assert_eq!(model.generate([5, 6, 7, 1])?.rows.len(), 1);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`generate_with`](HookedEncoderDecoder::generate_with).
+    pub fn generate(&self, input: impl Into<Input>) -> Result<Generation> {
+        self.generate_with(input, GenerateOptions::new())
     }
 }

@@ -6,10 +6,10 @@
 //! use hooklens::prelude::*;
 //!
 //! let model = HookedEncoderDecoder::from_pretrained("t5-small")?;
-//! let made = model.generate("translate English to German: Hello, do you like apples?", GenerateOptions::new())?;
+//! let made = model.generate_with("translate English to German: Hello, do you like apples?", GenerateOptions::new())?;
 //! println!("{:?}", made.rows[0].text);
 //! let start = vec![vec![model.config().decoder_start_token]];
-//! let output = model.run("summarize: ...", start, Record::new("decoder.*.cross_attn.hook_pattern"))?;
+//! let output = model.run(("summarize: ...", start), Record::new("decoder.*.cross_attn.hook_pattern"))?;
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
@@ -18,26 +18,28 @@ mod cache;
 mod config;
 mod forward;
 mod generate;
-mod gradients;
+mod input;
 mod points;
 mod weights;
 
 use std::sync::Arc;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use hooklens_hooks::Catalog;
 
 pub use cache::DecoderCache;
 pub use config::EncoderDecoderConfig;
-pub use forward::{Encoded, EncoderDecoderOptions, EncoderDecoderOutput};
+pub use forward::{Encoded, EncoderDecoderOutput};
+pub use input::EncoderDecoderInput;
 pub use weights::{DecoderBlock, EncoderDecoderWeights};
 
 use crate::config::TransformerConfig;
+use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
 use crate::loading::LoadReport;
-use crate::model::Input;
+use crate::points::Points;
 use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
-use points::EncoderDecoderPoints;
+use points::points_of;
 
 /// An encoder with a decoder whose every internal activation has a name, and can be read and changed: T5, mT5,
 /// Flan-T5.
@@ -50,7 +52,7 @@ use points::EncoderDecoderPoints;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
 /// let (input, written) = (vec![vec![5, 6, 7, 1]], vec![vec![model.config().decoder_start_token]]);
-/// let cache = model.run(input, written, Record::all())?.cache;
+/// let cache = model.run((input, written), Record::all())?.cache;
 /// let (there, here): (Tensor<3>, Tensor<3>) =
 ///     (cache.get("encoder.0.hook_resid_pre")?, cache.get("decoder.0.hook_resid_pre")?);
 /// assert_eq!((there.dims()[1], here.dims()[1]), (4, 1)); // two streams
@@ -64,7 +66,7 @@ pub struct HookedEncoderDecoder {
     /// What the blocks of each stack read of the configuration.
     encoder_stack: Arc<TransformerConfig>,
     decoder_stack: Arc<TransformerConfig>,
-    points: Arc<EncoderDecoderPoints>,
+    points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,
     report: Arc<LoadReport>,
 }
@@ -78,7 +80,7 @@ impl HookedEncoderDecoder {
     ) -> Self {
         Self {
             weights,
-            points: Arc::new(EncoderDecoderPoints::new(&config)),
+            points: Arc::new(points_of(&config)),
             encoder_stack: Arc::new(config.stack(false)),
             decoder_stack: Arc::new(config.stack(true)),
             config: Arc::new(config),
@@ -111,20 +113,6 @@ impl HookedEncoderDecoder {
         self.weights.device()
     }
 
-    /// Every point the model can fire, in firing order.
-    ///
-    /// ```
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-    /// let names = || model.catalog().points().iter().map(|point| point.name.to_string());
-    /// assert!(names().any(|name| name == "encoder.1.attn.hook_pattern"));
-    /// assert!(names().any(|name| name == "decoder.1.cross_attn.hook_pattern"));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn catalog(&self) -> &Arc<Catalog> {
-        &self.points.catalog
-    }
-
     /// What loading did with each tensor of the files.
     ///
     /// ```
@@ -135,21 +123,6 @@ impl HookedEncoderDecoder {
     /// ```
     pub fn load_report(&self) -> &LoadReport {
         &self.report
-    }
-
-    /// The tokenizer.
-    ///
-    /// ```
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
-    /// assert!(model.tokenizer().is_err() && model.generate("text", ()).is_err()); // token ids do
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`InputError::NoTokenizer`] if the model came without one.
-    pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
     }
 
     /// Tokens of one or several texts, each with the tokenizer's own end of sequence, padded at the right.
@@ -182,8 +155,46 @@ impl HookedEncoderDecoder {
     }
 }
 
+impl private::Sealed for HookedEncoderDecoder {}
+
+impl private::Spliceable for HookedEncoderDecoder {
+    fn points(&self) -> &Points {
+        &self.points
+    }
+
+    fn with_points(&self, points: Points) -> Self {
+        Self { points: Arc::new(points), ..self.clone() }
+    }
+}
+
+impl HookedModel for HookedEncoderDecoder {
+    type Input = EncoderDecoderInput;
+    type Output = EncoderDecoderOutput;
+    type Scored = Tensor<3>;
+
+    fn catalog(&self) -> &Arc<Catalog> {
+        &self.points.catalog
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        vec![self.device()]
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer> {
+        Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+
+    fn run_checked(&self, input: EncoderDecoderInput, options: ForwardOptions<'_>) -> Result<EncoderDecoderOutput> {
+        self.run_both(input, options)
+    }
+
+    fn scored(output: &EncoderDecoderOutput) -> Result<Tensor<3>> {
+        logits_of(&output.logits)
+    }
+}
+
 /// The points a model of this configuration can fire.
 #[cfg(feature = "cli")]
 pub(crate) fn catalog_of(config: &EncoderDecoderConfig) -> Arc<Catalog> {
-    EncoderDecoderPoints::new(config).catalog
+    points_of(config).catalog
 }

@@ -4,10 +4,11 @@ use hooklens_hooks::Activation;
 use ndarray::{Array2, ArrayD, ArrayView2, IxDyn};
 
 use crate::activations::AnalysisError;
+use crate::driver::{HookedModel, Input};
 use crate::error::Result;
 use crate::hook;
 use crate::labelled::{LabelledArray, LabelledAxis};
-use crate::model::{HookedTransformer, Input};
+use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
 /// Where a head is expected to look, on given tokens.

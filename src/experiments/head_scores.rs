@@ -3,9 +3,10 @@
 use hooklens_hooks::Activation;
 use ndarray::Array3;
 
+use crate::driver::{HookedModel, Input};
 use crate::error::Result;
 use crate::labelled::{LabelledArray, LabelledAxis};
-use crate::model::{HookedTransformer, Input};
+use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
 /// How much of a head's attention goes to places of a known kind, each from 0 to 1.

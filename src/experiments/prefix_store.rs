@@ -1,5 +1,6 @@
 //! Prefixes kept for use again.
 
+use crate::driver::HookedModel;
 use crate::error::{CacheError, InputError, Result};
 use crate::kv_cache::KeyValueCache;
 use crate::model::HookedTransformer;
@@ -43,7 +44,7 @@ impl<'m> PrefixStore<'m> {
     /// store.get("king drum sun star")?;
     /// let mut cache = store.get("king drum fox")?; // two words of it are new
     /// assert_eq!((store.len(), store.tokens_run()), (2, 5 + 1));
-    /// let logits = model.forward([51], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// let logits = model.forward_with([51], ForwardOptions::new().kv_cache(&mut cache))?;
     /// assert_eq!(logits.dims()[..2], [1, 1]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```

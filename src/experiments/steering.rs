@@ -4,8 +4,9 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{Hook, HookError, Record, Selection, at};
 
 use crate::activations::{AnalysisError, Stage};
+use crate::driver::{HookedModel, Input};
 use crate::error::Result;
-use crate::model::{HookedTransformer, Input};
+use crate::model::HookedTransformer;
 
 /// The difference between what two kinds of prompts make of one point of the residual stream, to be
 /// added elsewhere (Turner et al. 2023).
@@ -108,7 +109,7 @@ impl SteeringVector {
     /// let mary = model.tokens_to_residual_directions("Mary")?.reshape([64]);
     /// let push = SteeringVector::new("resid_post3", mary);
     /// let logit = |hooks: Vec<_>| {
-    ///     let logits = model.forward("When", ForwardOptions::new().logits(Logits::Last).hooks(hooks))?;
+    ///     let logits = model.forward_with("When", ForwardOptions::new().logits(Logits::Last).hooks(hooks))?;
     ///     Ok::<_, hooklens::Error>(logits.slice([0..1, 0..1, 1..2]).into_scalar::<f32>())
     /// };
     /// assert!(logit(vec![push.hook(5.0)])? > logit(vec![])?);

@@ -5,6 +5,7 @@ use std::fmt;
 use burn::tensor::activation;
 use hooklens_hooks::Activation;
 
+use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 
@@ -76,7 +77,7 @@ impl HookedTransformer {
         if answer.is_empty() {
             return Err(InputError::Empty { what: "the answer".into() }.into());
         }
-        let logits = self.forward([&prompt[..], &answer].concat(), ())?;
+        let logits = self.forward([&prompt[..], &answer].concat())?;
         let from = prompt.len() - 1;
         let logits = logits.narrow(1, from, answer.len());
         let probabilities = Activation::from(activation::softmax(logits.clone(), 2)).to_ndarray()?;

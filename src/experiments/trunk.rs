@@ -3,9 +3,10 @@
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Record};
 
+use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::{InputError, Result};
 use crate::kv_cache::KeyValueCache;
-use crate::model::{ForwardOptions, HookedTransformer, Logits, Output};
+use crate::model::{HookedTransformer, Output};
 use crate::tokens::{PaddingSide, Tokens};
 
 /// Number of tokens that all rows begin with, leaving each at least one of its own.

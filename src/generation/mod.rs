@@ -5,7 +5,7 @@
 //! use hooklens::prelude::*;
 //! let model = HookedTransformer::from_pretrained("embedded:induction")?;
 //! let options = GenerateOptions::new().max_new_tokens(6).stop_strings(["star"]);
-//! let made = model.generate("king drum sun star king drum", options)?;
+//! let made = model.generate_with("king drum sun star king drum", options)?;
 //! assert_eq!(made.rows[0].text.as_deref(), Some("sun star"));
 //! assert_eq!(made.rows[0].stop, Stop::Text("star".into()));
 //! # Ok::<(), hooklens::Error>(())
@@ -19,9 +19,10 @@ mod steps;
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook};
 
+use crate::driver::{Hooked, Input};
 use crate::error::Result;
 use crate::kv_cache::KeyValueCache;
-use crate::model::{Hooked, HookedTransformer, Input};
+use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
 pub(crate) use chooser::{Chooser, host};
@@ -37,7 +38,7 @@ pub use steps::{Step, Steps};
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let star = model.to_single_token("star")?;
 /// let ended = |options| {
-///     let made = model.generate("king drum sun star king drum", options)?;
+///     let made = model.generate_with("king drum sun star king drum", options)?;
 ///     Ok::<_, hooklens::Error>(made.rows[0].stop.clone())
 /// };
 /// assert_eq!(ended(GenerateOptions::new().max_new_tokens(1))?, Stop::Length);
@@ -62,7 +63,7 @@ pub enum Stop {
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let prompts = ["king drum sun king", "fox tea owl fox"];
-/// let made = model.generate(prompts, GenerateOptions::new().max_new_tokens(2))?;
+/// let made = model.generate_with(prompts, GenerateOptions::new().max_new_tokens(2))?;
 /// let row = &made.rows[1];
 /// assert_eq!(model.to_string(&row.prompt)?, "<bos> fox tea owl fox");
 /// assert_eq!((row.text.as_deref(), row.new.len()), (Some("tea owl"), 2));
@@ -90,14 +91,14 @@ pub struct GeneratedRow {
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let options = GenerateOptions::new().max_new_tokens(3).record("*hook_pattern").logits();
-/// let made = model.generate("king drum sun king", options)?;
+/// let made = model.generate_with("king drum sun king", options)?;
 /// assert_eq!(made.logits.as_ref().map(|logits| logits.dims()), Some([1, 3, 63]));
 /// assert_eq!((made.steps.len(), made.columns.shape()), (3, [1, 7])); // the last token was not run
 ///
 /// // Go on from where it ended, or hand it to what reads Hugging Face's tuples.
 /// let mut cache = made.kv_cache.ok_or("no cache")?;
 /// let last = made.rows[0].new[2];
-/// let more = model.generate([last], GenerateOptions::new().max_new_tokens(2).kv_cache(&mut cache))?;
+/// let more = model.generate_with([last], GenerateOptions::new().max_new_tokens(2).kv_cache(&mut cache))?;
 /// assert_eq!((more.rows[0].new.len(), cache.len(), cache.to_legacy()?.len()), (2, 7 + 2, 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -124,7 +125,7 @@ impl Generation {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let options = GenerateOptions::new().max_new_tokens(3).record("*hook_pattern");
-    /// let made = model.generate("king drum sun king", options)?;
+    /// let made = model.generate_with("king drum sun king", options)?;
     /// let whole = model.record(&made.columns, "*hook_pattern")?.get(hook::pattern(1))?;
     /// let gap = made.recording()?.get(hook::pattern(1))? - whole;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
@@ -143,7 +144,7 @@ impl Generation {
 }
 
 impl HookedTransformer {
-    /// Goes on from a prompt, or from each of several.
+    /// Goes on from a prompt, or from each of several, with options.
     ///
     /// # Errors
     /// As [`HookedTransformer::generate_steps`].
@@ -152,12 +153,28 @@ impl HookedTransformer {
     /// use hooklens::generation::GenerateOptions;
     /// use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let made = model.generate("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
+    /// let made = model.generate_with("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
     /// assert_eq!(made.rows[0].text.as_deref(), Some("sun star"));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn generate<'h>(&self, input: impl Into<Input>, options: impl Into<GenerateOptions<'h>>) -> Result<Generation> {
+    pub fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation> {
         self.generate_steps(input, options)?.collect_all()
+    }
+
+    /// Goes on from a prompt, or from each of several, by the default options: the likeliest token each time.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let made = model.generate("king drum sun star king drum")?;
+    /// assert!(made.rows[0].text.as_deref().is_some_and(|text| text.starts_with("sun star")));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::generate_steps`].
+    pub fn generate(&self, input: impl Into<Input>) -> Result<Generation> {
+        self.generate_with(input, GenerateOptions::new())
     }
 
     /// [`HookedTransformer::generate`] step by step: an iterator that gives each row's next token
@@ -170,7 +187,7 @@ impl HookedTransformer {
     /// ```
     /// use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// for step in model.generate_steps("king drum sun star king drum", ())? {
+    /// for step in model.generate_steps("king drum sun star king drum", GenerateOptions::new())? {
     ///     let token = step?.tokens[0].expect("the one row goes on");
     ///     println!("{}", model.to_string(&[token])?);
     /// }
@@ -179,13 +196,13 @@ impl HookedTransformer {
     pub fn generate_steps<'m, 'h>(
         &'m self,
         input: impl Into<Input>,
-        options: impl Into<GenerateOptions<'h>>,
+        options: GenerateOptions<'h>,
     ) -> Result<Steps<'m, 'h>> {
-        Steps::new(self, input.into(), options.into())
+        Steps::new(self, input.into(), options)
     }
 }
 
-impl Hooked<'_, '_> {
+impl Hooked<'_, '_, HookedTransformer> {
     /// As [`HookedTransformer::generate`], with the scope's hooks at every step, before those of
     /// the options.
     ///
@@ -193,18 +210,17 @@ impl Hooked<'_, '_> {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let dumb = model.hooks([hook::z(1).edit(|z, _| z.zeros_like())]);
-    /// let made = dumb.generate("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
+    /// let made = dumb.generate_with("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
     /// assert_ne!(made.rows[0].text.as_deref(), Some("sun star")); // the head that repeats is gone
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// As [`HookedTransformer::generate`].
-    pub fn generate<'o>(&self, input: impl Into<Input>, options: impl Into<GenerateOptions<'o>>) -> Result<Generation> {
-        let options: GenerateOptions<'o> = options.into();
+    pub fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation> {
         self.with_hooks(|own| {
             let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
-            self.model().generate(input, GenerateOptions { hooks, ..options })
+            self.model().generate_with(input, GenerateOptions { hooks, ..options })
         })
     }
 }

@@ -51,12 +51,6 @@ impl Default for GenerateOptions<'_> {
     }
 }
 
-impl From<()> for GenerateOptions<'_> {
-    fn from((): ()) -> Self {
-        Self::default()
-    }
-}
-
 impl<'h> GenerateOptions<'h> {
     /// 20 of the most likely tokens, fewer if the model ends the text.
     pub fn new() -> Self {
@@ -68,7 +62,7 @@ impl<'h> GenerateOptions<'h> {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let made = model.generate("king drum sun king", GenerateOptions::new().max_new_tokens(5))?;
+    /// let made = model.generate_with("king drum sun king", GenerateOptions::new().max_new_tokens(5))?;
     /// assert_eq!(made.rows[0].new.len(), 5);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -86,7 +80,7 @@ impl<'h> GenerateOptions<'h> {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let sampling = Sampling { temperature: 1.5, top_k: Some(1), ..Sampling::default() };
     /// let options = GenerateOptions::new().max_new_tokens(2).sampling(sampling);
-    /// let made = model.generate("king drum sun king", options)?;
+    /// let made = model.generate_with("king drum sun king", options)?;
     /// assert_eq!(made.rows[0].text.as_deref(), Some("drum sun")); // of one token to choose from
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -106,7 +100,7 @@ impl<'h> GenerateOptions<'h> {
     /// let drawn = |seed| {
     ///     let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
     ///     let options = GenerateOptions::new().max_new_tokens(8).sampling(sampling).seed(seed);
-    ///     Ok::<_, hooklens::Error>(model.generate("king", options)?.rows[0].new.clone())
+    ///     Ok::<_, hooklens::Error>(model.generate_with("king", options)?.rows[0].new.clone())
     /// };
     /// assert_eq!(drawn(1)?, drawn(1)?);
     /// assert_ne!(drawn(1)?, drawn(2)?);
@@ -131,7 +125,7 @@ impl<'h> GenerateOptions<'h> {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let drum = model.to_single_token("drum")?;
-    /// let made = model.generate("king drum sun king", GenerateOptions::new().stop_tokens([drum]))?;
+    /// let made = model.generate_with("king drum sun king", GenerateOptions::new().stop_tokens([drum]))?;
     /// assert_eq!(made.rows[0].new, [drum]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -147,7 +141,7 @@ impl<'h> GenerateOptions<'h> {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let options = GenerateOptions::new().stop_strings(["drum sun"]); // may be several tokens
-    /// assert_eq!(model.generate("king drum sun king", options)?.rows[0].text.as_deref(), Some("drum sun"));
+    /// assert_eq!(model.generate_with("king drum sun king", options)?.rows[0].text.as_deref(), Some("drum sun"));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -160,10 +154,11 @@ impl<'h> GenerateOptions<'h> {
     ///
     /// ```
     /// # use hooklens::prelude::*;
+    /// # use hooklens::CacheKind;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let text = |kind| {
     ///     let options = GenerateOptions::new().max_new_tokens(3).cache_kind(kind);
-    ///     Ok::<_, hooklens::Error>(model.generate("king drum sun star king", options)?.rows[0].text.clone())
+    ///     Ok::<_, hooklens::Error>(model.generate_with("king drum sun star king", options)?.rows[0].text.clone())
     /// };
     /// assert_eq!(text(CacheKind::EIGHT_BIT)?, text(CacheKind::GROWING)?); // in a quarter of the memory
     /// # Ok::<(), hooklens::Error>(())
@@ -182,7 +177,7 @@ impl<'h> GenerateOptions<'h> {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut prefix = model.prefill("king drum sun star")?;
     /// let rows = vec![vec![model.to_single_token("king")?], vec![model.to_single_token("drum")?]];
-    /// let made = model.generate(rows, GenerateOptions::new().max_new_tokens(1).prefix(&mut prefix))?;
+    /// let made = model.generate_with(rows, GenerateOptions::new().max_new_tokens(1).prefix(&mut prefix))?;
     /// assert_eq!(made.rows.iter().filter_map(|row| row.text.as_deref()).collect::<Vec<_>>(), ["drum", "sun"]);
     /// assert_eq!(prefix.len(), 5); // as it was
     /// # Ok::<(), hooklens::Error>(())
@@ -202,7 +197,7 @@ impl<'h> GenerateOptions<'h> {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut cache = KeyValueCache::new(model.config(), 1);
     /// let options = GenerateOptions::new().max_new_tokens(2).kv_cache(&mut cache);
-    /// let made = model.generate("king drum sun star king", options)?;
+    /// let made = model.generate_with("king drum sun star king", options)?;
     /// assert_eq!((made.rows[0].text.as_deref(), cache.len()), (Some("drum sun"), 6 + 1));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -219,7 +214,7 @@ impl<'h> GenerateOptions<'h> {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut seen = vec![];
     /// let look = hook::resid_post(1).read(|stream, at| seen.push((at.offset(), stream.dims()[1])));
-    /// model.generate("king drum sun king", GenerateOptions::new().max_new_tokens(3).hooks([look]))?;
+    /// model.generate_with("king drum sun king", GenerateOptions::new().max_new_tokens(3).hooks([look]))?;
     /// assert_eq!(seen, [(0, 5), (5, 1), (6, 1)]); // the prompt, then a token at a time
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -235,7 +230,7 @@ impl<'h> GenerateOptions<'h> {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let options = GenerateOptions::new().max_new_tokens(3).record("*hook_pattern");
-    /// let steps = model.generate("king drum sun king", options)?.steps;
+    /// let steps = model.generate_with("king drum sun king", options)?.steps;
     /// assert_eq!(steps[0].get(hook::pattern(1))?.dims(), [1, 4, 5, 5]);
     /// assert_eq!(steps[2].get(hook::pattern(1))?.dims(), [1, 4, 1, 7]); // one query, all keys
     /// # Ok::<(), hooklens::Error>(())
@@ -251,7 +246,7 @@ impl<'h> GenerateOptions<'h> {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let made = model.generate("king drum sun king", GenerateOptions::new().max_new_tokens(2).logits())?;
+    /// let made = model.generate_with("king drum sun king", GenerateOptions::new().max_new_tokens(2).logits())?;
     /// let best = made.logits.map(|logits| logits.narrow(1, 1, 1).argmax(2).into_scalar::<i64>() as u32);
     /// assert_eq!(best, Some(made.rows[0].new[1]));
     /// # Ok::<(), hooklens::Error>(())

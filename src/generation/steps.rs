@@ -6,9 +6,10 @@ use hooklens_hooks::{ActivationCache, Hook};
 use super::Generation;
 use super::chooser::{Chooser, host};
 use super::options::GenerateOptions;
+use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
 use crate::error::{CacheError, InputError, Result};
 use crate::kv_cache::KeyValueCache;
-use crate::model::{ForwardOptions, HookedTransformer, Input, Logits};
+use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
 /// What one step gave.

@@ -403,7 +403,7 @@ impl Entry {
     /// let mut cache = model.prefill("king drum sun star")?;
     /// cache[1].freeze();
     /// assert_eq!((cache[0].is_frozen(), cache[1].is_frozen()), (false, true));
-    /// let told = model.forward([51], ForwardOptions::new().kv_cache(&mut cache)).unwrap_err().to_string();
+    /// let told = model.forward_with([51], ForwardOptions::new().kv_cache(&mut cache)).unwrap_err().to_string();
     /// assert_eq!(told, "layer 1 is frozen and the cache is not; a run needs all layers alike");
     /// # Ok::<(), hooklens::Error>(())
     /// ```

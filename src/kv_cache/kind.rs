@@ -11,10 +11,11 @@ use crate::error::CacheError;
 ///
 /// ```
 /// # use hooklens::prelude::*;
+/// # use hooklens::CacheKind;
 /// let model = HookedTransformer::random(TransformerConfig::new(1, 128, 2, 50, 256), 0, &Device::flex())?;
 /// let bytes = |kind| {
 ///     let mut cache = KeyValueCache::of_kind(model.config(), 1, kind)?;
-///     model.forward(vec![vec![7; 200]], ForwardOptions::new().kv_cache(&mut cache))?;
+///     model.forward_with(vec![vec![7; 200]], ForwardOptions::new().kv_cache(&mut cache))?;
 ///     Ok::<_, hooklens::Error>(cache.memory()[0])
 /// };
 /// assert!(3 * bytes(CacheKind::EIGHT_BIT)? < bytes(CacheKind::GROWING)?);
@@ -108,7 +109,7 @@ impl CacheKind {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let on_disk = CacheKind::GROWING.offloaded(Offload::Disk);
     /// let mut cache = KeyValueCache::of_kind(model.config(), 1, on_disk)?;
-    /// model.forward("king drum sun star", ForwardOptions::new().kv_cache(&mut cache))?;
+    /// model.forward_with("king drum sun star", ForwardOptions::new().kv_cache(&mut cache))?;
     /// assert_eq!((cache.len(), cache.memory()), (5, vec![0, 0]));
     /// # Ok::<(), hooklens::Error>(())
     /// ```

@@ -48,7 +48,7 @@ use crate::error::CacheError;
 /// use hooklens::prelude::*;
 ///
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-/// let whole = model.forward("king drum sun star king drum", ())?;
+/// let whole = model.forward("king drum sun star king drum")?;
 ///
 /// // The first part once, ...
 /// let mut prefix = model.prefill("king drum sun star")?;
@@ -56,7 +56,7 @@ use crate::error::CacheError;
 /// // ... then any batch of what may follow.
 /// let next = |text: &str| model.tokenizer().and_then(|t| Ok(t.encode(text)?));
 /// let rows = vec![next("king drum")?, next("fox tea")?];
-/// let logits = model.forward(rows, ForwardOptions::new().kv_cache(&mut prefix))?;
+/// let logits = model.forward_with(rows, ForwardOptions::new().kv_cache(&mut prefix))?;
 /// assert_eq!(logits.dims()[..2], [2, 2]);
 /// let same = (logits.narrow(0, 0, 1) - whole.narrow(1, 5, 2)).abs().max().into_scalar::<f32>();
 /// assert!(same < 1e-4);
@@ -84,7 +84,7 @@ impl KeyValueCache {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut cache = KeyValueCache::new(model.config(), 2);
     /// let rows = model.to_tokens(["king drum", "fox tea"])?;
-    /// model.forward(rows, ForwardOptions::new().kv_cache(&mut cache))?;
+    /// model.forward_with(rows, ForwardOptions::new().kv_cache(&mut cache))?;
     /// assert_eq!((cache.batch(), cache.len(), cache.n_layers()), (2, 3, 2));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -145,7 +145,7 @@ impl KeyValueCache {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut half = KeyValueCache::new(model.config(), 1).with_dtype(DType::BF16)?;
-    /// model.forward("king drum sun star", ForwardOptions::new().kv_cache(&mut half))?;
+    /// model.forward_with("king drum sun star", ForwardOptions::new().kv_cache(&mut half))?;
     /// assert_eq!(half[0].keys()?.dtype(), DType::BF16.burn());
     /// assert_eq!(2 * half.memory()[0], model.prefill("king drum sun star")?.memory()[0]);
     /// # Ok::<(), hooklens::Error>(())
@@ -191,7 +191,7 @@ impl KeyValueCache {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let (one, other) = (Device::flex(), Device::flex()); // two GPUs, say
     /// let mut cache = KeyValueCache::new(model.config(), 1).with_heads_on(&[one, other])?;
-    /// let behind = model.forward("king drum sun star", ForwardOptions::new().kv_cache(&mut cache))?;
+    /// let behind = model.forward_with("king drum sun star", ForwardOptions::new().kv_cache(&mut cache))?;
     /// assert_eq!(cache[0].keys()?.dims(), [1, 5, 4, 16]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -298,7 +298,7 @@ impl KeyValueCache {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut cache = KeyValueCache::new(model.config(), 1);
     /// assert!(cache.view(0).is_none());
-    /// model.forward("king drum", ForwardOptions::new().kv_cache(&mut cache))?;
+    /// model.forward_with("king drum", ForwardOptions::new().kv_cache(&mut cache))?;
     /// assert_eq!(cache.view(0).map(|entry| entry.len()), Some(3));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -342,7 +342,7 @@ impl KeyValueCache {
     /// let mut prefix = model.prefill("king drum sun star")?;
     /// prefix.freeze();
     /// let rows = vec![vec![51], vec![9], vec![50]]; // one held row serves them all
-    /// let logits = model.forward(rows, ForwardOptions::new().kv_cache(&mut prefix))?;
+    /// let logits = model.forward_with(rows, ForwardOptions::new().kv_cache(&mut prefix))?;
     /// assert_eq!((logits.dims()[0], prefix.len(), prefix.is_frozen()), (3, 5, true));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -358,7 +358,7 @@ impl KeyValueCache {
     /// let mut cache = model.prefill("king drum sun star")?;
     /// cache.freeze();
     /// cache.unfreeze();
-    /// model.forward([51], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// model.forward_with([51], ForwardOptions::new().kv_cache(&mut cache))?;
     /// assert_eq!(cache.len(), 6);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -439,8 +439,8 @@ impl KeyValueCache {
     /// let mut cache = model.prefill("king drum sun star")?;
     /// cache.truncate(2)?;
     /// let sun = model.to_single_token("sun")?;
-    /// let behind = model.forward([sun], ForwardOptions::new().kv_cache(&mut cache))?;
-    /// let whole = model.forward("king sun", ())?.narrow(1, 2, 1);
+    /// let behind = model.forward_with([sun], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// let whole = model.forward("king sun")?.narrow(1, 2, 1);
     /// assert!((behind - whole).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```

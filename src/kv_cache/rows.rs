@@ -18,7 +18,7 @@ impl KeyValueCache {
     /// let mut branches = trunk.fork(2)?;
     /// let next = |word: &str| model.to_single_token(word).map(|token| vec![token]);
     /// let rows = vec![next("king")?, next("fox")?];
-    /// model.forward(rows, ForwardOptions::new().kv_cache(&mut branches))?;
+    /// model.forward_with(rows, ForwardOptions::new().kv_cache(&mut branches))?;
     /// assert_eq!((trunk.len(), branches.len()), (5, 6));
     /// # Ok::<(), hooklens::Error>(())
     /// ```

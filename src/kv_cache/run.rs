@@ -38,10 +38,12 @@ impl Growth<'_> {
         shape: [usize; 2],
         new: Option<&[bool]>,
         hooks: &[Hook<'_>],
+        parts: impl Iterator<Item = String>,
     ) -> Result<(), CacheError> {
         if self.pending {
             self.cache.settle(shape, new)?;
             self.cache.note_interventions(hooks);
+            self.cache.note_parts(parts);
             self.pending = false;
         }
         Ok(())
@@ -142,6 +144,15 @@ impl KeyValueCache {
             // Two closures may do different things at the same point.
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             self.interventions.push(format!("{hook:?} #{number}"));
+        }
+    }
+
+    /// Keeps note of the parts put into the model. They stay, so each is noted once.
+    fn note_parts(&mut self, parts: impl Iterator<Item = String>) {
+        for part in parts {
+            if !self.interventions.contains(&part) {
+                self.interventions.push(part);
+            }
         }
     }
 

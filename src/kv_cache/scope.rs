@@ -12,7 +12,7 @@ use super::{Entry, KeyValueCache};
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let mut cache = model.prefill("king drum sun star")?;
 /// let mut scope = cache.scoped(); // all that a cache can do
-/// model.forward([51], ForwardOptions::new().kv_cache(&mut scope))?;
+/// model.forward_with([51], ForwardOptions::new().kv_cache(&mut scope))?;
 /// assert_eq!(scope.len(), 6);
 /// drop(scope);
 /// assert_eq!(cache.len(), 5);
@@ -30,12 +30,13 @@ impl KeyValueCache {
     ///
     /// ```
     /// use hooklens::prelude::*;
+    /// use hooklens::TokenizeOptions;
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut cache = model.prefill("king drum sun star")?;
     /// {
     ///     let mut scope = cache.scoped();
     ///     let next = model.to_tokens_with("king drum", TokenizeOptions { prepend_bos: Some(false), ..Default::default() })?;
-    ///     model.forward(&next, ForwardOptions::new().kv_cache(&mut scope))?;
+    ///     model.forward_with(&next, ForwardOptions::new().kv_cache(&mut scope))?;
     ///     assert_eq!(scope.len(), 7);
     /// }
     /// assert_eq!(cache.len(), 5);

@@ -115,6 +115,7 @@ impl CacheShape {
 ///
 /// ```
 /// # use hooklens::prelude::*;
+/// # use hooklens::PaddingSide;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let rows = Tokens::padded(&[vec![0, 51, 59], vec![0, 51]], 0, PaddingSide::Left)?;
 /// let cache = model.prefill(&rows)?;

@@ -66,7 +66,7 @@ impl LoadOptions {
     /// // Two devices; here both are this machine's CPU.
     /// let options = LoadOptions::new().devices(&[Device::flex(), Device::flex()]);
     /// let spread = HookedTransformer::from_pretrained_with("embedded:ioi", options)?;
-    /// let gap = spread.forward("When Mary", ())? - model.forward("When Mary", ())?;
+    /// let gap = spread.forward("When Mary")? - model.forward("When Mary")?;
     /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -102,7 +102,7 @@ impl LoadOptions {
     /// let folded = HookedTransformer::from_pretrained_with("embedded:ioi", options)?;
     /// // The weights are others, what the model says is the same.
     /// let log_probs = |logits: Tensor<3>| burn::tensor::activation::log_softmax(logits, 2);
-    /// let gap = log_probs(folded.forward("When Mary", ())?) - log_probs(model.forward("When Mary", ())?);
+    /// let gap = log_probs(folded.forward("When Mary")?) - log_probs(model.forward("When Mary")?);
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
     /// assert_ne!(folded.config().norm, model.config().norm);
     /// # Ok::<(), hooklens::Error>(())
@@ -134,7 +134,7 @@ impl LoadOptions {
     /// ```
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained_with("embedded:ioi", LoadOptions::new().trainable())?;
-    /// let gradients = model.loss("When Mary and John went to the store", ())?.backward();
+    /// let gradients = model.loss("When Mary and John went to the store")?.backward();
     /// let by_embedding = model.weights.embed.tokens.grad(&gradients); // [d_vocab, d_model]
     /// assert_eq!(by_embedding.map(|gradient| gradient.dims()), Some([61, 64]));
     /// # Ok::<(), hooklens::Error>(())

@@ -25,7 +25,7 @@ impl HookedTransformer {
     /// model.save_pretrained(folder)?;
     /// let again = HookedTransformer::from_pretrained(folder.display().to_string())?;
     /// assert_eq!(again.config(), model.config());
-    /// let gap = again.forward("When Mary and John", ())? - model.forward("When Mary and John", ())?;
+    /// let gap = again.forward("When Mary and John")? - model.forward("When Mary and John")?;
     /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

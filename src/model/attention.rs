@@ -4,16 +4,16 @@ use burn::module::{Module, Param};
 use burn::tensor::module::attention as fused_attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Tensor, activation};
-use hooklens_hooks::{Halt, HookError, Run};
+use hooklens_hooks::{Halt, Run};
 
 use super::alibi::slope_tensor;
 use super::linear::Linear;
 use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
-use super::points::Site;
 use crate::config::Positional;
 use crate::cpu;
 use crate::kv_cache::{Keys, Part};
+use crate::points::Site;
 
 /// Weights of one attention layer.
 ///
@@ -108,10 +108,7 @@ impl Attention {
         }
         let mut keys = match &mut pass.kv_cache {
             None => Keys::whole(k, v),
-            Some(cache) => cache.extend(layer, k, v).map_err(|error| HookError::Failed {
-                point: format!("blocks.{layer}.attn.hook_k"),
-                source: error.into(),
-            })?,
+            Some(cache) => cache.extend(layer, k, v)?,
         };
         if run.wants(at(Site::RotK)) {
             // Hooks see the keys in one place, those of a cache first.

@@ -9,8 +9,8 @@ use super::mlp::Mlp;
 use super::moe::Moe;
 use super::norm::{Norm, NormPoints};
 use super::pass::Pass;
-use super::points::Site;
 use crate::cpu;
+use crate::points::Site;
 
 /// Weights of one block. What is absent (`None`) the configuration says the model lacks.
 ///
@@ -92,11 +92,13 @@ impl Block {
         if let Some(ln2) = &self.ln2 {
             x = ln2.forward(x, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
         }
+        x = run.fire(at(Site::MlpReads), x)?;
         let mut out = match (&self.mlp, &self.moe, pass.config.experts) {
             (Some(mlp), _, _) => mlp.forward(layer, x, pass, run)?,
             (None, Some(moe), Some(mixture)) => moe.forward(layer, x, mixture, pass, run)?,
             _ => x.zeros_like(),
         };
+        out = run.fire(at(Site::MlpWrites), out)?;
         if let Some(post) = &self.ln2_post {
             out = post.forward(out, norm(Site::Ln2PostScale, Site::Ln2PostNormalized), run)?;
         }

@@ -1,21 +1,20 @@
 //! From input to logits: checks first, then one pass through the blocks.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Halt, HookError, PointInfo, Rows, Run};
+use hooklens_hooks::{Halt, HookError, PointInfo, Run, Segment};
 
 use super::embedding::{position_vectors, token_vectors};
-use super::input::Input;
 use super::loss;
 use super::norm::NormPoints;
-use super::options::{ForwardOptions, Logits, Output};
+use super::output::Output;
 use super::pass::Pass;
-use super::points::{Outer, Site};
 use super::sequence::{Sequence, at_columns};
 use super::transformer::HookedTransformer;
 use crate::config::{Positional, RopeScaling};
-use crate::device::{check_room, guarded};
-use crate::error::{CacheError, Error, InputError, Result};
-use crate::kv_cache::{Growth, KeyValueCache};
+use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, drive};
+use crate::error::{CacheError, InputError, Result};
+use crate::kv_cache::{Entry, Growth, KeyValueCache};
+use crate::points::{Outer, Site};
 use crate::tokens::{Tokens, flat_mask};
 
 /// What a pass starts from.
@@ -32,9 +31,9 @@ struct Layers {
     stop: Option<usize>,
 }
 
-/// What to compute.
+/// How far to compute, and what for.
 #[derive(Clone, Copy)]
-struct Plan {
+struct StopAt {
     layers: Layers,
     logits: Logits,
     loss: bool,
@@ -49,11 +48,7 @@ struct Reached {
 
 impl HookedTransformer {
     /// Checks everything that can be checked, then runs.
-    pub(crate) fn checked_run(&self, input: Input, options: ForwardOptions<'_>) -> Result<Output> {
-        guarded(|| self.devices(), || self.run_unguarded(input, options))
-    }
-
-    fn run_unguarded(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<Output> {
+    pub(super) fn checked_run(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<Output> {
         let layers = self.layers(&options)?;
         let (start, mut tokens) = self.start(input, &mut options, layers)?;
         let kv_cache = options.kv_cache.take();
@@ -63,54 +58,51 @@ impl HookedTransformer {
             tokens.set_mask(mask);
         }
         let logits = options.logits;
-        check_room(&self.device(), self.at_once(&sequence, logits))?;
         let wants_loss = options.loss || options.loss_per_token;
         if wants_loss {
             self.check_loss(logits, tokens.as_ref(), layers)?;
         }
-
-        let in_stream = self.config.positional == Positional::Learned;
-        let first_held = |layer: usize| kv_cache.as_ref().map_or(0, |cache| cache[layer].first());
-        let silent = |point: &PointInfo| match point.layer {
-            Some(layer) if point.name.ends_with("hook_rot_k") && first_held(layer) > 0 => {
-                Some("the cache has dropped keys that are out of the layer's window")
-            }
-            _ => why_silent(point, layers, in_stream),
-        };
-        let rows =
-            Rows { batch: sequence.batch, len: sequence.len, real: query_mask.as_deref(), offset: sequence.past };
-        let mut run = Run::new(&self.points.catalog, &mut options.hooks, options.record, rows, &silent)?;
-        self.check_conflicts(&run)?;
-        let mut reached = Reached::default();
         // A cache that grows must see every layer.
         let growing = kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen());
         if growing && (layers.start.is_some() || layers.stop.is_some_and(|stop| stop < self.config.n_layers)) {
             return Err(CacheError::Partial.into());
         }
-        if logits == Logits::None && layers.stop.is_none() && !growing {
-            run.stop_when_done();
-        }
-        let mut growth = kv_cache.map(KeyValueCache::grow);
-        if logits != Logits::None || layers.stop.is_some() || growing || !run.is_done() {
-            #[cfg(feature = "libtorch")]
-            let _alone = self.one_thread();
-            let device = self.device();
-            let borrowed = growth.as_mut().map(Growth::cache);
-            let dtype = self.weights.embed.tokens.val().dtype();
-            let pass = Pass::new(&self.config, &self.points, &sequence, borrowed, &device, dtype);
-            let plan = Plan { layers, logits, loss: wants_loss };
-            match self.pass(start, pass, plan, &mut tokens, &mut run) {
-                Ok(whole) => reached = whole,
-                Err(Stopped::Halt(Halt::Done)) => {}
-                Err(Stopped::Halt(halt)) => return Err(halt.into()),
-                Err(Stopped::Error(error)) => return Err(error),
+
+        let in_stream = self.config.positional == Positional::Learned;
+        let first_held: Vec<usize> =
+            kv_cache.as_ref().map_or(Vec::new(), |cache| cache.iter().map(Entry::first).collect());
+        let silent = |point: &PointInfo| match point.layer {
+            Some(layer) if point.with_past && first_held.get(layer).is_some_and(|first| *first > 0) => {
+                Some("the cache has dropped keys that are out of the layer's window")
             }
-        }
-        let cache = run.finish()?;
+            _ => why_silent(point, layers, in_stream),
+        };
+        let plan = Plan {
+            points: &self.points,
+            embed: self.weights.embed.tokens.val(),
+            rows: sequence.rows(query_mask.as_deref()),
+            silent: &silent,
+            at_once: self.at_once(&sequence, logits),
+            stop_when_done: logits == Logits::None && layers.stop.is_none() && !growing,
+        };
+        let mut growth = kv_cache.map(KeyValueCache::grow);
+        let (reached, cache) = drive(plan, &mut options.hooks, options.record, |run| {
+            self.check_conflicts(run)?;
+            if run.ends_here() {
+                return Err(Halt::Done);
+            }
+            let table = self.weights.embed.tokens.val();
+            let (device, dtype) = (table.device(), table.dtype());
+            let borrowed = growth.as_mut().map(Growth::cache);
+            let pass = Pass::new(&self.config, self.points.stack(0), &sequence, borrowed, &device, dtype);
+            self.pass(start, pass, StopAt { layers, logits, loss: wants_loss }, &mut tokens, run)
+        })?;
         if let Some(growth) = growth {
-            growth.commit([sequence.batch, sequence.len], query_mask.as_deref(), &options.hooks)?;
+            let shape = [sequence.batch, sequence.len];
+            growth.commit(shape, query_mask.as_deref(), &options.hooks, self.points.named_parts())?;
         }
 
+        let reached = reached.unwrap_or_default();
         let (mut mean, mut each) = (None, None);
         if let (true, Some(logits), Some(tokens)) = (wants_loss, &reached.logits, &tokens) {
             let (per_token, count) = loss::per_token(logits.clone(), tokens);
@@ -118,12 +110,6 @@ impl HookedTransformer {
             each = options.loss_per_token.then_some(per_token);
         }
         Ok(Output { logits: reached.logits, loss: mean, loss_per_token: each, residual: reached.residual, cache })
-    }
-
-    /// Keeps LibTorch's threads still while the result lives, if the kernels work on this model.
-    #[cfg(feature = "libtorch")]
-    pub(crate) fn one_thread(&self) -> Option<crate::cpu::OneThread> {
-        crate::cpu::OneThread::for_kernels_on(&self.weights.embed.tokens.val())
     }
 
     fn layers(&self, options: &ForwardOptions<'_>) -> Result<Layers, InputError> {
@@ -168,12 +154,12 @@ impl HookedTransformer {
         Ok((Start::Tokens(tokens.clone()), Some(tokens)))
     }
 
-    /// Bytes of the largest tensors of a run that are there at one time: the logits, or an MLP's.
+    /// Elements of the largest tensors of a run that are there at one time: the logits, or an MLP's.
     fn at_once(&self, sequence: &Sequence, logits: Logits) -> usize {
         let tokens = sequence.batch.saturating_mul(sequence.len);
         let rows = if logits == Logits::All { tokens } else { sequence.batch };
         let (logits, mlp) = (rows.saturating_mul(self.config.d_vocab_out), tokens.saturating_mul(self.config.d_mlp));
-        logits.max(mlp).saturating_mul(self.weights.embed.tokens.val().dtype().size())
+        logits.max(mlp)
     }
 
     /// A stream of the model's width, on a device of its.
@@ -256,7 +242,7 @@ impl HookedTransformer {
     fn check_conflicts(&self, run: &Run<'_, '_>) -> Result<(), HookError> {
         for layer in 0..self.config.n_layers {
             let edited = |sites: &[Site]| {
-                let ids = sites.iter().map(|site| self.points.at(layer, *site));
+                let ids = sites.iter().map(|site| self.points.stack(0).at(layer, *site));
                 ids.flatten().find(|id| run.edits(Some(*id)))
             };
             let norm = edited(&[Site::Ln1Scale, Site::Ln1Normalized]);
@@ -294,10 +280,10 @@ impl HookedTransformer {
         &self,
         start: Start,
         mut pass: Pass<'_>,
-        Plan { layers, logits, loss }: Plan,
+        StopAt { layers, logits, loss }: StopAt,
         tokens: &mut Option<Tokens>,
         run: &mut Run<'_, '_>,
-    ) -> Result<Reached, Stopped> {
+    ) -> Result<Reached, Halt> {
         let sequence = pass.sequence;
         let mut resid = match start {
             Start::Tokens(given) => {
@@ -376,7 +362,7 @@ impl HookedTransformer {
     }
 
     /// Shows the tokens to `hook_tokens`, and checks what comes back.
-    fn hooked_tokens(&self, tokens: Tokens, loss: bool, run: &mut Run<'_, '_>) -> Result<Tokens, Stopped> {
+    fn hooked_tokens(&self, tokens: Tokens, loss: bool, run: &mut Run<'_, '_>) -> Result<Tokens, Halt> {
         let point = self.points.outer(Outer::Tokens);
         if !run.wants(point) {
             return Ok(tokens);
@@ -386,13 +372,13 @@ impl HookedTransformer {
         if !edited {
             return Ok(tokens);
         }
-        let mut changed = Tokens::from_tensor(seen).map_err(Error::from)?;
-        self.check_tokens(&changed).map_err(Error::from)?;
+        let mut changed = Tokens::from_tensor(seen)?;
+        self.check_tokens(&changed)?;
         if let Some(mask) = tokens.mask() {
             changed.set_mask(mask);
         }
         if loss {
-            loss::check_targets(&changed, self.config.d_vocab_out).map_err(Error::from)?;
+            loss::check_targets(&changed, self.config.d_vocab_out)?;
         }
         Ok(changed)
     }
@@ -457,35 +443,17 @@ fn behind(error: InputError, past: usize) -> InputError {
     }
 }
 
-/// Why a pass ended early.
-enum Stopped {
-    Halt(Halt),
-    Error(Error),
-}
-
-impl From<Halt> for Stopped {
-    fn from(halt: Halt) -> Self {
-        Stopped::Halt(halt)
-    }
-}
-
-impl From<Error> for Stopped {
-    fn from(error: Error) -> Self {
-        Stopped::Error(error)
-    }
-}
-
 /// Why a point does not fire when only these layers run; `in_stream` tells whether position
 /// vectors are part of the residual stream.
 fn why_silent(point: &PointInfo, layers: Layers, in_stream: bool) -> Option<&'static str> {
     let start = layers.start.unwrap_or(0);
-    match point.layer {
-        Some(layer) if layer < start => Some("the run starts at a later layer"),
-        Some(layer) if layers.stop.is_some_and(|stop| layer >= stop) => Some("the run stops before its layer"),
-        Some(_) => None,
-        None if point.name.starts_with("ln_final") => layers.stop.map(|_| "the run stops before the last norm"),
-        None if &*point.name == "hook_pos_embed" && !in_stream => None,
-        None => layers.start.map(|_| "the run starts from a residual stream"),
+    match (point.layer, point.segment) {
+        (Some(layer), _) if layer < start => Some("the run starts at a later layer"),
+        (Some(layer), _) if layers.stop.is_some_and(|stop| layer >= stop) => Some("the run stops before its layer"),
+        (Some(_), _) => None,
+        (None, Segment::Head) => layers.stop.map(|_| "the run stops before the last norm"),
+        (None, Segment::Positions) if !in_stream => None,
+        (None, _) => layers.start.map(|_| "the run starts from a residual stream"),
     }
 }
 

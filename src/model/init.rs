@@ -29,7 +29,7 @@ impl HookedTransformer {
     /// use burn::tensor::Device;
     /// let config = TransformerConfig::new(2, 32, 4, 50, 16);
     /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-    /// assert_eq!(model.forward([1, 2, 3], ())?.dims(), [1, 3, 50]);
+    /// assert_eq!(model.forward([1, 2, 3])?.dims(), [1, 3, 50]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn random(config: TransformerConfig, seed: u64, device: &Device) -> Result<Self> {

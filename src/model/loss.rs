@@ -19,9 +19,9 @@ use crate::tokens::Tokens;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let tokens = model.to_tokens("king drum sun king drum sun")?;
-/// let cold = model.forward(&tokens, ())? * 0.5;
+/// let cold = model.forward(&tokens)? * 0.5;
 /// let loss = lm_cross_entropy_loss(&cold, &tokens)?.into_scalar::<f32>();
-/// assert!(loss > model.loss(&tokens, ())?.into_scalar::<f32>());
+/// assert!(loss > model.loss(&tokens)?.into_scalar::<f32>());
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 ///
@@ -45,7 +45,7 @@ pub fn lm_cross_entropy_loss(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tens
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let tokens = model.to_tokens("king drum sun king drum sun")?;
-/// let losses = lm_loss_per_token(&model.forward(&tokens, ())?, &tokens)?.into_data().to_vec::<f32>()?;
+/// let losses = lm_loss_per_token(&model.forward(&tokens)?, &tokens)?.into_data().to_vec::<f32>()?;
 /// assert!(losses[5] < losses[2]); // `sun` after `drum`: again, and for the first time
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -67,7 +67,7 @@ pub fn lm_loss_per_token(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<2
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let tokens = model.to_tokens("king drum sun star king drum sun star")?;
-/// let accuracy = lm_accuracy(&model.forward(&tokens, ())?, &tokens)?;
+/// let accuracy = lm_accuracy(&model.forward(&tokens)?, &tokens)?;
 /// assert!(accuracy >= 3.0 / 8.0); // what came before: three words of the second half
 /// # Ok::<(), hooklens::Error>(())
 /// ```

@@ -7,7 +7,7 @@ use hooklens_hooks::{Halt, Run};
 use super::linear::Linear;
 use super::norm::{Norm, NormPoints};
 use super::pass::Pass;
-use super::points::Site;
+use crate::points::Site;
 
 /// Weights of one MLP.
 ///

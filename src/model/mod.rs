@@ -3,37 +3,34 @@
 mod alibi;
 mod attention;
 mod block;
+mod decoder;
 mod embedding;
 mod forward;
 mod function;
-mod gradients;
 mod init;
-mod input;
 mod linear;
 mod loss;
 mod mlp;
 mod moe;
 mod norm;
-mod options;
+mod output;
 mod pass;
 mod placed;
 mod points;
 mod rotary;
-mod scope;
 mod sequence;
 mod transformer;
 mod weights;
 
 pub use attention::Attention;
 pub use block::Block;
-pub use input::Input;
+pub use decoder::DecoderModel;
 pub use linear::Linear;
 pub use loss::{lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token};
 pub use mlp::Mlp;
 pub use moe::{Expert, Moe};
 pub use norm::Norm;
-pub use options::{ForwardOptions, Logits, Output};
-pub use scope::Hooked;
+pub use output::Output;
 pub use transformer::HookedTransformer;
 pub use weights::{Embed, Weights};
 
@@ -46,11 +43,11 @@ pub(crate) use init::solu_norm;
 pub(crate) use norm::{NormPoints, narrowed, widened};
 pub(crate) use pass::Pass;
 pub(crate) use placed::placed;
-pub(crate) use points::{HEAD_STREAM, NEURONS, NO_SITES, PER_HEAD, Points, Row, SCALE, SCORES, STREAM, Site, SiteIds};
+pub(crate) use points::points_of;
 pub(crate) use sequence::{Sequence, at_columns};
 
 /// The points a model of this configuration can fire.
 #[cfg(feature = "cli")]
 pub(crate) fn catalog_of(config: &crate::TransformerConfig) -> std::sync::Arc<hooklens_hooks::Catalog> {
-    Points::new(config).catalog
+    points_of(config).catalog
 }

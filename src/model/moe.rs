@@ -1,14 +1,15 @@
 //! A mixture of gated experts in place of the MLP.
 
 use burn::module::Module;
-use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData, activation};
+use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData, activation};
 use hooklens_hooks::{Halt, HookError, Run};
 
 use super::linear::Linear;
 use super::norm::{narrowed, widened};
 use super::pass::Pass;
-use super::points::Site;
 use crate::config::{ClippedGate, Experts};
+use crate::error::Error;
+use crate::points::Site;
 
 /// Weights of one mixture.
 ///
@@ -147,7 +148,7 @@ impl Moe {
 /// The `count` best experts of each row, best first, on the host and as `[row, count]`.
 fn best(weights: &Tensor<2>, count: usize) -> Result<(Vec<i64>, Tensor<2, Int>), Halt> {
     let [rows, experts] = weights.dims();
-    let values = host::<f32>(weights.clone().try_into_data().map(|d| d.convert::<f32>()))?;
+    let values = host::<f32>(weights.clone().try_into_data().map(|d| d.convert::<f32>()), &weights.device())?;
     let mut best = Vec::with_capacity(rows * count);
     for row in values.chunks(experts) {
         let mut order: Vec<usize> = (0..experts).collect();
@@ -161,11 +162,18 @@ fn best(weights: &Tensor<2>, count: usize) -> Result<(Vec<i64>, Tensor<2, Int>),
 }
 
 fn read(chosen: Tensor<2, Int>) -> Result<Vec<i64>, Halt> {
-    host::<i64>(chosen.try_into_data().map(|d| d.convert::<i64>()))
+    let device = chosen.device();
+    host::<i64>(chosen.try_into_data().map(|d| d.convert::<i64>()), &device)
 }
 
-fn host<E: burn::tensor::Element>(data: Result<TensorData, burn::tensor::ExecutionError>) -> Result<Vec<E>, Halt> {
-    let io = |reason: String| HookError::Io { name: "expert weights".into(), reason };
-    let data = data.map_err(|e| io(e.to_string()))?;
-    Ok(data.try_into_vec::<E>().map_err(|e| io(format!("{e:?}")))?)
+fn host<E: burn::tensor::Element>(
+    data: Result<TensorData, burn::tensor::ExecutionError>,
+    device: &Device,
+) -> Result<Vec<E>, Halt> {
+    let failed = |reason: String| {
+        let reason = format!("the experts chosen could not be read: {reason}");
+        Error::DeviceFailed { device: format!("{device:?}"), reason }
+    };
+    let data = data.map_err(|e| failed(e.to_string()))?;
+    Ok(data.try_into_vec::<E>().map_err(|e| failed(format!("{e:?}")))?)
 }

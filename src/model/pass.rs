@@ -2,17 +2,17 @@
 
 use burn::tensor::{DType, Device, Tensor};
 
-use super::points::Points;
 use super::rotary::RotaryTable;
 use super::sequence::{Masks, Sequence};
 use crate::config::{Rotary, TransformerConfig};
 use crate::kv_cache::KeyValueCache;
+use crate::points::Stack;
 
 /// Shared state of one forward pass: the layout of the batch and what is derived from it.
 #[derive(Debug)]
 pub(crate) struct Pass<'p> {
     pub(crate) config: &'p TransformerConfig,
-    pub(crate) points: &'p Points,
+    pub(crate) points: &'p Stack,
     pub(crate) sequence: &'p Sequence,
     pub(crate) masks: Masks<'p>,
     device: Device,
@@ -30,7 +30,7 @@ pub(crate) struct Pass<'p> {
 impl<'p> Pass<'p> {
     pub(crate) fn new(
         config: &'p TransformerConfig,
-        points: &'p Points,
+        points: &'p Stack,
         sequence: &'p Sequence,
         kv_cache: Option<&'p mut KeyValueCache>,
         device: &Device,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use hooklens_hooks::Rows;
 
 use crate::config::Window;
 use crate::kv_cache::KeyValueCache;
@@ -39,6 +40,11 @@ impl Sequence {
     pub(crate) fn of(tokens: &Tokens) -> Self {
         let [batch, len] = tokens.shape();
         Self::new(batch, 0, len, tokens.mask().map(<[bool]>::to_vec))
+    }
+
+    /// The rows of a run, `real` being the [`query_mask`](Sequence::query_mask).
+    pub(crate) fn rows<'m>(&self, real: Option<&'m [bool]>) -> Rows<'m> {
+        Rows { batch: self.batch, len: self.len, real, offset: self.past }
     }
 
     /// A batch of `batch` rows of `len` tokens behind what a cache holds, `mask` telling their real ones.

@@ -11,7 +11,7 @@
 //! let model = HookedTransformer::from_pretrained("embedded:induction")?;
 //! # let folder = tempfile::tempdir()?;
 //! # let file = folder.path().join("reference.safetensors");
-//! Dump::new("resid_post1").logits(Logits::All).run(&model, &[vec![0, 51, 59]], &file)?;
+//! Dump::new("resid_post1").logits(Logits::All).run((&model, &[vec![0, 51, 59]]), &file)?;
 //! let half = LoadOptions::new().dtype(DType::BF16); // how much is lost?
 //! let report = hooklens::parity::compare("embedded:induction", half, &file)?;
 //! assert!(report.worst().is_some_and(|worst| worst.relative() > 1e-4 && worst.relative() < 0.1));
@@ -27,11 +27,12 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, ActivationCache, Axis, Catalog, Record};
 use ndarray::ArrayD;
 
-use crate::encoder::{EncoderInput, EncoderOptions, HookedEncoder};
-use crate::encoder_decoder::{EncoderDecoderOptions, HookedEncoderDecoder};
+use crate::driver::{ForwardOptions, HookedModel};
+use crate::encoder::{EncoderInput, HookedEncoder};
+use crate::encoder_decoder::HookedEncoderDecoder;
 use crate::error::{InputError, LoadError, Result};
 use crate::loading::{LoadOptions, ModelConfig, inspect};
-use crate::model::{ForwardOptions, HookedTransformer};
+use crate::model::HookedTransformer;
 use reference::Reference;
 
 /// How far one tensor is from the reference's.
@@ -134,7 +135,7 @@ impl fmt::Display for ParityReport {
 /// # let folder = tempfile::tempdir()?;
 /// # let file = folder.path().join("reference.safetensors");
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-/// Dump::new("*hook_resid_post").run(&model, &[vec![1, 2, 3]], &file)?;
+/// Dump::new("*hook_resid_post").run((&model, &[vec![1, 2, 3]]), &file)?;
 /// let report = hooklens::parity::compare("embedded:induction", LoadOptions::new(), &file)?;
 /// assert!(report.first_beyond(1e-6).is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -158,14 +159,14 @@ pub fn compare(model: impl AsRef<str>, options: LoadOptions, reference: impl AsR
                 Some(types) => input.token_types(types),
                 None => input,
             };
-            let output = model.run(input, EncoderOptions::new().record(record))?;
+            let output = model.run(input, ForwardOptions::new().record(record))?;
             compared(&reference, &output.cache, output.logits)
         }
         ModelConfig::EncoderDecoder(_) => {
             let model = HookedEncoderDecoder::from_pretrained_with(name, options)?;
             let record = record(model.catalog(), &points)?;
             let written = reference.tokens("decoder_tokens", "decoder_attention_mask")?;
-            let output = model.run(&tokens, &written, EncoderDecoderOptions::new().record(record))?;
+            let output = model.run((&tokens, &written), ForwardOptions::new().record(record))?;
             compared(&reference, &output.cache, output.logits)
         }
     }

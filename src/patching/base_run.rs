@@ -3,10 +3,11 @@
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Record, Selection};
 
+use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::Result;
 use crate::hook;
 use crate::kv_cache::KeyValueCache;
-use crate::model::{ForwardOptions, HookedTransformer, Logits};
+use crate::model::HookedTransformer;
 
 /// One prompt's run: the stream before each layer, keys and values, logits, and the points to be
 /// patched.

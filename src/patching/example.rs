@@ -9,8 +9,9 @@ use super::base_run::BaseRun;
 use super::metric::{Metric, read_values};
 use super::source::{Means, Source, mean_like, means};
 use super::sweep::Patching;
+use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::{InputError, Result};
-use crate::model::{ForwardOptions, HookedTransformer, Output};
+use crate::model::{HookedTransformer, Output};
 
 /// One example of a [`Patching`]: a prompt whose run is patched, and where patches come from.
 pub(crate) struct Example<'p> {

@@ -6,9 +6,10 @@ use std::ops::Range;
 use hooklens_hooks::{Activation, ActivationCache, Axis, Catalog, PointId};
 use ndarray::{ArrayD, IxDyn};
 
-use super::error::PatchError;
 use super::result::PatchingResult;
 use super::staircase::{Patch, position_axis};
+use crate::driver::HookedModel;
+use crate::error::PatchError;
 use crate::error::{InputError, Result};
 use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::model::HookedTransformer;

@@ -7,10 +7,11 @@ use burn::tensor::{Int, Tensor, activation};
 
 use hooklens_hooks::HookError;
 
-use super::error::PatchError;
 use crate::activations::TokenChoice;
+use crate::driver::Logits;
+use crate::error::PatchError;
 use crate::error::{InputError, Result};
-use crate::model::{HookedTransformer, Logits};
+use crate::model::HookedTransformer;
 
 type OfLast = Arc<dyn Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync>;
 type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
@@ -135,7 +136,7 @@ impl Metric {
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let by_logit = Metric::logit(&model, "Mary")?;
     /// let found = Patching::new(&model, clean, corrupted, by_logit)?.attn_out()?;
-    /// let logits = model.forward(corrupted, ForwardOptions::new().logits(Logits::Last))?;
+    /// let logits = model.forward_with(corrupted, ForwardOptions::new().logits(Logits::Last))?;
     /// let mary = logits.slice([0..1, 0..1, 1..2]).into_scalar::<f32>();
     /// assert!((found.baseline()[0] as f32 - mary).abs() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())

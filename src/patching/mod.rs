@@ -26,7 +26,6 @@
 //! ```
 
 mod base_run;
-mod error;
 mod example;
 mod layout;
 mod metric;
@@ -38,7 +37,7 @@ mod source;
 mod staircase;
 mod sweep;
 
-pub use error::PatchError;
+pub use crate::error::PatchError;
 pub use metric::Metric;
 pub use path::{Held, Receiver};
 pub use result::PatchingResult;

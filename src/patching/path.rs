@@ -12,9 +12,9 @@ use super::metric::read_values;
 use super::result::PatchingResult;
 use super::staircase::{Patch, Staircase};
 use super::sweep::Patching;
+use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::{InputError, Result};
 use crate::labelled::LabelledAxis;
-use crate::model::ForwardOptions;
 
 /// What reads at the end of a path.
 ///
@@ -213,7 +213,7 @@ impl Patching<'_> {
         // A direct path to the logits goes beside those through the other receivers.
         let beside = readers.iter().any(|reader| reader.layer.is_none());
         let options = ForwardOptions::new().start_at_layer(first as isize).stop_at_layer(n_layers as isize);
-        let mut last = self.model().forward(base.stream(first, 0, patches.len()), options.hooks(hooks))?;
+        let mut last = self.model().forward_with(base.stream(first, 0, patches.len()), options.hooks(hooks))?;
         if beside {
             last = last + (arrived - base.stream_after(patches.len())?);
         }

@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, Axis};
 use serde::Serialize;
 
-use super::error::PatchError;
+use crate::error::PatchError;
 use crate::labelled::{LabelledArray, LabelledAxis};
 
 /// The metric with each place patched, for every example, and what it is without a patch.

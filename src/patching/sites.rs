@@ -2,7 +2,7 @@
 
 use hooklens_hooks::{Axis, Catalog, PointId, PointInfo, Selection};
 
-use super::error::PatchError;
+use crate::error::PatchError;
 use crate::error::Result;
 
 /// Points and axes of a sweep: every place along the axes is patched by itself, all along the

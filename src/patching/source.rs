@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use hooklens_hooks::{Activation, Axis, PointId, PointInfo, Record, Selection};
 use ndarray::{ArrayD, Axis as Along};
 
-use super::error::PatchError;
+use crate::driver::{HookedModel, Input};
+use crate::error::PatchError;
 use crate::error::Result;
-use crate::model::{HookedTransformer, Input};
+use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
 /// What an activation is replaced by when it is ablated.

@@ -7,8 +7,9 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, Axis, Catalog, Hook, PointId, PointInfo, at};
 
 use super::base_run::BaseRun;
+use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::Result;
-use crate::model::{ForwardOptions, HookedTransformer};
+use crate::model::HookedTransformer;
 
 /// One patch: a block of one point's tensor, replaced in a row of its own.
 #[derive(Debug, Clone)]

@@ -8,7 +8,6 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, PointId, at};
 
 use super::base_run::BaseRun;
-use super::error::PatchError;
 use super::example::Example;
 use super::layout::{Found, Layout};
 use super::metric::{Metric, read_values};
@@ -16,8 +15,10 @@ use super::result::PatchingResult;
 use super::sites::Sites;
 use super::source::{Ablation, Source};
 use super::staircase::{Patch, Staircase};
+use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
+use crate::error::PatchError;
 use crate::error::{InputError, Result};
-use crate::model::{ForwardOptions, HookedTransformer, Input, Logits};
+use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
 /// Tokens that run together in one batch of patches.

@@ -4,10 +4,10 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::draw::{BLACK_INK, FINE};
-use super::error::PlotError;
 use super::frame::{Frame, FrameAxis, HEIGHT, Ticks, WIDTH, framed};
 use super::pen::{colour, cut, path, polygon};
 use super::ticks::Span;
+use crate::error::PlotError;
 use crate::labelled::LabelledArray;
 
 /// Bars a picture has at most.

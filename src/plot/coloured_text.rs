@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::colour::Scale;
-use super::error::PlotError;
 use super::page::{self, escaped};
 use super::token_text::visible;
+use crate::error::PlotError;
 
 /// A text whose tokens are coloured by a number each: a neuron's activations, the loss at each token. One row a set
 /// of numbers, all of one scale: red above and blue below zero, or, where nothing is below, white to blue. Pointing at a

@@ -7,8 +7,8 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::colour::Scale;
-use super::error::PlotError;
 use super::font;
+use crate::error::PlotError;
 
 /// Sizes of letters, in pixels.
 pub(super) const TITLE: f64 = 18.0;

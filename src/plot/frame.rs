@@ -5,10 +5,10 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::draw::{BLACK_INK, FINE, LABELS, NAMES, TITLE, every, failed};
-use super::error::PlotError;
 use super::font;
 use super::pen::{cut, path, text, wide};
 use super::ticks::Span;
+use crate::error::PlotError;
 
 /// Points or bars a picture has at most.
 pub(super) const MOST: usize = 250_000;

@@ -8,9 +8,9 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::colour::Scale;
 use super::draw::{self, BLACK_INK, LABELS, NAMES, TITLE, every, failed, write};
-use super::error::PlotError;
 use super::font;
 use super::page;
+use crate::error::PlotError;
 use crate::labelled::LabelledArray;
 
 /// Cells a picture has at most.

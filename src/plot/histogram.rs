@@ -6,10 +6,10 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::draw::FINE;
-use super::error::PlotError;
 use super::frame::{Frame, FrameAxis, HEIGHT, SWATCH, Ticks, WIDTH, framed};
 use super::pen::{COLOURS, colour, path, polygon};
 use super::ticks::Span;
+use crate::error::PlotError;
 
 /// Bins a histogram has at most.
 const MOST_BINS: usize = 2_000;

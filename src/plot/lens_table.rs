@@ -7,14 +7,15 @@ use ndarray::{ArrayD, Axis, IxDyn};
 
 use super::colour::Scale;
 use super::draw;
-use super::error::PlotError;
 use super::heatmap::Heatmap;
 use super::page::{self, escaped};
 use super::token_text::{drawn, token_text, visible};
+use crate::driver::{HookedModel, Input};
+use crate::error::PlotError;
 use crate::error::Result;
 use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::lens::LensReading;
-use crate::model::{HookedTransformer, Input};
+use crate::model::HookedTransformer;
 
 /// Cells a table has at most.
 const MOST: usize = 5_000;

@@ -4,11 +4,11 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::draw::{FINE, failed};
-use super::error::PlotError;
 use super::frame::{Frame, FrameAxis, HEIGHT, MOST, SWATCH, Ticks, WIDTH, framed};
 use super::line::{Line, dashes};
 use super::pen::{COLOURS, colour, cut, dot, path, polygon};
 use super::ticks::Span;
+use crate::error::PlotError;
 use crate::labelled::LabelledArray;
 
 /// Letters of a label at the axis at most.

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::draw::write_file;
-use super::error::PlotError;
+use crate::error::PlotError;
 
 /// Bytes a page has at most: what a browser opens without delay and a notebook keeps.
 const MOST_BYTES: usize = 16_000_000;

@@ -9,11 +9,11 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::colour::Scale;
 use super::draw::{self, BLACK_INK, LABELS, NAMES, TITLE, every, failed, write};
-use super::error::PlotError;
 use super::font;
 use super::page;
 use super::patterns::AttentionPatterns;
 use super::token_text::drawn;
+use crate::error::PlotError;
 
 /// Width that panels share: a page's, at which letters stay readable.
 const WIDTH: i32 = 900;

@@ -3,13 +3,14 @@
 use hooklens_hooks::{Activation, ActivationCache, HookError, Positions};
 use ndarray::{Array2, Array3, ArrayD, Axis, Ix3, IxDyn};
 
-use super::error::PlotError;
 use super::token_text::token_text;
+use crate::driver::{HookedModel, Input};
 use crate::encoder::HookedEncoder;
+use crate::error::PlotError;
 use crate::error::Result;
 use crate::hook;
 use crate::labelled::{LabelledArray, LabelledAxis};
-use crate::model::{HookedTransformer, Input};
+use crate::model::HookedTransformer;
 use crate::tokens::{Tokenizer, Tokens};
 
 /// What each head looks at in one text: the tokens, and of each head a pattern `[query, key]`. Padding is no part

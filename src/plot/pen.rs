@@ -5,8 +5,8 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::draw::{BLACK_INK, FINE, failed, write};
-use super::error::PlotError;
 use super::font;
+use crate::error::PlotError;
 
 /// Okabe and Ito's colours, without yellow, which is too light for a line on white.
 pub(super) const COLOURS: [RGBColor; 7] = [

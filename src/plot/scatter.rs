@@ -7,10 +7,10 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::draw::LABELS;
-use super::error::PlotError;
 use super::frame::{Frame, FrameAxis, MOST, SWATCH, Ticks, WIDTH, framed};
 use super::pen::{COLOURS, colour, cut, dot, polygon, text};
 use super::ticks::Span;
+use crate::error::PlotError;
 use places::{Around, free};
 
 /// Height of what the axes enclose, in units.

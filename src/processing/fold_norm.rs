@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::matrix::change_matrix;
 use super::{add_bias, folded, times};
-use crate::model::{HookedTransformer, Linear, Norm, Points};
+use crate::model::{HookedTransformer, Linear, Norm, points_of};
 
 pub(super) fn apply(model: &mut HookedTransformer) {
     for block in &mut model.weights.blocks {
@@ -35,7 +35,7 @@ pub(super) fn apply(model: &mut HookedTransformer) {
     let weights = &mut model.weights;
     fold(&mut weights.ln_final, &mut [&mut weights.unembed]);
     let config = folded(&model.config);
-    model.points = Arc::new(Points::new(&config));
+    model.points = Arc::new(points_of(&config));
     model.config = Arc::new(config);
 }
 

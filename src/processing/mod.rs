@@ -131,7 +131,7 @@ impl Processing {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let folded = model.clone().processed(&Processing::none().fold_ln())?;
     /// assert!(folded.weights.ln_final.w.is_none() && folded.weights.blocks[0].ln1.w.is_none());
-    /// let gap = folded.forward("When Mary", ())? - model.forward("When Mary", ())?;
+    /// let gap = folded.forward("When Mary")? - model.forward("When Mary")?;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -161,7 +161,7 @@ impl Processing {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let centred = model.processed(&Processing::none().center_unembed())?;
-    /// let logits = centred.forward("When Mary", ())?;
+    /// let logits = centred.forward("When Mary")?;
     /// assert!(logits.mean_dim(2).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -191,7 +191,7 @@ impl Processing {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let turned = model.clone().processed(&Processing::none().refactor_factored_attn_matrices())?;
-    /// let gap = turned.forward("When Mary", ())? - model.forward("When Mary", ())?;
+    /// let gap = turned.forward("When Mary")? - model.forward("When Mary")?;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())
     /// ```

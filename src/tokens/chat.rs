@@ -40,7 +40,7 @@ impl Tokenizer {
     /// use hooklens::Message;
     /// let model = HookedTransformer::from_pretrained("Qwen/Qwen2.5-0.5B-Instruct")?;
     /// let prompt = model.tokenizer()?.chat(&[Message::new("user", "What is the capital of France?")], true)?;
-    /// let made = model.generate(prompt.as_str(), GenerateOptions::new().max_new_tokens(30))?;
+    /// let made = model.generate_with(prompt.as_str(), GenerateOptions::new().max_new_tokens(30))?;
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn chat(&self, messages: &[Message], answer: bool) -> Result<String, InputError> {

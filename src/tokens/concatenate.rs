@@ -1,6 +1,7 @@
 //! Documents one behind the other, in rows of one length.
 
 use super::{Texts, Tokens};
+use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 

@@ -1,8 +1,9 @@
 //! A model's ways between text and tokens.
 
 use super::{TokenizeOptions, Tokenized, Tokens};
+use crate::driver::{HookedModel, Input};
 use crate::error::{InputError, Result};
-use crate::model::{HookedTransformer, Input};
+use crate::model::HookedTransformer;
 
 impl HookedTransformer {
     /// Token ids of one or several texts, padded at the right.
@@ -26,6 +27,7 @@ impl HookedTransformer {
     ///
     /// ```
     /// # use hooklens::prelude::*;
+    /// # use hooklens::{PaddingSide, TokenizeOptions};
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let padding_side = PaddingSide::Left;
     /// let options = TokenizeOptions { prepend_bos: Some(false), padding_side, ..Default::default() };

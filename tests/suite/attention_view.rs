@@ -5,6 +5,7 @@ use std::path::Path;
 use hooklens::encoder::HookedEncoder;
 use hooklens::plot::{AttentionPatterns, AttentionView, ColouredText, PatternGrid, PlotError};
 use hooklens::prelude::*;
+use hooklens::{PaddingSide, TokenizeOptions};
 use ndarray::{Array3, s};
 use serde_json::Value;
 

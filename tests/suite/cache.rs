@@ -1,6 +1,7 @@
 //! Running in parts behind a cache is running the whole.
 
 use burn::tensor::Tensor;
+use hooklens::PaddingSide;
 use hooklens::prelude::*;
 use hooklens::{Bits, CacheError, CacheKind, CacheShape, Error, Offload, Positional, Window};
 use proptest::prelude::*;
@@ -27,7 +28,7 @@ proptest! {
             let parts: Vec<Vec<u32>> = rows.iter().map(|row| row[range.start..range.end.min(row.len())].to_vec()).collect();
             let side = if sides[chunk] { PaddingSide::Left } else { PaddingSide::Right };
             let tokens = Tokens::padded(&parts, 0, side).unwrap();
-            let logits = model.forward(&tokens, ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+            let logits = model.forward_with(&tokens, ForwardOptions::new().kv_cache(&mut cache)).unwrap();
             let len = tokens.shape()[1];
             for (row, part_ids) in parts.iter().enumerate() {
                 let from = if sides[chunk] { len - part_ids.len() } else { 0 };
@@ -35,7 +36,7 @@ proptest! {
             }
         }
         for (row, outputs) in rows.into_iter().zip(outputs) {
-            let whole = model.forward(vec![row], ()).unwrap();
+            let whole = model.forward(vec![row]).unwrap();
             assert_close(&Tensor::cat(outputs, 1), &whole, 1e-5, "in three parts");
         }
     }
@@ -84,24 +85,24 @@ fn cache_error(result: Result<impl std::fmt::Debug, Error>) -> CacheError {
 fn wrong_caches_are_refused_and_left_as_they_were() {
     let model = model();
     let mut cache = model.prefill([1, 2, 3]).unwrap();
-    let batch = cache_error(model.forward(vec![vec![1], vec![2]], ForwardOptions::new().kv_cache(&mut cache)));
+    let batch = cache_error(model.forward_with(vec![vec![1], vec![2]], ForwardOptions::new().kv_cache(&mut cache)));
     assert!(matches!(batch, CacheError::Batch { cache: 1, run: 2 }));
     let other = random_model(TransformerConfig::new(2, 16, 2, 20, 32), 7);
     assert!(matches!(
-        cache_error(other.forward([1], ForwardOptions::new().kv_cache(&mut cache))),
+        cache_error(other.forward_with([1], ForwardOptions::new().kv_cache(&mut cache))),
         CacheError::Model { layer: 0, .. }
     ));
     let deeper = random_model(TransformerConfig::new(3, 16, 4, 20, 32), 7);
     assert!(matches!(
-        cache_error(deeper.forward([1], ForwardOptions::new().kv_cache(&mut cache))),
+        cache_error(deeper.forward_with([1], ForwardOptions::new().kv_cache(&mut cache))),
         CacheError::Layers { .. }
     ));
-    let partial = model.forward([1], ForwardOptions::new().kv_cache(&mut cache).stop_at_layer(1));
+    let partial = model.forward_with([1], ForwardOptions::new().kv_cache(&mut cache).stop_at_layer(1));
     assert!(matches!(cache_error(partial), CacheError::Partial));
     let failing = hook::z(1).edit(|_, _| Err::<Tensor<4>, _>("no"));
-    assert!(model.forward([4], ForwardOptions::new().kv_cache(&mut cache).hooks([failing])).is_err());
+    assert!(model.forward_with([4], ForwardOptions::new().kv_cache(&mut cache).hooks([failing])).is_err());
     assert_eq!((cache.len(), cache[0].len(), cache[1].len()), (3, 3, 3));
-    let long = model.forward(vec![vec![1; 30]], ForwardOptions::new().kv_cache(&mut cache));
+    let long = model.forward_with(vec![vec![1; 30]], ForwardOptions::new().kv_cache(&mut cache));
     assert!(long.unwrap_err().to_string().contains("33 positions"));
     cache.freeze();
     assert!(matches!(cache.truncate(1), Err(CacheError::Frozen)));
@@ -111,8 +112,9 @@ fn wrong_caches_are_refused_and_left_as_they_were() {
 #[test]
 fn freezing_and_unfreezing() {
     let model = model();
-    let run =
-        |row: [u32; 3], cache: &mut KeyValueCache| model.forward(row, ForwardOptions::new().kv_cache(cache)).unwrap();
+    let run = |row: [u32; 3], cache: &mut KeyValueCache| {
+        model.forward_with(row, ForwardOptions::new().kv_cache(cache)).unwrap()
+    };
     let mut cache = model.prefill([1, 2, 3]).unwrap();
     cache.freeze();
     let first = run([4, 5, 6], &mut cache);
@@ -133,9 +135,9 @@ fn a_restart_behind_a_frozen_cache() {
     let model = model();
     let mut cache = model.prefill([1, 2, 3]).unwrap();
     cache.freeze();
-    let whole = model.forward([4, 5], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-    let resid = model.forward([4, 5], ForwardOptions::new().kv_cache(&mut cache).stop_at_layer(1)).unwrap();
-    let again = model.forward(resid, ForwardOptions::new().kv_cache(&mut cache).start_at_layer(1)).unwrap();
+    let whole = model.forward_with([4, 5], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let resid = model.forward_with([4, 5], ForwardOptions::new().kv_cache(&mut cache).stop_at_layer(1)).unwrap();
+    let again = model.forward_with(resid, ForwardOptions::new().kv_cache(&mut cache).start_at_layer(1)).unwrap();
     assert_close(&again, &whole, 1e-6, "stop and start behind a cache");
 }
 
@@ -178,12 +180,12 @@ fn a_cache_in_another_element_type() {
         random_model(config, 5).save_pretrained(folder.path()).unwrap();
         let options = LoadOptions::new().dtype(DType::F64);
         let model = HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), options).unwrap();
-        let whole = model.forward([1, 2, 3, 4, 5, 6], ()).unwrap();
+        let whole = model.forward([1, 2, 3, 4, 5, 6]).unwrap();
         let mut cache = model.prefill([1, 2, 3, 4]).unwrap();
-        let first = model.forward([5], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        let first = model.forward_with([5], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         assert_close(&first, &whole.clone().narrow(1, 4, 1), 1e-6, "one token");
         cache.freeze();
-        let both = model.forward(vec![vec![6], vec![6]], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        let both = model.forward_with(vec![vec![6], vec![6]], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         assert_close(&part(&both, 1, 0, 1), &whole.narrow(1, 5, 1), 1e-6, "a frozen row under two");
     }
 }
@@ -215,21 +217,21 @@ fn a_preallocated_cache_has_a_size() {
 
     let model = model();
     let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::preallocated(4)).unwrap();
-    model.forward([1, 2, 3], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-    let full = cache_error(model.forward([4, 5], ForwardOptions::new().kv_cache(&mut cache)));
+    model.forward_with([1, 2, 3], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let full = cache_error(model.forward_with([4, 5], ForwardOptions::new().kv_cache(&mut cache)));
     assert!(matches!(full, CacheError::Full { max_len: 4, needed: 5 }));
     assert_eq!((cache.len(), cache[1].len(), cache.max_len()), (3, 3, Some(4)));
     // Sealed columns count against the limit too.
     let mut fork = cache.fork(2).unwrap();
-    let full = cache_error(model.forward(vec![vec![4, 5]; 2], ForwardOptions::new().kv_cache(&mut fork)));
+    let full = cache_error(model.forward_with(vec![vec![4, 5]; 2], ForwardOptions::new().kv_cache(&mut fork)));
     assert!(matches!(full, CacheError::Full { max_len: 4, needed: 5 }));
-    model.forward(vec![vec![4]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+    model.forward_with(vec![vec![4]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
     // Room that was given up is there again.
-    model.forward([4], ForwardOptions::new().kv_cache(&mut cache.scoped())).unwrap();
+    model.forward_with([4], ForwardOptions::new().kv_cache(&mut cache.scoped())).unwrap();
     cache.truncate(1).unwrap();
-    model.forward([2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    model.forward_with([2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     cache.reset().unwrap();
-    model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     assert_eq!(cache.len(), 4);
 }
 
@@ -268,8 +270,8 @@ fn legacy_tuples_both_ways() {
     let mask = Some(cache.attention_mask());
     let mut again = KeyValueCache::from_legacy(model.config(), tuples.clone(), mask).unwrap();
     let (mut cache, next) = (cache, vec![vec![6], vec![7]]);
-    let expected = model.forward(next.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-    let given = model.forward(next, ForwardOptions::new().kv_cache(&mut again)).unwrap();
+    let expected = model.forward_with(next.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let given = model.forward_with(next, ForwardOptions::new().kv_cache(&mut again)).unwrap();
     assert_close(&given, &expected, 1e-6, "from tuples");
     let short = KeyValueCache::from_legacy(model.config(), tuples[..1].to_vec(), None).unwrap_err();
     assert!(matches!(short, CacheError::Layers { cache: 1, model: 2 }));
@@ -320,13 +322,13 @@ fn few_bits_are_near_enough() {
 #[test]
 fn runs_behind_few_bits() {
     let model = random_model(TransformerConfig::new(2, 64, 4, 20, 64), 3);
-    let whole = model.forward([1, 2, 3, 4, 5, 6, 7, 8], ()).unwrap().narrow(1, 6, 2);
+    let whole = model.forward([1, 2, 3, 4, 5, 6, 7, 8]).unwrap().narrow(1, 6, 2);
     for (kind, tolerance) in [(CacheKind::EIGHT_BIT, 0.01), (CacheKind::FOUR_BIT, 0.15)] {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
-        model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let mut fork = cache.fork(2).unwrap();
-        model.forward(vec![vec![5, 6]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
-        let given = model.forward(vec![vec![7, 8]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+        model.forward_with(vec![vec![5, 6]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+        let given = model.forward_with(vec![vec![7, 8]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
         assert_close(&part(&given, 1, 0, 2), &whole, tolerance, &kind.name());
         assert_eq!((cache.len(), fork.len()), (4, 8));
     }
@@ -339,7 +341,7 @@ fn what_a_window_dropped_stays_dropped() {
     let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
     let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
     for token in 0..10 {
-        model.forward([token], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        model.forward_with([token], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     }
     // Two columns of 4 heads by 4, keys and values, in one layer; all ten in the other.
     assert_eq!(cache.memory()[0], 2 * 2 * 16 * 4);
@@ -352,7 +354,7 @@ fn what_a_window_dropped_stays_dropped() {
     let watch = model.run([1], ForwardOptions::new().kv_cache(&mut cache).record("*hook_pattern")).unwrap();
     assert_eq!(watch.cache.get(hook::pattern(0)).unwrap().dims(), [1, 4, 1, 11]);
     let elsewhere = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 7);
-    let other = cache_error(elsewhere.forward([1], ForwardOptions::new().kv_cache(&mut cache)));
+    let other = cache_error(elsewhere.forward_with([1], ForwardOptions::new().kv_cache(&mut cache)));
     assert!(matches!(other, CacheError::Window { layer: 0, model: None, .. }));
 }
 
@@ -364,7 +366,7 @@ fn rotated_keys_that_were_dropped_can_not_be_shown() {
     let config = TransformerConfig { positional: rotary, windows, ..TransformerConfig::new(2, 16, 4, 20, 32) };
     let model = random_model(config, 7);
     let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
-    model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     let error = model.run([5], ForwardOptions::new().kv_cache(&mut cache).record("rot_k0")).unwrap_err();
     assert!(error.to_string().contains("dropped keys"), "{error}");
     let shown = model.run([5], ForwardOptions::new().kv_cache(&mut cache).record("rot_k1")).unwrap();
@@ -416,7 +418,7 @@ proptest! {
         bytes[place] = byte;
         std::fs::write(&path, bytes).unwrap();
         if let Ok(mut cache) = KeyValueCache::load(&path, &model) {
-            let _ = model.forward([4], ForwardOptions::new().kv_cache(&mut cache));
+            let _ = model.forward_with([4], ForwardOptions::new().kv_cache(&mut cache));
         }
     }
 }
@@ -464,10 +466,10 @@ fn a_failed_run_leaves_the_cache_alone() {
     let away = [Offload::Memory, Offload::Disk].map(|to| CacheKind::SLIDING.offloaded(to));
     for kind in plain.into_iter().chain(away).chain([CacheKind::FOUR_BIT.sliding().limited(9)]) {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
-        model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let before = cache.to_data().unwrap();
         let failing = hook::z(1).edit(|_, _| Err::<Tensor<4>, _>("no"));
-        assert!(model.forward([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([failing])).is_err());
+        assert!(model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([failing])).is_err());
         assert_eq!(cache.to_data().unwrap(), before, "{}", kind.name());
     }
 }
@@ -479,18 +481,18 @@ fn a_panic_leaves_the_cache_alone() {
     let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
     for kind in [CacheKind::GROWING, CacheKind::SLIDING, CacheKind::EIGHT_BIT, CacheKind::preallocated(9)] {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
-        model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let before = cache.to_data().unwrap();
         let full = hook::z(1).edit(|z: Tensor<4>, _| if z.dims()[0] == 1 { panic!("out of memory") } else { z });
-        let refused = model.forward([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([full]));
+        let refused = model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([full]));
         assert!(matches!(refused, Err(Error::OutOfMemory { .. })), "{refused:?}");
         let other = hook::z(1).edit(|z: Tensor<4>, _| if z.dims()[0] == 1 { panic!("a hook's own") } else { z });
         let run = std::panic::AssertUnwindSafe(|| {
-            let _ = model.forward([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([other]));
+            let _ = model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([other]));
         });
         assert!(std::panic::catch_unwind(run).is_err());
         assert_eq!(cache.to_data().unwrap(), before, "{}", kind.name());
-        model.forward([5, 6], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     }
 }
 
@@ -513,13 +515,14 @@ fn gradients_flow_through_a_cache() {
         let hooked = model.hooks([hook]);
         let logits = if cached {
             let mut cache = KeyValueCache::new(model.config(), 1);
-            hooked.forward([1, 2, 3], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-            let first = hooked.forward([4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+            hooked.forward_with([1, 2, 3], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+            let first = hooked.forward_with([4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
             let mut fork = cache.fork(2).unwrap();
-            let second = hooked.forward(vec![vec![5], vec![5]], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+            let second =
+                hooked.forward_with(vec![vec![5], vec![5]], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
             Tensor::cat(vec![first, second.narrow(0, 0, 1)], 1)
         } else {
-            hooked.forward([1, 2, 3, 4, 5], ()).unwrap().narrow(1, 3, 2)
+            hooked.forward([1, 2, 3, 4, 5]).unwrap().narrow(1, 3, 2)
         };
         let gradients = logits.square().sum().backward();
         steer.grad(&gradients).expect("a gradient")
@@ -557,8 +560,8 @@ fn masks_behind_a_cache() {
     cache.freeze();
     let mask = vec![vec![true, true, true, false, true]];
     let options = ForwardOptions::new().kv_cache(&mut cache).attention_mask(mask);
-    let masked = model.forward([4, 5, 6, 9, 7], options).unwrap();
-    let without = model.forward([4, 5, 6, 7], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let masked = model.forward_with([4, 5, 6, 9, 7], options).unwrap();
+    let without = model.forward_with([4, 5, 6, 7], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     assert_close(&masked.narrow(1, 4, 1), &without.narrow(1, 3, 1), 1e-5, "a masked token");
     let (first, second) = ([vec![1, 2, 3], vec![4, 5]], [vec![6, 7], vec![8, 9, 10]]);
     for before in [PaddingSide::Left, PaddingSide::Right] {
@@ -567,10 +570,10 @@ fn masks_behind_a_cache() {
             cache.freeze();
             let suffix = Tokens::padded(&second, 0, behind).unwrap();
             let last = ForwardOptions::new().kv_cache(&mut cache).logits(Logits::Last);
-            let given = model.forward(&suffix, last).unwrap();
+            let given = model.forward_with(&suffix, last).unwrap();
             for row in 0..2 {
                 let whole = [&first[row][..], &second[row]].concat();
-                let alone = model.forward(vec![whole], ForwardOptions::new().logits(Logits::Last)).unwrap();
+                let alone = model.forward_with(vec![whole], ForwardOptions::new().logits(Logits::Last)).unwrap();
                 assert_close(&part(&given, row, 0, 1), &alone, 1e-5, "padded twice");
             }
         }

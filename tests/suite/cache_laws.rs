@@ -333,7 +333,7 @@ fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
                 false => Err::<Tensor<4>, _>("no"),
             });
             let options = ForwardOptions::new().kv_cache(&mut held.cache).hooks([failing]);
-            assert!(model.forward(vec![vec![1]; batch], options).is_err());
+            assert!(model.forward_with(vec![vec![1]; batch], options).is_err());
             assert_eq!(held.cache.to_data().unwrap(), before);
         }
         Step::SaveAndLoad => {
@@ -384,14 +384,14 @@ fn parts_in_another_element_type() {
     let mut branches = trunk.fork(3).unwrap();
     let rows = [[5, 6], [7, 8], [9, 10]];
     let forward = |cache: &mut KeyValueCache, rows: Vec<Vec<u32>>| {
-        model.forward(rows, ForwardOptions::new().kv_cache(cache)).unwrap()
+        model.forward_with(rows, ForwardOptions::new().kv_cache(cache)).unwrap()
     };
     forward(&mut branches, rows.iter().map(|row| vec![row[0]]).collect());
     // Unevenly read: the middle branch twice.
     branches.select_rows(&[0, 1, 1, 2]).unwrap();
     let last = forward(&mut branches, vec![vec![6], vec![8], vec![8], vec![10]]);
     for (place, row) in [rows[0], rows[1], rows[1], rows[2]].into_iter().enumerate() {
-        let whole: Tensor<3> = model.forward(vec![[&[1, 2, 3, 4][..], &row].concat()], ()).unwrap().narrow(1, 5, 1);
+        let whole: Tensor<3> = model.forward(vec![[&[1, 2, 3, 4][..], &row].concat()]).unwrap().narrow(1, 5, 1);
         let worst = distance(&values(&last.clone().narrow(0, place, 1)), &values(&whole));
         assert!(worst <= 1e-6, "row {place}: {worst:e}");
     }
@@ -412,10 +412,10 @@ fn parts_in_sixteen_bits() {
         let name = folder.path().to_str().unwrap();
         let model = HookedTransformer::from_pretrained_with(name, LoadOptions::new().dtype(dtype)).unwrap();
         let widened = |x: &Tensor<3>| values(&x.clone().cast(burn::tensor::FloatDType::F32));
-        let whole = model.forward([1, 2, 3, 4, 5, 6, 7], ()).unwrap().narrow(1, 5, 2);
+        let whole = model.forward([1, 2, 3, 4, 5, 6, 7]).unwrap().narrow(1, 5, 2);
         for kind in [CacheKind::GROWING, CacheKind::SLIDING, CacheKind::EIGHT_BIT] {
             let mut trunk = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
-            model.forward([1, 2, 3, 4, 5], ForwardOptions::new().kv_cache(&mut trunk)).unwrap();
+            model.forward_with([1, 2, 3, 4, 5], ForwardOptions::new().kv_cache(&mut trunk)).unwrap();
             let mut fork = trunk.fork(2).unwrap();
             let options = ForwardOptions::new().kv_cache(&mut fork).record("*hook_pattern");
             let given = model.run(vec![vec![6, 7]; 2], options).unwrap().logits.unwrap();
@@ -423,9 +423,9 @@ fn parts_in_sixteen_bits() {
             assert!(worst <= 0.03, "{dtype} {kind:?}: {worst:e}");
             let mask =
                 ForwardOptions::new().kv_cache(&mut fork).attention_mask(vec![vec![true, false], vec![false, true]]);
-            assert!(model.forward(vec![vec![1, 2]; 2], mask).is_ok());
+            assert!(model.forward_with(vec![vec![1, 2]; 2], mask).is_ok());
         }
-        let made = model.generate([1, 2, 3], GenerateOptions::new().max_new_tokens(3)).unwrap();
+        let made = model.generate_with([1, 2, 3], GenerateOptions::new().max_new_tokens(3)).unwrap();
         assert_eq!(made.rows[0].new.len(), 3);
     }
 }

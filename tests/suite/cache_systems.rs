@@ -4,6 +4,7 @@ use std::any::Any;
 
 use burn::tensor::Tensor;
 use hooklens::prelude::*;
+use hooklens::{ActivationQueue, PaddingSide};
 use hooklens::{Bits, CacheError, CacheKind, CacheShape, Entry, Error, Offload, QueueError, Stored, Window};
 use proptest::prelude::*;
 
@@ -104,10 +105,10 @@ fn transformer_lens() {
     assert!(cache[1].is_frozen() && !cache[0].is_frozen() && !cache.is_frozen());
     let (keys, _) = cache[1].append(counted([1, 1, 4, 4], 5.0), counted([1, 1, 4, 4], 5.0)).unwrap();
     assert_eq!((keys.dims(), cache[1].len()), ([1, 4, 4, 4], 3));
-    let mixed = cache_error(model.forward([1], ForwardOptions::new().kv_cache(&mut cache)));
+    let mixed = cache_error(model.forward_with([1], ForwardOptions::new().kv_cache(&mut cache)));
     assert!(matches!(mixed, CacheError::Mixed { layer: 1, frozen: true }));
     cache[1].unfreeze();
-    model.forward([1], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    model.forward_with([1], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
 
     // Entries are assigned, gone through, made alone.
     let filled = model.prefill([1, 2, 3, 4]).unwrap();
@@ -115,7 +116,7 @@ fn transformer_lens() {
     for layer in 0..2 {
         other[layer] = filled[layer].clone();
     }
-    let next = |cache: &mut KeyValueCache| model.forward([5], ForwardOptions::new().kv_cache(cache)).unwrap();
+    let next = |cache: &mut KeyValueCache| model.forward_with([5], ForwardOptions::new().kv_cache(cache)).unwrap();
     assert_eq!(values(&next(&mut other)), values(&next(&mut filled.clone())));
     assert_eq!(filled.iter().map(Entry::len).collect::<Vec<_>>(), [4, 4]);
     assert_eq!((&filled).into_iter().count(), 2);
@@ -130,7 +131,7 @@ fn transformer_lens() {
     let mut wrong = filled.clone();
     wrong[1] = Entry::of_shape(&CacheShape::new(1, 1, 2, 8).unwrap(), 0, CacheKind::GROWING).unwrap();
     assert!(matches!(
-        cache_error(model.forward([1], ForwardOptions::new().kv_cache(&mut wrong))),
+        cache_error(model.forward_with([1], ForwardOptions::new().kv_cache(&mut wrong))),
         CacheError::Model { layer: 1, .. }
     ));
 
@@ -138,10 +139,10 @@ fn transformer_lens() {
     let made = || KeyValueCache::new(model.config(), 1).with_dtype(DType::F16).unwrap().with_device(&device()).unwrap();
     assert_eq!(made()[0].keys().unwrap().dtype(), DType::F16.burn());
     let mut half = made();
-    let near = model.forward([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut half)).unwrap();
-    let behind = model.forward([5, 6], ForwardOptions::new().kv_cache(&mut half)).unwrap();
+    let near = model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut half)).unwrap();
+    let behind = model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut half)).unwrap();
     assert_eq!((near.dtype(), half[1].values().unwrap().dtype()), (DType::F32.burn(), DType::F16.burn()));
-    let whole = model.forward([1, 2, 3, 4, 5, 6], ()).unwrap().narrow(1, 4, 2);
+    let whole = model.forward([1, 2, 3, 4, 5, 6]).unwrap().narrow(1, 4, 2);
     assert_close(&behind, &whole, 5e-3, "behind keys in 16 bits");
     assert!(matches!(half.with_dtype(DType::F32), Err(CacheError::NotEmpty { held: 6 })));
     assert!(filled.clone().iter().all(|entry| format!("{entry:?}").len() < 200));
@@ -188,8 +189,8 @@ fn torchtune() {
     let model = model();
     let mut cache = KeyValueCache::of_kind(model.config(), 3, CacheKind::preallocated(9)).unwrap();
     let rows = vec![vec![1, 2, 3], vec![4, 5, 6]];
-    let behind = model.forward(rows.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-    assert_eq!((values(&behind), cache.batch()), (values(&model.forward(rows, ()).unwrap()), 2));
+    let behind = model.forward_with(rows.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    assert_eq!((values(&behind), cache.batch()), (values(&model.forward(rows).unwrap()), 2));
 }
 
 /// Half of a cache, filled by hand, is not written.
@@ -215,7 +216,7 @@ fn hugging_face() {
     let model = model();
     let prompt = vec![vec![1, 2, 3, 4]];
     let options = || GenerateOptions::new().max_new_tokens(5);
-    let made = model.generate(prompt.clone(), options()).unwrap();
+    let made = model.generate_with(prompt.clone(), options()).unwrap();
     let given_back = made.kv_cache.unwrap();
     assert_eq!((given_back.len(), given_back.to_legacy().unwrap()[1].0.dims()), (8, [1, 4, 8, 4]));
     for kind in [
@@ -226,11 +227,11 @@ fn hugging_face() {
         CacheKind::preallocated(12).offloaded(Offload::Memory),
     ] {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
-        let first = model.generate(prompt.clone(), options().max_new_tokens(2).kv_cache(&mut cache)).unwrap();
+        let first = model.generate_with(prompt.clone(), options().max_new_tokens(2).kv_cache(&mut cache)).unwrap();
         assert!(first.kv_cache.is_none() && cache.len() == 5);
         // Every position but the last was run; the last begins what follows.
         let last = vec![vec![first.rows[0].new[1]]];
-        let rest = model.generate(last, options().max_new_tokens(3).kv_cache(&mut cache)).unwrap();
+        let rest = model.generate_with(last, options().max_new_tokens(3).kv_cache(&mut cache)).unwrap();
         assert_eq!([&first.rows[0].new[..], &rest.rows[0].new].concat(), made.rows[0].new, "{}", kind.name());
         let same = cache.to_legacy().unwrap().into_iter().zip(given_back.to_legacy().unwrap());
         for ((keys, kept), (expected_keys, expected)) in same {
@@ -244,10 +245,10 @@ fn hugging_face() {
     }
     let mut frozen = given_back.clone();
     frozen.freeze();
-    let refused = model.generate(vec![vec![1]], options().kv_cache(&mut frozen));
+    let refused = model.generate_with(vec![vec![1]], options().kv_cache(&mut frozen));
     assert!(matches!(cache_error(refused), CacheError::Frozen));
     let (mut one, mut other) = (given_back.clone(), given_back.clone());
-    assert!(model.generate(vec![vec![1]], options().kv_cache(&mut one).prefix(&mut other)).is_err());
+    assert!(model.generate_with(vec![vec![1]], options().kv_cache(&mut one).prefix(&mut other)).is_err());
 
     // A mask of past and new is taken where its past is the cache's.
     let rows = Tokens::padded(&[vec![1, 2, 3], vec![4, 5]], 0, PaddingSide::Left).unwrap();
@@ -255,7 +256,7 @@ fn hugging_face() {
     let next = || vec![vec![6, 7], vec![8, 9]];
     let run = |mask: Vec<Vec<bool>>| {
         let mut cache = cache.clone();
-        model.forward(next(), ForwardOptions::new().kv_cache(&mut cache).attention_mask(mask))
+        model.forward_with(next(), ForwardOptions::new().kv_cache(&mut cache).attention_mask(mask))
     };
     let new = vec![vec![true, true], vec![true, false]];
     let whole: Vec<Vec<bool>> = cache.attention_mask().iter().zip(&new).map(|(a, b)| [&a[..], b].concat()).collect();
@@ -332,12 +333,12 @@ fn easydel() {
         let mut together = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         for tokens in [vec![1, 2, 3], vec![4], vec![5, 6]] {
             let run = |cache: &mut KeyValueCache| {
-                model.forward(vec![tokens.clone()], ForwardOptions::new().kv_cache(cache)).unwrap()
+                model.forward_with(vec![tokens.clone()], ForwardOptions::new().kv_cache(cache)).unwrap()
             };
             assert_close(&run(&mut spread), &run(&mut together), 1e-5, "heads on two devices");
         }
         let mut fork = spread.fork(2).unwrap();
-        model.forward(vec![vec![7], vec![8]], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
+        model.forward_with(vec![vec![7], vec![8]], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
         assert_eq!((fork.len(), spread.len()), (7, 6));
     }
     let none = KeyValueCache::new(model.config(), 1).with_heads_on(&[]);
@@ -356,8 +357,8 @@ fn what_an_inserted_row_lacks_stays_lacking() {
     let (mut cache, mut other) = (made(), made());
     let padded = Tokens::padded(&[vec![1, 2], vec![1, 2, 3]], 0, PaddingSide::Right).unwrap();
     let padded = Tokens::new(vec![padded.row(0).to_vec()]).unwrap().with_mask(vec![vec![true, true, false]]).unwrap();
-    model.forward(&padded, ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-    model.forward([4, 5, 6], ForwardOptions::new().kv_cache(&mut other)).unwrap();
+    model.forward_with(&padded, ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    model.forward_with([4, 5, 6], ForwardOptions::new().kv_cache(&mut other)).unwrap();
     assert_eq!((cache[0].first(), other[0].first()), (0, 1));
     cache.insert(&other, 0).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -367,8 +368,8 @@ fn what_an_inserted_row_lacks_stays_lacking() {
     for mut cache in copies {
         assert!(matches!(cache.insert_index(&[2], 0), Err(CacheError::Dropped { layer: 0, first: 1, wanted: 0 })));
         assert!(matches!(cache.truncate(2), Err(CacheError::Dropped { layer: 0, first: 1, wanted: 0 })));
-        let behind = model.forward([7], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-        let whole = model.forward([4, 5, 6, 7], ()).unwrap().narrow(1, 3, 1);
+        let behind = model.forward_with([7], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        let whole = model.forward([4, 5, 6, 7]).unwrap().narrow(1, 3, 1);
         assert_close(&behind, &whole, 1e-5, "behind an inserted row");
     }
 }
@@ -379,14 +380,14 @@ fn a_layer_that_holds_nothing_goes_on() {
     let windows = vec![Some(Window::Chunked(3)), Some(Window::Sliding(4))];
     let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 0);
     let mut cache = KeyValueCache::of_kind(model.config(), 2, CacheKind::SLIDING).unwrap();
-    model.forward(vec![vec![1, 2, 3]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    model.forward_with(vec![vec![1, 2, 3]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     let mut cache = cache.to_kind(CacheKind::SLIDING).unwrap();
     assert_eq!((cache[0].len(), cache[0].first()), (3, 3));
-    model.forward(vec![vec![4]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    model.forward_with(vec![vec![4]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     assert_eq!(cache[0].keys().unwrap().dims(), [2, 1, 4, 4]);
     cache.insert(&model.prefill([9]).unwrap(), 0).unwrap();
-    let behind = model.forward(vec![vec![5]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-    let whole = model.forward([1, 2, 3, 4, 5], ()).unwrap().narrow(1, 4, 1);
+    let behind = model.forward_with(vec![vec![5]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let whole = model.forward([1, 2, 3, 4, 5]).unwrap().narrow(1, 4, 1);
     assert_close(&behind.narrow(0, 1, 1), &whole, 1e-5, "the row that stays");
 }
 
@@ -398,7 +399,7 @@ fn away_is_as_near() {
         let mut away = KeyValueCache::of_kind(model.config(), 1, CacheKind::GROWING.offloaded(offload)).unwrap();
         let mut near = KeyValueCache::new(model.config(), 1);
         let both = |away: &mut KeyValueCache, near: &mut KeyValueCache, rows: Vec<Vec<u32>>| {
-            let run = |cache| model.forward(rows.clone(), ForwardOptions::new().kv_cache(cache)).unwrap();
+            let run = |cache| model.forward_with(rows.clone(), ForwardOptions::new().kv_cache(cache)).unwrap();
             assert_close(&run(away), &run(near), 1e-5, &format!("{offload:?}"));
         };
         both(&mut away, &mut near, vec![vec![1, 2, 3, 4]]);
@@ -406,7 +407,7 @@ fn away_is_as_near() {
         // A run that ends early leaves what it fetched behind; nothing of it is used once the cache has changed.
         for cache in [&mut away, &mut near] {
             cache.freeze();
-            model.forward([5], ForwardOptions::new().kv_cache(cache).stop_at_layer(1)).unwrap();
+            model.forward_with([5], ForwardOptions::new().kv_cache(cache).stop_at_layer(1)).unwrap();
             cache.unfreeze();
             cache.truncate(6).unwrap();
         }
@@ -434,12 +435,12 @@ proptest! {
         let kind = if sliding { CacheKind::SLIDING } else { CacheKind::GROWING };
         let model = random_model(config, seed);
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
-        model.forward(vec![row[..5].to_vec()], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        model.forward_with(vec![row[..5].to_vec()], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         cache.insert_starts(&[start], 0).unwrap();
         prop_assert_eq!(cache.lengths(), vec![5]);
         let mut forked = cache.fork(1).unwrap();
         let given: Vec<Tensor<3>> = row[5..].iter().map(|token| {
-            model.forward([*token], ForwardOptions::new().kv_cache(&mut forked)).unwrap()
+            model.forward_with([*token], ForwardOptions::new().kv_cache(&mut forked)).unwrap()
         }).collect();
         let hide = |layer: usize| hook::attn_scores(layer as isize).edit(move |scores, _| {
             if start == 0 {
@@ -454,8 +455,8 @@ proptest! {
         assert_close(&Tensor::cat(given, 1), &whole.narrow(1, 5, row.len() - 5), 1e-5, "behind hidden tokens");
         // Shown again, they are seen again.
         cache.insert_starts(&[0], 0).unwrap();
-        let again = model.forward(vec![row[5..].to_vec()], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-        let plain = model.forward(vec![row.clone()], ()).unwrap().narrow(1, 5, row.len() - 5);
+        let again = model.forward_with(vec![row[5..].to_vec()], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+        let plain = model.forward(vec![row.clone()]).unwrap().narrow(1, 5, row.len() - 5);
         assert_close(&again, &plain, 1e-5, "shown again");
     }
 }

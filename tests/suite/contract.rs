@@ -54,7 +54,11 @@ fn points_fire_in_the_documented_order() {
         if layer == 0 {
             of.push("hook_mlp_in");
         }
-        of.extend(["ln2.hook_scale", "ln2.hook_normalized", "mlp.hook_pre", "mlp.hook_post", "hook_mlp_out"]);
+        of.extend(["ln2.hook_scale", "ln2.hook_normalized"]);
+        if layer == 0 {
+            of.push("mlp.hook_in");
+        }
+        of.extend(["mlp.hook_pre", "mlp.hook_post", "hook_mlp_out"]);
         of.push("hook_resid_post");
         of.into_iter().map(|suffix| format!("blocks.{layer}.{suffix}")).collect::<Vec<_>>()
     };
@@ -74,7 +78,7 @@ fn points_fire_in_the_documented_order() {
 #[test]
 fn costly_points_work_by_being_asked_for() {
     let model = model();
-    let plain = model.forward(ROW, ()).unwrap();
+    let plain = model.forward(ROW).unwrap();
     for point in
         ["result0", "blocks.0.hook_q_input", "blocks.0.hook_k_input", "blocks.0.hook_v_input", "blocks.0.hook_attn_in"]
     {
@@ -141,7 +145,7 @@ fn wrong_requests_are_errors_before_the_run() {
     let stopped = hook_error(model.run(ROW, ForwardOptions::new().hooks([watch()]).stop_at_layer(1).record("z1")));
     assert!(matches!(stopped, HookError::CannotFire { reason: "the run stops before its layer", .. }));
     // Position vectors are in the stream already, and no expert's rows are positions.
-    let resid = model.forward(ROW, ForwardOptions::new().stop_at_layer(1)).unwrap();
+    let resid = model.forward_with(ROW, ForwardOptions::new().stop_at_layer(1)).unwrap();
     let placed = hook_error(model.run(resid, ForwardOptions::new().start_at_layer(1).record("hook_pos_embed")));
     assert!(matches!(placed, HookError::CannotFire { .. }));
     let norm = hook_error(
@@ -205,23 +209,23 @@ fn order_and_permanence() {
 #[test]
 fn scopes_end_with_their_value() {
     let model = model();
-    let plain = model.forward(ROW, ()).unwrap();
+    let plain = model.forward(ROW).unwrap();
     let calls = Cell::new(0);
     {
         let outer = model.hooks([hook::embed().read(|_, _| calls.set(calls.get() + 1))]);
-        outer.forward(ROW, ()).unwrap();
+        outer.forward(ROW).unwrap();
         let inner = outer.hooks([hook::attn_out(0).edit(|x, _| x.zeros_like())]);
-        let ablated = inner.forward(ROW, ()).unwrap();
+        let ablated = inner.forward(ROW).unwrap();
         assert!((ablated - plain.clone()).abs().max().into_scalar::<f32>() > 1e-3);
-        assert_close(&model.forward(ROW, ()).unwrap(), &plain, 0.0, "the model itself");
+        assert_close(&model.forward(ROW).unwrap(), &plain, 0.0, "the model itself");
     }
     assert_eq!(calls.get(), 2);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let scope = model.hooks([hook::z(0).edit(|_, _| -> Tensor<4> { panic!("in a hook") })]);
-        let _ = scope.forward(ROW, ());
+        let _ = scope.forward(ROW);
     }));
     assert!(panicked.is_err());
-    assert_close(&model.forward(ROW, ()).unwrap(), &plain, 0.0, "after a panic");
+    assert_close(&model.forward(ROW).unwrap(), &plain, 0.0, "after a panic");
 }
 
 /// A hook on tokens is an edited prompt, checked like any other.
@@ -235,7 +239,7 @@ fn tokens_can_be_edited() {
         })
     };
     let edited = model.run_with_hooks(ROW, [swap(9)]).unwrap();
-    assert_close(&edited, &model.forward([3, 1, 9, 1, 5], ()).unwrap(), 1e-6, "an edited token");
+    assert_close(&edited, &model.forward([3, 1, 9, 1, 5]).unwrap(), 1e-6, "an edited token");
     let outside = model.run_with_hooks(ROW, [swap(20)]).unwrap_err();
     assert!(matches!(outside, Error::Input(InputError::Token { token: 20, position: 2, .. })), "{outside}");
 }
@@ -263,7 +267,7 @@ fn no_point_is_a_dead_end() {
     };
     for config in [plain, modern, solu, mixture] {
         let model = random_model(config, 3);
-        let before = model.forward(ROW, ()).unwrap();
+        let before = model.forward(ROW).unwrap();
         for point in model.catalog().points().iter().filter(|p| !p.integer) {
             let double = at(&*point.name).edit_any(|x, _| Ok(Some(doubled(&x))));
             let after = model.run_with_hooks(ROW, [double]).unwrap();
@@ -319,7 +323,7 @@ fn gradients_reach_what_a_hook_adds() {
     let model = HookedTransformer::random(config, 5, &autodiff).unwrap();
     let steer = Tensor::<3>::zeros([1, 5, 16], &autodiff).require_grad();
     let add = |amount: Tensor<3>| hook::resid_post(0).edit(move |x, _| x + amount.clone());
-    let loss = |amount: Tensor<3>| model.loss(ROW, ForwardOptions::new().hooks([add(amount)])).unwrap();
+    let loss = |amount: Tensor<3>| model.loss_with(ROW, ForwardOptions::new().hooks([add(amount)])).unwrap();
     let gradients = loss(steer.clone()).backward();
     let by_steer = steer.grad(&gradients).expect("a gradient");
     let direction = Tensor::<3>::random([1, 5, 16], burn::tensor::Distribution::Normal(0.0, 1.0), &device());

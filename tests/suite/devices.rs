@@ -37,7 +37,7 @@ fn logits_too_large_for_memory_are_refused() {
     let config = TransformerConfig { d_vocab_out: 10_000_000, ..TransformerConfig::new(1, 4, 1, 10, 1000) };
     let model = HookedTransformer::random(config, 0, &Device::flex()).unwrap();
     let rows = vec![vec![1u32; 1000]; 10_000];
-    match model.forward(rows, ()) {
+    match model.forward(rows) {
         Err(Error::OutOfMemory { asked, .. }) => assert_eq!(asked, "400000000000000 bytes"),
         other => panic!("{:?}", other.map(|logits| logits.dims())),
     }
@@ -54,7 +54,7 @@ fn full_memory_of_libtorch_is_an_error() {
         Err(Error::OutOfMemory { asked, .. }) => assert_eq!(asked, format!("{} bytes", 1u64 << 48)),
         other => panic!("{:?}", other.map(|logits| logits.dims())),
     }
-    model.forward([1, 2], ()).unwrap();
+    model.forward([1, 2]).unwrap();
 }
 
 proptest! {
@@ -73,7 +73,7 @@ proptest! {
         let rows = vec![vec![3, 1, 4, 1, 5, 9, 2], vec![6, 5, 3, 5, 8, 9, 7]];
         let tokens = Tokens::new(rows.clone()).unwrap().with_mask(masks).unwrap();
         let close = |a: &Tensor<3>, b: &Tensor<3>, what: &str| assert_close(a, b, 2e-4, what);
-        let (fused, expected) = (here.forward(tokens.clone(), ()).unwrap(), on_cpu.forward(tokens.clone(), ()).unwrap());
+        let (fused, expected) = (here.forward(tokens.clone()).unwrap(), on_cpu.forward(tokens.clone()).unwrap());
         close(&fused, &expected, "attention that no one watches");
         let (watched, cache) = here.run_with_cache(tokens.clone(), "*hook_pattern").unwrap();
         close(&watched, &expected, "attention that someone watches");
@@ -82,8 +82,8 @@ proptest! {
         let (mut kv, mut kv_on_cpu) = (here.prefill([1, 2, 3]).unwrap(), on_cpu.prefill([1, 2, 3]).unwrap());
         kv.freeze();
         kv_on_cpu.freeze();
-        let behind = here.forward(&rows, ForwardOptions::new().kv_cache(&mut kv)).unwrap();
-        let expected = on_cpu.forward(&rows, ForwardOptions::new().kv_cache(&mut kv_on_cpu)).unwrap();
+        let behind = here.forward_with(&rows, ForwardOptions::new().kv_cache(&mut kv)).unwrap();
+        let expected = on_cpu.forward_with(&rows, ForwardOptions::new().kv_cache(&mut kv_on_cpu)).unwrap();
         close(&behind, &expected, "behind a cache");
     }
 }
@@ -132,17 +132,17 @@ fn blocks_on_several_devices() {
     let mut kv_whole = whole.prefill([7, 8]).unwrap();
     kv.freeze();
     kv_whole.freeze();
-    let a = spread.forward(&rows, ForwardOptions::new().kv_cache(&mut kv)).unwrap();
-    same(&a, &whole.forward(&rows, ForwardOptions::new().kv_cache(&mut kv_whole)).unwrap(), "behind a prefix");
+    let a = spread.forward_with(&rows, ForwardOptions::new().kv_cache(&mut kv)).unwrap();
+    same(&a, &whole.forward_with(&rows, ForwardOptions::new().kv_cache(&mut kv_whole)).unwrap(), "behind a prefix");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cache.safetensors");
     kv.save(&path, &spread).unwrap();
     let mut read = KeyValueCache::load(&path, &spread).unwrap();
     assert_eq!(read[3].keys().unwrap().device(), second);
-    same(&spread.forward(&rows, ForwardOptions::new().kv_cache(&mut read)).unwrap(), &a, "behind a saved prefix");
+    same(&spread.forward_with(&rows, ForwardOptions::new().kv_cache(&mut read)).unwrap(), &a, "behind a saved prefix");
     // Stop on one device, start on the other.
-    let stopped = spread.forward(&rows, ForwardOptions::new().stop_at_layer(2)).unwrap();
-    same(&spread.forward(stopped, ForwardOptions::new().start_at_layer(2)).unwrap(), &expected, "stop and start");
+    let stopped = spread.forward_with(&rows, ForwardOptions::new().stop_at_layer(2)).unwrap();
+    same(&spread.forward_with(stopped, ForwardOptions::new().start_at_layer(2)).unwrap(), &expected, "stop and start");
     // Weights taken apart are in one place; an analysis asks for a model that is.
     assert_eq!(values(&spread.w_q()), values(&whole.w_q()));
     assert!(matches!(spread.analyze(&cache), Err(Error::Input(InputError::Spread { .. }))));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use hooklens::PaddingSide;
 use hooklens::dump::Dump;
 use hooklens::prelude::*;
 use hooklens::{ActivationFn, DumpError, Error, Experts, Positional};

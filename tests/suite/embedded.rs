@@ -39,7 +39,7 @@ fn it_does_induction() {
 fn it_completes_a_repeated_phrase() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     for (prompt, next) in [("king drum sun star king drum sun", "star"), ("red fox blue tree gold red fox", "blue")] {
-        let last = model.forward(prompt, ForwardOptions::new().logits(Logits::Last)).unwrap();
+        let last = model.forward_with(prompt, ForwardOptions::new().logits(Logits::Last)).unwrap();
         let id = last.argmax(2).into_scalar::<i32>() as u32;
         assert_eq!(model.to_string(&[id]).unwrap(), next, "after {prompt:?}");
     }
@@ -50,7 +50,7 @@ fn it_tells_who_receives() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let prompts = hooklens::experiments::ioi_prompts(200, 2026);
     let texts: Vec<String> = prompts.iter().map(|prompt| prompt.text.clone()).collect();
-    let best = model.forward(texts, ForwardOptions::new().logits(Logits::Last)).unwrap().argmax(2);
+    let best = model.forward_with(texts, ForwardOptions::new().logits(Logits::Last)).unwrap().argmax(2);
     let best: Vec<i64> = best.into_data().convert::<i64>().try_into_vec().unwrap();
     let right = best
         .iter()

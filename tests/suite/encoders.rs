@@ -2,8 +2,9 @@
 //! `tests/fixtures/encoders.py` makes, and the laws of both.
 
 use burn::tensor::Tensor;
-use hooklens::encoder::{EncoderInput, EncoderOptions, HookedEncoder, Pooling, SentenceEmbedding};
-use hooklens::encoder_decoder::{EncoderDecoderOptions, HookedEncoderDecoder};
+use hooklens::PaddingSide;
+use hooklens::encoder::{EncoderInput, HookedEncoder, Pooling, SentenceEmbedding};
+use hooklens::encoder_decoder::HookedEncoderDecoder;
 use hooklens::prelude::*;
 use hooklens::{Error, InputError};
 use ndarray::{Array1, ArrayD, Axis as Dim};
@@ -90,7 +91,7 @@ fn encoders_are_hugging_faces() {
         }
         for side in ["left.", "right."].into_iter().filter(|side| golden.get(&format!("{side}tokens")).is_some()) {
             let tokens = golden.tokens(side);
-            let given = real(&values(&model.encode(typed(&golden, side), ()).unwrap()), &tokens);
+            let given = real(&values(&model.encode(typed(&golden, side)).unwrap()), &tokens);
             tally.compare(
                 &format!("{side}hidden"),
                 &given,
@@ -121,7 +122,7 @@ fn encoder_decoders_are_hugging_faces() {
         assert!(model.load_report().unused.is_empty(), "{case}: {}", model.load_report());
         let mut tally = Tally::default();
         let written = golden.tokens("decoder_");
-        let output = model.run(golden.tokens(""), &written, Record::all()).unwrap();
+        let output = model.run((golden.tokens(""), &written), Record::all()).unwrap();
         let logits = golden.get("logits").unwrap();
         tally.compare("logits", &values(&output.logits.unwrap()), logits);
         let stacks = [("encoder", model.config().n_encoder_layers), ("decoder", model.config().n_decoder_layers)];
@@ -144,7 +145,7 @@ fn encoder_decoders_are_hugging_faces() {
             compare_recorded(&mut tally, &output.cache, &name, golden.get(&key).unwrap(), &key);
         }
         let (tokens, decoded) = (golden.tokens("padded."), padded_decoder(&golden));
-        let given = model.forward(&tokens, &decoded, ()).unwrap();
+        let given = model.forward((&tokens, &decoded)).unwrap();
         tally.compare(
             "padded",
             &real(&values(&given), &decoded),
@@ -152,18 +153,18 @@ fn encoder_decoders_are_hugging_faces() {
         );
 
         // Two tokens, then one by one, behind a cache of both attentions.
-        let (encoded, _) = model.encode(golden.tokens(""), ()).unwrap();
+        let encoded = model.encode(golden.tokens("")).unwrap();
         let mut cache = model.decoder_cache(encoded);
         let piece = |from: usize, to: usize| {
             Tokens::new((0..2).map(|row| written.row(row)[from..to].to_vec()).collect()).unwrap()
         };
         let steps: Vec<Tensor<3>> = [(0, 2), (2, 3), (3, 4), (4, 5)]
-            .map(|(from, to)| model.decode_cached(&mut cache, piece(from, to), ()).unwrap().logits.unwrap())
+            .map(|(from, to)| model.decode_cached(&mut cache, piece(from, to)).unwrap().logits.unwrap())
             .to_vec();
         tally.compare("cached", &values(&Tensor::cat(steps, 1)), logits);
 
         let greedy = GenerateOptions::new().max_new_tokens(8).stop_at_eos(false);
-        let made = model.generate(&tokens, greedy).unwrap();
+        let made = model.generate_with(&tokens, greedy).unwrap();
         for (row, made) in made.rows.iter().enumerate() {
             let expected: Vec<u32> =
                 golden.get("greedy").unwrap().index_axis(Dim(0), row).iter().map(|id| *id as u32).collect();
@@ -172,7 +173,7 @@ fn encoder_decoders_are_hugging_faces() {
         let names = golden.points("tl.");
         if !names.is_empty() {
             let start = golden.tokens("tl.decoder_");
-            let cache = model.run(golden.tokens(""), &start, Record::new(names.clone())).unwrap().cache;
+            let cache = model.run((golden.tokens(""), &start), Record::new(names.clone())).unwrap().cache;
             for name in &names {
                 let expected = golden.get(&format!("tl.{name}")).unwrap();
                 compare_recorded(&mut tally, &cache, name, expected, name);
@@ -197,10 +198,10 @@ fn points_fire_in_transformer_lens_order() {
         let (golden, mut ours) = (golden(case), vec![]);
         let watch = at(theirs.clone()).read_any(|_, at| ours.push(at.name().to_string()));
         if case == "t5" {
-            let options = EncoderDecoderOptions::new().hooks([watch]);
-            t5(case).run(golden.tokens(""), golden.tokens("tl.decoder_"), options).unwrap();
+            let options = ForwardOptions::new().hooks([watch]);
+            t5(case).run((golden.tokens(""), golden.tokens("tl.decoder_")), options).unwrap();
         } else {
-            encoder(case).run(typed(&golden, ""), EncoderOptions::new().hooks([watch])).unwrap();
+            encoder(case).run(typed(&golden, ""), ForwardOptions::new().hooks([watch])).unwrap();
         }
         assert_eq!(ours, theirs, "{case}");
     }
@@ -222,7 +223,7 @@ fn bf16_stays_as_near_as_hugging_faces() {
         let golden = golden(case);
         let model = HookedEncoder::from_pretrained_with(path(case), in_bf16()).unwrap();
         let exact = golden.get(&format!("hidden.{}", model.config().n_layers)).unwrap();
-        let ours = spread(&values(&model.encode(typed(&golden, ""), ()).unwrap()), exact);
+        let ours = spread(&values(&model.encode(typed(&golden, "")).unwrap()), exact);
         let theirs = spread(golden.get("bf16.hidden").unwrap(), exact);
         assert!(ours <= 2.0 * theirs, "{case}: {ours:e} from f32, Hugging Face {theirs:e}");
     }
@@ -230,7 +231,7 @@ fn bf16_stays_as_near_as_hugging_faces() {
         let golden = golden(case);
         let model = HookedEncoderDecoder::from_pretrained_with(path(case), in_bf16()).unwrap();
         let exact = golden.get("logits").unwrap();
-        let logits = model.forward(golden.tokens(""), golden.tokens("decoder_"), ()).unwrap();
+        let logits = model.forward((golden.tokens(""), golden.tokens("decoder_"))).unwrap();
         let (ours, theirs) = (spread(&values(&logits), exact), spread(golden.get("bf16.logits").unwrap(), exact));
         assert!(ours <= 2.0 * theirs, "{case}: {ours:e} from f32, Hugging Face {theirs:e}");
     }
@@ -241,10 +242,10 @@ fn padding_on_any_side_changes_no_encoder() {
     let row = vec![5, 9, 11, 7];
     for case in ENCODERS {
         let model = encoder(case);
-        let alone = values(&model.encode(vec![row.clone()], ()).unwrap());
+        let alone = values(&model.encode(vec![row.clone()]).unwrap());
         for side in [PaddingSide::Left, PaddingSide::Right] {
             let tokens = Tokens::padded(&[row.clone(), vec![3, 4, 5, 6, 7, 8, 9]], 1, side).unwrap();
-            let both = values(&model.encode(&tokens, ()).unwrap());
+            let both = values(&model.encode(&tokens).unwrap());
             let from = if side == PaddingSide::Left { 3 } else { 0 };
             let own = both.slice_axis(Dim(0), (0..1).into()).slice_axis(Dim(1), (from..from + 4).into()).to_owned();
             assert!(distance(&own, &alone) < 1e-5, "{case}, {side:?}");
@@ -256,18 +257,18 @@ fn padding_on_any_side_changes_no_encoder() {
 fn hooks_edit_encoders_and_identity_hooks_change_nothing() {
     let model = encoder("bert-pretraining");
     let rows = || vec![vec![5, 9, 11, 7], vec![4, 4, 8, 30]];
-    let plain = model.forward(rows(), ()).unwrap();
+    let plain = model.forward(rows()).unwrap();
     let same = at("*").edit_any(|x, _| Ok(Some(x)));
-    let hooked = model.forward(rows(), EncoderOptions::new().hooks([same])).unwrap();
+    let hooked = model.forward_with(rows(), ForwardOptions::new().hooks([same])).unwrap();
     assert_close(&hooked, &plain, 1e-6, "identity");
     for layer in 0..2 {
         let zeroed = hook::z(layer).edit(|z, _| z.zeros_like());
-        let ablated = model.run(rows(), EncoderOptions::new().hooks([zeroed]).record("*hook_attn_out")).unwrap();
+        let ablated = model.run(rows(), ForwardOptions::new().hooks([zeroed]).record("*hook_attn_out")).unwrap();
         assert!(distance(&values(&ablated.logits.unwrap()), &values(&plain)) > 1e-3, "layer {layer}");
     }
     // A head's own queries, read from its own stream.
     let edit = hook::q_input(0).edit(|x, _| x * -4.0);
-    let edited = model.forward(rows(), EncoderOptions::new().hooks([edit])).unwrap();
+    let edited = model.forward_with(rows(), ForwardOptions::new().hooks([edit])).unwrap();
     let moved = distance(&values(&edited), &values(&plain));
     assert!(moved > 1e-3, "{moved}");
 }
@@ -279,7 +280,7 @@ fn a_watched_head_is_computed() {
     for name in ["mlm_head.ln.hook_normalized", "pooler.hook_pooler_out", "nsp_head.hook_nsp_out"] {
         let mut seen = 0;
         let read = at(name).read_any(|_, _| seen += 1);
-        model.encode(vec![vec![5, 9, 11]], EncoderOptions::new().hooks([read])).unwrap();
+        model.encode_with(vec![vec![5, 9, 11]], ForwardOptions::new().hooks([read])).unwrap();
         assert_eq!(seen, 1, "{name}");
     }
 }
@@ -298,7 +299,7 @@ fn sentences_are_pooled_over_real_tokens() {
 fn pooling_skips_padding() {
     let model = encoder("bert-pretraining");
     let run = |tokens: &Tokens| {
-        let output = model.run(tokens, ()).unwrap();
+        let output = model.run(tokens, ForwardOptions::new()).unwrap();
         (values(&output.pooled.unwrap()), values(&output.next_sentence.unwrap()))
     };
     let alone = run(&Tokens::new(vec![vec![5, 9, 11]]).unwrap());
@@ -317,7 +318,7 @@ fn a_module_that_is_not_supported_leaves_the_encoder_usable() {
         {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]"#;
     std::fs::write(folder.path().join("modules.json"), modules).unwrap();
     let model = HookedEncoder::from_pretrained(folder.path().to_str().unwrap()).unwrap();
-    assert!(model.encode(vec![vec![1, 2]], ()).is_ok());
+    assert!(model.encode(vec![vec![1, 2]]).is_ok());
     let error = model.sentence_embeddings(&["text"]).unwrap_err().to_string();
     assert!(error.contains("Dense") && error.contains("with_sentence_embedding"), "{error}");
     let own = SentenceEmbedding { pooling: Pooling::First, normalise: false, max_len: None };
@@ -328,14 +329,14 @@ fn a_module_that_is_not_supported_leaves_the_encoder_usable() {
 fn wrong_input_of_encoders_is_refused() {
     let model = encoder("distilbert-bare");
     let says = |error: Error, what: &str| assert!(error.to_string().contains(what), "{error}");
-    says(model.forward(vec![vec![1, 2]], ()).unwrap_err(), "masked-token");
+    says(model.forward(vec![vec![1, 2]]).unwrap_err(), "masked-token");
     says(model.next_sentence(vec![vec![1, 2]]).unwrap_err(), "next-sentence");
-    says(model.encode(vec![vec![1, 99]], ()).unwrap_err(), "99");
-    says(model.encode(vec![vec![1; 40]], ()).unwrap_err(), "40");
-    says(model.encode(Vec::<Vec<u32>>::new(), ()).unwrap_err(), "empty");
-    says(model.encode(model.encode(vec![vec![1]], ()).unwrap(), ()).unwrap_err(), "residual stream");
-    says(model.encode(EncoderInput::from(vec![vec![1]]).token_types(vec![vec![1]]), ()).unwrap_err(), "token_types");
-    says(model.encode(EncoderInput::from(vec![vec![1]]).token_types(vec![vec![0, 0]]), ()).unwrap_err(), "[1, 2]");
+    says(model.encode(vec![vec![1, 99]]).unwrap_err(), "99");
+    says(model.encode(vec![vec![1; 40]]).unwrap_err(), "40");
+    says(model.encode(Vec::<Vec<u32>>::new()).unwrap_err(), "empty");
+    says(model.encode(model.encode(vec![vec![1]]).unwrap()).unwrap_err(), "residual stream");
+    says(model.encode(EncoderInput::from(vec![vec![1]]).token_types(vec![vec![1]])).unwrap_err(), "token_types");
+    says(model.encode(EncoderInput::from(vec![vec![1]]).token_types(vec![vec![0, 0]])).unwrap_err(), "[1, 2]");
     says(model.run(vec![vec![1]], Record::new("pooler.hook_pooler_out")).unwrap_err(), "no pooler");
     says(model.run(vec![vec![1]], Record::new("blocks.0.hook_patern")).unwrap_err(), "attn.hook_pattern");
     says(HookedTransformer::from_pretrained(path("bert")).unwrap_err(), "HookedEncoder");
@@ -350,22 +351,22 @@ fn wrong_input_of_encoder_decoders_is_refused() {
     let model = t5("t5");
     let says = |error: Error, what: &str| assert!(error.to_string().contains(what), "{error}");
     let (input, start) = (vec![vec![5, 6, 7]], vec![vec![0]]);
-    says(model.forward(input.clone(), vec![vec![0], vec![0]], ()).unwrap_err(), "decoder 2");
-    says(model.forward(vec![vec![500]], start.clone(), ()).unwrap_err(), "500");
-    says(model.encode(input.clone(), Record::new("decoder.0.hook_resid_pre")).unwrap_err(), "only the encoder");
-    let (encoded, _) = model.encode(input.clone(), ()).unwrap();
+    says(model.forward((input.clone(), vec![vec![0], vec![0]])).unwrap_err(), "decoder 2");
+    says(model.forward((vec![vec![500]], start.clone())).unwrap_err(), "500");
+    says(model.encode_with(input.clone(), Record::new("decoder.0.hook_resid_pre")).unwrap_err(), "only the encoder");
+    let encoded = model.encode(input.clone()).unwrap();
     let record = Record::new("encoder.0.hook_resid_pre");
-    says(model.decode(&encoded, start.clone(), record).unwrap_err(), "has run already");
+    says(model.decode_with(&encoded, start.clone(), record).unwrap_err(), "has run already");
     let mut cache = model.decoder_cache(encoded.clone());
-    says(model.decode_cached(&mut cache, vec![vec![0], vec![0]], ()).unwrap_err(), "rows");
-    assert!(model.decode_cached(&mut cache, start.clone(), ()).is_ok());
+    says(model.decode_cached(&mut cache, vec![vec![0], vec![0]]).unwrap_err(), "rows");
+    assert!(model.decode_cached(&mut cache, start.clone()).is_ok());
     assert_eq!(cache.own.len(), 1);
     // Several texts of one input.
     let twice = encoded.repeat(2);
-    let both = model.decode(&twice, vec![vec![0, 4], vec![0, 9]], ()).unwrap().logits.unwrap();
-    let one = model.decode(&encoded, vec![vec![0, 9]], ()).unwrap().logits.unwrap();
+    let both = model.decode(&twice, vec![vec![0, 4], vec![0, 9]]).unwrap().logits.unwrap();
+    let one = model.decode(&encoded, vec![vec![0, 9]]).unwrap().logits.unwrap();
     assert_close(&both.narrow(0, 1, 1), &one, 1e-5, "one input, two texts");
-    let prefixed = model.generate(input, GenerateOptions::new().max_new_tokens(0));
+    let prefixed = model.generate_with(input, GenerateOptions::new().max_new_tokens(0));
     says(prefixed.unwrap_err(), "max_new_tokens");
 }
 
@@ -374,16 +375,16 @@ fn wrong_input_of_encoder_decoders_is_refused() {
 #[test]
 fn a_failed_run_leaves_the_decoder_cache_alone() {
     let model = t5("t5");
-    let (encoded, _) = model.encode(vec![vec![5, 6, 7]], ()).unwrap();
+    let encoded = model.encode(vec![vec![5, 6, 7]]).unwrap();
     let mut cache = model.decoder_cache(encoded.clone());
     let edit = at("decoder.0.cross_attn.hook_k").edit(|keys: Tensor<4>, _| keys * 3.0);
     let fail = at("decoder_final_ln.hook_normalized").edit(|_: Tensor<3>, _| Err::<Tensor<3>, _>("no"));
-    let failed = model.decode_cached(&mut cache, vec![vec![0, 4]], EncoderDecoderOptions::new().hooks([edit, fail]));
+    let failed = model.decode_cached_with(&mut cache, vec![vec![0, 4]], ForwardOptions::new().hooks([edit, fail]));
     assert!(failed.is_err());
     assert!(cache.own.is_empty() && cache.own.interventions().is_empty());
     let mut fresh = model.decoder_cache(encoded);
     for rows in [vec![vec![0, 4]], vec![vec![9]]] {
-        let run = |cache| model.decode_cached(cache, rows.clone(), ()).unwrap().logits.unwrap();
+        let run = |cache| model.decode_cached(cache, rows.clone()).unwrap().logits.unwrap();
         assert_eq!(values(&run(&mut cache)), values(&run(&mut fresh)));
     }
 }

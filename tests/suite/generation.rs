@@ -6,13 +6,14 @@ use std::fs;
 use hooklens::generation::{GenerateOptions, Sampling, Stop};
 use hooklens::prelude::*;
 use hooklens::{CacheError, Error, InputError};
+use hooklens::{CacheKind, PaddingSide};
 use proptest::prelude::*;
 
 use crate::support::{any_config, any_row, distance, fixtures, random_model, values};
 
 /// The most likely next token, by running everything anew.
 fn next(model: &HookedTransformer, row: &[u32]) -> u32 {
-    let logits = model.forward(vec![row.to_vec()], ForwardOptions::new().logits(Logits::Last)).unwrap();
+    let logits = model.forward_with(vec![row.to_vec()], ForwardOptions::new().logits(Logits::Last)).unwrap();
     let logits = values(&logits);
     let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
     best.unwrap().0 as u32
@@ -39,7 +40,7 @@ proptest! {
         if let Some(trunk) = &mut trunk {
             options = options.prefix(trunk);
         }
-        let made = model.generate(&tokens, options).unwrap();
+        let made = model.generate_with(&tokens, options).unwrap();
         for (row, made) in rows.iter().zip(&made.rows) {
             let mut all = [&prefix.clone().unwrap_or_default()[..], row].concat();
             for token in &made.new {
@@ -61,7 +62,7 @@ proptest! {
         let model = random_model(config, seed);
         let tokens = Tokens::padded(&rows, 0, PaddingSide::Right).unwrap();
         let points = Selection::matching(|p| p.axes[0] != hook::Axis::Routed && !p.on_request);
-        let made = model.generate(&tokens, GenerateOptions::new().max_new_tokens(count).record(points.clone()).logits()).unwrap();
+        let made = model.generate_with(&tokens, GenerateOptions::new().max_new_tokens(count).record(points.clone()).logits()).unwrap();
         let given = made.recording().unwrap();
         let whole = model.record(&made.columns, points).unwrap();
         prop_assert_eq!(given.len(), whole.len());
@@ -79,10 +80,10 @@ proptest! {
         let sampling = Sampling { temperature: 1.0, top_k: Some(10), ..Sampling::default() };
         let options = || GenerateOptions::new().max_new_tokens(4).sampling(sampling).seed(seed);
         let tokens = Tokens::padded(&rows, 0, PaddingSide::Left).unwrap();
-        let both = model.generate(&tokens, options()).unwrap();
-        let again = model.generate(&tokens, options()).unwrap();
+        let both = model.generate_with(&tokens, options()).unwrap();
+        let again = model.generate_with(&tokens, options()).unwrap();
         prop_assert_eq!(&both.rows, &again.rows);
-        let alone = model.generate(vec![rows[0].clone()], options()).unwrap();
+        let alone = model.generate_with(vec![rows[0].clone()], options()).unwrap();
         prop_assert_eq!(&alone.rows[0].new, &both.rows[0].new);
     }
 }
@@ -95,14 +96,15 @@ fn induction() -> HookedTransformer {
 fn rows_end_where_they_are_told() {
     let model = induction();
     let prompt = ["king drum sun star king", "red fox tea moon red"];
-    let free = model.generate(prompt, GenerateOptions::new().max_new_tokens(6)).unwrap();
+    let free = model.generate_with(prompt, GenerateOptions::new().max_new_tokens(6)).unwrap();
     assert_eq!(free.rows[0].text.as_deref().map(|text| text.starts_with("drum sun star")), Some(true));
     let sun = model.to_single_token("sun").unwrap();
-    let stopped = model.generate(prompt, GenerateOptions::new().max_new_tokens(6).stop_tokens([sun])).unwrap();
+    let stopped = model.generate_with(prompt, GenerateOptions::new().max_new_tokens(6).stop_tokens([sun])).unwrap();
     assert_eq!((stopped.rows[0].new.len(), &stopped.rows[0].stop), (2, &Stop::Token(sun)));
     assert_eq!(stopped.rows[1], free.rows[1], "a row went on differently because another ended");
-    let text =
-        model.generate(prompt, GenerateOptions::new().max_new_tokens(6).stop_strings(["sun star", "zebra"])).unwrap();
+    let text = model
+        .generate_with(prompt, GenerateOptions::new().max_new_tokens(6).stop_strings(["sun star", "zebra"]))
+        .unwrap();
     assert_eq!((text.rows[0].new.len(), &text.rows[0].stop), (3, &Stop::Text("sun star".into())));
     assert_eq!(text.rows[1], free.rows[1]);
     assert!(text.rows[0].log_probs.iter().all(|p| *p <= 0.0));
@@ -122,14 +124,14 @@ fn hooks_act_at_every_step() {
     let watch = hook::resid_post(1).read(|x, at| seen.push((at.offset(), x.dims()[1])));
     let prompt = "king drum sun star king";
     let hooks = [ablate(), watch];
-    let made = model.generate(prompt, GenerateOptions::new().max_new_tokens(3).hooks(hooks)).unwrap();
+    let made = model.generate_with(prompt, GenerateOptions::new().max_new_tokens(3).hooks(hooks)).unwrap();
     assert_eq!(seen, [(0, 6), (6, 1), (7, 1)]);
     let hooked = model.hooks([ablate()]);
-    assert_eq!(hooked.generate(prompt, GenerateOptions::new().max_new_tokens(3)).unwrap().rows, made.rows);
+    assert_eq!(hooked.generate_with(prompt, GenerateOptions::new().max_new_tokens(3)).unwrap().rows, made.rows);
     let mut row = made.rows[0].prompt.clone();
     for token in &made.rows[0].new {
         let options = ForwardOptions::new().hooks([ablate()]);
-        let logits = values(&model.forward(vec![row.clone()], options).unwrap().narrow(1, row.len() - 1, 1));
+        let logits = values(&model.forward_with(vec![row.clone()], options).unwrap().narrow(1, row.len() - 1, 1));
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
         assert_eq!(*token as usize, best);
         row.push(*token);
@@ -142,7 +144,7 @@ fn bad_settings_are_refused_before_work_starts() {
     let ran = std::cell::Cell::new(false);
     let refused = |options: GenerateOptions<'_>| {
         let watch = hook::embed().read(|_, _| ran.set(true));
-        let error = model.generate([1, 2, 3], options.hooks([watch])).unwrap_err();
+        let error = model.generate_with([1, 2, 3], options.hooks([watch])).unwrap_err();
         assert!(!ran.get(), "something ran before the error");
         error
     };
@@ -164,12 +166,12 @@ fn bad_settings_are_refused_before_work_starts() {
     assert!(matches!(refused(small), Error::Cache(CacheError::Full { max_len: 5, needed: 6 })));
     let mut wide = model.prefill(vec![vec![1], vec![2]]).unwrap();
     let error =
-        model.generate(vec![vec![1]; 3], GenerateOptions::new().max_new_tokens(1).prefix(&mut wide)).unwrap_err();
+        model.generate_with(vec![vec![1]; 3], GenerateOptions::new().max_new_tokens(1).prefix(&mut wide)).unwrap_err();
     assert!(matches!(error, Error::Cache(CacheError::Batch { cache: 2, run: 3 })));
-    let error = model.generate([1, 25], GenerateOptions::new().max_new_tokens(1)).unwrap_err();
+    let error = model.generate_with([1, 25], GenerateOptions::new().max_new_tokens(1)).unwrap_err();
     assert!(matches!(error, Error::Input(InputError::Token { token: 25, .. })));
     // The last token is chosen, not run: all positions can be used.
-    assert_eq!(model.generate([1, 2, 3], GenerateOptions::new().max_new_tokens(6)).unwrap().rows[0].new.len(), 6);
+    assert_eq!(model.generate_with([1, 2, 3], GenerateOptions::new().max_new_tokens(6)).unwrap().rows[0].new.len(), 6);
 }
 
 /// Greedy output is Hugging Face's, prompts of unequal lengths together.
@@ -191,7 +193,7 @@ fn greedy_output_is_hugging_faces() {
         for side in [PaddingSide::Left, PaddingSide::Right] {
             let tokens = Tokens::padded(&prompts, 0, side).unwrap();
             let options = GenerateOptions::new().max_new_tokens(rows[0][1].len()).stop_at_eos(false);
-            let made = model.generate(&tokens, options).unwrap();
+            let made = model.generate_with(&tokens, options).unwrap();
             for (made, [prompt, expected]) in made.rows.iter().zip(&rows) {
                 assert_eq!(&made.new, expected, "{name} after {prompt:?}");
                 compared += 1;

@@ -1,8 +1,9 @@
 //! Gradients at hook points against finite differences, in f64.
 
 use burn::tensor::TensorData;
-use hooklens::encoder::{EncoderOptions, EncoderOutput, HookedEncoder};
-use hooklens::encoder_decoder::{EncoderDecoderOptions, HookedEncoderDecoder};
+use hooklens::PaddingSide;
+use hooklens::encoder::{EncoderOutput, HookedEncoder};
+use hooklens::encoder_decoder::HookedEncoderDecoder;
 use hooklens::hook::Hook;
 use hooklens::prelude::*;
 use proptest::prelude::*;
@@ -42,7 +43,7 @@ fn scaled(direction: &Activation, by: f64) -> Activation {
 fn check(model: &HookedTransformer, selection: impl Into<Record>, seed: usize) {
     let options = ForwardOptions::new().record(selection);
     let output = model.run_with_gradients(rows(), options, number).unwrap();
-    let logits = |hooks: Vec<Hook<'_>>| model.forward(rows(), ForwardOptions::new().hooks(hooks)).unwrap();
+    let logits = |hooks: Vec<Hook<'_>>| model.forward_with(rows(), ForwardOptions::new().hooks(hooks)).unwrap();
     check_slopes(&output.cache, |hooks| number(logits(hooks)), seed);
 }
 
@@ -146,8 +147,8 @@ fn full(model: &HookedTransformer, name: &str) -> String {
 }
 
 /// Of everything an encoder gives.
-fn number_of_all(output: &EncoderOutput) -> Tensor<1> {
-    let mut sum = number(output.hidden.clone());
+fn number_of_all(output: EncoderOutput) -> Tensor<1> {
+    let mut sum = number(output.hidden.clone().unwrap());
     sum = output.logits.clone().map_or(sum.clone(), |logits| sum + number(logits));
     sum = output.pooled.clone().map_or(sum.clone(), |pooled| sum + number(pooled));
     output.next_sentence.clone().map_or(sum.clone(), |logits| sum + number(logits))
@@ -159,11 +160,11 @@ fn gradients_of_encoders_are_slopes() {
         let mut model = HookedEncoder::from_pretrained(fixtures().join(name).to_str().unwrap()).unwrap();
         model.weights = widened(&model.weights);
         let input = Tokens::padded(&[vec![3, 9, 1, 7], vec![2, 8]], 0, PaddingSide::Left).unwrap();
-        let run = |hooks: Vec<Hook<'_>>| model.run(&input, EncoderOptions::new().hooks(hooks)).unwrap();
+        let run = |hooks: Vec<Hook<'_>>| model.run(&input, ForwardOptions::new().hooks(hooks)).unwrap();
         for selection in [Record::all(), Record::new("*hook_result"), Record::new("*hook_{q,k,v}_input")] {
             let output = model.run_with_gradients(&input, selection, number_of_all).unwrap();
-            assert!(output.cache.gradients().count() > 1 && !output.hidden.is_tracked());
-            check_slopes(&output.cache, |hooks| number_of_all(&run(hooks)), 7);
+            assert!(output.cache.gradients().count() > 1 && !output.hidden.as_ref().unwrap().is_tracked());
+            check_slopes(&output.cache, |hooks| number_of_all(run(hooks)), 7);
         }
     }
 }
@@ -175,10 +176,10 @@ fn gradients_of_an_encoder_with_a_decoder_are_slopes() {
     let input = Tokens::padded(&[vec![5, 6, 7, 1], vec![9, 1]], 0, PaddingSide::Right).unwrap();
     let written = vec![vec![0, 4, 8], vec![0, 9, 9]];
     let logits = |hooks: Vec<Hook<'_>>| {
-        model.forward(&input, written.clone(), EncoderDecoderOptions::new().hooks(hooks)).unwrap()
+        model.forward_with((&input, written.clone()), ForwardOptions::new().hooks(hooks)).unwrap()
     };
     for selection in [Record::all(), Record::new("*hook_result")] {
-        let output = model.run_with_gradients(&input, written.clone(), selection, number).unwrap();
+        let output = model.run_with_gradients((&input, written.clone()), selection, number).unwrap();
         let names: Vec<&str> = output.cache.gradients().map(|(name, _)| name).collect();
         assert!(["encoder.0.", "decoder.0."].iter().all(|stack| names.iter().any(|name| name.starts_with(stack))));
         check_slopes(&output.cache, |hooks| number(logits(hooks)), 3);
@@ -201,7 +202,7 @@ fn edited_gradients_go_on_in_encoders_too() {
     let mut model = HookedEncoder::from_pretrained(fixtures().join("bert-pretraining").to_str().unwrap()).unwrap();
     model.weights = widened(&model.weights);
     let run = |hook| {
-        let options = EncoderOptions::new().hooks([hook]).record(["hook_full_embed", "*0.attn.hook_v"]);
+        let options = ForwardOptions::new().hooks([hook]).record(["hook_full_embed", "*0.attn.hook_v"]);
         model.run_with_gradients(vec![vec![3, 9, 1, 7]], options, number_of_all).unwrap().cache
     };
     let (given, expected) =
@@ -212,8 +213,8 @@ fn edited_gradients_go_on_in_encoders_too() {
     let mut model = HookedEncoderDecoder::from_pretrained(fixtures().join("t5-gated").to_str().unwrap()).unwrap();
     model.weights = widened(&model.weights);
     let run = |hook| {
-        let options = EncoderDecoderOptions::new().hooks([hook]).record(["hook_embed", "*0.attn.hook_v"]);
-        model.run_with_gradients(vec![vec![5, 6, 7, 1]], vec![vec![0, 4]], options, number).unwrap().cache
+        let options = ForwardOptions::new().hooks([hook]).record(["hook_embed", "*0.attn.hook_v"]);
+        model.run_with_gradients((vec![vec![5, 6, 7, 1]], vec![vec![0, 4]]), options, number).unwrap().cache
     };
     let (given, expected) =
         (run(at(points).edit_grad(|g: Tensor<4>, _| g * -1.5)), run(at(points).edit(move |x, _| dim(x))));

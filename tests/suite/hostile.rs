@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use hooklens::PaddingSide;
 use hooklens::prelude::*;
 use hooklens::{Error, InputError, LoadError, WeightFiles, inspect};
 use proptest::prelude::*;
@@ -79,7 +80,7 @@ fn damaged_models_never_panic() {
         bytes.truncate(cut.unwrap_or(weights.len()));
         fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
         if let Ok(model) = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()) {
-            let _ = model.forward([1, 2], ());
+            let _ = model.forward([1, 2]);
         }
     });
 }
@@ -204,43 +205,44 @@ fn input_error<T: std::fmt::Debug>(result: Result<T, Error>) -> InputError {
 #[test]
 fn wrong_input_is_refused_before_the_run() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 8), 7);
-    let token = input_error(model.forward(vec![vec![1, 2], vec![3, 20]], ()));
+    let token = input_error(model.forward(vec![vec![1, 2], vec![3, 20]]));
     assert!(matches!(token, InputError::Token { token: 20, row: 1, position: 1, d_vocab: 20 }));
-    assert!(matches!(input_error(model.forward(vec![vec![]], ())), InputError::Empty { .. }));
-    assert!(matches!(input_error(model.forward(Vec::<Vec<u32>>::new(), ())), InputError::Empty { .. }));
-    assert!(matches!(input_error(model.forward(vec![vec![1], vec![1, 2]], ())), InputError::Ragged { row: 1, .. }));
-    assert!(matches!(input_error(model.forward(vec![vec![1; 9]], ())), InputError::TooLong { len: 9, n_ctx: 8 }));
-    assert!(matches!(input_error(model.forward("text", ())), InputError::NoTokenizer));
-    let mask = |rows: Vec<Vec<bool>>| input_error(model.forward([1, 2, 3], ForwardOptions::new().attention_mask(rows)));
+    assert!(matches!(input_error(model.forward(vec![vec![]])), InputError::Empty { .. }));
+    assert!(matches!(input_error(model.forward(Vec::<Vec<u32>>::new())), InputError::Empty { .. }));
+    assert!(matches!(input_error(model.forward(vec![vec![1], vec![1, 2]])), InputError::Ragged { row: 1, .. }));
+    assert!(matches!(input_error(model.forward(vec![vec![1; 9]])), InputError::TooLong { len: 9, n_ctx: 8 }));
+    assert!(matches!(input_error(model.forward("text")), InputError::NoTokenizer));
+    let mask =
+        |rows: Vec<Vec<bool>>| input_error(model.forward_with([1, 2, 3], ForwardOptions::new().attention_mask(rows)));
     assert!(matches!(mask(vec![vec![true; 2]]), InputError::MaskShape { expected: [1, 3], given: [1, 2] }));
     assert!(matches!(mask(vec![vec![true; 3]; 2]), InputError::MaskShape { expected: [1, 3], given: [2, 3] }));
-    let layer = |l| input_error(model.forward([1, 2], ForwardOptions::new().stop_at_layer(l)));
+    let layer = |l| input_error(model.forward_with([1, 2], ForwardOptions::new().stop_at_layer(l)));
     assert!(matches!(layer(3), InputError::Layer { layer: 3, n_layers: 2 }));
     assert!(matches!(layer(-3), InputError::Layer { layer: -3, .. }));
     let resid = Tensor::<3>::zeros([1, 2, 15], &device());
-    let wide = input_error(model.forward(resid.clone(), ForwardOptions::new().start_at_layer(0)));
+    let wide = input_error(model.forward_with(resid.clone(), ForwardOptions::new().start_at_layer(0)));
     assert!(matches!(wide, InputError::Residual { d_model: 16, .. }));
-    assert!(matches!(input_error(model.forward(resid, ())), InputError::Options(_)));
-    assert!(matches!(input_error(model.loss([1], ())), InputError::Options(_)));
+    assert!(matches!(input_error(model.forward(resid)), InputError::Options(_)));
+    assert!(matches!(input_error(model.loss([1])), InputError::Options(_)));
     assert!(matches!(
-        input_error(model.forward([1], ForwardOptions::new().logits(Logits::None))),
+        input_error(model.forward_with([1], ForwardOptions::new().logits(Logits::None))),
         InputError::Options(_)
     ));
     let negative = Tensor::<2, Int>::from_ints([[1, -2]], &device());
-    assert!(model.forward(negative, ()).unwrap_err().to_string().contains("-2"));
+    assert!(model.forward(negative).unwrap_err().to_string().contains("-2"));
     let batch = model.record(vec![vec![1, 2]; 2], Record::all().remove_batch()).unwrap_err();
     assert!(batch.to_string().contains("2 rows"), "{batch}");
     // What is to be predicted needs a logit; what is padding does not.
     let narrow = TransformerConfig { d_vocab_out: 10, ..TransformerConfig::new(1, 16, 4, 20, 8) };
     let narrow = random_model(narrow, 7);
-    let target = input_error(narrow.loss([15, 3, 12], ()));
+    let target = input_error(narrow.loss([15, 3, 12]));
     assert!(matches!(target, InputError::Token { token: 12, row: 0, position: 2, d_vocab: 10 }));
     let padded = Tokens::padded(&[vec![15, 3, 2], vec![1, 2]], 19, PaddingSide::Right).unwrap();
-    assert!(narrow.loss(&padded, ()).unwrap().into_scalar::<f32>().is_finite());
+    assert!(narrow.loss(&padded).unwrap().into_scalar::<f32>().is_finite());
     let mut cache = KeyValueCache::new(narrow.config(), 1);
     let lonely = Tokens::padded_to(&[vec![1]], 3, 0, PaddingSide::Right).unwrap();
     assert!(matches!(
-        input_error(narrow.loss(&lonely, ForwardOptions::new().kv_cache(&mut cache))),
+        input_error(narrow.loss_with(&lonely, ForwardOptions::new().kv_cache(&mut cache))),
         InputError::Options(_)
     ));
     assert!(cache.is_empty());

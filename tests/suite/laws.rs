@@ -1,6 +1,7 @@
 //! Laws that hold for every configuration.
 
 use burn::tensor::Tensor;
+use hooklens::PaddingSide;
 use hooklens::prelude::*;
 use hooklens::{
     Error, HookError, InputError, NormKind, Positional, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
@@ -29,14 +30,14 @@ proptest! {
     ) {
         let model = random_model(config, seed);
         let len = long.len();
-        let alone = model.forward(vec![short.clone()], ()).unwrap();
+        let alone = model.forward(vec![short.clone()]).unwrap();
         let right = Tokens::padded(&[long.clone(), short.clone()], 0, PaddingSide::Right).unwrap();
         let left = Tokens::padded(&[long.clone(), short.clone()], 0, PaddingSide::Left).unwrap();
-        let right = model.forward(&right, ()).unwrap();
-        let left = model.forward(&left, ()).unwrap();
+        let right = model.forward(&right).unwrap();
+        let left = model.forward(&left).unwrap();
         assert_close(&part(&right, 1, 0, short.len()), &alone, 1e-5, "right padding");
         assert_close(&part(&left, 1, len - short.len(), len), &alone, 1e-5, "left padding");
-        let whole = model.forward(vec![long], ()).unwrap();
+        let whole = model.forward(vec![long]).unwrap();
         assert_close(&part(&left, 0, 0, len), &whole, 1e-5, "the full row of the batch");
     }
 
@@ -49,8 +50,8 @@ proptest! {
         without.remove(at);
         let mask = (0..row.len()).map(|i| i != at).collect();
         let masked = Tokens::new(vec![row.clone()]).unwrap().with_mask(vec![mask]).unwrap();
-        let masked = model.forward(&masked, ()).unwrap();
-        let without = model.forward(vec![without], ()).unwrap();
+        let masked = model.forward(&masked).unwrap();
+        let without = model.forward(vec![without]).unwrap();
         assert_close(&part(&masked, 0, 0, at), &part(&without, 0, 0, at), 1e-5, "before the gap");
         let len = row.len();
         assert_close(&part(&masked, 0, at + 1, len), &part(&without, 0, at, len - 1), 1e-5, "after the gap");
@@ -76,7 +77,7 @@ proptest! {
     #[test]
     fn identity_hooks_and_recordings_change_nothing(config in any_config(), seed in 0..1000u64, row in any_row(1..8)) {
         let model = random_model(config, seed);
-        let plain = model.forward(vec![row.clone()], ()).unwrap();
+        let plain = model.forward(vec![row.clone()]).unwrap();
         let (recorded, _) = model.run_with_cache(vec![row.clone()], Record::all()).unwrap();
         assert_close(&recorded, &plain, 1e-5, "recording everything");
         let same = at(Selection::matching(|p| !p.name.contains("ln1."))).edit_any(|x, _| Ok(Some(x)));
@@ -90,10 +91,10 @@ proptest! {
         let model = random_model(config, seed);
         let mask = (0..row.len()).map(|i| !padded || i > 0).collect();
         let tokens = Tokens::new(vec![row]).unwrap().with_mask(vec![mask]).unwrap();
-        let whole = model.forward(&tokens, ()).unwrap();
+        let whole = model.forward(&tokens).unwrap();
         for layer in [layer, layer - 2] {
-            let resid = model.forward(&tokens, ForwardOptions::new().stop_at_layer(layer)).unwrap();
-            let again = model.forward(resid, ForwardOptions::new().start_at_layer(layer).tokens(&tokens)).unwrap();
+            let resid = model.forward_with(&tokens, ForwardOptions::new().stop_at_layer(layer)).unwrap();
+            let again = model.forward_with(resid, ForwardOptions::new().start_at_layer(layer).tokens(&tokens)).unwrap();
             let first = usize::from(padded);
             let len = tokens.shape()[1];
             assert_close(&part(&again, 0, first, len), &part(&whole, 0, first, len), 1e-5, "stop and start");
@@ -131,9 +132,9 @@ proptest! {
     #[test]
     fn processing_keeps_log_probs(config in any_config(), seed in 0..1000u64, row in any_row(2..8)) {
         let model = random_model(config.clone(), seed);
-        let before = log_probs(model.forward(vec![row.clone()], ()).unwrap());
+        let before = log_probs(model.forward(vec![row.clone()]).unwrap());
         let standard = model.clone().processed(&Processing::standard()).unwrap();
-        let after = log_probs(standard.forward(vec![row.clone()], ()).unwrap());
+        let after = log_probs(standard.forward(vec![row.clone()]).unwrap());
         assert_close(&after, &before, 2e-5, "standard processing");
         prop_assert!(matches!(standard.config().norm, NormKind::LayerNormPre | NormKind::RmsPre) || config.positional == Positional::Shortformer);
         for step in [
@@ -147,7 +148,7 @@ proptest! {
             match model.clone().processed(&step) {
                 Err(error) => prop_assert!(error.to_string().contains("can't be applied"), "{error}"),
                 Ok(changed) => {
-                    let after = log_probs(changed.forward(vec![row.clone()], ()).unwrap());
+                    let after = log_probs(changed.forward(vec![row.clone()]).unwrap());
                     assert_close(&after, &before, 2e-5, &format!("{step:?}"));
                 }
             }
@@ -194,8 +195,8 @@ proptest! {
         let model = random_model(config, seed);
         let side = if left { PaddingSide::Left } else { PaddingSide::Right };
         let tokens = Tokens::padded(&[long.clone(), short.clone()], 0, side).unwrap();
-        let all = model.forward(&tokens, ()).unwrap();
-        let last = model.forward(&tokens, ForwardOptions::new().logits(Logits::Last)).unwrap();
+        let all = model.forward(&tokens).unwrap();
+        let last = model.forward_with(&tokens, ForwardOptions::new().logits(Logits::Last)).unwrap();
         let end = if left { long.len() } else { short.len() };
         assert_close(&part(&last, 0, 0, 1), &part(&all, 0, long.len() - 1, long.len()), 1e-5, "full row");
         assert_close(&part(&last, 1, 0, 1), &part(&all, 1, end - 1, end), 1e-5, "padded row");
@@ -207,20 +208,20 @@ proptest! {
         let model = random_model(config, seed);
         let side = if left { PaddingSide::Left } else { PaddingSide::Right };
         let padded = Tokens::padded_to(std::slice::from_ref(&row), row.len() + pads, 0, side).unwrap();
-        let alone: f32 = model.loss(vec![row.clone()], ()).unwrap().into_scalar();
-        let with: f32 = model.loss(&padded, ()).unwrap().into_scalar();
+        let alone: f32 = model.loss(vec![row.clone()]).unwrap().into_scalar();
+        let with: f32 = model.loss(&padded).unwrap().into_scalar();
         prop_assert!((alone - with).abs() <= 1e-5 * alone.abs().max(1.0), "{alone} {with}");
         let each = model.run(&padded, ForwardOptions::new().loss_per_token()).unwrap().loss_per_token.unwrap();
         let mean = values(&each).sum() / (row.len() - 1) as f32;
         prop_assert!((mean - alone).abs() <= 1e-5 * alone.abs().max(1.0));
         // Of logits that are there already.
-        let logits = model.forward(&padded, ()).unwrap();
+        let logits = model.forward(&padded).unwrap();
         prop_assert_eq!(lm_cross_entropy_loss(&logits, &padded).unwrap().into_scalar::<f32>(), with);
         prop_assert_eq!(values(&lm_loss_per_token(&logits, &padded).unwrap()), values(&each));
         let start = if left { pads } else { 0 };
         let best = values(&logits.narrow(1, start, row.len() - 1).argmax(2).float());
         let right = best.iter().zip(&row[1..]).filter(|(best, next)| **best == **next as f32).count();
-        let logits = model.forward(&padded, ()).unwrap();
+        let logits = model.forward(&padded).unwrap();
         prop_assert_eq!(lm_accuracy(&logits, &padded).unwrap(), right as f64 / (row.len() - 1) as f64);
         let refused = lm_accuracy(&logits.narrow(1, 1, row.len() + pads - 1), &padded);
         let refused = matches!(refused, Err(Error::Input(InputError::LogitsShape { .. })));
@@ -261,7 +262,7 @@ proptest! {
         let again = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
         prop_assert_eq!(model.config(), again.config());
         prop_assert!(again.load_report().unused.is_empty());
-        let before = model.forward(vec![row.clone()], ()).unwrap();
-        assert_close(&again.forward(vec![row], ()).unwrap(), &before, 1e-5, "saved and loaded");
+        let before = model.forward(vec![row.clone()]).unwrap();
+        assert_close(&again.forward(vec![row]).unwrap(), &before, 1e-5, "saved and loaded");
     }
 }

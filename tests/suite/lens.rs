@@ -85,7 +85,7 @@ fn steering_moves_the_answer() {
     let vector = SteeringVector::between(&model, john_gives, mary_gives, "resid_post3").unwrap();
     let last = |hooks: Vec<hook::Hook<'_>>| {
         let options = ForwardOptions::new().logits(Logits::Last).hooks(hooks);
-        let id = model.forward(mary_gives, options).unwrap().argmax(2).into_scalar::<i64>();
+        let id = model.forward_with(mary_gives, options).unwrap().argmax(2).into_scalar::<i64>();
         model.to_string(&[id as u32]).unwrap()
     };
     assert_eq!(last(vec![]), "John");

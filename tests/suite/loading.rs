@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use hooklens::ActivationFn;
+use hooklens::PaddingSide;
 use hooklens::prelude::*;
 use hooklens::{NormKind, Positional, RopeScaling, Rotary, Window};
 use serde_json::{Value, json};
@@ -45,7 +46,7 @@ fn shards_and_an_index_are_one_model() {
     let index = json!({"metadata": {}, "weight_map": map}).to_string();
     fs::write(folder.path().join("model.safetensors.index.json"), &index).unwrap();
     let again = load(folder.path());
-    assert_close(&again.forward(ROW, ()).unwrap(), &model.forward(ROW, ()).unwrap(), 1e-6, "two shards");
+    assert_close(&again.forward(ROW).unwrap(), &model.forward(ROW).unwrap(), 1e-6, "two shards");
 
     fs::remove_file(folder.path().join("model-00002-of-00002.safetensors")).unwrap();
     let missing = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
@@ -77,20 +78,20 @@ fn stored_and_computed_types_are_chosen_apart() {
     let mixture = TransformerConfig { gated_mlp: true, experts, positional: Positional::Shortformer, ..plain() };
     for config in [plain(), modern, alibi, mixture] {
         let (model, folder) = saved(config);
-        let exact = model.forward(ROW, ()).unwrap();
+        let exact = model.forward(ROW).unwrap();
         // A mixture may choose other experts in another type: its distance says nothing.
         let loose = if model.config().experts.is_some() { 10.0 } else { 0.15 };
         for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F64, 1e-6), (DType::F16, loose), (DType::BF16, loose)] {
             let options = LoadOptions::new().dtype(dtype);
             let loaded = HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), options).unwrap();
-            let logits = loaded.forward(ROW, ()).unwrap();
+            let logits = loaded.forward(ROW).unwrap();
             assert_eq!(logits.dtype(), dtype.burn());
             assert_close(&logits.cast(burn::tensor::FloatDType::F32), &exact, tolerance, &dtype.to_string());
             // Every point can be watched and every row padded in every type.
             let everything = Selection::matching(|_| true);
             loaded.record(ROW, everything).unwrap();
             let padded = Tokens::padded(&[ROW.to_vec(), vec![5]], 0, PaddingSide::Left).unwrap();
-            loaded.loss(&padded, ()).unwrap();
+            loaded.loss(&padded).unwrap();
         }
     }
 }
@@ -113,9 +114,9 @@ fn half_stored_files_are_widened() {
         (name, safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape.clone(), bytes).unwrap())
     });
     fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
-    let logits = load(folder.path()).forward(ROW, ()).unwrap();
+    let logits = load(folder.path()).forward(ROW).unwrap();
     assert_eq!(logits.dtype(), burn::tensor::DType::F32);
-    assert_close(&logits, &model.forward(ROW, ()).unwrap(), 0.05, "bf16 on disk, f32 in memory");
+    assert_close(&logits, &model.forward(ROW).unwrap(), 0.05, "bf16 on disk, f32 in memory");
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn every_choice_is_saved() {
         let (model, folder) = saved(config.clone());
         let again = load(folder.path());
         assert_eq!(again.config(), &config);
-        assert_close(&again.forward(ROW, ()).unwrap(), &model.forward(ROW, ()).unwrap(), 1e-6, "saved");
+        assert_close(&again.forward(ROW).unwrap(), &model.forward(ROW).unwrap(), 1e-6, "saved");
     }
 }
 
@@ -319,7 +320,7 @@ fn a_binary_export_is_the_model_it_was_made_from() {
     fs::write(&path, &export).unwrap();
     let again = HookedTransformer::from_pretrained(path.to_str().unwrap()).unwrap();
     assert!(again.load_report().unused.is_empty(), "{}", again.load_report());
-    assert_close(&again.forward(ROW, ()).unwrap(), &model.forward(ROW, ()).unwrap(), 1e-6, "binary export");
+    assert_close(&again.forward(ROW).unwrap(), &model.forward(ROW).unwrap(), 1e-6, "binary export");
 
     fs::write(&path, &export[..export.len() - 4]).unwrap();
     let short = HookedTransformer::from_pretrained(path.to_str().unwrap()).unwrap_err().to_string();
@@ -341,7 +342,7 @@ fn damaged_checkpoints_never_panic() {
             bytes.truncate(cut.unwrap_or(bytes.len()));
             fs::write(&path, bytes).unwrap();
             if let Ok(model) = HookedTransformer::from_pretrained(path.to_str().unwrap()) {
-                let _ = model.forward([1, 2], ());
+                let _ = model.forward([1, 2]);
             }
         });
     }
@@ -361,7 +362,7 @@ fn an_adapter_for_another_base_says_so() {
     // A base of the same shapes takes it.
     let merged = HookedTransformer::from_pretrained_with(fixture("llama"), options("lora-llama")).unwrap();
     let direct = HookedTransformer::from_pretrained(fixture("lora-llama")).unwrap();
-    assert_close(&merged.forward(ROW, ()).unwrap(), &direct.forward(ROW, ()).unwrap(), 0.0, "by option and by folder");
+    assert_close(&merged.forward(ROW).unwrap(), &direct.forward(ROW).unwrap(), 0.0, "by option and by folder");
 
     let folder = tempfile::tempdir().unwrap();
     let json = fs::read_to_string(fixtures().join("lora-llama/adapter_config.json")).unwrap();
@@ -402,7 +403,7 @@ fn llama_under_another_name_loads_if_everything_is_accounted_for() {
     write(&[("use_scaled_force", json!(false))]);
     let model = load(folder.path());
     let llama = HookedTransformer::from_pretrained(fixture("llama3")).unwrap();
-    assert_close(&model.forward(ROW, ()).unwrap(), &llama.forward(ROW, ()).unwrap(), 0.0, "another name");
+    assert_close(&model.forward(ROW).unwrap(), &llama.forward(ROW).unwrap(), 0.0, "another name");
 
     let error = || HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
     write(&[("residual_multiplier", json!(0.5))]);
@@ -518,11 +519,11 @@ fn adapters_that_cannot_be_merged_say_why() {
 fn a_long_row_does_not_turn_a_short_one() {
     let model = HookedTransformer::from_pretrained(fixture("phi3-longer")).unwrap();
     let short = vec![5, 6, 7];
-    let alone = model.forward(vec![short.clone()], ()).unwrap();
+    let alone = model.forward(vec![short.clone()]).unwrap();
     for side in [PaddingSide::Left, PaddingSide::Right] {
         let both = Tokens::padded(&[short.clone(), vec![8; 7]], 0, side).unwrap();
         let from = if side == PaddingSide::Left { 4 } else { 0 };
-        let beside = model.forward(&both, ()).unwrap().narrow(0, 0, 1).narrow(1, from, 3);
+        let beside = model.forward(&both).unwrap().narrow(0, 0, 1).narrow(1, from, 3);
         assert_close(&beside, &alone, 1e-5, "beside a long row");
     }
 }

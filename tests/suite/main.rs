@@ -40,6 +40,7 @@ mod reference;
 #[cfg(feature = "remote")]
 mod remote;
 mod shell;
+mod splice;
 mod support;
 mod svg;
 mod tensor_ext;

@@ -147,7 +147,7 @@ fn check(case: &str) -> Tally {
     for side in ["left.", "right.", "inner."] {
         if let Some(expected) = golden.get(&format!("{side}logits")) {
             let tokens = golden.tokens(side);
-            let given = values(&model.forward(&tokens, ()).unwrap());
+            let given = values(&model.forward(&tokens).unwrap());
             // What a model says at padding is nobody's business.
             let mask = tokens.mask().expect("a padded batch").to_vec();
             let keep = |x: &ArrayD<f32>| {
@@ -197,8 +197,8 @@ fn step_by_step(model: &HookedTransformer, tokens: &Tokens) -> ArrayD<f32> {
     };
     let mut cache = KeyValueCache::new(model.config(), tokens.shape()[0]);
     let pieces = [(0, 3)].into_iter().chain((3..tokens.shape()[1]).map(|at| (at, at + 1)));
-    let steps =
-        pieces.map(|(from, to)| model.forward(columns(from, to), ForwardOptions::new().kv_cache(&mut cache)).unwrap());
+    let steps = pieces
+        .map(|(from, to)| model.forward_with(columns(from, to), ForwardOptions::new().kv_cache(&mut cache)).unwrap());
     values(&Tensor::cat(steps.collect::<Vec<_>>(), 1))
 }
 
@@ -241,7 +241,7 @@ fn bf16_is_as_near_to_f32_as_hugging_face_is() {
         let golden = Golden::read(&case);
         let (Some(exact), Some(theirs)) = (golden.get("logits"), golden.get("bf16.logits")) else { continue };
         let model = load(&case, LoadOptions::new().dtype(DType::BF16));
-        let ours = values(&model.forward(golden.tokens(""), ()).unwrap());
+        let ours = values(&model.forward(golden.tokens("")).unwrap());
         // A near tie between experts sends a token to another one; what follows says nothing of rounding.
         let shape @ [_, len] = golden.tokens("").shape();
         let in_f32 = chosen_experts(&load(&case, LoadOptions::new()), &golden);
@@ -327,7 +327,7 @@ fn points_fire_in_transformer_lens_order() {
 fn a_token_tensor_is_a_batch_of_tokens() {
     let model = load("gpt2", LoadOptions::new());
     let ids = Tensor::<2, Int>::from_data(TensorData::new(vec![1, 2, 3, 4], [2, 2]), &device());
-    let by_tensor = model.forward(&ids, ()).unwrap();
-    let by_rows = model.forward(vec![vec![1, 2], vec![3, 4]], ()).unwrap();
+    let by_tensor = model.forward(&ids).unwrap();
+    let by_rows = model.forward(vec![vec![1, 2], vec![3, 4]]).unwrap();
     assert_eq!(values(&by_tensor), values(&by_rows));
 }

@@ -197,7 +197,7 @@ fn the_sweep_finds_the_heads_that_do_the_task() {
     let clean: Vec<String> = prompts.iter().map(|p| p.text.clone()).collect();
     let accuracy = |hooks: Vec<hooklens::hook::Hook<'_>>| {
         let options = ForwardOptions::new().logits(Logits::Last).hooks(hooks);
-        let best = model.forward(&clean, options).unwrap().argmax(2).into_data().convert::<i64>();
+        let best = model.forward_with(&clean, options).unwrap().argmax(2).into_data().convert::<i64>();
         let best: Vec<i64> = best.try_into_vec().unwrap();
         let right =
             best.iter().zip(&answers).filter(|(id, answer)| **id == i64::from(model.to_single_token(answer).unwrap()));

@@ -1,5 +1,6 @@
 //! Keeping some positions is slicing the recording of all of them.
 
+use hooklens::PaddingSide;
 use hooklens::activations::Stage;
 use hooklens::hook::Axis;
 use hooklens::prelude::*;

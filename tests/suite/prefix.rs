@@ -1,5 +1,6 @@
 //! Prefixes shared, kept, and made under interventions; positions named by text; conversations.
 
+use hooklens::PaddingSide;
 use hooklens::experiments::{PrefixStore, Trunk, common_prefix};
 use hooklens::prelude::*;
 use hooklens::{CacheError, Error, HookError, InputError, Message, Occurrence};
@@ -83,9 +84,9 @@ fn an_intervened_prefix_is_never_a_clean_one() {
     store.insert("king drum sun star", clean).unwrap();
     let mut cache = store.get("king drum sun star").unwrap();
     assert_eq!(store.tokens_run(), 0);
-    let given = model.forward([5], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    let given = model.forward_with([5], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     let mut expected = model.prefill("king drum sun star").unwrap();
-    let expected = model.forward([5], ForwardOptions::new().kv_cache(&mut expected)).unwrap();
+    let expected = model.forward_with([5], ForwardOptions::new().kv_cache(&mut expected)).unwrap();
     assert_close(&given, &expected, 1e-6, "from the store");
     let short = model.prefill("king").unwrap();
     assert!(matches!(store.insert("king drum", short), Err(Error::Cache(CacheError::Length { .. }))));

@@ -82,11 +82,12 @@ fn hooks_here_and_the_model_there() {
         kv.freeze();
         assert_eq!(kv[0].keys().unwrap().device(), model.device());
         let rows = [[5u32, 6, 7], [8, 9, 10]];
-        model.forward(rows.map(Vec::from).to_vec(), ForwardOptions::new().kv_cache(&mut kv)).unwrap()
+        model.forward_with(rows.map(Vec::from).to_vec(), ForwardOptions::new().kv_cache(&mut kv)).unwrap()
     };
     assert_close(&behind(&there), &behind(&here), 1e-4, "behind a prefix");
-    let written =
-        |model: &HookedTransformer| model.generate(TEXT, GenerateOptions::new().max_new_tokens(5)).unwrap().columns;
+    let written = |model: &HookedTransformer| {
+        model.generate_with(TEXT, GenerateOptions::new().max_new_tokens(5)).unwrap().columns
+    };
     assert_eq!(written(&there).ids(), written(&here).ids());
 }
 
@@ -130,7 +131,7 @@ fn dumps_from_there() {
 fn a_server_that_is_gone() {
     let mut server = Server::start(None);
     let there = loaded(&server.device);
-    there.forward(TEXT, ()).unwrap();
+    there.forward(TEXT).unwrap();
     let start = Instant::now();
     let look = hook::resid_post(1).read(|_, _| server.stop());
     let output = there.run(TEXT, ForwardOptions::new().hooks([look]).record("*resid_post"));
@@ -142,7 +143,7 @@ fn a_server_that_is_gone() {
     };
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     assert!(lost.contains("its device, Device<Remote"), "{lost}");
-    let again = there.generate(TEXT, GenerateOptions::new().max_new_tokens(3)).unwrap_err().to_string();
+    let again = there.generate_with(TEXT, GenerateOptions::new().max_new_tokens(3)).unwrap_err().to_string();
     assert!(again.contains("its device, Device<Remote"), "{again}");
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }

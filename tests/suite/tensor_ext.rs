@@ -65,7 +65,7 @@ fn the_likeliest_tokens_row_by_row() {
     let wide: Vec<f32> = (0..50_000).map(|n| if n == 40_321 { 2.0 } else { (n % 7) as f32 / 7.0 }).collect();
     assert_eq!(Tensor::<1>::from_floats(wide.as_slice(), &device()).argmax_tokens().unwrap(), [40_321]);
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
-    let logits = model.forward(["king drum sun king", "red fox tea red"], ()).unwrap();
+    let logits = model.forward(["king drum sun king", "red fox tea red"]).unwrap();
     let by_burn = logits.clone().argmax(2).to_vec().unwrap();
     assert!(logits.argmax_tokens().unwrap().into_iter().map(i64::from).eq(by_burn));
     let trained = Tensor::<1>::from_floats([1.0, 4.0], &device().autodiff()).require_grad();

@@ -1,5 +1,6 @@
 //! Between text and rows of tokens.
 
+use hooklens::TokenizeOptions;
 use hooklens::prelude::*;
 use hooklens::{Error, InputError};
 use proptest::prelude::*;
@@ -90,7 +91,7 @@ fn unknown_words_are_named() {
     for error in [
         model.to_single_token("Bob").map(drop).unwrap_err(),
         model.tokenize("Bob").map(drop).unwrap_err(),
-        model.generate("Bob", GenerateOptions::new().max_new_tokens(1)).map(drop).unwrap_err(),
+        model.generate_with("Bob", GenerateOptions::new().max_new_tokens(1)).map(drop).unwrap_err(),
     ] {
         assert!(matches!(&error, Error::Input(InputError::UnknownWords { words, .. }) if words == &["Bob"]), "{error}");
     }
@@ -107,7 +108,7 @@ fn ids_of_no_token_are_errors() {
     let config = TransformerConfig::new(1, 16, 4, 100, 16);
     let padded = HookedTransformer::random(config, 3, &Device::flex()).unwrap();
     let padded = padded.with_tokenizer(model.tokenizer().unwrap().clone());
-    let made = padded.generate([1, 70, 80], GenerateOptions::new().max_new_tokens(8).stop_at_eos(false)).unwrap();
+    let made = padded.generate_with([1, 70, 80], GenerateOptions::new().max_new_tokens(8).stop_at_eos(false)).unwrap();
     let row = &made.rows[0];
     let known: Vec<u32> = row.new.iter().copied().filter(|id| *id < 63).collect();
     assert!(known.len() < row.new.len(), "{:?}", row.new);

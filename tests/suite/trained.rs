@@ -28,7 +28,7 @@ const PROMPT: &str = "Once upon a time, there was a little girl named Lily.";
 #[test]
 fn the_loss_is_the_published_one() {
     let Some(model) = stories() else { return };
-    let loss: f32 = model.loss(PROMPT, ()).unwrap().into_scalar();
+    let loss: f32 = model.loss(PROMPT).unwrap().into_scalar();
     assert!((loss - 0.1001).abs() < 1e-3, "{loss}");
     assert!(model.load_report().unused.is_empty(), "{}", model.load_report());
 }
@@ -51,7 +51,7 @@ fn greedy_text_is_english() {
     let mut ids = model.to_tokens(PROMPT).unwrap().row(0).to_vec();
     let start = ids.len();
     for _ in 0..40 {
-        let last = model.forward(vec![ids.clone()], ForwardOptions::new().logits(Logits::Last)).unwrap();
+        let last = model.forward_with(vec![ids.clone()], ForwardOptions::new().logits(Logits::Last)).unwrap();
         ids.push(last.argmax(2).into_scalar::<i32>() as u32);
     }
     let text = model.to_string(&ids[start..]).unwrap();
@@ -64,9 +64,9 @@ fn greedy_text_is_english() {
 #[test]
 fn processing_keeps_its_predictions() {
     let Some(model) = stories() else { return };
-    let before = log_probs(model.forward(PROMPT, ()).unwrap());
+    let before = log_probs(model.forward(PROMPT).unwrap());
     let folded = model.processed(&Processing::standard()).unwrap();
-    let after = log_probs(folded.forward(PROMPT, ()).unwrap());
+    let after = log_probs(folded.forward(PROMPT).unwrap());
     let worst: f32 = (after - before).abs().max().into_scalar();
     assert!(worst < 1e-4, "{worst}");
 }
@@ -77,7 +77,7 @@ fn half_precision_stays_near() {
     for dtype in [DType::BF16, DType::F16] {
         let options = LoadOptions::new().dtype(dtype);
         let model = HookedTransformer::from_pretrained_with(folder.to_str().unwrap(), options).unwrap();
-        let loss: f32 = model.loss(PROMPT, ()).unwrap().into_scalar();
+        let loss: f32 = model.loss(PROMPT).unwrap().into_scalar();
         assert!((loss - 0.1001).abs() < 0.03, "{dtype}: {loss}");
     }
 }

@@ -152,9 +152,9 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
     let mut problems = vec![];
     let output = given.run(&rows, ForwardOptions::new().loss()).unwrap();
     // The same weights to the bit; Burn's operations round otherwise than the kernels.
-    let expected = values(&plain.forward(&rows, ()).unwrap());
+    let expected = values(&plain.forward(&rows).unwrap());
     let back = given.clone().to_devices(&[device()]);
-    if values(&back.forward(&rows, ()).unwrap()) != expected {
+    if values(&back.forward(&rows).unwrap()) != expected {
         problems.push("plain again, other logits".to_string());
     }
     let gap = distance(&values(&output.logits.unwrap()), &expected);
@@ -208,11 +208,11 @@ fn every_processed_decoder_trains() {
 /// The weights' gradients of a model in f64 against difference quotients.
 fn check(plain: &HookedTransformer, seed: usize) -> Result<(), String> {
     let given = plain.clone().to_devices(&[device().autodiff()]);
-    let slopes = slopes(&given.weights, &given.loss(rows(), ()).unwrap().backward());
+    let slopes = slopes(&given.weights, &given.loss(rows()).unwrap().backward());
     let mut model = plain.clone();
     let number = |weights: &Weights| {
         model.weights = weights.clone();
-        scalar(model.loss(rows(), ()).unwrap())
+        scalar(model.loss(rows()).unwrap())
     };
     let number = std::cell::RefCell::new(number);
     check_slopes(&slopes, &plain.weights, seed, |weights| (number.borrow_mut())(weights))
@@ -250,7 +250,7 @@ fn number_of_all(output: EncoderOutput) -> Tensor<1> {
     fn number<const D: usize>(x: Tensor<D>) -> Tensor<1> {
         (x.clone().square() * 0.1 + x.cumsum(D - 1).sin()).sum()
     }
-    let mut sum = number(output.hidden);
+    let mut sum = number(output.hidden.unwrap());
     sum = output.logits.map_or(sum.clone(), |logits| sum + number(logits));
     sum = output.pooled.map_or(sum.clone(), |pooled| sum + number(pooled));
     output.next_sentence.map_or(sum.clone(), |logits| sum + number(logits))
@@ -262,14 +262,14 @@ fn encoders_train() {
         let load =
             |options: LoadOptions| HookedEncoder::from_pretrained_with(path(case), options.dtype(DType::F64)).unwrap();
         let (plain, given) = (load(LoadOptions::new()), load(tracked()));
-        let output = given.run(rows(), ()).unwrap();
-        assert_close(&output.hidden, &plain.run(rows(), ()).unwrap().hidden, 1e-6, case);
+        let output = given.run(rows(), ForwardOptions::new()).unwrap();
+        assert_close(&output.hidden.clone().unwrap(), &plain.encode(rows()).unwrap(), 1e-6, case);
         let slopes = slopes(&given.weights, &number_of_all(output).backward());
         assert!(slopes.iter().all(|slope| slope.kept && slope.gradient.is_some()), "{case}");
         let number = |weights: &_| {
             let mut model = plain.clone();
             model.weights = Clone::clone(weights);
-            scalar(number_of_all(model.run(rows(), ()).unwrap()))
+            scalar(number_of_all(model.run(rows(), ForwardOptions::new()).unwrap()))
         };
         check_slopes(&slopes, &plain.weights, 3, number).unwrap_or_else(|problem| panic!("{case}: {problem}"));
     }
@@ -284,7 +284,7 @@ fn encoders_with_decoders_train() {
         };
         let (plain, given) = (load(LoadOptions::new()), load(tracked()));
         let number = |model: &HookedEncoderDecoder| {
-            let logits = model.forward(rows(), written(), ()).unwrap();
+            let logits = model.forward((rows(), written())).unwrap();
             (logits.clone().square() * 0.1 + logits.cumsum(2).sin()).sum()
         };
         let slopes = slopes(&given.weights, &number(&given).backward());
@@ -304,17 +304,17 @@ fn weights_are_tracked_where_the_device_differentiates() {
     let plain = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let given = plain.clone().to_devices(&[device().autodiff()]);
     assert!(given.device().is_autodiff());
-    let gradients = given.loss([1, 2, 3], ()).unwrap().backward();
+    let gradients = given.loss([1, 2, 3]).unwrap().backward();
     assert!(slopes(&given.weights, &gradients).iter().all(|slope| slope.kept && slope.gradient.is_some()));
     let back = given.to_devices(&[device()]);
-    assert!(!back.device().is_autodiff() && !back.loss([1, 2, 3], ()).unwrap().is_tracked());
+    assert!(!back.device().is_autodiff() && !back.loss([1, 2, 3]).unwrap().is_tracked());
     assert!(slopes(&back.weights, &gradients).iter().all(|slope| !slope.kept));
-    assert_eq!(values(&back.forward([1, 2, 3], ()).unwrap()), values(&plain.forward([1, 2, 3], ()).unwrap()));
+    assert_eq!(values(&back.forward([1, 2, 3]).unwrap()), values(&plain.forward([1, 2, 3]).unwrap()));
     // What was set to stay as it is does.
     let mut frozen = back;
     frozen.weights.embed = frozen.weights.embed.no_grad();
     let frozen = frozen.to_devices(&[device().autodiff()]);
-    let gradients = frozen.loss([1, 2, 3], ()).unwrap().backward();
+    let gradients = frozen.loss([1, 2, 3]).unwrap().backward();
     for slope in slopes(&frozen.weights, &gradients) {
         assert_eq!(
             (slope.kept, slope.gradient.is_some()),
@@ -329,7 +329,7 @@ fn layers_on_a_plain_device_are_not_tracked() {
     let devices = [device(), device().autodiff()];
     let spread = LoadOptions::new().devices(&devices).process(Processing::none().fold_ln());
     let spread = HookedTransformer::from_pretrained_with("embedded:ioi", spread).unwrap();
-    let gradients = spread.loss([1, 2, 3], ()).unwrap().backward();
+    let gradients = spread.loss([1, 2, 3]).unwrap().backward();
     for slope in slopes(&spread.weights, &gradients) {
         let later = !["embed.", "blocks.0.", "blocks.1."].iter().any(|part| slope.name.starts_with(part));
         assert_eq!((slope.kept, slope.gradient.is_some()), (later, later), "{}", slope.name);
@@ -341,7 +341,7 @@ fn layers_on_a_plain_device_are_not_tracked() {
 fn trainable_is_autodiff_on_the_device() {
     let by = |options: LoadOptions| {
         let model = load("gpt2", options);
-        let gradients = model.loss(rows(), ()).unwrap().backward();
+        let gradients = model.loss(rows()).unwrap().backward();
         slopes(&model.weights, &gradients).into_iter().map(|slope| slope.gradient).collect::<Vec<_>>()
     };
     let expected = by(tracked());
@@ -362,9 +362,9 @@ fn a_tracked_model_can_be_processed() {
         let given = load(case, tracked()).processed(&every).unwrap();
         let plain = load(case, LoadOptions::new().process(every));
         assert!(problems(&given, &plain).is_empty(), "{case}: {:?}", problems(&given, &plain));
-        for (a, b) in slopes(&given.weights, &given.loss(rows(), ()).unwrap().backward())
+        for (a, b) in slopes(&given.weights, &given.loss(rows()).unwrap().backward())
             .iter()
-            .zip(slopes(&plain.weights, &given.loss(rows(), ()).unwrap().backward()))
+            .zip(slopes(&plain.weights, &given.loss(rows()).unwrap().backward()))
         {
             assert_eq!((&a.name, &a.values), (&b.name, &b.values), "{case}");
         }
@@ -382,12 +382,12 @@ fn a_merged_adapter_trains() {
 fn a_tied_unembedding_is_apart_until_it_is_tied_again() {
     let mut model = load("gpt2", tracked());
     let gradient = |weight: &Param<Tensor<2>>, gradients: &Gradients| weight.grad(gradients).unwrap();
-    let apart = model.loss(rows(), ()).unwrap().backward();
+    let apart = model.loss(rows()).unwrap().backward();
     let (tokens, unembed) = (&model.weights.embed.tokens, &model.weights.unembed.weight);
     let sum = gradient(tokens, &apart) + gradient(unembed, &apart).transpose();
     let tied = tokens.val().transpose();
     model.weights.unembed.weight = Param::initialized(unembed.id, tied);
-    let together = model.loss(rows(), ()).unwrap().backward();
+    let together = model.loss(rows()).unwrap().backward();
     assert_close(&gradient(&model.weights.embed.tokens, &together), &sum, 1e-5, "embedding");
     assert!(model.weights.unembed.weight.grad(&together).is_none());
 }
@@ -414,11 +414,11 @@ fn a_trained_model_is_saved_and_loaded() {
     {
         let processing = if process { Processing::standard() } else { Processing::none() };
         let mut model = load(case, tracked().process(processing));
-        let before = values(&model.forward(rows(), ()).unwrap());
+        let before = values(&model.forward(rows()).unwrap());
         let mut optimizer = AdamWConfig::new().init();
         let mut losses = vec![];
         for _ in 0..5 {
-            let loss = model.loss(rows(), ()).unwrap();
+            let loss = model.loss(rows()).unwrap();
             let gradients = GradientsParams::from_grads(loss.backward(), &model.weights);
             model.weights = optimizer.step(1e-2, model.weights, gradients);
             losses.push(scalar(loss));
@@ -427,11 +427,11 @@ fn a_trained_model_is_saved_and_loaded() {
         let folder = tempfile::tempdir().unwrap();
         model.save_pretrained(folder.path()).unwrap();
         let again = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
-        let (given, trained) = (again.forward(rows(), ()).unwrap(), model.forward(rows(), ()).unwrap());
+        let (given, trained) = (again.forward(rows()).unwrap(), model.forward(rows()).unwrap());
         assert!(distance(&values(&trained), &before) > 1e-2, "{case}");
         assert_close(&given, &trained, 1e-5, case);
         let plain = model.to_devices(&[device()]);
-        assert_close(&plain.forward(rows(), ()).unwrap(), &trained, 1e-5, case);
+        assert_close(&plain.forward(rows()).unwrap(), &trained, 1e-5, case);
     }
 }
 
@@ -450,7 +450,7 @@ fn a_vector_in_a_hook_is_learned() {
     for step in 0..20 {
         let added = vector.val();
         let add = hook::resid_post(1).edit(move |x, _| x + added.clone().unsqueeze());
-        let loss = surprise(model.forward(&rows, last().hooks([add])).unwrap());
+        let loss = surprise(model.forward_with(&rows, last().hooks([add])).unwrap());
         losses.push(scalar(loss.clone()));
         let gradients = loss.backward();
         if step == 0 {
@@ -477,7 +477,7 @@ fn a_tracked_model_does_the_rest() {
     assert_close(&a.grad(hook::z(0)).unwrap(), &b.grad(hook::z(0)).unwrap(), 1e-5, "gradient of z");
     assert_close(&a.get(hook::resid_post(1)).unwrap(), &b.get(hook::resid_post(1)).unwrap(), 1e-6, "stream");
     let text = |model: &HookedTransformer| {
-        let made = model.generate(rows(), GenerateOptions::new().max_new_tokens(4)).unwrap();
+        let made = model.generate_with(rows(), GenerateOptions::new().max_new_tokens(4)).unwrap();
         made.rows.into_iter().map(|row| row.new).collect::<Vec<_>>()
     };
     assert_eq!(text(&given), text(&plain));

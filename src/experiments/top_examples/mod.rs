@@ -7,8 +7,9 @@ mod unit;
 use burn::tensor::Tensor;
 use hooklens_hooks::{Record, Selection};
 
+use crate::driver::{HookedModel, Input};
 use crate::error::{Error, InputError, Result};
-use crate::model::{HookedTransformer, Input};
+use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
 
 use best::{Best, Firing};

@@ -7,10 +7,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::colour::RISING;
-use super::error::PlotError;
 use super::page;
 use super::patterns::{AttentionPatterns, HeadAttention};
 use super::token_text::visible;
+use crate::error::PlotError;
 use cells::{encoded, encoded_len};
 
 /// Tokens a view shows at most.

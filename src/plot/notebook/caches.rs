@@ -4,10 +4,11 @@ use hooklens_hooks::{Activation, ActivationCache};
 
 use super::tables::table;
 use super::{Show, Shown};
+use crate::driver::HookedModel;
+use crate::error::PlotError;
 use crate::kv_cache::KeyValueCache;
 use crate::model::HookedTransformer;
 use crate::numerals::{bytes, grouped};
-use crate::plot::error::PlotError;
 
 impl Show for ActivationCache {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {

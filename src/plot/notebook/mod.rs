@@ -7,7 +7,7 @@ mod tensors;
 
 use std::io::Write;
 
-use super::error::PlotError;
+use crate::error::PlotError;
 
 /// What a notebook shows where a value stands last in a cell: a picture, a table, a page to explore, by the protocol of
 /// [evcxr](https://github.com/evcxr/evcxr), the Rust kernel of Jupyter. It is part of the

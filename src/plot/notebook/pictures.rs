@@ -4,10 +4,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::{Show, Shown};
+use crate::error::PlotError;
 use crate::experiments::{FoundExamples, PromptReport};
 use crate::labelled::LabelledArray;
 use crate::patching::PatchingResult;
-use crate::plot::error::PlotError;
 use crate::plot::{
     AttentionPatterns, AttentionView, Bars, ColouredText, Heatmap, Histogram, LensTable, LinePlot, PatternGrid, Scatter,
 };

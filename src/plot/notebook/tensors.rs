@@ -7,10 +7,10 @@ use hooklens_hooks::Activation;
 
 use super::tables::framed;
 use super::{Show, Shown};
+use crate::error::PlotError;
 use crate::numerals::grouped;
 use crate::plot::colour::Scale;
 use crate::plot::draw::{dot_png, failed, short};
-use crate::plot::error::PlotError;
 
 /// Elements that are looked at; larger tensors show their shape only.
 const MOST: usize = 64_000_000;

@@ -1,34 +1,57 @@
-//! Runs with gradients, of whichever model: what a number made of a run's output owes to each activation.
+//! Runs with gradients: gradients of a scalar of the output with respect to activations.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use burn::tensor::{Gradients, Tensor};
-use hooklens_hooks::{Activation, ActivationCache, Catalog, Hook, PointId, Record, at};
+use hooklens_hooks::{Activation, Catalog, Hook, PointId, Record, at};
 
+use super::{ForwardOptions, HookedModel, Logits, RunOutput};
 use crate::error::{InputError, Result};
 
 /// Gradients by point.
 type ByPoint = BTreeMap<PointId, Activation>;
 
-/// What a run gives.
-pub(crate) trait RunOutput: Sized {
-    /// What was recorded, to add gradients to.
-    fn cache(&mut self) -> &mut ActivationCache;
-
-    /// Its tensors without what they were made from.
-    fn without_history(self) -> Self;
-}
-
 /// Makes a run: with these hooks, recording this; of the whole model, or only up to what is recorded.
 type Runner<'r, O> = dyn for<'h> FnMut(Vec<Hook<'h>>, Record, bool) -> Result<O> + 'r;
+
+/// See [`HookedModel::run_with_gradients`].
+pub(super) fn run_with_gradients<M: HookedModel>(
+    model: &M,
+    input: M::Input,
+    options: ForwardOptions<'_>,
+    scalar: impl FnOnce(M::Scored) -> Tensor<1>,
+) -> Result<M::Output> {
+    if options.kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen()) {
+        return Err(InputError::Options("a run with gradients can't add to a key-value cache; freeze it").into());
+    }
+    // An encoder without logits still has a stream to make a number of.
+    let no_logits = options.logits == Logits::None && M::NEEDS_LOGITS;
+    if options.stop_at_layer.is_some() || no_logits {
+        let reason = "gradients are of a number made of the logits: let the run come to them";
+        return Err(InputError::Options(reason).into());
+    }
+    let ForwardOptions { hooks, record, mut kv_cache, .. } = options;
+    let (logits, start, mask, tokens) =
+        (options.logits, options.start_at_layer, options.attention_mask, options.tokens);
+    let mut run = |hooks: Vec<Hook<'_>>, record: Record, whole: bool| {
+        let mut again = ForwardOptions::new().hooks(hooks).record(record);
+        again.logits = if whole { logits } else { Logits::None };
+        again.loss = options.loss && whole;
+        again.loss_per_token = options.loss_per_token && whole;
+        (again.start_at_layer, again.attention_mask, again.tokens) = (start, mask.clone(), tokens.clone());
+        again.kv_cache = kv_cache.as_deref_mut();
+        model.run(input.clone(), again)
+    };
+    with_gradients(model.catalog(), hooks, record, &mut run, |output| Ok(scalar(M::scored(output)?)))
+}
 
 /// Runs a model, makes a number of the output, and puts the gradients at the points recorded into the output's cache.
 /// Hooks on gradients run on the way back, last point first.
 ///
 /// Each edited gradient costs another run, of a decoder up to its point: Burn's way back can't be hooked, so it is cut
 /// there, and goes on from what the hook made.
-pub(crate) fn with_gradients<O: RunOutput>(
+fn with_gradients<O: RunOutput>(
     catalog: &Catalog,
     hooks: Vec<Hook<'_>>,
     record: Record,
@@ -75,11 +98,6 @@ pub(crate) fn with_gradients<O: RunOutput>(
         }
     }
     Ok(output)
-}
-
-/// The logits a number is to be made of.
-pub(crate) fn logits_of(logits: &Option<Tensor<3>>) -> Result<Tensor<3>> {
-    Ok(logits.clone().ok_or(InputError::Options("no logits to make a number of"))?)
 }
 
 /// The same run, once or several times, with leaves put in to keep gradients for.

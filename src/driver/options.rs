@@ -1,7 +1,6 @@
-//! What to compute in one run, and what it gives back.
+//! What to compute in one run.
 
-use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, Hook, Record};
+use hooklens_hooks::{Hook, Ordinal, Record};
 
 use crate::error::InputError;
 use crate::kv_cache::KeyValueCache;
@@ -30,7 +29,8 @@ pub enum Logits {
     None,
 }
 
-/// Options of one run. `()` stands for the defaults: all logits, nothing else.
+/// Options of one run of any model. The default is all logits and nothing else; a [`Record`] stands for that and
+/// recordings.
 ///
 /// ```
 /// use hooklens::{ForwardOptions, Logits};
@@ -50,9 +50,9 @@ pub struct ForwardOptions<'h> {
     pub(crate) kv_cache: Option<&'h mut KeyValueCache>,
 }
 
-impl From<()> for ForwardOptions<'_> {
-    fn from((): ()) -> Self {
-        Self::default()
+impl From<Record> for ForwardOptions<'_> {
+    fn from(record: Record) -> Self {
+        Self::new().record(record)
     }
 }
 
@@ -68,6 +68,23 @@ impl<'h> ForwardOptions<'h> {
             return Err(InputError::Options("a forward without logits gives nothing; use `record` or `run`"));
         }
         Ok(())
+    }
+
+    /// An error for what only a decoder can do.
+    pub(crate) fn check_plain(&self, model: &'static str) -> Result<(), InputError> {
+        let given = [
+            ("loss", self.loss),
+            ("loss_per_token", self.loss_per_token),
+            ("start_at_layer", self.start_at_layer.is_some()),
+            ("stop_at_layer", self.stop_at_layer.is_some()),
+            ("attention_mask", self.attention_mask.is_some()),
+            ("tokens", self.tokens.is_some()),
+            ("kv_cache", self.kv_cache.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(InputError::NoSuchOption { option, model }),
+            None => Ok(()),
+        }
     }
 
     /// Which logits to compute.
@@ -117,15 +134,15 @@ impl<'h> ForwardOptions<'h> {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let stream = model.forward("When Mary and John", ForwardOptions::new().stop_at_layer(2))?;
-    /// let rest = model.forward(stream, ForwardOptions::new().start_at_layer(2))?;
-    /// let gap = rest - model.forward("When Mary and John", ())?;
+    /// let stream = model.forward_with("When Mary and John", ForwardOptions::new().stop_at_layer(2))?;
+    /// let rest = model.forward_with(stream, ForwardOptions::new().start_at_layer(2))?;
+    /// let gap = rest - model.forward("When Mary and John")?;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
-    pub fn start_at_layer(mut self, layer: isize) -> Self {
-        self.start_at_layer = Some(layer);
+    pub fn start_at_layer(mut self, layer: impl Ordinal) -> Self {
+        self.start_at_layer = Some(layer.number());
         self
     }
 
@@ -135,14 +152,14 @@ impl<'h> ForwardOptions<'h> {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let stream = model.forward("When Mary", ForwardOptions::new().stop_at_layer(-1))?; // before the last
+    /// let stream = model.forward_with("When Mary", ForwardOptions::new().stop_at_layer(-1))?; // before the last
     /// let recorded = model.record("When Mary", hook::resid_pre(-1))?.get(hook::resid_pre(-1))?;
     /// assert_eq!((stream - recorded).abs().max().into_scalar::<f32>(), 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
-    pub fn stop_at_layer(mut self, layer: isize) -> Self {
-        self.stop_at_layer = Some(layer);
+    pub fn stop_at_layer(mut self, layer: impl Ordinal) -> Self {
+        self.stop_at_layer = Some(layer.number());
         self
     }
 
@@ -156,8 +173,8 @@ impl<'h> ForwardOptions<'h> {
     /// // The second token is padding: it is not seen and takes no position.
     /// let mask = vec![vec![true, false, true]];
     /// let last = || ForwardOptions::new().logits(Logits::Last);
-    /// let masked = model.forward([0, 50, 9], last().attention_mask(mask))?;
-    /// let without = model.forward([0, 9], last())?;
+    /// let masked = model.forward_with([0, 50, 9], last().attention_mask(mask))?;
+    /// let without = model.forward_with([0, 9], last())?;
     /// assert!((masked - without).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -173,9 +190,9 @@ impl<'h> ForwardOptions<'h> {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let tokens = model.to_tokens("When Mary and John")?;
-    /// let stream = model.forward(&tokens, ForwardOptions::new().stop_at_layer(2))?;
-    /// let loss = model.loss(stream, ForwardOptions::new().start_at_layer(2).tokens(&tokens))?;
-    /// let whole = model.loss(&tokens, ())?;
+    /// let stream = model.forward_with(&tokens, ForwardOptions::new().stop_at_layer(2))?;
+    /// let loss = model.loss_with(stream, ForwardOptions::new().start_at_layer(2).tokens(&tokens))?;
+    /// let whole = model.loss(&tokens)?;
     /// assert!((loss - whole).into_scalar::<f32>().abs() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -210,8 +227,8 @@ impl<'h> ForwardOptions<'h> {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut cache = model.prefill("king drum sun star")?;
     /// let king = model.to_single_token("king")?;
-    /// let next = model.forward([king], ForwardOptions::new().kv_cache(&mut cache))?;
-    /// let whole = model.forward("king drum sun star king", ())?.narrow(1, 5, 1);
+    /// let next = model.forward_with([king], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// let whole = model.forward("king drum sun star king")?.narrow(1, 5, 1);
     /// assert!((next - whole).abs().max().into_scalar::<f32>() < 1e-4);
     /// assert_eq!(cache.len(), 6);
     /// # Ok::<(), hooklens::Error>(())
@@ -237,29 +254,4 @@ impl<'h> ForwardOptions<'h> {
         self.record = record.into();
         self
     }
-}
-
-/// What a run gives back; parts that were not asked for are `None` (the cache: empty).
-///
-/// ```
-/// use hooklens::prelude::*;
-/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-/// let output = model.run("red fox red", ForwardOptions::new().loss().record(hook::z(0)))?;
-/// assert!(output.logits.is_some() && output.loss.is_some() && output.cache.len() == 1);
-/// assert!(output.loss_per_token.is_none() && output.residual.is_none()); // not asked for
-/// # Ok::<(), hooklens::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct Output {
-    /// `[batch, pos, d_vocab_out]`, or `[batch, 1, d_vocab_out]` for [`Logits::Last`].
-    pub logits: Option<Tensor<3>>,
-    /// Mean cross-entropy over real next tokens, `[1]`, in nats.
-    pub loss: Option<Tensor<1>>,
-    /// Cross-entropy of each next token, `[batch, pos - 1]`, in nats; 0 where either token is
-    /// padding.
-    pub loss_per_token: Option<Tensor<2>>,
-    /// The residual stream where the run was told to stop, `[batch, pos, d_model]`.
-    pub residual: Option<Tensor<3>>,
-    /// What was recorded.
-    pub cache: ActivationCache,
 }

@@ -216,7 +216,7 @@ pub enum PlotError {
 
 impl PlotError {
     /// An error if a number has no place on an axis; `what` it is is asked only then.
-    pub(super) fn finite(value: f64, what: impl FnOnce() -> String) -> Result<(), Self> {
+    pub(crate) fn finite(value: f64, what: impl FnOnce() -> String) -> Result<(), Self> {
         if value.is_finite() { Ok(()) } else { Err(Self::NotFinite { what: what(), value }) }
     }
 }

@@ -17,9 +17,9 @@ use crate::tokens::Tokens;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let ids = model.to_tokens("When Mary")?;
-/// let by_text = model.forward("When Mary", ())?;
+/// let by_text = model.forward("When Mary")?;
 /// for input in [hooklens::Input::from(&ids), [0, 21, 1].into(), ids.to_tensor(&model.device()).into()] {
-///     let gap = model.forward(input, ())? - by_text.clone();
+///     let gap = model.forward(input)? - by_text.clone();
 ///     assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
 /// }
 /// # Ok::<(), hooklens::Error>(())

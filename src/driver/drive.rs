@@ -1,0 +1,47 @@
+//! One run of any model: the plan is made and checked, the model makes its pass, and what was recorded is given.
+
+use burn::tensor::{Device, Tensor};
+use hooklens_hooks::{ActivationCache, Halt, Hook, Record, Rows, Run, Silent};
+
+use crate::device::check_room;
+use crate::error::Result;
+use crate::points::Points;
+
+/// What a run needs to know before its pass.
+pub(crate) struct Plan<'p> {
+    pub(crate) points: &'p Points,
+    /// Token vectors: they tell the device, and whether the kernels work on this model.
+    pub(crate) embed: Tensor<2>,
+    pub(crate) rows: Rows<'p>,
+    /// Why a point does not fire in this run, if it does not.
+    pub(crate) silent: Silent<'p>,
+    /// Elements of the largest tensors that are there at one time.
+    pub(crate) at_once: usize,
+    /// Whether the run ends with the last point that is watched.
+    pub(crate) stop_when_done: bool,
+}
+
+/// Makes the pass under the plan's hooks, recordings and parts. A run that stops when it is done gives nothing but its
+/// recordings.
+pub(crate) fn drive<T>(
+    plan: Plan<'_>,
+    hooks: &mut [Hook<'_>],
+    record: Record,
+    pass: impl FnOnce(&mut Run<'_, '_>) -> Result<T, Halt>,
+) -> Result<(Option<T>, ActivationCache)> {
+    let Plan { points, embed, rows, silent, at_once, stop_when_done } = plan;
+    let device: Device = embed.device();
+    check_room(&device, at_once.saturating_mul(embed.dtype().size()))?;
+    let mut run = Run::new(&points.catalog, hooks, record, rows, silent)?.with(&points.splices, silent)?;
+    if stop_when_done {
+        run.stop_when_done();
+    }
+    #[cfg(feature = "libtorch")]
+    let _alone = crate::cpu::OneThread::for_kernels_on(&embed);
+    let given = match pass(&mut run) {
+        Ok(given) => Some(given),
+        Err(Halt::Done) => None,
+        Err(halt) => return Err(halt.into()),
+    };
+    Ok((given, run.finish()?))
+}

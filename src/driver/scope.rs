@@ -1,0 +1,112 @@
+//! Hooks that stay for several runs.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor};
+use hooklens_hooks::{Catalog, Hook};
+
+use super::{ForwardOptions, HookedModel, private};
+use crate::error::{InputError, Result};
+use crate::tokens::Tokenizer;
+
+/// A model with hooks that stay until this is dropped. See [`HookedModel::hooks`].
+///
+/// It is a model itself, so all that runs a model runs it under the hooks.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let mut seen = 0;
+/// {
+///     let hooked = model.hooks([hook::resid_post(0).read(|_, _| seen += 1)]);
+///     hooked.forward("red fox")?;
+///     hooked.forward("blue king")?;
+/// }
+/// assert_eq!(seen, 2);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the hooks act on runs made through this value, not on the model"]
+pub struct Hooked<'m, 'h, M> {
+    model: &'m M,
+    hooks: RefCell<Vec<Hook<'h>>>,
+}
+
+impl<'m, 'h, M: HookedModel> Hooked<'m, 'h, M> {
+    pub(super) fn new(model: &'m M, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
+        Self { model, hooks: RefCell::new(hooks.into_iter().collect()) }
+    }
+
+    /// The model itself, without the hooks.
+    pub fn model(&self) -> &'m M {
+        self.model
+    }
+
+    /// Adds hooks, run after those there are.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let hooked = model.hooks([hook::z(0).zero()]).hooks([hook::z(1).scale(2.0)]);
+    /// let output = hooked.run("red fox", ForwardOptions::new().record("z0"))?;
+    /// assert_eq!(output.cache.get(hook::z(0))?.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn hooks(self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
+        self.hooks.borrow_mut().extend(hooks);
+        self
+    }
+
+    /// Lends the hooks to a run.
+    pub(crate) fn with_hooks<R>(&self, run: impl FnOnce(&mut Vec<Hook<'h>>) -> Result<R>) -> Result<R> {
+        run(&mut *self.hooks.try_borrow_mut().map_err(|_| InputError::Options("a hook ran its own scope's model"))?)
+    }
+}
+
+impl<M> private::Sealed for Hooked<'_, '_, M> {}
+
+impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
+    type Input = M::Input;
+    type Output = M::Output;
+    type Scored = M::Scored;
+
+    const NEEDS_LOGITS: bool = M::NEEDS_LOGITS;
+
+    fn catalog(&self) -> &Arc<Catalog> {
+        self.model.catalog()
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        self.model.devices()
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer> {
+        self.model.tokenizer()
+    }
+
+    fn run_checked(&self, input: M::Input, options: ForwardOptions<'_>) -> Result<M::Output> {
+        self.with_hooks(|own| {
+            let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
+            self.model.run_checked(input, ForwardOptions { hooks, ..options })
+        })
+    }
+
+    fn scored(output: &M::Output) -> Result<M::Scored> {
+        M::scored(output)
+    }
+
+    fn run_with_gradients<'o>(
+        &self,
+        input: impl Into<M::Input>,
+        options: impl Into<ForwardOptions<'o>>,
+        scalar: impl FnOnce(M::Scored) -> Tensor<1>,
+    ) -> Result<M::Output> {
+        // Hooks on gradients are sorted out before a run, so they are handed on here.
+        let options: ForwardOptions<'o> = options.into();
+        self.with_hooks(|own| {
+            let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
+            self.model.run_with_gradients(input, ForwardOptions { hooks, ..options }, scalar)
+        })
+    }
+}

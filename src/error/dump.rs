@@ -1,0 +1,72 @@
+//! A dump that can't be written or read.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// A dump that can't be written or continued.
+///
+/// ```
+/// use hooklens::dump::Dump;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// let rows = vec![vec![0, 5], vec![0, 99]];
+/// let told = Dump::new("z0").run(&model, &rows, folder.path().join("out")).unwrap_err().to_string();
+/// assert_eq!(told, "prompt 2: token 99 at row 0, position 1 is outside the vocabulary of 63");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DumpError {
+    /// A file could not be read or written.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The output exists already.
+    #[error("{} exists; remove it, name another place, or continue a folder with --resume", path.display())]
+    Exists {
+        /// The output.
+        path: PathBuf,
+    },
+    /// The folder was begun with other settings.
+    #[error("{} was begun with another {what}: {before} there, {now} now", path.display())]
+    Mismatch {
+        /// The manifest.
+        path: PathBuf,
+        /// The setting that differs.
+        what: String,
+        /// Its value in the manifest.
+        before: String,
+        /// Its value now.
+        now: String,
+    },
+    /// A prompt that can't be run.
+    #[error("prompt {number}: {source}")]
+    Row {
+        /// The prompt, from one.
+        number: usize,
+        /// What is wrong.
+        source: Box<super::Error>,
+    },
+    /// A point that fires for a varying number of rows, which one file can't hold.
+    #[error("`{point}` has as many rows as tokens were routed to it, which vary; dump to a folder, or leave it out")]
+    NotRectangular {
+        /// The point.
+        point: String,
+    },
+    /// A prompts file has a line that is no prompt.
+    #[error("{}:{line}: {reason}", path.display())]
+    Prompt {
+        /// The file.
+        path: PathBuf,
+        /// The line, from one.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+}

@@ -1,0 +1,266 @@
+//! What a model can't be run on.
+
+use thiserror::Error;
+
+/// Something a model can't be run on.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let told = |input: Vec<u32>| model.forward(input).unwrap_err().to_string();
+/// assert_eq!(told(vec![0, 63]), "token 63 at row 0, position 1 is outside the vocabulary of 63");
+/// assert_eq!(told(vec![0; 80]), "80 positions, but the model's position table has 72");
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// Something that needs all weights in one place, of a model whose blocks are spread over devices.
+    #[error("{what} runs on one device, and this would spread over several")]
+    Spread {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// No tokens at all.
+    #[error("{what} is empty; there is nothing to run on")]
+    Empty {
+        /// What is empty.
+        what: String,
+    },
+    /// One of several texts can't be run.
+    #[error("text {number}, counted from 0: {source}")]
+    Text {
+        /// The text, counted from 0.
+        number: usize,
+        /// What is wrong with it.
+        source: Box<super::Error>,
+    },
+    /// Inputs of encoder and decoder with other numbers of rows.
+    #[error("the encoder has {encoder} rows and the decoder {decoder}; `Encoded::repeat` gives each input several")]
+    Rows {
+        /// Rows of the encoder's input.
+        encoder: usize,
+        /// Rows of the decoder's input.
+        decoder: usize,
+    },
+    /// A sentence encoder's own way of making one vector is not supported.
+    #[error("{reason}; choose a way with `with_sentence_embedding`")]
+    Sentences {
+        /// What is not supported.
+        reason: String,
+    },
+    /// The model's files hold no such head.
+    #[error("the model has no {head} head: its files hold none")]
+    NoHead {
+        /// The head asked for.
+        head: &'static str,
+    },
+    /// A token the vocabulary lacks.
+    #[error("token {token} at row {row}, position {position} is outside the vocabulary of {d_vocab}")]
+    Token {
+        /// The token.
+        token: i64,
+        /// Row of the batch.
+        row: usize,
+        /// Position in the row.
+        position: usize,
+        /// Size of the vocabulary.
+        d_vocab: usize,
+    },
+    /// More positions than the model has position vectors.
+    #[error("{len} positions, but the model's position table has {n_ctx}")]
+    TooLong {
+        /// Positions asked for.
+        len: usize,
+        /// Positions the model has.
+        n_ctx: usize,
+    },
+    /// The attention mask has another shape than the tokens.
+    #[error("the attention mask is {given:?}, but the input is {expected:?} [batch, pos]")]
+    MaskShape {
+        /// Shape of the input.
+        expected: [usize; 2],
+        /// Shape of the mask.
+        given: [usize; 2],
+    },
+    /// The attention mask of a run behind a cache fits neither the new tokens nor these and the cache's.
+    #[error(
+        "the attention mask is {given:?}, but the input is {expected:?} [batch, pos] behind {past} positions of the \
+         cache: give the mask of the {} new positions, or of all {}",
+        expected[1],
+        past + expected[1]
+    )]
+    MaskBehind {
+        /// Shape of the input.
+        expected: [usize; 2],
+        /// Shape of the mask.
+        given: [usize; 2],
+        /// Positions of the cache.
+        past: usize,
+    },
+    /// Logits for other positions than the tokens'.
+    #[error("the logits are {given:?} [batch, pos, d_vocab], the tokens {tokens:?} [batch, pos]")]
+    LogitsShape {
+        /// The logits' shape.
+        given: [usize; 3],
+        /// The tokens' shape.
+        tokens: [usize; 2],
+    },
+    /// Rows of different lengths where one length is needed.
+    #[error("row {row} has {given} tokens where the first has {expected}; pad them with `Tokens::padded`")]
+    Ragged {
+        /// The row.
+        row: usize,
+        /// Length of the first row.
+        expected: usize,
+        /// Length of this row.
+        given: usize,
+    },
+    /// A layer the model lacks.
+    #[error("layer {layer} is not within the {n_layers} layers of the model")]
+    Layer {
+        /// The layer asked for.
+        layer: isize,
+        /// Layers of the model.
+        n_layers: usize,
+    },
+    /// A residual stream of another width.
+    #[error("the residual stream given is {given:?}; expected [batch, pos, {d_model}]")]
+    Residual {
+        /// Shape given.
+        given: Vec<usize>,
+        /// Width of the model's stream.
+        d_model: usize,
+    },
+    /// A residual stream on another device.
+    #[error("the residual stream given is on {given}, the model on {model}")]
+    Device {
+        /// Where the residual stream lives.
+        given: String,
+        /// Where the model lives.
+        model: String,
+    },
+    /// A setting there can't be.
+    #[error("`{name}` is {given}; it may be {allowed}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        given: String,
+        /// Values it may have.
+        allowed: String,
+    },
+    /// Labels that don't fit an array.
+    #[error("labels for {labels:?} places, but the array has {places:?}")]
+    Labels {
+        /// Labels of each axis.
+        labels: Vec<usize>,
+        /// Places along each axis.
+        places: Vec<usize>,
+    },
+    /// A place that an array doesn't have.
+    #[error("no place {place} along `{axis}`; this array has {}", places(axes))]
+    Place {
+        /// The axis asked for.
+        axis: String,
+        /// The place asked for.
+        place: isize,
+        /// Each axis, and how many places it has.
+        axes: Vec<(String, usize)>,
+    },
+    /// An option that this kind of model has no use for.
+    #[error("{model} has no use for the option `{option}`")]
+    NoSuchOption {
+        /// The option.
+        option: &'static str,
+        /// The kind of model.
+        model: &'static str,
+    },
+    /// Options of one run that exclude each other.
+    #[error("{0}")]
+    Options(&'static str),
+    /// Text given to a model without a tokenizer.
+    #[error("this model has no tokenizer; pass token ids, or put tokenizer.json beside its weights")]
+    NoTokenizer,
+    /// Text that can't be turned into tokens or back.
+    #[error("can't tokenize: {reason}")]
+    Tokenize {
+        /// What went wrong.
+        reason: String,
+    },
+    /// A text with words that the vocabulary has no token for.
+    #[error(
+        "the vocabulary of {vocabulary} tokens lacks {}{}; `hooklens vocabulary --model MODEL` lists its tokens",
+        some_of(words),
+        rather(nearest, first)
+    )]
+    UnknownWords {
+        /// The words, each once.
+        words: Vec<String>,
+        /// Size of the vocabulary.
+        vocabulary: usize,
+        /// Tokens like them, best first.
+        nearest: Vec<String>,
+        /// The first tokens of the vocabulary that are words.
+        first: Vec<String>,
+    },
+    /// An id that is no token's.
+    #[error("no token has the id {id}: the vocabulary has {vocabulary} tokens")]
+    NoToken {
+        /// The id.
+        id: u32,
+        /// Size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// A beginning-of-sequence token was asked for, and the tokenizer has none.
+    #[error("the tokenizer names no beginning-of-sequence token; pass prepend_bos false")]
+    NoBos,
+    /// A conversation that can't be made a text.
+    #[error("no text of the conversation: {reason}")]
+    Chat {
+        /// What went wrong.
+        reason: String,
+    },
+    /// A part that is not in a text exactly once.
+    #[error("`{part}` is {count} times in `{text}`, not once")]
+    NotOnce {
+        /// The part.
+        part: String,
+        /// The text.
+        text: String,
+        /// How often it is there.
+        count: usize,
+    },
+    /// A text that is not exactly one token.
+    #[error("`{text}` is {count} tokens, not one")]
+    NotOneToken {
+        /// The text.
+        text: String,
+        /// How many tokens it is.
+        count: usize,
+    },
+}
+
+/// The first of some words: `Alice`, `gave` and 3 more.
+fn some_of(words: &[String]) -> String {
+    const MOST: usize = 5;
+    let quoted: Vec<String> = words.iter().take(MOST).map(|word| format!("`{word}`")).collect();
+    match words.len() - quoted.len() {
+        0 => quoted.join(", "),
+        more => format!("{} and {more} more", quoted.join(", ")),
+    }
+}
+
+/// What to write in their place: words like them, else words there are.
+fn rather(nearest: &[String], first: &[String]) -> String {
+    match (nearest, first) {
+        ([], []) => String::new(),
+        ([], first) => format!("; it has {}, ...", some_of(first)),
+        (nearest, _) => format!("; did you mean {}?", some_of(nearest)),
+    }
+}
+
+/// Axes and how long they are: `layer (12), head (12)`.
+fn places(axes: &[(String, usize)]) -> String {
+    axes.iter().map(|(name, len)| format!("{name} ({len})")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,145 @@
+//! What can go wrong, with the data to say what and where.
+
+mod analysis;
+mod cache;
+mod config;
+mod dump;
+mod input;
+mod load;
+mod matrix;
+mod patch;
+mod plot;
+mod processing;
+
+use hooklens_hooks::{Halt, HookError};
+use thiserror::Error;
+
+pub use analysis::AnalysisError;
+pub use cache::CacheError;
+pub use config::ConfigError;
+pub use dump::DumpError;
+pub use input::InputError;
+pub use load::LoadError;
+pub use matrix::MatrixError;
+pub use patch::PatchError;
+pub use plot::PlotError;
+pub use processing::ProcessingError;
+
+/// Any error of hooklens.
+///
+/// ```
+/// use hooklens::{Error, HookError};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// match model.record("red fox", "blocks.0.attn.hook_patern") {
+///     Err(Error::Hook(HookError::UnknownPoint { nearest, .. })) => {
+///         assert_eq!(nearest[0], "blocks.0.attn.hook_pattern"); // before anything has run
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A hook, a selection or a recorded activation.
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    /// A configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A model's files.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// What a model was run on.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// A key-value cache.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// A dump of activations.
+    #[error(transparent)]
+    Dump(#[from] DumpError),
+    /// What a recording was asked.
+    #[error(transparent)]
+    Analysis(#[from] AnalysisError),
+    /// A sweep of patches.
+    #[error(transparent)]
+    Patch(#[from] PatchError),
+    /// Weights taken apart.
+    #[error(transparent)]
+    Matrix(#[from] MatrixError),
+    /// A picture.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+    /// Processing of weights.
+    #[error(transparent)]
+    Processing(#[from] ProcessingError),
+    /// A device.
+    #[error("the device `{name}` can't be used: {reason}")]
+    Device {
+        /// The name given.
+        name: String,
+        /// Why it can't be used.
+        reason: String,
+    },
+    /// A device's memory is full.
+    #[error("out of memory on {devices}: {asked} were asked for; try fewer rows at once, or record fewer points")]
+    OutOfMemory {
+        /// The devices of the model.
+        devices: String,
+        /// How much the allocation that failed asked for.
+        asked: String,
+    },
+    /// A run failed on the way.
+    #[error("the run failed: {source}")]
+    Run {
+        /// What failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A device failed in the midst of its work; a remote one when its server is gone.
+    #[error("the device {device} failed: {reason}")]
+    DeviceFailed {
+        /// The device.
+        device: String,
+        /// What it says.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// The error that was passed through a run, or that the run met.
+    fn from_source(source: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        fn known<E: Into<Error> + std::error::Error + 'static>(
+            source: Box<dyn std::error::Error + Send + Sync>,
+        ) -> Result<Error, Box<dyn std::error::Error + Send + Sync>> {
+            source.downcast::<E>().map(|known| (*known).into())
+        }
+        known::<Error>(source)
+            .or_else(known::<CacheError>)
+            .or_else(known::<InputError>)
+            .unwrap_or_else(|source| Error::Run { source })
+    }
+}
+
+impl From<Halt> for Error {
+    fn from(halt: Halt) -> Self {
+        match halt {
+            Halt::Error(error) => error.into(),
+            Halt::Failed(source) => Error::from_source(source),
+            Halt::Done => InputError::Options("the run ended early").into(),
+        }
+    }
+}
+
+/// Result of anything that can go wrong in hooklens.
+///
+/// ```
+/// fn last_layer(name: &str) -> hooklens::Result<usize> {
+///     let model = hooklens::HookedTransformer::from_pretrained(name)?;
+///     Ok(model.config().n_layers - 1)
+/// }
+/// assert_eq!(last_layer("embedded:ioi")?, 3);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+pub type Result<T, E = Error> = std::result::Result<T, E>;

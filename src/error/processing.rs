@@ -1,0 +1,57 @@
+//! Weights that can't be processed.
+
+use thiserror::Error;
+
+/// Weights that can't be processed as asked.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let told = model.processed(&Processing::none().fold_ln()).map(drop).unwrap_err();
+/// assert_eq!(
+///     told.to_string(),
+///     "`fold_ln` can't be applied to this model: position vectors are added behind the norm, \
+///      where its weights would reach them",
+/// );
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ProcessingError {
+    /// A model of this kind has nothing to process.
+    #[error("{kind} is not processed: its weights stay as published")]
+    Kind {
+        /// What the model is.
+        kind: &'static str,
+    },
+    /// The step would change the model's outputs.
+    #[error("`{step}` can't be applied to this model: {reason}")]
+    WouldChangeOutputs {
+        /// The step.
+        step: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Weights could not be read from their device.
+    #[error("`{step}` can't read the weights of layer {layer}: {reason}")]
+    Unreadable {
+        /// The step.
+        step: &'static str,
+        /// The layer.
+        layer: usize,
+        /// What its device says.
+        reason: String,
+    },
+    /// The factorisation did not converge.
+    #[error("`{step}` failed in layer {layer}, head {head}: {reason}")]
+    Numeric {
+        /// The step.
+        step: &'static str,
+        /// The layer.
+        layer: usize,
+        /// The head.
+        head: usize,
+        /// What went wrong.
+        reason: String,
+    },
+}

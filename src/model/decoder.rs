@@ -1,0 +1,86 @@
+//! What decoders can do and other models can't: a loss, and a cache to go on from.
+
+use burn::tensor::Tensor;
+
+use super::output::Output;
+use super::transformer::HookedTransformer;
+use crate::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits};
+use crate::error::{InputError, Result};
+use crate::kv_cache::KeyValueCache;
+
+/// A decoder, or one with hooks that stay.
+pub trait DecoderModel: HookedModel<Input = Input, Output = Output, Scored = Tensor<3>> {
+    /// The decoder itself, without hooks.
+    fn transformer(&self) -> &HookedTransformer;
+
+    /// Mean cross-entropy of predicting each next token, `[1]`, in nats; padding is not counted.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let uniform = (63f32).ln(); // of 63 tokens, none favored
+    /// let loss = model.loss("red fox tea red fox tea red fox tea")?.into_scalar::<f32>();
+    /// assert!(loss < uniform, "{loss}"); // what repeats is foreseen
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedModel::forward`].
+    fn loss(&self, input: impl Into<Input>) -> Result<Tensor<1>> {
+        self.loss_with(input, ForwardOptions::new())
+    }
+
+    /// [`loss`](DecoderModel::loss) of a run with options: with hooks, of a residual stream, behind a cache.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let ablated = ForwardOptions::new().hooks([hook::attn_out(1).zero()]);
+    /// let text = "red fox tea red fox tea";
+    /// assert!(model.loss_with(text, ablated)?.into_scalar::<f32>() > model.loss(text)?.into_scalar::<f32>());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedModel::forward_with`].
+    fn loss_with<'h>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Tensor<1>> {
+        let loss = self.run(input, options.into().loss())?.loss;
+        Ok(loss.ok_or(InputError::Options("a run that stops before the logits has no loss"))?)
+    }
+
+    /// Runs the model on what comes first, and gives the cache to go on from; one made under hooks that edit says so.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// let king = model.to_single_token("king")?;
+    /// let next = model.forward_with([king], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!((next.dims()[..2].to_vec(), cache.len()), (vec![1, 1], 6));
+    /// let cache = model.hooks([hook::z(0).zero()]).prefill("king drum")?;
+    /// assert_eq!((cache.len(), cache.interventions().len()), (3, 1));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedModel::forward`].
+    fn prefill(&self, input: impl Into<Input>) -> Result<KeyValueCache> {
+        let model = self.transformer();
+        let tokens = model.token_input(input.into())?;
+        let mut cache = KeyValueCache::new(model.config(), tokens.shape()[0]);
+        self.run(tokens, ForwardOptions::new().logits(Logits::None).kv_cache(&mut cache))?;
+        Ok(cache)
+    }
+}
+
+impl DecoderModel for HookedTransformer {
+    fn transformer(&self) -> &HookedTransformer {
+        self
+    }
+}
+
+impl<M: DecoderModel> DecoderModel for Hooked<'_, '_, M> {
+    fn transformer(&self) -> &HookedTransformer {
+        self.model().transformer()
+    }
+}

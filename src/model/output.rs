@@ -1,0 +1,54 @@
+//! What a run of a decoder gives back.
+
+use burn::tensor::Tensor;
+use hooklens_hooks::ActivationCache;
+
+use crate::driver::{RunOutput, logits_of, private};
+use crate::error::Result;
+
+/// What a run gives back; parts that were not asked for are `None` (the cache: empty).
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let output = model.run("red fox red", ForwardOptions::new().loss().record(hook::z(0)))?;
+/// assert!(output.logits.is_some() && output.loss.is_some() && output.cache.len() == 1);
+/// assert!(output.loss_per_token.is_none() && output.residual.is_none()); // not asked for
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Output {
+    /// `[batch, pos, d_vocab_out]`, or `[batch, 1, d_vocab_out]` for [`Logits::Last`].
+    pub logits: Option<Tensor<3>>,
+    /// Mean cross-entropy over real next tokens, `[1]`, in nats.
+    pub loss: Option<Tensor<1>>,
+    /// Cross-entropy of each next token, `[batch, pos - 1]`, in nats; 0 where either token is
+    /// padding.
+    pub loss_per_token: Option<Tensor<2>>,
+    /// The residual stream where the run was told to stop, `[batch, pos, d_model]`.
+    pub residual: Option<Tensor<3>>,
+    /// What was recorded.
+    pub cache: ActivationCache,
+}
+
+impl private::Sealed for Output {}
+
+impl RunOutput for Output {
+    fn cache(&mut self) -> &mut ActivationCache {
+        &mut self.cache
+    }
+
+    fn main(&self) -> Result<Tensor<3>> {
+        self.residual.clone().map_or_else(|| logits_of(&self.logits), Ok)
+    }
+
+    fn without_history(self) -> Self {
+        Self {
+            logits: self.logits.map(Tensor::without_autodiff),
+            loss: self.loss.map(Tensor::without_autodiff),
+            loss_per_token: self.loss_per_token.map(Tensor::without_autodiff),
+            residual: self.residual,
+            cache: self.cache.map(|held| held.detached()),
+        }
+    }
+}

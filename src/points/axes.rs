@@ -1,0 +1,30 @@
+//! The axes of the points' tensors.
+
+use hooklens_hooks::Axis::{
+    self, Batch, BatchPos, BatchPosHead, Choice, DHead, DMlp, DModel, Expert, Head, HeadDHead, Key, KvHead, One, Pos,
+    Query, Routed,
+};
+
+type Axes = &'static [Axis];
+
+pub(super) const TOKENS: Axes = &[Batch, Pos];
+pub(super) const STREAM: Axes = &[Batch, Pos, DModel];
+pub(super) const SCALE: Axes = &[Batch, Pos, One];
+pub(super) const NEURONS: Axes = &[Batch, Pos, DMlp];
+pub(super) const PER_HEAD: Axes = &[Batch, Pos, Head, DHead];
+pub(super) const PER_KV_HEAD: Axes = &[Batch, Pos, KvHead, DHead];
+/// Keys and values of the encoder's positions.
+pub(super) const PER_KEY: Axes = &[Batch, Key, KvHead, DHead];
+pub(super) const HEAD_STREAM: Axes = &[Batch, Pos, Head, DModel];
+pub(super) const KV_HEAD_STREAM: Axes = &[Batch, Pos, KvHead, DModel];
+pub(super) const SCORES: Axes = &[Batch, Head, Query, Key];
+pub(super) const HEAD_ROWS: Axes = &[BatchPosHead, DHead];
+pub(super) const HEAD_ROWS_SCALE: Axes = &[BatchPosHead, One];
+/// Queries or keys that are normalized over all heads at once.
+pub(super) const WHOLE_ROWS: Axes = &[BatchPos, HeadDHead];
+pub(super) const WHOLE_ROWS_SCALE: Axes = &[BatchPos, One];
+pub(super) const EXPERT_WEIGHTS: Axes = &[BatchPos, Expert];
+pub(super) const EXPERT_CHOICES: Axes = &[BatchPos, Choice];
+pub(super) const ROUTED: Axes = &[Routed, DMlp];
+pub(super) const POOLED: Axes = &[Batch, DModel];
+pub(super) const CHOICES: Axes = &[Batch, Choice];

@@ -1,0 +1,53 @@
+//! Every hook point outside the blocks: one row has its name, its axes and what is special about it.
+
+use hooklens_hooks::{PointInfo, Segment};
+
+use super::axes::{CHOICES, POOLED, SCALE, STREAM, TOKENS};
+
+macro_rules! outer {
+    ($($point:ident $name:literal $axes:ident $segment:ident $($special:ident)*;)*) => {
+        /// A hook point outside the blocks.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Outer {
+            $($point,)*
+        }
+
+        pub(super) const COUNT: usize = [$(Outer::$point,)*].len();
+
+        impl Outer {
+            /// The point as a catalog lists it.
+            pub(super) fn info(self) -> PointInfo {
+                match self {
+                    $(Outer::$point => {
+                        PointInfo::new($name, None, $axes).in_segment(Segment::$segment)$(.$special())*
+                    })*
+                }
+            }
+        }
+    };
+}
+
+outer! {
+    Tokens "hook_tokens" TOKENS Embedding integers on_request;
+    EmbedLnScale "embed.ln.hook_scale" SCALE Embedding;
+    EmbedLnNormalized "embed.ln.hook_normalized" STREAM Embedding;
+    Embed "hook_embed" STREAM Embedding;
+    PosEmbed "hook_pos_embed" STREAM Positions;
+    FinalScale "ln_final.hook_scale" SCALE Head;
+    FinalNormalized "ln_final.hook_normalized" STREAM Head;
+    // Of encoders.
+    TokenEmbed "embed.hook_embed" STREAM Embedding;
+    PositionEmbed "embed.hook_pos_embed" STREAM Embedding;
+    TokenTypeEmbed "embed.hook_token_type_embed" STREAM Embedding;
+    FullEmbed "hook_full_embed" STREAM Embedding;
+    MlmLnScale "mlm_head.ln.hook_scale" SCALE Head;
+    MlmLnNormalized "mlm_head.ln.hook_normalized" STREAM Head;
+    PoolerOut "pooler.hook_pooler_out" POOLED Head;
+    NspOut "nsp_head.hook_nsp_out" CHOICES Head;
+    // Of encoders with a decoder.
+    EncoderEmbed "hook_embed" STREAM Encoder;
+    EncoderFinalScale "encoder_final_ln.hook_scale" SCALE Encoder;
+    EncoderFinalNormalized "encoder_final_ln.hook_normalized" STREAM Encoder;
+    DecoderFinalScale "decoder_final_ln.hook_scale" SCALE Head;
+    DecoderFinalNormalized "decoder_final_ln.hook_normalized" STREAM Head;
+}

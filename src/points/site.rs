@@ -1,0 +1,113 @@
+//! Every hook point of a block: one row has its name, its axes and what is special about it.
+
+use hooklens_hooks::{PointInfo, Segment};
+
+use super::axes::{
+    EXPERT_CHOICES, EXPERT_WEIGHTS, HEAD_ROWS, HEAD_ROWS_SCALE, HEAD_STREAM, KV_HEAD_STREAM, NEURONS, PER_HEAD,
+    PER_KEY, PER_KV_HEAD, SCALE, SCORES, STREAM, WHOLE_ROWS, WHOLE_ROWS_SCALE,
+};
+
+macro_rules! sites {
+    ($($site:ident $suffix:literal $axes:ident $($special:ident)*;)*) => {
+        /// A hook point of a block.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Site {
+            $($site,)*
+        }
+
+        pub(super) const ALL: &[Site] = &[$(Site::$site,)*];
+
+        impl Site {
+            /// Name behind the block's.
+            pub(super) fn suffix(self) -> &'static str {
+                match self {
+                    $(Site::$site => $suffix,)*
+                }
+            }
+
+            /// The point of block `layer`, whose points' names begin with `block`.
+            pub(crate) fn info(self, block: &str, layer: usize) -> PointInfo {
+                match self {
+                    $(Site::$site => {
+                        PointInfo::new(format!("{block}.{}", $suffix), Some(layer), $axes)$(.$special())*
+                    })*
+                }
+            }
+        }
+    };
+}
+
+// In firing order.
+sites! {
+    ResidPre "hook_resid_pre" STREAM;
+    AttnIn "hook_attn_in" HEAD_STREAM on_request;
+    QInput "hook_q_input" HEAD_STREAM on_request;
+    KInput "hook_k_input" KV_HEAD_STREAM on_request;
+    VInput "hook_v_input" KV_HEAD_STREAM on_request;
+    Ln1Scale "ln1.hook_scale" SCALE;
+    Ln1Normalized "ln1.hook_normalized" STREAM;
+    Q "attn.hook_q" PER_HEAD;
+    K "attn.hook_k" PER_KV_HEAD;
+    V "attn.hook_v" PER_KV_HEAD;
+    QNormScale "attn.q_norm.hook_scale" HEAD_ROWS_SCALE;
+    QNormNormalized "attn.q_norm.hook_normalized" HEAD_ROWS;
+    KNormScale "attn.k_norm.hook_scale" HEAD_ROWS_SCALE;
+    KNormNormalized "attn.k_norm.hook_normalized" HEAD_ROWS;
+    RotQ "attn.hook_rot_q" PER_HEAD;
+    RotK "attn.hook_rot_k" PER_KV_HEAD with_past;
+    AttnScores "attn.hook_attn_scores" SCORES scores;
+    Pattern "attn.hook_pattern" SCORES;
+    Z "attn.hook_z" PER_HEAD;
+    Result "attn.hook_result" HEAD_STREAM on_request;
+    Ln1PostScale "ln1_post.hook_scale" SCALE;
+    Ln1PostNormalized "ln1_post.hook_normalized" STREAM;
+    AttnOut "hook_attn_out" STREAM;
+    ResidMid "hook_resid_mid" STREAM;
+    // Of decoders that attend to an encoder.
+    CrossAttnIn "hook_cross_attn_in" STREAM on_request;
+    CrossAttnOut "hook_cross_attn_out" STREAM;
+    ResidMidCross "hook_resid_mid_cross" STREAM;
+    MlpIn "hook_mlp_in" STREAM on_request;
+    Ln2Scale "ln2.hook_scale" SCALE;
+    Ln2Normalized "ln2.hook_normalized" STREAM;
+    Ln3Scale "ln3.hook_scale" SCALE;
+    Ln3Normalized "ln3.hook_normalized" STREAM;
+    MlpReads "mlp.hook_in" STREAM on_request;
+    Pre "mlp.hook_pre" NEURONS;
+    PreLinear "mlp.hook_pre_linear" NEURONS;
+    Mid "mlp.hook_mid" NEURONS;
+    MlpLnScale "mlp.ln.hook_scale" SCALE;
+    MlpLnNormalized "mlp.ln.hook_normalized" NEURONS;
+    Post "mlp.hook_post" NEURONS;
+    ExpertWeights "mlp.hook_expert_weights" EXPERT_WEIGHTS;
+    ExpertIndices "mlp.hook_expert_indices" EXPERT_CHOICES integers;
+    MlpWrites "mlp.hook_out" STREAM on_request;
+    Ln2PostScale "ln2_post.hook_scale" SCALE;
+    Ln2PostNormalized "ln2_post.hook_normalized" STREAM;
+    MlpOut "hook_mlp_out" STREAM;
+    ResidPost "hook_resid_post" STREAM;
+    // Of encoders, whose stream is normalized after each addition.
+    NormalizedResidPost "hook_normalized_resid_post" STREAM;
+}
+
+impl Site {
+    /// The point where queries and keys are normalized over all heads at once.
+    pub(crate) fn over_all_heads(self, mut info: PointInfo) -> PointInfo {
+        info.axes = match self {
+            Site::QNormScale | Site::KNormScale => WHOLE_ROWS_SCALE,
+            Site::QNormNormalized | Site::KNormNormalized => WHOLE_ROWS,
+            _ => info.axes,
+        };
+        info
+    }
+
+    /// The point of attention to an encoder, whose names have `cross_attn` for `attn`.
+    pub(crate) fn cross(self, block: &str, layer: usize) -> PointInfo {
+        let mut info = self.info(block, layer);
+        info.name = format!("{block}.cross_{}", self.suffix()).into();
+        if matches!(self, Site::K | Site::V) {
+            (info.axes, info.segment) = (PER_KEY, Segment::CrossKeys);
+        }
+        info
+    }
+}
