@@ -77,14 +77,14 @@ pub use kv_cache::{
     Bits, CacheData, CacheKind, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload, Scoped,
 };
 pub use labelled::{LabelledArray, LabelledAxis};
-pub use loading::{LoadOptions, LoadReport, ModelConfig, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
+pub use loading::{LoadOptions, ModelConfig, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
 pub use model::{
-    Attention, Block, DecoderModel, Embed, Expert, HookedTransformer, Linear, Mlp, Moe, Norm, Output, Weights,
-    lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
+    Attention, Block, DecoderModel, Embed, Expert, HookedTransformer, Linear, LoadReport, Mlp, Moe, Norm, Occurrence,
+    Output, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
 };
 pub use processing::Processing;
 pub use tensor_ext::TensorExt;
-pub use tokens::{Message, Occurrence, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
+pub use tokens::{Message, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
 
 /// The examples of the guides are tests.
 #[cfg(doctest)]

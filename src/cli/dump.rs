@@ -11,8 +11,8 @@ use super::{CliResult, Failure};
 use crate::driver::HookedModel;
 use crate::dump::{Dump, Prompt, Seen, read_prompts};
 use crate::error::Error;
-use crate::loading::LoadReport;
 use crate::model::HookedTransformer;
+use crate::model::LoadReport;
 use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
 

@@ -11,60 +11,23 @@ use hooklens_kernels::tasks::each_item;
 use hooklens_kernels::view::View2;
 
 use super::{Held, in_place};
-use crate::config::Positional;
 use crate::kv_cache::{Keys, Part};
-use crate::model::{Pass, slopes};
 
 /// What the kernels need to know of a layer's scores, for the columns it holds.
-struct Rules<'p> {
-    scale: f32,
-    soft_cap: Option<f32>,
-    slopes: Option<Vec<f32>>,
-    causal: bool,
+pub(crate) struct Rules<'p> {
+    pub(crate) scale: f32,
+    pub(crate) soft_cap: Option<f32>,
+    pub(crate) slopes: Option<Vec<f32>>,
+    pub(crate) causal: bool,
     /// The oldest position each query sees, `[batch, query]`.
-    oldest: Option<Vec<i32>>,
+    pub(crate) oldest: Option<Vec<i32>>,
     /// Columns with a token, `[batch, key]`.
-    valid: Option<Cow<'p, [bool]>>,
+    pub(crate) valid: Option<Cow<'p, [bool]>>,
     /// Columns before the queries.
-    past: usize,
+    pub(crate) past: usize,
     /// `[batch, query]` and `[batch, key]`; empty where neither slopes nor a window need them.
-    query_positions: Vec<i32>,
-    key_positions: Vec<i32>,
-}
-
-impl<'p> Rules<'p> {
-    fn new(layer: usize, dropped: usize, pass: &Pass<'p>) -> Self {
-        let config = pass.config;
-        let sequence = pass.sequence;
-        let window = config.window(layer).filter(|window| window.width() < sequence.keys());
-        let slopes = (config.positional == Positional::Alibi)
-            .then(|| slopes(config.n_heads).into_iter().map(|slope| slope as f32).collect());
-        let needed = window.is_some() || slopes.is_some();
-        let a_row_each = |rows: Vec<u32>| -> Vec<i32> {
-            let copies = if needed { sequence.batch / sequence.position_rows() } else { 0 };
-            (0..copies).flat_map(|_| rows.iter().map(|p| *p as i32)).collect()
-        };
-        let query_positions = a_row_each(sequence.query_positions());
-        let oldest = window.map(|window| query_positions.iter().map(|p| window.oldest(*p as usize) as i32).collect());
-        let keys = sequence.keys();
-        let mut key_positions = a_row_each(sequence.key_positions());
-        let mut valid = sequence.key_mask().map(Cow::Borrowed);
-        if dropped > 0 {
-            key_positions = key_positions.chunks(keys).flat_map(|row| row[dropped..].to_vec()).collect();
-            valid = valid.map(|valid| valid.chunks(keys).flat_map(|row| row[dropped..].to_vec()).collect());
-        }
-        Self {
-            scale: (1.0 / config.score_divisor(layer)) as f32,
-            soft_cap: config.attn_scores_soft_cap.map(|cap| cap as f32),
-            slopes,
-            causal: !config.bidirectional,
-            oldest,
-            valid,
-            past: sequence.past - dropped,
-            query_positions,
-            key_positions,
-        }
-    }
+    pub(crate) query_positions: Vec<i32>,
+    pub(crate) key_positions: Vec<i32>,
 }
 
 /// A part on the CPU.
@@ -96,10 +59,10 @@ fn plain_parts(keys: &Keys, batch: usize) -> Option<Vec<PlainPart>> {
 /// # Shapes
 /// - q `[batch, query, head, d_head]`, keys and values `[batch, key, kv_head, d_head]`
 /// - output `[batch, query, head, d_head]`
-pub(crate) fn attention(layer: usize, q: &Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Option<Tensor<4>> {
+pub(crate) fn attention<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rules<'r>) -> Option<Tensor<4>> {
     let shape @ [batch, _, _, d_head] = q.dims();
     let (q, parts) = (Held::rows(q)?, plain_parts(keys, batch)?);
-    let rules = Rules::new(layer, keys.dropped, pass);
+    let rules = rules();
     let request = Attention {
         batch,
         dh: d_head,
@@ -156,10 +119,10 @@ fn head(x: &Held, row: usize, head: usize) -> View2<'_> {
 /// # Shapes
 /// - q `[batch, query, head, d_head]`, keys `[batch, key, kv_head, d_head]`
 /// - output `[batch, head, query, key]`
-pub(crate) fn scores(layer: usize, q: &Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Option<Tensor<4>> {
+pub(crate) fn scores<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rules<'r>) -> Option<Tensor<4>> {
     let [batch, queries, n_heads, _] = q.dims();
     let (q, parts) = (Held::rows(q)?, plain_parts(keys, batch)?);
-    let rules = Rules::new(layer, keys.dropped, pass);
+    let rules = rules();
     let (held, columns) = (keys.held(), keys.columns());
     let mut scores = q.output(batch * n_heads * queries * columns, f32::NEG_INFINITY);
     each_item(scores.elements().chunks_mut((queries * columns).max(1)).enumerate(), |(number, out)| {

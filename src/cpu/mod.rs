@@ -19,7 +19,7 @@ use burn_flex::Flex;
 use held::{Held, in_place};
 
 pub(crate) use add::sum;
-pub(crate) use attention::{attention, mix, scores, softmax};
+pub(crate) use attention::{Rules, attention, mix, scores, softmax};
 pub(crate) use function::activation;
 pub(crate) use linear::linear;
 pub(crate) use norm::{norm, norm_and_scale};

@@ -3,7 +3,7 @@
 use burn::tensor::{Int, Tensor};
 
 use crate::error::{InputError, Result};
-use crate::tokens::Tokens;
+use crate::tokens::{Texts, Tokens};
 
 /// Text, tokens, or a residual stream. Whatever a run takes converts into one.
 ///
@@ -121,5 +121,40 @@ impl From<Tensor<3>> for Input {
 impl From<&Tensor<3>> for Input {
     fn from(residual: &Tensor<3>) -> Self {
         Input::Residual(residual.clone())
+    }
+}
+
+macro_rules! input_from_texts {
+    ($($given:ty;)*) => { $(
+        impl From<$given> for Input {
+            fn from(text: $given) -> Self {
+                Input::Text(Texts::from(text).0)
+            }
+        }
+    )* };
+}
+
+input_from_texts! {
+    &str;
+    &&str;
+    &String;
+    String;
+    Vec<String>;
+    &Vec<String>;
+    &[String];
+    &[&str];
+    Vec<&str>;
+    &Vec<&str>;
+}
+
+impl<const N: usize> From<[&str; N]> for Input {
+    fn from(texts: [&str; N]) -> Self {
+        texts.as_slice().into()
+    }
+}
+
+impl From<&[Vec<u32>]> for Input {
+    fn from(rows: &[Vec<u32>]) -> Self {
+        Input::Rows(rows.to_vec())
     }
 }

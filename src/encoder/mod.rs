@@ -34,7 +34,7 @@ pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, Heads, MlmHead};
 use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel, Logits, private};
 use crate::error::{InputError, Result};
-use crate::loading::LoadReport;
+use crate::model::LoadReport;
 use crate::points::Points;
 use crate::tokens::Tokenizer;
 use points::points_of;

@@ -36,7 +36,7 @@ pub use weights::{DecoderBlock, EncoderDecoderWeights};
 use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
-use crate::loading::LoadReport;
+use crate::model::LoadReport;
 use crate::points::Points;
 use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
 use points::points_of;

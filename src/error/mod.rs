@@ -2,7 +2,6 @@
 
 mod analysis;
 mod cache;
-mod config;
 mod dump;
 mod input;
 mod load;
@@ -14,9 +13,9 @@ mod processing;
 use hooklens_hooks::{Halt, HookError};
 use thiserror::Error;
 
+pub use crate::config::ConfigError;
 pub use analysis::AnalysisError;
 pub use cache::CacheError;
-pub use config::ConfigError;
 pub use dump::DumpError;
 pub use input::InputError;
 pub use load::LoadError;

@@ -13,6 +13,7 @@
 mod head_detector;
 mod head_scores;
 mod ioi;
+mod notebook;
 mod prefix_store;
 mod steering;
 mod test_prompt;

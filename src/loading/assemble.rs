@@ -8,11 +8,11 @@ use hooklens_hooks::DType;
 
 use super::adapter::{Adapter, Change};
 use super::layout::{Layout, StoredTensor, WeightTable};
-use super::report::LoadReport;
 use super::weight_files::WeightFiles;
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
 use crate::device::Placement;
 use crate::error::LoadError;
+use crate::model::LoadReport;
 use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Weights};
 
 /// Reads weights one by one, checking each shape against the configuration first.

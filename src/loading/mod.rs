@@ -13,7 +13,6 @@ mod llama2c_file;
 mod mapped_file;
 mod options;
 mod pretrained;
-mod report;
 mod save;
 mod torch_file;
 mod weight_files;
@@ -29,7 +28,6 @@ fn sentence_modules(folder: &std::path::Path) -> Vec<String> {
 }
 
 pub use options::LoadOptions;
-pub use report::LoadReport;
 
 pub(crate) use layout::{Layout, WeightTable};
 pub use pretrained::{ModelConfig, ModelInfo, StoredWeights, inspect};

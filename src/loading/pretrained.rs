@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::adapter::Adapter;
 use super::assemble::Assembler;
 use super::options::LoadOptions;
-use super::report::LoadReport;
 use super::weight_files::WeightFiles;
 use super::{llama2c_file, torch_file};
 use crate::config::TransformerConfig;
@@ -17,6 +16,7 @@ use crate::encoder::{EncoderConfig, Heads, HookedEncoder, SentenceEmbedding};
 use crate::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
 use crate::error::{ConfigError, LoadError, Result};
 use crate::families::{self, Described};
+use crate::model::LoadReport;
 use crate::model::{HookedTransformer, placed};
 use crate::tokens::{Tokenizer, read_json};
 

@@ -7,6 +7,7 @@ use burn::tensor::{Tensor, activation};
 use hooklens_hooks::{Halt, Run};
 
 use super::alibi::slope_tensor;
+use super::attention_rules::rules;
 use super::linear::Linear;
 use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
@@ -199,7 +200,7 @@ fn unwatched(
     if pass.score_bias.is_some() {
         return explicit(layer, q, keys, None, pass, run);
     }
-    if let Some(z) = cpu::attention(layer, &q, &keys, pass) {
+    if let Some(z) = cpu::attention(&q, &keys, || rules(layer, keys.dropped, pass)) {
         return Ok(z);
     }
     let plain = pass.masks.plainly_causal(config.window(layer))
@@ -236,7 +237,8 @@ fn explicit(
     pass: &mut Pass<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
-    let fast = if pass.score_bias.is_none() { cpu::scores(layer, &q, &keys, pass) } else { None };
+    let fast =
+        if pass.score_bias.is_none() { cpu::scores(&q, &keys, || rules(layer, keys.dropped, pass)) } else { None };
     let scores = match fast {
         Some(scores) => scores,
         None => masked(layer, raw_scores(layer, q, &keys, pass), keys.dropped, pass),

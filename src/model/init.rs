@@ -11,11 +11,11 @@ use super::linear::Linear;
 use super::mlp::Mlp;
 use super::moe::{Expert, Moe};
 use super::norm::Norm;
+use super::report::LoadReport;
 use super::transformer::HookedTransformer;
 use super::weights::{Embed, Weights};
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
 use crate::error::Result;
-use crate::loading::LoadReport;
 
 impl HookedTransformer {
     /// A model with random weights, as GPT-2 draws them: normal with standard deviation

@@ -2,7 +2,9 @@
 
 mod alibi;
 mod attention;
+mod attention_rules;
 mod block;
+mod concatenate;
 mod decoder;
 mod embedding;
 mod forward;
@@ -17,8 +19,10 @@ mod output;
 mod pass;
 mod placed;
 mod points;
+mod report;
 mod rotary;
 mod sequence;
+mod tokens;
 mod transformer;
 mod weights;
 
@@ -31,10 +35,11 @@ pub use mlp::Mlp;
 pub use moe::{Expert, Moe};
 pub use norm::Norm;
 pub use output::Output;
+pub use report::LoadReport;
+pub use tokens::Occurrence;
 pub use transformer::HookedTransformer;
 pub use weights::{Embed, Weights};
 
-pub(crate) use alibi::slopes;
 pub(crate) use attention::{Stream, mix, raw_scores, softmax_rows};
 pub(crate) use block::attention_reads;
 pub(crate) use embedding::{position_vectors, rows_of, token_vectors};

@@ -8,12 +8,12 @@ use hooklens_hooks::Catalog;
 use super::block::Block;
 use super::output::Output;
 use super::points::points_of;
+use super::report::LoadReport;
 use super::weights::Weights;
 use crate::config::TransformerConfig;
 use crate::device::Placement;
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
-use crate::loading::LoadReport;
 use crate::points::Points;
 use crate::tokens::{Tokenizer, Tokens};
 

@@ -2,15 +2,14 @@
 
 mod batch;
 mod chat;
-mod concatenate;
-mod methods;
+mod texts;
 mod tokenized;
 mod tokenizer;
 mod vocabulary;
 
 pub use batch::{PaddingSide, Tokens};
 pub use chat::Message;
-pub use methods::{Occurrence, Texts};
+pub use texts::Texts;
 pub use tokenized::Tokenized;
 pub use tokenizer::{TokenizeOptions, Tokenizer};
 

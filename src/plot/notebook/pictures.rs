@@ -5,7 +5,6 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::{Show, Shown};
 use crate::error::PlotError;
-use crate::experiments::{FoundExamples, PromptReport};
 use crate::labelled::LabelledArray;
 use crate::patching::PatchingResult;
 use crate::plot::{
@@ -97,17 +96,5 @@ impl Show for PatchingResult {
             Ok(shares) if self.source().is_some() => shares.shown(),
             _ => self.effect().shown(),
         }
-    }
-}
-
-impl Show for PromptReport {
-    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text(self.to_string())])
-    }
-}
-
-impl Show for FoundExamples {
-    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text(self.to_string()), Shown::html(self.coloured_text()?.to_html()?)])
     }
 }

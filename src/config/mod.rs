@@ -18,9 +18,11 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
+mod error;
+
 use serde::{Deserialize, Serialize};
 
-use crate::error::ConfigError;
+pub use error::ConfigError;
 
 /// The shape and the choices of a transformer.
 ///

@@ -1,9 +1,9 @@
 //! Documents one behind the other, in rows of one length.
 
-use super::{Texts, Tokens};
+use super::HookedTransformer;
 use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
-use crate::model::HookedTransformer;
+use crate::tokens::{Texts, Tokens};
 
 impl HookedTransformer {
     /// Texts as rows of `len` tokens without padding, as models are trained on: one text behind the other with an

@@ -1,9 +1,9 @@
 //! A model's ways between text and tokens.
 
-use super::{TokenizeOptions, Tokenized, Tokens};
-use crate::driver::{HookedModel, Input};
+use super::HookedTransformer;
+use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
-use crate::model::HookedTransformer;
+use crate::tokens::{Texts, TokenizeOptions, Tokenized, Tokens};
 
 impl HookedTransformer {
     /// Token ids of one or several texts, padded at the right.
@@ -200,60 +200,4 @@ pub enum Occurrence {
     First,
     /// The last.
     Last,
-}
-
-/// One or several texts.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-/// let texts = vec!["red fox".to_string(), "red".to_string()];
-/// // One text, several, owned or not.
-/// assert_eq!(model.to_tokens("red")?.shape(), [1, 2]);
-/// assert_eq!(model.to_tokens(&texts)?, model.to_tokens(["red fox", "red"])?);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
-#[derive(Debug, Clone)]
-pub struct Texts(pub(crate) Vec<String>);
-
-/// One or several texts, of any of these types.
-macro_rules! texts_from {
-    ($($given:ty => |$text:ident| $texts:expr;)*) => { $(
-        impl From<$given> for Texts {
-            fn from($text: $given) -> Self {
-                Self($texts)
-            }
-        }
-
-        impl From<$given> for Input {
-            fn from(text: $given) -> Self {
-                Input::Text(Texts::from(text).0)
-            }
-        }
-    )* };
-}
-
-texts_from! {
-    &str => |text| vec![text.to_string()];
-    &&str => |text| vec![text.to_string()];
-    &String => |text| vec![text.clone()];
-    String => |text| vec![text];
-    Vec<String> => |texts| texts;
-    &Vec<String> => |texts| texts.clone();
-    &[String] => |texts| texts.to_vec();
-    &[&str] => |texts| texts.iter().map(|text| text.to_string()).collect();
-    Vec<&str> => |texts| texts.iter().map(|text| text.to_string()).collect();
-    &Vec<&str> => |texts| texts.iter().map(|text| text.to_string()).collect();
-}
-
-impl<const N: usize> From<[&str; N]> for Texts {
-    fn from(texts: [&str; N]) -> Self {
-        texts.as_slice().into()
-    }
-}
-
-impl<const N: usize> From<[&str; N]> for Input {
-    fn from(texts: [&str; N]) -> Self {
-        texts.as_slice().into()
-    }
 }

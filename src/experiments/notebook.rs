@@ -1,0 +1,17 @@
+//! Results of experiments in a notebook.
+
+use super::{FoundExamples, PromptReport};
+use crate::error::PlotError;
+use crate::plot::{Show, Shown};
+
+impl Show for PromptReport {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text(self.to_string())])
+    }
+}
+
+impl Show for FoundExamples {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text(self.to_string()), Shown::html(self.coloured_text()?.to_html()?)])
+    }
+}
