@@ -53,11 +53,11 @@ pub struct Shown {
 }
 
 impl Shown {
-    fn text(content: impl Into<String>) -> Self {
+    pub(crate) fn text(content: impl Into<String>) -> Self {
         Self { mime: "text/plain", content: content.into() }
     }
 
-    fn html(content: impl Into<String>) -> Self {
+    pub(crate) fn html(content: impl Into<String>) -> Self {
         Self { mime: "text/html", content: content.into() }
     }
 
