@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use clap::{ArgGroup, Args};
-use hooklens_hooks::Positions;
-use ndarray::Array2;
+use hooklens_hooks::{Positions, Record};
+use ndarray::{Array2, Axis, Ix3};
 use serde_json::{Value, json};
 
+use super::any_model::AnyModel;
 use super::args::{ModelArg, TokenRows, positions, token_rows};
 use super::out::{Kind, OutFile, said, write};
-use super::{CliResult, Failure, load};
+use super::{CliResult, Failure};
 use crate::driver::HookedModel;
 use crate::experiments::{HeadScores, head_scores};
-use crate::hook;
-use crate::plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError};
+use crate::plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError, token_text};
 use crate::tokens::Tokens;
 
 /// Numbers a table file holds at most.
@@ -49,10 +49,14 @@ pub(super) struct AttentionArgs {
 }
 
 pub(super) fn run(args: &AttentionArgs) -> CliResult {
-    let model = load(&args.model)?;
-    let config = model.config();
-    let layers = chosen("--layers", &args.layers, config.n_layers)?;
-    let heads = chosen("--heads", &args.heads, config.n_heads)?;
+    let model = AnyModel::load(&args.model, args.model.options()?)?;
+    let (n_layers, n_heads) = match &model {
+        AnyModel::Decoder(model) => (model.config().n_layers, model.config().n_heads),
+        AnyModel::Encoder(model) => (model.config().n_layers, model.config().n_heads),
+        AnyModel::EncoderDecoder(model) => (model.config().n_encoder_layers, model.config().n_heads),
+    };
+    let layers = chosen("--layers", &args.layers, n_layers)?;
+    let heads = chosen("--heads", &args.heads, n_heads)?;
     let row = match (&args.prompt, &args.tokens) {
         (Some(text), _) => model.token_row(text, None)?,
         (None, Some(TokenRows(rows))) if rows.len() == 1 => rows[0].clone(),
@@ -70,16 +74,19 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         _ => {}
     }
     let tokens = Tokens::new(vec![row])?;
-    let points: Vec<_> = layers.iter().map(|layer| hook::pattern(*layer)).collect();
-    let cache = model.record(&tokens, points)?;
-    let patterns =
-        AttentionPatterns::of(&model, &cache, &tokens, 0)?.heads(heads)?.positions(args.positions.clone())?;
+    let (patterns, by_layer) = match &model {
+        AnyModel::Decoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
+        AnyModel::Encoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
+        AnyModel::EncoderDecoder(model) => {
+            eprintln!("note: these are the encoder's patterns; the decoder's are recorded from Rust");
+            recorded(model, (&tokens).into(), &tokens, &layers, "encoder")?
+        }
+    };
+    let patterns = patterns.heads(heads)?.positions(args.positions.clone())?;
     let mut scores = BTreeMap::new();
-    for layer in layers {
-        let of_layer = head_scores(cache.activation(("pattern", layer))?, &tokens)?;
+    for (layer, of_layer) in layers.into_iter().zip(by_layer) {
         scores.extend(of_layer.into_iter().enumerate().map(|(head, score)| ((layer, head), score)));
     }
-    drop(cache);
     let found: Vec<Found> = patterns.heads_shown().iter().map(|head| Found::of(head, &scores)).collect();
     print(found.clone(), args.top)?;
     let Some(out) = &args.out else { return Ok(()) };
@@ -95,6 +102,29 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         }
     }
     said(&out.path)
+}
+
+/// The patterns of some layers of a stack of blocks, and each layer's scores by head.
+fn recorded<M: HookedModel>(
+    model: &M,
+    input: M::Input,
+    tokens: &Tokens,
+    layers: &[usize],
+    stack: &str,
+) -> Result<(AttentionPatterns, Vec<Vec<HeadScores>>), Failure> {
+    let points: Vec<String> = layers.iter().map(|layer| format!("{stack}.{layer}.attn.hook_pattern")).collect();
+    let cache = model.record(input, Record::new(points.clone()))?;
+    let mut scores = Vec::new();
+    let mut patterns = Vec::new();
+    for (layer, point) in layers.iter().zip(&points) {
+        let pattern = cache.activation(point.as_str())?;
+        scores.push(head_scores(pattern, tokens)?);
+        let whole = pattern.to_ndarray()?.index_axis_move(Axis(0), 0);
+        let of_heads = whole.into_dimensionality::<Ix3>().map_err(|e| Failure::Failed(e.into()))?;
+        patterns.push((*layer, of_heads));
+    }
+    let texts = tokens.row(0).iter().map(|id| token_text(model.tokenizer().ok(), *id));
+    Ok((AttentionPatterns::new(texts, patterns)?, scores))
 }
 
 /// The numbers asked for among so many; all if none are.

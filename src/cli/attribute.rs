@@ -54,7 +54,7 @@ pub(super) enum ToArg {
 }
 
 pub(super) fn run(args: &AttributeArgs) -> CliResult {
-    let model = load(&args.model)?;
+    let model = load("attribute", &args.model)?;
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
 }
 

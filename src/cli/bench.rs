@@ -7,9 +7,8 @@ use hooklens_hooks::DType;
 use serde_json::json;
 
 use super::args::{ModelArg, float_type};
-use super::{CliResult, dump};
+use super::{CliResult, any_model};
 use crate::benchmark::{Work, measure};
-use crate::model::HookedTransformer;
 
 #[derive(Debug, Args)]
 pub(super) struct BenchArgs {
@@ -31,8 +30,7 @@ pub(super) struct BenchArgs {
 
 pub(super) fn run(args: &BenchArgs) -> CliResult {
     let options = args.model.options()?.dtype(args.dtype);
-    let model = HookedTransformer::from_pretrained_with(&args.model.model, options)?;
-    dump::unused(model.load_report());
+    let model = any_model::decoder("bench", &args.model, options)?;
     let mut out = std::io::stdout().lock();
     if !args.json {
         writeln!(out, "{:38} {:>10} {:>10} {:>12} {:>10}", "", "median ms", "min ms", "tokens/s", "peak")?;

@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::any_model::{AnyModel, other_kind};
 use super::args::{DumpArgs, ProcessArg};
 use super::findings::Findings;
 use super::{CliResult, Failure};
 use crate::driver::HookedModel;
-use crate::dump::{Dump, Prompt, Seen, read_prompts};
+use crate::dump::{Dump, DumpModel, Prompt, Seen, read_prompts};
 use crate::error::Error;
 use crate::model::HookedTransformer;
 use crate::model::LoadReport;
@@ -32,10 +33,51 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         ProcessArg::Standard => Processing::standard(),
     };
     let options = args.model.options()?.process(processing);
-    let model = HookedTransformer::from_pretrained_with(&args.model.model, options)?;
-    unused(model.load_report());
-    let prefix = prefix(args, &model)?;
-    let rows = rows(args, &model, !prefix.is_empty())?;
+    match AnyModel::load(&args.model, options)? {
+        AnyModel::Decoder(model) => {
+            let prefix = prefix(args, &model)?;
+            let after_prefix = !prefix.is_empty();
+            let ids = |text: &str, bos: Option<bool>| model.token_row(text, bos);
+            let prepend_bos = if after_prefix { Some(false) } else { args.prepend_bos };
+            let mut rows = rows(args, |text| match args.concatenate {
+                Some(_) => Ok(model.tokenizer()?.encode(text)?),
+                None => ids(text, prepend_bos),
+            })?;
+            if let Some(len) = args.concatenate {
+                let (whole, left) = model.concatenated(&rows, len, prepend_bos)?;
+                if left > 0 {
+                    eprintln!("note: {left} tokens at the end fill no row of {len} and are left out");
+                }
+                rows = whole;
+            }
+            written(args, globs, &model, prefix, rows)
+        }
+        AnyModel::Encoder(model) => {
+            let given = [
+                ("--prefix", args.prefix.is_some() || args.prefix_tokens.is_some()),
+                ("--concatenate", args.concatenate.is_some()),
+                ("--prepend-bos", args.prepend_bos.is_some()),
+            ];
+            if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+                let told = format!("{option} is for decoders; an encoder's tokenizer frames each prompt itself");
+                return Err(Failure::Usage(told));
+            }
+            let rows = rows(args, |text| Ok(model.to_tokens(text)?.tokens.real(0)))?;
+            written(args, globs, &model, Vec::new(), rows)
+        }
+        AnyModel::EncoderDecoder(_) => Err(other_kind("dump", "T5", "an encoder with a decoder")),
+    }
+}
+
+/// Dumps these rows and says what was found.
+fn written<M: DumpModel>(
+    args: &DumpArgs,
+    globs: Vec<&str>,
+    model: &M,
+    prefix: Vec<u32>,
+    rows: Vec<Vec<u32>>,
+) -> CliResult {
+    let rows = truncated(args, rows);
     let dump = Dump::new(globs)
         .positions(args.positions.clone())
         .dtype(args.dtype)
@@ -63,7 +105,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     }
     let mut findings = Findings::default();
     let start = Instant::now();
-    let report = dump.run_watched(&model, &rows, &args.out, &mut |seen| match seen {
+    let report = dump.run_watched(model, &rows, &args.out, &mut |seen| match seen {
         Seen::Resumed(rows) => {
             bar.set_position(rows as u64);
             bar.reset_eta();
@@ -135,9 +177,8 @@ fn prefix(args: &DumpArgs, model: &HookedTransformer) -> Result<Vec<u32>, Failur
     }
 }
 
-/// The prompts as token ids. After a prefix no prompt begins a sequence.
-fn rows(args: &DumpArgs, model: &HookedTransformer, after_prefix: bool) -> Result<Vec<Vec<u32>>, Failure> {
-    let prepend_bos = if after_prefix { Some(false) } else { args.prepend_bos };
+/// The prompts as token ids.
+fn rows(args: &DumpArgs, tokens: impl Fn(&str) -> Result<Vec<u32>, Error>) -> Result<Vec<Vec<u32>>, Failure> {
     let prompts = match (&args.tokens, &args.prompts) {
         (Some(rows), _) => rows.0.iter().cloned().map(Prompt::Tokens).collect(),
         (None, Some(path)) => read_prompts(path)?,
@@ -145,25 +186,21 @@ fn rows(args: &DumpArgs, model: &HookedTransformer, after_prefix: bool) -> Resul
     };
     let ids = |prompt| match prompt {
         Prompt::Tokens(ids) => Ok(ids),
-        Prompt::Text(text) if args.concatenate.is_some() => Ok(model.tokenizer()?.encode(&text)?),
-        Prompt::Text(text) => model.token_row(&text, prepend_bos),
+        Prompt::Text(text) => tokens(&text),
     };
-    let mut rows = prompts.into_iter().map(ids).collect::<Result<Vec<_>, Error>>()?;
-    if let Some(len) = args.concatenate {
-        let (rows, left) = model.concatenated(&rows, len, prepend_bos)?;
-        if left > 0 {
-            eprintln!("note: {left} tokens at the end fill no row of {len} and are left out");
-        }
-        return Ok(rows);
-    }
-    if let Some(most) = args.truncate.map(|most| most as usize) {
+    Ok(prompts.into_iter().map(ids).collect::<Result<Vec<_>, Error>>()?)
+}
+
+/// The rows, cut to as many tokens as they may have.
+fn truncated(args: &DumpArgs, mut rows: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
+    if let Some(most) = args.truncate.map(|most| most as usize).filter(|_| args.concatenate.is_none()) {
         let longer = rows.iter().filter(|row| row.len() > most).count();
         rows.iter_mut().for_each(|row| row.truncate(most));
         if longer > 0 {
             eprintln!("note: {longer} of {} prompts cut to {most} tokens", rows.len());
         }
     }
-    Ok(rows)
+    rows
 }
 
 #[cfg(test)]

@@ -4,17 +4,16 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::CliResult;
+use super::any_model::AnyModel;
 use super::args::{GenerateArgs, KvArg};
-use super::dump::unused;
+use super::{CliResult, Failure};
 use crate::driver::HookedModel;
 use crate::generation::{GenerateOptions, Generation, Sampling, Stop};
 use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
 
 pub(super) fn run(args: &GenerateArgs) -> CliResult {
-    let model = HookedTransformer::from_pretrained_with(&args.model.model, args.model.options()?)?;
-    unused(model.load_report());
+    let model = AnyModel::load(&args.model, args.model.options()?)?;
     let rows = match &args.tokens {
         Some(rows) => rows.0.clone(),
         None => args.prompt.iter().map(|text| model.token_row(text, args.prepend_bos)).collect::<Result<_, _>>()?,
@@ -35,16 +34,25 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         .seed(args.seed)
         .cache_kind(KvArg::kind(&args.kv, rows.iter().map(Vec::len).max().unwrap_or(0) + args.max_new_tokens))
         .stop_strings(args.stop.clone());
+    let (made, before) = match &model {
+        AnyModel::Decoder(model) if !args.json && rows.len() == 1 && model.tokenizer().is_ok() => {
+            return stream(model, &input, options);
+        }
+        AnyModel::Decoder(model) => (model.generate_with(&input, options)?, true),
+        // What was read is not part of what is written.
+        AnyModel::EncoderDecoder(model) => (model.generate_with(&input, options)?, false),
+        AnyModel::Encoder(_) => {
+            let told = "an encoder fills in masked tokens and writes no text; `hooklens info` lists its heads";
+            return Err(Failure::Failed(told.into()));
+        }
+    };
     if args.json {
-        return print_json(&model.generate_with(&input, options)?);
+        return print_json(&made);
     }
-    if let ([_], true) = (&rows[..], model.tokenizer().is_ok()) {
-        return stream(&model, &input, options);
-    }
-    let made = model.generate_with(&input, options)?;
     let mut out = std::io::stdout().lock();
     for row in &made.rows {
         match &row.text {
+            Some(text) if !before => writeln!(out, "{text}")?,
             Some(_) => {
                 writeln!(out, "{}", model.tokenizer()?.decode_made(&[&row.prompt[..], &row.new].concat(), true)?)?
             }

@@ -58,7 +58,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
     if args.measure == MeasureArg::Mean && (args.exclude_bos || args.exclude_current_token) {
         return Err(Failure::Usage("what is left out of the attention is for --measure mul or abs".into()));
     }
-    let model = load(&args.model)?;
+    let model = load("heads", &args.model)?;
     let input: Input = match &args.prompt[..] {
         [] => Input::Rows(repeated(&model, args.seed)),
         texts => texts.to_vec().into(),

@@ -55,7 +55,7 @@ pub(super) enum ShadeArg {
 }
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
-    let model = load(&args.model)?;
+    let model = load("lens", &args.model)?;
     let answer = args.answer.as_deref().map(|text| model.to_single_token(text)).transpose()?;
     let tokens = model.token_row(&args.prompt, None)?;
     let range = args.positions.resolve(tokens.len())?;

@@ -1,5 +1,6 @@
 //! The command line: parse, call the library, print.
 
+mod any_model;
 mod args;
 mod attention;
 mod attribute;
@@ -86,11 +87,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// A model with its weights as published.
-fn load(model: &ModelArg) -> Result<HookedTransformer, Failure> {
-    let model = HookedTransformer::from_pretrained_with(&model.model, model.options()?)?;
-    dump::unused(model.load_report());
-    Ok(model)
+/// A decoder with its weights as published.
+fn load(command: &str, model: &ModelArg) -> Result<HookedTransformer, Failure> {
+    any_model::decoder(command, model, model.options()?)
 }
 
 fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {

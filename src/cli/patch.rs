@@ -71,7 +71,7 @@ pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
 }
 
 pub(super) fn run(args: &PatchArgs) -> CliResult {
-    let model = load(&args.model)?;
+    let model = load("patch", &args.model)?;
     let pairs = args.pairs.read(&model)?;
     let count = pairs.count;
     let bar = ProgressBar::new(1);

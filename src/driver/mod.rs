@@ -98,6 +98,17 @@ pub trait HookedModel: Sized + private::Sealed {
     /// [`InputError::NoTokenizer`] if the model came without one.
     fn tokenizer(&self) -> Result<&Tokenizer>;
 
+    /// What changes every run of this model: parts put into it, hooks that stay and edit.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert!(model.interventions().is_empty());
+    /// assert_eq!(model.hooks([hook::z(0).head(1).zero()]).interventions(), ["Hook(edit [\"blocks.0.attn.hook_z\"])"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    fn interventions(&self) -> Vec<String>;
+
     /// One run, unguarded.
     #[doc(hidden)]
     fn run_checked(&self, input: Self::Input, options: ForwardOptions<'_>) -> Result<Self::Output>;

@@ -85,6 +85,15 @@ impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
         self.model.tokenizer()
     }
 
+    fn interventions(&self) -> Vec<String> {
+        // A hook that asks is running one of these itself.
+        let own = self
+            .hooks
+            .try_borrow()
+            .map(|own| own.iter().filter(|hook| hook.edits()).map(|hook| format!("{hook:?}")).collect());
+        self.model.interventions().into_iter().chain::<Vec<String>>(own.unwrap_or_default()).collect()
+    }
+
     fn run_checked(&self, input: M::Input, options: ForwardOptions<'_>) -> Result<M::Output> {
         self.with_hooks(|own| {
             let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();

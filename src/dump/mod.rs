@@ -22,6 +22,7 @@ mod file;
 mod folder;
 mod manifest;
 mod merge;
+mod model;
 mod part;
 mod placing;
 mod prompts;
@@ -31,16 +32,16 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use hooklens_hooks::{Activation, ActivationCache, Axis, DType, HookError, Positions, Record, Selection};
+use hooklens_hooks::{Activation, ActivationCache, Axis, DType, Filler, HookError, Positions, Record, Selection};
 
-use crate::driver::{ForwardOptions, HookedModel, Logits};
+use crate::driver::{ForwardOptions, Input, Logits, RunOutput};
 use crate::error::{DumpError, InputError, Result};
 use crate::experiments::{Trunk, common_prefix};
 use crate::kv_cache::KeyValueCache;
-use crate::model::{DecoderModel, HookedTransformer, Output};
 use crate::tokens::{PaddingSide, Tokens};
 
 pub use merge::merge;
+pub use model::DumpModel;
 pub use part::Part;
 pub use prompts::{Prompt, read_prompts};
 
@@ -449,8 +450,8 @@ impl Dump {
     /// # Errors
     /// Bad rows ([`DumpError::Row`] names the prompt), unknown points, an output that can't be
     /// written, a folder that holds something else. Whatever was finished stays.
-    pub fn run(&self, model: &HookedTransformer, rows: &[Vec<u32>], out: impl AsRef<Path>) -> Result<DumpReport> {
-        self.run_watched(model, rows, out, &mut |_| {})
+    pub fn run<M: DumpModel>(&self, model: &M, prompts: impl Into<Input>, out: impl AsRef<Path>) -> Result<DumpReport> {
+        self.run_watched(model, &model.prompts(prompts.into())?, out, &mut |_| {})
     }
 
     /// [`Dump::run`], showing each batch to `watcher` before it is written.
@@ -474,9 +475,9 @@ impl Dump {
     ///
     /// # Errors
     /// As [`Dump::run`].
-    pub fn run_watched(
+    pub fn run_watched<M: DumpModel>(
         &self,
-        model: &HookedTransformer,
+        model: &M,
         rows: &[Vec<u32>],
         out: impl AsRef<Path>,
         watcher: &mut Watcher<'_>,
@@ -496,7 +497,12 @@ impl Dump {
             let sink = file::FileSink::new(out, rows.len(), Widths::of(placed.iter()))?;
             return self.stream(model, rows, &placed, 0, Box::new(sink), watcher);
         }
-        let manifest = Manifest::new(self, model.fingerprint()?, rows);
+        let interventions = model.interventions();
+        let settings = match interventions.is_empty() {
+            true => self.clone(),
+            false => self.clone().setting("interventions", &interventions.join(", ")),
+        };
+        let manifest = Manifest::new(&settings, model.weights_hash()?, rows);
         let sink = folder::FolderSink::open(out, manifest, self.resume)?;
         let finished = sink.finished();
         self.stream(model, rows, &placed, finished, Box::new(sink), watcher)
@@ -504,7 +510,7 @@ impl Dump {
 
     /// Everything that can be wrong is found before the first batch, not in the middle. Gives what
     /// is kept of each row.
-    fn check(&self, model: &HookedTransformer, rows: &[Vec<u32>], to_file: bool) -> Result<Vec<Row>> {
+    fn check<M: DumpModel>(&self, model: &M, rows: &[Vec<u32>], to_file: bool) -> Result<Vec<Row>> {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
         }
@@ -514,14 +520,13 @@ impl Dump {
             return Err(DumpError::NotRectangular { point: point.name.to_string() }.into());
         }
         if !self.prefix.is_empty() {
-            model.check_tokens(&Tokens::new(vec![self.prefix.clone()])?)?;
+            model.check_prompt(&self.prefix, 0)?;
         }
         let checked = |row: &Vec<u32>| -> Result<Row> {
             if row.is_empty() {
                 return Err(InputError::Empty { what: "it".into() }.into());
             }
-            model.check_length(self.prefix.len() + row.len())?;
-            model.check_tokens(&Tokens::new(vec![row.clone()])?)?;
+            model.check_prompt(row, self.prefix.len())?;
             Ok(Row { len: row.len(), kept: self.kept(row.len())? })
         };
         let named = |(number, row)| {
@@ -553,9 +558,9 @@ impl Dump {
         row(share.end) - row(share.start)
     }
 
-    fn stream(
+    fn stream<M: DumpModel>(
         &self,
-        model: &HookedTransformer,
+        model: &M,
         rows: &[Vec<u32>],
         placed: &[Row],
         finished: usize,
@@ -604,68 +609,68 @@ impl Dump {
     }
 
     /// What computes shared beginnings once, if anything is to be shared and can be.
-    fn trunk<'m>(&self, model: &'m HookedTransformer) -> Result<Option<Trunk<'m>>> {
+    fn trunk<'m, M: DumpModel>(&self, model: &'m M) -> Result<Option<Trunk<'m>>> {
         let points = self.selection.resolve(model.catalog())?;
         let routed = points.iter().any(|id| model.catalog().info(*id).axes.first() == Some(&Axis::Routed));
-        let can = self.share_prefix && self.prefix.is_empty() && !routed && !model.config().bidirectional;
+        let can = self.share_prefix && self.prefix.is_empty() && !routed;
         let record = Record::new(self.selection.clone()).dtype(self.dtype);
-        Ok(can.then(|| Trunk::new(model, record, self.logits)))
+        Ok(if can { model.sharing(record, self.logits) } else { None })
     }
 
     /// The prefix, computed once for all batches.
-    fn prefilled(&self, model: &HookedTransformer) -> Result<Option<KeyValueCache>> {
+    fn prefilled<M: DumpModel>(&self, model: &M) -> Result<Option<KeyValueCache>> {
         if self.prefix.is_empty() {
             return Ok(None);
         }
-        let mut cache = model.prefill(vec![self.prefix.clone()])?;
-        cache.freeze();
-        Ok(Some(cache))
+        Ok(Some(model.behind(&self.prefix)?))
     }
 
-    fn compute(
+    fn compute<M: DumpModel>(
         &self,
-        model: &HookedTransformer,
+        model: &M,
         batch: &[Vec<u32>],
         placing: &Placing,
         prefix: Option<&mut KeyValueCache>,
         watcher: &mut Watcher<'_>,
     ) -> Result<Vec<Named>> {
-        let pad = self.pad(model);
+        let pad = model.filler();
         let tokens = Tokens::padded(batch, pad, self.padding_side)?;
         let record = Record::new(self.selection.clone()).positions(placing.recorded()).dtype(self.dtype);
         let mut options = ForwardOptions::new().logits(self.logits).record(record);
         if let Some(cache) = prefix {
             options = options.kv_cache(cache);
         }
-        let output = model.run(&tokens, options)?;
-        watcher(Seen::Batch(&tokens, &output.cache));
-        self.named(&tokens, output, false, pad)
+        let mut output = model.run(M::batch(tokens.clone()), options)?;
+        let (logits, cache) = (M::logits(&mut output), output.cache().take());
+        watcher(Seen::Batch(&tokens, &cache));
+        self.named(&tokens, logits, &cache, false, pad)
     }
 
     /// A batch whose prompts begin alike: padded at the right, every position recorded.
-    fn compute_shared(
+    fn compute_shared<M: DumpModel>(
         &self,
-        model: &HookedTransformer,
+        model: &M,
         batch: &[Vec<u32>],
         trunk: &mut Trunk<'_>,
         shared: usize,
         watcher: &mut Watcher<'_>,
     ) -> Result<Vec<Named>> {
-        let pad = self.pad(model);
+        let pad = model.filler();
         let tokens = Tokens::padded(batch, pad, PaddingSide::Right)?;
         let output = trunk.run_sharing(batch, shared)?;
         watcher(Seen::Batch(&tokens, &output.cache));
-        self.named(&tokens, output, true, pad)
-    }
-
-    /// A token to pad with.
-    fn pad(&self, model: &HookedTransformer) -> u32 {
-        let pad = model.tokenizer().map_or(0, |t| t.pad());
-        if (pad as usize) < model.config().d_vocab { pad } else { 0 }
+        self.named(&tokens, output.logits, &output.cache, true, pad)
     }
 
     /// The tensors of a batch; `every` tells whether recordings hold every column.
-    fn named(&self, tokens: &Tokens, output: Output, every: bool, pad: u32) -> Result<Vec<Named>> {
+    fn named(
+        &self,
+        tokens: &Tokens,
+        logits: Option<Tensor<3>>,
+        cache: &ActivationCache,
+        every: bool,
+        pad: u32,
+    ) -> Result<Vec<Named>> {
         let shape = tokens.shape();
         let integers = |values: Vec<i32>| {
             Activation::from(Tensor::<2, Int>::from_data(TensorData::new(values, shape), &Device::flex()))
@@ -677,16 +682,17 @@ impl Dump {
             whole("tokens", ids, &[Axis::Batch, Axis::Pos], i64::from(pad).to_le_bytes().to_vec()),
             whole("attention_mask", integers(vec![1; shape[0] * shape[1]]), &[Axis::Batch, Axis::Pos], Vec::new()),
         ];
-        if let Some(logits) = output.logits {
+        if let Some(logits) = logits {
             let axes: &[Axis] = match self.logits {
                 Logits::All => &[Axis::Batch, Axis::Pos, Axis::Vocab],
                 _ => &[Axis::Batch, Axis::One, Axis::Vocab],
             };
             tensors.push(whole("logits", Activation::from(logits).cast(self.dtype), axes, Vec::new()));
         }
-        for (name, activation) in output.cache.iter() {
-            let axes = output.cache.axes(name)?;
-            let filler = if name.ends_with("hook_attn_scores") { self.dtype.minus_infinity() } else { Vec::new() };
+        for (name, activation) in cache.iter() {
+            let point = cache.catalog().info(cache.catalog().find(name)?);
+            let filler = if point.filler == Filler::MinusInfinity { self.dtype.minus_infinity() } else { Vec::new() };
+            let axes = point.axes;
             tensors.push(Named { name: name.into(), activation: activation.clone(), axes, whole: every, filler });
         }
         Ok(tensors)

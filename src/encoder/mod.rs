@@ -12,6 +12,7 @@
 //! ```
 
 mod config;
+mod fingerprint;
 mod forward;
 mod input;
 mod points;
@@ -162,6 +163,10 @@ impl HookedModel for HookedEncoder {
 
     fn tokenizer(&self) -> Result<&Tokenizer> {
         Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+
+    fn interventions(&self) -> Vec<String> {
+        self.points.named_parts().collect()
     }
 
     /// Every head the model has, unless no logits are wanted.

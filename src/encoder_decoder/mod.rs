@@ -184,6 +184,10 @@ impl HookedModel for HookedEncoderDecoder {
         Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
     }
 
+    fn interventions(&self) -> Vec<String> {
+        self.points.named_parts().collect()
+    }
+
     fn run_checked(&self, input: EncoderDecoderInput, options: ForwardOptions<'_>) -> Result<EncoderDecoderOutput> {
         self.run_both(input, options)
     }

@@ -167,6 +167,10 @@ impl HookedModel for HookedTransformer {
         Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
     }
 
+    fn interventions(&self) -> Vec<String> {
+        self.points.named_parts().collect()
+    }
+
     fn run_checked(&self, input: Input, options: ForwardOptions<'_>) -> Result<Output> {
         self.checked_run(input, options)
     }

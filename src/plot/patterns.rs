@@ -5,7 +5,6 @@ use ndarray::{Array2, Array3, ArrayD, Axis, Ix3, IxDyn};
 
 use super::token_text::token_text;
 use crate::driver::{HookedModel, Input};
-use crate::encoder::HookedEncoder;
 use crate::error::PlotError;
 use crate::error::Result;
 use crate::hook;
@@ -90,15 +89,7 @@ impl AttentionPatterns {
     /// # Errors
     /// As [`AttentionPatterns::new`]; [`HookError::Rows`] for a row there is none of. Behind a key-value cache
     /// patterns have more keys than the run had tokens: stitch the recordings, or run the whole text.
-    pub fn of(model: &HookedTransformer, cache: &ActivationCache, tokens: &Tokens, row: usize) -> Result<Self> {
-        Self::recorded(model.tokenizer().ok(), cache, tokens, row)
-    }
-
-    /// [`AttentionPatterns::of`] an encoder's recording.
-    ///
-    /// # Errors
-    /// As [`AttentionPatterns::of`].
-    pub fn of_encoder(model: &HookedEncoder, cache: &ActivationCache, tokens: &Tokens, row: usize) -> Result<Self> {
+    pub fn of(model: &impl HookedModel, cache: &ActivationCache, tokens: &Tokens, row: usize) -> Result<Self> {
         Self::recorded(model.tokenizer().ok(), cache, tokens, row)
     }
 

@@ -216,7 +216,7 @@ fn encoders_are_shown_whole() {
     let tokens = Tokens::padded(&[vec![1, 2, 3, 4], vec![5, 6]], 0, PaddingSide::Right).unwrap();
     let cache = model.run(tokens.clone(), Record::new("*hook_pattern")).unwrap().cache;
     for (row, len) in [(0, 4), (1, 2)] {
-        let patterns = AttentionPatterns::of_encoder(&model, &cache, &tokens, row).unwrap();
+        let patterns = AttentionPatterns::of(&model, &cache, &tokens, row).unwrap();
         assert!(!patterns.is_causal());
         assert_eq!(patterns.tokens().len(), len);
         for head in patterns.heads_shown() {

@@ -1,0 +1,84 @@
+//! Loading a model of whichever kind.
+
+use super::Failure;
+use super::args::ModelArg;
+use super::dump::unused;
+use crate::config::ConfigError;
+use crate::driver::HookedModel;
+use crate::encoder::HookedEncoder;
+use crate::encoder_decoder::HookedEncoderDecoder;
+use crate::error::Error;
+use crate::loading::LoadOptions;
+use crate::model::HookedTransformer;
+use crate::tokens::Tokenizer;
+
+/// A model of any kind.
+pub(super) enum AnyModel {
+    Decoder(HookedTransformer),
+    Encoder(HookedEncoder),
+    EncoderDecoder(HookedEncoderDecoder),
+}
+
+impl AnyModel {
+    /// Loads a model and says which tensors of its files are not used.
+    pub(super) fn load(model: &ModelArg, options: LoadOptions) -> Result<Self, Failure> {
+        let name = &model.model;
+        let any = match HookedTransformer::from_pretrained_with(name, options.clone()) {
+            Ok(decoder) => AnyModel::Decoder(decoder),
+            Err(Error::Config(ConfigError::OtherKind { kind: "an encoder", .. })) => {
+                AnyModel::Encoder(HookedEncoder::from_pretrained_with(name, options)?)
+            }
+            Err(Error::Config(ConfigError::OtherKind { .. })) => {
+                AnyModel::EncoderDecoder(HookedEncoderDecoder::from_pretrained_with(name, options)?)
+            }
+            Err(error) => return Err(error.into()),
+        };
+        unused(match &any {
+            AnyModel::Decoder(model) => model.load_report(),
+            AnyModel::Encoder(model) => model.load_report(),
+            AnyModel::EncoderDecoder(model) => model.load_report(),
+        });
+        Ok(any)
+    }
+
+    /// The tokenizer.
+    pub(super) fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+        match self {
+            AnyModel::Decoder(model) => model.tokenizer(),
+            AnyModel::Encoder(model) => model.tokenizer(),
+            AnyModel::EncoderDecoder(model) => model.tokenizer(),
+        }
+    }
+
+    /// Token ids of a text, with what the model puts around it.
+    pub(super) fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>, Error> {
+        match self {
+            AnyModel::Decoder(model) => model.token_row(text, prepend_bos),
+            AnyModel::Encoder(model) => Ok(model.to_tokens(text)?.tokens.real(0)),
+            AnyModel::EncoderDecoder(model) => Ok(model.to_tokens(text)?.real(0)),
+        }
+    }
+}
+
+/// Loads a decoder. A command that needs the logits of next tokens says so of a model of another kind.
+pub(super) fn decoder(command: &str, model: &ModelArg, options: LoadOptions) -> Result<HookedTransformer, Failure> {
+    let model = HookedTransformer::from_pretrained_with(&model.model, options).map_err(|error| match error {
+        Error::Config(ConfigError::OtherKind { family, kind, .. }) => other_kind(command, family, kind),
+        error => error.into(),
+    })?;
+    unused(model.load_report());
+    Ok(model)
+}
+
+/// Why a command can't work on a kind of model.
+pub(super) fn other_kind(command: &str, family: &str, kind: &str) -> Failure {
+    let takes = match kind {
+        "an encoder" => "info, hooks, dump, attention and parity",
+        _ => "info, hooks, attention, generate and parity",
+    };
+    let told = format!(
+        "a {family} model is {kind}, and `hooklens {command}` works on decoders: models that predict the next token of \
+         their input; {takes} take this one"
+    );
+    Failure::Failed(told.into())
+}

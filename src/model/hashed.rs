@@ -1,0 +1,68 @@
+//! A hash of weights, piece by piece.
+
+use burn::tensor::{Device, Tensor};
+use hooklens_hooks::{Activation, HookError};
+use rayon::prelude::*;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use crate::error::Result;
+
+/// Elements that are copied and hashed at once, so that no weight stands in memory a second time.
+const PIECE: usize = 1 << 20;
+/// Rows of a piece at least: a transposed matrix is read a few elements from each line of memory.
+const ROWS: usize = 16;
+
+/// The pieces of weights that are to be hashed (XXH3, 128 bits).
+#[derive(Default)]
+pub(crate) struct Hashed {
+    pieces: Vec<Piece>,
+}
+
+impl Hashed {
+    /// Adds a weight of this name and shape, as a matrix.
+    pub(crate) fn add(&mut self, name: &str, shape: &[usize], matrix: Tensor<2>) {
+        let [rows, columns] = matrix.dims();
+        let step = (PIECE / columns.max(1)).max(ROWS);
+        let label = format!("{name} {shape:?} {:?}", matrix.dtype());
+        let piece = |start| {
+            let matrix = matrix.clone().detach();
+            Piece { label: format!("{label} {start}"), matrix, start, rows: step.min(rows - start) }
+        };
+        self.pieces.extend((0..rows).step_by(step).map(piece));
+    }
+
+    /// The hash of all pieces behind the configuration.
+    pub(crate) fn finish(self, config: &[u8]) -> Result<String> {
+        let hashes: Result<Vec<u128>, HookError> =
+            match self.pieces.iter().all(|piece| piece.matrix.device() == Device::flex()) {
+                true => self.pieces.par_iter().map(Piece::hash).collect(),
+                // A device of its own gives one tensor at a time anyway.
+                false => self.pieces.iter().map(Piece::hash).collect(),
+            };
+        let mut all = Xxh3::new();
+        all.update(config);
+        hashes?.into_iter().for_each(|hash| all.update(&hash.to_le_bytes()));
+        Ok(format!("{:032x}", all.digest128()))
+    }
+}
+
+/// Some rows of a weight.
+struct Piece {
+    /// Tells it from every other piece, and weights of one shape and type from those of another.
+    label: String,
+    matrix: Tensor<2>,
+    start: usize,
+    rows: usize,
+}
+
+impl Piece {
+    /// The hash of its label and its elements, row by row.
+    fn hash(&self) -> Result<u128, HookError> {
+        let rows: Activation = self.matrix.clone().narrow(0, self.start, self.rows).into();
+        let elements = xxh3_128(&rows.to_le_bytes()?);
+        let mut hash = Xxh3::new();
+        hash.update(self.label.as_bytes());
+        hash.update(&elements.to_le_bytes());
+        Ok(hash.digest128())
+    }
+}
