@@ -10,13 +10,24 @@ fn root() -> PathBuf {
 /// The Markdown files of a folder and those below it.
 fn markdown(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-        let name = entry.file_name().unwrap().to_string_lossy().into_owned();
-        if entry.is_dir() && !["target", "shared", "fixtures"].contains(&name.as_str()) && name != ".git" {
+        if entry.is_dir() {
             markdown(&entry, found);
-        } else if name.ends_with(".md") {
+        } else if entry.extension().is_some_and(|ending| ending == "md") {
             found.push(entry);
         }
     }
+}
+
+/// The repository's documents.
+fn documents() -> Vec<PathBuf> {
+    let mut found = ["README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG"]
+        .map(|name| root().join(name).with_extension("md"))
+        .to_vec();
+    found.extend(["hooks", "kernels", "tests/fixtures"].map(|folder| root().join(folder).join("README.md")));
+    for folder in ["docs", "benches", "notebooks"] {
+        markdown(&root().join(folder), &mut found);
+    }
+    found
 }
 
 /// A document's text outside fenced code.
@@ -44,8 +55,7 @@ fn links(text: &str) -> Vec<String> {
 
 #[test]
 fn every_link_leads_to_a_file_and_a_heading() {
-    let (mut documents, mut broken) = (Vec::new(), Vec::new());
-    markdown(&root(), &mut documents);
+    let (documents, mut broken) = (documents(), Vec::new());
     for document in &documents {
         let text = fs::read_to_string(document).unwrap();
         for link in links(&text) {
@@ -65,8 +75,7 @@ fn every_link_leads_to_a_file_and_a_heading() {
 /// What leads out of the book names a file of this repository by its address there.
 #[test]
 fn every_address_in_the_repository_is_a_file() {
-    let (mut documents, mut broken) = (Vec::new(), Vec::new());
-    markdown(&root(), &mut documents);
+    let (mut documents, mut broken) = (documents(), Vec::new());
     documents.push(root().join("src/lib.rs"));
     let mut seen = 0;
     for document in &documents {
