@@ -1,4 +1,4 @@
-//! What can go wrong, with the data to say what and where.
+//! Error types. Each carries the thing, what was expected and what was given.
 
 use std::path::PathBuf;
 
@@ -838,7 +838,7 @@ pub enum ProcessingError {
         /// What its device says.
         reason: String,
     },
-    /// The factorisation did not converge.
+    /// The factorization did not converge.
     #[error("`{step}` failed in layer {layer}, head {head}: {reason}")]
     Numeric {
         /// The step.

@@ -1,4 +1,4 @@
-//! Runs with gradients, of whichever model: what a number made of a run's output owes to each activation.
+//! Gradients of a scalar of a run's output with respect to its activations, for every kind of model.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,19 +11,19 @@ use crate::error::{InputError, Result};
 /// Gradients by point.
 type ByPoint = BTreeMap<PointId, Activation>;
 
-/// What a run gives.
+/// The output of a run.
 pub(crate) trait RunOutput: Sized {
     /// What was recorded, to add gradients to.
     fn cache(&mut self) -> &mut ActivationCache;
 
-    /// Its tensors without what they were made from.
+    /// Its tensors, detached from the autodiff graph.
     fn without_history(self) -> Self;
 }
 
 /// Makes a run: with these hooks, recording this; of the whole model, or only up to what is recorded.
 type Runner<'r, O> = dyn for<'h> FnMut(Vec<Hook<'h>>, Record, bool) -> Result<O> + 'r;
 
-/// Runs a model, makes a number of the output, and puts the gradients at the points recorded into the output's cache.
+/// Runs a model, computes a scalar of the output, and adds gradients at the recorded points to the output's cache.
 /// Hooks on gradients run on the way back, last point first.
 ///
 /// Each edited gradient costs another run, of a decoder up to its point: Burn's way back can't be hooked, so it is cut
@@ -77,7 +77,7 @@ pub(crate) fn with_gradients<O: RunOutput>(
     Ok(output)
 }
 
-/// The logits a number is to be made of.
+/// The logits that the scalar is computed from.
 pub(crate) fn logits_of(logits: &Option<Tensor<3>>) -> Result<Tensor<3>> {
     Ok(logits.clone().ok_or(InputError::Options("no logits to make a number of"))?)
 }

@@ -1,4 +1,4 @@
-//! Numbers that say what they are of.
+//! N-dimensional arrays with named axes and labeled positions.
 
 use hooklens_hooks::{ActivationCache, HookError, Selection};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn};

@@ -89,7 +89,7 @@ pub struct ActivationCache {
             `cache.get::<4>((\"pattern\", 1))?`"
 )]
 pub trait Lookup<const D: usize> {
-    /// The request, before a catalogue resolves it.
+    /// The request, before a catalog resolves it.
     fn selection(self) -> Selection;
 }
 
@@ -436,8 +436,8 @@ impl ActivationCache {
         Ok(self)
     }
 
-    /// These recordings and those of the positions behind them as one: what a run of both parts
-    /// at once records. One row here goes before each row there. Scores and patterns of these
+    /// Concatenates this recording with that of the positions after it: what one run of both parts
+    /// records. One row here goes before each row there. Scores and patterns of these
     /// positions get the later keys, which they don't see; rotated keys of the later run hold
     /// those of both.
     ///

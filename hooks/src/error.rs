@@ -1,4 +1,4 @@
-//! What can go wrong with a hook or a recording.
+//! Errors of hooks, selections and recordings.
 
 use thiserror::Error;
 

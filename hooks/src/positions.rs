@@ -1,4 +1,4 @@
-//! Which token positions of a run to keep.
+//! Selections of token positions.
 
 use std::fmt;
 use std::ops::{Range, RangeFrom, RangeTo};

@@ -468,7 +468,7 @@ impl<T> ActivationQueue<T> {
         self.try_get(name).unwrap_or_else(|| Stored::Value(default.into()))
     }
 
-    /// Forgets what a name holds.
+    /// Removes what a name holds.
     ///
     /// # Errors
     /// [`QueueError::Absent`] with the nearest names, if it holds nothing.
@@ -481,7 +481,7 @@ impl<T> ActivationQueue<T> {
         Ok(())
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear_all(&self) {
         self.state().held.clear();
         self.shared.changed.notify_all();

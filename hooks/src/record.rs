@@ -1,4 +1,4 @@
-//! What to keep of a run, and in which form.
+//! Options of a recording: which points and positions to keep, in which type, where.
 
 use burn::tensor::Device;
 

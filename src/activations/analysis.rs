@@ -1,4 +1,4 @@
-//! A model beside what it recorded.
+//! A model together with a recording of it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::error::{InputError, Result};
 use crate::hook;
 use crate::model::{Hooked, HookedTransformer, Norm};
 
-/// A model and a recording of it, to be taken apart. See the [module](super).
+/// A model and a recording of it: decomposes the residual stream. See the [module](super).
 ///
 /// ```
 /// use hooklens::activations::Stage;
@@ -35,7 +35,7 @@ pub struct Analysis<'a> {
 }
 
 impl HookedTransformer {
-    /// Puts a recording beside the model that made it.
+    /// Analyzes a recording with the model that made it.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -1,4 +1,4 @@
-//! The rows and positions of a recording that are looked at.
+//! The rows and positions of a recording that an analysis uses.
 
 use std::ops::Range;
 

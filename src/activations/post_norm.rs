@@ -1,4 +1,4 @@
-//! What a norm of an output, with its scale as it was in the run, makes of that output's parts.
+//! Output norms (Gemma 2) applied to the parts of an output, with the scale frozen at that of the run.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::Point;

@@ -127,7 +127,7 @@ impl<const D: usize> FactoredMatrix<D> {
         Self::new(u * root.clone(), root.swap_dims(D - 2, D - 1) * vh)
     }
 
-    /// `S Vᵀ`, `[..., rank, right]`: the product but for an orthogonal map on its left.
+    /// `S Vᵀ`, `[..., rank, right]`: the product up to an orthogonal map on its left.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -146,7 +146,7 @@ impl<const D: usize> FactoredMatrix<D> {
         Ok(s.swap_dims(D - 2, D - 1) * vh)
     }
 
-    /// `U S`, `[..., left, rank]`: the product but for an orthogonal map on its right.
+    /// `U S`, `[..., left, rank]`: the product up to an orthogonal map on its right.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -194,9 +194,9 @@ impl<const D: usize> FactoredMatrix<D> {
 }
 
 impl<const D: usize> Eigenvalues<D> {
-    /// For each matrix the sum of its eigenvalues over that of their magnitudes, from -1 to 1: near
-    /// 1, the matrix makes more of whatever it is given, as the OV circuit of a head that copies
-    /// does (Elhage et al. 2021).
+    /// The copying score of each matrix (Elhage et al. 2021): the sum of its eigenvalues over the sum of
+    /// their magnitudes, from -1 to 1. Near 1, what goes in comes out with the same sign, as in the OV
+    /// circuit of a head that copies.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! A matrix as the product of two thin ones.
+//! Low-rank matrices kept as the product of two factors.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub struct FactoredMatrix<const D: usize> {
     pub(super) b: Tensor<D>,
 }
 
-/// Matrices that don't fit each other, or can't be decomposed.
+/// Errors of factored matrices: shapes that do not fit, decompositions that fail.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -57,7 +57,7 @@ pub enum MatrixError {
         /// How many there are.
         len: usize,
     },
-    /// A decomposition that did not come to an end.
+    /// A decomposition that did not converge.
     #[error("no {what}: {reason}")]
     Numeric {
         /// The decomposition.
@@ -125,7 +125,7 @@ impl<const D: usize> FactoredMatrix<D> {
         dims
     }
 
-    /// Length of the axis the factors meet at: no rank is larger.
+    /// Length of the axis that the factors share: an upper bound of the rank.
     pub fn inner(&self) -> usize {
         self.a.dims()[D - 1]
     }

@@ -1,4 +1,4 @@
-//! Attention: fused when no one watches, else scores, pattern and mix one by one.
+//! Attention on the kernels: fused when no hook watches, else scores, pattern and weighted values step by step.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::config::Positional;
 use crate::kv_cache::{Keys, Part};
 use crate::model::{Pass, slopes};
 
-/// What the kernels need to know of a layer's scores, for the columns it holds.
+/// Masks, positions and scaling of a layer's scores, as the kernels take them.
 struct Rules<'p> {
     scale: f32,
     soft_cap: Option<f32>,

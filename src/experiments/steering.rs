@@ -1,4 +1,4 @@
-//! Directions that push a model towards something.
+//! Steering vectors (Turner et al. 2023), function vectors (Todd et al. 2024) and directional ablation.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Hook, HookError, Record, Selection, at};

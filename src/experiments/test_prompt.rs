@@ -1,4 +1,4 @@
-//! How a model answers a prompt.
+//! Ranks and probabilities of an answer's tokens (TransformerLens's `test_prompt`).
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use hooklens_hooks::Activation;
 use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 
-/// Where each token of an answer stands among what the model expects.
+/// Rank, logit and probability of each token of an answer.
 ///
 /// ```
 /// use hooklens::prelude::*;

@@ -1,4 +1,4 @@
-//! Text from a model, token by token, with hooks on.
+//! Text generation, greedy or sampled, with hooks at every step.
 //!
 //! ```
 //! use hooklens::generation::{GenerateOptions, Stop};
@@ -84,7 +84,7 @@ pub struct GeneratedRow {
     pub stop: Stop,
 }
 
-/// What was generated.
+/// The result of a generation.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -108,7 +108,7 @@ pub struct Generation {
     /// The columns that were run, padding marked: what [`Generation::recording`] runs over. The
     /// last tokens were chosen, not run.
     pub columns: Tokens,
-    /// What was recorded at each step: first the prompts, then a column a step.
+    /// What was recorded at each step: first the prompts, then one column per step.
     pub steps: Vec<ActivationCache>,
     /// The logits each new token was chosen by, `[batch, new, d_vocab_out]`, if asked for.
     pub logits: Option<Tensor<3>>,
@@ -143,7 +143,7 @@ impl Generation {
 }
 
 impl HookedTransformer {
-    /// Goes on from a prompt, or from each of several.
+    /// Generates text from one prompt or several.
     ///
     /// # Errors
     /// As [`HookedTransformer::generate_steps`].

@@ -1,4 +1,4 @@
-//! Runs with gradients: what a number made of the logits owes to each activation.
+//! Gradients of a scalar of the logits with respect to activations.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook, Record};
@@ -10,24 +10,24 @@ use crate::error::{InputError, Result};
 use crate::gradients::{RunOutput, logits_of, with_gradients};
 
 impl HookedTransformer {
-    /// Runs the model, makes a number of the logits, and records how it changes with each
-    /// activation recorded: the output's cache holds both, `hook::z(3)` by
+    /// Runs the model, computes a scalar of the logits, and records its gradient with respect to each
+    /// recorded activation: the output's cache holds both, `hook::z(3)` by
     /// [`get`](crate::ActivationCache::get) and its gradient by
     /// [`grad`](crate::ActivationCache::grad), or by name as `blocks.3.attn.hook_z_grad`.
     ///
     /// The weights need no gradients and get none. Hooks on gradients
     /// ([`edit_grad`](crate::hook::Point::edit_grad), [`read_grad`](crate::hook::Point::read_grad))
-    /// run on the way back, last point first; what one makes of a gradient is what goes on and
-    /// what is recorded. Each edited gradient costs another run up to its point, so hooks may be
+    /// run in the backward pass, last point first; an edited gradient is what is passed on and
+    /// recorded. Each edited gradient costs another run up to its point, so hooks may be
     /// called several times.
     ///
     /// # Shapes
     /// - logits: `[batch, pos, d_vocab_out]`, or `[batch, 1, d_vocab_out]` for [`Logits::Last`]
-    /// - the number: `[1]`; several are summed
+    /// - the scalar: `[1]`; several values are summed
     ///
     /// # Errors
     /// As [`HookedTransformer::run`]; a recording of parts of activations, or a key-value cache that
-    /// grows; a number that does not depend on any recorded activation.
+    /// grows; a scalar that does not depend on any recorded activation.
     ///
     /// ```
     /// # use hooklens::prelude::*;

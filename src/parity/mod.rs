@@ -1,4 +1,4 @@
-//! A model's run compared with a reference's, point by point: is it the model it is taken for?
+//! Compares a model's activations with those of a reference implementation, point by point.
 //!
 //! A reference is a safetensors file with `tokens` `[batch, pos]`, perhaps `attention_mask`, of an encoder perhaps
 //! `token_types`, of an encoder-decoder `decoder_tokens` and `decoder_attention_mask`, and any of `logits` and the
@@ -34,7 +34,7 @@ use crate::loading::{LoadOptions, ModelConfig, inspect};
 use crate::model::{ForwardOptions, HookedTransformer};
 use reference::Reference;
 
-/// How far one tensor is from the reference's.
+/// The difference of one tensor from the reference's.
 ///
 /// ```
 /// use hooklens::parity::Comparison;
@@ -85,7 +85,7 @@ pub struct ParityReport {
 }
 
 impl ParityReport {
-    /// The tensor that is farthest off.
+    /// The tensor with the largest relative difference.
     ///
     /// ```
     /// use hooklens::parity::ParityReport;
@@ -95,7 +95,7 @@ impl ParityReport {
         self.compared.iter().max_by(|a, b| a.relative().total_cmp(&b.relative()))
     }
 
-    /// The first tensor, in firing order, that is farther off than `tolerance`: where to look for the reason.
+    /// The first tensor, in firing order, that differs by more than `tolerance`: where the computations part.
     ///
     /// ```
     /// use hooklens::parity::{Comparison, ParityReport};

@@ -1,4 +1,4 @@
-//! Attention patterns of one text, taken from what was recorded.
+//! Attention patterns of one text, from a recording.
 
 use hooklens_hooks::{Activation, ActivationCache, HookError, Positions};
 use ndarray::{Array2, Array3, ArrayD, Axis, Ix3, IxDyn};
@@ -34,7 +34,7 @@ pub struct AttentionPatterns {
     heads: Vec<HeadAttention>,
 }
 
-/// What one head looks at.
+/// The attention pattern of one head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadAttention {
     /// Its layer.
@@ -205,7 +205,7 @@ impl AttentionPatterns {
         !self.heads.iter().any(later)
     }
 
-    /// All of it as one array `[head, query, key]`: heads are labelled `L1H0`, positions `5: king`.
+    /// All of it as one array `[head, query, key]`: heads are labeled `L1H0`, positions `5: king`.
     pub fn to_labelled(&self) -> LabelledArray {
         let len = self.tokens.len();
         let places: Vec<String> =

@@ -1,4 +1,4 @@
-//! Where an axis is marked: at round numbers.
+//! Axis ticks at round numbers.
 
 /// The numbers an axis shows.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,4 +1,4 @@
-//! Documents one behind the other, in rows of one length.
+//! Documents concatenated into rows of one length.
 
 use super::{Texts, Tokens};
 use crate::error::{InputError, Result};

@@ -1,4 +1,4 @@
-//! The largest of many numbers, in a memory of so many.
+//! The k largest of a stream of numbers.
 
 /// A number, and where it is.
 #[derive(Debug, Clone, Copy, PartialEq)]

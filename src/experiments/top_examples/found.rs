@@ -1,4 +1,4 @@
-//! What was found.
+//! The result: the top activating examples.
 
 use std::fmt;
 

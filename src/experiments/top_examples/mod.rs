@@ -1,4 +1,4 @@
-//! Where something in a model is largest over many texts.
+//! Top activating examples of a neuron, head or direction over many texts.
 
 mod best;
 mod found;

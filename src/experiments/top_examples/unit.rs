@@ -1,4 +1,4 @@
-//! What is looked at: one number at each position.
+//! The unit whose activation is ranked: one number at each position.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, Axis, DType, HookError, PointInfo};
@@ -8,7 +8,7 @@ use crate::activations::AnalysisError;
 use crate::error::{InputError, Result};
 use crate::tensor_ext::TensorExt;
 
-/// How a vector becomes a number.
+/// The reduction of a vector to a number.
 #[derive(Debug, Clone)]
 pub(super) enum Along {
     /// Its number at this place.
