@@ -42,13 +42,13 @@ pub enum Error {
     /// A dump of activations.
     #[error(transparent)]
     Dump(#[from] DumpError),
-    /// What a recording was asked.
+    /// An analysis of a recording.
     #[error(transparent)]
     Analysis(#[from] crate::activations::AnalysisError),
     /// A sweep of patches.
     #[error(transparent)]
     Patch(#[from] crate::patching::PatchError),
-    /// Weights taken apart.
+    /// A factored matrix.
     #[error(transparent)]
     Matrix(#[from] crate::circuits::MatrixError),
     /// A picture.
@@ -73,7 +73,7 @@ pub enum Error {
         /// How much the allocation that failed asked for.
         asked: String,
     },
-    /// A device failed in the midst of its work; a remote one when its server is gone.
+    /// A device failed during a computation; a remote one when its server is gone.
     #[error("the device {device} failed: {reason}")]
     DeviceFailed {
         /// The device.
@@ -174,7 +174,7 @@ pub enum ConfigError {
         /// The type that loads them.
         load: &'static str,
     },
-    /// The weights are kept in few bits.
+    /// The weights are quantized.
     #[error(
         "the weights of this {architecture} are quantized ({method}); load it with transformers, dequantized, and save \
          it in bf16"
@@ -308,7 +308,7 @@ fn near(nearest: &[String]) -> String {
     if nearest.is_empty() { String::new() } else { format!("; the files hold {}", nearest.join(", ")) }
 }
 
-/// Something a model can't be run on.
+/// An input, or a combination of options, that a model can't be run on.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -446,7 +446,7 @@ pub enum InputError {
         /// Where the model lives.
         model: String,
     },
-    /// A setting there can't be.
+    /// A setting with an invalid value.
     #[error("`{name}` is {given}; it may be {allowed}")]
     Setting {
         /// The setting.
@@ -680,7 +680,7 @@ pub enum CacheError {
     /// Tokens were to tell of padding, and the cache knows no padding token.
     #[error("the cache's shape names no `pad_token_id`, by which padding is told from tokens")]
     NoPadToken,
-    /// The mask of a run contradicts that of the cache it goes on behind.
+    /// The mask of a run contradicts that of its cache.
     #[error(
         "the attention mask of row {row} calls column {column} {}, and the cache holds {} there; \
          give the mask of the new tokens, or that of the cache before it",
@@ -760,7 +760,7 @@ pub enum CacheError {
         /// Entries given.
         given: usize,
     },
-    /// Keys and values that can't be read, or plain data that does not fit together.
+    /// Keys and values that can't be read, or inconsistent plain data.
     #[error("the cache's data: {reason}")]
     Data {
         /// What is wrong.
@@ -793,7 +793,7 @@ pub enum CacheError {
         /// What acted.
         interventions: String,
     },
-    /// The run leaves out layers, whose entries would fall behind.
+    /// The run skips layers, whose entries would lack its positions.
     #[error("a run that leaves layers out would leave the cache uneven; freeze it first")]
     Partial,
 }

@@ -24,10 +24,10 @@ pub(crate) trait RunOutput: Sized {
 type Runner<'r, O> = dyn for<'h> FnMut(Vec<Hook<'h>>, Record, bool) -> Result<O> + 'r;
 
 /// Runs a model, computes a scalar of the output, and adds gradients at the recorded points to the output's cache.
-/// Hooks on gradients run on the way back, last point first.
+/// Hooks on gradients run in the backward pass, last point first.
 ///
-/// Each edited gradient costs another run, of a decoder up to its point: Burn's way back can't be hooked, so it is cut
-/// there, and goes on from what the hook made.
+/// Each edited gradient costs another run, of a decoder up to its point: Burn's backward pass can't be hooked, so the
+/// graph is cut there, and a second pass starts from the gradient that the hook returned.
 pub(crate) fn with_gradients<O: RunOutput>(
     catalog: &Catalog,
     hooks: Vec<Hook<'_>>,
@@ -91,7 +91,7 @@ struct Pass<'p, 'h, 'r, O> {
 }
 
 impl<O: RunOutput> Pass<'_, '_, '_, O> {
-    /// A whole run and the gradients that come to the points, those before a cut only past it.
+    /// A whole run and the gradients at the points; those before a cut are without what flows through it.
     fn whole(
         &mut self,
         record: Record,
@@ -112,7 +112,7 @@ impl<O: RunOutput> Pass<'_, '_, '_, O> {
         Ok((output, gather(&leaves.into_inner(), &gradients)))
     }
 
-    /// A run up to a point, and what a gradient there comes to at the points before it.
+    /// A run up to a point, and the gradient there propagated to the points before it.
     fn up_to(&mut self, end: PointId, points: &[PointId], cuts: &[PointId], gradient: &Activation) -> Result<ByPoint> {
         if points.is_empty() {
             return Ok(ByPoint::new());
@@ -128,8 +128,8 @@ impl<O: RunOutput> Pass<'_, '_, '_, O> {
         Ok(gather(&leaves.into_inner(), &gradients))
     }
 
-    /// A run with the user's hooks and, behind them, a leaf at each point: zeros that are added, or,
-    /// where the way back is cut, the activation itself.
+    /// A run with the user's hooks and, after them, an autodiff leaf at each point: zeros that are added, or,
+    /// where the graph is cut, the activation itself.
     fn run(
         &mut self,
         points: &[PointId],

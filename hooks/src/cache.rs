@@ -75,7 +75,7 @@ pub struct ActivationCache {
 /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
 /// # }
 /// # let cache = run.finish()?;
-/// // A typed point knows its rank, a name is told by what is wanted.
+/// // A typed point knows its rank; of a name, the type says it.
 /// let typed = cache.get(Point::<3>::in_layer(1, "hook_resid_post"))?;
 /// let by_name: Tensor<3> = cache.get("resid_post1")?;
 /// assert_eq!(typed.dims(), by_name.dims());
@@ -137,9 +137,9 @@ impl ActivationCache {
         self.held.insert(id, activation);
     }
 
-    /// The activation at a point, as a tensor of rank `D`: `cache.get(hook::pattern(1))?` knows it by the point,
-    /// `cache.get::<4>("pattern1")?` is told it, as is whatever says what it wants. A typed point has its rank with the
-    /// batch axis: where that was dropped it comes back with length one.
+    /// The activation at a point, as a tensor of rank `D`. A typed point knows its rank:
+    /// `cache.get(hook::pattern(1))?`; with a name the caller gives it: `cache.get::<4>("pattern1")?`. A typed point's
+    /// rank includes the batch axis: where that was dropped it comes back with length one.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -352,7 +352,7 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Rows`] if the batch has not so many or its axis is gone.
+    /// [`HookError::Rows`] if the batch has fewer rows or its axis is gone.
     pub fn rows(&self, rows: Range<usize>) -> Result<ActivationCache, HookError> {
         let [batch, len] = self.rows;
         if rows.is_empty() || rows.end > batch || !self.has_batch {

@@ -45,7 +45,7 @@ pub enum Positions {
     Columns(Vec<Vec<usize>>),
 }
 
-/// What positions come to in one run.
+/// Positions resolved for one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// All columns.

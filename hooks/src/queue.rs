@@ -397,8 +397,8 @@ impl<T> ActivationQueue<T> {
         self.state().queue(name).ok().flatten().map(|queue| queue.len())
     }
 
-    /// From here on nothing is taken; what is held can still be popped, and whoever waits for
-    /// more is told that there will be none.
+    /// Closes the queues: pushes are refused, what is held can still be popped, and threads that wait
+    /// for more get an error.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;

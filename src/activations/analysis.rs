@@ -116,7 +116,7 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Shape`] if the batch has not so many.
+    /// [`AnalysisError::Shape`] if the batch has fewer rows.
     pub fn rows(mut self, rows: Range<usize>) -> Result<Self> {
         let [batch, _] = self.shape();
         if rows.is_empty() || rows.end > batch {
@@ -146,7 +146,7 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Positions`] if the recording has not so many.
+    /// [`HookError::Positions`] if the recording has fewer positions.
     pub fn positions(mut self, positions: impl Into<Positions>) -> Result<Self> {
         self.looked_at = self.looked_at.positions(&positions.into())?;
         Ok(self)
@@ -173,7 +173,7 @@ impl<'a> Analysis<'a> {
         self.positions(Positions::of_rows(rows))
     }
 
-    /// `[batch, pos]` of what is looked at.
+    /// `[batch, pos]` of the rows and positions in use.
     fn shape(&self) -> [usize; 2] {
         self.looked_at.shape()
     }

@@ -78,7 +78,7 @@ pub enum Reads {
 pub enum Gradient {
     /// In the run that is patched: edge attribution patching (EAP).
     AtBase,
-    /// The mean over so many runs whose embeddings lie on the line from the patched run's to the
+    /// The mean over this many runs whose embeddings lie on the line from the patched run's to the
     /// source's, at the middles of as many equal pieces: integrated gradients (EAP-IG).
     Integrated(usize),
 }

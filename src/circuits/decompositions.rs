@@ -174,7 +174,7 @@ impl<const D: usize> FactoredMatrix<D> {
         a.into_iter().zip(b).map(|(a, b)| of(a, b)).collect()
     }
 
-    /// Matrices one behind the other under the axes of this one.
+    /// Stacks matrices under the leading axes of this one.
     fn gathered<const N: usize>(&self, parts: Vec<[Mat<f64>; N]>) -> [Tensor<D>; N] {
         let (device, dtype) = (self.a.device(), self.a.dtype());
         std::array::from_fn(|which| {

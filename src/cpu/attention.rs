@@ -90,7 +90,7 @@ fn plain_parts(keys: &Keys, batch: usize) -> Option<Vec<PlainPart>> {
     keys.parts.iter().map(plain).collect()
 }
 
-/// Each head's mix of values, without its pattern ever standing in memory; `None` if a tensor is
+/// Each head's weighted sum of values, its pattern never stored; `None` if a tensor is
 /// not plain.
 ///
 /// # Shapes
@@ -197,7 +197,7 @@ pub(crate) fn softmax(scores: Tensor<4>) -> Result<Tensor<4>, Tensor<4>> {
     in_place(scores, |values| kernel::softmax(values, keys))
 }
 
-/// Each head's mix of values by its pattern; `None` if a tensor is not plain.
+/// Each head's weighted sum of values, by its pattern; `None` if a tensor is not plain.
 ///
 /// # Shapes
 /// - pattern `[batch, head, query, key]`, values `[batch, key, kv_head, d_head]`

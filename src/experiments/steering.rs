@@ -128,7 +128,7 @@ impl SteeringVector {
         &self.point
     }
 
-    /// Adds the direction, so many times, at every position.
+    /// A hook that adds the direction times `strength` at every position.
     ///
     /// ```
     /// use hooklens::experiments::SteeringVector;

@@ -164,8 +164,8 @@ impl HookedTransformer {
     /// as it is chosen.
     ///
     /// # Errors
-    /// Before anything runs: bad input, more positions than the model has vectors for, a setting
-    /// there can't be.
+    /// Before anything runs: bad input, more positions than the model has vectors for, an invalid
+    /// setting.
     ///
     /// ```
     /// use hooklens::prelude::*;

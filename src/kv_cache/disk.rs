@@ -12,7 +12,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use super::kind::Form;
 use crate::error::CacheError;
 
-/// Some columns, one behind the other in the file: of each column its rows.
+/// A run of columns stored contiguously in the file, row by row within a column.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Stretch {
     offset: u64,

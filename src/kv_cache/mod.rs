@@ -277,7 +277,7 @@ impl KeyValueCache {
         self.entries.iter().filter_map(Entry::max_len).min()
     }
 
-    /// Rows: as many as it is set up for, or fewer where fewer were given first.
+    /// Number of rows: as many as it is set up for, or fewer where fewer were given first.
     pub fn batch(&self) -> usize {
         if self.told_len() > 0 {
             return self.told.len();

@@ -50,7 +50,7 @@ struct Codes {
     blocks: Vec<Block>,
 }
 
-/// Some positions, one behind the other; within a position its rows.
+/// A block of consecutive positions, row by row within a position.
 #[derive(Debug, Clone)]
 struct Block {
     positions: usize,

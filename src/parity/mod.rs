@@ -49,7 +49,7 @@ pub struct Comparison {
     pub shape: Vec<usize>,
     /// The reference's largest magnitude.
     pub largest: f32,
-    /// The largest difference; infinite where one is infinite or no number and the other is not.
+    /// The largest difference; infinite where one is infinite or NaN and the other is not.
     pub difference: f32,
 }
 

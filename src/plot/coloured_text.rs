@@ -41,12 +41,12 @@ struct Row {
 }
 
 impl ColouredText {
-    /// These tokens, with no numbers yet.
+    /// A text of these tokens, without numbers yet.
     pub fn new(tokens: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { tokens: tokens.into_iter().map(Into::into).collect(), rows: Vec::new(), title: String::new() }
     }
 
-    /// Shows the text once more, colored by these numbers, one for each token. What is no number is gray.
+    /// Shows the text once more, colored by these numbers, one for each token. NaN is gray.
     ///
     /// # Errors
     /// [`PlotError::Values`] for more or fewer numbers than tokens.

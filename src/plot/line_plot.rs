@@ -35,7 +35,7 @@ pub struct LinePlot {
     title: String,
     x: String,
     y: String,
-    /// What stands at 0, 1, ... of an axis that has no numbers.
+    /// Labels at 0, 1, ... of an axis without numbers.
     labels: Option<Vec<String>>,
     lines: Vec<Line>,
 }

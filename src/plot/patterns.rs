@@ -12,7 +12,7 @@ use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::model::{HookedTransformer, Input};
 use crate::tokens::{Tokenizer, Tokens};
 
-/// What each head looks at in one text: the tokens, and of each head a pattern `[query, key]`. Padding is no part
+/// Attention patterns of one text: its tokens, and for each head a pattern `[query, key]`. Padding is no part
 /// of it. What [`AttentionView`](super::AttentionView) and [`PatternGrid`](super::PatternGrid) show.
 ///
 /// ```
@@ -29,7 +29,7 @@ use crate::tokens::{Tokenizer, Tokens};
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionPatterns {
     tokens: Vec<String>,
-    /// Where the first token stands in its text.
+    /// Position of the first token in its text.
     first: usize,
     heads: Vec<HeadAttention>,
 }
@@ -219,7 +219,7 @@ impl AttentionPatterns {
         LabelledArray::of(axes, ArrayD::from_shape_fn(IxDyn(&[self.heads.len(), len, len]), at))
     }
 
-    /// Where the first token stands in its text.
+    /// Position of the first token in its text.
     pub(super) fn first(&self) -> usize {
         self.first
     }

@@ -5,7 +5,7 @@ use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 
 impl HookedTransformer {
-    /// Texts as rows of `len` tokens without padding, as models are trained on: one text behind the other with an
+    /// Texts as rows of `len` tokens without padding, as models are trained on: texts concatenated with an
     /// end-of-sequence token between two (a beginning-of-sequence token if the tokenizer has no other), cut where a row
     /// is full. Every row gets a beginning-of-sequence token of its own if `prepend_bos` or, unless said, the model's
     /// habit says so; where a text ends with the row before, that one separates them. What is left at the end fills no

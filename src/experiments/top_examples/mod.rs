@@ -17,7 +17,7 @@ use unit::{Along, Unit};
 pub use found::{FoundExample, FoundExamples};
 
 /// Finds where a neuron, a head or a direction is largest over many texts: the text, the position, and the tokens
-/// around. Texts are run in batches and forgotten, so there may be as many as one likes.
+/// around. Texts are run in batches and not kept, so there may be any number of them.
 ///
 /// ```
 /// use hooklens::experiments::{TopExamples, ioi_prompts};
@@ -129,7 +129,7 @@ impl TopExamples {
         self
     }
 
-    /// How many to find, at least one. Of equal ones the first; what is no number comes last.
+    /// How many to find, at least one. Of equal ones the first; NaN comes last.
     #[must_use]
     pub fn k(mut self, k: usize) -> Self {
         self.k = k;

@@ -28,7 +28,7 @@ pub(super) struct Unit<'a> {
 }
 
 impl<'a> Unit<'a> {
-    /// What these choices come to at a point, which has to have positions.
+    /// The unit of these choices at a point, which must have positions.
     pub(super) fn new(point: &'a PointInfo, head: Option<usize>, along: Option<&'a Along>) -> Result<Self> {
         let setting = |name, given: String, allowed: String| InputError::Setting { name, given, allowed };
         let whole = described(point);
@@ -62,7 +62,7 @@ impl<'a> Unit<'a> {
         &self.point.name
     }
 
-    /// What is looked at there: `head 3, neuron 0`.
+    /// Name of the unit: `head 3, neuron 0`.
     pub(super) fn name(&self) -> String {
         let along = match self.along {
             Along::Neuron(neuron) => format!("neuron {neuron}"),
