@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let patterns = AttentionPatterns::of(&model, &cache, &tokens, 0)?;
     AttentionView::of(&patterns)?.title(&prompt).start_at(1, 0)?.save(&view)?;
 
-    // One row of colours for each layer.
+    // One row of colors for each layer.
     let mut colours = ColouredText::new(model.to_str_tokens(&prompt)?).title("coordinate 7 of the stream");
     for layer in 0..model.config().n_layers {
         let stream = cache.get(hook::resid_post(layer))?; // [batch, pos, d_model]

@@ -1,4 +1,4 @@
-//! How fast a model does the work of this library, and in how much memory: what `hooklens bench` prints.
+//! Time and peak memory of a model's typical workloads: the measurements of `hooklens bench`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::generation::GenerateOptions;
 use crate::model::{DecoderModel, HookedTransformer};
 use crate::patching::{Metric, Patching};
 
-/// A kind of work.
+/// A workload.
 ///
 /// ```
 /// use hooklens::benchmark::Work;
@@ -57,7 +57,7 @@ impl FromStr for Work {
     }
 }
 
-/// What one piece of work took.
+/// Measured time and memory of one workload.
 ///
 /// ```
 /// use hooklens::benchmark::{Work, measure};
@@ -69,15 +69,15 @@ impl FromStr for Work {
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Timing {
-    /// What was done, with its sizes.
+    /// The workload and its sizes.
     pub name: String,
     /// Tokens run (of a sweep: what one run a site would run).
     pub tokens: usize,
-    /// The quickest round, in milliseconds.
+    /// Minimum over rounds, in milliseconds.
     pub min_ms: f64,
-    /// The middle round, in milliseconds.
+    /// Median over rounds, in milliseconds.
     pub median_ms: f64,
-    /// The most memory the process held meanwhile, weights included, in bytes; none where the system does not say.
+    /// Peak resident memory of the process, weights included, in bytes; `None` where the system does not report it.
     pub peak_bytes: Option<u64>,
 }
 

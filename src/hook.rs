@@ -193,7 +193,7 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pattern "attn.hook_pattern" 4;
-    /// Each head's mix of values, `[batch, pos, head, d_head]`.
+    /// Each head's weighted sum of values, `[batch, pos, head, d_head]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -207,7 +207,7 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     z "attn.hook_z" 4;
-    /// Each head's own addition to the stream, `[batch, pos, head, d_model]`.
+    /// Each head's output to the stream, `[batch, pos, head, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -1,4 +1,4 @@
-//! Numbers that say what they are of.
+//! N-dimensional arrays with named axes and labeled positions.
 
 use hooklens_hooks::{ActivationCache, HookError, Selection};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn};
@@ -184,7 +184,7 @@ impl LabelledArray {
         Self { axes: self.axes.clone(), values: self.values.map(change) }
     }
 
-    /// The `count` largest values, each with its labels, largest first. What is no number comes last.
+    /// The `count` largest values, each with its labels, largest first. NaN comes last.
     pub fn largest(&self, count: usize) -> Vec<(Vec<&str>, f64)> {
         let places = self.largest_places(count).into_iter();
         places.map(|(labels, place)| (labels, self.values[&place])).collect()

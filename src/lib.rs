@@ -1,4 +1,54 @@
-#![doc = include_str!("../README.md")]
+//! Mechanistic interpretability of transformer language models, modeled on TransformerLens and built on [Burn](burn).
+//!
+//! A [`HookedTransformer`] has a named hook point at every internal activation. Activations are read and changed by
+//! closures, recorded into an [`ActivationCache`], and patched from one run into another.
+//!
+//! ```
+//! use hooklens::prelude::*;
+//!
+//! // A folder with config.json and weights, a hub id such as "gpt2", or an embedded model.
+//! let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+//! let prompt = "When Mary and John went to the store, John gave a drink to";
+//!
+//! // Record: a typed point knows its rank.
+//! let (logits, cache) = model.run_with_cache(prompt, "*hook_pattern")?;
+//! let pattern = cache.get(hook::pattern(1))?; // [batch, head, query, key]
+//!
+//! // Edit: hooks are closures, and end with the run.
+//! let ablated = model.run_with_hooks(prompt, [hook::z(1).edit(|z, _| z.zeros_like())])?;
+//!
+//! // Patch: the share of the answer that each activation restores, [layer, pos].
+//! let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+//! let metric = Metric::logit_diff(&model, "Mary", "John")?;
+//! let effects = Patching::new(&model, prompt, corrupted, metric)?.resid_pre()?.normalized()?;
+//! # assert_eq!((pattern.dims(), ablated.dims()), ([1, 4, 15, 15], logits.dims()));
+//! # assert_eq!(effects.values().shape(), [4, 15]);
+//! # Ok::<(), hooklens::Error>(())
+//! ```
+//!
+//! | to | start at |
+//! |---|---|
+//! | load a model | [`HookedTransformer::from_pretrained`], [`LoadOptions`], [`inspect`] |
+//! | name, read and edit hook points | [`mod@hook`], [`hook::at`], [`HookedTransformer::run_with_hooks`], [`Hooked`] |
+//! | record activations | [`HookedTransformer::record`], [`Record`], [`ActivationCache`] |
+//! | patch and ablate | [`patching`], and by gradients [`attribution`] |
+//! | take the residual stream apart, read it as logits | [`activations`], [`lens`] |
+//! | look at weights | [`circuits`], [`processing`](Processing) |
+//! | score heads, steer, find top examples | [`experiments`] |
+//! | generate, with hooks | [`generation`] |
+//! | reuse keys and values | [`KeyValueCache`], [`CacheKind`] |
+//! | run encoders and T5 | [`encoder`], [`encoder_decoder`] |
+//! | draw | [`plot`], [`LabelledArray`] |
+//! | write activations of many prompts to files | [`dump`] |
+//!
+//! Most scripts need [`prelude`] and nothing else. The guide, with a page for each topic, is in the
+//! [repository](https://github.com/hooklens/hooklens/blob/main/docs/README.md).
+//!
+//! # Features
+//!
+//! `cli` (the `hooklens` program) and `hub` (loading by hub id) are on by default; `libtorch`, `cuda` and `remote` add
+//! devices.
+
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -86,25 +136,6 @@ pub use processing::Processing;
 pub use tensor_ext::TensorExt;
 pub use tokens::{Message, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
 
-/// The examples of the guides are tests.
+/// The examples of README.md and of the guide are tests.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/transformer_lens.md")]
-mod transformer_lens {}
-
-/// The examples of the pages on caches are tests.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/caches/labml.md")]
-#[doc = include_str!("../docs/caches/transformer_lens.md")]
-#[doc = include_str!("../docs/caches/torchtune.md")]
-#[doc = include_str!("../docs/caches/hugging_face.md")]
-#[doc = include_str!("../docs/caches/easydel.md")]
-mod caches {}
-
-#[cfg(doctest)]
-#[doc = include_str!("../docs/training.md")]
-mod training {}
-
-/// The recipes are tests too.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/recipes.md")]
-mod recipes {}
+mod guide;

@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! Formatting of byte counts and large integers.
 
 /// Bytes as `1.2 MB`.
 pub(crate) fn bytes(count: u64) -> String {

@@ -1,4 +1,4 @@
-//! What a script needs: `use hooklens::prelude::*;`. Burn's own prelude may stand beside it.
+//! The types most scripts use: `use hooklens::prelude::*;`. It can be imported beside Burn's own prelude.
 //!
 //! ```
 //! use hooklens::prelude::*;

@@ -1,4 +1,4 @@
-//! Numbers out of tensors.
+//! Reading tensors back to the host: scalars, vectors, ndarrays, argmax tokens.
 
 use burn::tensor::{Int, Tensor};
 use hooklens_hooks::{Activation, HookError};

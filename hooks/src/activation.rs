@@ -232,7 +232,7 @@ impl Activation {
         })
     }
 
-    /// These one behind the other along `axis`; all of one kind, rank and remaining shape.
+    /// Concatenates along `axis`; all of one kind, rank and remaining shape.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -430,7 +430,7 @@ impl Activation {
         at_rank!(self, burn::tensor::Float, |t| (t * Tensor::from_dispatch(other.tensor.clone())).sum())
     }
 
-    /// Without what automatic differentiation knows of it.
+    /// Detached from the autodiff graph.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -444,7 +444,7 @@ impl Activation {
         at_any_rank!(self, |t| t.without_autodiff().into())
     }
 
-    /// A tensor of these values that gradients are kept for, with no history.
+    /// An autodiff leaf with these values, which requires gradients.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -461,7 +461,7 @@ impl Activation {
         at_rank!(self, burn::tensor::Float, |t| t.without_autodiff().autodiff().require_grad().into())
     }
 
-    /// The gradient kept for this tensor, if it is one they are kept for and there is one.
+    /// The gradient of this tensor, if it requires one and got one.
     pub fn gradient(&self, gradients: &Gradients) -> Option<Activation> {
         at_rank!(self, burn::tensor::Float, |t| t.grad(gradients).map(Activation::from))
     }

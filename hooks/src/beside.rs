@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Atomic file writes: a temporary file is renamed into place.
 
 use std::fs;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
     builder.tempfile_in(folder)
 }
 
-/// Writes a file that appears whole or not at all.
+/// Writes a file atomically: it appears whole or not at all.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;

@@ -63,7 +63,7 @@ pub struct ActivationCache {
 /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
 /// # }
 /// # let cache = run.finish()?;
-/// // A typed point knows its rank, a name is told by what is wanted.
+/// // A typed point knows its rank; of a name, the type says it.
 /// let typed = cache.get(Point::<3>::in_layer(1, "hook_resid_post"))?;
 /// let by_name: Tensor<3> = cache.get("resid_post1")?;
 /// assert_eq!(typed.dims(), by_name.dims());
@@ -77,7 +77,7 @@ pub struct ActivationCache {
             `cache.get::<4>((\"pattern\", 1))?`"
 )]
 pub trait Lookup<const D: usize> {
-    /// The request, before a catalogue resolves it.
+    /// The request, before a catalog resolves it.
     fn selection(self) -> Selection;
 }
 
@@ -132,9 +132,9 @@ impl ActivationCache {
         self.held.insert(id, activation);
     }
 
-    /// The activation at a point, as a tensor of rank `D`: `cache.get(hook::pattern(1))?` knows it by the point,
-    /// `cache.get::<4>("pattern1")?` is told it, as is whatever says what it wants. A typed point has its rank with the
-    /// batch axis: where that was dropped it comes back with length one.
+    /// The activation at a point, as a tensor of rank `D`. A typed point knows its rank:
+    /// `cache.get(hook::pattern(1))?`; with a name the caller gives it: `cache.get::<4>("pattern1")?`. A typed point's
+    /// rank includes the batch axis: where that was dropped it comes back with length one.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -323,7 +323,7 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Rows`] if the batch has not so many or its axis is gone.
+    /// [`HookError::Rows`] if the batch has fewer rows or its axis is gone.
     pub fn rows(&self, rows: Range<usize>) -> Result<ActivationCache, HookError> {
         let [batch, len] = self.rows;
         if rows.is_empty() || rows.end > batch || !self.has_batch {
@@ -401,8 +401,8 @@ impl ActivationCache {
         Ok(self)
     }
 
-    /// These recordings and those of the positions behind them as one: what a run of both parts
-    /// at once records. One row here goes before each row there. Scores and patterns of these
+    /// Concatenates this recording with that of the positions after it: what one run of both parts
+    /// records. One row here goes before each row there. Scores and patterns of these
     /// positions get the later keys, which they don't see; rotated keys of the later run hold
     /// those of both.
     ///

@@ -1,4 +1,4 @@
-//! What can go wrong with a hook or a recording.
+//! Errors of hooks, selections and recordings.
 
 use thiserror::Error;
 
@@ -61,7 +61,7 @@ pub enum HookError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The point is part of the vocabulary, but this model never computes it, or this run does not come to it.
+    /// The point is part of the vocabulary, but this model never computes it, or this run does not reach it.
     #[error("`{point}` does not fire: {reason}")]
     CannotFire {
         /// The point asked for.
@@ -219,7 +219,7 @@ pub enum HookError {
         /// The positions asked for.
         asked: String,
     },
-    /// Positions that come to more in one row of a padded batch than in another.
+    /// A selection of positions that has more in one row of a padded batch than in another.
     #[error("positions {asked} are {least} tokens in one row and {most} in another; record all, or rows of one length")]
     UnevenPositions {
         /// The positions asked for.
@@ -245,7 +245,7 @@ pub enum HookError {
         /// Where the hook's lives.
         given: String,
     },
-    /// Recordings that can't be put one behind the other.
+    /// Recordings that can't be concatenated.
     #[error("the recordings of `{point}` can't be put one behind the other: {reason}")]
     Stitch {
         /// The point.

@@ -37,8 +37,9 @@ impl Activation {
 }
 
 impl ActivationCache {
-    /// Writes a `.npz` file for `numpy.load`: an array a point under its name (gradients with `_grad` behind it), each as
-    /// [`Activation::save_npy`] writes it, not compressed. It appears whole or not at all; one array at a time is copied.
+    /// Writes a `.npz` file for `numpy.load`: one array per point, under its name (gradients with `_grad` appended), each
+    /// as [`Activation::save_npy`] writes it, not compressed. The file appears whole or not at all; arrays are copied one
+    /// at a time.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

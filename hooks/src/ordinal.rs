@@ -1,4 +1,4 @@
-//! Numbers that may count from the end.
+//! Indices that may count from the end.
 
 /// The number of a layer or of a position: an `i32`, an `isize` or a `usize`. A negative one counts from the end, -1
 /// being the last.

@@ -1,4 +1,4 @@
-//! Which token positions of a run to keep.
+//! Selections of token positions.
 
 use std::fmt;
 use std::ops::{Range, RangeFrom, RangeTo};
@@ -45,7 +45,7 @@ pub enum Positions {
     Columns(Vec<Vec<usize>>),
 }
 
-/// What positions come to in one run.
+/// Positions resolved for one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// All columns.

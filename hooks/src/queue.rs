@@ -397,8 +397,8 @@ impl<T> ActivationQueue<T> {
         self.state().queue(name).ok().flatten().map(|queue| queue.len())
     }
 
-    /// From here on nothing is taken; what is held can still be popped, and whoever waits for
-    /// more is told that there will be none.
+    /// Closes the queues: pushes are refused, what is held can still be popped, and threads that wait
+    /// for more get an error.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;
@@ -468,7 +468,7 @@ impl<T> ActivationQueue<T> {
         self.try_get(name).unwrap_or_else(|| Stored::Value(default.into()))
     }
 
-    /// Forgets what a name holds.
+    /// Removes what a name holds.
     ///
     /// # Errors
     /// [`QueueError::Absent`] with the nearest names, if it holds nothing.
@@ -481,7 +481,7 @@ impl<T> ActivationQueue<T> {
         Ok(())
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear_all(&self) {
         self.state().held.clear();
         self.shared.changed.notify_all();

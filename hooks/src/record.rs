@@ -1,4 +1,4 @@
-//! What to keep of a run, and in which form.
+//! Options of a recording: which points and positions to keep, in which type, where.
 
 use burn::tensor::Device;
 
@@ -53,7 +53,7 @@ impl Record {
     }
 
     /// Keeps these positions only (query positions for scores and patterns). They count real
-    /// tokens; a choice that comes to more positions in one row than in another is an error.
+    /// tokens; a choice that has more positions in one row than in another is an error.
     /// Behind a key-value cache they are the run's own, and `hook_rot_k`, which otherwise shows
     /// the keys of the cache too, is kept at those only.
     ///

@@ -1,4 +1,4 @@
-//! A request for points: names, globs, shorthands, typed points.
+//! Selections of hook points: names, globs, shorthands, typed points, predicates.
 
 use std::fmt;
 use std::sync::Arc;

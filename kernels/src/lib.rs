@@ -1,4 +1,4 @@
-//! Fast `f32` CPU kernels for transformer inference.
+//! Internal to hooklens, no semver promise: fast `f32` CPU kernels for transformer inference.
 //!
 //! Every kernel is a plain function over slices with explicit shapes and
 //! strides, shared out among as many threads as rayon's global pool has, with

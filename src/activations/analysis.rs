@@ -1,4 +1,4 @@
-//! A model beside what it recorded.
+//! A model together with a recording of it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::error::{InputError, Result};
 use crate::hook;
 use crate::model::{HookedTransformer, Norm};
 
-/// A model and a recording of it, to be taken apart. See the [module](super).
+/// A model and a recording of it: decomposes the residual stream. See the [module](super).
 ///
 /// ```
 /// use hooklens::activations::Stage;
@@ -36,7 +36,7 @@ pub struct Analysis<'a> {
 }
 
 impl HookedTransformer {
-    /// Puts a recording beside the model that made it.
+    /// Analyzes a recording with the model that made it.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -117,7 +117,7 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Shape`] if the batch has not so many.
+    /// [`AnalysisError::Shape`] if the batch has fewer rows.
     pub fn rows(mut self, rows: Range<usize>) -> Result<Self> {
         let [batch, _] = self.shape();
         if rows.is_empty() || rows.end > batch {
@@ -147,7 +147,7 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Positions`] if the recording has not so many.
+    /// [`HookError::Positions`] if the recording has fewer positions.
     pub fn positions(mut self, positions: impl Into<Positions>) -> Result<Self> {
         self.looked_at = self.looked_at.positions(&positions.into())?;
         Ok(self)
@@ -174,7 +174,7 @@ impl<'a> Analysis<'a> {
         self.positions(Positions::of_rows(rows))
     }
 
-    /// `[batch, pos]` of what is looked at.
+    /// `[batch, pos]` of the rows and positions in use.
     fn shape(&self) -> [usize; 2] {
         self.looked_at.shape()
     }

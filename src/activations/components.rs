@@ -1,4 +1,4 @@
-//! What a residual stream is the sum of.
+//! Summands of the residual stream.
 
 use burn::tensor::Tensor;
 
@@ -6,7 +6,7 @@ use super::stage::{Place, Reader};
 use super::term::Term;
 use crate::error::AnalysisError;
 
-/// Labelled vectors `[component, batch, pos, d_model]`, kept as factors until they are asked for.
+/// Labeled vectors `[component, batch, pos, d_model]`, kept as factors until they are asked for.
 ///
 /// Made by the methods of [`Analysis`](super::Analysis).
 ///

@@ -1,4 +1,4 @@
-//! The rows and positions of a recording that are looked at.
+//! The rows and positions of a recording that an analysis uses.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub(super) struct Cut {
 enum Chosen {
     /// The same run of positions in every row.
     Range(Range<usize>),
-    /// Positions of each row looked at, as many in each.
+    /// The positions of each row, as many in each.
     ByRow(Vec<Vec<usize>>),
 }
 
@@ -27,7 +27,7 @@ impl Cut {
         Self { recorded: [batch, len], rows: 0..batch, positions: Chosen::Range(0..len) }
     }
 
-    /// `[batch, pos]` of what is looked at.
+    /// `[batch, pos]` of the rows and positions in use.
     pub(super) fn shape(&self) -> [usize; 2] {
         let len = match &self.positions {
             Chosen::Range(range) => range.len(),

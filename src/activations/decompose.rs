@@ -1,4 +1,4 @@
-//! The stream by the layers that wrote it.
+//! The residual stream by the layers that wrote to it.
 
 use burn::tensor::Tensor;
 
@@ -14,7 +14,7 @@ impl Analysis<'_> {
     /// The residual stream before each layer up to a stage, and at it: `0_pre`, `1_pre`, ..., and
     /// last `final_post`, `2_pre` or `2_mid`. With `incl_mid` also what each MLP reads: `0_mid`, ...
     ///
-    /// These are no summands. [`Analysis::apply_ln`] sees all with the scale of the last one,
+    /// These are not summands. [`Analysis::apply_ln`] sees all with the scale of the last one,
     /// [`Analysis::normalize_each`] each with its own (the logit lens).
     ///
     /// ```
@@ -50,7 +50,7 @@ impl Analysis<'_> {
         Ok(stack)
     }
 
-    /// What the stream at a stage is the sum of: `embed`, `pos_embed` where it is part of the stream,
+    /// The summands of the stream at a stage: `embed`, `pos_embed` where it is part of the stream,
     /// and each layer's `0_attn_out`, `0_mlp_out`, ...
     ///
     /// ```
@@ -78,7 +78,7 @@ impl Analysis<'_> {
         Ok(parts)
     }
 
-    /// What the stream at a stage is the sum of, as finely as it can be told: heads (`L0H0`),
+    /// The summands of the stream at a stage, as fine as they come: heads (`L0H0`),
     /// neurons (`L0N0`, `L0E1N0` in a mixture) or, without `expand_neurons`, MLPs (`0_mlp_out`),
     /// then `embed`, `pos_embed` and `bias`, in TransformerLens's order.
     ///

@@ -1,4 +1,4 @@
-//! The stream by the heads that wrote it.
+//! The residual stream by the heads that wrote to it.
 
 use burn::tensor::Tensor;
 
@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::hook;
 
 impl Analysis<'_> {
-    /// What each head adds to the stream before a stage: `L0H0`, `L0H1`, ... Where a model
-    /// normalises attention's output before adding it, a head's share of that.
+    /// Each head's output, summed into the stream before a stage: `L0H0`, `L0H1`, ... Where a model
+    /// normalizes attention's output before adding it, a head's share of that.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -29,7 +29,7 @@ impl Analysis<'_> {
     ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*attn.hook_z`, and
-    /// `*ln1_post.hook_scale` where attention's output is normalised; an error before the first
+    /// `*ln1_post.hook_scale` where attention's output is normalized; an error before the first
     /// layer, where no head has written.
     pub fn stack_head_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;

@@ -1,4 +1,4 @@
-//! Direct logit attribution: what each component does to a token's logit.
+//! Direct logit attribution: each component's share of a token's logit.
 
 use burn::tensor::Tensor;
 

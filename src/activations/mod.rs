@@ -1,5 +1,4 @@
-//! From recorded activations to answers: what wrote the residual stream, and what that did to the
-//! logits.
+//! Decomposition of the residual stream into what wrote it, and direct logit attribution.
 //!
 //! [`HookedTransformer::analyze`](crate::HookedTransformer::analyze) puts a model beside what it
 //! recorded. The stream at a [`Stage`] is then taken apart into [`Components`], which add up to it

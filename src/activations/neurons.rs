@@ -1,4 +1,4 @@
-//! The stream by the neurons that wrote it.
+//! The residual stream by the neurons that wrote to it.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::hook;
 use crate::model::Moe;
 
 impl Analysis<'_> {
-    /// What each neuron adds to the stream before a stage: `L0N0`, `L0N1`, ...; in a mixture
+    /// Each neuron's output to the stream before a stage: `L0N0`, `L0N1`, ...; in a mixture
     /// `L0E0N0`, ..., zero where a token was not routed to the expert.
     ///
     /// They are kept as activations and output weights. [`Components::project`] and
@@ -35,7 +35,7 @@ impl Analysis<'_> {
     /// # Errors
     /// [`AnalysisError::NotRecorded`]: needs `*mlp.hook_post` (a mixture `*mlp.hook_expert_*` and
     /// `*mlp.experts.*.hook_post`, not cut to some positions), and `*ln2_post.hook_scale` where the
-    /// MLP's output is normalised.
+    /// MLP's output is normalized.
     pub fn stack_neuron_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let mut neurons = Components::new(place);

@@ -1,4 +1,4 @@
-//! What a norm of an output, with its scale as it was in the run, makes of that output's parts.
+//! Output norms (Gemma 2) applied to the parts of an output, with the scale frozen at that of the run.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::Point;
@@ -44,7 +44,7 @@ impl PostNorm<'_> {
         }
     }
 
-    /// What the layer's bias `[batch or 1, pos or 1, d_model]` comes to, the norm's own added.
+    /// The layer's bias after the norm, `[batch or 1, pos or 1, d_model]`, the norm's own bias added.
     pub(super) fn bias(&self, bias: Option<Tensor<3>>) -> Option<Tensor<3>> {
         let Some((norm, scale)) = &self.norm else { return bias };
         let turned = bias.map(|bias| {

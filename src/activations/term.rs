@@ -1,4 +1,4 @@
-//! Vectors added to the residual stream, kept as the factors they are products of.
+//! Summands of the residual stream, kept as factors.
 
 use burn::tensor::Tensor;
 
@@ -7,9 +7,9 @@ use burn::tensor::Tensor;
 pub(super) enum Term {
     /// A vector, `[batch, pos, d_model]`.
     Vector(Tensor<3>),
-    /// One vector a head: `z` `[batch, pos, head, d_head]` times `out` `[head, d_head, d_model]`.
+    /// One vector per head: `z` `[batch, pos, head, d_head]` times `out` `[head, d_head, d_model]`.
     Heads { z: Tensor<4>, out: Tensor<3> },
-    /// One vector a neuron: `post` `[batch, pos, neuron]` times `out` `[neuron, d_model]`.
+    /// One vector per neuron: `post` `[batch, pos, neuron]` times `out` `[neuron, d_model]`.
     Neurons { post: Tensor<3>, out: Tensor<2> },
 }
 
@@ -58,7 +58,7 @@ impl Term {
     }
 
     /// Each component's share along `direction` `[batch or 1, pos or 1, d_model]`:
-    /// `[component, batch, pos]`. The direction is brought to the factors, not they to it.
+    /// `[component, batch, pos]`. The direction is multiplied into the factors, so no component is written out.
     pub(super) fn project(&self, direction: &Tensor<3>) -> Tensor<3> {
         let [rows, places, d_model] = direction.dims();
         let flat = || direction.clone().reshape([rows * places, d_model]);

@@ -1,4 +1,4 @@
-//! Which token is meant, at each place.
+//! The tokens whose logits are attributed.
 
 use burn::tensor::{Int, Tensor, TensorData};
 

@@ -1,4 +1,4 @@
-//! Edge attribution patching: which reader of the residual stream hears which writer.
+//! Edge attribution patching: scores each (writer, reader) edge of the residual stream.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::model::{HookedTransformer, Norm};
 use crate::patching::{Example, Patching};
 
-/// What writes to the residual stream.
+/// A component that writes to the residual stream.
 ///
 /// ```
 /// use hooklens::attribution::{Reads, Writes};
@@ -37,7 +37,7 @@ pub enum Writes {
     Mlp(usize),
 }
 
-/// What reads from the residual stream.
+/// A component that reads from the residual stream.
 ///
 /// ```
 /// use hooklens::attribution::Reads;
@@ -58,7 +58,7 @@ pub enum Reads {
     Logits,
 }
 
-/// Where the slope is taken.
+/// Where the gradient is taken.
 ///
 /// ```
 /// # use hooklens::attribution::Gradient;
@@ -79,12 +79,12 @@ pub enum Reads {
 pub enum Gradient {
     /// In the run that is patched: edge attribution patching (EAP).
     AtBase,
-    /// The mean over so many runs whose embeddings lie on the line from the patched run's to the
+    /// The mean over this many runs whose embeddings lie on the line from the patched run's to the
     /// source's, at the middles of as many equal pieces: integrated gradients (EAP-IG).
     Integrated(usize),
 }
 
-/// What each edge would add to the metric if the reader heard the source's writer.
+/// Estimated change of the metric for each edge, were the reader given what the writer wrote in the source run.
 ///
 /// ```
 /// # use hooklens::attribution::{Gradient, Reads, Writes};
@@ -169,12 +169,12 @@ impl EdgeScores {
         LabelledArray::of(self.scores.axes()[..2].to_vec(), mean)
     }
 
-    /// What writes.
+    /// The writers, in the order of the first axis.
     pub fn writers(&self) -> &[Writes] {
         &self.writers
     }
 
-    /// What reads.
+    /// The readers, in the order of the second axis.
     pub fn readers(&self) -> &[Reads] {
         &self.readers
     }
@@ -210,9 +210,9 @@ impl EdgeScores {
 
 impl Patching<'_> {
     /// Scores every edge: the change of what the writer writes, times the gradient where the reader
-    /// reads. Grouped queries' keys and values are read once a key/value head.
+    /// reads. Grouped queries' keys and values have one reader for each key/value head.
     ///
-    /// Two runs forth and one back for each example, or one of each more for each further piece of
+    /// Two forward passes and one backward for each example, and one more of each for each further step of
     /// [`Gradient::Integrated`].
     ///
     /// ```
@@ -319,7 +319,7 @@ fn recorded_for_writers(config: &TransformerConfig) -> Vec<&'static str> {
     points
 }
 
-/// What each writer writes otherwise in the source's run, `[writer, pos * d_model]`.
+/// Source minus base of what each writer writes, `[writer, pos * d_model]`.
 fn changes(model: &HookedTransformer, base: &ActivationCache, source: &ActivationCache) -> Result<Tensor<2>> {
     let parts = |cache: &ActivationCache| -> Result<Components> {
         let parts = model.analyze(cache)?.full_resid_decomposition(Stage::Final, false)?;

@@ -1,4 +1,5 @@
-//! Patching by its slope: what every patch would do, from two runs forth and one back.
+//! Attribution patching (Nanda 2023): the first-order estimate of every patch, from two forward passes and one
+//! backward.
 //!
 //! A patch changes an activation by some difference; to first order it changes the metric by that
 //! difference times the metric's gradient. [`Patching::attribution`](crate::patching::Patching::attribution)

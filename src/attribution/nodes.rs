@@ -1,4 +1,4 @@
-//! Attribution patching of activations.
+//! Attribution patching (Nanda 2023) of activations.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::hook::Axis;
 use crate::model::HookedTransformer;
 use crate::patching::{Example, Found, Layout, Patching, PatchingResult, Sites};
 
-/// Activations of both runs and the gradients in the one that is patched: what any number of
-/// sweeps can be estimated from.
+/// Activations of both runs, and gradients in the run that is patched: enough to estimate any number
+/// of sweeps (attribution patching, Nanda 2023).
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
@@ -35,7 +35,7 @@ pub struct Attribution<'m> {
     examples: Vec<Slopes>,
 }
 
-/// One example's estimates before they are summed.
+/// One example's elementwise estimates, before they are summed over sites.
 #[derive(Debug)]
 struct Slopes {
     tokens: Vec<u32>,
@@ -47,7 +47,7 @@ struct Slopes {
 
 impl<'m> Patching<'m> {
     /// Estimates all patches at these points: for each example a run of the source, a run that is
-    /// patched and one way back, whatever the number of points.
+    /// patched and one backward pass, whatever the number of points.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
@@ -89,8 +89,7 @@ impl<'m> Patching<'m> {
     }
 }
 
-/// What each element's change would do to the metric. What does not change does nothing, infinities
-/// included.
+/// `(patched - base) * gradient` per element; 0 where both are equal, so that `-inf - -inf` is not NaN.
 fn products(held: &ArrayD<f32>, patched: &ArrayD<f32>, gradient: &ArrayD<f32>) -> ArrayD<f64> {
     let share = |held: &f32, patched: &f32, gradient: &f32| {
         if held == patched { 0.0 } else { (f64::from(*patched) - f64::from(*held)) * f64::from(*gradient) }
@@ -99,7 +98,7 @@ fn products(held: &ArrayD<f32>, patched: &ArrayD<f32>, gradient: &ArrayD<f32>) -
 }
 
 impl Attribution<'_> {
-    /// The estimated metric with each of these sites patched, one at a time: shaped and labelled as
+    /// The estimated metric with each of these sites patched, one at a time: shaped and labeled as
     /// [`Patching::sweep`] does it, so that [`PatchingResult::effect`] and
     /// [`PatchingResult::normalized`] of the two can be compared.
     ///

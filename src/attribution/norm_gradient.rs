@@ -1,4 +1,4 @@
-//! The way back through a norm.
+//! The backward pass of a norm.
 
 use burn::tensor::Tensor;
 
@@ -6,7 +6,7 @@ use crate::model::{Norm, widened};
 
 /// The gradient at a norm's input, given those at its output that come from several readers.
 ///
-/// With `c` the (centred) input, `s` its scale and `y = w c / s + b`: the scale depends on the input
+/// With `c` the (centered) input, `s` its scale and `y = w c / s + b`: the scale depends on the input
 /// too, so along `c` itself nothing comes back.
 ///
 /// # Shapes

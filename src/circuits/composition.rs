@@ -1,4 +1,4 @@
-//! How much one head reads of what another has written.
+//! Composition scores between heads (Elhage et al. 2021).
 
 use burn::tensor::Tensor;
 use hooklens_hooks::Activation;
@@ -31,7 +31,7 @@ pub enum Composition {
 
 impl HookedTransformer {
     /// `‖OV · R‖ / (‖OV‖ ‖R‖)` of every earlier head's OV and every later head's R, which is QK, its
-    /// transpose or OV (Elhage et al. 2021): `[writer, reader]`, both labelled `L0H0`, ...; zero
+    /// transpose or OV (Elhage et al. 2021): `[writer, reader]`, both labeled `L0H0`, ...; zero
     /// where the reader's layer is not later.
     ///
     /// ```

@@ -128,7 +128,7 @@ impl<const D: usize> FactoredMatrix<D> {
         Self::new(u * root.clone(), root.swap_dims(D - 2, D - 1) * vh)
     }
 
-    /// `S Vᵀ`, `[..., rank, right]`: the product but for an orthogonal map on its left.
+    /// `S Vᵀ`, `[..., rank, right]`: the product up to an orthogonal map on its left.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -147,7 +147,7 @@ impl<const D: usize> FactoredMatrix<D> {
         Ok(s.swap_dims(D - 2, D - 1) * vh)
     }
 
-    /// `U S`, `[..., left, rank]`: the product but for an orthogonal map on its right.
+    /// `U S`, `[..., left, rank]`: the product up to an orthogonal map on its right.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -175,7 +175,7 @@ impl<const D: usize> FactoredMatrix<D> {
         a.into_iter().zip(b).map(|(a, b)| of(a, b)).collect()
     }
 
-    /// Matrices one behind the other under the axes of this one.
+    /// Stacks matrices under the leading axes of this one.
     fn gathered<const N: usize>(&self, parts: Vec<[Mat<f64>; N]>) -> [Tensor<D>; N] {
         let (device, dtype) = (self.a.device(), self.a.dtype());
         std::array::from_fn(|which| {
@@ -195,9 +195,9 @@ impl<const D: usize> FactoredMatrix<D> {
 }
 
 impl<const D: usize> Eigenvalues<D> {
-    /// For each matrix the sum of its eigenvalues over that of their magnitudes, from -1 to 1: near
-    /// 1, the matrix makes more of whatever it is given, as the OV circuit of a head that copies
-    /// does (Elhage et al. 2021).
+    /// The copying score of each matrix (Elhage et al. 2021): the sum of its eigenvalues over the sum of
+    /// their magnitudes, from -1 to 1. Near 1, what goes in comes out with the same sign, as in the OV
+    /// circuit of a head that copies.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

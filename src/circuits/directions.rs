@@ -1,4 +1,4 @@
-//! What a weight matrix writes most strongly, read through the unembedding.
+//! Singular directions of weight matrices, read through the unembedding (Millidge and Black 2022).
 
 use burn::tensor::{Tensor, TensorData};
 

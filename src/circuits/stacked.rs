@@ -123,7 +123,7 @@ impl HookedTransformer {
         self.stacked(|block| bias(&block.attn.o))
     }
 
-    /// What MLPs read, `[layer, d_model, d_mlp]`; `None` without plain or gated MLPs.
+    /// Input weights of MLPs, `[layer, d_model, d_mlp]`; `None` without plain or gated MLPs.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -143,7 +143,7 @@ impl HookedTransformer {
         self.of_mlps(|block| Some(block.mlp.as_ref()?.gate.as_ref()?.weight.val()))
     }
 
-    /// What MLPs write, `[layer, d_mlp, d_model]`.
+    /// Output weights of MLPs, `[layer, d_mlp, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -166,7 +166,7 @@ impl HookedTransformer {
         self.of_mlps(|block| Some(bias(&block.mlp.as_ref()?.output)))
     }
 
-    /// What makes each head look where it does: `W_Q W_Kᵀ`, `[layer, head, d_model, d_model]`.
+    /// The QK circuit of each head: `W_Q W_Kᵀ`, `[layer, head, d_model, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -180,7 +180,7 @@ impl HookedTransformer {
         FactoredMatrix { a: self.w_q(), b: self.w_k().swap_dims(2, 3) }
     }
 
-    /// What each head moves from where it looks: `W_V W_O`, `[layer, head, d_model, d_model]`.
+    /// The OV circuit of each head: `W_V W_O`, `[layer, head, d_model, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -194,7 +194,7 @@ impl HookedTransformer {
         FactoredMatrix { a: self.w_v(), b: self.w_o() }
     }
 
-    /// `L0H0`, `L0H1`, ..., a label a head.
+    /// `L0H0`, `L0H1`, ..., one label per head.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -207,7 +207,7 @@ impl HookedTransformer {
         (0..self.config().n_layers).flat_map(heads).collect()
     }
 
-    /// What biases alone add to the stream before a stage, `[d_model]`, with those of MLPs or
+    /// The sum of all biases added to the stream before a stage, `[d_model]`, with those of MLPs or
     /// without.
     ///
     /// ```
@@ -222,7 +222,7 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// A layer the model lacks, and models that normalise attention's and the MLP's outputs, where
+    /// A layer the model lacks, and models that normalize attention's and the MLP's outputs, where
     /// what a bias adds depends on the rest.
     pub fn accumulated_bias(&self, stage: Stage, include_mlp_biases: bool) -> Result<Tensor<1>> {
         if self.config().post_norms {

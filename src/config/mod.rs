@@ -1,4 +1,4 @@
-//! What a transformer is made of: independent choices, one field each.
+//! The configuration of a transformer: its architecture as independent choices, one field each.
 //!
 //! ```
 //! use hooklens::prelude::*;
@@ -64,25 +64,25 @@ pub struct TransformerConfig {
     pub norm: NormKind,
     /// Added to the variance (or mean square) inside a norm.
     pub eps: f64,
-    /// Whether the last norm is an RMS norm although the others centre.
+    /// Whether the last norm is an RMS norm although the others center.
     pub final_rms: bool,
-    /// Whether the embedding is normalised (Bloom).
+    /// Whether the embedding is normalized (Bloom).
     pub post_embedding_norm: bool,
     /// Token vectors are multiplied by this (Gemma, Granite).
     pub embed_scale: Option<f64>,
     /// Whether attention and the MLP read the stream through a norm; without, they have norms of
     /// their outputs only (OLMo 2).
     pub pre_norms: bool,
-    /// Whether attention's and the MLP's outputs are normalised too (Gemma 2).
+    /// Whether attention's and the MLP's outputs are normalized too (Gemma 2).
     pub post_norms: bool,
-    /// Whether queries and keys are RMS-normalised before rotation, head by head (Qwen 3).
+    /// Whether queries and keys are RMS-normalized before rotation, head by head (Qwen 3).
     pub qk_norm: bool,
     /// Whether that norm is over all heads at once (OLMo 2).
     pub qk_norm_whole: bool,
     /// Whether each head has a learned score that takes its share of attention and gives nothing for it
     /// (GPT-OSS), so that a row of the pattern sums to less than one.
     pub attn_sinks: bool,
-    /// How positions enter.
+    /// Position embedding.
     pub positional: Positional,
     /// For each layer of a rotary model its own rotation, or `None` where it rotates nothing
     /// (Gemma 3, SmolLM 3). Empty when all layers rotate alike.
@@ -103,7 +103,7 @@ pub struct TransformerConfig {
     pub attn_scores_soft_cap: Option<f64>,
     /// `cap * tanh(logit / cap)` on logits.
     pub output_logits_soft_cap: Option<f64>,
-    /// Whether a query sees later keys too.
+    /// Whether a query attends to later keys too.
     pub bidirectional: bool,
     /// For each layer how far back a query sees; `None` for all the way. Empty when no layer has a
     /// window.
@@ -169,9 +169,9 @@ impl Window {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum NormKind {
-    /// Centres, scales, then multiplies and adds its weights.
+    /// Centers, scales, then multiplies and adds its weights.
     LayerNorm,
-    /// Centres and scales; the weights were folded into the next layer.
+    /// Centers and scales; the weights were folded into the next layer.
     LayerNormPre,
     /// Scales by the root mean square, then multiplies by its weight.
     Rms,
@@ -232,19 +232,20 @@ impl NormKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Positional {
-    /// A learned vector a position, added to the embedding.
+    /// A learned vector for each position, added to the embedding.
     Learned,
     /// Queries and keys are rotated by their position.
     Rotary(Rotary),
-    /// Scores fall off linearly with distance, at a slope a head.
+    /// ALiBi (Press et al. 2021): scores fall off linearly with distance, with a slope for each head.
     Alibi,
-    /// A learned vector a position, added to what queries and keys read, never to the stream.
+    /// A learned vector for each position, added to what queries and keys read, never to the stream
+    /// (Press et al. 2020).
     Shortformer,
     /// No position information.
     None,
 }
 
-/// Rotary position embedding.
+/// Rotary position embedding (Su et al. 2021).
 ///
 /// ```
 /// use hooklens::{Positional, RopeScaling, Rotary, TransformerConfig};
@@ -263,7 +264,7 @@ pub struct Rotary {
     pub dim: usize,
     /// Base of the wavelengths.
     pub base: f64,
-    /// Whether pairs are neighbours (GPT-J) rather than halves apart (NeoX, Llama).
+    /// Whether pairs are neighbors (GPT-J) rather than halves apart (NeoX, Llama).
     pub adjacent_pairs: bool,
     /// Change of the wavelengths for longer contexts.
     pub scaling: RopeScaling,
@@ -325,9 +326,9 @@ pub enum RopeScaling {
     /// LongRoPE (Phi 3): every wavelength times a factor of its own, another one when the text is longer
     /// than the original context, and rotated vectors times `attention_factor`.
     Long {
-        /// A factor a rotated pair, within the original context.
+        /// A factor for each rotated pair, within the original context.
         short_factor: Vec<f64>,
-        /// A factor a rotated pair, beyond it.
+        /// A factor for each rotated pair, beyond it.
         long_factor: Vec<f64>,
         /// Factor on sine and cosine.
         attention_factor: f64,
@@ -454,9 +455,9 @@ pub struct ClippedGate {
 }
 
 impl TransformerConfig {
-    /// More layers than this no model has; what lists layers is safe from nonsense.
+    /// Upper bound on layers: nothing is allocated by a nonsensical number.
     pub(crate) const MOST_LAYERS: usize = 10_000;
-    /// Nor more experts in all layers together.
+    /// Upper bound on the experts of all layers together.
     const MOST_EXPERTS: usize = 100_000;
 
     /// A GPT-2-like model: layer norm, learned positions, an MLP four times as wide.

@@ -1,4 +1,4 @@
-//! Sums, as of the residual stream and what a layer adds to it.
+//! Residual additions.
 
 use burn::tensor::Tensor;
 use hooklens_kernels::elementwise::add;

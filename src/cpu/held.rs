@@ -1,4 +1,4 @@
-//! Tensors as slices of memory, and new ones of the same backend.
+//! Tensors as slices of host memory, and new tensors of the same backend.
 
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_flex::{Flex, FlexTensor};
@@ -117,7 +117,7 @@ impl Held {
         }
     }
 
-    /// Memory for a new tensor of the same backend, every element of which is going to be written.
+    /// Memory for a new tensor of the same backend, whose every element the caller overwrites.
     pub(super) fn blank(&self, len: usize) -> Output {
         match &self.memory {
             Memory::Flex(_) => Output::Flex(vec![0.0; len]),

@@ -32,7 +32,7 @@ impl TorchMemory {
         Some(Self { tensor, len })
     }
 
-    /// A new run of elements of no certain value.
+    /// New uninitialized memory for this many elements.
     pub(super) fn new(len: usize) -> Self {
         let tensor = TchTensor::new(tch::Tensor::empty([len as i64], (Kind::Float, Device::Cpu)));
         Self { tensor, len }

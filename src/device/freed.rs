@@ -1,4 +1,4 @@
-//! What becomes of memory that a run has given back.
+//! Keeping freed memory with the process (glibc).
 
 /// Has the C library keep memory that runs give back for the next ones, instead of handing it to the system, which
 /// clears every page of it before it gives it out again: a run that records every point then takes 235 ms where it

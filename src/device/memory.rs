@@ -1,4 +1,4 @@
-//! Running out of memory as an error.
+//! Out-of-memory panics as errors.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

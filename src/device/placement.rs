@@ -1,4 +1,4 @@
-//! Which part of a model goes where.
+//! Assignment of a model's layers to devices.
 
 use burn::tensor::Device;
 

@@ -1,4 +1,4 @@
-//! What a model can be run on.
+//! Inputs of a run: text, tokens, or a residual stream.
 
 use burn::tensor::{Int, Tensor};
 
@@ -27,11 +27,11 @@ use crate::tokens::{Texts, Tokens};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Input {
-    /// One text a row.
+    /// One text per row.
     Text(Vec<String>),
     /// Token ids with their mask.
     Tokens(Tokens),
-    /// Token ids, a row each, all of one length.
+    /// Rows of token ids, all of one length.
     Rows(Vec<Vec<u32>>),
     /// Token ids on a device.
     Ids(Tensor<2, Int>),

@@ -1,4 +1,4 @@
-//! Models that are part of the program.
+//! Models compiled into the program.
 
 use crate::error::LoadError;
 

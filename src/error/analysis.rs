@@ -1,8 +1,8 @@
-//! What can go wrong between a recording and an answer.
+//! Errors of analyses.
 
 use thiserror::Error;
 
-/// A recording that can't be analysed as asked.
+/// A recording that can't be analyzed as asked.
 ///
 /// ```
 /// # use hooklens::prelude::*;

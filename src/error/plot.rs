@@ -1,4 +1,4 @@
-//! What can go wrong with a picture.
+//! Errors of plots.
 
 use std::path::PathBuf;
 
@@ -125,7 +125,7 @@ pub enum PlotError {
         /// Tokens there are.
         tokens: usize,
     },
-    /// A number that is no share of attention.
+    /// A value of a pattern that is no attention weight: negative, above one, or NaN.
     #[error("L{layer}H{head} attends from {query} to {key} by {value}; what is shown are numbers from zero up")]
     Attention {
         /// The layer.

@@ -1,4 +1,4 @@
-//! How well heads look where they are expected to.
+//! Head detection by comparison with an expected attention pattern (TransformerLens's `detect_head`).
 
 use hooklens_hooks::Activation;
 use ndarray::{Array2, ArrayD, ArrayView2, IxDyn};
@@ -11,7 +11,7 @@ use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
-/// Where a head is expected to look, on given tokens.
+/// An expected attention pattern, as a function of the tokens.
 ///
 /// ```
 /// use hooklens::experiments::{HeadDetection, HeadPattern};
@@ -40,7 +40,7 @@ pub enum HeadPattern {
     Given(Array2<f32>),
 }
 
-/// How a pattern and what is expected are compared.
+/// How an attention pattern and the expected one are compared.
 ///
 /// ```
 /// use hooklens::experiments::{HeadDetection, HeadError, HeadPattern};
@@ -61,7 +61,7 @@ pub enum HeadError {
     Abs,
 }
 
-/// What [`HookedTransformer::detect_heads`] looks for.
+/// Options of [`HookedTransformer::detect_heads`].
 ///
 /// ```
 /// use hooklens::experiments::{HeadDetection, HeadPattern};
@@ -83,26 +83,26 @@ pub struct HeadDetection {
 }
 
 impl HeadDetection {
-    /// Heads that look like this.
+    /// Detects heads with this pattern.
     pub fn new(pattern: HeadPattern) -> Self {
         Self { pattern, error: HeadError::Mul, exclude_bos: false, exclude_current_token: false }
     }
 
-    /// Compares in this way.
+    /// Uses this comparison.
     #[must_use]
     pub fn error(mut self, error: HeadError) -> Self {
         self.error = error;
         self
     }
 
-    /// Leaves attention to the first token out: where heads look that have nothing to look for.
+    /// Leaves out attention to the first token, where heads attend when they find nothing else.
     #[must_use]
     pub fn exclude_bos(mut self) -> Self {
         self.exclude_bos = true;
         self
     }
 
-    /// Leaves a query's attention to itself out.
+    /// Leaves out each query's attention to its own position.
     #[must_use]
     pub fn exclude_current_token(mut self) -> Self {
         self.exclude_current_token = true;

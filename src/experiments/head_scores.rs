@@ -1,4 +1,4 @@
-//! What an attention head looks at, as three scores.
+//! Previous-token, duplicate-token and induction scores of attention heads (Olsson et al. 2022).
 
 use hooklens_hooks::Activation;
 use ndarray::Array3;
@@ -9,7 +9,7 @@ use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
-/// How much of a head's attention goes to places of a known kind, each from 0 to 1.
+/// A head's mean attention to the previous token, duplicate tokens and induction targets, each from 0 to 1.
 ///
 /// A score is the mean of `Σ pattern[query, key]` over the queries that have such a place, the sum running over the keys
 /// that are one. The query itself is no such place, also where the token before it is its own; a beginning-of-sequence

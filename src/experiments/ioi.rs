@@ -1,4 +1,4 @@
-//! Indirect-object identification in a small grammar: the task of the embedded model `ioi`.
+//! Indirect object identification (Wang et al. 2022) in a small grammar: the task of the embedded model `ioi`.
 
 use rand::prelude::*;
 use rand_chacha::ChaCha8Rng;

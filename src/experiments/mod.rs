@@ -1,4 +1,4 @@
-//! Measurements that answer a question about a model.
+//! Ready-made experiments: head scores, steering vectors, top examples, IOI prompts, shared prefixes.
 //!
 //! ```
 //! use hooklens::experiments::{SteeringVector, common_prefix, ioi_prompts};

@@ -1,4 +1,4 @@
-//! Prefixes kept for use again.
+//! A store of key-value caches, looked up by prefix.
 
 use crate::driver::HookedModel;
 use crate::error::{CacheError, InputError, Result};

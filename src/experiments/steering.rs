@@ -1,4 +1,4 @@
-//! Directions that push a model towards something.
+//! Steering vectors (Turner et al. 2023), function vectors (Todd et al. 2024) and directional ablation.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Hook, HookError, Record, Selection, at};
@@ -129,7 +129,7 @@ impl SteeringVector {
         &self.point
     }
 
-    /// Adds the direction, so many times, at every position.
+    /// A hook that adds the direction times `strength` at every position.
     ///
     /// ```
     /// use hooklens::experiments::SteeringVector;

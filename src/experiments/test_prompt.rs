@@ -1,4 +1,4 @@
-//! How a model answers a prompt.
+//! Ranks and probabilities of an answer's tokens (TransformerLens's `test_prompt`).
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 
-/// Where each token of an answer stands among what the model expects.
+/// Rank, logit and probability of each token of an answer.
 ///
 /// ```
 /// use hooklens::prelude::*;

@@ -1,4 +1,4 @@
-//! What many prompts begin with, computed once.
+//! Batches of prompts whose shared prefix is computed once.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Record};

@@ -1,4 +1,4 @@
-//! Bloom: linear biases for positions, a norm of the embedding.
+//! Bloom: ALiBi positions, a norm of the embedding.
 
 use super::Family;
 use super::hf_config::HfConfig;

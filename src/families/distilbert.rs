@@ -1,4 +1,4 @@
-//! DistilBERT: BERT without kinds of token and without a pooler.
+//! DistilBERT: BERT without token types and without a pooler.
 
 use super::Family;
 use super::hf_config::HfConfig;

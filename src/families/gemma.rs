@@ -1,5 +1,5 @@
 //! Gemma 1, 2 and 3 (text): scaled embeddings, norms that hold their weights less one; from 2 on norms
-//! of outputs, windows, soft caps; in 3 normalised queries and keys, and a rotation of their own for
+//! of outputs, windows, soft caps; in 3 normalized queries and keys, and a rotation of their own for
 //! layers with a window.
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! SantaCoder and StarCoder 1: GPT-2 whose heads share one key and value.
+//! SantaCoder and StarCoder 1: GPT-2 with multi-query attention.
 
 use super::Family;
 use super::hf_config::HfConfig;

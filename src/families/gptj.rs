@@ -1,4 +1,4 @@
-//! GPT-J: attention and MLP in parallel behind one norm, neighbouring coordinates rotated.
+//! GPT-J: attention and MLP in parallel behind one norm, neighboring coordinates rotated.
 
 use std::sync::LazyLock;
 

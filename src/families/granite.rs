@@ -1,4 +1,4 @@
-//! Granite: Llama with numbers that scale embeddings, scores, what blocks add, and logits.
+//! Granite: Llama with scales for embeddings, scores, residual additions, and logits.
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};

@@ -64,7 +64,7 @@ impl<'j> HfConfig<'j> {
         size.map(Some).ok_or_else(|| self.wrong(field, value, "a size"))
     }
 
-    /// The number of layers, which must be there. Lists a layer long are made from it, so it is
+    /// The number of layers, which must be there. Lists with one entry per layer are made from it, so it is
     /// checked at once.
     pub(crate) fn layers(&self, field: &'static str) -> Result<usize, ConfigError> {
         let given = self.size(field)?;

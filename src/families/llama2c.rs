@@ -1,4 +1,4 @@
-//! llama2.c: Llama as its authors' own code writes it, neighbouring coordinates rotated together. Its
+//! llama2.c: Llama as its authors' own code writes it, neighboring coordinates rotated together. Its
 //! checkpoints carry these settings as `model_args`.
 
 use super::Family;

@@ -1,4 +1,4 @@
-//! What Llama and the many that follow it have in common: the choices and the tensor names.
+//! Configuration and tensor names shared by Llama and its many successors.
 
 use super::hf_config::HfConfig;
 use super::rope;

@@ -203,7 +203,7 @@ pub(crate) fn read(json: &Value) -> Result<Described, ConfigError> {
     Err(ConfigError::UnknownArchitecture { given: given.to_string(), supported: decoders.chain(others).collect() })
 }
 
-/// Settings that say nothing of what is computed, or that [`as_llama`] reads.
+/// Settings that do not affect what is computed, or that [`as_llama`] reads.
 const LLAMA_FIELDS: &[&str] = &[
     "architectures",
     "attention_bias",
@@ -245,8 +245,8 @@ const LLAMA_FIELDS: &[&str] = &[
     "_attn_implementation_autoset",
 ];
 
-/// The model a configuration describes were it Llama's, if it has Llama's settings at all, and those of its
-/// settings that Llama does not have.
+/// Reads a configuration as Llama's, if it has Llama's settings at all; returns the model and the settings that
+/// Llama does not have.
 pub(crate) fn as_llama(json: &Value) -> Option<(Described, Vec<String>)> {
     let config = (llama::FAMILY.config)(&HfConfig::new(llama::FAMILY.name, json)).ok()?;
     config.validate().ok()?;
@@ -256,7 +256,7 @@ pub(crate) fn as_llama(json: &Value) -> Option<(Described, Vec<String>)> {
         Value::Array(list) => list.is_empty(),
         _ => false,
     };
-    // All else is Llama's, but these rotate neighbouring coordinates, and no setting says so.
+    // All else is Llama's, but these rotate neighboring coordinates, and no setting says so.
     let kind = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
     let turned =
         ["ernie4_5", "helium"].contains(&kind).then(|| format!("model_type = {kind}, which rotates otherwise"));

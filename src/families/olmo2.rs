@@ -1,4 +1,4 @@
-//! OLMo 2 and 3: norms of outputs only, queries and keys normalised over all heads at once; in OLMo 3
+//! OLMo 2 and 3: norms of outputs only, queries and keys normalized over all heads at once; in OLMo 3
 //! windows in most layers, and stretched rotation in the others only.
 
 use std::sync::LazyLock;

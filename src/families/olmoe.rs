@@ -1,4 +1,4 @@
-//! OLMoE: a mixture of experts, queries and keys normalised over all heads at once.
+//! OLMoE: a mixture of experts, queries and keys normalized over all heads at once.
 
 use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};

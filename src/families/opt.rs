@@ -10,7 +10,7 @@ pub(super) static FAMILY: Family =
     Family { name: "opt", architectures: &["OPTForCausalLM", "OPTModel"], prefix: "model.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // The 350M model alone normalises behind and projects its embeddings.
+    // The 350M model alone normalizes behind and projects its embeddings.
     for (field, common) in [
         ("do_layer_norm_before", true),
         ("enable_bias", true),

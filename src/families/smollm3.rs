@@ -1,4 +1,4 @@
-//! SmolLM 3: Llama some of whose layers rotate nothing.
+//! SmolLM 3: Llama with some layers without rotary positions (NoPE).
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! From logits to each row's next token, and when a row ends.
+//! The choice of each row's next token, and stop conditions.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, ActivationCache, HookError};
@@ -30,7 +30,7 @@ struct Row {
 }
 
 impl<'m> Chooser<'m> {
-    /// One row a prompt; checks the options, and adds the end of sequence to the tokens that stop.
+    /// One row per prompt; checks the options, and adds the end of sequence to the tokens that stop.
     pub(crate) fn new(
         tokenizer: Option<&'m Tokenizer>,
         d_vocab: usize,

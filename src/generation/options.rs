@@ -1,4 +1,4 @@
-//! What to generate, and how.
+//! Options of generation.
 
 use hooklens_hooks::{Hook, Record};
 
@@ -90,8 +90,8 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Where chance begins: the same seed draws the same tokens. Each row has chances of its own,
-    /// which do not depend on the others.
+    /// Random seed: the same seed draws the same tokens. Each row has its own random stream, independent of
+    /// the other rows.
     ///
     /// ```
     /// use hooklens::generation::Sampling;

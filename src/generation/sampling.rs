@@ -1,4 +1,4 @@
-//! From logits to a token.
+//! Sampling a token from logits.
 
 use rand::Rng;
 

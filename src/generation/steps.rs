@@ -1,4 +1,4 @@
-//! Generation, one token a row at a time.
+//! Step-by-step generation, one token per row at each step.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook};
@@ -12,7 +12,7 @@ use crate::kv_cache::KeyValueCache;
 use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
-/// What one step gave.
+/// The result of one step.
 ///
 /// ```
 /// use hooklens::prelude::*;

@@ -1,4 +1,4 @@
-//! A layer read while the layer before it computes.
+//! Prefetching: an offloaded layer is read while the layer before it computes.
 
 use std::fmt;
 use std::thread::JoinHandle;
@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use super::keys::Part;
 use crate::error::CacheError;
 
-/// What another thread reads, if one does. A clone reads nothing.
+/// The read in progress on another thread, if any. A clone has none.
 #[derive(Default)]
 pub(super) struct Ahead(Option<JoinHandle<Result<Vec<Part>, CacheError>>>);
 
@@ -26,7 +26,7 @@ impl Ahead {
         self.0.take()?.join().ok()?.ok()
     }
 
-    /// Forgets what was read: it changed meanwhile.
+    /// Discards what was read, because the layer has changed since.
     pub(super) fn forget(&mut self) {
         self.0 = None;
     }

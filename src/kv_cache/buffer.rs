@@ -11,7 +11,7 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// Room for that much, filled with nothing.
+    /// An empty buffer with this capacity.
     pub(super) fn with_room(shape: [usize; 4], dtype: DType, device: &Device) -> Self {
         Self { tensor: Some(Tensor::zeros(shape, (device, dtype))), rows: shape[0], len: 0 }
     }
@@ -30,7 +30,7 @@ impl Buffer {
         Self { rows, len, tensor: Some(tensor) }
     }
 
-    /// What is filled.
+    /// The filled part.
     pub(super) fn filled(&self) -> Option<Tensor<4>> {
         self.tensor.clone().filter(|_| self.len > 0).map(|tensor| self.view(tensor))
     }

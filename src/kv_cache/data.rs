@@ -9,7 +9,7 @@ use super::{Entry, KeyValueCache};
 use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
-/// Everything a cache holds, on the host; what is sealed or in few bits is plain numbers here.
+/// The content of a cache on the host, as plain numbers also where it was shared or quantized.
 ///
 /// ```
 /// use hooklens::prelude::*;

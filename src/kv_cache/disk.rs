@@ -12,7 +12,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use super::kind::Form;
 use crate::error::CacheError;
 
-/// Some columns, one behind the other in the file: of each column its rows.
+/// A run of columns stored contiguously in the file, row by row within a column.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Stretch {
     offset: u64,
@@ -34,7 +34,7 @@ fn failed(source: std::io::Error) -> CacheError {
 }
 
 impl Track {
-    /// A track of no columns, in a file that has no name: it vanishes with the last of its clones, or the process.
+    /// An empty track in an unnamed temporary file, which vanishes with its last clone or with the process.
     fn new(like: &Tensor<4>) -> Result<Self, CacheError> {
         let [rows, _, heads, width] = like.dims();
         let file = Arc::new(Mutex::new(tempfile::tempfile().map_err(failed)?));
@@ -83,7 +83,7 @@ impl Track {
         Ok(Tensor::<4>::from_data(data, (device, self.dtype)).swap_dims(0, 1))
     }
 
-    /// Forgets all but `len` columns: the first, or the last.
+    /// Drops all but `len` columns: the first, or the last.
     fn keep(&mut self, len: usize, last: bool) {
         let bytes = self.column_bytes() as u64;
         let mut left = len;
@@ -148,12 +148,12 @@ impl Disk {
         Ok(Some([keys.read(device)?, values.read(device)?]))
     }
 
-    /// Forgets all but the first `len` columns.
+    /// Drops all but the first `len` columns.
     pub(super) fn truncate(&mut self, len: usize) {
         self.keep(len, false);
     }
 
-    /// Forgets all but the last `len` columns.
+    /// Drops all but the last `len` columns.
     pub(super) fn keep_last(&mut self, len: usize) {
         self.keep(len, true);
     }

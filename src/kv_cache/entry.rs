@@ -1,4 +1,4 @@
-//! Keys and values of one layer.
+//! A layer's entry in a key-value cache.
 
 use std::fmt;
 
@@ -167,7 +167,7 @@ impl Entry {
         Ok(all)
     }
 
-    /// Exchanges everything held for these keys and values.
+    /// Replaces everything held by these keys and values.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -286,7 +286,7 @@ impl Entry {
         self.ahead.begin(move || read(&lanes, &device));
     }
 
-    /// Stores what a run has brought; `keep` columns must stay reachable.
+    /// Commits what a run has added; `keep` columns must stay reachable.
     pub(super) fn settle(&mut self, keep: usize) -> Result<(), CacheError> {
         match self.pending.take() {
             Some(new) => self.push(&new, keep),
@@ -294,7 +294,7 @@ impl Entry {
         }
     }
 
-    /// Forgets what a run has brought behind the first `len` columns.
+    /// Rolls back what a run has added after the first `len` columns.
     pub(super) fn unsettle(&mut self, len: usize) {
         self.ahead.forget();
         let new = self.len - len.min(self.len);
@@ -447,7 +447,7 @@ impl Entry {
         self.lanes.iter().map(Lane::bytes).sum()
     }
 
-    /// Forgets columns from `len` on.
+    /// Drops columns from `len` on.
     pub(super) fn truncate(&mut self, len: usize) {
         self.ahead.forget();
         let left = if len == 0 { 0 } else { len.saturating_sub(self.first()) };
@@ -455,7 +455,7 @@ impl Entry {
         self.len = self.len.min(len);
     }
 
-    /// Forgets everything; the memory stays.
+    /// Drops all columns; the memory stays allocated.
     fn clear(&mut self) {
         self.ahead.forget();
         self.lanes.iter_mut().for_each(Lane::clear);

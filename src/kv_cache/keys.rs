@@ -1,4 +1,4 @@
-//! What attention reads of a cache: keys and values in parts that lie apart.
+//! Keys and values as attention reads them: in parts that need not be contiguous.
 
 use std::sync::Arc;
 
@@ -19,8 +19,7 @@ impl Part {
         self.keys.dims()[1]
     }
 
-    /// How many rows of the batch, one behind the other, read each row of the part, if all are
-    /// read by as many.
+    /// The number of consecutive batch rows that read each row of the part, if it is the same for all.
     pub(crate) fn readers(&self) -> Option<usize> {
         let Some(rows) = &self.rows else { return Some(1) };
         let each = rows.len() / self.keys.dims()[0].max(1);
@@ -67,7 +66,7 @@ impl Keys {
         self.dropped + self.held()
     }
 
-    /// Keys and values of the parts one behind the other, a row for each row of the batch.
+    /// Keys and values of all parts concatenated, one row for each row of the batch.
     pub(crate) fn joined(&self) -> (Tensor<4>, Tensor<4>) {
         if let [part] = &self.parts[..] {
             let part = part.spread();

@@ -1,4 +1,4 @@
-//! How a cache stores what it is given.
+//! Kinds of storage of a key-value cache.
 
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::quantized::Bits;
 use crate::error::CacheError;
 
-/// How a cache stores what it is given. Kinds compose: a sliding cache may be quantized, limited
+/// How a key-value cache stores keys and values. Kinds compose: a sliding cache may be quantized, limited
 /// to a length, or lie in main memory.
 ///
 /// ```
@@ -33,14 +33,14 @@ pub struct CacheKind {
     offload: Option<Offload>,
 }
 
-/// Bits an element, and elements that share a scale.
+/// Bits per element, and the number of elements that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Quantization {
     pub(super) bits: Bits,
     pub(super) group: usize,
 }
 
-/// Where keys and values lie while no run reads them.
+/// Where keys and values are kept between reads.
 ///
 /// ```
 /// use hooklens::{CacheKind, Offload};
@@ -56,16 +56,16 @@ pub enum Offload {
 }
 
 impl CacheKind {
-    /// Everything, in room that grows by half when it runs out. The default.
+    /// Everything, in memory that grows by half when it is full. The default.
     pub const GROWING: Self = Self { max_len: None, sliding: false, quantization: None, offload: None };
     /// Layers with a window keep what a later query can still see, the others all.
     pub const SLIDING: Self = Self { sliding: true, ..Self::GROWING };
-    /// Everything, in 8 bits an element on the host, a scale for 64.
+    /// Everything, quantized to 8 bits per element on the host, one scale for 64 elements.
     pub const EIGHT_BIT: Self = Self::GROWING.quantized(Bits::Eight, 64);
-    /// Everything, in 4 bits an element on the host, a scale for 64.
+    /// Everything, quantized to 4 bits per element on the host, one scale for 64 elements.
     pub const FOUR_BIT: Self = Self::GROWING.quantized(Bits::Four, 64);
 
-    /// Everything, in room for `max_len` positions that is made at once; more is an error. What torchtune's
+    /// Everything, in memory for `max_len` positions allocated at once; more is an error. What torchtune's
     /// `KVCache` and Hugging Face's `StaticCache` do.
     ///
     /// ```
@@ -94,14 +94,14 @@ impl CacheKind {
         self
     }
 
-    /// This kind in few bits an element, on the host; `group` elements of a head share a scale.
+    /// This kind, quantized on the host; `group` elements of a head share a scale.
     #[must_use]
     pub const fn quantized(mut self, bits: Bits, group: usize) -> Self {
         self.quantization = Some(Quantization { bits, group });
         self
     }
 
-    /// This kind away from the device that computes. What is quantized is in main memory in any case.
+    /// This kind, offloaded from the device that computes. Quantized data is in main memory in any case.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -129,12 +129,12 @@ impl CacheKind {
         self.sliding
     }
 
-    /// Bits an element, if they are few.
+    /// Bits per element, if quantized.
     pub fn bits(self) -> Option<Bits> {
         self.quantization.map(|quantization| quantization.bits)
     }
 
-    /// Where keys and values lie, if not on the device that computes.
+    /// Where keys and values are offloaded to, if they are.
     pub fn offload(self) -> Option<Offload> {
         self.offload
     }

@@ -1,4 +1,4 @@
-//! Keys and values of some of a layer's heads, in one place.
+//! Keys and values of some of a layer's heads, on one device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -140,12 +140,12 @@ impl Lane {
         Ok(moved.collect())
     }
 
-    /// Forgets the newest columns of the store.
+    /// Drops the newest columns of the store.
     pub(super) fn drop_last(&mut self, count: usize) {
         self.store.drop_last(count);
     }
 
-    /// Forgets all but the first `left` columns held.
+    /// Drops all but the first `left` columns held.
     pub(super) fn truncate(&mut self, mut left: usize) {
         for shared in &mut self.shared {
             shared.len = shared.len.min(left);
@@ -174,14 +174,14 @@ impl Lane {
         }
     }
 
-    /// Forgets everything; the memory stays.
+    /// Drops all columns; the memory stays allocated.
     pub(super) fn clear(&mut self) {
         self.shared.clear();
         self.store.drop_last(self.store.len());
     }
 }
 
-/// What several lanes hold of the same columns, all heads side by side.
+/// Joins the heads of several lanes that hold the same columns.
 pub(super) fn side_by_side(lanes: Vec<Vec<Part>>) -> Vec<Part> {
     let mut lanes = lanes.into_iter();
     let Some(first) = lanes.next() else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Which positions of a cache are real, and which of them attention may see.
+//! Masks of a key-value cache: which positions are real, and which attention may see.
 
 use super::KeyValueCache;
 use super::shape::MaskInfo;

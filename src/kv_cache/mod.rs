@@ -1,5 +1,4 @@
-//! Keys and values of positions already computed, so that what follows them need not compute
-//! them again.
+//! Key-value caches: keys and values of positions already computed.
 
 mod ahead;
 mod buffer;
@@ -251,12 +250,12 @@ impl KeyValueCache {
         Ok(made)
     }
 
-    /// How it stores what it is given.
+    /// The kind of storage.
     pub fn kind(&self) -> CacheKind {
         self.kind
     }
 
-    /// What it is made for.
+    /// The shape it is set up for.
     pub fn shape(&self) -> &CacheShape {
         &self.shape
     }
@@ -278,7 +277,7 @@ impl KeyValueCache {
         self.entries.iter().filter_map(Entry::max_len).min()
     }
 
-    /// Rows: as many as it is set up for, or fewer where fewer were given first.
+    /// Number of rows: as many as it is set up for, or fewer where fewer were given first.
     pub fn batch(&self) -> usize {
         if self.told_len() > 0 {
             return self.told.len();
@@ -334,7 +333,7 @@ impl KeyValueCache {
         self.entries.iter_mut()
     }
 
-    /// From here on runs use the cache without adding to it.
+    /// Freezes the cache: runs read it without adding to it.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -350,7 +349,7 @@ impl KeyValueCache {
         self.set_frozen(true);
     }
 
-    /// From here on runs add to the cache.
+    /// Unfreezes the cache: runs add to it.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -371,7 +370,7 @@ impl KeyValueCache {
         self.entries.iter_mut().for_each(|entry| entry.set_frozen(frozen));
     }
 
-    /// Whether runs leave the cache as it is.
+    /// Whether the cache is frozen.
     pub fn is_frozen(&self) -> bool {
         self.frozen
     }
@@ -431,7 +430,7 @@ impl KeyValueCache {
         &self.interventions
     }
 
-    /// Forgets the positions from `len` on.
+    /// Drops the positions from `len` on.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -474,7 +473,7 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Forgets the last `count` positions.
+    /// Drops the last `count` positions.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -496,7 +495,7 @@ impl KeyValueCache {
         self.truncate(left)
     }
 
-    /// Forgets everything; the memory stays for what comes next.
+    /// Drops all positions; the memory stays allocated.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -1,15 +1,15 @@
-//! Keys and values in 8 or 4 bits an element, on the host.
+//! Keys and values quantized to 8 or 4 bits per element, on the host.
 //!
 //! The elements of a head are cut into groups; a group keeps its smallest element and its step,
-//! and each element the number of steps above the smallest. What is stored is never stored anew:
-//! a position's groups are its own.
+//! and each element the number of steps above the smallest. Groups do not span
+//! positions, so what is stored is never requantized.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::kind::{Form, Quantization};
 use crate::error::CacheError;
 
-/// How elements are stored.
+/// Bits per quantized element.
 ///
 /// ```
 /// use hooklens::{Bits, CacheKind};
@@ -17,9 +17,9 @@ use crate::error::CacheError;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Bits {
-    /// 256 steps a group.
+    /// 8 bits: 256 steps per group.
     Eight,
-    /// 16 steps a group.
+    /// 4 bits: 16 steps per group.
     Four,
 }
 
@@ -50,7 +50,7 @@ struct Codes {
     blocks: Vec<Block>,
 }
 
-/// Some positions, one behind the other; within a position its rows.
+/// A block of consecutive positions, row by row within a position.
 #[derive(Debug, Clone)]
 struct Block {
     positions: usize,

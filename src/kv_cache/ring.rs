@@ -1,4 +1,4 @@
-//! Keys and values of a layer with a window: the oldest make room for the newest.
+//! Ring buffers for layers with a window: new positions overwrite the oldest.
 
 use burn::tensor::Tensor;
 
@@ -10,7 +10,7 @@ pub(super) struct Ring {
     start: usize,
     /// Columns held.
     len: usize,
-    /// Room to begin with.
+    /// Initial capacity.
     least_room: usize,
 }
 
@@ -92,7 +92,7 @@ impl Ring {
         });
     }
 
-    /// Forgets the newest `count` columns.
+    /// Drops the newest `count` columns.
     pub(super) fn drop_last(&mut self, count: usize) {
         self.len -= count.min(self.len);
     }

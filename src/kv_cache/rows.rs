@@ -1,4 +1,4 @@
-//! Rows of a cache: forked, chosen, put in another's place.
+//! Row operations on a cache: fork, select, reorder, insert.
 
 use super::{Entry, KeyValueCache};
 use crate::error::CacheError;

@@ -1,4 +1,4 @@
-//! What a run does with a cache: it asks whether it fits, extends each layer, and keeps what came, or gives it up.
+//! The protocol of a run with a cache: check, extend each layer, then commit or roll back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use crate::error::CacheError;
 pub(crate) struct Growth<'c> {
     cache: &'c mut KeyValueCache,
     past: usize,
-    /// Whether there is something to give up.
+    /// Whether there is something to roll back.
     pending: bool,
 }
 

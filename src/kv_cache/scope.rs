@@ -1,4 +1,4 @@
-//! A cache that is put back as it was.
+//! Scoped changes: a guard that restores a cache when it is dropped.
 
 use std::ops::{Deref, DerefMut};
 

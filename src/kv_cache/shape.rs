@@ -1,11 +1,11 @@
-//! What a cache is made for, and what attention needs to know of it.
+//! The shape of a cache, and the mask information of its layers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{TransformerConfig, Window};
 use crate::error::CacheError;
 
-/// What a cache is made for: checked sizes, a window a layer.
+/// The shape of a key-value cache: checked sizes, and one window per layer.
 ///
 /// ```
 /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
@@ -28,7 +28,7 @@ pub struct CacheShape {
     pub value_heads: usize,
     /// Width of a value.
     pub d_value: usize,
-    /// How far back each layer's queries see, one entry a layer.
+    /// How far back each layer's queries see, one entry per layer.
     pub windows: Vec<Option<Window>>,
     /// The token that [`KeyValueCache::append_tokens`](crate::KeyValueCache::append_tokens) takes for padding.
     pub pad_token_id: Option<u32>,

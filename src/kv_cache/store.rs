@@ -1,4 +1,4 @@
-//! Where one layer's keys and values lie.
+//! Storage of one layer's keys and values, by kind of cache.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::ring::Ring;
 use crate::config::Window;
 use crate::error::CacheError;
 
-/// What may still grow.
+/// The part of a layer's storage that can still grow.
 #[derive(Debug, Clone)]
 pub(super) enum Store {
     /// Keys and values whole, in room that grows or has a limit: one on all columns, those sealed
@@ -21,7 +21,7 @@ pub(super) enum Store {
     Whole { keys: Buffer, values: Buffer, max: Option<usize> },
     /// What a window can still see.
     Ring { ring: Ring, window: Window },
-    /// In few bits; with a window, what it can still see.
+    /// Quantized; with a window, what it can still see.
     Quantized { quantized: Quantized, window: Option<Window> },
     /// In a file; with a window, what it can still see.
     Disk { disk: Disk, window: Option<Window> },
@@ -147,7 +147,7 @@ impl Store {
         })
     }
 
-    /// Forgets the newest columns.
+    /// Drops the newest columns.
     pub(super) fn drop_last(&mut self, count: usize) {
         let len = self.len().saturating_sub(count);
         match self {
@@ -205,7 +205,7 @@ impl Store {
     }
 }
 
-/// Pieces one behind the other.
+/// Concatenates pieces.
 pub(super) fn joined(pieces: Vec<[Tensor<4>; 2]>) -> Option<[Tensor<4>; 2]> {
     if pieces.len() <= 1 {
         return pieces.into_iter().next();

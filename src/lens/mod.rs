@@ -1,4 +1,5 @@
-//! What the model would say if it stopped early: the logit lens and the tuned lens.
+//! Next-token predictions of every layer: the logit lens (nostalgebraist 2020) and the tuned lens (Belrose et al.
+//! 2023).
 //!
 //! ```
 //! use hooklens::activations::Stage;

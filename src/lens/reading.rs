@@ -1,4 +1,4 @@
-//! Logits read along the residual stream.
+//! Logits decoded from each stage of the residual stream.
 
 use burn::tensor::{Tensor, activation};
 use hooklens_hooks::Activation;
@@ -28,11 +28,11 @@ pub struct LensReading {
     logits: Tensor<4>,
 }
 
-/// The most likely tokens of a place, each with its probability.
+/// The most likely tokens at a stage and position, each with its probability.
 pub type TopTokens = Vec<(u32, f32)>;
 
 impl Analysis<'_> {
-    /// The logit lens: the last norm and the unembedding applied to the stream before each layer
+    /// The logit lens (nostalgebraist 2020): the last norm and the unembedding applied to the stream before each layer
     /// (with `incl_mid` also before each MLP) and after the last.
     ///
     /// # Errors
@@ -116,14 +116,13 @@ impl LensReading {
         self.of_token(token, |_, own| own.exp())
     }
 
-    /// How unsure each stage is, `[stage, batch, pos]`, in nats.
+    /// Entropy of each stage's next-token distribution, `[stage, batch, pos]`, in nats.
     pub fn entropy(&self) -> Tensor<3> {
         let log_probs = self.log_probs();
         -(log_probs.clone().exp() * log_probs).sum_dim(3).squeeze_dim::<3>(3)
     }
 
-    /// How far what each stage says is from what the model says in the end: the Kullback-Leibler
-    /// divergence of the last stage from it, `[stage, batch, pos]`, in nats.
+    /// Kullback-Leibler divergence of the final distribution from each stage's, `[stage, batch, pos]`, in nats.
     pub fn kl_to_final(&self) -> Tensor<3> {
         let log_probs = self.log_probs();
         let last = log_probs.clone().narrow(0, self.labels.len() - 1, 1);

@@ -1,4 +1,4 @@
-//! Translators learned for a model's layers.
+//! The tuned lens (Belrose et al. 2023): an affine translator for each layer.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use crate::config::TransformerConfig;
 use crate::error::{LoadError, Result};
 use crate::loading::WeightFiles;
 
-/// One affine map a layer, from the stream before the layer to what the last norm would rather
-/// read: `h + h Wᵀ + b`.
+/// One affine map per layer, from the stream before it to the basis that the last norm reads:
+/// `h + h Wᵀ + b` (Belrose et al. 2023).
 ///
 /// ```
 /// use hooklens::lens::TunedLens;

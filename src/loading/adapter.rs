@@ -1,7 +1,7 @@
 //! Low-rank adapters (LoRA) in PEFT's folders, merged into the weights they were trained on.
 //!
 //! A weight `W` becomes `W + scale · B A`, `scale` being `lora_alpha / r`, or `lora_alpha / sqrt(r)` for
-//! rank-stabilised ones (Hu et al. 2021, Kalajdzievski 2023).
+//! rank-stabilized ones (Hu et al. 2021, Kalajdzievski 2023).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

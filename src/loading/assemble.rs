@@ -161,7 +161,7 @@ impl<'a> Assembler<'a> {
         self.unscaled(&name, layout, shape, borrow)
     }
 
-    /// What a weight is multiplied by.
+    /// The scale applied to a weight when it is loaded.
     fn scale(&self, weight: &str) -> f64 {
         self.table.sources.get(weight).map_or(1.0, |source| source.scale)
     }

@@ -1,4 +1,4 @@
-//! What tells one model's weights from another's.
+//! Fingerprints of models: a hash of the configuration and of sampled weights.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::Activation;

@@ -135,7 +135,7 @@ fn not_found(name: &str, reason: String) -> LoadError {
     LoadError::NotFound { name: name.to_string(), reason }
 }
 
-/// A progress bar a file; none when standard error is not a terminal.
+/// One progress bar per file; none when standard error is not a terminal.
 #[derive(Default)]
 struct Bar(Option<ProgressBar>);
 

@@ -1,4 +1,4 @@
-//! How a family's files hold each weight.
+//! Storage layouts of weights in a family's files, and the table that names them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,19 +16,19 @@ pub(crate) enum Layout {
     /// Columns `part` of `of` equal parts: `[in, of * out]`; for vectors entries.
     Columns { part: usize, of: usize },
     /// `[groups * of * d, in]`: of each of `groups` groups of `of` parts, `take` from `start` on, as
-    /// NeoX (a group a head) and Falcon (a group a key/value head) fuse queries, keys and values; for
+    /// NeoX (one group per head) and Falcon (one per key/value head) fuse queries, keys and values; for
     /// vectors entries.
     Grouped { start: usize, take: usize, of: usize, groups: usize },
     /// Rows from `start` on of `[of, in]`, as Phi 3 fuses projections; for vectors entries.
     Rows { start: usize, of: usize },
     /// `[skip + rows, columns]`: all but the first rows, as OPT holds positions.
     AfterRows { skip: usize },
-    /// `[out, in]`, each row to be divided by its length, as Baichuan 2 uses its unembedding.
+    /// `[out, in]`, each row normalized to unit length when loaded, as Baichuan 2 does with its unembedding.
     UnitRows,
-    /// Of `[of, in, step * out]` the matrix `index`, of that every `step`-th column from `start` on, as GPT-OSS keeps
-    /// its experts; for vectors entries of `[of, step * out]`.
+    /// Matrix `index` of a stacked `[of, in, step * out]` tensor, columns `start..` with stride `step`, as GPT-OSS
+    /// stores its experts; for vectors entries of `[of, step * out]`.
     OfCube { index: usize, of: usize, start: usize, step: usize },
-    /// A vector from whose entries one was taken, as Gemma holds the weights of its norms.
+    /// A vector stored less one, as Gemma stores the weights of its norms.
     OneLess,
     /// `[head, in, d_head]`, as TransformerLens holds queries, keys and values; biases
     /// `[head, d_head]`.
@@ -66,7 +66,7 @@ impl Layout {
         }
     }
 
-    /// Whether strides alone tell the model's form of it, so that it may stay in the file.
+    /// Whether the model's form is a strided view of the file's, so that the data can stay in the mapped file.
     pub(crate) fn is_view(self) -> bool {
         !matches!(self, Layout::Grouped { .. } | Layout::HeadsOut { .. } | Layout::UnitRows | Layout::OfCube { .. })
     }
@@ -177,7 +177,7 @@ impl Layout {
     }
 }
 
-/// A matrix, or one matrix a head, as a file holds it.
+/// A matrix, or one matrix per head, as a file holds it.
 #[derive(Debug)]
 pub(crate) enum StoredTensor {
     Matrix(Tensor<2>),

@@ -1,4 +1,4 @@
-//! llama2.c's own `.bin` export: seven numbers, then every tensor in `f32`, one behind the other.
+//! llama2.c's own `.bin` export: a header of seven numbers, then every tensor in `f32`.
 
 use std::path::Path;
 

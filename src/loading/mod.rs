@@ -1,4 +1,4 @@
-//! From files to a model.
+//! Loading: from folders, hub ids and checkpoints to weights.
 
 mod adapter;
 mod assemble;

@@ -1,4 +1,4 @@
-//! Saves a model in the format TransformerLens's names make.
+//! Saving a model as `config.json` and safetensors under TransformerLens's tensor names.
 
 use std::collections::HashMap;
 use std::fs;

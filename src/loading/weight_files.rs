@@ -14,7 +14,7 @@ use super::{llama2c_file, torch_file};
 use crate::error::LoadError;
 use crate::tokens::read_json;
 
-/// What a file says of one tensor.
+/// Shape, element type and place of one tensor in a file.
 ///
 /// ```
 /// let weights = hooklens::inspect("embedded:ioi")?.weights;
@@ -280,7 +280,7 @@ impl WeightFiles {
     }
 }
 
-/// Elements converted to a smaller type where they are, so that a large tensor never stands in memory in both.
+/// Converts elements to a smaller type in place, so that memory never holds a large tensor in both.
 fn narrowed_in_place(mut bytes: Vec<u8>, stored: DType, compute: DType) -> Vec<u8> {
     const PIECE: usize = 1 << 16;
     let (from, to) = (stored.size(), compute.size());

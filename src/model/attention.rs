@@ -1,4 +1,4 @@
-//! Attention: projections, scores, pattern, mix.
+//! Attention: projections, scores, pattern, weighted values.
 
 use burn::module::{Module, Param};
 use burn::tensor::module::attention as fused_attention;
@@ -41,25 +41,25 @@ pub struct Attention {
     pub q_norm: Option<Norm>,
     /// RMS norm of every key, `[d_head]`, or of all heads' at once, `[kv_head * d_head]`.
     pub k_norm: Option<Norm>,
-    /// A score that every query of a head sees besides those of keys, `[head]`.
+    /// Attention sinks (GPT-OSS): a learned score for each head, beside those of the keys, `[head]`.
     pub sinks: Option<Param<Tensor<1>>>,
 }
 
 /// What queries, keys and values are projected from.
 #[derive(Debug, Clone)]
 pub(crate) enum Reads {
-    /// One normalised stream for all three, `[batch, pos, d_model]`.
+    /// One normalized stream for all three, `[batch, pos, d_model]`.
     One(Box<Tensor<3>>),
-    /// A stream each.
+    /// One stream for each of the three.
     Each(Box<[Stream; 3]>),
 }
 
 /// What queries, keys or values are projected from.
 #[derive(Debug, Clone)]
 pub(crate) enum Stream {
-    /// One normalised stream for all heads, `[batch, pos, d_model]`.
+    /// One normalized stream for all heads, `[batch, pos, d_model]`.
     Shared(Tensor<3>),
-    /// A stream a head, `[batch, pos, head, d_model]`.
+    /// One stream per head, `[batch, pos, head, d_model]`.
     PerHead(Tensor<4>),
 }
 
@@ -140,7 +140,7 @@ impl Attention {
         }
     }
 
-    /// Mixes the heads' `z` into the stream's coordinates, head by head when a hook wants
+    /// Applies the output projection to the heads' `z`, head by head when a hook wants
     /// each head's share.
     pub(crate) fn output(
         &self,
@@ -171,7 +171,7 @@ impl Attention {
     }
 }
 
-/// Normalises every head's vector, or all heads' as one; the points see one row a batch, position and
+/// Normalizes every head's vector, or all heads' as one; the points see one row a batch, position and
 /// head, or a batch and position.
 fn normed(
     norm: &Norm,
@@ -188,7 +188,7 @@ fn normed(
     Ok(rows.reshape(shape))
 }
 
-/// Attention when no one looks at scores or pattern.
+/// Fused attention, for when no hook watches scores or pattern.
 fn unwatched(
     layer: usize,
     q: Tensor<4>,
@@ -292,7 +292,7 @@ pub(crate) fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
     z.permute([0, 2, 1, 3])
 }
 
-/// A part whose rows are each read by as many rows of the batch, and by how many.
+/// Expands the part so that each of its rows serves the same number of batch rows; returns that number.
 fn evenly_read(part: &Part) -> (Part, usize) {
     match part.readers() {
         Some(readers) => (part.clone(), readers),
@@ -300,7 +300,7 @@ fn evenly_read(part: &Part) -> (Part, usize) {
     }
 }
 
-/// Queries that read the same keys stand in one matrix, so that keys are never repeated: those
+/// Stacks queries that read the same keys into one matrix, so that keys are never repeated: those
 /// of a group of heads, and of all rows of the batch that share a row of keys.
 struct Fold {
     rows: usize,
@@ -362,7 +362,7 @@ fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'
     Tensor::cat(vec![unseen, scores], 3)
 }
 
-/// Softmax over keys and a sink, `[head]`, which is then left out.
+/// Softmax over keys and an attention sink, `[head]`, whose weight is then dropped.
 fn softmax_beside(scores: Tensor<4>, sinks: Tensor<1>) -> Tensor<4> {
     let [batch, heads, queries, keys] = scores.dims();
     let sinks = narrowed(widened(sinks), scores.dtype()).reshape([1, heads, 1, 1]).expand([batch, heads, queries, 1]);

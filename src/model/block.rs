@@ -108,8 +108,8 @@ impl Block {
 
 /// What queries, keys and values are projected from.
 ///
-/// Normally one normalised stream. A head's own stream is made only where a hook edits it;
-/// `ln1`'s points always speak of the norm of `hook_resid_pre`.
+/// Normally one normalized stream. A head's own stream is made only where a hook edits it;
+/// `ln1`'s points are always those of the norm of `hook_resid_pre`.
 pub(crate) fn attention_reads(
     ln1: &Norm,
     layer: usize,

@@ -1,4 +1,4 @@
-//! Documents one behind the other, in rows of one length.
+//! Documents concatenated into rows of one length.
 
 use super::HookedTransformer;
 use crate::driver::HookedModel;
@@ -6,7 +6,7 @@ use crate::error::{InputError, Result};
 use crate::tokens::{Texts, Tokens};
 
 impl HookedTransformer {
-    /// Texts as rows of `len` tokens without padding, as models are trained on: one text behind the other with an
+    /// Texts as rows of `len` tokens without padding, as models are trained on: texts concatenated with an
     /// end-of-sequence token between two (a beginning-of-sequence token if the tokenizer has no other), cut where a row
     /// is full. Every row gets a beginning-of-sequence token of its own if `prepend_bos` or, unless said, the model's
     /// habit says so; where a text ends with the row before, that one separates them. What is left at the end fills no

@@ -1,4 +1,4 @@
-//! From tokens and positions to vectors.
+//! Token and position embeddings.
 
 use burn::tensor::{Int, Tensor, TensorData};
 

@@ -1,4 +1,4 @@
-//! A linear map, kept as `[in, out]`.
+//! Linear maps with weights `[in, out]`.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;

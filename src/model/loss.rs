@@ -1,4 +1,4 @@
-//! How well logits predict the next tokens.
+//! Next-token loss and accuracy.
 
 use burn::tensor::{Int, Tensor, TensorData, activation};
 

@@ -1,4 +1,4 @@
-//! A mixture of gated experts in place of the MLP.
+//! Mixture of experts with gated experts, in place of the MLP.
 
 use burn::module::Module;
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData, activation};

@@ -16,10 +16,10 @@ pub(crate) struct NormPoints {
 
 /// A norm over the last axis.
 ///
-/// `scale = sqrt(mean(x²) + eps)` of the (for layer norm, centred) input;
+/// `scale = sqrt(mean(x²) + eps)` of the (for layer norm, centered) input;
 /// `normalized = x / scale`, times and plus the weights if the norm has any. As in
 /// TransformerLens, `hook_normalized` of a layer norm is seen after its weights, and that of
-/// an RMS norm before its weight. 16-bit inputs are normalised in `f32`.
+/// an RMS norm before its weight. 16-bit inputs are normalized in `f32`.
 ///
 /// ```
 /// use hooklens::{Norm, NormKind};
@@ -32,9 +32,9 @@ pub(crate) struct NormPoints {
 /// ```
 #[derive(Module, Debug)]
 pub struct Norm {
-    /// Factor a coordinate, unless the norm has none.
+    /// Weight of each coordinate, unless the norm has none.
     pub w: Option<Param<Tensor<1>>>,
-    /// Summand a coordinate, layer norm only.
+    /// Bias of each coordinate, layer norm only.
     pub b: Option<Param<Tensor<1>>>,
     #[module(skip)]
     pub(crate) kind: NormKind,
@@ -60,7 +60,7 @@ impl Norm {
         self.kind.centres()
     }
 
-    /// Normalises the last axis, showing the scale and the result to their points.
+    /// Normalizes the last axis, showing the scale and the result to their points.
     ///
     /// # Shapes
     /// - input and output: `[..., d]`; the scale is `[..., 1]`
@@ -106,7 +106,7 @@ impl Norm {
         })
     }
 
-    /// [`Norm::forward`] when nothing watches.
+    /// [`Norm::forward`] without hook points.
     pub(crate) fn quiet<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         if self.kind == NormKind::None {
             return input;
@@ -120,7 +120,7 @@ impl Norm {
         narrowed(self.weighed(x / scale), dtype)
     }
 
-    /// The input, centred if the norm centres, and its scale, in `f32` at least.
+    /// The input, centered if the norm centers, and its scale, in `f32` at least.
     pub(crate) fn centred_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let mut x = widened(input);
         if self.kind.centres() {

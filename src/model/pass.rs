@@ -1,4 +1,4 @@
-//! What stays the same throughout one forward pass.
+//! State shared by all layers of one forward pass.
 
 use burn::tensor::{DType, Device, Tensor};
 
@@ -19,7 +19,7 @@ pub(crate) struct Pass<'p> {
     dtype: DType,
     /// Rotation of the run's queries and keys. Keys of a cache are rotated already.
     rotary: Vec<(&'p Rotary, RotaryTable)>,
-    /// What runs before this one left to attend to.
+    /// Keys and values of earlier runs.
     pub(crate) kv_cache: Option<&'p mut KeyValueCache>,
     /// Added to the scores of every layer, `[batch or 1, head, query, key]` (T5).
     pub(crate) score_bias: Option<Tensor<4>>,

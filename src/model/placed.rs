@@ -1,4 +1,4 @@
-//! Weights on a device: tracked where it differentiates, plain where it does not.
+//! Moving weights to a device: tracked parameters on one with autodiff, plain tensors on others.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor};

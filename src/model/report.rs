@@ -1,4 +1,4 @@
-//! What loading did with each tensor.
+//! The load report: which tensors of the files were used.
 
 use std::fmt;
 

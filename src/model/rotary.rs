@@ -1,4 +1,4 @@
-//! Rotary position embedding and its stretched variants.
+//! Rotary position embedding (Su et al. 2021) and its long-context variants.
 
 use std::f64::consts::PI;
 
@@ -81,7 +81,7 @@ impl RotaryTable {
     }
 }
 
-/// Radians a position, for each rotated pair, in a text of this length.
+/// Angular frequency of each rotated pair, in radians per position, for a text of this length.
 fn frequencies(rotary: &Rotary, len: usize) -> Vec<f64> {
     let plain = (0..rotary.dim / 2).map(|i| rotary.base.powf(-((2 * i) as f64) / rotary.dim as f64));
     match &rotary.scaling {

@@ -1,4 +1,4 @@
-//! Which tokens are real, and the position each one stands at.
+//! Masks and positions of a batch.
 
 use std::collections::HashMap;
 
@@ -90,7 +90,7 @@ impl Sequence {
         Some(rows.flat_map(|row| row[self.past..].iter().copied()).collect())
     }
 
-    /// Position of each key: one row for all when every token is real, else a row each.
+    /// Position of each key: one row for all when every token is real, else one for each row.
     pub(crate) fn key_positions(&self) -> Vec<u32> {
         self.positions.clone().unwrap_or_else(|| (0..self.keys() as u32).collect())
     }

@@ -1,4 +1,4 @@
-//! A model's ways between text and tokens.
+//! Tokenizing and decoding with a model's own tokenizer and defaults.
 
 use super::HookedTransformer;
 use crate::driver::HookedModel;
@@ -82,7 +82,7 @@ impl HookedTransformer {
         }
     }
 
-    /// A text as the model is fed it: every token, its text and its place in the text.
+    /// Tokenizes a text: every token with its text and its place in the text.
     ///
     /// ```
     /// # use hooklens::prelude::*;

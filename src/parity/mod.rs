@@ -1,4 +1,4 @@
-//! A model's run compared with a reference's, point by point: is it the model it is taken for?
+//! Compares a model's activations with those of a reference implementation, point by point.
 //!
 //! A reference is a safetensors file with `tokens` `[batch, pos]`, perhaps `attention_mask`, of an encoder perhaps
 //! `token_types`, of an encoder-decoder `decoder_tokens` and `decoder_attention_mask`, and any of `logits` and the
@@ -35,7 +35,7 @@ use crate::loading::{LoadOptions, ModelConfig, inspect};
 use crate::model::HookedTransformer;
 use reference::Reference;
 
-/// How far one tensor is from the reference's.
+/// The difference of one tensor from the reference's.
 ///
 /// ```
 /// use hooklens::parity::Comparison;
@@ -50,7 +50,7 @@ pub struct Comparison {
     pub shape: Vec<usize>,
     /// The reference's largest magnitude.
     pub largest: f32,
-    /// The largest difference; infinite where one is infinite or no number and the other is not.
+    /// The largest difference; infinite where one is infinite or NaN and the other is not.
     pub difference: f32,
 }
 
@@ -86,7 +86,7 @@ pub struct ParityReport {
 }
 
 impl ParityReport {
-    /// The tensor that is farthest off.
+    /// The tensor with the largest relative difference.
     ///
     /// ```
     /// use hooklens::parity::ParityReport;
@@ -96,7 +96,7 @@ impl ParityReport {
         self.compared.iter().max_by(|a, b| a.relative().total_cmp(&b.relative()))
     }
 
-    /// The first tensor, in firing order, that is farther off than `tolerance`: where to look for the reason.
+    /// The first tensor, in firing order, that differs by more than `tolerance`: where the computations part.
     ///
     /// ```
     /// use hooklens::parity::{Comparison, ParityReport};

@@ -1,4 +1,4 @@
-//! A reference's file.
+//! The file of a reference run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

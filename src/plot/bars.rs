@@ -1,4 +1,4 @@
-//! Labelled numbers as bars.
+//! Bar charts.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -19,8 +19,8 @@ const LETTERS_BESIDE: usize = 32;
 const PITCH: (f64, f64) = (13.0, 17.0);
 const MOST_ROOM: (f64, f64) = (900.0, 1600.0);
 
-/// A bar for each of some labelled numbers, up from zero or down: what each head adds to a logit, the accuracy under each
-/// ablation. With or without a range of error.
+/// A bar chart of labeled numbers: what each head adds to a logit, the accuracy under each ablation. With or without
+/// error bars.
 ///
 /// ```
 /// use hooklens::plot::Bars;
@@ -89,14 +89,14 @@ impl Bars {
         Self::new(&axis.name, "value", axis.labels.iter().zip(array.values().iter().copied()))
     }
 
-    /// What the numbers are: the name of their axis.
+    /// Name of the value axis.
     #[must_use]
     pub fn value(mut self, name: impl Into<String>) -> Self {
         self.value = name.into();
         self
     }
 
-    /// How far off each number may be, to either side: a standard error, say.
+    /// Error bars: half the width of each, such as a standard error.
     ///
     /// # Errors
     /// [`PlotError::Lengths`] for more or fewer than bars, [`PlotError::NotFinite`], and [`PlotError::NegativeError`].

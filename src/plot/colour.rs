@@ -1,10 +1,10 @@
-//! Colours that stand for numbers, told apart by colour-blind readers too.
+//! Color scales that color-blind readers can tell apart.
 
 use plotters::style::RGBColor;
 
 use super::draw::short;
 
-/// How numbers become colours.
+/// How numbers become colors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Scale {
     /// Blue below zero, white at it, red above; the largest magnitude is darkest.
@@ -39,7 +39,7 @@ pub(super) const RISING: [[u8; 3]; 9] = [
     [8, 48, 107],
 ];
 
-/// What is no number.
+/// The color of NaN.
 const NONE: RGBColor = RGBColor(190, 190, 190);
 
 impl Scale {
@@ -83,7 +83,7 @@ impl Scale {
         format!("#{red:02x}{green:02x}{blue:02x}")
     }
 
-    /// The colours between the two ends, for a page.
+    /// The colors between the two ends, for a page.
     pub(super) fn legend(self) -> String {
         let (least, most) = self.ends();
         let stops: Vec<String> = (0..=8).map(|step| self.hex(least + (most - least) * f64::from(step) / 8.0)).collect();
@@ -96,7 +96,7 @@ impl Scale {
         )
     }
 
-    /// Whether text on this colour should be white.
+    /// Whether text on this color should be white.
     pub(super) fn is_dark(self, value: f64) -> bool {
         let RGBColor(r, g, b) = self.colour(value);
         299 * u32::from(r) + 587 * u32::from(g) + 114 * u32::from(b) < 128_000

@@ -1,4 +1,4 @@
-//! Tokens with a number each, as coloured text.
+//! Texts whose tokens are colored by a number each.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::page::{self, escaped};
 use super::token_text::visible;
 use crate::error::PlotError;
 
-/// A text whose tokens are coloured by a number each: a neuron's activations, the loss at each token. One row a set
+/// A text whose tokens are colored by a number each: a neuron's activations, the loss at each token. One row a set
 /// of numbers, all of one scale: red above and blue below zero, or, where nothing is below, white to blue. Pointing at a
 /// token shows its number. HTML without a script: rows open and close by themselves.
 ///
@@ -41,12 +41,12 @@ struct Row {
 }
 
 impl ColouredText {
-    /// These tokens, with no numbers yet.
+    /// A text of these tokens, without numbers yet.
     pub fn new(tokens: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { tokens: tokens.into_iter().map(Into::into).collect(), rows: Vec::new(), title: String::new() }
     }
 
-    /// Shows the text once more, coloured by these numbers, one for each token. What is no number is grey.
+    /// Shows the text once more, colored by these numbers, one for each token. NaN is gray.
     ///
     /// # Errors
     /// [`PlotError::Values`] for more or fewer numbers than tokens.
@@ -154,7 +154,7 @@ impl ColouredText {
     }
 }
 
-/// A token, already safe, on its colour.
+/// A token, already safe, on its color.
 fn coloured(token: &str, value: f64, scale: Scale) -> String {
     let colour = scale.hex(value);
     let ink = if scale.is_dark(value) { "#fff" } else { "#1a1a1a" };
@@ -166,7 +166,7 @@ fn coloured(token: &str, value: f64, scale: Scale) -> String {
     )
 }
 
-/// A number in full enough.
+/// A number with enough digits.
 fn number(value: f64) -> String {
     match value.abs() {
         _ if value.is_nan() => "no number".into(),

@@ -1,4 +1,4 @@
-//! What pictures have in common: their letters, the bar of colours, their files.
+//! Drawing shared by all pictures: fonts, the color bar, saving to files.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::colour::Scale;
 use super::font;
 use crate::error::PlotError;
 
-/// Sizes of letters, in pixels.
+/// Font sizes, in pixels.
 pub(super) const TITLE: f64 = 18.0;
 pub(super) const NAMES: f64 = 14.0;
 pub(super) const LABELS: f64 = 12.0;
@@ -88,7 +88,7 @@ pub(super) fn fine_png(
     encoded((across / 2, down / 2), &dots)
 }
 
-/// A picture of dots, each of a colour of its own, as PNG.
+/// A picture of dots, each of a color of its own, as PNG.
 pub(super) fn dot_png(
     (width, height): (u32, u32),
     colour: impl Fn(usize, usize) -> RGBColor,
@@ -131,7 +131,7 @@ pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), PlotError> {
     hooklens_hooks::write_file(path, bytes).map_err(failed)
 }
 
-/// What colours stand for: 84 pixels wide with its numbers.
+/// The color bar with its numbers, 84 pixels wide.
 pub(super) fn bar<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     scale: Scale,
@@ -153,12 +153,12 @@ pub(super) fn bar<B: DrawingBackend>(
     Ok(())
 }
 
-/// Of labels so far apart that need so much room each: every how many fit, one beside the other.
+/// Stride between axis labels, so that they do not overlap.
 pub(super) fn every(count: usize, apart: f64, room: f64) -> usize {
     ((room / apart.max(1e-9)).ceil().max(1.0) as usize).min(count.max(1))
 }
 
-/// A number in few letters.
+/// A number in a few characters.
 pub(super) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -168,7 +168,7 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// A text on one line, of letters an SVG may hold.
+/// A text on one line, without characters that SVG forbids.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn write<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,

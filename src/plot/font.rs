@@ -1,4 +1,4 @@
-//! The letters of pictures: part of the program, so that a picture is the same everywhere.
+//! The font of pictures, which is compiled in so that a picture is the same everywhere.
 
 use std::sync::Once;
 

@@ -1,4 +1,4 @@
-//! What encloses numbers along two axes: ticks, the axes' names, a title and a legend.
+//! The frame of a plot: ticks, axis names, title and legend.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -34,7 +34,7 @@ pub(super) struct FrameAxis<'a> {
     pub(super) ruled: bool,
 }
 
-/// What stands at an axis.
+/// The labels of an axis.
 pub(super) enum Ticks<'a> {
     /// Round numbers, or only whole ones.
     Numbers { whole: bool },
@@ -42,7 +42,7 @@ pub(super) enum Ticks<'a> {
     Labels(&'a [String]),
 }
 
-/// Where things are, in units.
+/// Positions and sizes, in units.
 pub(super) struct Frame {
     title: String,
     x: String,
@@ -65,7 +65,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// What encloses an area of this width and height, with a legend of these names.
+    /// The frame of an area of this width and height, with a legend of these names.
     pub(super) fn new(
         title: &str,
         inner @ (width, height): (f64, f64),
@@ -202,7 +202,7 @@ fn widest<'t>(texts: impl Iterator<Item = &'t String>) -> f64 {
     texts.map(|text| wide(text, LABELS)).fold(0.0, f64::max)
 }
 
-/// As many labels as fit, so far apart, where each needs so much room; each with its place.
+/// As many labels as fit at this spacing, each with its place.
 fn spaced(labels: &[String], pitch: f64, room: f64) -> impl Iterator<Item = (f64, String)> {
     let step = every(labels.len(), pitch, room);
     labels.iter().enumerate().step_by(step).map(|(at, label)| (at as f64, label.clone()))

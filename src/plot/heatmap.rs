@@ -1,4 +1,4 @@
-//! Numbers along two axes as colours.
+//! Heatmaps.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub struct Heatmap<'a> {
     texts: Option<Vec<String>>,
 }
 
-/// Where things are, in pixels.
+/// Positions and sizes, in pixels.
 struct Layout {
     cell: (i32, i32),
     left: i32,

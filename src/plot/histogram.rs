@@ -1,4 +1,4 @@
-//! How often numbers come in.
+//! Histograms.
 
 mod bins;
 

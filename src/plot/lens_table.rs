@@ -1,4 +1,4 @@
-//! What a model would say at each stage of its residual stream, as a table.
+//! Tables of a lens: the most likely next token at each stage and position.
 
 use std::path::Path;
 
@@ -24,8 +24,8 @@ const LETTERS: usize = 12;
 /// Tokens listed where a cell is pointed at.
 const LISTED: usize = 5;
 
-/// What a lens reads, as a table: a row a stage, a column a position, in each cell the most likely next token. The
-/// colour is a number of each place, by [`LensShade`]. A page lists more tokens where a cell is pointed at.
+/// A lens as a table: one row per stage, one column per position, the most likely next token in each cell. The
+/// color is a number of each place, by [`LensShade`]. A page lists more tokens where a cell is pointed at.
 ///
 /// ```
 /// use hooklens::plot::{LensShade, LensTable};
@@ -40,9 +40,9 @@ const LISTED: usize = 5;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct LensTable {
-    /// The number that colours a place, `[stage, pos]`.
+    /// The number that colors a place, `[stage, pos]`.
     shade: LabelledArray,
-    /// What the colours are.
+    /// What the colors are.
     shown: String,
     /// Of each stage and position, the most likely tokens.
     cells: Vec<Vec<Vec<(String, f32)>>>,
@@ -51,7 +51,7 @@ pub struct LensTable {
     title: String,
 }
 
-/// What the colours of a [`LensTable`] stand for.
+/// What the colors of a [`LensTable`] stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum LensShade {
@@ -60,9 +60,9 @@ pub enum LensShade {
     Probability,
     /// Probability of this token.
     ProbabilityOf(u32),
-    /// How unsure the place is, in nats.
+    /// Entropy of the next-token distribution, in nats.
     Entropy,
-    /// How far from what is said in the end: the Kullback-Leibler divergence of the last stage, in nats.
+    /// Kullback-Leibler divergence of the final distribution from this one, in nats.
     KlToFinal,
 }
 
@@ -137,7 +137,7 @@ impl LensTable {
         }
     }
 
-    /// These positions only.
+    /// Keeps these positions only.
     ///
     /// # Errors
     /// [`HookError::Positions`] for positions that are not there.
@@ -176,7 +176,7 @@ impl LensTable {
         self
     }
 
-    /// The numbers behind the colours, `[stage, pos]`.
+    /// The numbers behind the colors, `[stage, pos]`.
     pub fn shades(&self) -> &LabelledArray {
         &self.shade
     }

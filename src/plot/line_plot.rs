@@ -1,4 +1,4 @@
-//! Numbers along one axis as lines.
+//! Line plots.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -18,7 +18,7 @@ const MARKED: usize = 40;
 /// Dashes of the first seven lines, of the next and of the last, in units: on, off.
 const DASHES: [Option<(f64, f64)>; 3] = [None, Some((7.0, 4.0)), Some((2.0, 3.0))];
 
-/// Lines over a common axis, each with its name in a legend above them, in colours that colour-blind readers tell
+/// Lines over a common axis, each with its name in a legend above them, in colors that color-blind readers tell
 /// apart. What is no finite number leaves a gap.
 ///
 /// ```
@@ -35,7 +35,7 @@ pub struct LinePlot {
     title: String,
     x: String,
     y: String,
-    /// What stands at 0, 1, ... of an axis that has no numbers.
+    /// Labels at 0, 1, ... of an axis without numbers.
     labels: Option<Vec<String>>,
     lines: Vec<Line>,
 }
@@ -107,7 +107,7 @@ impl LinePlot {
         Ok(plot)
     }
 
-    /// What the values are: the name of the axis at the left.
+    /// Name of the value axis.
     #[must_use]
     pub fn value(mut self, name: impl Into<String>) -> Self {
         self.y = name.into();

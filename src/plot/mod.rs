@@ -1,4 +1,4 @@
-//! Pictures of what was found, as SVG and PNG, and pages to explore it in a browser or a notebook.
+//! Plots as SVG and PNG, and HTML pages to explore in a browser or a notebook.
 //!
 //! ```
 //! use hooklens::patching::{Metric, Patching};

@@ -1,4 +1,4 @@
-//! Pages: texts that HTML can't mistake for its own, and files of them.
+//! HTML escaping and self-contained HTML pages.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(super) fn fits(bytes: usize, (parts, kind): (usize, &str), tokens: usize) ->
     Err(PlotError::TooLarge { what, tokens, bytes, most: MOST_BYTES })
 }
 
-/// A text between tags or in an attribute.
+/// A text escaped for use between tags or in an attribute.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -47,7 +47,7 @@ pub(super) fn script_json(value: &Value) -> String {
     safe
 }
 
-/// A whole page around a fragment. It asks for nothing from anywhere, and browsers are told to refuse it that.
+/// A whole page around a fragment. It loads nothing, and its content security policy forbids it to.
 pub(super) fn whole(title: &str, fragment: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

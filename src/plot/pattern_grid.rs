@@ -1,4 +1,4 @@
-//! Attention patterns side by side.
+//! Attention patterns of many heads as one figure.
 
 use std::path::Path;
 
@@ -24,11 +24,11 @@ const LETTERS: usize = 14;
 /// Space between panels, and above each for its name.
 const GAP: i32 = 10;
 const NAME: i32 = 18;
-/// Space for the bar of colours, and for the names of the axes.
+/// Space for the bar of colors, and for the names of the axes.
 const BAR: i32 = 92;
 const AXIS: i32 = 20;
 
-/// Patterns of all heads as one picture: a panel a head, queries downwards, keys along. One scale for all, white to
+/// Attention patterns as one figure: one panel per head, queries downwards, keys along. One scale for all, white to
 /// blue. Where a panel has fewer dots than cells, a dot is the largest of the cells it stands for.
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! Attention patterns of one text, taken from what was recorded.
+//! Attention patterns of one text, from a recording.
 
 use hooklens_hooks::{Activation, ActivationCache, HookError, Positions};
 use ndarray::{Array2, Array3, ArrayD, Axis, Ix3, IxDyn};
@@ -12,7 +12,7 @@ use crate::labelled::{LabelledArray, LabelledAxis};
 use crate::model::HookedTransformer;
 use crate::tokens::{Tokenizer, Tokens};
 
-/// What each head looks at in one text: the tokens, and of each head a pattern `[query, key]`. Padding is no part
+/// Attention patterns of one text: its tokens, and for each head a pattern `[query, key]`. Padding is no part
 /// of it. What [`AttentionView`](super::AttentionView) and [`PatternGrid`](super::PatternGrid) show.
 ///
 /// ```
@@ -29,12 +29,12 @@ use crate::tokens::{Tokenizer, Tokens};
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionPatterns {
     tokens: Vec<String>,
-    /// Where the first token stands in its text.
+    /// Position of the first token in its text.
     first: usize,
     heads: Vec<HeadAttention>,
 }
 
-/// What one head looks at.
+/// The attention pattern of one head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadAttention {
     /// Its layer.
@@ -197,7 +197,7 @@ impl AttentionPatterns {
         !self.heads.iter().any(later)
     }
 
-    /// All of it as one array `[head, query, key]`: heads are labelled `L1H0`, positions `5: king`.
+    /// All of it as one array `[head, query, key]`: heads are labeled `L1H0`, positions `5: king`.
     pub fn to_labelled(&self) -> LabelledArray {
         let len = self.tokens.len();
         let places: Vec<String> =
@@ -211,7 +211,7 @@ impl AttentionPatterns {
         LabelledArray::of(axes, ArrayD::from_shape_fn(IxDyn(&[self.heads.len(), len, len]), at))
     }
 
-    /// Where the first token stands in its text.
+    /// Position of the first token in its text.
     pub(super) fn first(&self) -> usize {
         self.first
     }

@@ -1,4 +1,4 @@
-//! What pictures of numbers draw with: places and sizes in units, and colors that tell series apart.
+//! Drawing primitives in units, and the colors of series.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -8,7 +8,7 @@ use super::draw::{BLACK_INK, FINE, failed, write};
 use super::font;
 use crate::error::PlotError;
 
-/// Okabe and Ito's colours, without yellow, which is too light for a line on white.
+/// Okabe and Ito's colors, without yellow, which is too light for a line on white.
 pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -1,4 +1,4 @@
-//! Pairs of numbers as points.
+//! Scatter plots.
 
 mod places;
 
@@ -21,7 +21,7 @@ const SHAPES: [Shape; 3] = [Shape::Circle, Shape::Square, Shape::Triangle];
 const MOST_LABELLED: usize = 2_000;
 const LABEL_LETTERS: usize = 24;
 
-/// How a point looks.
+/// The marker of a point.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
     Circle,
@@ -141,7 +141,7 @@ impl Scatter {
         Frame::new(&self.title, (WIDTH, HEIGHT), &x, &y, &names)
     }
 
-    /// Half as wide as a point is.
+    /// Radius of a point's marker.
     fn radius(&self) -> f64 {
         match self.points.len() {
             0..=300 => 3.0,

@@ -1,4 +1,4 @@
-//! Where an axis is marked: at round numbers.
+//! Axis ticks at round numbers.
 
 /// The numbers an axis shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -7,7 +7,7 @@ pub(super) struct Span {
     pub(super) most: f64,
 }
 
-/// Ends past which differences of numbers are no numbers.
+/// Bounds beyond which differences overflow.
 const END: f64 = 8e307;
 
 impl Span {

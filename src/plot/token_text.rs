@@ -1,4 +1,4 @@
-//! Tokens as readers see them: nothing invisible, nothing that changes what stands beside it.
+//! Tokens made visible: spaces, line breaks and invisible characters are shown by signs.
 
 use crate::tokens::Tokenizer;
 

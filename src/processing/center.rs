@@ -1,11 +1,11 @@
-//! Takes out means that nothing reads.
+//! Centering: removes means that layer norms and the softmax ignore.
 
 use super::change_vector;
 use super::matrix::{Matrix, change_matrix};
 use crate::config::Positional;
 use crate::model::{HookedTransformer, Linear};
 
-/// Every row written to the residual stream with mean zero: layer norms ignore the mean.
+/// Centers every row that is written to the residual stream: layer norms ignore the mean.
 pub(super) fn writing_weights(model: &mut HookedTransformer) {
     // Shortformer's position vectors never enter the stream.
     let positions_written = model.config.positional == Positional::Learned;
@@ -25,7 +25,7 @@ pub(super) fn writing_weights(model: &mut HookedTransformer) {
     }
 }
 
-/// The unembedding with mean zero over the vocabulary: a softmax ignores a common constant.
+/// Centers the unembedding over the vocabulary: a softmax ignores a common constant.
 pub(super) fn unembed(model: &mut HookedTransformer) {
     output(&mut model.weights.unembed);
 }

@@ -53,7 +53,7 @@ fn split(left: &Mat<f64>, right: &Mat<f64>, even: bool) -> Result<(Mat<f64>, Mat
     Ok((u, v))
 }
 
-/// One matrix a head.
+/// One matrix per head.
 struct Heads(Vec<Mat<f64>>);
 
 impl Heads {

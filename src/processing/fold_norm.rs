@@ -1,7 +1,7 @@
 //! Moves a norm's weights into the linear maps that read it.
 //!
-//! `norm(x) = x̂ * w + b`, so `norm(x) · W = x̂ · (w * W) + b · W`. Where the norm centres, `x̂`
-//! has mean zero over `d_model`, so `W` may be centred over it too.
+//! `norm(x) = x̂ * w + b`, so `norm(x) · W = x̂ · (w * W) + b · W`. Where the norm centers, `x̂`
+//! has mean zero over `d_model`, so `W` may be centered over it too.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Changes to a weight matrix where it lies, so that no second one stands beside it.
+//! In-place changes to a weight matrix, so that memory never holds it twice.
 
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
@@ -30,19 +30,19 @@ pub(super) fn change_matrix(param: &mut Param<Tensor<2>>, change: impl FnOnce(&m
 }
 
 impl Matrix {
-    /// What each input coordinate gives, times its factor.
+    /// Multiplies the row of each input coordinate by its factor.
     pub(super) fn scale_inputs(&mut self, factors: Tensor<1>) {
         let factors = widened(factors);
         let inputs = usize::from(self.transposed);
         self.by_pieces(1 - inputs, |piece| piece * factors.clone().unsqueeze_dim::<2>(1 - inputs));
     }
 
-    /// What the inputs give to each output, with mean zero.
+    /// Centers each column over the inputs.
     pub(super) fn center_inputs(&mut self) {
         self.center(usize::from(self.transposed));
     }
 
-    /// What each input gives to the outputs, with mean zero.
+    /// Centers each row over the outputs.
     pub(super) fn center_outputs(&mut self) {
         self.center(1 - usize::from(self.transposed));
     }

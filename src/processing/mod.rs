@@ -1,4 +1,4 @@
-//! Changes to weights that leave predictions as they are and make the weights easier to read.
+//! Weight processing: folding and centering that keep predictions and make weights easier to interpret.
 //!
 //! The steps are TransformerLens's; each is done here only where it really keeps the model's
 //! log-probabilities. What keeps them: a layer norm ignores the mean of what it reads and a

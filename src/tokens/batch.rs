@@ -227,7 +227,7 @@ impl Tokens {
     }
 }
 
-/// The rows of a mask one behind the other.
+/// A mask flattened row by row.
 ///
 /// # Errors
 /// [`InputError::MaskShape`] if they are not `batch` rows of `len`.

@@ -1,4 +1,4 @@
-//! Conversations as text, by the template that comes with a tokenizer.
+//! Chat templates: conversations as text.
 
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde::Serialize;

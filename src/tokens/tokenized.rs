@@ -1,4 +1,4 @@
-//! A text as a model is fed it: every token with its place in the text.
+//! A tokenized text: every token with its byte range in the text.
 
 use std::fmt;
 use std::ops::Range;

@@ -150,7 +150,7 @@ impl Tokenizer {
         self.pad.or(self.eos).or(self.bos).unwrap_or(0)
     }
 
-    /// The token that stands for one to be named.
+    /// The mask token, which a masked language model fills in.
     pub fn mask(&self) -> Option<u32> {
         self.mask
     }

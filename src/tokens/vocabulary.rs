@@ -1,4 +1,4 @@
-//! The tokens a tokenizer has, and the words it lacks.
+//! A tokenizer's vocabulary, and errors that name words it lacks.
 
 use tokenizers::tokenizer::{Model, OffsetReferential, OffsetType, PreTokenizer};
 

@@ -13,6 +13,7 @@ mod circuits;
 mod cli;
 mod contract;
 mod devices;
+mod documents;
 mod dump;
 mod embedded;
 mod encoders;

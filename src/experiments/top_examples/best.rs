@@ -1,4 +1,4 @@
-//! The largest of many numbers, in a memory of so many.
+//! The k largest of a stream of numbers.
 
 /// A number, and where it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,7 +25,7 @@ pub(super) struct Best {
 }
 
 impl Best {
-    /// None of so many yet.
+    /// Room for the `k` largest, none of them found yet.
     pub(super) fn new(k: usize) -> Self {
         Self { k, kept: Vec::new() }
     }
@@ -49,7 +49,7 @@ impl Best {
     }
 }
 
-/// What is no number comes last.
+/// NaN comes last.
 fn rank(value: f32) -> f32 {
     if value.is_nan() { f32::NEG_INFINITY } else { value }
 }

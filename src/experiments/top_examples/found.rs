@@ -1,4 +1,4 @@
-//! What was found.
+//! The result: the top activating examples.
 
 use std::fmt;
 
@@ -23,9 +23,9 @@ use crate::tokens::Tokenizer;
 pub struct FoundExamples {
     /// Full name of the point.
     pub point: String,
-    /// What was looked at there: `neuron 5`, `head 3, a direction`.
+    /// The unit that was ranked: `neuron 5`, `head 3, a direction`.
     pub unit: String,
-    /// Texts looked at.
+    /// Number of texts searched.
     pub texts: usize,
     /// Their tokens, padding left out.
     pub tokens: usize,

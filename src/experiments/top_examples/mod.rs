@@ -1,4 +1,4 @@
-//! Where something in a model is largest over many texts.
+//! Top activating examples of a neuron, head or direction over many texts.
 
 mod best;
 mod found;
@@ -18,7 +18,7 @@ use unit::{Along, Unit};
 pub use found::{FoundExample, FoundExamples};
 
 /// Finds where a neuron, a head or a direction is largest over many texts: the text, the position, and the tokens
-/// around. Texts are run in batches and forgotten, so there may be as many as one likes.
+/// around. Texts are run in batches and not kept, so there may be any number of them.
 ///
 /// ```
 /// use hooklens::experiments::{TopExamples, ioi_prompts};
@@ -130,7 +130,7 @@ impl TopExamples {
         self
     }
 
-    /// How many to find, at least one. Of equal ones the first; what is no number comes last.
+    /// How many to find, at least one. Of equal ones the first; NaN comes last.
     #[must_use]
     pub fn k(mut self, k: usize) -> Self {
         self.k = k;

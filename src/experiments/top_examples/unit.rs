@@ -1,4 +1,4 @@
-//! What is looked at: one number at each position.
+//! The unit whose activation is ranked: one number at each position.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, Axis, DType, HookError, PointInfo};
@@ -8,7 +8,7 @@ use crate::activations::AnalysisError;
 use crate::error::{InputError, Result};
 use crate::tensor_ext::TensorExt;
 
-/// How a vector becomes a number.
+/// The reduction of a vector to a number.
 #[derive(Debug, Clone)]
 pub(super) enum Along {
     /// Its number at this place.
@@ -28,7 +28,7 @@ pub(super) struct Unit<'a> {
 }
 
 impl<'a> Unit<'a> {
-    /// What these choices come to at a point, which has to have positions.
+    /// The unit of these choices at a point, which must have positions.
     pub(super) fn new(point: &'a PointInfo, head: Option<usize>, along: Option<&'a Along>) -> Result<Self> {
         let setting = |name, given: String, allowed: String| InputError::Setting { name, given, allowed };
         let whole = described(point);
@@ -62,7 +62,7 @@ impl<'a> Unit<'a> {
         &self.point.name
     }
 
-    /// What is looked at there: `head 3, neuron 0`.
+    /// Name of the unit: `head 3, neuron 0`.
     pub(super) fn name(&self) -> String {
         let along = match self.along {
             Along::Neuron(neuron) => format!("neuron {neuron}"),

@@ -1,4 +1,4 @@
-//! Patterns as text: a byte a cell, in base 64.
+//! Attention patterns as base64 text, one byte per cell.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;

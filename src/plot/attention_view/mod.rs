@@ -1,4 +1,4 @@
-//! Attention as a page to explore.
+//! Attention patterns as an interactive HTML page.
 
 mod cells;
 

@@ -1,4 +1,4 @@
-//! Bins of one width, and what lies in them.
+//! Bins of equal width, and the counts in them.
 
 use super::super::ticks::Span;
 

@@ -1,4 +1,4 @@
-//! What notebooks show of a value.
+//! Display of values in Jupyter notebooks.
 
 mod caches;
 mod pictures;

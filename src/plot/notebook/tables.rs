@@ -1,4 +1,4 @@
-//! Tables of a notebook.
+//! HTML tables for notebooks.
 
 use crate::plot::page::escaped;
 

@@ -1,4 +1,4 @@
-//! Tensors in a notebook: shape, statistics, and the numbers as colours.
+//! Tensors in a notebook: shape, statistics, and a heatmap.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -40,7 +40,7 @@ impl Show for Activation {
     }
 }
 
-/// The last two axes as colours, a picture for each place on those before them.
+/// The last two axes as colors, a picture for each place on those before them.
 fn pictured(shape: &[usize], values: &[f64], said: &str) -> Result<String, PlotError> {
     let (outer, matrix) = shape.split_at(shape.len().saturating_sub(2));
     let (rows, columns) = match *matrix {

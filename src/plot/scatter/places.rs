@@ -1,4 +1,4 @@
-//! Where labels of points stand without lying on anything.
+//! Placement of point labels so that they do not overlap.
 
 use super::super::draw::LABELS;
 use super::super::pen::wide;
