@@ -50,7 +50,7 @@ impl<'m> PrefixStore<'m> {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedTransformer::prefill`]; a prefix is one row without padding.
+    /// As [`DecoderModel::prefill`](crate::DecoderModel::prefill); a prefix is one row without padding.
     pub fn get(&mut self, prefix: impl Into<crate::Input>) -> Result<KeyValueCache> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
         let alike = |held: &[u32]| held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();

@@ -7,7 +7,7 @@ use crate::error::{InputError, Result};
 use crate::tokens::Tokens;
 
 /// The mean cross-entropy of next tokens by logits from anywhere, in nats: an edited run's, a lens's, or two models'
-/// mixed. Of a plain run it is [`HookedTransformer::loss`](crate::HookedTransformer::loss). Only tokens that are real
+/// mixed. Of a plain run it is [`DecoderModel::loss`](crate::DecoderModel::loss). Only tokens that are real
 /// and follow a real one count.
 ///
 /// # Shapes
