@@ -153,10 +153,11 @@ impl Manifest {
                 &format!("{} {}", now.format, now.version),
             ));
         }
-        for (name, value) in &now.settings {
-            let before = self.settings.get(name).map_or("nothing", String::as_str);
-            if before != value {
-                return Err(differs(name, &before, value));
+        for name in self.settings.keys().chain(now.settings.keys()) {
+            let [before, now] =
+                [self, now].map(|manifest| manifest.settings.get(name).map_or("nothing", String::as_str));
+            if before != now {
+                return Err(differs(name, &before, &now));
             }
         }
         if self.rows != now.rows {

@@ -15,7 +15,7 @@ use safetensors::{Dtype, SafeTensors};
 use crate::support::{any_config, any_row, distance, random_model};
 
 /// All tensors of a file, as floats.
-fn read(path: &Path) -> BTreeMap<String, ArrayD<f32>> {
+pub(crate) fn read(path: &Path) -> BTreeMap<String, ArrayD<f32>> {
     let bytes = fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let one = |(name, view): (String, safetensors::tensor::TensorView<'_>)| {

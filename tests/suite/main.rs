@@ -26,6 +26,7 @@ mod hub;
 mod laws;
 mod lens;
 mod loading;
+mod model_kinds;
 mod notebook;
 mod notebook_twins;
 mod numpy;

@@ -1,0 +1,154 @@
+//! Commands and dumps of every kind of model.
+
+use hooklens::dump::Dump;
+use hooklens::hook::{Inside, Part, PartPoint};
+use hooklens::prelude::*;
+use hooklens::{DumpError, Error, Halt};
+
+use crate::dump::read;
+use crate::support::{fixtures, program, random_model};
+
+fn near(given: &ndarray::ArrayD<f32>, expected: &ndarray::ArrayD<f32>) -> bool {
+    given.shape() == expected.shape() && given.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5)
+}
+
+/// A dump of an encoder holds for each prompt what a run of it alone records.
+#[test]
+fn dumps_of_encoders_hold_what_each_prompt_gives_alone() {
+    let model = HookedEncoder::from_pretrained(fixtures().join("bert-pretraining").to_str().unwrap()).unwrap();
+    let rows = vec![vec![2, 5, 9, 3], vec![2, 7, 3], vec![2, 8, 4, 4, 3]];
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("all.safetensors");
+    let points = ["*hook_z", "*hook_normalized_resid_post", "*hook_attn_scores"];
+    Dump::new(points).batch_size(2).logits(Logits::All).run(&model, &rows, &out).unwrap();
+    let file = read(&out);
+    for (number, row) in rows.iter().enumerate() {
+        let output = model.run(row, Record::new(points)).unwrap();
+        let z = output.cache.activation("z1").unwrap().to_ndarray().unwrap();
+        let [len, heads, width] = [row.len(), z.shape()[2], z.shape()[3]];
+        let of_row = file["blocks.1.attn.hook_z"]
+            .index_axis(ndarray::Axis(0), number)
+            .slice(ndarray::s![..len, .., ..])
+            .to_owned()
+            .into_shape_with_order(ndarray::IxDyn(&[1, len, heads, width]))
+            .unwrap();
+        assert!(near(&of_row, &z), "{number}");
+        let logits = Activation::from(output.logits.unwrap()).to_ndarray().unwrap();
+        let of_row = file["logits"].index_axis(ndarray::Axis(0), number).slice(ndarray::s![..len, ..]).to_owned();
+        assert!(near(&of_row.into_dyn(), &logits.index_axis(ndarray::Axis(0), 0).to_owned()), "{number}");
+    }
+    let behind = Dump::new("z0").prefix(vec![5]).run(&model, &rows, &out).unwrap_err();
+    assert_eq!(behind.to_string(), "an encoder has no use for the option `prefix`");
+}
+
+/// Positive coordinates.
+struct Positive;
+
+impl Part for Positive {
+    fn name(&self) -> String {
+        "positive".into()
+    }
+
+    fn points(&self) -> Vec<PartPoint> {
+        vec![PartPoint::new("hook_acts", &[Axis::Batch, Axis::Pos, Axis::Feature])]
+    }
+
+    fn forward(&self, x: Activation, inside: &mut Inside<'_, '_, '_>) -> Result<Activation, Halt> {
+        Ok(inside.fire("hook_acts", x.to_tensor::<3>()?.clamp_min(0.0))?.into())
+    }
+}
+
+/// A dump under hooks, and of a model with a part in it, holds what such runs record, and goes on only under the same.
+#[test]
+fn dumps_under_hooks_and_with_parts() {
+    let model = random_model(hooklens::TransformerConfig::new(2, 16, 2, 20, 90), 5);
+    let begin: Vec<u32> = (0..70).map(|n| n % 20).collect();
+    let rows: Vec<Vec<u32>> = (0..4).map(|last| [&begin[..], &[last, 7]].concat()).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let hooked = model.hooks([hook::resid_pre(1).add(Tensor::ones([16], &Device::flex()))]);
+    let out = folder.path().join("steered");
+    Dump::new("resid_post1").batch_size(2).run(&hooked, &rows, &out).unwrap();
+    let shard = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path());
+    let mut shards: Vec<_> = shard.filter(|path| path.extension().is_some_and(|e| e == "safetensors")).collect();
+    shards.sort();
+    let first = read(&shards[0]);
+    let expected = hooked.record(rows[..2].to_vec(), "resid_post1").unwrap();
+    assert!(near(
+        &first["blocks.1.hook_resid_post"],
+        &expected.activation("resid_post1").unwrap().to_ndarray().unwrap()
+    ));
+    let plain = Dump::new("resid_post1").batch_size(2).resume(true).run(&model, &rows, &out).unwrap_err();
+    assert!(matches!(plain, Error::Dump(DumpError::Mismatch { .. })), "{plain:?}");
+
+    // Prompts that begin alike are computed together with a part too.
+    let spliced = model.splice("resid_post0", Positive).unwrap();
+    let out = folder.path().join("features.safetensors");
+    let report = Dump::new(["*hook_acts", "resid_post1"]).run(&spliced, &rows, &out).unwrap();
+    assert!(report.shared > 0);
+    let file = read(&out);
+    let expected = spliced.record(&rows, ["*hook_acts", "resid_post1"]).unwrap();
+    for (name, activation) in expected.iter() {
+        assert!(near(&file[name], &activation.to_ndarray().unwrap()), "{name}");
+    }
+}
+
+/// Texts are prompts as they are.
+#[test]
+fn dumps_take_texts() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("texts.safetensors");
+    Dump::new("resid_post1").positions(-1).run(&model, ["red fox", "king drum sun"], &out).unwrap();
+    let file = read(&out);
+    let last = model.record("king drum sun", Record::new("resid_post1").positions(-1)).unwrap();
+    let last = last.activation("resid_post1").unwrap().to_ndarray().unwrap();
+    let row = file["blocks.1.hook_resid_post"].slice(ndarray::s![1..2, .., ..]).to_owned().into_dyn();
+    assert!(near(&row, &last));
+}
+
+/// What a command prints, or its error.
+fn said(args: &[&str]) -> (bool, String) {
+    let done = program().args(args).env_remove("HOOKLENS_DEVICE").output().unwrap();
+    let text = [done.stdout, done.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    (done.status.success(), text)
+}
+
+#[test]
+fn commands_take_every_kind_or_say_why_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let named = |name: &str| fixtures().join(name).to_str().unwrap().to_string();
+    let (bert, t5) = (named("bert-pretraining"), named("t5"));
+    let out = folder.path().join("z.safetensors");
+    let out = out.to_str().unwrap();
+    let (done, told) =
+        said(&["dump", "--model", &bert, "--tokens", "2,5,9,3;2,7,3", "--hooks", "*hook_z", "--out", out]);
+    assert!(done && told.contains("2 prompts, 7 tokens"), "{told}");
+    assert_eq!(read(std::path::Path::new(out))["tokens"].shape(), [2, 4]);
+    let (done, told) =
+        said(&["dump", "--model", &bert, "--tokens", "2", "--hooks", "z0", "--out", out, "--prefix-tokens", "3"]);
+    assert!(!done && told.contains("--prefix is for decoders"), "{told}");
+    let (done, told) = said(&["dump", "--model", &t5, "--tokens", "5,6", "--hooks", "*", "--out", out]);
+    assert!(
+        !done && told.contains("`hooklens dump` works on decoders") && told.contains("generate and parity"),
+        "{told}"
+    );
+
+    let page = folder.path().join("page.html");
+    for model in [&bert, &t5] {
+        let (done, told) =
+            said(&["attention", "--model", model, "--tokens", "5,6,7,1", "--out", page.to_str().unwrap()]);
+        assert!(done && told.contains("L0H0") && page.is_file(), "{told}");
+        for command in ["patch", "attribute"] {
+            let pair = ["--clean-tokens", "5,6", "--corrupted-tokens", "5,7", "--answer", "3", "--wrong", "4"];
+            let args = [&[command, "--model", model], &pair[..]].concat();
+            let (done, told) = said(&args);
+            assert!(!done, "{told}");
+        }
+        let (done, told) = said(&["bench", "--model", model]);
+        assert!(!done && told.contains("`hooklens bench` works on decoders"), "{told}");
+    }
+    let (done, told) = said(&["generate", "--model", &t5, "--tokens", "5,6,7,1", "--max-new-tokens", "3", "--json"]);
+    assert!(done && told.contains("new_tokens"), "{told}");
+    let (done, told) = said(&["generate", "--model", &bert, "--tokens", "5,6,7,1"]);
+    assert!(!done && told.contains("an encoder fills in masked tokens and writes no text"), "{told}");
+}
