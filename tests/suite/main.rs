@@ -16,6 +16,7 @@ mod devices;
 mod dump;
 mod embedded;
 mod encoders;
+mod fingerprint;
 mod generation;
 mod gradients;
 mod guide;
