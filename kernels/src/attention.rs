@@ -131,8 +131,8 @@ pub fn attention(attention: Attention, q: Heads, k: Heads, v: Heads, z: &mut [f3
         let (b, h) = (task / blocks / heads, task / blocks % heads);
         let start = (blocks - 1 - task % blocks) * rows;
         let count = rows.min(queries - start);
-        // SAFETY: each task has its own queries and columns of one head.
-        let z = unsafe { z.tile((b * queries + start, count), (h * dh, dh)) };
+        // SAFETY: of this handle only the task's own queries and columns of one head are used.
+        let z = unsafe { z.alias() }.tile((b * queries + start, count), (h * dh, dh));
         let head = Head { attention, isa, b, h, keys, queries };
         head.block(q, k, v, h / group, (start, count), z);
     });

@@ -46,8 +46,9 @@ fn add_rows_body<const FMA: bool>(a: View2, b: View2, mut c: OutTile) {
     while p + DEPTH <= k {
         let b: [&[f32]; DEPTH] = std::array::from_fn(|d| b.row(p + d, 0, n));
         for i in 0..c.rows() {
-            let a: &[f32; DEPTH] = a.row(i, p, DEPTH).try_into().expect("DEPTH floats");
-            add_eight::<FMA>(c.row_mut(i), a, b);
+            if let Some(a) = a.row(i, p, DEPTH).first_chunk() {
+                add_eight::<FMA>(c.row_mut(i), a, b);
+            }
         }
         p += DEPTH;
     }

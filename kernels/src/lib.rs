@@ -4,7 +4,7 @@
 //! strides, shared out among as many threads as rayon's global pool has, with
 //! three code paths
 //! chosen at run time (see [`isa`]): AVX-512, AVX2+FMA and a portable one.
-#![deny(missing_docs)]
+#![warn(clippy::undocumented_unsafe_blocks, clippy::multiple_unsafe_ops_per_block)]
 
 pub mod attention;
 pub mod elementwise;
@@ -23,6 +23,7 @@ mod pack;
 pub mod parts;
 mod scratch;
 pub mod softmax;
+mod sync;
 pub mod tasks;
 mod team;
 pub mod view;

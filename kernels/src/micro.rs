@@ -61,17 +61,18 @@ pub(crate) fn shape(isa: Isa) -> Shape {
 /// # Safety
 /// The contract of [`Tile`] must hold, with `1 <= rows <= shape(isa).rows`.
 pub(crate) unsafe fn run(isa: Isa, rows: usize, vectors: usize, tile: Tile) {
-    // SAFETY: forwarded contract; the level proves the CPU features.
-    unsafe {
-        match isa.level() {
-            Level::Portable => crate::micro_portable::run(rows, vectors, tile),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => crate::micro_avx2::run(rows, vectors, tile),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => crate::micro_avx512::run(rows, vectors, tile),
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => crate::micro_portable::run(rows, vectors, tile),
-        }
+    match isa.level() {
+        // SAFETY: forwarded contract.
+        Level::Portable => unsafe { crate::micro_portable::run(rows, vectors, tile) },
+        // SAFETY: forwarded contract; the level proves the CPU features.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => unsafe { crate::micro_avx2::run(rows, vectors, tile) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { crate::micro_avx512::run(rows, vectors, tile) },
+        // SAFETY: forwarded contract.
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => unsafe { crate::micro_portable::run(rows, vectors, tile) },
     }
 }
 

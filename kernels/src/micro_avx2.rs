@@ -33,14 +33,13 @@ unsafe fn step<const M: usize, const V: usize>(
     b: *const f32,
     acc: &mut [[__m256; V]; M],
 ) {
-    // SAFETY: the contract.
-    unsafe {
-        let b: [__m256; V] = std::array::from_fn(|v| _mm256_loadu_ps(b.add(v * 8)));
-        for (row, acc) in rows.iter().zip(acc) {
-            let a = _mm256_set1_ps(*row.add(p));
-            for (acc, b) in acc.iter_mut().zip(b) {
-                *acc = _mm256_fmadd_ps(a, b, *acc);
-            }
+    // SAFETY: `b` points at V vectors.
+    let b: [__m256; V] = std::array::from_fn(|v| unsafe { _mm256_loadu_ps(b.wrapping_add(v * 8)) });
+    for (row, acc) in rows.iter().zip(acc) {
+        // SAFETY: the row has more than p floats.
+        let a = _mm256_set1_ps(unsafe { *row.wrapping_add(p) });
+        for (acc, b) in acc.iter_mut().zip(b) {
+            *acc = _mm256_fmadd_ps(a, b, *acc);
         }
     }
 }
@@ -59,31 +58,39 @@ unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
             _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * V - 1).cast());
         }
     }
-    // SAFETY: by the contract of `Tile`, row i < M of A has k floats and the
-    // panel has k groups of V vectors.
-    unsafe {
-        if t.ahead > 0 {
-            for p in 0..t.k {
-                for v in 0..V {
-                    _mm_prefetch::<_MM_HINT_T1>(group(p).wrapping_add(v * 8 + t.ahead).cast());
-                }
-                step(&rows, p, group(p), &mut acc);
+    if t.ahead > 0 {
+        for p in 0..t.k {
+            for v in 0..V {
+                _mm_prefetch::<_MM_HINT_T1>(group(p).wrapping_add(v * 8 + t.ahead).cast());
             }
-        } else {
-            // Four at a time: twelve products a step leave few cycles for counting.
-            let whole = t.k - t.k % 4;
-            for p in (0..whole).step_by(4) {
-                step(&rows, p, group(p), &mut acc);
-                step(&rows, p + 1, group(p + 1), &mut acc);
-                step(&rows, p + 2, group(p + 2), &mut acc);
-                step(&rows, p + 3, group(p + 3), &mut acc);
-            }
-            for p in whole..t.k {
-                step(&rows, p, group(p), &mut acc);
-            }
+            // SAFETY: by the contract of `Tile`, row i < M of A has k floats and the panel has k groups of V vectors.
+            unsafe { step(&rows, p, group(p), &mut acc) };
         }
-        // Masked stores are slow on some processors: only where columns are missing.
-        if t.cols == 8 * V { store::<true, M, V>(t, acc) } else { store::<false, M, V>(t, acc) }
+    } else {
+        // Four at a time: twelve products a step leave few cycles for counting.
+        let whole = t.k - t.k % 4;
+        for p in (0..whole).step_by(4) {
+            // SAFETY: as above; `whole` is at most k.
+            unsafe { step(&rows, p, group(p), &mut acc) };
+            // SAFETY: as above.
+            unsafe { step(&rows, p + 1, group(p + 1), &mut acc) };
+            // SAFETY: as above.
+            unsafe { step(&rows, p + 2, group(p + 2), &mut acc) };
+            // SAFETY: as above.
+            unsafe { step(&rows, p + 3, group(p + 3), &mut acc) };
+        }
+        for p in whole..t.k {
+            // SAFETY: as above.
+            unsafe { step(&rows, p, group(p), &mut acc) };
+        }
+    }
+    // Masked stores are slow on some processors: only where columns are missing.
+    if t.cols == 8 * V {
+        // SAFETY: forwarded contract, and no column of the vectors is missing.
+        unsafe { store::<true, M, V>(t, acc) }
+    } else {
+        // SAFETY: forwarded contract.
+        unsafe { store::<false, M, V>(t, acc) }
     }
 }
 
@@ -95,21 +102,28 @@ unsafe fn store<const WHOLE: bool, const M: usize, const V: usize>(t: Tile, acc:
     // Lanes of each vector that exist in C.
     let mut mask = [first_lanes(8); V];
     mask[V - 1] = first_lanes(t.cols - (V - 1) * 8);
-    // SAFETY: only the `cols` existing columns of M rows of C (and of the bias) are touched: masked-off lanes are
-    // neither read nor written.
-    let load = |from: *const f32, v: usize| unsafe {
-        if WHOLE { _mm256_loadu_ps(from) } else { _mm256_maskload_ps(from, mask[v]) }
+    let load = |from: *const f32, v: usize| {
+        if WHOLE {
+            // SAFETY: a whole vector of the bias or of one of the M rows of C.
+            unsafe { _mm256_loadu_ps(from) }
+        } else {
+            // SAFETY: of the bias or one of the M rows of C only the columns that exist: masked-off lanes are not read.
+            unsafe { _mm256_maskload_ps(from, mask[v]) }
+        }
     };
     for (i, acc) in acc.into_iter().enumerate() {
         for (v, mut sum) in acc.into_iter().enumerate() {
-            // SAFETY: as above.
-            unsafe {
-                if !t.bias.is_null() {
-                    sum = _mm256_add_ps(sum, load(t.bias.add(v * 8), v));
-                }
-                let c = t.c.add(i * t.ldc + v * 8);
-                let sum = if t.accumulate { _mm256_add_ps(sum, load(c, v)) } else { sum };
-                if WHOLE { _mm256_storeu_ps(c, sum) } else { _mm256_maskstore_ps(c, mask[v], sum) }
+            if !t.bias.is_null() {
+                sum = _mm256_add_ps(sum, load(t.bias.wrapping_add(v * 8), v));
+            }
+            let c = t.c.wrapping_add(i * t.ldc + v * 8);
+            let sum = if t.accumulate { _mm256_add_ps(sum, load(c, v)) } else { sum };
+            if WHOLE {
+                // SAFETY: a whole vector of one of the M rows of C.
+                unsafe { _mm256_storeu_ps(c, sum) }
+            } else {
+                // SAFETY: only the columns that exist: masked-off lanes are not written.
+                unsafe { _mm256_maskstore_ps(c, mask[v], sum) }
             }
         }
     }
@@ -132,12 +146,12 @@ pub(crate) unsafe fn dots<const M: usize>(
         let mut bv = [_mm256_setzero_ps(); DOTS];
         for (bv, b) in bv.iter_mut().zip(b) {
             // SAFETY: only elements p.. that exist are read.
-            *bv = unsafe { _mm256_maskload_ps(b.as_ptr().add(p), mask) };
+            *bv = unsafe { _mm256_maskload_ps(b.as_ptr().wrapping_add(p), mask) };
             _mm_prefetch::<_MM_HINT_T0>(b.as_ptr().wrapping_add(p + ahead).cast());
         }
         for (acc, a) in acc.iter_mut().zip(a) {
             // SAFETY: as above.
-            let av = unsafe { _mm256_maskload_ps(a.as_ptr().add(p), mask) };
+            let av = unsafe { _mm256_maskload_ps(a.as_ptr().wrapping_add(p), mask) };
             for d in 0..DOTS {
                 acc[d] = _mm256_fmadd_ps(av, bv[d], acc[d]);
             }

@@ -20,46 +20,43 @@ pub(crate) unsafe fn run(rows: usize, vectors: usize, tile: Tile) {
 unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
     let mut acc = [[_mm512_setzero_ps(); V]; M];
     let mut b = t.b;
-    // SAFETY: by the contract of `Tile`, row i < M of A has k floats and the
-    // panel has k groups of V vectors.
-    unsafe {
-        for p in 0..t.k {
-            let mut bv = [_mm512_setzero_ps(); V];
-            for (v, bv) in bv.iter_mut().enumerate() {
-                *bv = _mm512_loadu_ps(b.add(v * 16));
-                if t.ahead > 0 {
-                    _mm_prefetch::<_MM_HINT_T1>(b.wrapping_add(v * 16 + t.ahead).cast());
-                }
+    for p in 0..t.k {
+        let mut bv = [_mm512_setzero_ps(); V];
+        for (v, bv) in bv.iter_mut().enumerate() {
+            // SAFETY: by the contract of `Tile` the panel has k groups of V vectors.
+            *bv = unsafe { _mm512_loadu_ps(b.wrapping_add(v * 16)) };
+            if t.ahead > 0 {
+                _mm_prefetch::<_MM_HINT_T1>(b.wrapping_add(v * 16 + t.ahead).cast());
             }
-            b = b.wrapping_add(t.ldb);
-            for (i, acc) in acc.iter_mut().enumerate() {
-                let av = _mm512_set1_ps(*t.a.add(i * t.lda + p));
-                for v in 0..V {
-                    acc[v] = _mm512_fmadd_ps(av, bv[v], acc[v]);
-                }
+        }
+        b = b.wrapping_add(t.ldb);
+        for (i, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: by the contract of `Tile` row i < M of A has k floats.
+            let av = _mm512_set1_ps(unsafe { *t.a.wrapping_add(i * t.lda + p) });
+            for v in 0..V {
+                acc[v] = _mm512_fmadd_ps(av, bv[v], acc[v]);
             }
         }
     }
     // Lanes of the last vector that exist in C.
     let last: __mmask16 = 0xffff >> (V * 16 - t.cols);
     let mask = |v: usize| if v + 1 == V { last } else { 0xffff };
-    // SAFETY: only the `cols` existing columns of M rows of C (and of the bias)
-    // are touched: masked-off lanes are neither read nor written.
-    unsafe {
-        if !t.bias.is_null() {
-            for v in 0..V {
-                let bias = _mm512_maskz_loadu_ps(mask(v), t.bias.add(v * 16));
-                for acc in &mut acc {
-                    acc[v] = _mm512_add_ps(acc[v], bias);
-                }
+    // SAFETY: of the bias or one of the M rows of C only the columns that exist: masked-off lanes are not read.
+    let load = |from: *const f32, v: usize| unsafe { _mm512_maskz_loadu_ps(mask(v), from) };
+    if !t.bias.is_null() {
+        for v in 0..V {
+            let bias = load(t.bias.wrapping_add(v * 16), v);
+            for acc in &mut acc {
+                acc[v] = _mm512_add_ps(acc[v], bias);
             }
         }
-        for (i, acc) in acc.iter().enumerate() {
-            for (v, &sum) in acc.iter().enumerate() {
-                let c = t.c.add(i * t.ldc + v * 16);
-                let sum = if t.accumulate { _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask(v), c)) } else { sum };
-                _mm512_mask_storeu_ps(c, mask(v), sum);
-            }
+    }
+    for (i, acc) in acc.iter().enumerate() {
+        for (v, &sum) in acc.iter().enumerate() {
+            let c = t.c.wrapping_add(i * t.ldc + v * 16);
+            let sum = if t.accumulate { _mm512_add_ps(sum, load(c, v)) } else { sum };
+            // SAFETY: only the columns that exist in one of the M rows of C: masked-off lanes are not written.
+            unsafe { _mm512_mask_storeu_ps(c, mask(v), sum) };
         }
     }
 }
@@ -81,12 +78,12 @@ pub(crate) unsafe fn dots<const M: usize>(
         let mut bv = [_mm512_setzero_ps(); DOTS];
         for (bv, b) in bv.iter_mut().zip(b) {
             // SAFETY: only elements p.. that exist are read.
-            *bv = unsafe { _mm512_maskz_loadu_ps(mask, b.as_ptr().add(p)) };
+            *bv = unsafe { _mm512_maskz_loadu_ps(mask, b.as_ptr().wrapping_add(p)) };
             _mm_prefetch::<_MM_HINT_T0>(b.as_ptr().wrapping_add(p + ahead).cast());
         }
         for (acc, a) in acc.iter_mut().zip(a) {
             // SAFETY: as above.
-            let av = unsafe { _mm512_maskz_loadu_ps(mask, a.as_ptr().add(p)) };
+            let av = unsafe { _mm512_maskz_loadu_ps(mask, a.as_ptr().wrapping_add(p)) };
             for d in 0..DOTS {
                 acc[d] = _mm512_fmadd_ps(av, bv[d], acc[d]);
             }

@@ -16,13 +16,12 @@ pub(crate) unsafe fn run(rows: usize, vectors: usize, tile: Tile) {
 /// # Safety
 /// As for [`run`], with `rows == M` and `vectors == V`.
 unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
-    // SAFETY: the extents promised by the contract of `Tile`; nobody writes A,
-    // B or the bias meanwhile, and this tile of C is ours.
-    let (a, b, bias) = unsafe {
-        let a: [&[f32]; M] = std::array::from_fn(|i| from_raw_parts(t.a.add(i * t.lda), t.k));
-        let b = |p: usize| &*t.b.add(p * t.ldb).cast::<[[f32; 4]; V]>();
-        (a, b, (!t.bias.is_null()).then(|| from_raw_parts(t.bias, t.cols)))
-    };
+    // SAFETY: the extents of A that the contract of `Tile` promises; nobody writes it meanwhile.
+    let a: [&[f32]; M] = std::array::from_fn(|i| unsafe { from_raw_parts(t.a.wrapping_add(i * t.lda), t.k) });
+    // SAFETY: as above, of B.
+    let b = |p: usize| unsafe { &*t.b.wrapping_add(p * t.ldb).cast::<[[f32; 4]; V]>() };
+    // SAFETY: as above, of the bias.
+    let bias = (!t.bias.is_null()).then(|| unsafe { from_raw_parts(t.bias, t.cols) });
     let mut acc = [[[0.0f32; 4]; V]; M];
     #[allow(clippy::needless_range_loop)] // plain indices vectorise best
     for p in 0..t.k {
@@ -37,8 +36,8 @@ unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
         }
     }
     for (i, acc) in acc.iter().enumerate() {
-        // SAFETY: as above.
-        let c = unsafe { from_raw_parts_mut(t.c.add(i * t.ldc), t.cols) };
+        // SAFETY: as above, of C; this tile of it is ours.
+        let c = unsafe { from_raw_parts_mut(t.c.wrapping_add(i * t.ldc), t.cols) };
         for (j, (c, &sum)) in c.iter_mut().zip(acc.as_flattened()).enumerate() {
             let start = if t.accumulate { *c } else { 0.0 };
             *c = start + sum + bias.map_or(0.0, |bias| bias[j]);

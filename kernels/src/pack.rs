@@ -146,7 +146,7 @@ unsafe fn transpose16(from: *const f32, ld: usize, rows: usize, to: *mut f32, st
     let mut r = [_mm512_setzero_ps(); 16];
     for (i, r) in r.iter_mut().enumerate() {
         // SAFETY: a row of the source (the last one stands in for missing ones).
-        *r = unsafe { _mm512_loadu_ps(from.add(i.min(rows - 1) * ld)) };
+        *r = unsafe { _mm512_loadu_ps(from.wrapping_add(i.min(rows - 1) * ld)) };
     }
     // Transpose 4 × 4 blocks inside each 128-bit quarter …
     let mut q = r;
@@ -174,7 +174,7 @@ unsafe fn transpose16(from: *const f32, ld: usize, rows: usize, to: *mut f32, st
         ];
         for (quarter, row) in rows.into_iter().enumerate() {
             // SAFETY: row 4 * quarter + i < 16 of the destination.
-            unsafe { _mm512_storeu_ps(to.add((quarter * 4 + i) * stride), row) };
+            unsafe { _mm512_storeu_ps(to.wrapping_add((quarter * 4 + i) * stride), row) };
         }
     }
 }
@@ -189,7 +189,7 @@ unsafe fn transpose8(from: *const f32, ld: usize, rows: usize, to: *mut f32, str
     let mut r = [_mm256_setzero_ps(); 8];
     for (i, r) in r.iter_mut().enumerate() {
         // SAFETY: a row of the source (the last one stands in for missing ones).
-        *r = unsafe { _mm256_loadu_ps(from.add(i.min(rows - 1) * ld)) };
+        *r = unsafe { _mm256_loadu_ps(from.wrapping_add(i.min(rows - 1) * ld)) };
     }
     let mut q = r;
     for g in [0, 4] {
@@ -205,10 +205,9 @@ unsafe fn transpose8(from: *const f32, ld: usize, rows: usize, to: *mut f32, str
     for i in 0..4 {
         let low = _mm256_permute2f128_ps::<0x20>(q[i], q[i + 4]);
         let high = _mm256_permute2f128_ps::<0x31>(q[i], q[i + 4]);
-        // SAFETY: rows i and i + 4 < 8 of the destination.
-        unsafe {
-            _mm256_storeu_ps(to.add(i * stride), low);
-            _mm256_storeu_ps(to.add((i + 4) * stride), high);
-        }
+        // SAFETY: row i < 8 of the destination.
+        unsafe { _mm256_storeu_ps(to.wrapping_add(i * stride), low) };
+        // SAFETY: row i + 4 < 8 of the destination.
+        unsafe { _mm256_storeu_ps(to.wrapping_add((i + 4) * stride), high) };
     }
 }

@@ -95,7 +95,7 @@ pub fn attention_over(attention: Attention, q: Heads, parts: &[Part], z: &mut [f
             queries: (i, some.min(queries - i)),
             all_queries: queries,
         };
-        block.run(q, z);
+        block.run(q, &z);
     });
 }
 
@@ -146,7 +146,7 @@ impl Block<'_> {
         })
     }
 
-    fn run(&self, q: Heads, z: OutTile) {
+    fn run(&self, q: Heads, z: &OutTile) {
         let (dh, rows) = (self.attention.dh, self.batch.1 * self.each());
         with_scratch(&GATHERED, rows * dh, |gathered| {
             for (row, out) in gathered.chunks_exact_mut(dh).enumerate() {
@@ -161,8 +161,8 @@ impl Block<'_> {
             });
             for (row, mixed) in gathered.chunks_exact(dh).enumerate() {
                 let (b, i, h) = self.place(row);
-                // SAFETY: each row of each block is another token or head.
-                let mut out = unsafe { z.tile((b * self.all_queries + i, 1), (h * dh, dh)) };
+                // SAFETY: of this handle only one token of one head is used, and each row of each block is another.
+                let mut out = unsafe { z.alias() }.tile((b * self.all_queries + i, 1), (h * dh, dh));
                 out.row_mut(0).copy_from_slice(mixed);
             }
         });
@@ -171,12 +171,11 @@ impl Block<'_> {
     /// The attention pattern of every row, `[rows, columns]`.
     fn patterns(&self, q: View2, scores: &mut [f32]) {
         let (attention, columns) = (self.attention, self.columns);
-        let tile = OutTile::new(scores, (q.rows(), columns), columns);
+        let mut tile = OutTile::new(scores, (q.rows(), columns), columns);
         for (part, row, column, (start, count)) in self.runs() {
             let tokens = part.keys.tokens;
             let keys = part.keys.matrix(row, self.kv_head, (0, tokens), attention.dh);
-            // SAFETY: one run of one part at a time, on this thread.
-            let out = unsafe { tile.tile((start, count), (column, tokens)) };
+            let out = tile.reborrow().tile((start, count), (column, tokens));
             gemm_tile(self.isa, q.block((start, count), (0, attention.dh)), keys.t(), None, out);
         }
         for (r, row) in scores.chunks_exact_mut(columns).enumerate() {

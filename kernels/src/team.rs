@@ -4,11 +4,12 @@
 //! thread, or to be woken by it, takes as long as that (measured: benches/RESULTS.md).
 
 use std::any::Any;
-use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use crate::sync::{Condvar, Mutex, MutexGuard, UnsafeCell, spin_loop, yield_now};
 
 /// How long a helper waits in a loop before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(100);
@@ -34,11 +35,12 @@ pub(crate) struct Team {
     count: AtomicUsize,
     /// The first task nobody has begun.
     next: AtomicUsize,
-    /// What a helper panicked with.
+    /// What the first helper to panic in this job panicked with.
     failure: Mutex<Option<Box<dyn Any + Send>>>,
     sleepers: AtomicUsize,
-    bed: Mutex<()>,
-    bell: Condvar,
+    /// Held by a helper from its last look at the gate until it sleeps.
+    mutex: Mutex<()>,
+    wake: Condvar,
 }
 
 // SAFETY: all fields but `job` may be shared. `job` is written by the one thread that holds `taken`, while the gate is
@@ -52,13 +54,22 @@ impl Team {
         static TEAM: OnceLock<Option<&'static Team>> = OnceLock::new();
         *TEAM.get_or_init(|| {
             let helpers = (rayon::current_num_threads() - 1).min(INSIDE);
-            (helpers > 0).then(|| Team::new(helpers))
+            (helpers > 0).then(|| Team::start(helpers))
         })
     }
 
     /// A team that lives as long as the process.
-    fn new(helpers: usize) -> &'static Team {
-        let team: &'static Team = Box::leak(Box::new(Team {
+    fn start(helpers: usize) -> &'static Team {
+        let team: &'static Team = Box::leak(Box::new(Team::without_helpers()));
+        for _ in 0..helpers {
+            // A thread that can't be had is one helper less.
+            let _ = std::thread::Builder::new().name("hooklens-kernels".into()).spawn(|| team.worker_loop());
+        }
+        team
+    }
+
+    fn without_helpers() -> Team {
+        Team {
             taken: AtomicBool::new(false),
             gate: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
@@ -66,14 +77,9 @@ impl Team {
             next: AtomicUsize::new(0),
             failure: Mutex::new(None),
             sleepers: AtomicUsize::new(0),
-            bed: Mutex::new(()),
-            bell: Condvar::new(),
-        }));
-        for _ in 0..helpers {
-            // A thread that can't be had is one helper less.
-            let _ = std::thread::Builder::new().name("hooklens-kernels".into()).spawn(|| team.help());
+            mutex: Mutex::new(()),
+            wake: Condvar::new(),
         }
-        team
     }
 
     /// Does `work(0)` to `work(count - 1)`, in any order, on this thread and the helpers; `false`, and nothing done, if
@@ -85,29 +91,29 @@ impl Team {
         if self.taken.swap(true, Ordering::Acquire) {
             return false;
         }
-        let closing = Closing(self);
-        *lock(&self.failure) = None;
-        // SAFETY: of the type only the lifetime changes, and no helper uses the pointer after `closing` has waited.
+        let guard = JobGuard(self);
+        // SAFETY: of the type only the lifetime changes, and no helper uses the pointer after `guard` has waited.
         let work_for_all: *const Work<'static> = unsafe { std::mem::transmute::<*const Work<'_>, _>(work) };
         // SAFETY: this thread has the team, the gate is closed and nobody is inside.
-        unsafe { *self.job.get() = Some(work_for_all) };
+        self.job.with_mut(|job| unsafe { *job = Some(work_for_all) });
         self.count.store(count, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
         let number = (self.gate.load(Ordering::Relaxed) & !(NEXT - 1)).wrapping_add(NEXT);
-        // In one order with `sleepers`: either this thread sees a sleeper, or that one the open gate.
-        self.gate.store(number | OPEN, Ordering::SeqCst);
-        let sleepers = self.sleepers.load(Ordering::SeqCst);
+        self.gate.store(number | OPEN, Ordering::Release);
+        // With the fence in `sleep`: either this thread sees the sleeper, or that one the open gate.
+        fence(Ordering::SeqCst);
+        let sleepers = self.sleepers.load(Ordering::Relaxed);
         if sleepers > 0 {
             // Whoever is about to sleep has looked at the gate by now, or will see it open. Held on to, the lock would
             // have each helper that wakes wait for the rest to be woken.
-            drop(lock(&self.bed));
-            (0..sleepers.min(count.saturating_sub(1))).for_each(|_| self.bell.notify_one());
+            drop(lock(&self.mutex));
+            (0..sleepers.min(count.saturating_sub(1))).for_each(|_| self.wake.notify_one());
         }
-        self.share(work);
-        self.empty();
+        self.do_tasks(work);
+        self.close();
         // Before the team is given back: the next job's failure is not this one's.
         let failure = lock(&self.failure).take();
-        drop(closing);
+        drop(guard);
         if let Some(failure) = failure {
             resume_unwind(failure);
         }
@@ -115,18 +121,18 @@ impl Team {
     }
 
     /// Closes the gate and waits for the helpers inside.
-    fn empty(&self) {
+    fn close(&self) {
         self.gate.fetch_and(!OPEN, Ordering::Relaxed);
         let mut turn = 0_u32;
         while self.gate.load(Ordering::Acquire) & INSIDE != 0 {
             turn = turn.wrapping_add(1);
             // A helper whose core another program has taken needs it back.
-            if turn.is_multiple_of(1 << 10) { std::thread::yield_now() } else { std::hint::spin_loop() }
+            if turn.is_multiple_of(1 << 10) { yield_now() } else { spin_loop() }
         }
     }
 
     /// Does tasks that nobody has begun until there are none.
-    fn share(&self, work: &Work<'_>) {
+    fn do_tasks(&self, work: &Work<'_>) {
         let count = self.count.load(Ordering::Relaxed);
         loop {
             match self.next.fetch_add(1, Ordering::Relaxed) {
@@ -137,20 +143,31 @@ impl Team {
     }
 
     /// A helper's life.
-    fn help(&self) {
+    fn worker_loop(&self) {
         let mut done = 0;
         loop {
-            done = self.join(done);
-            // SAFETY: a helper inside reads what was written before the gate opened.
-            if let Some(work) = unsafe { *self.job.get() } {
-                // SAFETY: its owner waits for the helpers inside before it gives up the work.
-                let work = unsafe { &*work };
-                if let Err(failure) = catch_unwind(AssertUnwindSafe(|| self.share(work))) {
-                    *lock(&self.failure) = Some(failure);
+            done = self.help_with_next(done);
+        }
+    }
+
+    /// Waits for a job other than `done` and helps with it; its number.
+    fn help_with_next(&self, done: usize) -> usize {
+        let number = self.join(done);
+        // SAFETY: a helper inside reads what was written before the gate opened.
+        if let Some(work) = self.job.with(|job| unsafe { *job }) {
+            // SAFETY: its owner waits for the helpers inside before it gives up the work.
+            let work = unsafe { &*work };
+            if let Err(failure) = catch_unwind(AssertUnwindSafe(|| self.do_tasks(work))) {
+                let mut first = lock(&self.failure);
+                match *first {
+                    None => *first = Some(failure),
+                    // Dropped it might panic, here where the owner waits for this helper to leave.
+                    Some(_) => std::mem::forget(failure),
                 }
             }
-            self.gate.fetch_sub(1, Ordering::Release);
         }
+        self.gate.fetch_sub(1, Ordering::Release);
+        number
     }
 
     /// Waits for a job other than `done` and goes inside; its number.
@@ -162,11 +179,11 @@ impl Team {
                 if self.gate.compare_exchange(gate, gate + 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return gate & !(NEXT - 1);
                 }
-            } else if turn.is_multiple_of(64) && since.elapsed() > PATIENCE {
+            } else if is_over(turn, since) {
                 self.sleep(done);
                 since = Instant::now();
             } else {
-                std::hint::spin_loop();
+                spin_loop();
             }
         }
         unreachable!("turns without end")
@@ -174,12 +191,13 @@ impl Team {
 
     /// Sleeps until there is a job other than `done`.
     fn sleep(&self, done: usize) {
-        let mut bed = lock(&self.bed);
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !self.wants_help(self.gate.load(Ordering::SeqCst), done) {
-            bed = self.bell.wait(bed).unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock(&self.mutex);
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        while !self.wants_help(self.gate.load(Ordering::Acquire), done) {
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether a job may be joined that is not the one with number `done`, and has tasks left: of many helpers, those
@@ -190,28 +208,41 @@ impl Team {
     }
 }
 
+/// Whether a helper has waited in a loop for long enough; in the model at once, where a turn more shows nothing new.
+fn is_over(turn: usize, since: Instant) -> bool {
+    cfg!(all(test, loom)) || (turn.is_multiple_of(64) && since.elapsed() > PATIENCE)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Empties the team and gives it back, after a panic too.
-struct Closing<'a>(&'a Team);
+/// Waits for the helpers inside and gives the team back, after a panic too.
+struct JobGuard<'a>(&'a Team);
 
-impl Drop for Closing<'_> {
+impl Drop for JobGuard<'_> {
     fn drop(&mut self) {
-        self.0.empty();
+        self.0.close();
+        // Left there only if the owner's own task has panicked, whose payload its caller gets. Dropped this one might
+        // panic, and a panic while another unwinds ends the process.
+        std::mem::forget(lock(&self.0.failure).take());
         self.0.taken.store(false, Ordering::Release);
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
+    /// Fewer of them where each takes a thousand times as long.
+    fn rounds(count: usize) -> usize {
+        if cfg!(miri) { count / 1000 } else { count }
+    }
+
     #[test]
     fn every_task_is_done_once_job_after_job_and_after_sleep() {
-        let team = Team::new(3);
-        for round in 0..2000_usize {
+        let team = Team::start(3);
+        for round in 0..rounds(2000) {
             let done: Vec<AtomicUsize> = (0..round % 9).map(|_| AtomicUsize::new(0)).collect();
             let count = done.len();
             assert!(team.run(count.max(1), &|task| {
@@ -228,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_team_at_work_takes_nothing_else_and_another_thread_is_told() {
-        let team = Team::new(1);
+        let team = Team::start(1);
         let refused = AtomicUsize::new(0);
         team.run(8, &|_| {
             refused.fetch_add(usize::from(!team.run(2, &|_| ())), Ordering::Relaxed);
@@ -239,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_goes_on() {
-        let team = Team::new(2);
+        let team = Team::start(2);
         for failing in 0..20 {
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 team.run(20, &|task| {
@@ -258,9 +289,9 @@ mod tests {
 
     #[test]
     fn each_caller_gets_its_own_panic_and_no_other() {
-        let team = Team::new(2);
+        let team = Team::start(2);
         let calls = |failing: bool| {
-            for _ in 0..50_000 {
+            for _ in 0..rounds(50_000) {
                 let task = |number: usize| {
                     if failing && number == 3 {
                         resume_unwind(Box::new("this one"));
@@ -276,5 +307,150 @@ mod tests {
             let (one, other) = (scope.spawn(|| calls(true)), scope.spawn(|| calls(false)));
             assert!(one.join().is_ok() && other.join().is_ok());
         });
+    }
+
+    /// A payload that panics when it is dropped, as a caller's own type may.
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                resume_unwind(Box::new("dropped"));
+            }
+        }
+    }
+
+    #[test]
+    fn payloads_that_panic_when_dropped_hang_nobody() {
+        let (told, done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let team = Team::start(2);
+            for _ in 0..rounds(2000).max(20) {
+                let started = AtomicUsize::new(0);
+                let failed = catch_unwind(AssertUnwindSafe(|| {
+                    team.run(3, &|_| {
+                        started.fetch_add(1, Ordering::Relaxed);
+                        // So that several threads panic in one job.
+                        while started.load(Ordering::Relaxed) < 3 {
+                            std::thread::yield_now();
+                        }
+                        resume_unwind(Box::new(Bomb));
+                    })
+                }));
+                std::mem::forget(failed.unwrap_err());
+            }
+            // Every helper is still there, and nobody's payload is left for this job.
+            let together = AtomicUsize::new(0);
+            team.run(3, &|_| {
+                together.fetch_add(1, Ordering::Relaxed);
+                while together.load(Ordering::Relaxed) < 3 {
+                    std::thread::yield_now();
+                }
+            });
+            told.send(()).unwrap();
+        });
+        let patience = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });
+        assert!(done.recv_timeout(patience).is_ok(), "the team hangs");
+    }
+}
+
+/// The team's gate in every order its operations may come in:
+/// `RUSTFLAGS="--cfg loom" cargo test --release -p hooklens-kernels --lib model`.
+#[cfg(all(test, loom))]
+mod model {
+    use std::sync::Arc;
+
+    use loom::model::Builder;
+    use loom::thread;
+
+    use super::*;
+
+    /// Where helpers and owner wait for one another.
+    struct Meeting {
+        arrived: Mutex<usize>,
+        all: usize,
+        complete: Condvar,
+    }
+
+    impl Meeting {
+        fn wait(&self) {
+            let mut arrived = lock(&self.arrived);
+            *arrived += 1;
+            self.complete.notify_all();
+            while *arrived < self.all {
+                arrived = self.complete.wait(arrived).unwrap();
+            }
+        }
+
+        fn is_over(&self) -> bool {
+            *lock(&self.arrived) == self.all
+        }
+    }
+
+    /// Tries `jobs` with so many helpers, in every order with at most so many threads stopped against their will. Then
+    /// all meet in a last job, after which the helpers leave: one that slept through it would show as a deadlock.
+    fn check(helpers: usize, preemptions: usize, jobs: impl Fn(&Team) + Send + Sync + 'static) {
+        let mut builder = Builder::new();
+        builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+        builder.max_branches = 10_000;
+        builder.check(move || {
+            let team = Arc::new(Team::without_helpers());
+            let meeting = Meeting { arrived: Mutex::new(0), all: helpers + 1, complete: Condvar::new() };
+            let meeting = Arc::new(meeting);
+            let helper = || {
+                let (team, meeting) = (team.clone(), meeting.clone());
+                move || {
+                    let mut done = 0;
+                    while !meeting.is_over() {
+                        done = team.help_with_next(done);
+                    }
+                }
+            };
+            let threads: Vec<_> = (0..helpers).map(|_| thread::spawn(helper())).collect();
+            jobs(&team);
+            assert!(team.run(helpers + 1, &|_| meeting.wait()));
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+    }
+
+    /// A job of so many tasks, each of which is done once and writes what its owner reads without synchronization.
+    fn job(team: &Team, count: usize) {
+        struct Outcomes(Vec<UnsafeCell<usize>>);
+        // SAFETY: each task writes one of its own; loom fails the test where two threads meet.
+        unsafe impl Sync for Outcomes {}
+        let outcomes = Outcomes((0..count).map(|_| UnsafeCell::new(0)).collect());
+        let seen = &outcomes;
+        // SAFETY: as above.
+        assert!(team.run(count, &move |task| seen.0[task].with_mut(|outcome| unsafe { *outcome += 1 })));
+        // SAFETY: as above.
+        outcomes.0.iter().for_each(|outcome| outcome.with(|outcome| assert_eq!(unsafe { *outcome }, 1)));
+    }
+
+    #[test]
+    fn one_helper_and_a_job() {
+        check(1, 2, |team| job(team, 2));
+    }
+
+    #[test]
+    fn one_helper_and_two_jobs() {
+        check(1, 1, |team| (0..2).for_each(|_| job(team, 2)));
+    }
+
+    #[test]
+    fn two_helpers_and_a_job() {
+        check(2, 1, |team| job(team, 2));
+    }
+
+    #[test]
+    fn a_helpers_panic_is_its_owners() {
+        check(1, 2, |team| {
+            let failed = catch_unwind(AssertUnwindSafe(|| team.run(2, &|_| resume_unwind(Box::new("this one")))));
+            assert_eq!(failed.unwrap_err().downcast_ref(), Some(&"this one"));
+        });
+    }
+
+    #[test]
+    fn a_team_at_work_is_refused() {
+        check(1, 2, |team| assert!(team.run(1, &|_| assert!(!team.run(2, &|_| ())))));
     }
 }

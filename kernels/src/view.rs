@@ -115,9 +115,8 @@ impl<'a> View2<'a> {
     }
 }
 
-/// A writable `rows × cols` matrix with contiguous rows, which may be cut into
-/// disjoint tiles written by different threads.
-#[derive(Clone, Copy, Debug)]
+/// A writable `rows × cols` matrix with contiguous rows: a unique borrow of it, as `&mut [f32]` is of a slice.
+#[derive(Debug)]
 pub(crate) struct OutTile<'a> {
     ptr: *mut f32,
     rows: usize,
@@ -126,11 +125,9 @@ pub(crate) struct OutTile<'a> {
     life: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: the tile stands for a unique borrow of plain floats; see `tile` for
-// the obligation that copies on different threads do not overlap.
+// SAFETY: a unique borrow of plain floats, like `&mut [f32]`.
 unsafe impl Send for OutTile<'_> {}
-// SAFETY: as for `Send`; nothing is reachable through a shared `OutTile` other
-// than by making copies.
+// SAFETY: through a shared `OutTile` no element can be reached without the promise that `alias` asks for.
 unsafe impl Sync for OutTile<'_> {}
 
 impl<'a> OutTile<'a> {
@@ -145,20 +142,32 @@ impl<'a> OutTile<'a> {
         Self { ptr: data.as_mut_ptr(), rows, cols, row_stride, life: PhantomData }
     }
 
-    /// The block of rows `r..r + rows`, columns `c..c + cols`.
+    /// A second handle of the same matrix, for another thread to take a tile of.
     ///
     /// # Safety
-    /// While the block is written, no overlapping block may be accessed by
-    /// anyone else.
-    pub(crate) unsafe fn tile(self, (r, rows): (usize, usize), (c, cols): (usize, usize)) -> Self {
+    /// An element that is reached through this handle, or through a tile of it, is reached through no other handle
+    /// while this one or that tile lives.
+    pub(crate) unsafe fn alias(&self) -> Self {
+        Self { life: PhantomData, ..*self }
+    }
+
+    /// The block of rows `r..r + rows`, columns `c..c + cols`.
+    ///
+    /// # Panics
+    /// If the block exceeds the matrix.
+    pub(crate) fn tile(self, (r, rows): (usize, usize), (c, cols): (usize, usize)) -> Self {
         assert!(r <= self.rows && rows <= self.rows - r && c <= self.cols && cols <= self.cols - c);
         if rows == 0 || cols == 0 {
             return Self { rows, cols, ..self };
         }
-        // SAFETY: the block is not empty and lies inside the matrix, which lies
-        // inside one slice.
+        // SAFETY: the block is not empty and lies inside the matrix, which lies inside one slice.
         let ptr = unsafe { self.ptr.add(r * self.row_stride + c) };
         Self { ptr, rows, cols, ..self }
+    }
+
+    /// The same matrix, borrowed from this handle for a while.
+    pub(crate) fn reborrow(&mut self) -> OutTile<'_> {
+        OutTile { life: PhantomData, ..*self }
     }
 
     /// Number of rows.
@@ -184,8 +193,9 @@ impl<'a> OutTile<'a> {
     /// Row `r`.
     pub(crate) fn row_mut(&mut self, r: usize) -> &mut [f32] {
         assert!(r < self.rows);
-        // SAFETY: the row lies inside the matrix, and by the contract of `tile`
-        // nobody else accesses it while this tile is in use.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(r * self.row_stride), self.cols) }
+        let start = self.ptr.wrapping_add(r * self.row_stride);
+        // SAFETY: the row lies inside the matrix, which this handle borrows uniquely (or its maker promised so to
+        // `alias`).
+        unsafe { std::slice::from_raw_parts_mut(start, self.cols) }
     }
 }

@@ -1,7 +1,7 @@
 //! Matrix products against `f64` sums.
 
 mod common;
-use common::{Random, each_isa};
+use common::{Random, each_isa, rounds};
 use hooklens_kernels::gemm::{Product, gemm, gemm_each, gemm_serial};
 use hooklens_kernels::view::View2;
 
@@ -59,7 +59,7 @@ fn matches_reference() {
     const SIZES: [usize; 22] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 15, 16, 17, 31, 33, 47, 48, 49, 64, 97, 131];
     each_isa(|_| {
         let mut random = Random(1);
-        for round in 0..600 {
+        for round in 0..rounds(600) {
             let shape = (random.pick(&SIZES), random.pick(&SIZES), random.pick(&SIZES));
             let layout = random.pick(&[Layout::Rows, Layout::Columns, Layout::Scattered]);
             check(&mut random, shape, layout, round % 2 == 0);
@@ -67,7 +67,25 @@ fn matches_reference() {
     });
 }
 
+/// Few enough for Miri: each way a product is shared out among threads once.
 #[test]
+fn matches_reference_in_parallel() {
+    each_isa(|_| {
+        let mut random = Random(2);
+        // A task per columns, whole rows of B, tasks of rows and columns.
+        for (shape, layout) in [
+            ((1, 64, 2050), Layout::Columns),
+            ((1, 8192, 17), Layout::Rows),
+            ((65, 30, 70), Layout::Rows),
+            ((65, 30, 70), Layout::Scattered),
+        ] {
+            check(&mut random, shape, layout, false);
+        }
+    });
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "too large")]
 fn matches_reference_when_blocked_and_parallel() {
     each_isa(|_| {
         let mut random = Random(2);
@@ -89,6 +107,7 @@ fn matches_reference_when_blocked_and_parallel() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "too large")]
 fn several_products_at_once_are_those_one_by_one() {
     each_isa(|_| {
         let mut random = Random(3);
@@ -123,7 +142,8 @@ fn several_products_at_once_are_those_one_by_one() {
 #[test]
 fn a_sum_of_nothing_is_the_bias() {
     each_isa(|_| {
-        let (m, n, bias) = (8, 4096, [2.5; 4096]);
+        const N: usize = if cfg!(miri) { 64 } else { 4096 };
+        let (m, n, bias) = (8, N, [2.5; N]);
         let mut outputs = [0; 5].map(|_| vec![7.0; m * n]);
         let product = |c| Product { b: View2::row_major(&[], 0, n), bias: Some(&bias), c, ldc: n };
         gemm_each(View2::row_major(&[], m, 0), outputs.iter_mut().map(Vec::as_mut_slice).map(product).collect());
@@ -132,6 +152,7 @@ fn a_sum_of_nothing_is_the_bias() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "too large")]
 fn infinities_do_not_leak_between_columns() {
     each_isa(|_| {
         for (m, layout) in [(1, true), (5, true), (20, true), (200, true), (1, false), (5, false), (20, false)] {

@@ -150,12 +150,15 @@ pub(super) struct ModelArg {
     /// spread over several
     #[arg(long, value_name = "DEVICE,...", env = DEVICE_VARIABLE, value_delimiter = ',', default_value = "flex")]
     pub(super) device: Vec<String>,
+    /// Read weight files into memory instead of mapping them: for files that may be overwritten meanwhile
+    #[arg(long)]
+    pub(super) no_mmap: bool,
 }
 
 impl ModelArg {
     /// How to load it.
     pub(super) fn options(&self) -> Result<LoadOptions, Failure> {
-        let options = LoadOptions::new().devices(&devices(&self.device)?);
+        let options = LoadOptions::new().devices(&devices(&self.device)?).mmap(!self.no_mmap);
         Ok(match &self.adapter {
             Some(folder) => options.adapter(folder),
             None => options,

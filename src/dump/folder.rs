@@ -79,7 +79,7 @@ fn header_hash(path: &Path) -> std::io::Result<String> {
     file.read_exact(&mut len)?;
     let mut header = Vec::new();
     file.take(u64::from_le_bytes(len)).read_to_end(&mut header)?;
-    Ok(hash_bytes(header))
+    Ok(hash_bytes(&header))
 }
 
 impl Sink for FolderSink {

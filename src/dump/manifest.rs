@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 
 use hooklens_hooks::beside;
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Dump, Part};
 use crate::error::DumpError;
 
 /// Name of the manifest within the folder.
 pub(super) const NAME: &str = "manifest.json";
+
+/// Version 3: hashes of 128 bits, of all bytes of the weights.
+const VERSION: u32 = 3;
 
 /// Name of the list of finished shards, a JSON object a line, while the dump is not complete.
 pub(super) const LOG: &str = "shards.jsonl";
@@ -99,7 +103,7 @@ impl Manifest {
         settings.insert("weights".into(), model);
         Self {
             format: "hooklens-dump".into(),
-            version: 2,
+            version: VERSION,
             rows: rows.len(),
             input: hash(rows),
             settings,
@@ -173,11 +177,10 @@ impl Manifest {
 /// Hash of all ids and row ends.
 fn hash(rows: &[Vec<u32>]) -> String {
     let words = rows.iter().flat_map(|row| row.iter().copied().chain([u32::MAX]));
-    hash_bytes(words.flat_map(u32::to_le_bytes))
+    hash_bytes(&words.flat_map(u32::to_le_bytes).collect::<Vec<_>>())
 }
 
-/// FNV-1a: the same on every machine and in every version.
-pub(crate) fn hash_bytes(bytes: impl IntoIterator<Item = u8>) -> String {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    format!("{:016x}", bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step))
+/// XXH3 of 128 bits: the same on every machine and in every version.
+pub(super) fn hash_bytes(bytes: &[u8]) -> String {
+    format!("{:032x}", xxh3_128(bytes))
 }

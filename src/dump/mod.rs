@@ -49,8 +49,6 @@ use manifest::Manifest;
 use placing::{Named, Placing, Row, Widths};
 use writer::Sink;
 
-pub(crate) use manifest::hash_bytes;
-
 /// What to dump, and how.
 ///
 /// ```

@@ -39,7 +39,8 @@ struct Format {
 }
 
 const FORMAT: &str = "hooklens-kv-cache";
-const VERSION: u32 = 2;
+/// Version 3: a hash of all bytes of the weights.
+const VERSION: u32 = 3;
 
 impl KeyValueCache {
     /// Writes a safetensors file of keys and values, with the mask, the kind and what tells the

@@ -55,7 +55,7 @@ impl Adapter {
     }
 
     /// Reads a folder that PEFT's `save_pretrained` wrote.
-    pub(super) fn open(folder: &Path) -> Result<Self, LoadError> {
+    pub(super) fn open(folder: &Path, mmap: bool) -> Result<Self, LoadError> {
         let refused = |reason: String| LoadError::Adapter { path: folder.to_path_buf(), reason };
         let json = read_json(folder.join("adapter_config.json"))?;
         let kind = json.get("peft_type").and_then(Value::as_str).unwrap_or("nothing");
@@ -74,7 +74,7 @@ impl Adapter {
         let path = ["adapter_model.safetensors", "adapter_model.bin"].map(|name| folder.join(name));
         let path = path.into_iter().find(|path| path.is_file());
         let path = path.ok_or_else(|| refused("it has no adapter_model.safetensors or adapter_model.bin".into()))?;
-        let files = WeightFiles::open(&[path])?;
+        let files = WeightFiles::open_with(&[path], mmap)?;
         let scales = Scales::of(&json, folder)?;
         let mut changes = BTreeMap::new();
         for (name, _) in files.tensors() {

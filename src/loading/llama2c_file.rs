@@ -5,7 +5,7 @@ use std::path::Path;
 use hooklens_hooks::DType;
 use serde_json::{Value, json};
 
-use super::mapped_file::MappedFile;
+use super::tensor_file::TensorFile;
 use super::weight_files::{Place, TensorInfo};
 use crate::error::LoadError;
 
@@ -102,8 +102,9 @@ pub(super) fn configuration(path: &Path) -> Option<Value> {
 }
 
 /// Its tensors, under the names of llama2.c's own model.
-pub(super) fn tensors(file: &MappedFile, number: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
-    let header = file.map.get(..HEADER).and_then(|bytes| Header::of(bytes, file.map.len() as u64));
+pub(super) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
+    let start = file.start(HEADER)?;
+    let header = start.first_chunk::<HEADER>().and_then(|bytes| Header::of(bytes, file.len()));
     let Some(header) = header else {
         let reason = "its header tells another length than it has".to_string();
         return Err(LoadError::Corrupt { path: file.path.clone(), reason });
@@ -114,7 +115,7 @@ pub(super) fn tensors(file: &MappedFile, number: usize) -> Result<Vec<(String, T
         let bytes = 4 * shape.iter().product::<usize>();
         for layer in 0..layers.unwrap_or(1) {
             let name = layers.map_or(name.to_string(), |_| format!("layers.{layer}.{name}"));
-            let place = Place::Mapped { file: number, bytes: at..at + bytes };
+            let place = Place::File { file: number, bytes: at..at + bytes };
             let info = TensorInfo { shape: shape.clone(), dtype: "f32".into(), float: Some(DType::F32), bytes, place };
             tensors.push((name, info));
             at += bytes;

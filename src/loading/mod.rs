@@ -10,10 +10,10 @@ mod fingerprint;
 mod hub;
 mod layout;
 mod llama2c_file;
-mod mapped_file;
 mod options;
 mod pretrained;
 mod save;
+mod tensor_file;
 mod torch_file;
 mod weight_files;
 

@@ -23,12 +23,20 @@ pub struct LoadOptions {
     pub(crate) dtype: DType,
     pub(crate) processing: Processing,
     pub(crate) adapter: Option<PathBuf>,
+    pub(crate) mmap: bool,
     trainable: bool,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { devices: Vec::new(), dtype: DType::F32, processing: Processing::none(), adapter: None, trainable: false }
+        Self {
+            devices: Vec::new(),
+            dtype: DType::F32,
+            processing: Processing::none(),
+            adapter: None,
+            mmap: true,
+            trainable: false,
+        }
     }
 }
 
@@ -124,6 +132,36 @@ impl LoadOptions {
     #[must_use]
     pub fn adapter(mut self, folder: impl Into<PathBuf>) -> Self {
         self.adapter = Some(folder.into());
+        self
+    }
+
+    /// Whether weight files are mapped into memory (they are, unless told otherwise). Loading is a matter of
+    /// milliseconds then: weights that stay on the CPU in the files' own element type are never copied, and processes
+    /// that load one model share them.
+    ///
+    /// But a mapped file must stay as it is while the model, or a tensor of it, lives. If a program writes into it, the
+    /// weights change with it, unnoticed; if a program cuts it, as one that saves over it does, the operating system
+    /// ends this process (SIGBUS) at the next touch of a weight behind the cut. A file that is replaced, by renaming a
+    /// new one to its name or by deleting it first, does no harm: the old one stays until it is let go.
+    ///
+    /// With `false` weights are read into memory, and nothing that happens to the files after loading matters. It takes
+    /// the memory of all weights, and the time to copy them.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let folder = folder.path();
+    /// model.save_pretrained(folder)?;
+    /// let options = LoadOptions::new().mmap(false);
+    /// let copy = HookedTransformer::from_pretrained_with(folder.display().to_string(), options)?;
+    /// std::fs::write(folder.join("model.safetensors"), "something else")?;
+    /// assert_eq!(copy.fingerprint()?, model.fingerprint()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn mmap(mut self, mmap: bool) -> Self {
+        self.mmap = mmap;
         self
     }
 

@@ -26,6 +26,9 @@ impl HookedTransformer {
     /// such as a step of its training. Weights stay as published, in `f32`, on the
     /// [`default_device`](crate::default_device).
     ///
+    /// On the CPU, weights that the files hold in `f32` are used where they lie in the mapped files: those must not be
+    /// overwritten or cut while the model lives. [`LoadOptions::mmap`] tells of that, and of a way without.
+    ///
     /// ```
     /// use hooklens::HookedTransformer;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?; // or a folder, or "gpt2"
@@ -54,7 +57,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
-        let parts = Parts::open(name.as_ref(), true)?;
+        let parts = Parts::open(name.as_ref(), true, options.mmap)?;
         let Described::Decoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         // Processing replaces tensors one by one; borrowed pages would stay beside their
         // replacements, read ones are freed.
@@ -99,7 +102,7 @@ impl HookedEncoder {
     /// As [`HookedEncoder::from_pretrained`]; also if processing is asked for, which an encoder has none of: its
     /// norms stand behind sums, with no linear map to be folded into.
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
-        let parts = Parts::open(name.as_ref(), true)?;
+        let parts = Parts::open(name.as_ref(), true, options.mmap)?;
         let Described::Encoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         options.check_plain("an encoder")?;
         let placement = options.placement()?;
@@ -145,7 +148,7 @@ impl HookedEncoderDecoder {
     /// # Errors
     /// As [`HookedEncoderDecoder::from_pretrained`]; also if processing is asked for.
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
-        let parts = Parts::open(name.as_ref(), true)?;
+        let parts = Parts::open(name.as_ref(), true, options.mmap)?;
         let Described::EncoderDecoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         options.check_plain("an encoder-decoder")?;
         let placement = options.placement()?;
@@ -170,8 +173,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// `weights` tells whether those of a hub model are to be downloaded.
-    fn open(name: &str, weights: bool) -> Result<Self> {
+    /// `weights` tells whether those of a hub model are to be downloaded, `mmap` whether files are mapped.
+    fn open(name: &str, weights: bool, mmap: bool) -> Result<Self> {
         if let Some(embedded) = name.strip_prefix("embedded:") {
             let found = embedded::find(embedded)?;
             let json: Value =
@@ -184,11 +187,11 @@ impl Parts {
             return Ok(Self { described, json, folder: None, files: Some(files), tokenizer, adapter: None });
         }
         if Path::new(name).is_file() {
-            return Self::of_checkpoint(Path::new(name));
+            return Self::of_checkpoint(Path::new(name), mmap);
         }
         if Adapter::is_one(Path::new(name)) {
             let folder = Path::new(name);
-            let adapter = Adapter::open(folder)?;
+            let adapter = Adapter::open(folder, mmap)?;
             let reason = "its configuration names no base model; load that, with this folder as its adapter";
             let refused = |reason: &str| LoadError::Adapter { path: folder.to_path_buf(), reason: reason.into() };
             let base = adapter.base.clone().ok_or_else(|| refused(reason))?;
@@ -202,11 +205,11 @@ impl Parts {
             if Adapter::is_one(Path::new(&base)) {
                 return Err(refused("its base is an adapter too; merge that into a model of its own first").into());
             }
-            return Ok(Self { adapter: Some(adapter), ..Self::open(&base, weights)? });
+            return Ok(Self { adapter: Some(adapter), ..Self::open(&base, weights, mmap)? });
         }
         let folder = folder(name, weights)?;
         let json = read_json(folder.join("config.json"))?;
-        let files = match WeightFiles::open_folder(&folder) {
+        let files = match WeightFiles::open_folder_with(&folder, mmap) {
             Err(LoadError::NotFound { .. }) if !weights && !Path::new(name).is_dir() => None,
             files => Some(files),
         };
@@ -218,7 +221,7 @@ impl Parts {
     }
 
     /// A file that carries its own configuration (nanoGPT's and llama2.c's), or has one beside it.
-    fn of_checkpoint(path: &Path) -> Result<Self> {
+    fn of_checkpoint(path: &Path, mmap: bool) -> Result<Self> {
         let folder = path.parent().unwrap_or(Path::new(""));
         let own = match path.extension().and_then(|e| e.to_str()) {
             Some("pt" | "pth" | "ckpt") => torch_file::configuration(path)?,
@@ -229,7 +232,7 @@ impl Parts {
             Some(json) => json,
             None => read_json(folder.join("config.json"))?,
         };
-        let files = WeightFiles::open(&[path.to_path_buf()])?;
+        let files = WeightFiles::open_with(&[path.to_path_buf()], mmap)?;
         let described = described(&json, Some(&files))?;
         let (files, tokenizer) = (Some(files), Tokenizer::from_folder(folder)?);
         Ok(Self { described, json, folder: Some(folder.to_path_buf()), files, tokenizer, adapter: None })
@@ -259,7 +262,7 @@ impl Parts {
             let reason = "the model is named by an adapter already, and one is merged at a time".to_string();
             return Err(LoadError::Adapter { path: path.clone(), reason }.into());
         }
-        let given = options.adapter.as_deref().map(Adapter::open).transpose()?;
+        let given = options.adapter.as_deref().map(|folder| Adapter::open(folder, options.mmap)).transpose()?;
         let placement = placement.without_autodiff();
         let assembler = Assembler::new(files, &table, options.dtype, borrow, &placement);
         let mut assembler = assembler.with_adapter(given.as_ref().or(self.adapter.as_ref()))?;
@@ -407,7 +410,7 @@ pub struct StoredWeights {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
-    let parts = Parts::open(name.as_ref(), false)?;
+    let parts = Parts::open(name.as_ref(), false, true)?;
     let table = parts.described.weights_table(&parts.json)?;
     let family = parts.described.family();
     let config = match parts.described {

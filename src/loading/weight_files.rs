@@ -1,15 +1,17 @@
 //! The tensors of a model's files: safetensors or PyTorch's own, one file or shards with an index.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{AllocationProperty, Bytes, TensorData};
 use hooklens_hooks::{DType, nearest};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::tensor::Metadata;
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 use super::convert::Converted;
-use super::mapped_file::MappedFile;
+use super::tensor_file::TensorFile;
 use super::{llama2c_file, torch_file};
 use crate::error::LoadError;
 use crate::tokens::read_json;
@@ -38,8 +40,8 @@ pub struct TensorInfo {
 /// Where a tensor's elements are.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
-    /// In a mapped file.
-    Mapped { file: usize, bytes: Range<usize> },
+    /// In a file of tensors one behind the other.
+    File { file: usize, bytes: Range<usize> },
     /// In a PyTorch file, which reads it as a whole.
     Torch(torch_file::Tensor),
 }
@@ -64,7 +66,7 @@ pub(super) enum Place {
 /// ```
 #[derive(Debug, Default)]
 pub struct WeightFiles {
-    files: Vec<MappedFile>,
+    files: Vec<TensorFile>,
     tensors: BTreeMap<String, TensorInfo>,
 }
 
@@ -85,6 +87,9 @@ impl Runs {
     }
 }
 
+/// No safetensors header is longer.
+const LONGEST: u64 = 1 << 27;
+
 /// The file of weights in a model's folder, or the index of its shards; the first that is there is taken.
 pub(super) const NAMES: [(&str, &str); 2] =
     [("model.safetensors", "model.safetensors.index.json"), ("pytorch_model.bin", "pytorch_model.bin.index.json")];
@@ -96,17 +101,22 @@ impl WeightFiles {
     /// # Errors
     /// [`LoadError`]: no weights, a missing shard, an unsound file or index.
     pub fn open_folder(folder: &Path) -> Result<Self, LoadError> {
+        Self::open_folder_with(folder, true)
+    }
+
+    /// [`WeightFiles::open_folder`]; `mmap` as in [`LoadOptions::mmap`](crate::LoadOptions::mmap).
+    pub(super) fn open_folder_with(folder: &Path, mmap: bool) -> Result<Self, LoadError> {
         for (single, index) in NAMES {
             let (single, index) = (folder.join(single), folder.join(index));
             if single.is_file() {
-                return Self::open(&[single]);
+                return Self::open_with(&[single], mmap);
             }
             if index.is_file() {
                 let paths = shard_names(&index)?.into_iter().map(|shard| {
                     let path = folder.join(&shard);
                     if path.is_file() { Ok(path) } else { Err(LoadError::MissingShard { shard, index: index.clone() }) }
                 });
-                return Self::open(&paths.collect::<Result<Vec<_>, _>>()?);
+                return Self::open_with(&paths.collect::<Result<Vec<_>, _>>()?, mmap);
             }
         }
         let failed = |e: std::io::Error| LoadError::File { path: folder.to_path_buf(), reason: e.to_string() };
@@ -114,7 +124,7 @@ impl WeightFiles {
         let mut checkpoints: Vec<PathBuf> =
             entries.filter(|path| matches!(path.extension().and_then(|e| e.to_str()), Some("pt" | "pth"))).collect();
         if checkpoints.len() == 1 {
-            return Self::open(&checkpoints);
+            return Self::open_with(&checkpoints, mmap);
         }
         checkpoints.sort();
         let reason = if checkpoints.is_empty() {
@@ -132,17 +142,22 @@ impl WeightFiles {
     /// # Errors
     /// [`LoadError::File`] or [`LoadError::Corrupt`]; also if two files hold a tensor of one name.
     pub fn open(paths: &[PathBuf]) -> Result<Self, LoadError> {
+        Self::open_with(paths, true)
+    }
+
+    /// [`WeightFiles::open`]; `mmap` as in [`LoadOptions::mmap`](crate::LoadOptions::mmap).
+    pub(super) fn open_with(paths: &[PathBuf], mmap: bool) -> Result<Self, LoadError> {
         let mut opened = Self::default();
         for path in paths {
             match path.extension().and_then(|e| e.to_str()) {
                 Some("bin") if llama2c_file::is_one(path) => {
-                    let file = MappedFile::open(path)?;
+                    let file = TensorFile::open(path, mmap)?;
                     let tensors = llama2c_file::tensors(&file, opened.files.len())?;
                     opened.add(path, tensors)?;
                     opened.files.push(file);
                 }
                 Some("bin" | "pt" | "pth" | "ckpt") => opened.add(path, torch_file::tensors(path)?)?,
-                _ => opened.add_safetensors(MappedFile::open(path)?)?,
+                _ => opened.add_safetensors(TensorFile::open(path, mmap)?)?,
             }
         }
         Ok(opened)
@@ -154,7 +169,7 @@ impl WeightFiles {
     /// [`LoadError::Corrupt`].
     pub(crate) fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, LoadError> {
         let mut opened = Self::default();
-        opened.add_safetensors(MappedFile::of_static(name, bytes))?;
+        opened.add_safetensors(TensorFile::of_static(name, bytes))?;
         Ok(opened)
     }
 
@@ -168,10 +183,9 @@ impl WeightFiles {
         Ok(())
     }
 
-    fn add_safetensors(&mut self, file: MappedFile) -> Result<(), LoadError> {
-        let corrupt = |reason: String| LoadError::Corrupt { path: file.path.clone(), reason };
-        let (header, metadata) = SafeTensors::read_metadata(&file.map).map_err(|e| corrupt(e.to_string()))?;
-        let (data, number) = (header + 8, self.files.len());
+    fn add_safetensors(&mut self, file: TensorFile) -> Result<(), LoadError> {
+        let (data, metadata) = safetensors_header(&file)?;
+        let number = self.files.len();
         let tensors = metadata.tensors().into_iter().map(|(name, info)| {
             let (start, end) = info.data_offsets;
             let float = match info.dtype {
@@ -181,7 +195,7 @@ impl WeightFiles {
                 Dtype::BF16 => Some(DType::BF16),
                 _ => None,
             };
-            let place = Place::Mapped { file: number, bytes: data + start..data + end };
+            let place = Place::File { file: number, bytes: data + start..data + end };
             let dtype = format!("{:?}", info.dtype).to_lowercase();
             (name, TensorInfo { shape: info.shape.clone(), dtype, float, bytes: end - start, place })
         });
@@ -213,11 +227,11 @@ impl WeightFiles {
     /// As [`WeightFiles::read`].
     pub(crate) fn borrow(&self, name: &str, compute: DType) -> Result<Option<TensorData>, LoadError> {
         let (info, stored) = self.stored(name)?;
-        let Place::Mapped { file, bytes } = &info.place else { return Ok(None) };
-        let map = &self.files[*file].map;
-        let aligned = (map[bytes.clone()].as_ptr() as usize).is_multiple_of(compute.size());
+        let Place::File { file, bytes } = &info.place else { return Ok(None) };
+        let Some(lent) = self.files[*file].lend(bytes.clone()) else { return Ok(None) };
+        let aligned = (lent.as_ptr() as usize).is_multiple_of(compute.size());
         Ok((stored == compute && aligned).then(|| {
-            let bytes = Bytes::from_shared(map.slice(bytes.clone()), AllocationProperty::File);
+            let bytes = Bytes::from_shared(lent, AllocationProperty::File);
             TensorData::from_bytes(bytes, info.shape.clone(), compute.burn())
         }))
     }
@@ -242,7 +256,7 @@ impl WeightFiles {
     ) -> Result<TensorData, LoadError> {
         let (info, stored) = self.stored(name)?;
         let bytes = match &info.place {
-            Place::Mapped { file, bytes } => self.files[*file].read(bytes.clone(), stored, compute, runs)?,
+            Place::File { file, bytes } => self.files[*file].read(bytes.clone(), stored, compute, runs)?,
             Place::Torch(tensor) => {
                 let all = tensor.read()?;
                 let whole = runs.count == 1 && runs.len * stored.size() == all.len();
@@ -277,6 +291,33 @@ impl WeightFiles {
     /// Nearest names in the files.
     pub(crate) fn nearest(&self, name: &str) -> Vec<String> {
         nearest(name, self.tensors.keys().map(String::as_str))
+    }
+}
+
+/// Where the data of a safetensors file begins, and what its header says of them: that they fill the file.
+fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError> {
+    let corrupt = |reason: String| LoadError::Corrupt { path: file.path.clone(), reason };
+    let start = match file.in_memory() {
+        Some(all) => Cow::Borrowed(&all[..]),
+        None => {
+            let length = file.start(8)?.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            // A length that is none is for the parser to refuse.
+            file.start(if length <= LONGEST { length as usize + 8 } else { 8 })?
+        }
+    };
+    let (header, metadata) = match SafeTensors::read_metadata(&start) {
+        // The header is sound; whether the file is as long as it says is seen below.
+        Err(SafeTensorError::MetadataIncompleteBuffer) if file.in_memory().is_none() => {
+            let parsed: Metadata = serde_json::from_slice(&start[8..]).map_err(|e| corrupt(e.to_string()))?;
+            (start.len() - 8, parsed)
+        }
+        read => read.map_err(|e| corrupt(e.to_string()))?,
+    };
+    let (end, len) = ((header + 8) as u64 + metadata.data_len() as u64, file.len());
+    if end == len {
+        Ok((header + 8, metadata))
+    } else {
+        Err(corrupt(SafeTensorError::MetadataIncompleteBuffer.to_string()))
     }
 }
 

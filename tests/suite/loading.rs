@@ -527,3 +527,62 @@ fn a_long_row_does_not_turn_a_short_one() {
         assert_close(&beside, &alone, 1e-5, "beside a long row");
     }
 }
+
+/// What is read and not mapped does not depend on its files any more.
+#[cfg(unix)]
+#[test]
+fn files_that_were_read_may_be_overwritten_in_place() {
+    use std::io::Write;
+    let options = || LoadOptions::new().mmap(false);
+    let kinds =
+        [(fixture("llama2c"), "f32"), (fixture("gpt2"), "f32"), (fixture("nanogpt"), "f32"), (fixture("gpt2"), "bf16")];
+    for (name, dtype) in kinds {
+        let folder = tempfile::tempdir().unwrap();
+        let mut weights = Vec::new();
+        for entry in fs::read_dir(&name).unwrap().map(Result::unwrap) {
+            let copy = folder.path().join(entry.file_name());
+            fs::copy(entry.path(), &copy).unwrap();
+            if ["safetensors", "bin", "pt"].iter().any(|e| copy.extension().is_some_and(|own| own == *e)) {
+                weights.push(copy);
+            }
+        }
+        assert!(!weights.is_empty(), "{name}");
+        let dtype: DType = dtype.parse().unwrap();
+        let model = HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), options().dtype(dtype));
+        let model = model.unwrap();
+        let mapped = HookedTransformer::from_pretrained_with(&name, LoadOptions::new().dtype(dtype)).unwrap();
+        assert_eq!(model.fingerprint().unwrap(), mapped.fingerprint().unwrap(), "{name}");
+        for path in weights {
+            // In place: the same file, first other bytes, then none.
+            let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all(&vec![0xff; fs::metadata(&path).unwrap().len() as usize]).unwrap();
+            file.set_len(0).unwrap();
+        }
+        let (given, expected) = (model.forward([1, 2, 3], ()).unwrap(), mapped.forward([1, 2, 3], ()).unwrap());
+        assert_eq!(given.into_data(), expected.into_data(), "{name}");
+    }
+}
+
+/// A file that is read is refused for what a mapped one is.
+#[test]
+fn unsound_files_are_refused_unmapped_too() {
+    let (_, folder) = saved(TransformerConfig::new(1, 16, 2, 20, 16));
+    let path = folder.path().join("model.safetensors");
+    let whole = fs::read(&path).unwrap();
+    let told = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        [true, false].map(|mmap| {
+            let options = LoadOptions::new().mmap(mmap);
+            HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), options).unwrap_err().to_string()
+        })
+    };
+    let long = [&whole[..], &[0; 4]].concat();
+    let mut huge = whole.clone();
+    huge[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    let mut wrong = whole.clone();
+    wrong[8..12].copy_from_slice(b"none");
+    for bytes in [&[], &whole[..4], &whole[..8], &whole[..100], &whole[..whole.len() - 1], &long, &huge, &wrong] {
+        let [mapped, read] = told(bytes);
+        assert_eq!(mapped, read);
+    }
+}

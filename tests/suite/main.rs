@@ -17,6 +17,7 @@ mod documents;
 mod dump;
 mod embedded;
 mod encoders;
+mod fingerprint;
 mod generation;
 mod gradients;
 mod guide;

@@ -1,0 +1,155 @@
+//! A file of tensors: mapped into memory, or read tensor by tensor.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Bytes;
+use bytes::Bytes as SharedBytes;
+use hooklens_hooks::DType;
+use memmap2::Mmap;
+
+use super::convert::Converted;
+use super::weight_files::Runs;
+use crate::error::LoadError;
+
+/// A file, or bytes that are part of the program.
+#[derive(Debug)]
+pub(super) struct TensorFile {
+    pub(super) path: PathBuf,
+    content: Content,
+    len: u64,
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+enum Content {
+    /// In a file; mapped too, where pages are read when they are first touched.
+    Mapped(File, SharedBytes),
+    /// In a file only.
+    File(File),
+    /// In the program.
+    Static(SharedBytes),
+}
+
+impl TensorFile {
+    /// Opens a file, and maps it if `mmap`.
+    ///
+    /// # Errors
+    /// [`LoadError::File`]; [`LoadError::Corrupt`] if it is empty.
+    pub(super) fn open(path: &Path, mmap: bool) -> Result<Self, LoadError> {
+        let failed = |e: std::io::Error| failed(path, &e);
+        let file = File::open(path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        if len == 0 {
+            return Err(LoadError::Corrupt { path: path.to_path_buf(), reason: "the file is empty".into() });
+        }
+        let content = if mmap {
+            let map = map(&file).map_err(failed)?;
+            Content::Mapped(file, map)
+        } else {
+            Content::File(file)
+        };
+        Ok(Self { path: path.to_path_buf(), content, len })
+    }
+
+    /// Bytes that are part of the program.
+    pub(super) fn of_static(name: &str, bytes: &'static [u8]) -> Self {
+        Self { path: name.into(), content: Content::Static(SharedBytes::from_static(bytes)), len: bytes.len() as u64 }
+    }
+
+    /// Length of the file when it was opened.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// These bytes where they lie, if the file is in memory.
+    pub(super) fn lend(&self, bytes: Range<usize>) -> Option<SharedBytes> {
+        Some(self.in_memory()?.slice(bytes))
+    }
+
+    /// The whole file, if it lies in memory.
+    pub(super) fn in_memory(&self) -> Option<&SharedBytes> {
+        match &self.content {
+            Content::Mapped(_, map) | Content::Static(map) => Some(map),
+            Content::File(_) => None,
+        }
+    }
+
+    /// The first bytes of the file, as many as it has of those asked for.
+    pub(super) fn start(&self, len: usize) -> Result<Cow<'_, [u8]>, LoadError> {
+        let len = self.len.min(len as u64) as usize;
+        if let Some(map) = self.in_memory() {
+            return Ok(Cow::Borrowed(map.get(..len).unwrap_or_default()));
+        }
+        let mut start = vec![0; len];
+        self.read_at(0, &mut start)?;
+        Ok(Cow::Owned(start))
+    }
+
+    /// Reads runs of the tensor at `bytes` in pieces and converts each, so that memory holds one copy and
+    /// a piece, and none of the file's pages.
+    pub(super) fn read(
+        &self,
+        bytes: Range<usize>,
+        stored: DType,
+        compute: DType,
+        runs: Runs,
+    ) -> Result<Bytes, LoadError> {
+        const PIECE: usize = 1 << 20;
+        let size = stored.size();
+        let mut out = Converted::with_capacity(compute, runs.len * runs.count);
+        let mut piece = vec![0; PIECE.min(runs.len * size)];
+        for run in 0..runs.count {
+            let mut at = bytes.start + (runs.offset + run * runs.stride) * size;
+            let end = at + runs.len * size;
+            while at < end {
+                let len = PIECE.min(end - at);
+                self.read_at(at, &mut piece[..len])?;
+                out.extend(&piece[..len], stored);
+                at += len;
+            }
+        }
+        Ok(out.into_bytes())
+    }
+
+    fn read_at(&self, at: usize, bytes: &mut [u8]) -> Result<(), LoadError> {
+        match &self.content {
+            Content::Mapped(file, _) | Content::File(file) => {
+                read_at(file, at as u64, bytes).map_err(|e| failed(&self.path, &e))
+            }
+            Content::Static(all) => {
+                bytes.copy_from_slice(&all[at..at + bytes.len()]);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> LoadError {
+    LoadError::File { path: path.to_path_buf(), reason: error.to_string() }
+}
+
+fn map(file: &File) -> std::io::Result<SharedBytes> {
+    // SAFETY: the mapping is read-only and private to us as far as Rust can tell; what `Mmap::map`
+    // asks beyond that is that nobody changes the file meanwhile, which no program can ensure,
+    // and which every reader of model files (safetensors itself included) asks of its user; who can't
+    // promise it has `LoadOptions::mmap`.
+    // Measured: without it loading copies all weights, and takes seconds instead of microseconds.
+    #[allow(unsafe_code)]
+    let map = unsafe { Mmap::map(file) }?;
+    Ok(SharedBytes::from_owner(map))
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
+}
+
+#[cfg(not(unix))]
+fn read_at(mut file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+    use std::io::{Read, Seek, SeekFrom};
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(bytes)
+}

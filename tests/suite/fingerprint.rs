@@ -1,0 +1,144 @@
+//! What tells models apart: every bit of every weight counts, and nothing else.
+
+use std::fs;
+use std::path::Path;
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::TensorData;
+use hooklens::dump::Dump;
+use hooklens::prelude::*;
+use hooklens::{ActivationFn, CacheError, DumpError, Error, Experts, Positional};
+
+use crate::support::{program, random_model};
+
+/// Flips the lowest bit of one element of one parameter: a third of the way in, so in no first, middle or last row.
+struct Flip {
+    parameter: usize,
+    seen: usize,
+    /// The shape of the one that was changed.
+    shape: Vec<usize>,
+}
+
+impl ModuleMapper for Flip {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.seen += 1;
+        if self.seen != self.parameter + 1 {
+            return param;
+        }
+        self.shape = param.val().dims().to_vec();
+        param.map(|tensor| {
+            let (device, dtype, shape) = (tensor.device(), tensor.dtype(), tensor.dims());
+            let mut bytes = tensor.into_data().into_bytes().to_vec();
+            let at = bytes.len() / dtype.size() / 3 * dtype.size();
+            bytes[at] ^= 1;
+            Tensor::from_data(TensorData::from_bytes_vec(bytes, shape, dtype), (&device, dtype))
+        })
+    }
+}
+
+/// The model with one bit of this parameter flipped, and the parameter's shape; `None` if it has not so many.
+fn flipped(model: &HookedTransformer, parameter: usize) -> Option<(HookedTransformer, Vec<usize>)> {
+    let mut flip = Flip { parameter, seen: 0, shape: Vec::new() };
+    let mut other = model.clone();
+    other.weights = other.weights.map(&mut flip);
+    (flip.seen > parameter).then_some((other, flip.shape))
+}
+
+/// Models that together have every kind of weight.
+fn models() -> Vec<HookedTransformer> {
+    let plain = TransformerConfig::new(2, 16, 2, 20, 16);
+    let gated = TransformerConfig {
+        gated_mlp: true,
+        activation: ActivationFn::Silu,
+        positional: Positional::None,
+        post_norms: true,
+        qk_norm: true,
+        post_embedding_norm: true,
+        ..TransformerConfig::new(1, 16, 2, 20, 16)
+    };
+    let experts = TransformerConfig {
+        attn_sinks: true,
+        experts: Some(Experts { count: 3, per_token: 2, renormalise: true, clipped: None }),
+        ..gated.clone()
+    };
+    [plain, gated, experts].map(|config| random_model(config, 5)).into()
+}
+
+#[test]
+fn one_bit_of_any_weight_is_noticed() {
+    for model in models() {
+        let before = model.fingerprint().unwrap();
+        let mut parameter = 0;
+        while let Some((other, shape)) = flipped(&model, parameter) {
+            assert_ne!(other.fingerprint().unwrap(), before, "parameter {parameter} of shape {shape:?}");
+            parameter += 1;
+        }
+        assert!(parameter > 10, "{parameter} parameters");
+        assert_eq!(model.fingerprint().unwrap(), before);
+    }
+}
+
+/// In pieces too: of matrices of several.
+#[test]
+fn one_bit_of_a_large_matrix_is_noticed() {
+    let model = random_model(TransformerConfig::new(1, 64, 2, 40_000, 16), 1);
+    let before = model.fingerprint().unwrap();
+    let (other, shape) = flipped(&model, 0).unwrap();
+    assert_eq!(shape, [40_000, 64]);
+    assert_ne!(other.fingerprint().unwrap(), before);
+}
+
+#[test]
+fn a_cache_and_a_dump_of_other_weights_are_refused() {
+    let model = random_model(TransformerConfig::new(2, 16, 2, 20, 32), 7);
+    let folder = tempfile::tempdir().unwrap();
+    let (saved, out) = (folder.path().join("cache.safetensors"), folder.path().join("out"));
+    model.prefill([1, 2, 3]).unwrap().save(&saved, &model).unwrap();
+    let rows: Vec<Vec<u32>> = (0..4).map(|i| vec![i, i + 1]).collect();
+    let dump = Dump::new("*resid_post").batch_size(2);
+    dump.run(&model, &rows, &out).unwrap();
+    let mut parameter = 0;
+    while let Some((other, shape)) = flipped(&model, parameter) {
+        match KeyValueCache::load(&saved, &other) {
+            Err(Error::Cache(CacheError::OtherModel { .. })) => {}
+            told => panic!("parameter {parameter} of shape {shape:?}: {told:?}"),
+        }
+        match dump.clone().resume(true).run(&other, &rows, &out) {
+            Err(Error::Dump(DumpError::Mismatch { what, .. })) if what == "weights" => {}
+            told => panic!("parameter {parameter} of shape {shape:?}: {told:?}"),
+        }
+        parameter += 1;
+    }
+    assert!(KeyValueCache::load(&saved, &model).is_ok());
+    assert!(dump.resume(true).run(&model, &rows, &out).is_ok());
+}
+
+/// However the weights were loaded, and whichever process asks.
+#[test]
+fn the_same_weights_have_the_same_everywhere() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let expected = model.fingerprint().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    model.save_pretrained(folder.path()).unwrap();
+    let name = folder.path().to_str().unwrap();
+    for options in [LoadOptions::new(), LoadOptions::new().mmap(false), LoadOptions::new().trainable()] {
+        let again = HookedTransformer::from_pretrained_with(name, options).unwrap();
+        assert_eq!(again.fingerprint().unwrap(), expected);
+    }
+    let half = HookedTransformer::from_pretrained_with(name, LoadOptions::new().dtype(DType::BF16)).unwrap();
+    assert_ne!(half.fingerprint().unwrap(), expected);
+    let out = folder.path().join("out");
+    let done = program()
+        .args(["dump", "--model", name, "--tokens", "1,2,3", "--hooks", "resid_post0", "--no-mmap", "--out"])
+        .arg(&out)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(weights_of(&out), expected);
+}
+
+/// What a dump's manifest notes of the weights.
+fn weights_of(dump: &Path) -> String {
+    let manifest: serde_json::Value = serde_json::from_slice(&fs::read(dump.join("manifest.json")).unwrap()).unwrap();
+    manifest["settings"]["weights"].as_str().unwrap().to_string()
+}
