@@ -85,6 +85,7 @@ pub mod prelude;
 mod processing;
 mod tensor_ext;
 mod tokens;
+mod weight_files;
 
 /// Burn, in the one version hooklens is built with: a crate that uses it from here needs to name no version of its own,
 /// and its tensors are those hooklens gives and takes.
@@ -124,10 +125,10 @@ pub use hooklens_hooks::{
     QueueError, Record, Rejected, Selection, Stored, WhenFull, write_safetensors,
 };
 pub use kv_cache::{
-    Bits, CacheData, CacheKind, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload, Scoped,
+    Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload, Scoped,
 };
 pub use labelled::{LabelledArray, LabelledAxis};
-pub use loading::{LoadOptions, ModelConfig, ModelInfo, StoredWeights, TensorInfo, WeightFiles, inspect};
+pub use loading::{LoadOptions, ModelConfig, ModelInfo, StoredWeights, inspect};
 pub use model::{
     Attention, Block, DecoderModel, Embed, Expert, HookedTransformer, Linear, LoadReport, Mlp, Moe, Norm, Occurrence,
     Output, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
@@ -135,6 +136,7 @@ pub use model::{
 pub use processing::Processing;
 pub use tensor_ext::TensorExt;
 pub use tokens::{Message, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
+pub use weight_files::{TensorInfo, WeightFiles};
 
 /// The examples of README.md and of the guide are tests.
 #[cfg(doctest)]

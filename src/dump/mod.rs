@@ -500,7 +500,7 @@ impl Dump {
             true => self.clone(),
             false => self.clone().setting("interventions", &interventions.join(", ")),
         };
-        let manifest = Manifest::new(&settings, model.weights_hash()?, rows);
+        let manifest = Manifest::new(&settings, model.fingerprint_of_weights()?, rows);
         let sink = folder::FolderSink::open(out, manifest, self.resume)?;
         let finished = sink.finished();
         self.stream(model, rows, &placed, finished, Box::new(sink), watcher)

@@ -15,7 +15,7 @@ use crate::tokens::Tokens;
 pub trait DumpModel: HookedModel + private::Sealed {
     /// The hash of configuration and weights.
     #[doc(hidden)]
-    fn weights_hash(&self) -> Result<String>;
+    fn fingerprint_of_weights(&self) -> Result<String>;
 
     /// The tokens of prompts, a row each, without padding.
     #[doc(hidden)]
@@ -47,7 +47,7 @@ pub trait DumpModel: HookedModel + private::Sealed {
 }
 
 impl DumpModel for HookedTransformer {
-    fn weights_hash(&self) -> Result<String> {
+    fn fingerprint_of_weights(&self) -> Result<String> {
         self.fingerprint()
     }
 
@@ -82,8 +82,8 @@ impl DumpModel for HookedTransformer {
 }
 
 impl DumpModel for Hooked<'_, '_, HookedTransformer> {
-    fn weights_hash(&self) -> Result<String> {
-        self.model().weights_hash()
+    fn fingerprint_of_weights(&self) -> Result<String> {
+        self.model().fingerprint_of_weights()
     }
 
     fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {
@@ -117,7 +117,7 @@ impl DumpModel for Hooked<'_, '_, HookedTransformer> {
 }
 
 impl DumpModel for HookedEncoder {
-    fn weights_hash(&self) -> Result<String> {
+    fn fingerprint_of_weights(&self) -> Result<String> {
         self.fingerprint()
     }
 
@@ -158,8 +158,8 @@ impl DumpModel for HookedEncoder {
 }
 
 impl DumpModel for Hooked<'_, '_, HookedEncoder> {
-    fn weights_hash(&self) -> Result<String> {
-        self.model().weights_hash()
+    fn fingerprint_of_weights(&self) -> Result<String> {
+        self.model().fingerprint_of_weights()
     }
 
     fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {

@@ -5,7 +5,7 @@ use super::hf_config::HfConfig;
 use crate::config::ActivationFn;
 use crate::encoder::EncoderConfig;
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family<EncoderConfig> = Family {
     name: "distilbert",

@@ -11,7 +11,7 @@ use super::llama_like::{BEFORE, Names};
 use super::{Family, llama_like, rope};
 use crate::config::{ActivationFn, Positional, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static GEMMA: Family = Family {
     name: "gemma",

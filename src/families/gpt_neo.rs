@@ -6,7 +6,7 @@ use super::Family;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, TransformerConfig, Window};
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family = Family {
     name: "gpt_neo",

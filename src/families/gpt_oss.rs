@@ -10,7 +10,7 @@ use super::llama_like::{Biases, MlpNames, Names};
 use super::{Family, llama_like};
 use crate::config::{ClippedGate, TransformerConfig};
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family =
     Family { name: "gpt_oss", architectures: &["GptOssForCausalLM", "GptOssModel"], prefix: "model.", config, weights };

@@ -8,7 +8,7 @@ use super::Family;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, Positional, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family =
     Family { name: "gptj", architectures: &["GPTJForCausalLM", "GPTJModel"], prefix: "transformer.", config, weights };

@@ -4,7 +4,7 @@ use super::hf_config::HfConfig;
 use super::{Family, llama_like};
 use crate::config::TransformerConfig;
 use crate::error::ConfigError;
-use crate::loading::WeightTable;
+use crate::weight_files::WeightTable;
 
 pub(super) static FAMILY: Family = Family {
     name: "granite",

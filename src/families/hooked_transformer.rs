@@ -7,8 +7,8 @@ use super::Family;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window};
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
 use crate::model::solu_norm;
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family = Family {
     name: "transformer_lens",

@@ -5,7 +5,7 @@ use super::Family;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family =
     Family { name: "llama2c", architectures: &["llama2.c"], prefix: "", config, weights };

@@ -4,7 +4,7 @@ use super::hf_config::HfConfig;
 use super::rope;
 use crate::config::{ActivationFn, Experts, NormKind, Positional, TransformerConfig, Window};
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 /// RMS norm, rotary positions, a gated MLP, shared key/value heads.
 pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

@@ -9,7 +9,7 @@ use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like};
 use crate::config::TransformerConfig;
 use crate::error::ConfigError;
-use crate::loading::WeightTable;
+use crate::weight_files::WeightTable;
 
 pub(super) static FAMILY: Family = Family {
     name: "mixtral",

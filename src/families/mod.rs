@@ -46,7 +46,7 @@ use crate::config::TransformerConfig;
 use crate::encoder::EncoderConfig;
 use crate::encoder_decoder::EncoderDecoderConfig;
 use crate::error::ConfigError;
-use crate::loading::WeightTable;
+use crate::weight_files::WeightTable;
 use hf_config::HfConfig;
 
 pub(crate) use hooked_transformer::{to_json as native_json, weights as native_weights};

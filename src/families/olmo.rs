@@ -5,7 +5,7 @@ use super::llama_like::Names;
 use super::{Family, llama_like};
 use crate::config::{NormKind, TransformerConfig};
 use crate::error::ConfigError;
-use crate::loading::WeightTable;
+use crate::weight_files::WeightTable;
 
 pub(super) static FAMILY: Family =
     Family { name: "olmo", architectures: &["OlmoForCausalLM", "OlmoModel"], prefix: "model.", config, weights };

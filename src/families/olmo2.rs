@@ -10,7 +10,7 @@ use super::llama_like::Names;
 use super::{Family, llama_like, rope};
 use crate::config::{Positional, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
-use crate::loading::WeightTable;
+use crate::weight_files::WeightTable;
 
 pub(super) static FAMILY: Family = Family {
     name: "olmo2",

@@ -4,7 +4,7 @@ use super::Family;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, TransformerConfig};
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family =
     Family { name: "opt", architectures: &["OPTForCausalLM", "OPTModel"], prefix: "model.", config, weights };

@@ -4,7 +4,7 @@ use super::hf_config::HfConfig;
 use super::{Family, rope};
 use crate::config::{ActivationFn, Positional, TransformerConfig};
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family =
     Family { name: "phi", architectures: &["PhiForCausalLM", "PhiModel"], prefix: "model.", config, weights };

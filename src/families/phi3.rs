@@ -8,7 +8,7 @@ use super::hf_config::HfConfig;
 use super::{Family, llama_like};
 use crate::config::TransformerConfig;
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family =
     Family { name: "phi3", architectures: &["Phi3ForCausalLM", "Phi3Model"], prefix: "model.", config, weights };

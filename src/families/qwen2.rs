@@ -10,7 +10,7 @@ use super::llama_like::{Biases, Names};
 use super::{Family, llama_like};
 use crate::config::{TransformerConfig, Window};
 use crate::error::ConfigError;
-use crate::loading::WeightTable;
+use crate::weight_files::WeightTable;
 
 pub(super) static FAMILY: Family =
     Family { name: "qwen2", architectures: &["Qwen2ForCausalLM", "Qwen2Model"], prefix: "model.", config, weights };

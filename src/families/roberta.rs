@@ -5,7 +5,7 @@ use super::{Family, bert};
 use crate::config::ActivationFn;
 use crate::encoder::EncoderConfig;
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family<EncoderConfig> = Family {
     name: "roberta",

@@ -5,7 +5,7 @@ use super::gpt2;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, TransformerConfig};
 use crate::error::ConfigError;
-use crate::loading::{Layout, WeightTable};
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family =
     Family { name: "santacoder", architectures: &["GPT2LMHeadCustomModel"], prefix: "transformer.", config, weights };

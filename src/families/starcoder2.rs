@@ -5,7 +5,7 @@ use super::llama_like::{Biases, Names};
 use super::{Family, llama_like};
 use crate::config::{ActivationFn, NormKind, TransformerConfig};
 use crate::error::ConfigError;
-use crate::loading::WeightTable;
+use crate::weight_files::WeightTable;
 
 pub(super) static FAMILY: Family = Family {
     name: "starcoder2",

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{DType as BurnDType, TensorData};
+use burn::tensor::{DType as BurnDType, Device, TensorData};
 use hooklens_hooks::{Activation, write_safetensors};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,18 @@ use super::kind::CacheKind;
 use super::shape::CacheShape;
 use super::{Entry, KeyValueCache};
 use crate::error::{CacheError, Result};
-use crate::model::HookedTransformer;
+
+/// A model that a cache is saved for and loaded to.
+pub trait CacheModel {
+    /// A hash of configuration and weights: another model has another.
+    ///
+    /// # Errors
+    /// If the device can't give the weights.
+    fn weights_hash(&self) -> Result<String>;
+
+    /// The device of a layer's weights.
+    fn layer_device(&self, layer: usize) -> Device;
+}
 
 /// The metadata of a saved cache.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,12 +71,12 @@ impl KeyValueCache {
     /// assert_eq!(again.to_data()?, cache.to_data()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn save(&self, path: impl AsRef<Path>, model: &HookedTransformer) -> Result<()> {
+    pub fn save(&self, path: impl AsRef<Path>, model: &impl CacheModel) -> Result<()> {
         self.check_whole()?;
         let header = Header {
             format: FORMAT.into(),
             version: VERSION,
-            model: model.fingerprint()?,
+            model: model.weights_hash()?,
             kind: self.kind,
             shape: self.shape.clone(),
             mask: self.real_rows(),
@@ -105,7 +116,7 @@ impl KeyValueCache {
     /// # Errors
     /// [`CacheError::File`] for a file that can't be read or is damaged, and
     /// [`CacheError::OtherModel`].
-    pub fn load(path: impl AsRef<Path>, model: &HookedTransformer) -> Result<Self> {
+    pub fn load(path: impl AsRef<Path>, model: &impl CacheModel) -> Result<Self> {
         let path = path.as_ref();
         let bad = |reason: String| CacheError::File { path: path.to_path_buf(), reason };
         let bytes = std::fs::read(path).map_err(|e| bad(e.to_string()))?;
@@ -119,7 +130,7 @@ impl KeyValueCache {
             return Err(bad(reason).into());
         }
         let header: Header = serde_json::from_str(header).map_err(|e| bad(e.to_string()))?;
-        let fingerprint = model.fingerprint()?;
+        let fingerprint = model.weights_hash()?;
         if header.model != fingerprint {
             let path = PathBuf::from(path);
             return Err(CacheError::OtherModel { path, saved: header.model, model: fingerprint }.into());
@@ -144,7 +155,7 @@ impl KeyValueCache {
         }
         let Header { kind, shape, mask, hidden_before, frozen, interventions, .. } = header;
         let data = CacheData { kind, shape, mask, hidden_before, frozen, interventions, layers };
-        let device = |layer: usize| model.weights.blocks[layer].device();
+        let device = |layer: usize| model.layer_device(layer);
         Self::from_data_on(&data, device).map_err(|error| match error {
             CacheError::Data { reason } => bad(reason).into(),
             other => other.into(),

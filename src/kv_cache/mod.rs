@@ -26,6 +26,7 @@ use hooklens_hooks::DType;
 
 pub use data::{CacheData, LayerData};
 pub use entry::Entry;
+pub use file::CacheModel;
 pub(crate) use keys::{Keys, Part};
 pub use kind::{CacheKind, Offload};
 pub use quantized::Bits;

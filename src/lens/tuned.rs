@@ -7,7 +7,7 @@ use hooklens_hooks::DType;
 
 use crate::config::TransformerConfig;
 use crate::error::{LoadError, Result};
-use crate::loading::WeightFiles;
+use crate::weight_files::WeightFiles;
 
 /// One affine map per layer, from the stream before it to the basis that the last norm reads:
 /// `h + h Wᵀ + b` (Belrose et al. 2023).

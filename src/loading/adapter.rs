@@ -10,10 +10,10 @@ use burn::tensor::{Device, Tensor};
 use hooklens_hooks::DType;
 use serde_json::Value;
 
-use super::layout::WeightTable;
-use super::weight_files::WeightFiles;
 use crate::error::LoadError;
 use crate::tokens::read_json;
+use crate::weight_files::WeightFiles;
+use crate::weight_files::WeightTable;
 
 /// An adapter's files, read and understood.
 #[derive(Debug)]

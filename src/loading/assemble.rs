@@ -7,13 +7,13 @@ use burn::tensor::{Device, Tensor, TensorData};
 use hooklens_hooks::DType;
 
 use super::adapter::{Adapter, Change};
-use super::layout::{Layout, StoredTensor, WeightTable};
-use super::weight_files::WeightFiles;
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
 use crate::device::Placement;
 use crate::error::LoadError;
 use crate::model::LoadReport;
 use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Weights};
+use crate::weight_files::WeightFiles;
+use crate::weight_files::{Layout, StoredTensor, WeightTable};
 
 /// Reads weights one by one, checking each shape against the configuration first.
 pub(super) struct Assembler<'a> {

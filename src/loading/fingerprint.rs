@@ -27,8 +27,8 @@ impl HookedTransformer {
         let config = serde_json::to_vec(self.config()).map_err(|e| ConfigError::Malformed { reason: e.to_string() })?;
         let mut hashed = Hashed::default();
         self.each_weight(&mut |name, weight| match weight {
-            Weight::Matrix(m) => hashed.add(name, &m.dims(), m),
-            Weight::Vector(v) => hashed.add(name, &v.dims(), v.unsqueeze()),
+            Weight::Matrix(m) => hashed.add(&name, &m.dims(), m),
+            Weight::Vector(v) => hashed.add(&name, &v.dims(), v.unsqueeze()),
         });
         hashed.finish(&config)
     }

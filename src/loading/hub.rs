@@ -7,8 +7,8 @@ use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::weight_files::{NAMES, shard_names};
 use crate::error::LoadError;
+use crate::weight_files::{NAMES, shard_names};
 
 /// Files besides the weights; all but the first may be absent.
 const SMALL: [&str; 7] = [

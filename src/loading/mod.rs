@@ -4,18 +4,12 @@ mod adapter;
 mod assemble;
 mod assemble_encoder;
 mod assemble_encoder_decoder;
-mod convert;
 mod fingerprint;
 #[cfg(feature = "hub")]
 mod hub;
-mod layout;
-mod llama2c_file;
 mod options;
 mod pretrained;
 mod save;
-mod tensor_file;
-mod torch_file;
-mod weight_files;
 
 /// The configurations of a sentence encoder's modules, as its `modules.json` names them.
 #[cfg(feature = "hub")]
@@ -29,6 +23,4 @@ fn sentence_modules(folder: &std::path::Path) -> Vec<String> {
 
 pub use options::LoadOptions;
 
-pub(crate) use layout::{Layout, WeightTable};
 pub use pretrained::{ModelConfig, ModelInfo, StoredWeights, inspect};
-pub use weight_files::{TensorInfo, WeightFiles};

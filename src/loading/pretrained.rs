@@ -7,8 +7,6 @@ use serde_json::Value;
 use super::adapter::Adapter;
 use super::assemble::Assembler;
 use super::options::LoadOptions;
-use super::weight_files::WeightFiles;
-use super::{llama2c_file, torch_file};
 use crate::config::TransformerConfig;
 use crate::device::{Placement, guarded};
 use crate::embedded;
@@ -19,6 +17,8 @@ use crate::families::{self, Described};
 use crate::model::LoadReport;
 use crate::model::{HookedTransformer, placed};
 use crate::tokens::{Tokenizer, read_json};
+use crate::weight_files::WeightFiles;
+use crate::weight_files::{llama2c_file, torch_file};
 
 impl HookedTransformer {
     /// Loads a model: a folder (`config.json` beside safetensors files), a hub id such as

@@ -7,10 +7,10 @@ use std::path::Path;
 use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, write_file, write_safetensors};
 
-use super::layout::{Layout, StoredTensor};
 use crate::error::{LoadError, Result};
 use crate::families;
 use crate::model::{HookedTransformer, Linear, Norm};
+use crate::weight_files::{Layout, StoredTensor};
 
 impl HookedTransformer {
     /// Writes `config.json` and `model.safetensors` to a folder, made if need be, which

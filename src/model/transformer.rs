@@ -14,6 +14,7 @@ use crate::config::TransformerConfig;
 use crate::device::Placement;
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
+use crate::kv_cache::CacheModel;
 use crate::points::Points;
 use crate::tokens::{Tokenizer, Tokens};
 
@@ -177,5 +178,15 @@ impl HookedModel for HookedTransformer {
 
     fn scored(output: &Output) -> Result<Tensor<3>> {
         logits_of(&output.logits)
+    }
+}
+
+impl CacheModel for HookedTransformer {
+    fn weights_hash(&self) -> Result<String> {
+        self.fingerprint()
+    }
+
+    fn layer_device(&self, layer: usize) -> Device {
+        self.weights.blocks[layer].device()
     }
 }

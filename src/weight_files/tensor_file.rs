@@ -10,14 +10,14 @@ use bytes::Bytes as SharedBytes;
 use hooklens_hooks::DType;
 use memmap2::Mmap;
 
+use super::Runs;
 use super::convert::Converted;
-use super::weight_files::Runs;
 use crate::error::LoadError;
 
 /// A file, or bytes that are part of the program.
 #[derive(Debug)]
-pub(super) struct TensorFile {
-    pub(super) path: PathBuf,
+pub(crate) struct TensorFile {
+    pub(crate) path: PathBuf,
     content: Content,
     len: u64,
 }
@@ -38,7 +38,7 @@ impl TensorFile {
     ///
     /// # Errors
     /// [`LoadError::File`]; [`LoadError::Corrupt`] if it is empty.
-    pub(super) fn open(path: &Path, mmap: bool) -> Result<Self, LoadError> {
+    pub(crate) fn open(path: &Path, mmap: bool) -> Result<Self, LoadError> {
         let failed = |e: std::io::Error| failed(path, &e);
         let file = File::open(path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
@@ -55,22 +55,22 @@ impl TensorFile {
     }
 
     /// Bytes that are part of the program.
-    pub(super) fn of_static(name: &str, bytes: &'static [u8]) -> Self {
+    pub(crate) fn of_static(name: &str, bytes: &'static [u8]) -> Self {
         Self { path: name.into(), content: Content::Static(SharedBytes::from_static(bytes)), len: bytes.len() as u64 }
     }
 
     /// Length of the file when it was opened.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// These bytes where they lie, if the file is in memory.
-    pub(super) fn lend(&self, bytes: Range<usize>) -> Option<SharedBytes> {
+    pub(crate) fn lend(&self, bytes: Range<usize>) -> Option<SharedBytes> {
         Some(self.in_memory()?.slice(bytes))
     }
 
     /// The whole file, if it lies in memory.
-    pub(super) fn in_memory(&self) -> Option<&SharedBytes> {
+    pub(crate) fn in_memory(&self) -> Option<&SharedBytes> {
         match &self.content {
             Content::Mapped(_, map) | Content::Static(map) => Some(map),
             Content::File(_) => None,
@@ -78,7 +78,7 @@ impl TensorFile {
     }
 
     /// The first bytes of the file, as many as it has of those asked for.
-    pub(super) fn start(&self, len: usize) -> Result<Cow<'_, [u8]>, LoadError> {
+    pub(crate) fn start(&self, len: usize) -> Result<Cow<'_, [u8]>, LoadError> {
         let len = self.len.min(len as u64) as usize;
         if let Some(map) = self.in_memory() {
             return Ok(Cow::Borrowed(map.get(..len).unwrap_or_default()));
@@ -90,7 +90,7 @@ impl TensorFile {
 
     /// Reads runs of the tensor at `bytes` in pieces and converts each, so that memory holds one copy and
     /// a piece, and none of the file's pages.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
         bytes: Range<usize>,
         stored: DType,

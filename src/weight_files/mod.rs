@@ -1,5 +1,11 @@
 //! The tensors of a model's files: safetensors or PyTorch's own, one file or shards with an index.
 
+mod convert;
+mod layout;
+pub(crate) mod llama2c_file;
+mod tensor_file;
+pub(crate) mod torch_file;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,11 +16,13 @@ use hooklens_hooks::{DType, nearest};
 use safetensors::tensor::Metadata;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
-use super::convert::Converted;
-use super::tensor_file::TensorFile;
-use super::{llama2c_file, torch_file};
 use crate::error::LoadError;
 use crate::tokens::read_json;
+
+use convert::Converted;
+use tensor_file::TensorFile;
+
+pub(crate) use layout::{Layout, StoredTensor, WeightTable};
 
 /// Shape, element type and place of one tensor in a file.
 ///
@@ -32,14 +40,14 @@ pub struct TensorInfo {
     /// Element type in the file.
     pub dtype: String,
     /// The element type, if it can be computed with.
-    pub(super) float: Option<DType>,
-    pub(super) bytes: usize,
-    pub(super) place: Place,
+    pub(crate) float: Option<DType>,
+    pub(crate) bytes: usize,
+    pub(crate) place: Place,
 }
 
 /// Where a tensor's elements are.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// In a file of tensors one behind the other.
     File { file: usize, bytes: Range<usize> },
     /// In a PyTorch file, which reads it as a whole.
@@ -91,7 +99,7 @@ impl Runs {
 const LONGEST: u64 = 1 << 27;
 
 /// The file of weights in a model's folder, or the index of its shards; the first that is there is taken.
-pub(super) const NAMES: [(&str, &str); 2] =
+pub(crate) const NAMES: [(&str, &str); 2] =
     [("model.safetensors", "model.safetensors.index.json"), ("pytorch_model.bin", "pytorch_model.bin.index.json")];
 
 impl WeightFiles {
@@ -105,7 +113,7 @@ impl WeightFiles {
     }
 
     /// [`WeightFiles::open_folder`]; `mmap` as in [`LoadOptions::mmap`](crate::LoadOptions::mmap).
-    pub(super) fn open_folder_with(folder: &Path, mmap: bool) -> Result<Self, LoadError> {
+    pub(crate) fn open_folder_with(folder: &Path, mmap: bool) -> Result<Self, LoadError> {
         for (single, index) in NAMES {
             let (single, index) = (folder.join(single), folder.join(index));
             if single.is_file() {
@@ -146,7 +154,7 @@ impl WeightFiles {
     }
 
     /// [`WeightFiles::open`]; `mmap` as in [`LoadOptions::mmap`](crate::LoadOptions::mmap).
-    pub(super) fn open_with(paths: &[PathBuf], mmap: bool) -> Result<Self, LoadError> {
+    pub(crate) fn open_with(paths: &[PathBuf], mmap: bool) -> Result<Self, LoadError> {
         let mut opened = Self::default();
         for path in paths {
             match path.extension().and_then(|e| e.to_str()) {
@@ -338,7 +346,7 @@ fn narrowed_in_place(mut bytes: Vec<u8>, stored: DType, compute: DType) -> Vec<u
 }
 
 /// File names in an index, each once, in order. A name may not lead out of the folder.
-pub(super) fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
+pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
     let json = read_json(index.to_path_buf())?;
     let bad = |reason: &str| LoadError::Corrupt { path: index.to_path_buf(), reason: reason.to_string() };
     let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`"))?;

@@ -7,7 +7,7 @@ use hooklens_hooks::DType;
 use pytorch_reader::{DType as Stored, PytorchError, PytorchReader};
 use serde_json::{Map, Value};
 
-use super::weight_files::{Place, TensorInfo};
+use super::{Place, TensorInfo};
 use crate::error::LoadError;
 
 /// Where training programs put the state dict.
@@ -17,7 +17,7 @@ const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
 
 /// A tensor of a checkpoint, not yet read.
 #[derive(Clone)]
-pub(super) struct Tensor {
+pub(crate) struct Tensor {
     path: PathBuf,
     tensor: pytorch_reader::Tensor,
 }
@@ -30,7 +30,7 @@ impl fmt::Debug for Tensor {
 
 impl Tensor {
     /// All its bytes, row-major, little-endian.
-    pub(super) fn read(&self) -> Result<Vec<u8>, LoadError> {
+    pub(crate) fn read(&self) -> Result<Vec<u8>, LoadError> {
         let bytes = self.tensor.read().map_err(|error| {
             let (path, reason) = (self.path.clone(), error.to_string());
             match error.kind() {
@@ -49,7 +49,7 @@ impl Tensor {
 }
 
 /// The tensors of a checkpoint; only its description is read.
-pub(super) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadError> {
+pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadError> {
     let held = HOLDERS.iter().map(|holder| PytorchReader::with_top_level_key(path, holder));
     let reader = match held.filter_map(Result::ok).find(|reader| !reader.is_empty()) {
         Some(reader) => reader,
@@ -80,7 +80,7 @@ pub(super) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadErro
 }
 
 /// The configuration of a checkpoint that carries its own: nanoGPT's and llama2.c's `model_args`.
-pub(super) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
+pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
     let args = match PytorchReader::load_config::<Map<String, Value>, _>(path, Some("model_args")) {
         Ok(args) => args,
         Err(PytorchError::KeyNotFound(_)) => return Ok(None),

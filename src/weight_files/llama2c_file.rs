@@ -6,7 +6,7 @@ use hooklens_hooks::DType;
 use serde_json::{Value, json};
 
 use super::tensor_file::TensorFile;
-use super::weight_files::{Place, TensorInfo};
+use super::{Place, TensorInfo};
 use crate::error::LoadError;
 
 const HEADER: usize = 7 * 4;
@@ -87,12 +87,12 @@ fn header(path: &Path) -> Option<Header> {
 }
 
 /// Whether a `.bin` file is such an export: its length is what its header tells.
-pub(super) fn is_one(path: &Path) -> bool {
+pub(crate) fn is_one(path: &Path) -> bool {
     header(path).is_some()
 }
 
 /// The configuration its header tells.
-pub(super) fn configuration(path: &Path) -> Option<Value> {
+pub(crate) fn configuration(path: &Path) -> Option<Value> {
     let h = header(path)?;
     Some(json!({
         "architectures": ["llama2.c"], "dim": h.dim, "hidden_dim": h.hidden_dim, "n_layers": h.n_layers,
@@ -102,7 +102,7 @@ pub(super) fn configuration(path: &Path) -> Option<Value> {
 }
 
 /// Its tensors, under the names of llama2.c's own model.
-pub(super) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
+pub(crate) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
     let start = file.start(HEADER)?;
     let header = start.first_chunk::<HEADER>().and_then(|bytes| Header::of(bytes, file.len()));
     let Some(header) = header else {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::Tensor;
 
-use super::weight_files::{Runs, WeightFiles};
+use super::{Runs, WeightFiles};
 
 /// How a file holds a matrix that the model keeps as `[in, out]`, or a vector it keeps flat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

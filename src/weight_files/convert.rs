@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use hooklens_hooks::DType;
 
 /// Elements converted so far.
-pub(super) enum Converted {
+pub(crate) enum Converted {
     F64(Vec<f64>),
     F32(Vec<f32>),
     F16(Vec<f16>),
@@ -13,7 +13,7 @@ pub(super) enum Converted {
 }
 
 impl Converted {
-    pub(super) fn with_capacity(dtype: DType, elements: usize) -> Self {
+    pub(crate) fn with_capacity(dtype: DType, elements: usize) -> Self {
         match dtype {
             DType::F64 => Self::F64(Vec::with_capacity(elements)),
             DType::F16 => Self::F16(Vec::with_capacity(elements)),
@@ -23,7 +23,7 @@ impl Converted {
     }
 
     /// Adds the elements of these bytes, which hold `stored`.
-    pub(super) fn extend(&mut self, bytes: &[u8], stored: DType) {
+    pub(crate) fn extend(&mut self, bytes: &[u8], stored: DType) {
         match (self, stored) {
             (Self::F64(out), _) => each(bytes, stored, |x| out.push(x)),
             (Self::F32(out), DType::F32) => out.extend(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))),
@@ -33,7 +33,7 @@ impl Converted {
         }
     }
 
-    pub(super) fn into_bytes(self) -> Bytes {
+    pub(crate) fn into_bytes(self) -> Bytes {
         match self {
             Self::F64(v) => Bytes::from_elems(v),
             Self::F32(v) => Bytes::from_elems(v),
