@@ -390,3 +390,48 @@ pub fn final_scale() -> Point<3> {
 pub fn final_normalized() -> Point<3> {
     Point::new("ln_final.hook_normalized")
 }
+
+macro_rules! cross_points {
+    ($($(#[$doc:meta])* $name:ident $suffix:literal;)*) => { $(
+        $(#[$doc])*
+        #[doc = concat!("\n\n`decoder.{layer}.cross_attn.", $suffix, "`")]
+        #[doc = "\n```"]
+        #[doc = concat!("assert_eq!(hooklens::hook::", stringify!($name), "(3).name(), \"decoder.3.cross_attn.", $suffix, "\");")]
+        #[doc = "```"]
+        pub fn $name(layer: impl Ordinal) -> Point<4> {
+            Point::in_layer(layer, concat!("cross_attn.", $suffix)).of_decoder()
+        }
+    )* };
+}
+
+cross_points! {
+    /// Queries of a decoder's attention to the encoder, `[batch, pos, head, d_head]`.
+    cross_q "hook_q";
+    /// Keys of the encoder's positions, `[batch, key, head, d_head]`.
+    cross_k "hook_k";
+    /// Values of the encoder's positions, `[batch, key, head, d_head]`.
+    cross_v "hook_v";
+    /// Scores of a decoder's attention to the encoder, `[batch, head, query, key]`.
+    cross_attn_scores "hook_attn_scores";
+    /// A decoder's attention to the encoder, `[batch, head, query, key]`.
+    cross_pattern "hook_pattern";
+    /// Each head's weighted sum of the encoder's values, `[batch, pos, head, d_head]`.
+    cross_z "hook_z";
+    /// Each head's share of what cross attention adds to the stream, `[batch, pos, head, d_model]`.
+    cross_result "hook_result";
+}
+
+/// What attention to the encoder adds to the decoder's stream, `[batch, pos, d_model]`.
+///
+/// `decoder.{layer}.hook_cross_attn_out`
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+/// let cache = model.record(([5, 6, 7, 1], [0, 4]), [hook::cross_attn_out(-1)])?;
+/// assert_eq!(cache.get(hook::cross_attn_out(-1))?.dims()[..2], [1, 2]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+pub fn cross_attn_out(layer: impl Ordinal) -> Point<3> {
+    Point::in_layer(layer, "hook_cross_attn_out").of_decoder()
+}

@@ -125,7 +125,7 @@ impl<const D: usize> TensorExt for Tensor<D, Int> {
     }
 }
 
-fn misshapen(given: &[usize], expected: &str) -> crate::Error {
+fn misshapen(given: &[usize], expected: &str) -> crate::error::Error {
     AnalysisError::Shape { what: "the tensor".into(), given: given.to_vec(), expected: expected.into() }.into()
 }
 

@@ -128,22 +128,30 @@ impl Catalog {
     pub(crate) fn other_layer(&self, asked: &str) -> Option<HookError> {
         let (stack, rest) = asked.split_once('.')?;
         let layer: isize = rest.split('.').next()?.parse().ok()?;
-        let of_stack = |name: &str| name.strip_prefix(stack)?.strip_prefix('.')?.split('.').next()?.parse().ok();
-        let known = self.points.iter().map(|point| &*point.name).chain(self.absent.iter().map(|(name, _)| &**name));
-        let last: usize = known.filter_map(of_stack).max()?;
-        let n_layers = last + 1;
+        let n_layers = self.layers_of(stack)?;
         let lacks = !(-(n_layers as isize)..n_layers as isize).contains(&layer);
         lacks.then(|| HookError::Layer { asked: asked.to_string(), layer, n_layers })
     }
 
     /// `blocks.-1.x` as `blocks.{n_layers - 1}.x`; other names as they are.
     pub(crate) fn with_positive_layer(&self, name: &str) -> String {
-        let Some(rest) = name.strip_prefix("blocks.-") else { return name.to_string() };
-        let Some((back, suffix)) = rest.split_once('.') else { return name.to_string() };
-        match back.parse::<usize>() {
-            Ok(back) if (1..=self.n_layers).contains(&back) => format!("blocks.{}.{suffix}", self.n_layers - back),
-            _ => name.to_string(),
-        }
+        let positive = || {
+            let (stack, rest) = name.split_once(".-")?;
+            let (back, suffix) = rest.split_once('.')?;
+            let n_layers = if stack == "blocks" { self.n_layers } else { self.layers_of(stack)? };
+            let layer = n_layers.checked_sub(back.parse().ok().filter(|back| *back > 0)?)?;
+            Some(format!("{stack}.{layer}.{suffix}"))
+        };
+        positive().unwrap_or_else(|| name.to_string())
+    }
+
+    /// The layers of a stack of blocks.
+    fn layers_of(&self, stack: &str) -> Option<usize> {
+        let of_stack = |name: &str| -> Option<usize> {
+            name.strip_prefix(stack)?.strip_prefix('.')?.split('.').next()?.parse().ok()
+        };
+        let known = self.points.iter().map(|point| &*point.name).chain(self.absent.iter().map(|(name, _)| &**name));
+        Some(known.filter_map(of_stack).max()? + 1)
     }
 }
 

@@ -228,7 +228,8 @@ impl PointInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Point<const D: usize> {
     name: Arc<str>,
-    layer: Option<isize>,
+    /// The stack of blocks and the layer in it.
+    layer: Option<(&'static str, isize)>,
 }
 
 impl<const D: usize> Point<D> {
@@ -244,16 +245,38 @@ impl<const D: usize> Point<D> {
     /// assert_eq!(Point::<4>::in_layer(-1, "attn.hook_z").name(), "blocks.-1.attn.hook_z");
     /// ```
     pub fn in_layer(layer: impl Ordinal, suffix: &str) -> Self {
-        Self { name: suffix.into(), layer: Some(layer.number()) }
+        Self { name: suffix.into(), layer: Some(("blocks", layer.number())) }
     }
 
     /// The point's full name. A layer counted from the end stays negative
     /// (`blocks.-1.attn.hook_z`) until a model's [`Catalog`](crate::Catalog) resolves it.
     pub fn name(&self) -> String {
         match self.layer {
-            Some(layer) => format!("blocks.{layer}.{}", self.name),
+            Some((stack, layer)) => format!("{stack}.{layer}.{}", self.name),
             None => self.name.to_string(),
         }
+    }
+
+    /// The same point of the encoder in front of a decoder: `encoder.{layer}.{suffix}`.
+    ///
+    /// ```
+    /// use hooklens_hooks::Point;
+    /// assert_eq!(Point::<4>::in_layer(0, "attn.hook_z").of_encoder().name(), "encoder.0.attn.hook_z");
+    /// ```
+    #[must_use]
+    pub fn of_encoder(self) -> Self {
+        Self { layer: self.layer.map(|(_, layer)| ("encoder", layer)), ..self }
+    }
+
+    /// The same point of the decoder behind an encoder: `decoder.{layer}.{suffix}`.
+    ///
+    /// ```
+    /// use hooklens_hooks::Point;
+    /// assert_eq!(Point::<4>::in_layer(-1, "attn.hook_z").of_decoder().name(), "decoder.-1.attn.hook_z");
+    /// ```
+    #[must_use]
+    pub fn of_decoder(self) -> Self {
+        Self { layer: self.layer.map(|(_, layer)| ("decoder", layer)), ..self }
     }
 
     /// The point `suffix` of the part that is spliced in here; see [`Part`](crate::Part).

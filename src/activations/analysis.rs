@@ -386,7 +386,7 @@ impl<'a> Analysis<'a> {
 }
 
 /// Names a selection that would have held the point.
-fn not_recorded(error: HookError) -> crate::Error {
+fn not_recorded(error: HookError) -> crate::error::Error {
     match error {
         HookError::NotRecorded { name, .. } => {
             let record = match name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')) {

@@ -158,3 +158,9 @@ impl From<&[Vec<u32>]> for Input {
         Input::Rows(rows.to_vec())
     }
 }
+
+impl<const N: usize> From<&[Vec<u32>; N]> for Input {
+    fn from(rows: &[Vec<u32>; N]) -> Self {
+        Input::Rows(rows.to_vec())
+    }
+}

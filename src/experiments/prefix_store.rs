@@ -51,7 +51,7 @@ impl<'m> PrefixStore<'m> {
     ///
     /// # Errors
     /// As [`DecoderModel::prefill`](crate::DecoderModel::prefill); a prefix is one row without padding.
-    pub fn get(&mut self, prefix: impl Into<crate::Input>) -> Result<KeyValueCache> {
+    pub fn get(&mut self, prefix: impl Into<crate::driver::Input>) -> Result<KeyValueCache> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
         let alike = |held: &[u32]| held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
         let nearest = self.held.iter_mut().max_by_key(|(held, _)| alike(held));
@@ -65,7 +65,7 @@ impl<'m> PrefixStore<'m> {
             _ => (KeyValueCache::new(self.model.config(), 1), 0),
         };
         if known < tokens.len() {
-            let options = crate::ForwardOptions::new().logits(crate::Logits::None).kv_cache(&mut cache);
+            let options = crate::driver::ForwardOptions::new().logits(crate::driver::Logits::None).kv_cache(&mut cache);
             self.model.run(vec![tokens[known..].to_vec()], options)?;
             self.tokens_run += tokens.len() - known;
             let kept = cache.fork(1)?;
@@ -93,7 +93,7 @@ impl<'m> PrefixStore<'m> {
     /// # Errors
     /// [`CacheError::Intervened`] if hooks edited while it was made, [`CacheError::Length`] or
     /// [`CacheError::Batch`] if it is not one row of these tokens.
-    pub fn insert(&mut self, prefix: impl Into<crate::Input>, mut cache: KeyValueCache) -> Result<()> {
+    pub fn insert(&mut self, prefix: impl Into<crate::driver::Input>, mut cache: KeyValueCache) -> Result<()> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
         if !cache.interventions().is_empty() {
             return Err(CacheError::Intervened { interventions: cache.interventions().join(", ") }.into());

@@ -55,6 +55,6 @@ pub(crate) use sequence::{Sequence, at_columns};
 
 /// The points a model of this configuration can fire.
 #[cfg(feature = "cli")]
-pub(crate) fn catalog_of(config: &crate::TransformerConfig) -> std::sync::Arc<hooklens_hooks::Catalog> {
+pub(crate) fn catalog_of(config: &crate::config::TransformerConfig) -> std::sync::Arc<hooklens_hooks::Catalog> {
     points_of(config).catalog
 }

@@ -558,7 +558,7 @@ fn files_that_were_read_may_be_overwritten_in_place() {
             file.write_all(&vec![0xff; fs::metadata(&path).unwrap().len() as usize]).unwrap();
             file.set_len(0).unwrap();
         }
-        let (given, expected) = (model.forward([1, 2, 3], ()).unwrap(), mapped.forward([1, 2, 3], ()).unwrap());
+        let (given, expected) = (model.forward([1, 2, 3]).unwrap(), mapped.forward([1, 2, 3]).unwrap());
         assert_eq!(given.into_data(), expected.into_data(), "{name}");
     }
 }

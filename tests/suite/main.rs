@@ -4,6 +4,7 @@
 
 mod analysis;
 mod analysis_parity;
+mod architecture;
 mod attention_view;
 mod attribution;
 mod cache;
