@@ -24,6 +24,12 @@ pub enum ProcessingError {
         /// What the model is.
         kind: &'static str,
     },
+    /// The model has parts in it, which were made for its weights as they are.
+    #[error("a model with parts in it ({}) is not processed: process it first, then put them in", parts.join(", "))]
+    Spliced {
+        /// The parts and their points.
+        parts: Vec<String>,
+    },
     /// The step would change the model's outputs.
     #[error("`{step}` can't be applied to this model: {reason}")]
     WouldChangeOutputs {
@@ -42,7 +48,7 @@ pub enum ProcessingError {
         /// What its device says.
         reason: String,
     },
-    /// The factorisation did not converge.
+    /// The factorization did not converge.
     #[error("`{step}` failed in layer {layer}, head {head}: {reason}")]
     Numeric {
         /// The step.

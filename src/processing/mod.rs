@@ -250,6 +250,10 @@ impl HookedTransformer {
         if processing.is_none() {
             return Ok(self);
         }
+        let parts: Vec<String> = self.points.named_parts().collect();
+        if !parts.is_empty() {
+            return Err(ProcessingError::Spliced { parts }.into());
+        }
         // Steps change plain tensors, in place where they can: afterwards the weights are tracked again.
         let (first, last) = (self.weights.device(), self.weights.unembed.weight.val().device());
         let layers: Vec<Device> = self.weights.blocks.iter().map(Block::device).collect();

@@ -38,7 +38,7 @@ fn dumps_of_encoders_hold_what_each_prompt_gives_alone() {
         assert!(near(&of_row.into_dyn(), &logits.index_axis(ndarray::Axis(0), 0).to_owned()), "{number}");
     }
     let behind = Dump::new("z0").prefix(vec![5]).run(&model, &rows, &out).unwrap_err();
-    assert_eq!(behind.to_string(), "an encoder has no use for the option `prefix`");
+    assert!(behind.to_string().ends_with("an encoder has no use for the option `prefix`"), "{behind}");
 }
 
 /// Positive coordinates.
@@ -149,6 +149,6 @@ fn commands_take_every_kind_or_say_why_not() {
     }
     let (done, told) = said(&["generate", "--model", &t5, "--tokens", "5,6,7,1", "--max-new-tokens", "3", "--json"]);
     assert!(done && told.contains("new_tokens"), "{told}");
-    let (done, told) = said(&["generate", "--model", &bert, "--tokens", "5,6,7,1"]);
+    let (done, told) = said(&["generate", "--model", &bert, "--tokens", "5,6,7,1", "--max-new-tokens", "3"]);
     assert!(!done && told.contains("an encoder fills in masked tokens and writes no text"), "{told}");
 }

@@ -215,6 +215,11 @@ fn errors_of_parts_name_them() {
     assert!(late.ends_with("`blocks.1.hook_resid_post`, which the part reads, fires later"), "{late}");
     let unknown = told(spliced.record(rows(), "resid_post0.hook_sae_acts_pst").unwrap_err());
     assert!(unknown.contains("hook_sae_acts_p"), "{unknown}");
+    let processed = told(spliced.clone().processed(&Processing::standard()).map(drop).unwrap_err());
+    assert_eq!(
+        processed,
+        "a model with parts in it (sae at blocks.0.hook_resid_post) is not processed: process it first, then put them in"
+    );
     // A run that leaves out what a part reads, but comes to what it writes.
     let across = model.splice_between("resid_pre0", "resid_post1", Same).unwrap();
     let stream = model.forward_with(rows(), ForwardOptions::new().stop_at_layer(1)).unwrap();
