@@ -15,8 +15,8 @@ use crate::view::{OutTile, View2};
 /// Optional vector added to every row of the product.
 pub(crate) type Bias<'a> = Option<&'a [f32]>;
 
-/// Multiply-adds below which a product stays on the calling thread.
-const SERIAL: usize = 1 << 17;
+/// Multiply-adds below which a product stays on the calling thread; few enough that Miri sees others too.
+const SERIAL: usize = if cfg!(miri) { 1 << 10 } else { 1 << 17 };
 /// Columns of B up to which a row of C stays in the first-level cache.
 const WIDE: usize = 4096;
 /// Rows of several B read in turns.

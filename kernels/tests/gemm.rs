@@ -60,26 +60,11 @@ fn matches_reference() {
     each_isa(|_| {
         let mut random = Random(1);
         for round in 0..rounds(600) {
-            let shape = (random.pick(&SIZES), random.pick(&SIZES), random.pick(&SIZES));
+            // The largest are too large for Miri.
+            let sizes = &SIZES[..if cfg!(miri) { 16 } else { 22 }];
+            let shape = (random.pick(sizes), random.pick(sizes), random.pick(sizes));
             let layout = random.pick(&[Layout::Rows, Layout::Columns, Layout::Scattered]);
             check(&mut random, shape, layout, round % 2 == 0);
-        }
-    });
-}
-
-/// Few enough for Miri: each way a product is shared out among threads once.
-#[test]
-fn matches_reference_in_parallel() {
-    each_isa(|_| {
-        let mut random = Random(2);
-        // A task per columns, whole rows of B, tasks of rows and columns.
-        for (shape, layout) in [
-            ((1, 64, 2050), Layout::Columns),
-            ((1, 8192, 17), Layout::Rows),
-            ((65, 30, 70), Layout::Rows),
-            ((65, 30, 70), Layout::Scattered),
-        ] {
-            check(&mut random, shape, layout, false);
         }
     });
 }
