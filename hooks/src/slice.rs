@@ -37,6 +37,9 @@ pub struct Slice<const D: usize> {
     cuts: Vec<Cut>,
 }
 
+/// Neighboring places on an axis, and the row they are of, if not of all.
+type Run = (Option<usize>, Range<usize>);
+
 /// Places on one axis.
 #[derive(Debug, Clone)]
 enum Cut {
@@ -87,13 +90,17 @@ slices! {
 macro_rules! acts {
     ($($(#[$doc:meta])* fn $name:ident<$l:lifetime>($($arg:ident: $type:ty),*) => $body:expr;)*) => {
         impl<const D: usize> Point<D> {
-            $($(#[$doc])* pub fn $name<$l>(self $(, $arg: $type)*) -> Hook<$l> {
+            $($(#[$doc])*
+            #[allow(clippy::should_implement_trait, reason = "`add` gives a hook, no sum")]
+            pub fn $name<$l>(self $(, $arg: $type)*) -> Hook<$l> {
                 Slice::from(self).$name($($arg),*)
             })*
         }
 
         impl<const D: usize> Slice<D> {
-            $($(#[$doc])* pub fn $name<$l>(self $(, $arg: $type)*) -> Hook<$l> {
+            $($(#[$doc])*
+            #[allow(clippy::should_implement_trait, reason = "`add` gives a hook, no sum")]
+            pub fn $name<$l>(self $(, $arg: $type)*) -> Hook<$l> {
                 #[allow(clippy::redundant_closure_call, reason = "the body is written as a closure")]
                 ($body)(self $(, $arg)*)
             })*
@@ -233,7 +240,7 @@ fn pieces(cuts: &[Cut], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<us
         let lacks = |asked: String| sliced(at.point, shape, asked);
         let axis_of = |is: &dyn Fn(&Axis) -> bool| at.axes().iter().position(is);
         // Runs of neighboring places, and the row they are of.
-        let (axis, runs): (usize, Vec<(Option<usize>, Range<usize>)>) = match cut {
+        let (axis, runs): (usize, Vec<Run>) = match cut {
             Cut::Heads(heads) => {
                 let asked = || format!("head {}", heads.iter().map(isize::to_string).collect::<Vec<_>>().join(", "));
                 let axis = axis_of(&|axis| matches!(axis, Axis::Head | Axis::KvHead)).ok_or_else(|| lacks(asked()))?;
@@ -275,12 +282,7 @@ fn pieces(cuts: &[Cut], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<us
 }
 
 /// Runs of positions, of all rows or of each.
-fn position_runs(
-    positions: &Positions,
-    at: &At<'_>,
-    shape: &[usize],
-    axis: usize,
-) -> Result<Vec<(Option<usize>, Range<usize>)>, HookError> {
+fn position_runs(positions: &Positions, at: &At<'_>, shape: &[usize], axis: usize) -> Result<Vec<Run>, HookError> {
     let (batch, len) = at.rows.map_or((shape[0], shape[axis]), |rows| (rows.batch, rows.len));
     let real = at.rows.and_then(|rows| rows.real);
     let neighbors = |places: &[usize]| -> Vec<Range<usize>> {
@@ -299,7 +301,7 @@ fn position_runs(
 }
 
 /// Runs of neighbors among places that may count from the end; none if the axis lacks one.
-fn runs(places: &[isize], len: usize) -> Option<Vec<(Option<usize>, Range<usize>)>> {
+fn runs(places: &[isize], len: usize) -> Option<Vec<Run>> {
     let place = |at: &isize| usize::try_from(if *at < 0 { at + len as isize } else { *at }).ok().filter(|at| *at < len);
     let mut places = places.iter().map(place).collect::<Option<Vec<_>>>()?;
     places.sort_unstable();

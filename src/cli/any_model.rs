@@ -13,6 +13,7 @@ use crate::model::HookedTransformer;
 use crate::tokens::Tokenizer;
 
 /// A model of any kind.
+#[allow(clippy::large_enum_variant, reason = "there is one a command")]
 pub(super) enum AnyModel {
     Decoder(HookedTransformer),
     Encoder(HookedEncoder),
