@@ -29,8 +29,8 @@
 //! | to | start at |
 //! |---|---|
 //! | load a model | [`HookedTransformer::from_pretrained`], [`LoadOptions`], [`inspect`] |
-//! | name, read and edit hook points | [`mod@hook`], [`hook::at`], [`HookedModel::run_with_hooks`](crate::HookedModel::run_with_hooks), [`Hooked`] |
-//! | record activations | [`HookedModel::record`](crate::HookedModel::record), [`Record`], [`ActivationCache`] |
+//! | name, read and edit hook points | [`mod@hook`], [`hook::at`], [`HookedModel::run_with_hooks`], [`Hooked`] |
+//! | record activations | [`HookedModel::record`], [`Record`], [`ActivationCache`] |
 //! | patch and ablate | [`patching`], and by gradients [`attribution`] |
 //! | take the residual stream apart, read it as logits | [`activations`], [`lens`] |
 //! | look at weights | [`circuits`], [`processing`](Processing) |

@@ -83,7 +83,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`](crate::HookedModel::run).
+    /// As [`HookedModel::run`].
     pub fn encode(&self, input: impl Into<EncoderInput>) -> Result<Tensor<3>> {
         self.encode_with(input, ForwardOptions::new())
     }
@@ -100,7 +100,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`](crate::HookedModel::run).
+    /// As [`HookedModel::run`].
     pub fn encode_with<'h>(
         &self,
         input: impl Into<EncoderInput>,
@@ -129,7 +129,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`](crate::HookedModel::run); [`InputError::NoHead`] if the model has none.
+    /// As [`HookedModel::run`]; [`InputError::NoHead`] if the model has none.
     pub fn next_sentence(&self, input: impl Into<EncoderInput>) -> Result<Tensor<2>> {
         let tokens = self.to_tokens(input)?;
         let wanted = Heads { nsp: true, ..Heads::NONE };
@@ -149,7 +149,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::forward`](crate::HookedModel::forward); [`InputError::Setting`] if a text has no mask.
+    /// As [`HookedModel::forward`]; [`InputError::Setting`] if a text has no mask.
     pub fn fill_masks(&self, input: impl Into<EncoderInput>) -> Result<Vec<Vec<String>>> {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;

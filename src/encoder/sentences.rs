@@ -123,7 +123,7 @@ impl HookedEncoder {
     /// the model takes are cut.
     ///
     /// # Errors
-    /// As [`HookedModel::run`](crate::HookedModel::run) and [`HookedEncoder::sentence_embedding`].
+    /// As [`HookedModel::run`] and [`HookedEncoder::sentence_embedding`].
     ///
     /// ```no_run
     /// use hooklens::encoder::HookedEncoder;

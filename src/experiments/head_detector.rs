@@ -170,7 +170,7 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`](crate::HookedModel::record); [`AnalysisError::Shape`] for a pattern of another length.
+    /// As [`HookedModel::record`]; [`AnalysisError::Shape`] for a pattern of another length.
     pub fn detect_heads(&self, input: impl Into<Input>, detection: &HeadDetection) -> Result<LabelledArray> {
         let tokens = self.token_input(input.into())?;
         let (layers, heads) = (self.config().n_layers, self.config().n_heads);
@@ -205,7 +205,7 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`](crate::HookedModel::record); [`AnalysisError::Shape`] for positions a row lacks.
+    /// As [`HookedModel::record`]; [`AnalysisError::Shape`] for positions a row lacks.
     pub fn attention_between(&self, input: impl Into<Input>, from: usize, to: &[usize]) -> Result<LabelledArray> {
         let tokens: Tokens = self.token_input(input.into())?;
         let [batch, _] = tokens.shape();

@@ -77,7 +77,7 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`](crate::HookedModel::record).
+    /// As [`HookedModel::record`].
     pub fn head_scores(&self, input: impl Into<Input>) -> Result<LabelledArray> {
         let tokens = self.token_input(input.into())?;
         let (layers, heads) = (self.config().n_layers, self.config().n_heads);

@@ -43,7 +43,7 @@ impl SteeringVector {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`](crate::HookedModel::record); [`HookError::Rank`] for a point of another rank.
+    /// As [`HookedModel::record`]; [`HookError::Rank`] for a point of another rank.
     pub fn between(
         model: &HookedTransformer,
         towards: impl Into<Input>,
@@ -77,7 +77,7 @@ impl SteeringVector {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`](crate::HookedModel::record); [`AnalysisError::UnknownComponent`] for a head there is not.
+    /// As [`HookedModel::record`]; [`AnalysisError::UnknownComponent`] for a head there is not.
     pub fn of_heads(
         model: &HookedTransformer,
         prompts: impl Into<Input>,

@@ -92,7 +92,7 @@ impl<'m> Trunk<'m> {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`](crate::HookedModel::run); recordings of points that have no positions, such as a
+    /// As [`HookedModel::run`]; recordings of points that have no positions, such as a
     /// mixture's experts, can't be put together ([`HookError::Stitch`](crate::HookError::Stitch)).
     pub fn run(&mut self, rows: &[Vec<u32>]) -> Result<Output> {
         if rows.is_empty() {

@@ -18,7 +18,7 @@ use crate::error::Result;
 /// ```
 #[derive(Debug)]
 pub struct Output {
-    /// `[batch, pos, d_vocab_out]`, or `[batch, 1, d_vocab_out]` for [`Logits::Last`].
+    /// `[batch, pos, d_vocab_out]`, or `[batch, 1, d_vocab_out]` for [`Logits::Last`](crate::Logits::Last).
     pub logits: Option<Tensor<3>>,
     /// Mean cross-entropy over real next tokens, `[1]`, in nats.
     pub loss: Option<Tensor<1>>,

@@ -120,7 +120,7 @@ impl LensTable {
     /// the last.
     ///
     /// # Errors
-    /// As [`HookedModel::record`](crate::HookedModel::record) and [`LensTable::of`].
+    /// As [`HookedModel::record`] and [`LensTable::of`].
     pub fn run(model: &HookedTransformer, input: impl Into<Input>, shade: LensShade) -> Result<Self> {
         let tokens = model.token_input(input.into())?;
         let [_, len] = tokens.shape();

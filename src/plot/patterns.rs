@@ -106,7 +106,7 @@ impl AttentionPatterns {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`](crate::HookedModel::record) and [`AttentionPatterns::of`]; [`PlotError::Absent`] for layers the model
+    /// As [`HookedModel::record`] and [`AttentionPatterns::of`]; [`PlotError::Absent`] for layers the model
     /// lacks.
     pub fn run(model: &HookedTransformer, input: impl Into<Input>, layers: &[usize]) -> Result<Self> {
         let tokens = model.token_input(input.into())?;

@@ -185,7 +185,7 @@ impl TopExamples {
     }
 
     /// Runs the model on these texts, or rows of token ids, up to the point, and keeps the largest. Each is tokenized
-    /// as for [`HookedModel::forward`](crate::HookedModel::forward); texts and positions are counted from 0, an added first token with them.
+    /// as for [`HookedModel::forward`]; texts and positions are counted from 0, an added first token with them.
     /// Padding never counts.
     ///
     /// ```
