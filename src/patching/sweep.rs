@@ -242,7 +242,7 @@ impl<'m> Patching<'m> {
     fn sweep_from(&self, sites: &Sites, source: &Source, skip: bool) -> Result<PatchingResult> {
         // Runs follow one another: LibTorch's threads would wait for work in a loop through each one's beginning.
         #[cfg(feature = "libtorch")]
-        let _alone = self.model.one_thread();
+        let _alone = crate::cpu::OneThread::for_kernels_on(&self.model.weights.embed.tokens.val());
         let points = sites.resolve(self.model.catalog())?;
         let ids: Vec<PointId> = points.iter().map(|(id, _)| *id).collect();
         let prompts: Vec<&[u32]> = self.base.iter().map(Vec::as_slice).collect();
