@@ -92,7 +92,8 @@ mod weight_files;
 ///
 /// ```
 /// use hooklens::burn::tensor::{Device, Tensor};
-/// let prompt = hooklens::HookedTransformer::from_pretrained("embedded:ioi")?.forward("When Mary")?;
+/// use hooklens::{HookedModel, HookedTransformer};
+/// let prompt = HookedTransformer::from_pretrained("embedded:ioi")?.forward("When Mary")?;
 /// let ones = Tensor::<3>::ones(prompt.dims(), &prompt.device());
 /// assert_eq!((prompt + ones).dims(), [1, 3, 61]);
 /// # let _ = Device::flex();

@@ -19,7 +19,7 @@ use crate::tokens::Tokens;
 /// What a run of an encoder gives; heads the model lacks give nothing.
 ///
 /// ```
-/// # use hooklens::encoder::HookedEncoder;
+/// # use hooklens::prelude::*;
 /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
 /// let output = model.run(vec![vec![2, 5, 9, 3]], ForwardOptions::new())?;
 /// assert_eq!(output.hidden.dims(), [1, 4, model.config().d_model]);

@@ -88,7 +88,7 @@ impl Encoded {
     /// Each row `times` times, one behind the other: one input for several decoded texts.
     ///
     /// ```
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # use hooklens::prelude::*;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
     /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
     /// // Two texts of one input.
@@ -148,7 +148,6 @@ impl HookedEncoderDecoder {
     ///
     /// ```
     /// # use hooklens::prelude::*;
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
     /// let record = Record::new("encoder.0.attn.hook_pattern");
     /// let (encoded, recorded) = model.encode_with(vec![vec![5, 6, 7, 1]], record)?;
@@ -201,7 +200,7 @@ impl HookedEncoderDecoder {
     /// Runs the decoder alone, on what the encoder has made.
     ///
     /// ```
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # use hooklens::prelude::*;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
     /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
     /// let apart = model.decode(&encoded, vec![vec![0, 4]])?.logits;
@@ -243,7 +242,7 @@ impl HookedEncoderDecoder {
     /// after that.
     ///
     /// ```
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # use hooklens::prelude::*;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
     /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
     /// let whole = model.decode(&encoded, vec![vec![0, 4, 9]])?.logits;

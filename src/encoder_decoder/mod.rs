@@ -92,7 +92,7 @@ impl HookedEncoderDecoder {
     /// Shape and choices of the model.
     ///
     /// ```
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # use hooklens::prelude::*;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
     /// assert_eq!((model.config().n_encoder_layers, model.config().n_decoder_layers), (2, 2));
     /// # Ok::<(), hooklens::Error>(())
@@ -104,7 +104,7 @@ impl HookedEncoderDecoder {
     /// Where the weights live.
     ///
     /// ```
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # use hooklens::prelude::*;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
     /// assert_eq!(model.device(), hooklens::default_device()?);
     /// # Ok::<(), hooklens::Error>(())
@@ -116,7 +116,7 @@ impl HookedEncoderDecoder {
     /// What loading did with each tensor of the files.
     ///
     /// ```
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// # use hooklens::prelude::*;
     /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
     /// assert!(model.load_report().applied.iter().any(|name| name.starts_with("decoder.")));
     /// # Ok::<(), hooklens::Error>(())

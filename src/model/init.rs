@@ -25,7 +25,7 @@ impl HookedTransformer {
     /// A configuration whose sizes contradict each other.
     ///
     /// ```
-    /// use hooklens::{HookedTransformer, TransformerConfig};
+    /// use hooklens::{HookedModel, HookedTransformer, TransformerConfig};
     /// use burn::tensor::Device;
     /// let config = TransformerConfig::new(2, 32, 4, 50, 16);
     /// let model = HookedTransformer::random(config, 0, &Device::flex())?;

@@ -11,7 +11,7 @@
 //! let model = HookedTransformer::from_pretrained("embedded:induction")?;
 //! # let folder = tempfile::tempdir()?;
 //! # let file = folder.path().join("reference.safetensors");
-//! Dump::new("resid_post1").logits(Logits::All).run((&model, &[vec![0, 51, 59]]), &file)?;
+//! Dump::new("resid_post1").logits(Logits::All).run(&model, &[vec![0, 51, 59]], &file)?;
 //! let half = LoadOptions::new().dtype(DType::BF16); // how much is lost?
 //! let report = hooklens::parity::compare("embedded:induction", half, &file)?;
 //! assert!(report.worst().is_some_and(|worst| worst.relative() > 1e-4 && worst.relative() < 0.1));
@@ -135,7 +135,7 @@ impl fmt::Display for ParityReport {
 /// # let folder = tempfile::tempdir()?;
 /// # let file = folder.path().join("reference.safetensors");
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-/// Dump::new("*hook_resid_post").run((&model, &[vec![1, 2, 3]]), &file)?;
+/// Dump::new("*hook_resid_post").run(&model, &[vec![1, 2, 3]], &file)?;
 /// let report = hooklens::parity::compare("embedded:induction", LoadOptions::new(), &file)?;
 /// assert!(report.first_beyond(1e-6).is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
