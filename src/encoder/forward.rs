@@ -22,7 +22,7 @@ use crate::tokens::Tokens;
 /// # use hooklens::prelude::*;
 /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
 /// let output = model.run(vec![vec![2, 5, 9, 3]], ForwardOptions::new())?;
-/// assert_eq!(output.hidden.dims(), [1, 4, model.config().d_model]);
+/// assert_eq!(output.hidden.map(|hidden| hidden.dims()), Some([1, 4, model.config().d_model]));
 /// // A model with these heads: masked tokens, pooler, next sentence.
 /// assert_eq!(output.logits.map(|logits| logits.dims()[1]), Some(4));
 /// assert_eq!(output.pooled.map(|pooled| pooled.dims()), Some([1, model.config().d_model]));

@@ -128,7 +128,7 @@ impl HookedEncoderDecoder {
     /// Tokens of one or several texts, each with the tokenizer's own end of sequence, padded at the right.
     ///
     /// ```no_run
-    /// use hooklens::encoder_decoder::HookedEncoderDecoder;
+    /// use hooklens::prelude::*;
     /// let model = HookedEncoderDecoder::from_pretrained("t5-small")?;
     /// let tokens = model.to_tokens(["translate English to German: Hello", "summarize: ..."])?;
     /// assert_eq!(tokens.real(0).last(), model.tokenizer()?.eos().as_ref()); // the tokenizer's own end
