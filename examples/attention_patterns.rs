@@ -7,7 +7,7 @@
 use hooklens::experiments::head_scores;
 use hooklens::plot::Heatmap;
 use hooklens::prelude::*;
-use hooklens::{LabelledArray, LabelledAxis};
+use hooklens::{LabeledArray, LabeledAxis};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -38,8 +38,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let values = Activation::from(pattern).to_ndarray()?.mapv(f64::from);
     let words = model.to_str_tokens(&prompt)?;
     let shape = ndarray::IxDyn(&[words.len(), words.len()]);
-    let axes = [LabelledAxis::new("query", &words), LabelledAxis::new("key", &words)];
-    let pattern = LabelledArray::new(axes, values.into_shape_with_order(shape)?)?;
+    let axes = [LabeledAxis::new("query", &words), LabeledAxis::new("key", &words)];
+    let pattern = LabeledArray::new(axes, values.into_shape_with_order(shape)?)?;
     Heatmap::of(&pattern)?.title(format!("L{layer}H{head}")).save(path)?;
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! cargo run --release --example attention_view -- embedded:induction attention.html stream.html
 //! ```
 
-use hooklens::plot::{AttentionPatterns, AttentionView, ColouredText};
+use hooklens::plot::{AttentionPatterns, AttentionView, ColoredText};
 use hooklens::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,12 +22,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     AttentionView::of(&patterns)?.title(&prompt).start_at(1, 0)?.save(&view)?;
 
     // One row of colors for each layer.
-    let mut colours = ColouredText::new(model.to_str_tokens(&prompt)?).title("coordinate 7 of the stream");
+    let mut colors = ColoredText::new(model.to_str_tokens(&prompt)?).title("coordinate 7 of the stream");
     for layer in 0..model.config().n_layers {
         let stream = cache.get(hook::resid_post(layer))?; // [batch, pos, d_model]
-        colours = colours.row(format!("after layer {layer}"), stream.narrow(2, 7, 1).to_vec()?)?;
+        colors = colors.row(format!("after layer {layer}"), stream.narrow(2, 7, 1).to_vec()?)?;
     }
-    colours.save(&text)?;
+    colors.save(&text)?;
     println!("{view} shows {} heads, {text} one coordinate", patterns.heads_shown().len());
     Ok(())
 }

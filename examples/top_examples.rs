@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let found = TopExamples::new(&point).neuron(neuron).k(8).window(6).one_per_text().run(&model, &texts)?;
     println!("{found}");
-    found.coloured_text()?.save(&page)?;
+    found.colored_text()?.save(&page)?;
 
     // All it says, not only where it is largest.
     let all = TopExamples::new(&point).neuron(neuron).k(usize::MAX).window(0).run(&model, &texts)?;

@@ -94,7 +94,7 @@ class View:
     def token(self):
         return self.part("[...root.querySelectorAll('.token')].findIndex((t) => t.classList.contains('chosen'))")
 
-    def colours(self):
+    def colors(self):
         return self.part("[...root.querySelectorAll('.token')].map((t) => t.style.background)")
 
     def focus(self, css, number=0):
@@ -149,11 +149,11 @@ def check_one(browser, page, shots, expect):
     expect("End chooses the last token", view.token(), tokens - 1)
     browser.picture(shots / f"{name}-keys.png")
 
-    chosen = (view.says(), view.colours())
+    chosen = (view.says(), view.colors())
     if tokens > 1:
         browser.point(view.element(".token", 1))
         expect("pointing at a token shows it", view.token(), 1)
-        expect("and colours the text", view.colours() != chosen[1], True)
+        expect("and colors the text", view.colors() != chosen[1], True)
     box = view.part("(({width}) => width)(root.querySelector('.large canvas').getBoundingClientRect())")
     browser.point(view.element(".large canvas"), round(box / 2) - 12, -round(box / 2) + 12)
     expect("pointing at a cell shows it", " looks at " in view.says() and "0.00" in view.says(), True)

@@ -284,7 +284,7 @@ layer_points! {
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::Experts;
-/// let experts = Some(Experts { count: 4, per_token: 2, renormalise: true, clipped: None });
+/// let experts = Some(Experts { count: 4, per_token: 2, renormalize: true, clipped: None });
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let gates = (0..4).map(|expert| hook::expert_gate(0, expert)).collect::<Vec<_>>();

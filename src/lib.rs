@@ -38,7 +38,7 @@
 //! | generate, with hooks | [`generation`] |
 //! | reuse keys and values | [`KeyValueCache`], [`CacheKind`] |
 //! | run encoders and T5 | [`encoder`], [`encoder_decoder`] |
-//! | draw | [`plot`], [`LabelledArray`] |
+//! | draw | [`plot`], [`LabeledArray`] |
 //! | write activations of many prompts to files | [`dump`] |
 //!
 //! Most scripts need [`prelude`] and nothing else. The guide, with a page for each topic, is in the
@@ -72,7 +72,7 @@ mod families;
 pub mod generation;
 pub mod hook;
 mod kv_cache;
-mod labelled;
+mod labeled;
 pub mod lens;
 mod loading;
 mod model;
@@ -128,7 +128,7 @@ pub use hooklens_hooks::{
 pub use kv_cache::{
     Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload, Scoped,
 };
-pub use labelled::{LabelledArray, LabelledAxis};
+pub use labeled::{LabeledArray, LabeledAxis};
 pub use loading::{LoadOptions, ModelConfig, ModelInfo, StoredWeights, inspect};
 pub use model::{
     Attention, Block, DecoderModel, Embed, Expert, HookedTransformer, Linear, LoadReport, Mlp, Moe, Norm, Occurrence,

@@ -21,5 +21,5 @@ pub use crate::patching::{Ablation, Held, Metric, Patching, Receiver};
 pub use crate::plot::{Heatmap, Show};
 pub use crate::{
     Activation, ActivationCache, DType, DecoderModel, ForwardOptions, HookedModel, HookedTransformer, KeyValueCache,
-    LabelledArray, LoadOptions, Logits, Positions, Processing, Record, Selection, TensorExt, Tokens, TransformerConfig,
+    LabeledArray, LoadOptions, Logits, Positions, Processing, Record, Selection, TensorExt, Tokens, TransformerConfig,
 };

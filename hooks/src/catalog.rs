@@ -50,7 +50,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Starts an empty catalogue of a model with `n_layers` blocks.
+    /// Starts an empty catalog of a model with `n_layers` blocks.
     pub fn builder(n_layers: usize) -> CatalogBuilder {
         CatalogBuilder(Catalog { n_layers, ..Catalog::default() })
     }
@@ -188,7 +188,7 @@ impl CatalogBuilder {
         self.0.note = note.into();
     }
 
-    /// The finished catalogue.
+    /// The finished catalog.
     pub fn build(self) -> Catalog {
         self.0
     }

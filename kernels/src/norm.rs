@@ -7,7 +7,7 @@ use crate::tasks::each_item;
 /// Elements per task.
 const CHUNK: usize = 16 * 1024;
 
-/// Which normalisation to compute.
+/// Which normalization to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `(x - mean) / √(mean((x - mean)²) + eps)`
@@ -16,14 +16,14 @@ pub enum Kind {
     Rms,
 }
 
-/// Parameters of a normalisation over rows of `cols` elements.
+/// Parameters of a normalization over rows of `cols` elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
     /// Layer or RMS norm.
     pub kind: Kind,
     /// Added to the mean square.
     pub eps: f32,
-    /// Factor on each normalised column `[cols]`.
+    /// Factor on each normalized column `[cols]`.
     pub weight: Option<&'a [f32]>,
     /// Added to each column after the factor `[cols]`.
     pub bias: Option<&'a [f32]>,
@@ -34,7 +34,7 @@ multiversion! {
     fn norm_row(norm: Norm, x: &[f32], y: &mut [f32]) -> f32 = norm_row_body
 }
 
-/// `y[r] = normalise(x[r]) * weight + bias` for each row of `x` `[rows, cols]`.
+/// `y[r] = normalize(x[r]) * weight + bias` for each row of `x` `[rows, cols]`.
 ///
 /// # Panics
 /// If lengths disagree.

@@ -4,8 +4,8 @@ use crate::notebook_twins::{Displayed, Printed};
 
 pub(super) fn run() -> Result<(), Box<dyn std::error::Error>> {
 use hooklens::prelude::*;
-use hooklens::plot::{AttentionPatterns, AttentionView, ColouredText, Heatmap, Line, LinePlot, PatternGrid};
-use hooklens::{LabelledArray, LabelledAxis};
+use hooklens::plot::{AttentionPatterns, AttentionView, ColoredText, Heatmap, Line, LinePlot, PatternGrid};
+use hooklens::{LabeledArray, LabeledAxis};
 
 let model = HookedTransformer::from_pretrained("embedded:induction")?;
 let prompt = "king drum sun star moon tea king drum sun star moon tea";
@@ -26,8 +26,8 @@ for layer in 0..layers {
         scores.push(f64::from(score.induction));
     }
 }
-let axes = [LabelledAxis::numbered("layer", layers), LabelledAxis::numbered("head", heads)];
-let scores = LabelledArray::from_values(axes, scores)?;
+let axes = [LabeledAxis::numbered("layer", layers), LabeledAxis::numbered("head", heads)];
+let scores = LabeledArray::from_values(axes, scores)?;
 (&(scores)).displayed();
 use hooklens::Hooked;
 
@@ -39,7 +39,7 @@ fn losses(model: Hooked<'_, '_, HookedTransformer>, prompt: &str) -> hooklens::R
 }
 let whole = losses(model.hooks([]), prompt)?;
 let ablated = losses(model.hooks([hook::z(0).edit(|z, _| z.zeros_like())]), prompt)?;
-(&(ColouredText::new(model.to_str_tokens(prompt)?)
+(&(ColoredText::new(model.to_str_tokens(prompt)?)
     .row("whole", whole.clone())?
     .row("without layer 0's heads", ablated.clone())?
     .title("loss at each token, nats"))).displayed();

@@ -5,7 +5,7 @@ use crate::notebook_twins::{Displayed, Printed};
 pub(super) fn run() -> Result<(), Box<dyn std::error::Error>> {
 use hooklens::prelude::*;
 use hooklens::plot::{LensShade, LensTable, LinePlot};
-use hooklens::{LabelledArray, LabelledAxis};
+use hooklens::{LabeledArray, LabeledAxis};
 
 let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 let prompt = "When Mary and John went to the store, John gave a drink to";
@@ -17,8 +17,8 @@ let cache = model.record(prompt, Record::all())?;
 let lens = model.analyze(&cache)?.positions(-1)?.logit_lens(false)?;
 let john = model.to_single_token("John")?;
 let both: Vec<f32> = [lens.prob(mary)?, lens.prob(john)?].into_iter().flatten().collect();
-let axes = [LabelledAxis::new("token", ["Mary", "John"]), LabelledAxis::new("stage", lens.labels())];
-let both = LabelledArray::from_values(axes, both)?;
+let axes = [LabeledAxis::new("token", ["Mary", "John"]), LabeledAxis::new("stage", lens.labels())];
+let both = LabeledArray::from_values(axes, both)?;
 (&(LinePlot::of(&both)?.value("probability behind the prompt"))).displayed();
 use hooklens::activations::Stage;
 

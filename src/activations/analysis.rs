@@ -312,11 +312,11 @@ impl<'a> Analysis<'a> {
     /// [`AnalysisError::NotRecorded`] without the norm's `hook_scale`, [`AnalysisError::Normed`]
     /// for components that went through a norm already.
     pub fn apply_ln(&self, components: Components) -> Result<Components> {
-        let none = FrozenNorm { scale: None, centres: false, weight: None };
+        let none = FrozenNorm { scale: None, centers: false, weight: None };
         let norm = match self.norm_at(components.place) {
             Some((norm, scale)) if norm.is_norm() => FrozenNorm {
                 scale: Some(self.recorded(scale)?),
-                centres: norm.centres(),
+                centers: norm.centers(),
                 weight: norm.w.as_ref().map(|w| w.val()),
             },
             _ => none,
@@ -353,7 +353,7 @@ impl<'a> Analysis<'a> {
         for (place, label) in components.labels().iter().enumerate() {
             each.push(label, vectors.clone().narrow(0, place, 1).squeeze_dim(0));
         }
-        Ok(each.normed(FrozenNorm { scale: None, centres: false, weight: None })?)
+        Ok(each.normed(FrozenNorm { scale: None, centers: false, weight: None })?)
     }
 
     /// One point's activations of the first `layers` layers as one, layers first: `E` is the

@@ -35,7 +35,7 @@ pub struct Components {
 pub(super) struct FrozenNorm {
     /// `[batch, pos, 1]`
     pub(super) scale: Option<Tensor<3>>,
-    pub(super) centres: bool,
+    pub(super) centers: bool,
     /// `[d_model]`
     pub(super) weight: Option<Tensor<1>>,
 }
@@ -228,7 +228,7 @@ impl Components {
 
 impl FrozenNorm {
     fn apply(&self, mut vectors: Tensor<4>) -> Tensor<4> {
-        if self.centres {
+        if self.centers {
             vectors = vectors.clone() - vectors.mean_dim(3);
         }
         if let Some(scale) = &self.scale {
@@ -245,6 +245,6 @@ impl FrozenNorm {
         if let Some(weight) = &self.weight {
             direction = direction * weight.clone().unsqueeze();
         }
-        if self.centres { direction.clone() - direction.mean_dim(2) } else { direction }
+        if self.centers { direction.clone() - direction.mean_dim(2) } else { direction }
     }
 }

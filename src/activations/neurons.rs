@@ -118,7 +118,7 @@ impl Analysis<'_> {
             let mut row: Vec<f32> = (0..experts).map(|expert| host[[token, expert]]).collect();
             row.sort_by(|a, b| b.total_cmp(a));
             row.truncate(chosen);
-            let sum = if mixture.renormalise { row.iter().sum() } else { 1.0 };
+            let sum = if mixture.renormalize { row.iter().sum() } else { 1.0 };
             row.into_iter().map(move |share| share / sum)
         });
         let shares: Vec<f32> = shares.collect();

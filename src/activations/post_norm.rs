@@ -27,7 +27,7 @@ impl PostNorm<'_> {
     /// Output vectors `[n, d_model]`, but for the scale.
     pub(super) fn outputs(&self, mut out: Tensor<2>) -> Tensor<2> {
         let Some((norm, _)) = &self.norm else { return out };
-        if norm.centres() {
+        if norm.centers() {
             out = out.clone() - out.mean_dim(1);
         }
         match &norm.w {

@@ -11,7 +11,7 @@ use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::{InputError, Result};
 use crate::hook;
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::{HookedTransformer, Norm};
 use crate::patching::{Example, Patching};
 
@@ -109,7 +109,7 @@ pub struct EdgeScores {
     writers: Vec<Writes>,
     readers: Vec<Reads>,
     parallel: bool,
-    scores: LabelledArray,
+    scores: LabeledArray,
 }
 
 impl Writes {
@@ -158,15 +158,15 @@ impl fmt::Display for Reads {
 
 impl EdgeScores {
     /// The scores, `[writer, reader, example]`; 0 where the writer writes after the reader has read.
-    pub fn values(&self) -> &LabelledArray {
+    pub fn values(&self) -> &LabeledArray {
         &self.scores
     }
 
     /// The scores' means over examples, `[writer, reader]`.
-    pub fn mean(&self) -> LabelledArray {
+    pub fn mean(&self) -> LabeledArray {
         let values = self.scores.values();
         let mean = values.mean_axis(ndarray::Axis(2)).unwrap_or_else(|| ndarray::ArrayD::zeros(values.raw_dim()));
-        LabelledArray::of(self.scores.axes()[..2].to_vec(), mean)
+        LabeledArray::of(self.scores.axes()[..2].to_vec(), mean)
     }
 
     /// The writers, in the order of the first axis.
@@ -276,11 +276,11 @@ impl Patching<'_> {
             if edge { f64::from(per_example[at[2]][[at[0], at[1]]]) } else { 0.0 }
         });
         let axes = [
-            LabelledAxis::new("writer", writers.iter().map(Writes::to_string)),
-            LabelledAxis::new("reader", readers.iter().map(Reads::to_string)),
-            LabelledAxis::numbered("example", per_example.len()),
+            LabeledAxis::new("writer", writers.iter().map(Writes::to_string)),
+            LabeledAxis::new("reader", readers.iter().map(Reads::to_string)),
+            LabeledAxis::numbered("example", per_example.len()),
         ];
-        Ok(EdgeScores { writers, readers, parallel, scores: LabelledArray::of(axes, values) })
+        Ok(EdgeScores { writers, readers, parallel, scores: LabeledArray::of(axes, values) })
     }
 }
 

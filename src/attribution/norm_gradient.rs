@@ -16,13 +16,13 @@ pub(super) fn through_norm(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>) 
     if !norm.is_norm() {
         return gradient;
     }
-    let (centred, scale) = norm.centred_and_scale(input.clone());
-    let unit = (centred / scale.clone()).unsqueeze_dim::<4>(2);
+    let (centered, scale) = norm.centered_and_scale(input.clone());
+    let unit = (centered / scale.clone()).unsqueeze_dim::<4>(2);
     let mut back = widened(gradient);
     if let Some(w) = &norm.w {
         back = back * widened(w.val()).unsqueeze();
     }
     let along = (back.clone() * unit.clone()).mean_dim(3);
     let back = (back - unit * along) / scale.unsqueeze_dim::<4>(2);
-    if norm.centres() { back.clone() - back.mean_dim(3) } else { back }
+    if norm.centers() { back.clone() - back.mean_dim(3) } else { back }
 }

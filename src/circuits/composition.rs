@@ -5,7 +5,7 @@ use hooklens_hooks::Activation;
 use ndarray::ArrayD;
 
 use crate::error::Result;
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
 
 /// Which of the later head's inputs the earlier head's output is read by.
@@ -15,7 +15,7 @@ use crate::model::HookedTransformer;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let [q, k, v] = [Composition::Q, Composition::K, Composition::V].map(|how| model.composition_scores(how));
-/// let best = |scores: &hooklens::LabelledArray| scores.largest(1)[0].1;
+/// let best = |scores: &hooklens::LabeledArray| scores.largest(1)[0].1;
 /// assert!([q?, k?, v?].iter().all(|scores| best(scores) > 0.0 && best(scores) < 1.0));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -45,7 +45,7 @@ impl HookedTransformer {
     ///
     /// # Errors
     /// If the weights can't be read from their device.
-    pub fn composition_scores(&self, composition: Composition) -> Result<LabelledArray> {
+    pub fn composition_scores(&self, composition: Composition) -> Result<LabeledArray> {
         let (layers, heads) = (self.config().n_layers, self.config().n_heads);
         let writers = self.ov();
         let readers = match composition {
@@ -82,7 +82,7 @@ impl HookedTransformer {
                 values[[layer * heads + at[0], (layer + 1) * heads + at[1]]] = f64::from(*score);
             }
         }
-        let axes = ["writer", "reader"].map(|name| LabelledAxis::new(name, self.head_labels()));
-        Ok(LabelledArray::of(axes, values))
+        let axes = ["writer", "reader"].map(|name| LabeledAxis::new(name, self.head_labels()));
+        Ok(LabeledArray::of(axes, values))
     }
 }

@@ -227,7 +227,7 @@ impl HookedTransformer {
     pub fn accumulated_bias(&self, stage: Stage, include_mlp_biases: bool) -> Result<Tensor<1>> {
         if self.config().post_norms {
             return Err(
-                InputError::Options("outputs are normalised: what a bias adds is not the same everywhere").into()
+                InputError::Options("outputs are normalized: what a bias adds is not the same everywhere").into()
             );
         }
         let (attn_layers, mlp_layers) = stage.layers_before(self.config())?;

@@ -215,7 +215,7 @@ pub(super) struct DumpArgs {
     /// Element type of the files: f32, f16 or bf16
     #[arg(long, default_value = "f32", value_parser = file_dtype)]
     pub(super) dtype: DType,
-    /// Weights as published, or folded and centred as TransformerLens does
+    /// Weights as published, or folded and centered as TransformerLens does
     #[arg(long, value_enum, default_value = "none")]
     pub(super) process: ProcessArg,
     /// Where shorter prompts of a batch are padded

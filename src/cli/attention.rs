@@ -94,10 +94,10 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     match out.kind {
         Kind::Page => AttentionView::of(&patterns)?.title(title).save(&out.path)?,
         Kind::Picture => PatternGrid::of(&patterns)?.title(title).save(&out.path)?,
-        Kind::Csv => write(&out.path, patterns.to_labelled().to_csv().as_bytes())?,
+        Kind::Csv => write(&out.path, patterns.to_labeled().to_csv().as_bytes())?,
         Kind::Json => {
             let scores: Vec<_> = found.iter().map(Found::json).collect();
-            let json = json!({"model": title, "tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labelled()});
+            let json = json!({"model": title, "tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labeled()});
             write(&out.path, format!("{json}\n").as_bytes())?;
         }
     }

@@ -14,7 +14,7 @@ use super::{CliResult, Failure, load};
 use crate::activations::{Components, Stage, TokenChoice};
 use crate::attribution::Gradient;
 use crate::driver::HookedModel;
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
 
 #[derive(Debug, Args)]
@@ -75,7 +75,7 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
         analysis.logit_attrs(&components, TokenChoice::Text(answer.clone()), wrong.clone().map(TokenChoice::Text))?;
     let shares = Activation::from(shares).to_ndarray()?;
     let values = ArrayD::from_shape_fn(IxDyn(&[components.len()]), |at| f64::from(shares[[at[0], 0, 0]]));
-    let flat = LabelledArray::of([LabelledAxis::new("component", components.labels())], values);
+    let flat = LabeledArray::of([LabeledAxis::new("component", components.labels())], values);
     let asked = wrong.map_or(answer.clone(), |wrong| format!("{answer} - {wrong}"));
     writeln!(std::io::stdout().lock(), "{} components of the logit of {asked}:", components.len())?;
     print_largest(&flat, args.top)?;
@@ -87,7 +87,7 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
 }
 
 /// A row a layer where components are heads or neurons, one row else.
-fn by_layer(flat: &LabelledArray, to: ToArg, model: &HookedTransformer) -> LabelledArray {
+fn by_layer(flat: &LabeledArray, to: ToArg, model: &HookedTransformer) -> LabeledArray {
     let layers = model.config().n_layers;
     let count = flat.values().len();
     let (rows, name) = match to {
@@ -98,11 +98,11 @@ fn by_layer(flat: &LabelledArray, to: ToArg, model: &HookedTransformer) -> Label
     let values =
         ArrayD::from_shape_fn(IxDyn(&[rows, count / rows]), |at| flat.values()[[at[0] * (count / rows) + at[1]]]);
     let columns = match rows {
-        1 => LabelledAxis::new(name, flat.axes()[0].labels.iter()),
-        _ => LabelledAxis::numbered(name, count / rows),
+        1 => LabeledAxis::new(name, flat.axes()[0].labels.iter()),
+        _ => LabeledAxis::numbered(name, count / rows),
     };
-    let first = if rows == 1 { LabelledAxis::new("", [""]) } else { LabelledAxis::numbered("layer", rows) };
-    LabelledArray::of([first, columns], values)
+    let first = if rows == 1 { LabeledAxis::new("", [""]) } else { LabeledAxis::numbered("layer", rows) };
+    LabeledArray::of([first, columns], values)
 }
 
 fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {

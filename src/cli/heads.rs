@@ -13,7 +13,7 @@ use super::out::{Finding, OutFile, heatmap};
 use super::{CliResult, Failure, load};
 use crate::driver::{HookedModel, Input};
 use crate::experiments::{HeadDetection, HeadError, HeadPattern};
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
 
 #[derive(Debug, Args)]
@@ -87,7 +87,7 @@ fn detected(
     input: &Input,
     error: HeadError,
     args: &HeadsArgs,
-) -> Result<LabelledArray, Failure> {
+) -> Result<LabeledArray, Failure> {
     let patterns = [
         ("previous token", HeadPattern::PreviousToken),
         ("duplicate token", HeadPattern::DuplicateToken),
@@ -105,9 +105,9 @@ fn detected(
         scores.push(model.detect_heads(input.clone(), &detection)?);
     }
     let views: Vec<_> = scores.iter().map(|found| found.values().view()).collect();
-    let mut axes = vec![LabelledAxis::new("pattern", patterns.iter().map(|(name, _)| *name))];
+    let mut axes = vec![LabeledAxis::new("pattern", patterns.iter().map(|(name, _)| *name))];
     axes.extend(scores[0].axes().iter().cloned());
-    Ok(LabelledArray::of(axes, stack(Axis(0), &views)?))
+    Ok(LabeledArray::of(axes, stack(Axis(0), &views)?))
 }
 
 /// Four rows of random tokens, each twice over behind a beginning-of-sequence token if the model

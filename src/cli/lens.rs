@@ -37,7 +37,7 @@ pub(super) struct LensArgs {
     /// How many tokens to name at each place
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(super) top: usize,
-    /// What the colours of a picture are: the probability of the token shown, entropy, or divergence of the end.
+    /// What the colors of a picture are: the probability of the token shown, entropy, or divergence of the end.
     /// The answer's probability if there is an answer
     #[arg(long, value_enum)]
     pub(super) shade: Option<ShadeArg>,
@@ -46,7 +46,7 @@ pub(super) struct LensArgs {
     pub(super) out: Option<OutFile>,
 }
 
-/// What colours a table, unless it is the answer's probability, or that of the token shown.
+/// What colors a table, unless it is the answer's probability, or that of the token shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ShadeArg {
     Probability,
@@ -96,7 +96,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
         let each = top[stage][0][pos].iter().enumerate();
         each.map(|(place, (id, p))| {
             let fields = [reading.labels()[stage].clone(), labels[pos].clone(), place.to_string(), text(*id)];
-            let fields: Vec<String> = fields.iter().map(|field| crate::labelled::quoted(field)).collect();
+            let fields: Vec<String> = fields.iter().map(|field| crate::labeled::quoted(field)).collect();
             format!("{},{p}\n", fields.join(","))
         })
         .collect::<String>()

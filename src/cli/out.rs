@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde_json::Value;
 
 use super::{CliResult, Failure};
-use crate::labelled::LabelledArray;
+use crate::labeled::LabeledArray;
 use crate::plot::Heatmap;
 
 /// A file to write findings to.
@@ -66,7 +66,7 @@ impl Finding {
 
 /// Draws a heatmap to a file.
 pub(super) fn heatmap<'f>(
-    array: &'f LabelledArray,
+    array: &'f LabeledArray,
     title: impl Into<String> + 'f,
 ) -> impl FnOnce(&Path) -> CliResult + 'f {
     move |path| Ok(Heatmap::of(array)?.title(title).save(path)?)
@@ -89,7 +89,7 @@ pub(super) fn said(path: &Path) -> CliResult {
 }
 
 /// Prints the values of the largest magnitude, largest first.
-pub(super) fn print_largest(array: &LabelledArray, count: usize) -> CliResult {
+pub(super) fn print_largest(array: &LabeledArray, count: usize) -> CliResult {
     let mut out = std::io::stdout().lock();
     let names: Vec<&str> = array.axes().iter().map(|axis| axis.name.as_str()).collect();
     writeln!(out, "{}", names.join("  "))?;

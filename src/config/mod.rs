@@ -162,7 +162,7 @@ impl Window {
 ///
 /// ```
 /// use hooklens::NormKind;
-/// assert!(NormKind::LayerNorm.centres() && !NormKind::Rms.centres());
+/// assert!(NormKind::LayerNorm.centers() && !NormKind::Rms.centers());
 /// assert_eq!(NormKind::LayerNorm.folded(), NormKind::LayerNormPre); // its weight is in the maps behind it
 /// assert!(!NormKind::LayerNormPre.has_weight());
 /// ```
@@ -186,9 +186,9 @@ impl NormKind {
     ///
     /// ```
     /// use hooklens::NormKind;
-    /// assert!(NormKind::LayerNormPre.centres() && !NormKind::RmsPre.centres());
+    /// assert!(NormKind::LayerNormPre.centers() && !NormKind::RmsPre.centers());
     /// ```
-    pub fn centres(self) -> bool {
+    pub fn centers(self) -> bool {
         matches!(self, NormKind::LayerNorm | NormKind::LayerNormPre)
     }
 
@@ -416,7 +416,7 @@ impl ActivationFn {
 ///
 /// ```
 /// use hooklens::{Experts, TransformerConfig};
-/// let experts = Experts { count: 8, per_token: 2, renormalise: true, clipped: None }; // Mixtral
+/// let experts = Experts { count: 8, per_token: 2, renormalize: true, clipped: None }; // Mixtral
 /// let plain = TransformerConfig::new(2, 64, 4, 100, 32);
 /// let config = TransformerConfig { experts: Some(experts), gated_mlp: true, ..plain };
 /// config.validate()?;
@@ -429,7 +429,7 @@ pub struct Experts {
     /// Experts used for a token.
     pub per_token: usize,
     /// Whether the chosen experts' weights are made to sum to one.
-    pub renormalise: bool,
+    pub renormalize: bool,
     /// Bounds within which an expert's gate and input are kept, in place of the activation function.
     pub clipped: Option<ClippedGate>,
 }
@@ -440,7 +440,7 @@ pub struct Experts {
 /// use hooklens::prelude::*;
 /// use hooklens::{ClippedGate, Experts};
 /// let clipped = Some(ClippedGate { alpha: 1.702, limit: 7.0 });
-/// let experts = Some(Experts { count: 4, per_token: 2, renormalise: true, clipped }); // as GPT-OSS has them
+/// let experts = Some(Experts { count: 4, per_token: 2, renormalize: true, clipped }); // as GPT-OSS has them
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// assert_eq!(model.forward([1, 2, 3])?.dims(), [1, 3, 20]);

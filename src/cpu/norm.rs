@@ -8,7 +8,7 @@ use super::Held;
 /// The norm of each row of the last axis; `None` if a tensor is not plain.
 pub(crate) fn norm<const D: usize>(
     input: &Tensor<D>,
-    centres: bool,
+    centers: bool,
     eps: f64,
     weight: Option<&Tensor<1>>,
     bias: Option<&Tensor<1>>,
@@ -17,7 +17,7 @@ pub(crate) fn norm<const D: usize>(
     let (weight, bias) = (hold(weight)?, hold(bias)?);
     let shape = input.dims();
     let mut output = x.blank(shape.iter().product());
-    let parameters = parameters(centres, eps, weight.as_ref(), bias.as_ref());
+    let parameters = parameters(centers, eps, weight.as_ref(), bias.as_ref());
     kernel::norm(parameters, x.run(), shape[D - 1], output.elements());
     Some(output.tensor(shape))
 }
@@ -25,7 +25,7 @@ pub(crate) fn norm<const D: usize>(
 /// [`norm`], and before it the scale of each row, `[..., 1]`.
 pub(crate) fn norm_and_scale<const D: usize>(
     input: &Tensor<D>,
-    centres: bool,
+    centers: bool,
     eps: f64,
     weight: Option<&Tensor<1>>,
     bias: Option<&Tensor<1>>,
@@ -35,7 +35,7 @@ pub(crate) fn norm_and_scale<const D: usize>(
     let shape = input.dims();
     let count: usize = shape.iter().product();
     let (mut scale, mut y) = (x.blank(count / shape[D - 1].max(1)), x.blank(count));
-    let parameters = parameters(centres, eps, weight.as_ref(), bias.as_ref());
+    let parameters = parameters(centers, eps, weight.as_ref(), bias.as_ref());
     kernel::norm_and_scale(parameters, x.run(), shape[D - 1], scale.elements(), y.elements());
     let mut scale_shape = shape;
     scale_shape[D - 1] = 1;
@@ -46,9 +46,9 @@ fn hold(t: Option<&Tensor<1>>) -> Option<Option<Held>> {
     t.map(Held::whole).map_or(Some(None), |held| held.map(Some))
 }
 
-fn parameters<'a>(centres: bool, eps: f64, weight: Option<&'a Held>, bias: Option<&'a Held>) -> kernel::Norm<'a> {
+fn parameters<'a>(centers: bool, eps: f64, weight: Option<&'a Held>, bias: Option<&'a Held>) -> kernel::Norm<'a> {
     kernel::Norm {
-        kind: if centres { Kind::Layer } else { Kind::Rms },
+        kind: if centers { Kind::Layer } else { Kind::Rms },
         eps: eps as f32,
         weight: weight.map(Held::run),
         bias: bias.map(Held::run),

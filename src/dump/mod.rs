@@ -78,7 +78,7 @@ pub struct Dump {
 }
 
 /// How many tokens the rows of a batch begin with that it pays to compute by themselves: they
-/// cost a pass of their own. A row by itself may share with its neighbours.
+/// cost a pass of their own. A row by itself may share with its neighbors.
 fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
     const LEAST_SAVED: usize = 64;
     let (alike, saved) = if batch.len() > 1 {
@@ -413,8 +413,8 @@ impl Dump {
     /// # let out = folder.path().join("out");
     /// let dump = |text| Dump::new("z0").setting("prompts", text).resume(true);
     /// dump("animals").run(&model, &[vec![0, 9]], &out)?;
-    /// let told = dump("colours").run(&model, &[vec![0, 9]], &out).unwrap_err().to_string();
-    /// assert!(told.contains("was begun with another prompts: animals there, colours now"), "{told}");
+    /// let told = dump("colors").run(&model, &[vec![0, 9]], &out).unwrap_err().to_string();
+    /// assert!(told.contains("was begun with another prompts: animals there, colors now"), "{told}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

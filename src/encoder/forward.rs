@@ -290,7 +290,7 @@ impl EncoderBlock {
         let at = |site| points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let resid = run.fire(at(Site::ResidPre), resid)?;
-        // Attention reads the stream itself: what there is to normalise is so already.
+        // Attention reads the stream itself: what there is to normalize is so already.
         let no_norm = Norm::new(NormKind::None, 0.0, None, None);
         let reads = attention_reads(&no_norm, layer, &resid, pass, run)?;
         let attn_out = self.attn.forward(layer, reads, pass, run)?;

@@ -19,7 +19,7 @@ use crate::tokens::read_json;
 /// # use hooklens::encoder::HookedEncoder;
 /// use hooklens::encoder::{Pooling, SentenceEmbedding};
 /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
-/// let own = SentenceEmbedding { pooling: Pooling::First, normalise: false, max_len: None };
+/// let own = SentenceEmbedding { pooling: Pooling::First, normalize: false, max_len: None };
 /// assert_eq!(model.with_sentence_embedding(own).sentence_embedding()?.pooling, Pooling::First);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -41,7 +41,7 @@ pub enum Pooling {
 /// use hooklens::encoder::{Pooling, SentenceEmbedding};
 /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
 /// let own = model.sentence_embedding()?; // of a model that says nothing of it: the default
-/// assert_eq!(own, SentenceEmbedding { pooling: Pooling::Mean, normalise: true, max_len: None });
+/// assert_eq!(own, SentenceEmbedding { pooling: Pooling::Mean, normalize: true, max_len: None });
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct SentenceEmbedding {
     /// How positions are pooled.
     pub pooling: Pooling,
     /// Whether vectors are scaled to unit length.
-    pub normalise: bool,
+    pub normalize: bool,
     /// Longest text in tokens, special ones counted; longer ones are cut. None for the model's context.
     pub max_len: Option<usize>,
 }
@@ -57,7 +57,7 @@ pub struct SentenceEmbedding {
 impl Default for SentenceEmbedding {
     /// The mean over tokens, of unit length.
     fn default() -> Self {
-        Self { pooling: Pooling::Mean, normalise: true, max_len: None }
+        Self { pooling: Pooling::Mean, normalize: true, max_len: None }
     }
 }
 
@@ -72,7 +72,7 @@ impl SentenceEmbedding {
         let modules = read_json(path.clone())?;
         let bad = |reason: String| LoadError::File { path: path.clone(), reason };
         let modules = modules.as_array().ok_or_else(|| bad("it is not a list of modules".into()))?;
-        let mut found = Self { normalise: false, ..Self::default() };
+        let mut found = Self { normalize: false, ..Self::default() };
         for module in modules {
             let text = |field: &str| module.get(field).and_then(Value::as_str).unwrap_or_default();
             match text("type").rsplit('.').next() {
@@ -89,7 +89,7 @@ impl SentenceEmbedding {
                         _ => return Ok(Err(format!("a pooling of {on:?} is not supported"))),
                     };
                 }
-                Some("Normalize") => found.normalise = true,
+                Some("Normalize") => found.normalize = true,
                 Some("Transformer") => {}
                 other => return Ok(Err(format!("a module of type {other:?} is not supported"))),
             }
@@ -152,7 +152,7 @@ impl HookedEncoder {
                 hidden.mask_fill(padding, f32::NEG_INFINITY).max_dim(1).squeeze_dim(1)
             }
         };
-        let vectors = match sentences.normalise {
+        let vectors = match sentences.normalize {
             true => vectors.clone() / vectors.square().sum_dim(1).sqrt().clamp_min(1e-12),
             false => vectors,
         };

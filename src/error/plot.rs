@@ -8,9 +8,9 @@ use thiserror::Error;
 ///
 /// ```
 /// use hooklens::plot::{Heatmap, PlotError};
-/// use hooklens::{LabelledArray, LabelledAxis};
-/// let axes = ["batch", "layer", "query", "key"].map(|name| LabelledAxis::numbered(name, 2));
-/// let array = LabelledArray::from_values(axes, [0.0; 16])?;
+/// use hooklens::{LabeledArray, LabeledAxis};
+/// let axes = ["batch", "layer", "query", "key"].map(|name| LabeledAxis::numbered(name, 2));
+/// let array = LabeledArray::from_values(axes, [0.0; 16])?;
 /// let error = Heatmap::of(&array).unwrap_err();
 /// assert!(matches!(error, PlotError::Axes { .. }));
 /// assert!(error.to_string().ends_with(r#"choose a place by `.at("batch", ..)`"#));

@@ -7,7 +7,7 @@ use crate::activations::AnalysisError;
 use crate::driver::{HookedModel, Input};
 use crate::error::Result;
 use crate::hook;
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
@@ -171,7 +171,7 @@ impl HookedTransformer {
     ///
     /// # Errors
     /// As [`HookedModel::record`]; [`AnalysisError::Shape`] for a pattern of another length.
-    pub fn detect_heads(&self, input: impl Into<Input>, detection: &HeadDetection) -> Result<LabelledArray> {
+    pub fn detect_heads(&self, input: impl Into<Input>, detection: &HeadDetection) -> Result<LabeledArray> {
         let tokens = self.token_input(input.into())?;
         let (layers, heads) = (self.config().n_layers, self.config().n_heads);
         let [batch, _] = tokens.shape();
@@ -188,8 +188,8 @@ impl HookedTransformer {
                 }
             }
         }
-        let axes = [LabelledAxis::numbered("layer", layers), LabelledAxis::numbered("head", heads)];
-        Ok(LabelledArray::of(axes, sums))
+        let axes = [LabeledAxis::numbered("layer", layers), LabeledAxis::numbered("head", heads)];
+        Ok(LabeledArray::of(axes, sums))
     }
 
     /// How much each head looks from one position to others, `[layer, head]`: the sum over the
@@ -206,7 +206,7 @@ impl HookedTransformer {
     ///
     /// # Errors
     /// As [`HookedModel::record`]; [`AnalysisError::Shape`] for positions a row lacks.
-    pub fn attention_between(&self, input: impl Into<Input>, from: usize, to: &[usize]) -> Result<LabelledArray> {
+    pub fn attention_between(&self, input: impl Into<Input>, from: usize, to: &[usize]) -> Result<LabeledArray> {
         let tokens: Tokens = self.token_input(input.into())?;
         let [batch, _] = tokens.shape();
         let chosen = |ids: &[u32]| -> Result<HeadDetection> {
@@ -219,7 +219,7 @@ impl HookedTransformer {
             let mark = |(query, key)| f32::from(u8::from(query == from && to.contains(&key)));
             Ok(HeadDetection::new(HeadPattern::Given(Array2::from_shape_fn((len, len), mark))))
         };
-        let mut mean: Option<LabelledArray> = None;
+        let mut mean: Option<LabeledArray> = None;
         for row in 0..batch {
             let ids = tokens.real(row);
             // One query's attention is the whole's share times the number of queries.
@@ -227,7 +227,7 @@ impl HookedTransformer {
             let own = self.detect_heads(&ids, &chosen(&ids)?)?.map(|share| share * queries);
             mean = Some(match mean {
                 None => own,
-                Some(sum) => LabelledArray::of(sum.axes().to_vec(), sum.values() + own.values()),
+                Some(sum) => LabeledArray::of(sum.axes().to_vec(), sum.values() + own.values()),
             });
         }
         Ok(mean.ok_or(AnalysisError::Nothing)?)

@@ -5,7 +5,7 @@ use ndarray::Array3;
 
 use crate::driver::{HookedModel, Input};
 use crate::error::Result;
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
@@ -78,7 +78,7 @@ impl HookedTransformer {
     ///
     /// # Errors
     /// As [`HookedModel::record`].
-    pub fn head_scores(&self, input: impl Into<Input>) -> Result<LabelledArray> {
+    pub fn head_scores(&self, input: impl Into<Input>) -> Result<LabeledArray> {
         let tokens = self.token_input(input.into())?;
         let (layers, heads) = (self.config().n_layers, self.config().n_heads);
         let mut sums = vec![HeadSums::default(); layers];
@@ -99,11 +99,11 @@ impl HookedTransformer {
             }
         }
         let axes = [
-            LabelledAxis::new("pattern", PATTERNS),
-            LabelledAxis::numbered("layer", layers),
-            LabelledAxis::numbered("head", heads),
+            LabeledAxis::new("pattern", PATTERNS),
+            LabeledAxis::numbered("layer", layers),
+            LabeledAxis::numbered("head", heads),
         ];
-        Ok(LabelledArray::of(axes, scores.into_dyn()))
+        Ok(LabeledArray::of(axes, scores.into_dyn()))
     }
 }
 

@@ -12,6 +12,6 @@ impl Show for PromptReport {
 
 impl Show for FoundExamples {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text(self.to_string()), Shown::html(self.coloured_text()?.to_html()?)])
+        Ok(vec![Shown::text(self.to_string()), Shown::html(self.colored_text()?.to_html()?)])
     }
 }

@@ -56,8 +56,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         (Some(count), Some(per_token)) => {
             let clipped = json.get("hooklens_clipped_gate").map(|own| serde_json::from_value(own.clone()));
             let bad = |e: serde_json::Error| ConfigError::Malformed { reason: format!("`hooklens_clipped_gate`: {e}") };
-            let renormalise = json.flag("norm_topk_prob", true)?;
-            Some(Experts { count, per_token, renormalise, clipped: clipped.transpose().map_err(bad)? })
+            let renormalize = json.flag("norm_topk_prob", true)?;
+            Some(Experts { count, per_token, renormalize, clipped: clipped.transpose().map_err(bad)? })
         }
         (None, None) => None,
         _ => return Err(json.unsupported("num_experts")),
@@ -235,7 +235,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
     if let (Some(fields), Some(experts)) = (json.as_object_mut(), c.experts) {
         fields.insert("num_experts".into(), json!(experts.count));
         fields.insert("experts_per_token".into(), json!(experts.per_token));
-        fields.insert("norm_topk_prob".into(), json!(experts.renormalise));
+        fields.insert("norm_topk_prob".into(), json!(experts.renormalize));
     }
     json
 }

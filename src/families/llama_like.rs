@@ -65,9 +65,9 @@ pub(super) fn windows_by_type(
 }
 
 /// A mixture of experts of this configuration.
-pub(super) fn experts(json: &HfConfig<'_>, count: &str, renormalise: bool) -> Result<Option<Experts>, ConfigError> {
+pub(super) fn experts(json: &HfConfig<'_>, count: &str, renormalize: bool) -> Result<Option<Experts>, ConfigError> {
     let (count, per_token) = (json.size(count)?, json.size("num_experts_per_tok")?);
-    Ok(Some(Experts { count, per_token, renormalise, clipped: None }))
+    Ok(Some(Experts { count, per_token, renormalize, clipped: None }))
 }
 
 /// Which projections have a bias.

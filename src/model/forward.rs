@@ -237,7 +237,7 @@ impl HookedTransformer {
         if table && len > n_ctx { Err(InputError::TooLong { len, n_ctx }) } else { Ok(()) }
     }
 
-    /// A head's edited input is normalised apart from the stream, so an edit of the stream's
+    /// A head's edited input is normalized apart from the stream, so an edit of the stream's
     /// norm would not reach it.
     fn check_conflicts(&self, run: &Run<'_, '_>) -> Result<(), HookError> {
         for layer in 0..self.config.n_layers {

@@ -16,7 +16,7 @@ use crate::points::Site;
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::Experts;
-/// let experts = Some(Experts { count: 4, per_token: 2, renormalise: true, clipped: None });
+/// let experts = Some(Experts { count: 4, per_token: 2, renormalize: true, clipped: None });
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let moe = model.weights.blocks[0].moe.as_ref();
@@ -39,7 +39,7 @@ pub struct Moe {
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::Experts;
-/// let experts = Some(Experts { count: 4, per_token: 2, renormalise: true, clipped: None });
+/// let experts = Some(Experts { count: 4, per_token: 2, renormalize: true, clipped: None });
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let expert = model.weights.blocks[0].moe.as_ref().map(|moe| &moe.experts[3]);
@@ -80,7 +80,7 @@ impl Moe {
         let weights = run.fire(site(Site::ExpertWeights), weights)?;
         let (best, chosen) = best(&weights, mixture.per_token)?;
         let mut shares = weights.gather(1, chosen.clone());
-        if mixture.renormalise {
+        if mixture.renormalize {
             shares = shares.clone() / shares.sum_dim(1);
         }
         let shares = narrowed(shares, dtype);

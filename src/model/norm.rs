@@ -56,8 +56,8 @@ impl Norm {
     }
 
     /// Whether it subtracts the mean.
-    pub(crate) fn centres(&self) -> bool {
-        self.kind.centres()
+    pub(crate) fn centers(&self) -> bool {
+        self.kind.centers()
     }
 
     /// Normalizes the last axis, showing the scale and the result to their points.
@@ -82,7 +82,7 @@ impl Norm {
         let [w, b] = if layer_norm { [&self.w, &self.b].map(|w| w.as_ref().map(Param::val)) } else { [None, None] };
         let ready = match run.edits(points.scale) {
             true => None,
-            false => cpu::norm_and_scale(&input, self.kind.centres(), self.eps, w.as_ref(), b.as_ref()),
+            false => cpu::norm_and_scale(&input, self.kind.centers(), self.eps, w.as_ref(), b.as_ref()),
         };
         let plain = ready.is_some();
         let seen = match ready {
@@ -91,7 +91,7 @@ impl Norm {
                 y
             }
             None => {
-                let (x, scale) = self.centred_and_scale(input.clone());
+                let (x, scale) = self.centered_and_scale(input.clone());
                 let x = x / run.fire(points.scale, scale)?;
                 if layer_norm { self.weighed(x) } else { x }
             }
@@ -112,18 +112,18 @@ impl Norm {
             return input;
         }
         let (w, b) = (self.w.as_ref().map(Param::val), self.b.as_ref().map(Param::val));
-        if let Some(done) = cpu::norm(&input, self.kind.centres(), self.eps, w.as_ref(), b.as_ref()) {
+        if let Some(done) = cpu::norm(&input, self.kind.centers(), self.eps, w.as_ref(), b.as_ref()) {
             return done;
         }
         let dtype = input.dtype();
-        let (x, scale) = self.centred_and_scale(input);
+        let (x, scale) = self.centered_and_scale(input);
         narrowed(self.weighed(x / scale), dtype)
     }
 
     /// The input, centered if the norm centers, and its scale, in `f32` at least.
-    pub(crate) fn centred_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+    pub(crate) fn centered_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let mut x = widened(input);
-        if self.kind.centres() {
+        if self.kind.centers() {
             x = x.clone() - x.mean_dim(D - 1);
         }
         let scale = (x.clone().square().mean_dim(D - 1) + self.eps).sqrt();

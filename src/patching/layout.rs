@@ -1,4 +1,4 @@
-//! How the sites of a sweep are numbered and labelled.
+//! How the sites of a sweep are numbered and labeled.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::staircase::{Patch, position_axis};
 use crate::driver::HookedModel;
 use crate::error::PatchError;
 use crate::error::{InputError, Result};
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
 
 /// What one example gave: the metric without a patch and, if it is a run, in the source's, and a
@@ -24,8 +24,8 @@ pub(crate) struct Found {
 
 impl PatchingResult {
     /// Puts what the examples gave under the labels of the swept axes.
-    pub(crate) fn new(mut axes: Vec<LabelledAxis>, found: &[Found]) -> Self {
-        axes.push(LabelledAxis::numbered("example", found.len()));
+    pub(crate) fn new(mut axes: Vec<LabeledAxis>, found: &[Found]) -> Self {
+        axes.push(LabeledAxis::numbered("example", found.len()));
         let shape: Vec<usize> = axes.iter().map(|axis| axis.labels.len()).collect();
         let per_site = found.len();
         let mut values = ArrayD::zeros(IxDyn(&shape));
@@ -34,13 +34,13 @@ impl PatchingResult {
         }
         let source = found.iter().map(|found| found.source).collect();
         let baseline = found.iter().map(|found| found.baseline).collect();
-        Self { values: LabelledArray::of(axes, values), baseline, source }
+        Self { values: LabeledArray::of(axes, values), baseline, source }
     }
 }
 
 /// The sites of a sweep, point by point.
 pub(crate) struct Layout {
-    pub(crate) axes: Vec<LabelledAxis>,
+    pub(crate) axes: Vec<LabeledAxis>,
     /// Sites a point.
     per_point: usize,
     /// Shape of each point's swept axes.
@@ -83,9 +83,9 @@ impl Layout {
             let axis = catalog.info(*first).axes[*place];
             axes.push(match axis {
                 Axis::Pos | Axis::Query | Axis::Key => {
-                    LabelledAxis::new(axis_name(axis), position_labels(model, prompts, *len))
+                    LabeledAxis::new(axis_name(axis), position_labels(model, prompts, *len))
                 }
-                _ => LabelledAxis::numbered(axis_name(axis), *len),
+                _ => LabeledAxis::numbered(axis_name(axis), *len),
             });
         }
         let tokens = prompts.first().map_or(0, |prompt| prompt.len());
@@ -188,15 +188,15 @@ impl Layout {
 }
 
 /// The axis that tells points apart: layers, if there is one point a layer.
-fn first_axis(points: &[(PointId, Vec<usize>)], catalog: &Catalog) -> LabelledAxis {
+fn first_axis(points: &[(PointId, Vec<usize>)], catalog: &Catalog) -> LabeledAxis {
     let infos: Vec<_> = points.iter().map(|(id, _)| catalog.info(*id)).collect();
     let suffix =
         |name: &str| name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')).map(|s| s.1.to_string());
     let first = suffix(&infos[0].name);
     if first.is_some() && infos.iter().all(|point| suffix(&point.name) == first) {
-        return LabelledAxis::new("layer", infos.iter().filter_map(|point| point.layer).map(|layer| layer.to_string()));
+        return LabeledAxis::new("layer", infos.iter().filter_map(|point| point.layer).map(|layer| layer.to_string()));
     }
-    LabelledAxis::new("point", infos.iter().map(|point| point.name.to_string()))
+    LabeledAxis::new("point", infos.iter().map(|point| point.name.to_string()))
 }
 
 /// An axis in the words of a sweep.

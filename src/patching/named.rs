@@ -7,7 +7,7 @@ use super::result::PatchingResult;
 use super::sites::Sites;
 use super::sweep::Patching;
 use crate::error::Result;
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 
 macro_rules! named {
     ($($(#[$doc:meta])* $name:ident $points:literal [$($axis:ident),*];)*) => { $(
@@ -122,7 +122,7 @@ impl Patching<'_> {
         let out = self.attn_head_out_by_pos()?;
         // Heads come before positions there, and behind them in the others.
         let turned = pattern.values.values().clone().permuted_axes(ndarray::IxDyn(&[0, 2, 1, 3]));
-        pattern.values = LabelledArray::of(out.values.axes().to_vec(), turned);
+        pattern.values = LabeledArray::of(out.values.axes().to_vec(), turned);
         stacked(vec![
             ("out", out),
             ("q", self.attn_head_q_by_pos()?),
@@ -159,7 +159,7 @@ impl Patching<'_> {
 /// Sweeps of one shape as one, along a new first axis.
 fn stacked(sweeps: Vec<(&str, PatchingResult)>) -> Result<PatchingResult> {
     let first = &sweeps[0].1;
-    let names = LabelledAxis::new("activation", sweeps.iter().map(|(name, _)| *name));
+    let names = LabeledAxis::new("activation", sweeps.iter().map(|(name, _)| *name));
     let views: Vec<_> = sweeps.iter().map(|(_, sweep)| sweep.values.values().view().insert_axis(Along(0))).collect();
     let values = concatenate(Along(0), &views).map_err(|_| {
         let differs = sweeps.iter().find(|(_, sweep)| sweep.values.values().shape() != first.values.values().shape());
@@ -169,5 +169,5 @@ fn stacked(sweeps: Vec<(&str, PatchingResult)>) -> Result<PatchingResult> {
     })?;
     let axes = [&[names], first.values.axes()].concat();
     let (baseline, source) = (first.baseline.clone(), first.source.clone());
-    Ok(PatchingResult { values: LabelledArray::of(axes, values), baseline, source })
+    Ok(PatchingResult { values: LabeledArray::of(axes, values), baseline, source })
 }

@@ -14,7 +14,7 @@ use super::staircase::{Patch, Staircase};
 use super::sweep::Patching;
 use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::{InputError, Result};
-use crate::labelled::LabelledAxis;
+use crate::labeled::LabeledAxis;
 
 /// What reads at the end of a path.
 ///
@@ -143,7 +143,7 @@ impl Patching<'_> {
             Ok(Found { baseline, source: from.metric, values })
         })?;
         Ok(PatchingResult::new(
-            [("layer", layers), ("head", heads)].map(|(name, len)| LabelledAxis::numbered(name, len)).into(),
+            [("layer", layers), ("head", heads)].map(|(name, len)| LabeledAxis::numbered(name, len)).into(),
             &found,
         ))
     }

@@ -4,7 +4,7 @@ use ndarray::{ArrayD, Axis};
 use serde::Serialize;
 
 use crate::error::PatchError;
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 
 /// The metric with each place patched, for every example, and what it is without a patch.
 ///
@@ -27,14 +27,14 @@ use crate::labelled::{LabelledArray, LabelledAxis};
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PatchingResult {
-    pub(super) values: LabelledArray,
+    pub(super) values: LabeledArray,
     pub(super) baseline: Vec<f64>,
     pub(super) source: Option<Vec<f64>>,
 }
 
 impl PatchingResult {
     /// The metric of every example, an axis a swept one and last `example`.
-    pub fn values(&self) -> &LabelledArray {
+    pub fn values(&self) -> &LabeledArray {
         &self.values
     }
 
@@ -64,7 +64,7 @@ impl PatchingResult {
     }
 
     /// Mean over examples.
-    pub fn mean(&self) -> LabelledArray {
+    pub fn mean(&self) -> LabeledArray {
         self.over_examples(|each| each.iter().sum::<f64>() / each.len() as f64)
     }
 
@@ -85,7 +85,7 @@ impl PatchingResult {
     /// assert!(two.standard_error().values()[[1, 14]] > 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn standard_error(&self) -> LabelledArray {
+    pub fn standard_error(&self) -> LabeledArray {
         self.over_examples(|each| {
             let count = each.len() as f64;
             let mean = each.iter().sum::<f64>() / count;
@@ -110,7 +110,7 @@ impl PatchingResult {
     /// assert_eq!(effect.values()[[0, 0]], 0.0); // both runs begin alike
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn effect(&self) -> LabelledArray {
+    pub fn effect(&self) -> LabeledArray {
         let baseline = mean(&self.baseline);
         self.mean().map(|value| value - baseline)
     }
@@ -135,7 +135,7 @@ impl PatchingResult {
     ///
     /// # Errors
     /// [`PatchError::NoDifference`] where the two runs' metrics are equal, and no share can be told.
-    pub fn normalized(&self) -> Result<LabelledArray, PatchError> {
+    pub fn normalized(&self) -> Result<LabeledArray, PatchError> {
         let unpatched = mean(&self.baseline);
         let clean = self.source.as_deref().map(mean);
         let way = clean.map_or(unpatched, |clean| clean - unpatched);
@@ -146,7 +146,7 @@ impl PatchingResult {
     }
 
     /// A line a place: its labels, then the mean over examples, its standard error, the effect, and
-    /// the normalised effect, which is left empty where [`PatchingResult::normalized`] can't tell it.
+    /// the normalized effect, which is left empty where [`PatchingResult::normalized`] can't tell it.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
@@ -175,15 +175,15 @@ impl PatchingResult {
         lines.join("\n") + "\n"
     }
 
-    fn over_examples(&self, of: impl Fn(&[f64]) -> f64) -> LabelledArray {
+    fn over_examples(&self, of: impl Fn(&[f64]) -> f64) -> LabeledArray {
         let values = self.values.values();
         let last = Axis(values.ndim() - 1);
         let over: ArrayD<f64> = values.map_axis(last, |each| of(&each.to_vec()));
-        LabelledArray::of(self.swept_axes().to_vec(), over)
+        LabeledArray::of(self.swept_axes().to_vec(), over)
     }
 
     /// All axes but that of the examples.
-    pub(super) fn swept_axes(&self) -> &[LabelledAxis] {
+    pub(super) fn swept_axes(&self) -> &[LabeledAxis] {
         let axes = self.values.axes();
         &axes[..axes.len() - 1]
     }

@@ -193,7 +193,7 @@ impl<'m> Patching<'m> {
     }
 
     /// The metric with each of these sites patched, one at a time, `[layer, ...swept axes]`. Points
-    /// that are not one a layer are labelled by their names on an axis `point`.
+    /// that are not one a layer are labeled by their names on an axis `point`.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};

@@ -5,10 +5,10 @@ use plotters::prelude::*;
 
 use super::draw::{BLACK_INK, FINE};
 use super::frame::{Frame, FrameAxis, HEIGHT, Ticks, WIDTH, framed};
-use super::pen::{colour, cut, path, polygon};
+use super::pen::{color, cut, path, polygon};
 use super::ticks::Span;
 use crate::error::PlotError;
-use crate::labelled::LabelledArray;
+use crate::labeled::LabeledArray;
 
 /// Bars a picture has at most.
 const MOST: usize = 500;
@@ -73,8 +73,8 @@ impl Bars {
     ///
     /// ```
     /// use hooklens::plot::Bars;
-    /// use hooklens::{LabelledArray, LabelledAxis};
-    /// let shares = LabelledArray::from_values([LabelledAxis::new("answer", ["Mary", "John"])], [0.9, 0.1])?;
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let shares = LabeledArray::from_values([LabeledAxis::new("answer", ["Mary", "John"])], [0.9, 0.1])?;
     /// let svg = Bars::of(&shares)?.value("probability").to_svg()?;
     /// assert!(svg.contains("Mary") && svg.contains("answer") && svg.contains("probability"));
     /// # Ok::<(), hooklens::Error>(())
@@ -82,7 +82,7 @@ impl Bars {
     ///
     /// # Errors
     /// [`PlotError::Bars`] for other arrays, saying along which axes to choose; and as [`Bars::new`].
-    pub fn of(array: &LabelledArray) -> Result<Self, PlotError> {
+    pub fn of(array: &LabeledArray) -> Result<Self, PlotError> {
         let [axis] = array.axes() else {
             return Err(PlotError::Bars { axes: array.axes().iter().map(|axis| axis.name.clone()).collect() });
         };
@@ -163,7 +163,7 @@ impl Bars {
             let at = number as f64;
             let corners =
                 [place(at - 0.4, 0.0), place(at - 0.4, *value), place(at + 0.4, *value), place(at + 0.4, 0.0)];
-            polygon(area, corners, colour(0).mix(1.0))?;
+            polygon(area, corners, color(0).mix(1.0))?;
             let Some(error) = self.errors.get(number).copied() else { continue };
             let (low, high) = (value - error, value + error);
             path(area, &[place(at, low), place(at, high)], BLACK_INK, FINE)?;

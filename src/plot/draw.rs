@@ -6,7 +6,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::colour::Scale;
+use super::color::Scale;
 use super::font;
 use crate::error::PlotError;
 
@@ -91,10 +91,10 @@ pub(super) fn fine_png(
 /// A picture of dots, each of a color of its own, as PNG.
 pub(super) fn dot_png(
     (width, height): (u32, u32),
-    colour: impl Fn(usize, usize) -> RGBColor,
+    color: impl Fn(usize, usize) -> RGBColor,
 ) -> Result<Vec<u8>, PlotError> {
     let places = (0..height as usize).flat_map(|y| (0..width as usize).map(move |x| (x, y)));
-    let dots: Vec<u8> = places.flat_map(|(x, y)| <[u8; 3]>::from(colour(x, y).rgb())).collect();
+    let dots: Vec<u8> = places.flat_map(|(x, y)| <[u8; 3]>::from(color(x, y).rgb())).collect();
     encoded((width, height), &dots)
 }
 
@@ -141,7 +141,7 @@ pub(super) fn bar<B: DrawingBackend>(
     let (least, most) = scale.ends();
     for step in 0..HEIGHT {
         let value = most - (most - least) * f64::from(step) / f64::from(HEIGHT - 1);
-        let line = Rectangle::new([(x, y + step), (x + 14, y + step + 1)], scale.colour(value).filled());
+        let line = Rectangle::new([(x, y + step), (x + 14, y + step + 1)], scale.color(value).filled());
         area.draw(&line).map_err(failed)?;
     }
     area.draw(&Rectangle::new([(x, y), (x + 14, y + HEIGHT)], BLACK_INK.stroke_width(1))).map_err(failed)?;

@@ -6,12 +6,12 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::colour::Scale;
+use super::color::Scale;
 use super::draw::{self, BLACK_INK, LABELS, NAMES, TITLE, every, failed, write};
 use super::font;
 use super::page;
 use crate::error::PlotError;
-use crate::labelled::LabelledArray;
+use crate::labeled::LabeledArray;
 
 /// Cells a picture has at most.
 const MOST: usize = 250_000;
@@ -22,16 +22,16 @@ const MOST: usize = 250_000;
 ///
 /// ```
 /// use hooklens::plot::Heatmap;
-/// use hooklens::{LabelledArray, LabelledAxis};
-/// let axes = [LabelledAxis::numbered("layer", 2), LabelledAxis::new("pos", ["0: <bos>", "1: king", "2: drum"])];
-/// let effects = LabelledArray::from_values(axes, [0.0, 0.1, 0.9, 0.0, -0.2, 1.0])?;
+/// use hooklens::{LabeledArray, LabeledAxis};
+/// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::new("pos", ["0: <bos>", "1: king", "2: drum"])];
+/// let effects = LabeledArray::from_values(axes, [0.0, 0.1, 0.9, 0.0, -0.2, 1.0])?;
 /// let svg = Heatmap::of(&effects)?.title("effects").to_svg()?;
 /// assert!(svg.contains("1: king") && svg.contains("layer"));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Heatmap<'a> {
-    array: &'a LabelledArray,
+    array: &'a LabeledArray,
     title: String,
     texts: Option<Vec<String>>,
 }
@@ -53,7 +53,7 @@ impl<'a> Heatmap<'a> {
     ///
     /// # Errors
     /// [`PlotError::Axes`], [`PlotError::Nothing`], [`PlotError::TooMany`].
-    pub fn of(array: &'a LabelledArray) -> Result<Self, PlotError> {
+    pub fn of(array: &'a LabeledArray) -> Result<Self, PlotError> {
         let names = || array.axes().iter().map(|axis| axis.name.clone()).collect();
         if !(2..=3).contains(&array.axes().len()) {
             return Err(PlotError::Axes { axes: names() });
@@ -199,7 +199,7 @@ impl<'a> Heatmap<'a> {
                 };
                 let corner = (left + column as i32 * cell.0, top + row as i32 * cell.1);
                 let end = (corner.0 + cell.0, corner.1 + cell.1);
-                let fill = Rectangle::new([corner, end], scale.colour(value).filled());
+                let fill = Rectangle::new([corner, end], scale.color(value).filled());
                 area.draw(&fill).map_err(failed)?;
                 if let Some(text) = self.texts.as_ref().and_then(|texts| texts.get(place)) {
                     let fits = ((f64::from(cell.0) - 4.0) / (LABELS * 0.56)) as usize;

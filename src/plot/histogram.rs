@@ -7,7 +7,7 @@ use plotters::prelude::*;
 
 use super::draw::FINE;
 use super::frame::{Frame, FrameAxis, HEIGHT, SWATCH, Ticks, WIDTH, framed};
-use super::pen::{COLOURS, colour, path, polygon};
+use super::pen::{COLOURS, color, path, polygon};
 use super::ticks::Span;
 use crate::error::PlotError;
 
@@ -146,17 +146,17 @@ impl Histogram {
                 if *count > 0 {
                     let (left, right) = (frame.x(ends[0]), frame.x(ends[1]));
                     let corners = [(left, frame.y(0.0)), (left, top), (right, top), (right, frame.y(0.0))];
-                    polygon(area, corners, colour(number).mix(shade))?;
+                    polygon(area, corners, color(number).mix(shade))?;
                 }
             }
             outline.push((frame.x(self.edges[self.edges.len() - 1]), frame.y(0.0)));
-            path(area, &outline, colour(number), FINE)?;
+            path(area, &outline, color(number), FINE)?;
         }
         frame.end(area, |number, (x, y)| {
             let (left, right) = (x + 3.0, x + SWATCH - 3.0);
             let corners = [(left, y - 5.0), (right, y - 5.0), (right, y + 5.0), (left, y + 5.0)];
-            polygon(area, corners, colour(number).mix(shade))?;
-            path(area, &[corners[0], corners[1], corners[2], corners[3], corners[0]], colour(number), FINE)
+            polygon(area, corners, color(number).mix(shade))?;
+            path(area, &[corners[0], corners[1], corners[2], corners[3], corners[0]], color(number), FINE)
         })
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use hooklens_hooks::{Activation, HookError, Record};
 use ndarray::{ArrayD, Axis, IxDyn};
 
-use super::colour::Scale;
+use super::color::Scale;
 use super::draw;
 use super::heatmap::Heatmap;
 use super::page::{self, escaped};
@@ -13,7 +13,7 @@ use super::token_text::{drawn, token_text, visible};
 use crate::driver::{HookedModel, Input};
 use crate::error::PlotError;
 use crate::error::Result;
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::lens::LensReading;
 use crate::model::HookedTransformer;
 
@@ -41,7 +41,7 @@ const LISTED: usize = 5;
 #[derive(Debug, Clone, PartialEq)]
 pub struct LensTable {
     /// The number that colors a place, `[stage, pos]`.
-    shade: LabelledArray,
+    shade: LabeledArray,
     /// What the colors are.
     shown: String,
     /// Of each stage and position, the most likely tokens.
@@ -112,8 +112,8 @@ impl LensTable {
             }
         };
         let tokens: Vec<String> = tokens.iter().map(|id| drawn(&text(*id), LETTERS)).collect();
-        let axes = [LabelledAxis::new("stage", reading.labels()), LabelledAxis::new("pos", numbered(0, &tokens))];
-        Ok(Self { shade: LabelledArray::of(axes, values), shown, cells, tokens, title: String::new() })
+        let axes = [LabeledAxis::new("stage", reading.labels()), LabeledAxis::new("pos", numbered(0, &tokens))];
+        Ok(Self { shade: LabeledArray::of(axes, values), shown, cells, tokens, title: String::new() })
     }
 
     /// Runs a model on one text, or one row of tokens, and looks through the logit lens before each layer and after
@@ -144,9 +144,9 @@ impl LensTable {
     pub fn positions(mut self, positions: impl Into<hooklens_hooks::Positions>) -> Result<Self, HookError> {
         let range = positions.into().resolve(self.tokens.len())?;
         let (stages, places) = self.axes();
-        let axes = [stages.clone(), LabelledAxis::new("pos", &places.labels[range.clone()])];
+        let axes = [stages.clone(), LabeledAxis::new("pos", &places.labels[range.clone()])];
         let values = self.shade.values().slice_axis(Axis(1), range.clone().into()).to_owned();
-        self.shade = LabelledArray::of(axes, values);
+        self.shade = LabeledArray::of(axes, values);
         self.tokens = self.tokens.drain(range.clone()).collect();
         for stage in &mut self.cells {
             *stage = stage.drain(range.clone()).collect();
@@ -158,13 +158,13 @@ impl LensTable {
     #[must_use]
     pub fn first(mut self, position: usize) -> Self {
         let (stages, _) = self.axes();
-        let axes = [stages.clone(), LabelledAxis::new("pos", numbered(position, &self.tokens))];
-        self.shade = LabelledArray::of(axes, self.shade.values().clone());
+        let axes = [stages.clone(), LabeledAxis::new("pos", numbered(position, &self.tokens))];
+        self.shade = LabeledArray::of(axes, self.shade.values().clone());
         self
     }
 
     /// Stages and positions.
-    fn axes(&self) -> (&LabelledAxis, &LabelledAxis) {
+    fn axes(&self) -> (&LabeledAxis, &LabeledAxis) {
         let axes = self.shade.axes();
         (&axes[0], &axes[1])
     }
@@ -177,7 +177,7 @@ impl LensTable {
     }
 
     /// The numbers behind the colors, `[stage, pos]`.
-    pub fn shades(&self) -> &LabelledArray {
+    pub fn shades(&self) -> &LabeledArray {
         &self.shade
     }
 

@@ -6,10 +6,10 @@ use plotters::prelude::*;
 use super::draw::{FINE, failed};
 use super::frame::{Frame, FrameAxis, HEIGHT, MOST, SWATCH, Ticks, WIDTH, framed};
 use super::line::{Line, dashes};
-use super::pen::{COLOURS, colour, cut, dot, path, polygon};
+use super::pen::{COLOURS, color, cut, dot, path, polygon};
 use super::ticks::Span;
 use crate::error::PlotError;
-use crate::labelled::LabelledArray;
+use crate::labeled::LabeledArray;
 
 /// Letters of a label at the axis at most.
 const LABEL_LETTERS: usize = 16;
@@ -69,10 +69,10 @@ impl LinePlot {
     ///
     /// ```
     /// use hooklens::plot::LinePlot;
-    /// use hooklens::{LabelledArray, LabelledAxis};
+    /// use hooklens::{LabeledArray, LabeledAxis};
     /// use ndarray::arr2;
-    /// let axes = [LabelledAxis::new("answer", ["Mary", "John"]), LabelledAxis::numbered("layer", 3)];
-    /// let logits = LabelledArray::new(axes, arr2(&[[0.1, 2.0, 9.5], [0.2, 1.9, 4.0]]).into_dyn())?;
+    /// let axes = [LabeledAxis::new("answer", ["Mary", "John"]), LabeledAxis::numbered("layer", 3)];
+    /// let logits = LabeledArray::new(axes, arr2(&[[0.1, 2.0, 9.5], [0.2, 1.9, 4.0]]).into_dyn())?;
     /// let svg = LinePlot::of(&logits)?.value("logit").to_svg()?;
     /// assert!(svg.contains("Mary") && svg.contains("layer"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -80,7 +80,7 @@ impl LinePlot {
     ///
     /// # Errors
     /// [`PlotError::Lines`] for other arrays, saying along which axes to choose; and as [`LinePlot::new`].
-    pub fn of(array: &LabelledArray) -> Result<Self, PlotError> {
+    pub fn of(array: &LabeledArray) -> Result<Self, PlotError> {
         let axes = array.axes();
         let ([axis] | [_, axis]) = axes else {
             return Err(PlotError::Lines { axes: axes.iter().map(|axis| axis.name.clone()).collect() });
@@ -142,7 +142,7 @@ impl LinePlot {
             for band in line.bands() {
                 let lower = band.iter().map(|(at, low, _)| (frame.x(*at), frame.y(*low)));
                 let upper = band.iter().rev().map(|(at, _, high)| (frame.x(*at), frame.y(*high)));
-                polygon(area, lower.chain(upper), colour(number).mix(0.2))?;
+                polygon(area, lower.chain(upper), color(number).mix(0.2))?;
             }
         }
         for (number, line) in self.lines.iter().enumerate() {
@@ -175,10 +175,10 @@ fn stroke<B: DrawingBackend>(
         None => vec![places.to_vec()],
         Some((on, off)) => dashes(places, on, off),
     };
-    pieces.iter().try_for_each(|piece| path(area, piece, colour(number), 2 * FINE))
+    pieces.iter().try_for_each(|piece| path(area, piece, color(number), 2 * FINE))
 }
 
 /// A point of the line of this number.
 fn mark<B: DrawingBackend>(area: &DrawingArea<B, Shift>, at: (f64, f64), number: usize) -> Result<(), PlotError> {
-    area.draw(&Circle::new(dot(at), 5 * FINE / 2, colour(number).filled())).map_err(failed)
+    area.draw(&Circle::new(dot(at), 5 * FINE / 2, color(number).filled())).map_err(failed)
 }

@@ -16,8 +16,8 @@
 
 mod attention_view;
 mod bars;
-mod colour;
-mod coloured_text;
+mod color;
+mod colored_text;
 mod draw;
 mod font;
 mod frame;
@@ -38,7 +38,7 @@ pub(crate) mod token_text;
 pub use crate::error::PlotError;
 pub use attention_view::AttentionView;
 pub use bars::Bars;
-pub use coloured_text::ColouredText;
+pub use colored_text::ColoredText;
 pub use heatmap::Heatmap;
 pub use histogram::Histogram;
 pub use lens_table::{LensShade, LensTable};

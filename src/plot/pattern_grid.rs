@@ -7,7 +7,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::colour::Scale;
+use super::color::Scale;
 use super::draw::{self, BLACK_INK, LABELS, NAMES, TITLE, every, failed, write};
 use super::font;
 use super::page;
@@ -174,13 +174,13 @@ impl<'a> PatternGrid<'a> {
         let (left, top) = layout.corner(panel);
         let (side, cell) = (layout.side(), layout.cell);
         write(area, &head.name(), (left, top - 4), LABELS, HPos::Left, VPos::Bottom, false, &BLACK_INK)?;
-        area.draw(&Rectangle::new([(left, top), (left + side, top + side)], scale.colour(0.0).filled()))
+        area.draw(&Rectangle::new([(left, top), (left + side, top + side)], scale.color(0.0).filled()))
             .map_err(failed)?;
         for ((row, column), value) in pooled(&head.values, layout.cells).indexed_iter() {
-            let colour = scale.colour(f64::from(*value));
-            if colour != scale.colour(0.0) {
+            let color = scale.color(f64::from(*value));
+            if color != scale.color(0.0) {
                 let (x, y) = (left + column as i32 * cell, top + row as i32 * cell);
-                area.draw(&Rectangle::new([(x, y), (x + cell, y + cell)], colour.filled())).map_err(failed)?;
+                area.draw(&Rectangle::new([(x, y), (x + cell, y + cell)], color.filled())).map_err(failed)?;
             }
         }
         let frame = Rectangle::new([(left, top), (left + side, top + side)], BLACK_INK.stroke_width(1));

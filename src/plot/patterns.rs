@@ -8,7 +8,7 @@ use crate::driver::{HookedModel, Input};
 use crate::error::PlotError;
 use crate::error::Result;
 use crate::hook;
-use crate::labelled::{LabelledArray, LabelledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
 use crate::tokens::{Tokenizer, Tokens};
 
@@ -198,17 +198,17 @@ impl AttentionPatterns {
     }
 
     /// All of it as one array `[head, query, key]`: heads are labeled `L1H0`, positions `5: king`.
-    pub fn to_labelled(&self) -> LabelledArray {
+    pub fn to_labeled(&self) -> LabeledArray {
         let len = self.tokens.len();
         let places: Vec<String> =
             self.tokens.iter().enumerate().map(|(at, token)| format!("{}: {token}", self.first + at)).collect();
         let axes = [
-            LabelledAxis::new("head", self.heads.iter().map(HeadAttention::name)),
-            LabelledAxis::new("query", &places),
-            LabelledAxis::new("key", &places),
+            LabeledAxis::new("head", self.heads.iter().map(HeadAttention::name)),
+            LabeledAxis::new("query", &places),
+            LabeledAxis::new("key", &places),
         ];
         let at = |at: IxDyn| f64::from(self.heads[at[0]].values[[at[1], at[2]]]);
-        LabelledArray::of(axes, ArrayD::from_shape_fn(IxDyn(&[self.heads.len(), len, len]), at))
+        LabeledArray::of(axes, ArrayD::from_shape_fn(IxDyn(&[self.heads.len(), len, len]), at))
     }
 
     /// Position of the first token in its text.

@@ -20,7 +20,7 @@ pub(super) const COLOURS: [RGBColor; 7] = [
 ];
 
 /// The color of a series.
-pub(super) fn colour(number: usize) -> RGBColor {
+pub(super) fn color(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 

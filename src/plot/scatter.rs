@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::draw::LABELS;
 use super::frame::{Frame, FrameAxis, MOST, SWATCH, Ticks, WIDTH, framed};
-use super::pen::{COLOURS, colour, cut, dot, polygon, text};
+use super::pen::{COLOURS, color, cut, dot, polygon, text};
 use super::ticks::Span;
 use crate::error::PlotError;
 use places::{Around, free};
@@ -174,7 +174,7 @@ fn mark<B: DrawingBackend>(
     group: usize,
     radius: f64,
 ) -> Result<(), PlotError> {
-    let ink = colour(group).mix(0.75);
+    let ink = color(group).mix(0.75);
     match SHAPES[group / COLOURS.len() % SHAPES.len()] {
         Shape::Circle => {
             let radius = dot((radius, 0.0)).0;

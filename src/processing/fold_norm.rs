@@ -50,7 +50,7 @@ fn fold(norm: &mut Norm, readers: &mut [&mut Linear]) {
             if let Some(w) = &w {
                 matrix.scale_inputs(w.clone());
             }
-            if norm.kind.centres() {
+            if norm.kind.centers() {
                 matrix.center_inputs();
             }
         });

@@ -73,7 +73,7 @@ impl Step {
             Step::FoldNorm if shortformer => {
                 Some("position vectors are added behind the norm, where its weights would reach them")
             }
-            Step::CenterWriting if !c.norm.centres() || !c.final_norm().centres() => {
+            Step::CenterWriting if !c.norm.centers() || !c.final_norm().centers() => {
                 Some("some norm that reads the residual stream does not ignore its mean")
             }
             Step::CenterWriting if c.post_norms => {
@@ -145,8 +145,8 @@ impl Processing {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let centred = model.processed(&Processing::none().center_writing_weights())?;
-    /// let stream = centred.record("When Mary", hook::resid_post(-1))?.get(hook::resid_post(-1))?;
+    /// let centered = model.processed(&Processing::none().center_writing_weights())?;
+    /// let stream = centered.record("When Mary", hook::resid_post(-1))?.get(hook::resid_post(-1))?;
     /// assert!(stream.mean_dim(2).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -160,8 +160,8 @@ impl Processing {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let centred = model.processed(&Processing::none().center_unembed())?;
-    /// let logits = centred.forward("When Mary")?;
+    /// let centered = model.processed(&Processing::none().center_unembed())?;
+    /// let logits = centered.forward("When Mary")?;
     /// assert!(logits.mean_dim(2).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```

@@ -7,7 +7,7 @@ use hooklens::circuits::Composition;
 use hooklens::experiments::{HeadDetection, HeadError, HeadPattern};
 use hooklens::patching::{Metric, Patching, PatchingResult};
 use hooklens::prelude::*;
-use hooklens::{LabelledArray, Output};
+use hooklens::{LabeledArray, Output};
 use ndarray::{ArrayD, IxDyn};
 use safetensors::SafeTensors;
 
@@ -60,7 +60,7 @@ impl Case {
         self.compare(key, &values(&made.vectors()));
     }
 
-    fn array(&mut self, key: &str, made: &LabelledArray) {
+    fn array(&mut self, key: &str, made: &LabeledArray) {
         let given = made.values().mapv(|value| value as f32);
         if let Some(shape) = self.golden.get(key).map(|expected| expected.shape().to_vec()) {
             self.compare(key, &given.into_shape_with_order(IxDyn(&shape)).unwrap());

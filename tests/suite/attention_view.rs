@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hooklens::encoder::HookedEncoder;
-use hooklens::plot::{AttentionPatterns, AttentionView, ColouredText, PatternGrid, PlotError};
+use hooklens::plot::{AttentionPatterns, AttentionView, ColoredText, PatternGrid, PlotError};
 use hooklens::prelude::*;
 use hooklens::{PaddingSide, TokenizeOptions};
 use ndarray::{Array3, s};
@@ -92,7 +92,7 @@ fn no_token_leaves_its_place() {
     let shown = ["↵", "‹U+0000›", "\"'`&", "<!--<script>", "‹U+202E›‹U+2028›", "\u{fffd}", "·a\\tb"];
     assert_eq!(tokens.as_array().unwrap()[1..], shown.map(Value::from));
 
-    let text = ColouredText::new(HOSTILE).row("<i>", HOSTILE.map(|_| 1.0)).unwrap().title("<i>").to_page().unwrap();
+    let text = ColoredText::new(HOSTILE).row("<i>", HOSTILE.map(|_| 1.0)).unwrap().title("<i>").to_page().unwrap();
     assert!(!text.contains("<img") && !text.contains("<script") && !text.contains("<!--") && !text.contains("<i>"));
     assert!(text.contains("&lt;/script&gt;&lt;img·src=x·onerror=alert(1)&gt;</span>"));
     let svg = PatternGrid::of(&patterns).unwrap().to_svg().unwrap();
@@ -167,7 +167,7 @@ fn what_is_too_large_or_wrong_is_said() {
     assert!(told.starts_with("L3H1 attends from 1 to 0 by NaN"), "{told}");
     let told = AttentionView::of(&patterns).unwrap().save("view.svg").unwrap_err().to_string();
     assert_eq!(told, "view.svg: the name ends in .html");
-    let told = ColouredText::new(["a"]).row("loss", [1.0, 2.0]).unwrap_err().to_string();
+    let told = ColoredText::new(["a"]).row("loss", [1.0, 2.0]).unwrap_err().to_string();
     assert_eq!(told, "2 values `loss` were given for 1 tokens");
     let tokens: Vec<String> = (0..64).map(|n| n.to_string()).collect();
     let many = AttentionPatterns::new(&tokens, (0..40).map(|layer| (layer, causal(16, 64)))).unwrap();
@@ -206,7 +206,7 @@ fn padding_is_no_part_of_a_row() {
     assert!(AttentionPatterns::of(&model, &none, &tokens, 0).unwrap_err().to_string().contains("*hook_pattern"));
     let last = AttentionPatterns::run(&model, "red fox blue", &[1]).unwrap().positions(-2..4).unwrap();
     assert_eq!((last.tokens(), last.heads_shown().len()), (&["fox".to_string(), "blue".into()][..], 4));
-    assert_eq!(last.to_labelled().axes()[1].labels, ["2: fox", "3: blue"]);
+    assert_eq!(last.to_labeled().axes()[1].labels, ["2: fox", "3: blue"]);
 }
 
 /// An encoder's queries see what comes after them, and never padding.
@@ -228,13 +228,13 @@ fn encoders_are_shown_whole() {
 }
 
 #[test]
-fn colours_of_a_text_are_centred_where_numbers_are_below_zero() {
-    let text = ColouredText::new(["a", "b", "c"]).row("neuron 3", [-2.0, 0.0, f64::NAN]).unwrap();
+fn colors_of_a_text_are_centered_where_numbers_are_below_zero() {
+    let text = ColoredText::new(["a", "b", "c"]).row("neuron 3", [-2.0, 0.0, f64::NAN]).unwrap();
     let html = text.row("neuron 4", [0.5f32, 1.0, 2.0]).unwrap().to_html().unwrap();
     assert!(html.contains("title=\"a: -2.0000\"") && html.contains("title=\"c: no number\""));
     assert!(html.contains("background: #2166ac") && html.contains("background: #f7f7f7"), "{html}");
     assert_eq!(html.matches("<details open>").count(), 2);
-    let rising = ColouredText::new(["a"]).row("loss", [3.0]).unwrap().to_html().unwrap();
+    let rising = ColoredText::new(["a"]).row("loss", [3.0]).unwrap().to_html().unwrap();
     assert!(rising.contains("background: #08306b") && !rising.contains("#b2182b"));
 }
 

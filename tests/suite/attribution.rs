@@ -121,7 +121,7 @@ fn estimates_find_the_heads_that_patching_finds() {
     let patching = Patching::new(&model, &clean, &corrupted, metric).unwrap();
     let real = patching.attn_head_out_all_pos().unwrap().effect();
     let estimated = patching.attribution("*hook_z").unwrap().attn_head_out_all_pos().unwrap().effect();
-    let flat = |array: &hooklens::LabelledArray| array.values().iter().copied().collect::<Vec<f64>>();
+    let flat = |array: &hooklens::LabeledArray| array.values().iter().copied().collect::<Vec<f64>>();
     let agreement = correlation(&flat(&real), &flat(&estimated));
     assert!(agreement > 0.7, "correlation {agreement}: {:?} against {:?}", flat(&real), flat(&estimated));
 }

@@ -321,7 +321,7 @@ fn a_module_that_is_not_supported_leaves_the_encoder_usable() {
     assert!(model.encode(vec![vec![1, 2]]).is_ok());
     let error = model.sentence_embeddings(&["text"]).unwrap_err().to_string();
     assert!(error.contains("Dense") && error.contains("with_sentence_embedding"), "{error}");
-    let own = SentenceEmbedding { pooling: Pooling::First, normalise: false, max_len: None };
+    let own = SentenceEmbedding { pooling: Pooling::First, normalize: false, max_len: None };
     assert_eq!(model.with_sentence_embedding(own).sentence_embedding().unwrap(), own);
 }
 

@@ -58,7 +58,7 @@ fn models() -> Vec<HookedTransformer> {
     };
     let experts = TransformerConfig {
         attn_sinks: true,
-        experts: Some(Experts { count: 3, per_token: 2, renormalise: true, clipped: None }),
+        experts: Some(Experts { count: 3, per_token: 2, renormalize: true, clipped: None }),
         ..gated.clone()
     };
     [plain, gated, experts].map(|config| random_model(config, 5)).into()

@@ -4,10 +4,10 @@ use std::process::{Command, Stdio};
 
 use hooklens::patching::{Metric, Patching};
 use hooklens::plot::{
-    AttentionPatterns, ColouredText, Heatmap, LensShade, LensTable, Line, LinePlot, PatternGrid, Shown,
+    AttentionPatterns, ColoredText, Heatmap, LensShade, LensTable, Line, LinePlot, PatternGrid, Shown,
 };
 use hooklens::prelude::*;
-use hooklens::{LabelledArray, LabelledAxis};
+use hooklens::{LabeledArray, LabeledAxis};
 use ndarray::{ArrayD, Axis};
 
 use crate::support::device;
@@ -21,7 +21,7 @@ fn form(shown: &[Shown], mime: &str) -> String {
 }
 
 #[test]
-fn tensors_show_shape_statistics_and_colours() {
+fn tensors_show_shape_statistics_and_colors() {
     let tensor = Tensor::<3>::from_floats([[[1.0, -2.0, 0.5], [0.0, 4.0, 1.0]]], &device());
     let shown = tensor.shown().unwrap();
     assert_eq!(
@@ -85,17 +85,17 @@ fn pictures_show_themselves() {
     let svg = PatternGrid::of(&patterns).unwrap();
     let kind = svg.shown().unwrap()[1].mime;
     assert_eq!(kind, if svg.to_svg().unwrap().len() > 200_000 { "image/png" } else { "image/svg+xml" });
-    let labelled = |shape: &[usize]| {
-        let axes = shape.iter().enumerate().map(|(at, len)| LabelledAxis::numbered(format!("a{at}"), *len));
-        LabelledArray::new(axes.collect::<Vec<_>>(), ArrayD::ones(shape)).unwrap()
+    let labeled = |shape: &[usize]| {
+        let axes = shape.iter().enumerate().map(|(at, len)| LabeledAxis::numbered(format!("a{at}"), *len));
+        LabeledArray::new(axes.collect::<Vec<_>>(), ArrayD::ones(shape)).unwrap()
     };
-    assert!(form(&Heatmap::of(&labelled(&[300, 300])).unwrap().shown().unwrap(), "image/png").starts_with("iVBOR"));
-    assert!(form(&labelled(&[4]).shown().unwrap(), "image/svg+xml").contains("<svg"));
-    let told = labelled(&[2, 2, 2, 2]).shown().unwrap_err().to_string();
+    assert!(form(&Heatmap::of(&labeled(&[300, 300])).unwrap().shown().unwrap(), "image/png").starts_with("iVBOR"));
+    assert!(form(&labeled(&[4]).shown().unwrap(), "image/svg+xml").contains("<svg"));
+    let told = labeled(&[2, 2, 2, 2]).shown().unwrap_err().to_string();
     assert!(told.contains("two axes") && told.contains("a0, a1, a2, a3"), "{told}");
     let lines = LinePlot::new("step", "loss", [Line::new("train", [(0.0, 1.0), (1.0, 0.5)])]).unwrap();
     assert!(form(&lines.shown().unwrap(), "image/svg+xml").contains("loss"));
-    let text = ColouredText::new(["a"]).row("loss", [1.0]).unwrap();
+    let text = ColoredText::new(["a"]).row("loss", [1.0]).unwrap();
     assert!(form(&text.shown().unwrap(), "text/html").contains("hooklens-text"));
     assert!(form(&model.test_prompt(clean, "Mary", 2).unwrap().shown().unwrap(), "text/plain").contains("Mary"));
 }
@@ -104,9 +104,9 @@ fn pictures_show_themselves() {
 fn evcxr_finds_the_forms_between_its_marks() {
     // As the child this prints; as the parent it reads what evcxr would.
     if std::env::var("HOOKLENS_TEST_DISPLAY").is_ok() {
-        let text = ColouredText::new(["EVCXR_END_CONTENT", "\nEVCXR_END_CONTENT\n"]).row("x", [1.0, 2.0]).unwrap();
+        let text = ColoredText::new(["EVCXR_END_CONTENT", "\nEVCXR_END_CONTENT\n"]).row("x", [1.0, 2.0]).unwrap();
         text.evcxr_display();
-        let array = LabelledArray::new([LabelledAxis::numbered("a", 0)], ArrayD::zeros(vec![0])).unwrap();
+        let array = LabeledArray::new([LabeledAxis::numbered("a", 0)], ArrayD::zeros(vec![0])).unwrap();
         array.evcxr_display();
         return;
     }
@@ -141,7 +141,7 @@ fn a_lens_table_says_what_each_stage_would_say() {
     let table = LensTable::run(&model, prompt, LensShade::Probability).unwrap();
     let shape = table.shades().values().shape().to_vec();
     assert_eq!(shape, [model.config().n_layers + 1, model.to_tokens(prompt).unwrap().shape()[1]]);
-    // The last stage is the model's answer, the colours its probability.
+    // The last stage is the model's answer, the colors its probability.
     let report = model.test_prompt(prompt, "Mary", 1).unwrap();
     let (text, _, share) = &report.answer[0].top[0];
     assert_eq!(table.texts()[shape[0] - 1][shape[1] - 1].trim(), text.trim());

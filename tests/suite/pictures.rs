@@ -1,7 +1,7 @@
 //! Points, bars and histograms: what is drawn, where, and what is refused.
 
-use hooklens::plot::{Bars, ColouredText, Histogram, Line, LinePlot, PlotError, Scatter, Show, Shown};
-use hooklens::{LabelledArray, LabelledAxis};
+use hooklens::plot::{Bars, ColoredText, Histogram, Line, LinePlot, PlotError, Scatter, Show, Shown};
+use hooklens::{LabeledArray, LabeledAxis};
 
 use crate::svg::Element;
 
@@ -281,10 +281,10 @@ fn errors_of_bars_reach_as_far_as_they_say() {
 
 #[test]
 fn bars_of_arrays_and_what_makes_none() {
-    let axis = |name: &str, len| LabelledAxis::numbered(name, len);
-    let array = |axes: Vec<LabelledAxis>| {
+    let axis = |name: &str, len| LabeledAxis::numbered(name, len);
+    let array = |axes: Vec<LabeledAxis>| {
         let places = axes.iter().map(|axis| axis.labels.len()).product::<usize>();
-        LabelledArray::from_values(axes, (0..places).map(|place| place as f64)).unwrap()
+        LabeledArray::from_values(axes, (0..places).map(|place| place as f64)).unwrap()
     };
     let picture = bars(&Bars::of(&array(vec![axis("layer", 12)])).unwrap().value("effect"));
     assert_eq!(picture.all("polygon").count(), 12);
@@ -353,7 +353,7 @@ fn lines_and_points_stand_at_the_same_places() {
 
 #[test]
 fn passages_share_a_scale() {
-    let one = ColouredText::new(["a", "b"]).row("first", [0.0, 1.0]).unwrap();
+    let one = ColoredText::new(["a", "b"]).row("first", [0.0, 1.0]).unwrap();
     let two = one.clone().passage("second <i>", ["c\n", "<d>", "e"], [4.0, 1.0, f64::NAN]).unwrap();
     let background = |html: &str, title: &str| {
         let from = html.split_once(&format!("title=\"{title}\"")).unwrap_or_else(|| panic!("{title} in {html}")).1;

@@ -1,13 +1,13 @@
 //! Pictures of what can be shown, and words for what can't.
 
 use hooklens::plot::{Heatmap, Line, LinePlot, PlotError};
-use hooklens::{LabelledArray, LabelledAxis};
+use hooklens::{LabeledArray, LabeledAxis};
 use ndarray::{ArrayD, IxDyn};
 
-fn array(shape: &[usize]) -> LabelledArray {
-    let axes = shape.iter().enumerate().map(|(number, len)| LabelledAxis::numbered(format!("axis{number}"), *len));
+fn array(shape: &[usize]) -> LabeledArray {
+    let axes = shape.iter().enumerate().map(|(number, len)| LabeledAxis::numbered(format!("axis{number}"), *len));
     let values = ArrayD::from_shape_fn(IxDyn(shape), |at| at.as_array_view_sum());
-    LabelledArray::new(axes, values).unwrap()
+    LabeledArray::new(axes, values).unwrap()
 }
 
 trait Sum {
@@ -40,7 +40,7 @@ fn what_cannot_be_shown_is_said() {
     assert!(array(&[2, 2]).at("axis0", 2).is_err() && array(&[2, 2]).at("axis0", -3).is_err());
     assert!(matches!(Heatmap::of(&array(&[0, 2])), Err(PlotError::Nothing)));
     assert!(Heatmap::of(&array(&[4])).is_err());
-    let told = LabelledArray::new([LabelledAxis::numbered("head", 3)], ArrayD::zeros(IxDyn(&[2]))).unwrap_err();
+    let told = LabeledArray::new([LabeledAxis::numbered("head", 3)], ArrayD::zeros(IxDyn(&[2]))).unwrap_err();
     assert!(told.to_string().contains("[3]") && told.to_string().contains("[2]"), "{told}");
     assert!(matches!(Heatmap::of(&array(&[600, 600])), Err(PlotError::TooMany { places: 360_000, .. })));
     let map = array(&[2, 2]);

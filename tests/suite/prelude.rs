@@ -35,7 +35,7 @@ fn both_preludes_stand_side_by_side() {
     let analysis = model.analyze(&cache).unwrap();
     assert_eq!(analysis.stream(Stage::Final).unwrap().dims(), [1, 5, 64]);
     assert_eq!(cache.axes(hook::z(0)).unwrap()[2], Axis::Head);
-    let found: LabelledArray = LabelledArray::recorded(&cache, hook::pattern(0)).unwrap().at("batch", 0).unwrap();
+    let found: LabeledArray = LabeledArray::recorded(&cache, hook::pattern(0)).unwrap().at("batch", 0).unwrap();
     assert!(Heatmap::of(&found).unwrap().shown().is_ok());
     let metric = Metric::logit_diff(&model, "Mary", "John").unwrap();
     let (clean, corrupted) = ("When Mary and John went", "When John and Mary went");

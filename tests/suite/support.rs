@@ -192,7 +192,7 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
                 experts: moe.then_some(Experts {
                     count: 3,
                     per_token: 2,
-                    renormalise: true,
+                    renormalize: true,
                     clipped: whole.then_some(ClippedGate { alpha: 1.702, limit: 0.5 }),
                 }),
                 attn_sinks: sinks,

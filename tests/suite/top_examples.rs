@@ -232,7 +232,7 @@ fn what_cannot_be_looked_at_is_said() {
 fn experts_and_models_without_texts_can_be_looked_at() {
     let mixture = TransformerConfig {
         gated_mlp: true,
-        experts: Some(hooklens::Experts { count: 3, per_token: 1, renormalise: false, clipped: None }),
+        experts: Some(hooklens::Experts { count: 3, per_token: 1, renormalize: false, clipped: None }),
         ..TransformerConfig::new(1, 16, 2, 20, 32)
     };
     let model = random_model(mixture, 1);
@@ -274,6 +274,6 @@ fn found_examples_show_themselves() {
     assert_eq!(html.matches("<span title=").count(), tokens);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("neuron.html");
-    found.coloured_text().unwrap().save(&path).unwrap();
+    found.colored_text().unwrap().save(&path).unwrap();
     assert!(std::fs::read_to_string(path).unwrap().starts_with("<!doctype html>"));
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::best::{Around, Best, Firing};
 use super::unit::Unit;
 use crate::numerals::grouped;
-use crate::plot::{ColouredText, PlotError, token_text};
+use crate::plot::{ColoredText, PlotError, token_text};
 use crate::tokens::Tokenizer;
 
 /// Where something is largest, largest first. Shows itself in a notebook as colored texts, printed as a list.
@@ -75,15 +75,15 @@ impl FoundExamples {
     /// # let path = folder.path().join("coordinate.html");
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let found = TopExamples::new("resid_post1").neuron(3).run(&model, ["king drum sun king"])?;
-    /// found.coloured_text()?.save(path)?;
+    /// found.colored_text()?.save(path)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`PlotError::Values`] if an example was changed to have more or fewer values than tokens.
-    pub fn coloured_text(&self) -> Result<ColouredText, PlotError> {
+    pub fn colored_text(&self) -> Result<ColoredText, PlotError> {
         let none: [String; 0] = [];
-        self.examples.iter().try_fold(ColouredText::new(none).title(self.heading()), |page, example| {
+        self.examples.iter().try_fold(ColoredText::new(none).title(self.heading()), |page, example| {
             let name = format!("{}: text {}, position {}", number(example.value), example.text, example.position);
             page.passage(name, &example.tokens, example.values.iter().copied())
         })

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::colour::RISING;
+use super::color::RISING;
 use super::page;
 use super::patterns::{AttentionPatterns, HeadAttention};
 use super::token_text::visible;
@@ -134,7 +134,7 @@ impl<'a> AttentionView<'a> {
             "first": self.patterns.first(),
             "tokens": self.patterns.tokens().iter().map(|token| visible(token)).collect::<Vec<_>>(),
             "causal": self.causal,
-            "colours": RISING,
+            "colors": RISING,
             "start": self.start.map(|(layer, head)| [layer, head]),
             "heads": self.patterns.heads_shown().iter().map(head).collect::<Vec<_>>(),
         })

@@ -23,14 +23,14 @@
     const layers = [...new Set(heads.map((head) => head.layer))];
     const numbers = [...new Set(heads.map((head) => head.head))].sort((a, b) => a - b);
     const most = heads.reduce((most, head) => Math.max(most, head.most), 1);
-    const colours = table(data.colours);
+    const colors = table(data.colors);
 
     const start = heads.findIndex((head) => data.start && head.layer === data.start[0] && head.head === data.start[1]);
     const state = { head: Math.max(start, 0), token: count - 1, hover: null, reverse: false, own: false };
 
     part("h2").textContent = data.title;
     part(".frame").setAttribute("aria-label", `Attention patterns ${data.title}`);
-    const stops = data.colours.map((stop) => `rgb(${stop.join()})`);
+    const stops = data.colors.map((stop) => `rgb(${stop.join()})`);
     part(".scale i").style.background = `linear-gradient(to right, ${stops.join()})`;
 
     // What a pattern holds, in steps of 1/255 of its largest.
@@ -60,8 +60,8 @@
       for (let at = 0; at < cells.length; at += 1) {
         // What a causal query can't see stays white.
         if (causal && at % side > Math.floor(at / side)) continue;
-        const colour = colours[Math.round(cells[at] * factor)];
-        image.data.set([colour[0], colour[1], colour[2], 255], 4 * at);
+        const color = colors[Math.round(cells[at] * factor)];
+        image.data.set([color[0], color[1], color[2], 255], 4 * at);
       }
       canvas.getContext("2d").putImageData(image, 0, 0);
     }
@@ -278,10 +278,10 @@
       tokenButtons.forEach((button, other) => {
         const share = value(head, query(other), key(other));
         if (share >= 0.005) found.push([share, other]);
-        const colour = colours[Math.round((255 * share) / top(head))];
+        const color = colors[Math.round((255 * share) / top(head))];
         const unseen = causal && key(other) > query(other);
-        button.style.background = unseen ? "none" : `rgb(${colour.join()})`;
-        button.style.color = unseen ? "" : ink(colour);
+        button.style.background = unseen ? "none" : `rgb(${color.join()})`;
+        button.style.color = unseen ? "" : ink(color);
         button.className = `token${unseen ? " unseen" : ""}${other === token ? " chosen" : ""}`;
         button.tabIndex = other === state.token ? 0 : -1;
         button.setAttribute("aria-pressed", other === state.token);
@@ -325,7 +325,7 @@
     return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   }
 
-  /** 256 colours between the stops. */
+  /** 256 colors between the stops. */
   function table(stops) {
     return Array.from({ length: 256 }, (_, step) => {
       const place = (step / 255) * (stops.length - 1);

@@ -5,10 +5,10 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::{Show, Shown};
 use crate::error::PlotError;
-use crate::labelled::LabelledArray;
+use crate::labeled::LabeledArray;
 use crate::patching::PatchingResult;
 use crate::plot::{
-    AttentionPatterns, AttentionView, Bars, ColouredText, Heatmap, Histogram, LensTable, LinePlot, PatternGrid, Scatter,
+    AttentionPatterns, AttentionView, Bars, ColoredText, Heatmap, Histogram, LensTable, LinePlot, PatternGrid, Scatter,
 };
 
 /// Letters of an SVG that a notebook keeps; a larger picture is shown as dots.
@@ -70,9 +70,9 @@ impl Show for AttentionView<'_> {
     }
 }
 
-impl Show for ColouredText {
+impl Show for ColoredText {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text("coloured text"), Shown::html(self.to_html()?)])
+        Ok(vec![Shown::text("colored text"), Shown::html(self.to_html()?)])
     }
 }
 
@@ -83,7 +83,7 @@ impl Show for LensTable {
 }
 
 /// A heatmap of two or three axes, lines over one.
-impl Show for LabelledArray {
+impl Show for LabeledArray {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         if self.axes().len() == 1 { LinePlot::of(self)?.shown() } else { Heatmap::of(self)?.shown() }
     }

@@ -9,7 +9,7 @@ use super::tables::framed;
 use super::{Show, Shown};
 use crate::error::PlotError;
 use crate::numerals::grouped;
-use crate::plot::colour::Scale;
+use crate::plot::color::Scale;
 use crate::plot::draw::{dot_png, failed, short};
 
 /// Elements that are looked at; larger tensors show their shape only.
@@ -53,13 +53,13 @@ fn pictured(shape: &[usize], values: &[f64], said: &str) -> Result<String, PlotE
     for (panel, values) in values.chunks(rows * columns).take(PANELS).enumerate() {
         let (down, across) = (rows.min(SIDE), columns.min(SIDE));
         let cells = pooled(values, [rows, columns], [down, across]);
-        let png = dot_png((across as u32, down as u32), |x, y| scale.colour(cells[y * across + x]))?;
+        let png = dot_png((across as u32, down as u32), |x, y| scale.color(cells[y * across + x]))?;
         // Cells are squares of a size that can be seen and a page can hold.
         let zoom = (SIDE / down.max(across)).clamp(1, 12);
         let name = place(outer, panel);
         html.push_str(&format!(
                 "<figure style=\"display: inline-block; margin: 4px 8px 4px 0; vertical-align: top\"><img alt=\"{rows} \
-                 by {columns} numbers as colours\" style=\"display: block; image-rendering: pixelated; border: 1px solid \
+                 by {columns} numbers as colors\" style=\"display: block; image-rendering: pixelated; border: 1px solid \
                  #999; width: {}px; height: {}px\" src=\"data:image/png;base64,{}\"><figcaption>{name}</figcaption></figure>\n",
                 across * zoom,
                 down * zoom,

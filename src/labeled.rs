@@ -9,38 +9,38 @@ use crate::error::InputError;
 /// An array whose axes have names and whose places have labels.
 ///
 /// ```
-/// use hooklens::{LabelledArray, LabelledAxis};
+/// use hooklens::{LabeledArray, LabeledAxis};
 /// use ndarray::arr2;
-/// let layers = LabelledAxis::numbered("layer", 2);
-/// let heads = LabelledAxis::new("head", ["a", "b"]);
-/// let array = LabelledArray::new([layers, heads], arr2(&[[1.0, 2.0], [3.0, 4.0]]).into_dyn())?;
+/// let layers = LabeledAxis::numbered("layer", 2);
+/// let heads = LabeledAxis::new("head", ["a", "b"]);
+/// let array = LabeledArray::new([layers, heads], arr2(&[[1.0, 2.0], [3.0, 4.0]]).into_dyn())?;
 /// assert_eq!(array.largest(1), [(vec!["1", "b"], 4.0)]);
 /// assert_eq!(array.to_csv(), "layer,head,value\n0,a,1\n0,b,2\n1,a,3\n1,b,4\n");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LabelledArray {
-    axes: Vec<LabelledAxis>,
+pub struct LabeledArray {
+    axes: Vec<LabeledAxis>,
     #[serde(serialize_with = "nested")]
     values: ArrayD<f64>,
 }
 
-/// One axis of a [`LabelledArray`].
+/// One axis of a [`LabeledArray`].
 ///
 /// ```
-/// use hooklens::LabelledAxis;
-/// let layers = LabelledAxis::numbered("layer", 3);
+/// use hooklens::LabeledAxis;
+/// let layers = LabeledAxis::numbered("layer", 3);
 /// assert_eq!((layers.name.as_str(), layers.labels.join(" ")), ("layer", "0 1 2".to_string()));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LabelledAxis {
+pub struct LabeledAxis {
     /// What it runs over: `layer`, `pos`, `head`, ...
     pub name: String,
     /// Each place on it.
     pub labels: Vec<String>,
 }
 
-impl LabelledAxis {
+impl LabeledAxis {
     /// An axis with these labels.
     pub fn new(name: impl Into<String>, labels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { name: name.into(), labels: labels.into_iter().map(Into::into).collect() }
@@ -52,19 +52,19 @@ impl LabelledAxis {
     }
 }
 
-impl LabelledArray {
+impl LabeledArray {
     /// These values under these labels.
     ///
     /// ```
-    /// use hooklens::{LabelledArray, LabelledAxis};
+    /// use hooklens::{LabeledArray, LabeledAxis};
     /// let three = ndarray::arr1(&[1.0, 2.0, 3.0]).into_dyn();
-    /// let told = LabelledArray::new([LabelledAxis::numbered("pos", 2)], three).unwrap_err().to_string();
+    /// let told = LabeledArray::new([LabeledAxis::numbered("pos", 2)], three).unwrap_err().to_string();
     /// assert_eq!(told, "labels for [2] places, but the array has [3]");
     /// ```
     ///
     /// # Errors
     /// [`InputError::Labels`] if an axis has not as many labels as the array has places along it.
-    pub fn new(axes: impl IntoIterator<Item = LabelledAxis>, values: ArrayD<f64>) -> Result<Self, InputError> {
+    pub fn new(axes: impl IntoIterator<Item = LabeledAxis>, values: ArrayD<f64>) -> Result<Self, InputError> {
         let made = Self { axes: axes.into_iter().collect(), values };
         let labels = made.label_counts();
         let places = made.values.shape().to_vec();
@@ -74,9 +74,9 @@ impl LabelledArray {
     /// Values in order, the last axis's places side by side.
     ///
     /// ```
-    /// use hooklens::{LabelledArray, LabelledAxis};
-    /// let axes = [LabelledAxis::numbered("layer", 2), LabelledAxis::numbered("head", 2)];
-    /// let scores = LabelledArray::from_values(axes, [0.1f32, 0.2, 0.7, 0.4])?;
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::numbered("head", 2)];
+    /// let scores = LabeledArray::from_values(axes, [0.1f32, 0.2, 0.7, 0.4])?;
     /// assert_eq!(scores.largest(1)[0].0, ["1", "0"]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -84,10 +84,10 @@ impl LabelledArray {
     /// # Errors
     /// [`InputError::Labels`] for more or fewer values than the axes have places.
     pub fn from_values(
-        axes: impl IntoIterator<Item = LabelledAxis>,
+        axes: impl IntoIterator<Item = LabeledAxis>,
         values: impl IntoIterator<Item = impl Into<f64>>,
     ) -> Result<Self, InputError> {
-        let axes: Vec<LabelledAxis> = axes.into_iter().collect();
+        let axes: Vec<LabeledAxis> = axes.into_iter().collect();
         let labels: Vec<usize> = axes.iter().map(|axis| axis.labels.len()).collect();
         let values: Vec<f64> = values.into_iter().map(Into::into).collect();
         let places = vec![values.len()];
@@ -97,15 +97,15 @@ impl LabelledArray {
     }
 
     /// What was recorded at a point, its axes named as the point's are: `batch`, `head`, `query`, `key`. To be cut by
-    /// [`LabelledArray::at`], drawn, or written as CSV.
+    /// [`LabeledArray::at`], drawn, or written as CSV.
     ///
     /// ```
     /// use hooklens::plot::Heatmap;
     /// use hooklens::prelude::*;
-    /// use hooklens::LabelledArray;
+    /// use hooklens::LabeledArray;
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let cache = model.record("king drum sun king", "*hook_pattern")?;
-    /// let head = LabelledArray::recorded(&cache, hook::pattern(1))?.at("batch", 0)?.at("head", 2)?;
+    /// let head = LabeledArray::recorded(&cache, hook::pattern(1))?.at("batch", 0)?.at("head", 2)?;
     /// assert!(head.to_csv().starts_with("query,key,value\n0,0,1\n"));
     /// let svg = Heatmap::of(&head)?.to_svg()?;
     /// # Ok::<(), hooklens::Error>(())
@@ -117,12 +117,12 @@ impl LabelledArray {
         let point = point.into();
         let axes = cache.axes(point.clone())?;
         let values = cache.activation(point)?.to_ndarray()?.mapv(f64::from);
-        let named = axes.iter().zip(values.shape()).map(|(axis, len)| LabelledAxis::numbered(axis.name(), *len));
+        let named = axes.iter().zip(values.shape()).map(|(axis, len)| LabeledAxis::numbered(axis.name(), *len));
         Ok(Self::of(named.collect::<Vec<_>>(), values))
     }
 
-    /// [`LabelledArray::new`] of labels made to fit.
-    pub(crate) fn of(axes: impl IntoIterator<Item = LabelledAxis>, values: ArrayD<f64>) -> Self {
+    /// [`LabeledArray::new`] of labels made to fit.
+    pub(crate) fn of(axes: impl IntoIterator<Item = LabeledAxis>, values: ArrayD<f64>) -> Self {
         let made = Self { axes: axes.into_iter().collect(), values };
         debug_assert_eq!(made.label_counts(), made.values.shape());
         made
@@ -133,7 +133,7 @@ impl LabelledArray {
     }
 
     /// The axes, outermost first.
-    pub fn axes(&self) -> &[LabelledAxis] {
+    pub fn axes(&self) -> &[LabeledAxis] {
         &self.axes
     }
 
@@ -145,9 +145,9 @@ impl LabelledArray {
     /// What there is at one place along an axis, which is gone from the result; negative places count from the end.
     ///
     /// ```
-    /// use hooklens::{LabelledArray, LabelledAxis};
-    /// let axes = [LabelledAxis::numbered("layer", 2), LabelledAxis::numbered("head", 3)];
-    /// let scores = LabelledArray::from_values(axes, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::numbered("head", 3)];
+    /// let scores = LabeledArray::from_values(axes, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
     /// assert_eq!(scores.at("layer", -1)?.values().as_slice(), Some(&[4.0, 5.0, 6.0][..]));
     /// let told = scores.at("neuron", 0).unwrap_err().to_string();
     /// assert_eq!(told, "no place 0 along `neuron`; this array has layer (2), head (3)");
@@ -156,7 +156,7 @@ impl LabelledArray {
     ///
     /// # Errors
     /// [`InputError::Place`] for an axis or a place that is not there.
-    pub fn at(&self, axis: &str, place: isize) -> Result<LabelledArray, InputError> {
+    pub fn at(&self, axis: &str, place: isize) -> Result<LabeledArray, InputError> {
         let absent = || {
             let axes = self.axes.iter().map(|axis| (axis.name.clone(), axis.labels.len())).collect();
             InputError::Place { axis: axis.into(), place, axes }
@@ -173,14 +173,14 @@ impl LabelledArray {
     /// The same labels over other values.
     ///
     /// ```
-    /// use hooklens::{LabelledArray, LabelledAxis};
+    /// use hooklens::{LabeledArray, LabeledAxis};
     /// let values = ndarray::arr1(&[-3.0, 1.0]).into_dyn();
-    /// let array = LabelledArray::new([LabelledAxis::numbered("pos", 2)], values)?;
+    /// let array = LabeledArray::new([LabeledAxis::numbered("pos", 2)], values)?;
     /// assert_eq!(array.map(|value| value.abs()).largest(1), [(vec!["0"], 3.0)]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
-    pub fn map(&self, change: impl FnMut(&f64) -> f64) -> LabelledArray {
+    pub fn map(&self, change: impl FnMut(&f64) -> f64) -> LabeledArray {
         Self { axes: self.axes.clone(), values: self.values.map(change) }
     }
 

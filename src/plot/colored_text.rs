@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::colour::Scale;
+use super::color::Scale;
 use super::page::{self, escaped};
 use super::token_text::visible;
 use crate::error::PlotError;
@@ -12,7 +12,7 @@ use crate::error::PlotError;
 /// token shows its number. HTML without a script: rows open and close by themselves.
 ///
 /// ```
-/// use hooklens::plot::ColouredText;
+/// use hooklens::plot::ColoredText;
 /// use hooklens::prelude::*;
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("loss.html");
@@ -21,11 +21,11 @@ use crate::error::PlotError;
 /// let tokens = model.to_tokens(text)?;
 /// let stream = model.record(&tokens, hook::resid_post(0))?.get(hook::resid_post(0))?; // [batch, pos, d_model]
 /// let seventh = stream.narrow(2, 7, 1).to_vec()?;
-/// ColouredText::new(model.to_str_tokens(text)?).row("resid_post 0, coordinate 7", seventh)?.save(path)?;
+/// ColoredText::new(model.to_str_tokens(text)?).row("resid_post 0, coordinate 7", seventh)?.save(path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct ColouredText {
+pub struct ColoredText {
     tokens: Vec<String>,
     rows: Vec<Row>,
     title: String,
@@ -40,7 +40,7 @@ struct Row {
     values: Vec<f64>,
 }
 
-impl ColouredText {
+impl ColoredText {
     /// A text of these tokens, without numbers yet.
     pub fn new(tokens: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { tokens: tokens.into_iter().map(Into::into).collect(), rows: Vec::new(), title: String::new() }
@@ -62,8 +62,8 @@ impl ColouredText {
     /// Shows another text below, colored by a number for each of its tokens, on the same scale.
     ///
     /// ```
-    /// use hooklens::plot::ColouredText;
-    /// let page = ColouredText::new(["red", "fox"]).row("text 0", [0.1, 0.9])?;
+    /// use hooklens::plot::ColoredText;
+    /// let page = ColoredText::new(["red", "fox"]).row("text 0", [0.1, 0.9])?;
     /// let page = page.passage("text 1", ["king", "drum", "sun"], [0.0, 0.5, 2.0])?;
     /// assert!(page.to_html()?.contains("title=\"sun: 2.0000\""));
     /// # Ok::<(), hooklens::plot::PlotError>(())
@@ -124,7 +124,7 @@ impl ColouredText {
             ));
             let tokens = row.tokens.as_ref().unwrap_or(&self.tokens);
             for (token, value) in tokens.iter().zip(&row.values) {
-                html.push_str(&coloured(&escaped(&visible(token)), *value, scale));
+                html.push_str(&colored(&escaped(&visible(token)), *value, scale));
                 if token.contains('\n') {
                     html.push_str("<br>");
                 }
@@ -139,7 +139,7 @@ impl ColouredText {
     /// The text as a whole page.
     ///
     /// # Errors
-    /// As [`ColouredText::to_html`].
+    /// As [`ColoredText::to_html`].
     pub fn to_page(&self) -> Result<String, PlotError> {
         let title = if self.title.is_empty() { "tokens" } else { &self.title };
         Ok(page::whole(title, &self.to_html()?))
@@ -155,12 +155,12 @@ impl ColouredText {
 }
 
 /// A token, already safe, on its color.
-fn coloured(token: &str, value: f64, scale: Scale) -> String {
-    let colour = scale.hex(value);
+fn colored(token: &str, value: f64, scale: Scale) -> String {
+    let color = scale.hex(value);
     let ink = if scale.is_dark(value) { "#fff" } else { "#1a1a1a" };
     format!(
         "<span title=\"{token}: {}\" style=\"display: inline-block; max-width: 100%; margin: 0 1px; padding: 0 3px; \
-         border-radius: 3px; line-height: 1.5; overflow-wrap: anywhere; unicode-bidi: isolate; background: {colour}; \
+         border-radius: 3px; line-height: 1.5; overflow-wrap: anywhere; unicode-bidi: isolate; background: {color}; \
          color: {ink}\">{token}</span>",
         number(value)
     )

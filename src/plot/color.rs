@@ -61,7 +61,7 @@ impl Scale {
         }
     }
 
-    pub(super) fn colour(self, value: f64) -> RGBColor {
+    pub(super) fn color(self, value: f64) -> RGBColor {
         if value.is_nan() {
             return NONE;
         }
@@ -77,9 +77,9 @@ impl Scale {
         RGBColor(mix(0), mix(1), mix(2))
     }
 
-    /// [`Scale::colour`] as pages spell it.
+    /// [`Scale::color`] as pages spell it.
     pub(super) fn hex(self, value: f64) -> String {
-        let RGBColor(red, green, blue) = self.colour(value);
+        let RGBColor(red, green, blue) = self.color(value);
         format!("#{red:02x}{green:02x}{blue:02x}")
     }
 
@@ -98,7 +98,7 @@ impl Scale {
 
     /// Whether text on this color should be white.
     pub(super) fn is_dark(self, value: f64) -> bool {
-        let RGBColor(r, g, b) = self.colour(value);
+        let RGBColor(r, g, b) = self.color(value);
         299 * u32::from(r) + 587 * u32::from(g) + 114 * u32::from(b) < 128_000
     }
 }
@@ -111,8 +111,8 @@ mod tests {
     fn zero_is_in_the_middle_of_a_diverging_scale() {
         let scale = Scale::of([-3.0, 1.0].iter());
         assert_eq!(scale.ends(), (-3.0, 3.0));
-        assert_eq!(scale.colour(0.0), RGBColor(247, 247, 247));
-        assert_eq!(scale.colour(3.0), RGBColor(178, 24, 43));
+        assert_eq!(scale.color(0.0), RGBColor(247, 247, 247));
+        assert_eq!(scale.color(3.0), RGBColor(178, 24, 43));
         assert_eq!(Scale::of([0.0, 2.0].iter()).ends(), (0.0, 2.0));
         assert_eq!(Scale::of([f64::NAN, 0.0].iter()).ends(), (0.0, 1.0));
     }
