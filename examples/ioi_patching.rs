@@ -6,7 +6,7 @@
 //! ```
 
 use hooklens::experiments::ioi_prompts;
-use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver};
+use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver};
 use hooklens::plot::Heatmap;
 use hooklens::prelude::*;
 
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // What does the best head do to the answer directly, past all later layers?
-    let direct = patching.path_from_heads(&[Receiver::Logits], Held::Everything)?.normalized()?;
+    let direct = patching.path_from_heads(&[Receiver::Logits], Freeze::AttentionAndMlps)?.normalized()?;
     let (best, _) = &heads.largest(1)[0];
     let (layer, head): (usize, usize) = (best[0].parse()?, best[1].parse()?);
     println!("L{layer}H{head} straight to the logits {:+.2}", direct.values()[[layer, head]]);

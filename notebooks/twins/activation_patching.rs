@@ -4,7 +4,7 @@ use crate::notebook_twins::{Displayed, Printed};
 
 pub(super) fn run() -> Result<(), Box<dyn std::error::Error>> {
 use hooklens::prelude::*;
-use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver};
+use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver};
 use hooklens::plot::{Heatmap, LinePlot};
 
 let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -27,7 +27,7 @@ for (at, share) in heads.normalized()?.largest(3) {
 }
 (&(heads)).displayed();
 let direct = Patching::new(&model, &many_clean, &many_corrupted, metric.clone())?
-    .path_from_heads(&[Receiver::Logits], Held::Everything)?.normalized()?;
+    .path_from_heads(&[Receiver::Logits], Freeze::AttentionAndMlps)?.normalized()?;
 (&(Heatmap::of(&direct)?.title("head straight to logits"))).displayed();
 let means = Ablation::Mean(many_clean.clone().into());
 let ablated = Patching::ablating(&model, &many_clean, means, metric.clone())?.attn_head_out_all_pos()?.effect();

@@ -62,7 +62,7 @@ pub enum Reads {
 ///
 /// ```
 /// # use hooklens::attribution::Gradient;
-/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
 /// # use hooklens::hook::Axis;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -88,7 +88,7 @@ pub enum Gradient {
 ///
 /// ```
 /// # use hooklens::attribution::{Gradient, Reads, Writes};
-/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
 /// # use hooklens::hook::Axis;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -335,7 +335,7 @@ fn changes(model: &HookedTransformer, base: &ActivationCache, source: &Activatio
 /// one from other embeddings.
 fn slopes_at_readers(
     model: &HookedTransformer,
-    example: &Example<'_>,
+    example: &Example<'_, HookedTransformer>,
     embedding: Option<Tensor<3>>,
 ) -> Result<Tensor<2>> {
     let config = model.config();

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use hooklens_hooks::{HookError, PointId, Selection};
 use ndarray::ArrayD;
 
-use crate::driver::{ForwardOptions, HookedModel};
+use crate::driver::{ForwardOptions, RunOutput};
 use crate::error::Result;
 use crate::hook::Axis;
 use crate::model::HookedTransformer;
-use crate::patching::{Example, Found, Layout, Patching, PatchingResult, Sites};
+use crate::patching::{Example, Found, Layout, Patchable, Patching, PatchingResult, Sites};
 
 /// Activations of both runs, and gradients in the run that is patched: enough to estimate any number
 /// of sweeps (attribution patching, Nanda 2023).
 ///
 /// ```
-/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
 /// # use hooklens::hook::Axis;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -29,28 +29,26 @@ use crate::patching::{Example, Found, Layout, Patching, PatchingResult, Sites};
 /// assert_eq!(guess.largest(1)[0].0, real.largest(1)[0].0); // the same head matters most
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug)]
-pub struct Attribution<'m> {
-    model: &'m HookedTransformer,
-    examples: Vec<Slopes>,
+pub struct Attribution<'m, M: Patchable = HookedTransformer> {
+    model: &'m M,
+    examples: Vec<Slopes<M::Prompt>>,
 }
 
 /// One example's elementwise estimates, before they are summed over sites.
-#[derive(Debug)]
-struct Slopes {
-    tokens: Vec<u32>,
+struct Slopes<P> {
+    prompt: P,
     /// Difference times gradient at each point.
     shares: BTreeMap<PointId, ArrayD<f64>>,
     baseline: f64,
     source: Option<f64>,
 }
 
-impl<'m> Patching<'m> {
+impl<'m, M: Patchable> Patching<'m, M> {
     /// Estimates all patches at these points: for each example a run of the source, a run that is
     /// patched and one backward pass, whatever the number of points.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -66,26 +64,33 @@ impl<'m> Patching<'m> {
     ///
     /// # Errors
     /// Unknown points, [`PatchError`](crate::patching::PatchError), and whatever a run reports.
-    pub fn attribution(&self, points: impl Into<Selection>) -> Result<Attribution<'m>> {
+    pub fn attribution(&self, points: impl Into<Selection>) -> Result<Attribution<'m, M>> {
         let points = points.into();
         let catalog = self.model().catalog();
         let ids: Vec<PointId> = Sites::new(points.clone()).points(catalog)?;
-        let slopes = |example: Example<'_>| {
+        let slopes = |example: Example<'_, M>| {
             let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
             let options = ForwardOptions::new().record(names.as_slice());
-            let (output, baseline) = example.with_gradients(options)?;
-            let source = example.source(&output.cache, &ids)?;
+            let (mut output, baseline) = example.with_gradients(options)?;
+            let cache = output.cache();
+            let source = example.source(cache, &ids)?;
             let share = |id: &PointId| {
                 let name = &*catalog.info(*id).name;
-                let held = output.cache.activation(name)?.to_ndarray()?;
-                let gradient = output.cache.activation(format!("{name}_grad"))?.to_ndarray()?;
+                let held = cache.activation(name)?.to_ndarray()?;
+                let gradient = cache.activation(format!("{name}_grad"))?.to_ndarray()?;
                 let patched = source.values[id].to_ndarray()?;
                 Ok((*id, products(&held, &patched, &gradient)))
             };
             let shares = ids.iter().map(share).collect::<Result<_>>()?;
-            Ok(Slopes { tokens: example.tokens.to_vec(), shares, baseline, source: source.metric })
+            Ok(Slopes { prompt: example.prompt.clone(), shares, baseline, source: source.metric })
         };
         Ok(Attribution { model: self.model(), examples: self.each_example(&ids, slopes)? })
+    }
+}
+
+impl<M: Patchable> std::fmt::Debug for Attribution<'_, M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Attribution({} examples)", self.examples.len())
     }
 }
 
@@ -97,13 +102,13 @@ fn products(held: &ArrayD<f32>, patched: &ArrayD<f32>, gradient: &ArrayD<f32>) -
     ndarray::Zip::from(held).and(patched).and(gradient).map_collect(share)
 }
 
-impl Attribution<'_> {
+impl<M: Patchable> Attribution<'_, M> {
     /// The estimated metric with each of these sites patched, one at a time: shaped and labeled as
     /// [`Patching::sweep`] does it, so that [`PatchingResult::effect`] and
     /// [`PatchingResult::normalized`] of the two can be compared.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -123,7 +128,7 @@ impl Attribution<'_> {
     pub fn sweep(&self, sites: &Sites) -> Result<PatchingResult> {
         let catalog = self.model.catalog();
         let points = sites.resolve(catalog)?;
-        let prompts: Vec<&[u32]> = self.examples.iter().map(|slopes| slopes.tokens.as_slice()).collect();
+        let prompts: Vec<&M::Prompt> = self.examples.iter().map(|slopes| &slopes.prompt).collect();
         let mut layout: Option<Layout> = None;
         let mut found = Vec::new();
         for (number, slopes) in self.examples.iter().enumerate() {
@@ -134,7 +139,7 @@ impl Attribution<'_> {
             };
             let shape_of = |id: PointId| Ok(of(id)?.shape().to_vec());
             match &layout {
-                Some(layout) => layout.check(number, &points, slopes.tokens.len(), &shape_of)?,
+                Some(layout) => layout.check(number, &points, &shape_of)?,
                 None => layout = Some(Layout::new(self.model, &points, &prompts, &shape_of)?),
             }
             let mut values = Vec::new();
@@ -175,7 +180,7 @@ macro_rules! named {
     )* };
 }
 
-impl Attribution<'_> {
+impl<M: Patchable> Attribution<'_, M> {
     named! {
         /// The residual stream before each layer, `[layer, pos]`.
         resid_pre "blocks.*.hook_resid_pre" [Pos];

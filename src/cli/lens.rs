@@ -81,7 +81,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
     }
     drop(out);
     let Some(file) = &args.out else { return Ok(()) };
-    let labels = position_labels(&model, &[&tokens], tokens.len())[range.clone()].to_vec();
+    let labels = position_labels(model.tokenizer().ok(), &[&tokens], tokens.len())[range.clone()].to_vec();
     let shape = [reading.labels().len(), range.len()];
     let places = || (0..shape[0]).flat_map(|stage| (0..shape[1]).map(move |pos| (stage, pos)));
     let entry = |(stage, pos): (usize, usize)| {

@@ -7,11 +7,13 @@ use serde::Deserialize;
 
 use super::Failure;
 use crate::activations::TokenChoice;
-use crate::driver::Input;
-use crate::error::Result as LibResult;
+use crate::driver::{HookedModel, Input};
+use crate::encoder::{EncoderInput, HookedEncoder};
+use crate::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
+use crate::error::{InputError, Result as LibResult};
 use crate::experiments::ioi_prompts;
 use crate::model::HookedTransformer;
-use crate::patching::{Ablation, Metric, Patching};
+use crate::patching::{Ablation, Metric, Patchable, Patching};
 use crate::tokens::{PaddingSide, Tokens};
 
 #[derive(Debug, Args)]
@@ -28,6 +30,9 @@ pub(super) struct PairArgs {
     /// A wrong next token to compare with
     #[arg(long, value_name = "TEXT")]
     wrong: Vec<String>,
+    /// What the decoder of an encoder-decoder has written before the answer, after its start token
+    #[arg(long, value_name = "TEXT")]
+    decoder_prompt: Option<String>,
     /// A file with {"clean": ..., "corrupted": ..., "answer": ..., "wrong": ...} a line
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["clean", "corrupted", "answer", "wrong"])]
     pairs: Option<PathBuf>,
@@ -50,9 +55,9 @@ enum MetricArg {
 }
 
 /// Prompts with their answers.
-pub(super) struct Pairs {
-    clean: Input,
-    corrupted: Option<Input>,
+pub(super) struct Pairs<I> {
+    clean: I,
+    corrupted: Option<I>,
     metric: Metric,
     pub(super) count: usize,
 }
@@ -66,7 +71,7 @@ struct Line {
 }
 
 impl PairArgs {
-    pub(super) fn read(&self, model: &HookedTransformer) -> Result<Pairs, Failure> {
+    pub(super) fn read<M: PairModel>(&self, model: &M) -> Result<Pairs<M::Input>, Failure> {
         let lines = self.lines()?;
         let (mut clean, mut corrupted, mut answer, mut wrong) = (vec![], vec![], vec![], vec![]);
         for line in lines {
@@ -89,8 +94,9 @@ impl PairArgs {
             MetricArg::LogProb => Metric::log_prob(model, answer)?,
         };
         let count = clean.len();
-        let corrupted = if corrupted.is_empty() { None } else { Some(tokens(model, &corrupted)?) };
-        Ok(Pairs { clean: tokens(model, &clean)?, corrupted, metric, count })
+        let written = self.decoder_prompt.as_deref();
+        let corrupted = if corrupted.is_empty() { None } else { Some(model.input(corrupted, written)?) };
+        Ok(Pairs { clean: model.input(clean, written)?, corrupted, metric, count })
     }
 
     /// The one answer and wrong answer of a single prompt.
@@ -153,13 +159,13 @@ impl PairArgs {
     }
 }
 
-impl Pairs {
+impl<I: Clone> Pairs<I> {
     /// Patches clean into corrupted or, ablating, into the clean runs.
-    pub(super) fn patching(
+    pub(super) fn patching<M: Patchable<Input = I>>(
         self,
-        model: &HookedTransformer,
+        model: &M,
         ablate: Option<AblateArg>,
-    ) -> Result<Patching<'_>, Failure> {
+    ) -> Result<Patching<'_, M>, Failure> {
         if let Some(ablate) = ablate {
             let ablation = match ablate {
                 AblateArg::Zero => Ablation::Zero,
@@ -186,8 +192,43 @@ fn choice(texts: Vec<String>) -> TokenChoice {
     TokenChoice::Texts(texts)
 }
 
-/// Texts as rows of tokens, padded where they differ in length.
-fn tokens(model: &HookedTransformer, texts: &[String]) -> LibResult<Input> {
-    let rows = texts.iter().map(|text| model.token_row(text, None)).collect::<LibResult<Vec<_>>>()?;
-    Ok(Tokens::padded(&rows, 0, PaddingSide::Right)?.into())
+/// A model that prompts of the command line can be patched in.
+pub(super) trait PairModel: Patchable {
+    /// Texts as the model's input; `written` is what the decoder of an encoder-decoder has written.
+    fn input(&self, texts: Vec<String>, written: Option<&str>) -> LibResult<Self::Input>;
+}
+
+impl PairModel for HookedTransformer {
+    fn input(&self, texts: Vec<String>, written: Option<&str>) -> LibResult<Input> {
+        no_decoder_prompt(written, "a decoder alone")?;
+        let rows = texts.iter().map(|text| self.token_row(text, None)).collect::<LibResult<Vec<_>>>()?;
+        Ok(Tokens::padded(&rows, 0, PaddingSide::Right)?.into())
+    }
+}
+
+impl PairModel for HookedEncoder {
+    fn input(&self, texts: Vec<String>, written: Option<&str>) -> LibResult<EncoderInput> {
+        no_decoder_prompt(written, "an encoder")?;
+        Ok(texts.into())
+    }
+}
+
+impl PairModel for HookedEncoderDecoder {
+    fn input(&self, texts: Vec<String>, written: Option<&str>) -> LibResult<EncoderDecoderInput> {
+        let start = vec![self.config().decoder_start_token];
+        let text = match written {
+            Some(text) => self.tokenizer()?.encode(text)?,
+            None => vec![],
+        };
+        let row = [start, text].concat();
+        let rows = vec![row; texts.len()];
+        Ok((texts, rows).into())
+    }
+}
+
+fn no_decoder_prompt(written: Option<&str>, model: &'static str) -> LibResult<()> {
+    match written {
+        None => Ok(()),
+        Some(_) => Err(InputError::NoSuchOption { option: "--decoder-prompt", model }.into()),
+    }
 }

@@ -7,10 +7,11 @@ use hooklens_hooks::Axis;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use super::CliResult;
+use super::any_model::AnyModel;
 use super::args::ModelArg;
 use super::out::{Finding, OutFile, heatmap, print_largest};
-use super::pairs::{AblateArg, PairArgs};
-use super::{CliResult, load};
+use super::pairs::{AblateArg, PairArgs, PairModel};
 use crate::patching::{PatchingResult, Sites};
 
 #[derive(Debug, Args)]
@@ -71,8 +72,15 @@ pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
 }
 
 pub(super) fn run(args: &PatchArgs) -> CliResult {
-    let model = load("patch", &args.model)?;
-    let pairs = args.pairs.read(&model)?;
+    match AnyModel::load(&args.model, args.model.options()?)? {
+        AnyModel::Decoder(model) => sweep(args, &model),
+        AnyModel::Encoder(model) => sweep(args, &model),
+        AnyModel::EncoderDecoder(model) => sweep(args, &model),
+    }
+}
+
+fn sweep<M: PairModel>(args: &PatchArgs, model: &M) -> CliResult {
+    let pairs = args.pairs.read(model)?;
     let count = pairs.count;
     let bar = ProgressBar::new(1);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} patches {per_sec} {eta}") {
@@ -81,7 +89,7 @@ pub(super) fn run(args: &PatchArgs) -> CliResult {
     if !std::io::stderr().is_terminal() {
         bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
     }
-    let mut patching = pairs.patching(&model, args.ablate)?.on_progress(|done, all| {
+    let mut patching = pairs.patching(model, args.ablate)?.on_progress(|done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
     });

@@ -119,15 +119,8 @@ impl HookedEncoderDecoder {
         mut options: ForwardOptions<'_>,
     ) -> Result<EncoderDecoderOutput> {
         options.check_plain("an encoder-decoder")?;
-        let tokens = self.token_input(input.encoder)?;
-        let written = match input.decoder {
-            Some(written) => self.token_input(written)?,
-            None => Tokens::new(vec![vec![self.config.decoder_start_token]; tokens.shape()[0]])?,
-        };
+        let (tokens, written) = self.both_tokens(input)?;
         let (encoder, decoder) = (Sequence::of(&tokens), Sequence::of(&written));
-        if encoder.batch != decoder.batch {
-            return Err(InputError::Rows { encoder: encoder.batch, decoder: decoder.batch }.into());
-        }
         let (encoder_real, decoder_real) = (encoder.query_mask(), decoder.query_mask());
         let rows = decoder.rows(decoder_real.as_deref());
         let silent = |_: &PointInfo| None;

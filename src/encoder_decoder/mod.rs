@@ -25,7 +25,7 @@ mod weights;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
-use hooklens_hooks::Catalog;
+use hooklens_hooks::{Catalog, PointId};
 
 pub use cache::DecoderCache;
 pub use config::EncoderDecoderConfig;
@@ -37,9 +37,9 @@ use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
 use crate::model::LoadReport;
-use crate::points::Points;
+use crate::points::{Points, Site};
 use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
-use points::points_of;
+use points::{CROSS, points_of};
 
 /// An encoder with a decoder whose every internal activation has a name, and can be read and changed: T5, mT5,
 /// Flan-T5.
@@ -146,6 +146,28 @@ impl HookedEncoderDecoder {
             return Err(InputError::Empty { what: "the list of texts".into() }.into());
         }
         Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
+    }
+
+    /// The encoder's tokens and the decoder's: without an input for the latter, its start token.
+    pub(crate) fn both_tokens(&self, input: EncoderDecoderInput) -> Result<(Tokens, Tokens)> {
+        let read = self.token_input(input.encoder)?;
+        let written = match input.decoder {
+            Some(written) => self.token_input(written)?,
+            None => Tokens::new(vec![vec![self.config.decoder_start_token]; read.shape()[0]])?,
+        };
+        let [encoder, decoder] = [&read, &written].map(|tokens| tokens.shape()[0]);
+        if encoder != decoder {
+            return Err(InputError::Rows { encoder, decoder }.into());
+        }
+        Ok((read, written))
+    }
+
+    /// Whether a point is in cross attention, of a layer that attends to the encoder.
+    pub(crate) fn attends_to_encoder(&self, point: PointId) -> bool {
+        let cross = self.points.stack(CROSS);
+        let layers = 0..self.config.n_decoder_layers;
+        let sites = [Site::AttnScores, Site::Pattern];
+        layers.into_iter().any(|layer| sites.iter().any(|site| cross.at(layer, *site) == Some(point)))
     }
 
     fn token_input(&self, input: Input) -> Result<Tokens> {

@@ -53,6 +53,14 @@ pub enum PatchError {
         /// Tokens of this one.
         given: usize,
     },
+    /// A metric of an encoder reads the logits of the one masked token.
+    #[error(
+        "the prompt has {given} masked tokens; a metric reads the logits of one (`Metric::all` reads those of every position)"
+    )]
+    Masks {
+        /// Masked tokens of the prompt.
+        given: usize,
+    },
     /// A point without such an axis.
     #[error("`{point}` has no axis `{axis}`; its axes are {axes}")]
     Axis {

@@ -3,16 +3,18 @@
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Record, Selection};
 
-use crate::driver::{ForwardOptions, HookedModel, Logits};
+use super::model::Patchable;
+use crate::driver::{ForwardOptions, HookedModel, Logits, RunOutput};
 use crate::error::Result;
 use crate::hook;
 use crate::kv_cache::KeyValueCache;
 use crate::model::HookedTransformer;
 
-/// One prompt's run: the stream before each layer, keys and values, logits, and the points to be
-/// patched.
+/// One prompt's run: the logits a metric reads, the points to be patched and, of a decoder, what runs from a layer and
+/// position on need: the stream before each layer, keys and values.
 pub(super) struct BaseRun {
-    pub(super) tokens: Vec<u32>,
+    /// Number of tokens.
+    len: usize,
     /// `[1, pos, d_model]` before each layer.
     resid_pre: Vec<Tensor<3>>,
     /// `None` for bidirectional models, whose positions all depend on each other.
@@ -22,7 +24,13 @@ pub(super) struct BaseRun {
 }
 
 impl BaseRun {
-    pub(super) fn new(model: &HookedTransformer, tokens: &[u32], points: Selection, logits: Logits) -> Result<Self> {
+    /// A run that others can begin in.
+    pub(super) fn of_decoder(
+        model: &HookedTransformer,
+        tokens: &[u32],
+        points: Selection,
+        logits: Logits,
+    ) -> Result<Self> {
         let n_layers = model.config().n_layers;
         let mut kv_cache = (!model.config().bidirectional).then(|| KeyValueCache::new(model.config(), 1));
         let mut options = ForwardOptions::new()
@@ -35,12 +43,22 @@ impl BaseRun {
         let resid_pre = (0..n_layers).map(|layer| output.cache.get(hook::resid_pre(layer)));
         let resid_pre = resid_pre.collect::<Result<Vec<_>, _>>()?;
         let logits = output.logits.ok_or(crate::error::InputError::Options("the run gave no logits"))?;
-        Ok(Self { tokens: tokens.to_vec(), resid_pre, kv_cache, logits, recorded: output.cache })
+        Ok(Self { len: tokens.len(), resid_pre, kv_cache, logits, recorded: output.cache })
+    }
+
+    /// A run of a model whose other runs begin at the beginning.
+    pub(super) fn whole<M: Patchable>(model: &M, prompt: &M::Prompt, points: Selection, needs: Logits) -> Result<Self> {
+        let options = M::making(ForwardOptions::new().record(Record::new(points)), needs);
+        let mut output = model.run(M::copies(prompt, 1)?, options)?;
+        let recorded = output.cache().take();
+        let logits = model.read(M::scored(&output)?, prompt, needs)?;
+        let len = M::lengths(prompt).into_iter().sum();
+        Ok(Self { len, resid_pre: Vec::new(), kv_cache: None, logits, recorded })
     }
 
     /// Number of tokens.
     pub(super) fn len(&self) -> usize {
-        self.tokens.len()
+        self.len
     }
 
     /// The stream before a layer from a position on, `[count, pos, d_model]`, `count` times the same.

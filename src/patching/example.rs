@@ -7,19 +7,19 @@ use hooklens_hooks::{Activation, ActivationCache, PointId, Selection};
 
 use super::base_run::BaseRun;
 use super::metric::{Metric, read_values};
+use super::model::Patchable;
 use super::source::{Means, Source, mean_like, means};
 use super::sweep::Patching;
-use crate::driver::{ForwardOptions, HookedModel};
+use crate::driver::{ForwardOptions, RunOutput};
 use crate::error::{InputError, Result};
-use crate::model::{HookedTransformer, Output};
 
 /// One example of a [`Patching`]: a prompt whose run is patched, and where patches come from.
-pub(crate) struct Example<'p> {
-    model: &'p HookedTransformer,
+pub(crate) struct Example<'p, M: Patchable> {
+    model: &'p M,
     pub(crate) number: usize,
-    pub(crate) tokens: &'p [u32],
+    pub(crate) prompt: &'p M::Prompt,
     pub(crate) metric: &'p Metric,
-    source: &'p Source,
+    source: &'p Source<M::Prompt>,
     means: Option<&'p Means>,
 }
 
@@ -29,17 +29,21 @@ pub(crate) struct FromSource {
     pub(crate) metric: Option<f64>,
 }
 
-impl Patching<'_> {
+impl<M: Patchable> Patching<'_, M> {
     /// What `of` makes of each example, with patches at these points.
-    pub(crate) fn each_example<R>(&self, ids: &[PointId], of: impl FnMut(Example<'_>) -> Result<R>) -> Result<Vec<R>> {
+    pub(crate) fn each_example<R>(
+        &self,
+        ids: &[PointId],
+        of: impl FnMut(Example<'_, M>) -> Result<R>,
+    ) -> Result<Vec<R>> {
         self.each_example_from(&self.source, ids, of)
     }
 
     pub(super) fn each_example_from<R>(
         &self,
-        source: &Source,
+        source: &Source<M::Prompt>,
         ids: &[PointId],
-        mut of: impl FnMut(Example<'_>) -> Result<R>,
+        mut of: impl FnMut(Example<'_, M>) -> Result<R>,
     ) -> Result<Vec<R>> {
         let means = match source {
             Source::Mean { prompts, by_position } => Some(means(self.model(), prompts, *by_position, ids)?),
@@ -47,15 +51,18 @@ impl Patching<'_> {
         };
         let (model, metric, means) = (self.model(), &self.metric, means.as_ref());
         let example =
-            |(number, tokens): (usize, &Vec<u32>)| of(Example { model, number, tokens, metric, source, means });
+            |(number, prompt): (usize, &M::Prompt)| of(Example { model, number, prompt, metric, source, means });
         self.base.iter().enumerate().map(example).collect()
     }
 }
 
-impl Example<'_> {
+impl<M: Patchable> Example<'_, M> {
     /// The unpatched run.
     pub(super) fn base_run(&self, points: Selection) -> Result<BaseRun> {
-        BaseRun::new(self.model, self.tokens, points, self.metric.needs())
+        match self.model.restarts(self.prompt) {
+            Some((decoder, tokens)) => BaseRun::of_decoder(decoder, tokens, points, self.metric.needs()),
+            None => BaseRun::whole(self.model, self.prompt, points, self.metric.needs()),
+        }
     }
 
     /// The metric of a run of this prompt or its source's.
@@ -64,28 +71,35 @@ impl Example<'_> {
     }
 
     /// The unpatched run with gradients of the metric, and the metric.
-    pub(crate) fn with_gradients(&self, options: ForwardOptions<'_>) -> Result<(Output, f64)> {
+    pub(crate) fn with_gradients(&self, options: ForwardOptions<'_>) -> Result<(M::Output, f64)> {
         let mut judged = None;
-        let output = self.model.run_with_gradients(self.tokens, options.logits(self.metric.needs()), |logits| {
-            let (empty, made) = (logits.clone(), self.metric.judge(logits, self.number));
+        let (needs, device) = (self.metric.needs(), self.model.devices().first().cloned().unwrap_or_default());
+        let options = M::making(options, needs);
+        let output = self.model.run_with_gradients(M::copies(self.prompt, 1)?, options, |scored| {
+            let read = self.model.read(scored, self.prompt, needs);
+            let made = read.and_then(|logits| Ok(self.metric.judge(logits, self.number)?));
             // A metric that fails is reported below; what is returned then is not used.
-            let number = made.as_ref().ok().cloned().unwrap_or_else(|| empty.sum());
+            let number = made.as_ref().ok().cloned().unwrap_or_else(|| Tensor::zeros([1], &device));
             judged = Some(made);
             number
-        })?;
+        });
+        if let Some(Err(_)) = &judged {
+            judged.take().transpose()?;
+        }
+        let output = output?;
         let judged = judged.ok_or(InputError::Options("the run gave no logits"))??;
         Ok((output, read_values(judged, self.number, |_| "without a patch".to_string())?[0]))
     }
 
     /// Recordings of the unpatched run.
     pub(crate) fn own_run(&self, points: &[&str]) -> Result<ActivationCache> {
-        self.model.record(self.tokens, points)
+        self.model.record(M::copies(self.prompt, 1)?, points)
     }
 
     /// Recordings of the run that patches come from.
     pub(crate) fn source_run(&self, points: &[&str]) -> Result<ActivationCache> {
         match self.source {
-            Source::Run(prompts) => self.model.record(&prompts[self.number], points),
+            Source::Run(prompts) => self.model.record(M::copies(&prompts[self.number], 1)?, points),
             _ => Err(InputError::Options("an ablation has no run that patches come from").into()),
         }
     }
@@ -102,11 +116,13 @@ impl Example<'_> {
         match self.source {
             Source::Run(prompts) => {
                 let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
-                let options = ForwardOptions::new().logits(self.metric.needs()).record(names.as_slice());
-                let output = self.model.run(&prompts[self.number], options)?;
-                let logits = output.logits.ok_or(InputError::Options("the run gave no logits"))?;
+                let (prompt, needs) = (&prompts[self.number], self.metric.needs());
+                let options = M::making(ForwardOptions::new().record(names.as_slice()), needs);
+                let mut output = self.model.run(M::copies(prompt, 1)?, options)?;
+                let logits = self.model.read(M::scored(&output)?, prompt, needs)?;
                 let metric = Some(self.read(logits, "in the source's run")?);
-                Ok(FromSource { values: each(&|id| of(&output.cache, id))?, metric })
+                let recorded = output.cache();
+                Ok(FromSource { values: each(&|id| of(recorded, id))?, metric })
             }
             Source::Zero => {
                 let zero = |id: PointId| {

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use hooklens_hooks::{Activation, ActivationCache, Axis, Catalog, PointId};
+use hooklens_hooks::{Activation, ActivationCache, Axis, Catalog, PointId, PointInfo};
 use ndarray::{ArrayD, IxDyn};
 
+use super::growing_batch::{Patch, position_axis};
+use super::model::Patchable;
 use super::result::PatchingResult;
-use super::staircase::{Patch, position_axis};
-use crate::driver::HookedModel;
 use crate::error::PatchError;
 use crate::error::{InputError, Result};
 use crate::labeled::{LabeledArray, LabeledAxis};
-use crate::model::HookedTransformer;
+use crate::tokens::Tokenizer;
 
 /// What one example gave: the metric without a patch and, if it is a run, in the source's, and a
 /// value a site.
@@ -46,17 +46,15 @@ pub(crate) struct Layout {
     /// Shape of each point's swept axes.
     shape: Vec<usize>,
     points: Vec<String>,
-    /// Tokens of the first example.
-    tokens: usize,
 }
 
 impl Layout {
     /// The sites at these points, whose tensors in a run on the first of these prompts have the shapes that `shape_of`
     /// tells.
-    pub(crate) fn new(
-        model: &HookedTransformer,
+    pub(crate) fn new<M: Patchable>(
+        model: &M,
         points: &[(PointId, Vec<usize>)],
-        prompts: &[&[u32]],
+        prompts: &[&M::Prompt],
         shape_of: &dyn Fn(PointId) -> Result<Vec<usize>>,
     ) -> Result<Self> {
         let catalog = model.catalog();
@@ -83,13 +81,14 @@ impl Layout {
             let axis = catalog.info(*first).axes[*place];
             axes.push(match axis {
                 Axis::Pos | Axis::Query | Axis::Key => {
-                    LabeledAxis::new(axis_name(axis), position_labels(model, prompts, *len))
+                    let rows: Vec<&[u32]> =
+                        prompts.iter().map(|prompt| model.tokens_along(prompt, *first, axis)).collect();
+                    LabeledAxis::new(axis_name(axis), position_labels(model.tokenizer().ok(), &rows, *len))
                 }
                 _ => LabeledAxis::numbered(axis_name(axis), *len),
             });
         }
-        let tokens = prompts.first().map_or(0, |prompt| prompt.len());
-        Ok(Self { axes, per_point, shape, points: names, tokens })
+        Ok(Self { axes, per_point, shape, points: names })
     }
 
     /// Whether another example's sites have the same places.
@@ -97,7 +96,6 @@ impl Layout {
         &self,
         example: usize,
         points: &[(PointId, Vec<usize>)],
-        tokens: usize,
         shape_of: &dyn Fn(PointId) -> Result<Vec<usize>>,
     ) -> Result<()> {
         let (id, places) = &points[0];
@@ -105,7 +103,7 @@ impl Layout {
         match places.iter().zip(&self.shape).position(|(place, expected)| held[*place] != *expected) {
             Some(at) => {
                 let axis = self.axes[at + 1].name.clone();
-                Err(PatchError::Uneven { axis, example, expected: self.tokens, given: tokens }.into())
+                Err(PatchError::Uneven { axis, example, expected: self.shape[at], given: held[places[at]] }.into())
             }
             None => Ok(()),
         }
@@ -190,10 +188,13 @@ impl Layout {
 /// The axis that tells points apart: layers, if there is one point a layer.
 fn first_axis(points: &[(PointId, Vec<usize>)], catalog: &Catalog) -> LabeledAxis {
     let infos: Vec<_> = points.iter().map(|(id, _)| catalog.info(*id)).collect();
-    let suffix =
-        |name: &str| name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')).map(|s| s.1.to_string());
-    let first = suffix(&infos[0].name);
-    if first.is_some() && infos.iter().all(|point| suffix(&point.name) == first) {
+    // The name with the layer left out.
+    let of_stack = |point: &&PointInfo| {
+        let (stack, site) = point.name.split_once(&format!(".{}.", point.layer?))?;
+        Some((stack.to_string(), site.to_string()))
+    };
+    let first = of_stack(&infos[0]);
+    if first.is_some() && infos.iter().all(|point| of_stack(point) == first) {
         return LabeledAxis::new("layer", infos.iter().filter_map(|point| point.layer).map(|layer| layer.to_string()));
     }
     LabeledAxis::new("point", infos.iter().map(|point| point.name.to_string()))
@@ -210,11 +211,11 @@ fn axis_name(axis: Axis) -> &'static str {
 }
 
 /// `3: gave`, or numbers where there is no tokenizer or the prompts differ.
-pub(crate) fn position_labels(model: &HookedTransformer, prompts: &[&[u32]], len: usize) -> Vec<String> {
+pub(crate) fn position_labels(tokenizer: Option<&Tokenizer>, prompts: &[&[u32]], len: usize) -> Vec<String> {
     let label = |place: usize| {
         let first = prompts.first()?.get(place)?;
         let same = prompts.iter().all(|prompt| prompt.get(place) == Some(first));
-        let text = model.to_string(&[*first]).ok().filter(|_| same)?;
+        let text = tokenizer.filter(|_| same)?.decode(&[*first], false).ok()?;
         Some(format!("{place}: {text}"))
     };
     (0..len).map(|place| label(place).unwrap_or_else(|| place.to_string())).collect()

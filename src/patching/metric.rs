@@ -7,11 +7,11 @@ use burn::tensor::{Int, Tensor, activation};
 
 use hooklens_hooks::HookError;
 
+use super::model::Patchable;
 use crate::activations::TokenChoice;
 use crate::driver::Logits;
 use crate::error::PatchError;
 use crate::error::{InputError, Result};
-use crate::model::HookedTransformer;
 
 type OfLast = Arc<dyn Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync>;
 type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
@@ -52,7 +52,7 @@ impl Metric {
     /// A number from each row's last logits, `[row, d_vocab_out]` of one example to `[row]`.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -75,7 +75,7 @@ impl Metric {
     /// to `[row]`. It costs the unembedding of every position.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -97,7 +97,7 @@ impl Metric {
     /// The last logit of one token minus that of another: for all examples, or one for each.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -116,7 +116,7 @@ impl Metric {
     /// # Errors
     /// A text that is not one token, an id without a logit.
     pub fn logit_diff(
-        model: &HookedTransformer,
+        model: &impl Patchable,
         answer: impl Into<TokenChoice>,
         wrong: impl Into<TokenChoice>,
     ) -> Result<Self> {
@@ -127,7 +127,7 @@ impl Metric {
     /// The last logit of a token: for all examples, or one for each.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -144,14 +144,14 @@ impl Metric {
     ///
     /// # Errors
     /// A text that is not one token, an id without a logit.
-    pub fn logit(model: &HookedTransformer, answer: impl Into<TokenChoice>) -> Result<Self> {
+    pub fn logit(model: &impl Patchable, answer: impl Into<TokenChoice>) -> Result<Self> {
         Ok(Self { judge: Judge::Logit(ids(model, answer.into())?) })
     }
 
     /// The log-probability of a token as the next one, in nats: for all examples, or one for each.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -166,7 +166,7 @@ impl Metric {
     ///
     /// # Errors
     /// A text that is not one token, an id without a logit.
-    pub fn log_prob(model: &HookedTransformer, answer: impl Into<TokenChoice>) -> Result<Self> {
+    pub fn log_prob(model: &impl Patchable, answer: impl Into<TokenChoice>) -> Result<Self> {
         Ok(Self { judge: Judge::LogProb(ids(model, answer.into())?) })
     }
 
@@ -224,12 +224,20 @@ pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize
     }
 }
 
+/// A text that is one token.
+fn single_token(model: &impl Patchable, text: &str) -> Result<u32> {
+    match model.tokenizer()?.encode(text)?[..] {
+        [id] => Ok(id),
+        ref ids => Err(InputError::NotOneToken { text: text.to_string(), count: ids.len() }.into()),
+    }
+}
+
 /// Token ids: one, or one an example.
-fn ids(model: &HookedTransformer, choice: TokenChoice) -> Result<Vec<u32>> {
+fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
     let ids = match choice {
-        TokenChoice::Text(text) => vec![model.to_single_token(&text)?],
+        TokenChoice::Text(text) => vec![single_token(model, &text)?],
         TokenChoice::Texts(texts) => {
-            texts.iter().map(|text| model.to_single_token(text)).collect::<Result<Vec<u32>>>()?
+            texts.iter().map(|text| single_token(model, text)).collect::<Result<Vec<u32>>>()?
         }
         TokenChoice::Id(id) => vec![id],
         TokenChoice::Rows(rows) => rows,
@@ -237,7 +245,7 @@ fn ids(model: &HookedTransformer, choice: TokenChoice) -> Result<Vec<u32>> {
             return Err(InputError::Options("this metric reads last logits: name one token, or one an example").into());
         }
     };
-    let d_vocab = model.config().d_vocab_out;
+    let d_vocab = model.d_vocab_out();
     if let Some(row) = ids.iter().position(|id| *id as usize >= d_vocab) {
         return Err(InputError::Token { token: i64::from(ids[row]), row, position: 0, d_vocab }.into());
     }

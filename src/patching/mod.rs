@@ -11,14 +11,12 @@
 //! what is there already is not run at all.
 //!
 //! ```
-//! use hooklens::patching::{Metric, Patching};
 //! use hooklens::prelude::*;
 //!
 //! let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 //! let clean = "When Mary and John went to the store, John gave a drink to";
 //! let corrupted = "When Mary and John went to the store, Mary gave a drink to";
-//! let metric = Metric::logit_diff(&model, "Mary", "John")?;
-//! let map = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?.normalized()?; // [layer, pos]
+//! let map = model.patching(clean, corrupted).logit_diff("Mary", "John")?.resid_pre()?.normalized()?; // [layer, pos]
 //! assert_eq!(map.values().shape(), [4, 15]);
 //! // Before the first layer all that differs is the name that comes again.
 //! assert!(map.values()[[0, 10]] > 0.99);
@@ -27,19 +25,23 @@
 
 mod base_run;
 mod example;
+mod growing_batch;
 mod layout;
 mod metric;
+mod model;
 mod named;
 mod path;
+mod prompts;
 mod result;
 mod sites;
 mod source;
-mod staircase;
 mod sweep;
 
 pub use crate::error::PatchError;
 pub use metric::Metric;
-pub use path::{Held, Receiver};
+pub use model::PatchModel;
+pub use path::{Freeze, Receiver};
+pub use prompts::PatchPrompts;
 pub use result::PatchingResult;
 pub use sites::Sites;
 pub use source::Ablation;
@@ -49,3 +51,4 @@ pub(crate) use example::Example;
 #[cfg(feature = "cli")]
 pub(crate) use layout::position_labels;
 pub(crate) use layout::{Found, Layout};
+pub(crate) use model::Patchable;

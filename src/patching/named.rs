@@ -3,6 +3,7 @@
 use hooklens_hooks::Axis;
 use ndarray::{Axis as Along, concatenate};
 
+use super::model::Patchable;
 use super::result::PatchingResult;
 use super::sites::Sites;
 use super::sweep::Patching;
@@ -33,7 +34,7 @@ macro_rules! named {
     )* };
 }
 
-impl Patching<'_> {
+impl<M: Patchable> Patching<'_, M> {
     named! {
         /// The residual stream before each layer, `[layer, pos]`.
         resid_pre "blocks.*.hook_resid_pre" [Pos];
@@ -73,7 +74,7 @@ impl Patching<'_> {
     /// models whose heads all have keys of their own.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -103,7 +104,7 @@ impl Patching<'_> {
     /// `[activation, layer, pos, head]`.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -136,7 +137,7 @@ impl Patching<'_> {
     /// `[activation, layer, pos]`.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;

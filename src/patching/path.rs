@@ -7,11 +7,11 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, Axis, Hook, PointId, Selection, at};
 
 use super::base_run::BaseRun;
+use super::growing_batch::{GrowingBatch, Patch};
 use super::layout::Found;
 use super::metric::read_values;
 use super::result::PatchingResult;
-use super::staircase::{Patch, Staircase};
-use super::sweep::Patching;
+use super::sweep::{Patching, judge};
 use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::{InputError, Result};
 use crate::labeled::LabeledAxis;
@@ -19,7 +19,7 @@ use crate::labeled::LabeledAxis;
 /// What reads at the end of a path.
 ///
 /// ```
-/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
 /// # use hooklens::hook::Axis;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -29,7 +29,7 @@ use crate::labeled::LabeledAxis;
 /// let patching = Patching::new(&model, clean, corrupted, metric)?;
 /// // What do the queries of the last layer's heads hear from the heads before?
 /// let queries: Vec<Receiver> = (0..4).map(|head| Receiver::Query(-1, head)).collect();
-/// let heard = patching.path_from_heads(&queries, Held::Everything)?;
+/// let heard = patching.path_from_heads(&queries, Freeze::AttentionAndMlps)?;
 /// assert_eq!(heard.mean().values().shape(), [4, 4]);
 /// assert!(heard.effect().values()[[3, 0]].abs() < 1e-4); // a head of the last layer comes too late
 /// # Ok::<(), hooklens::Error>(())
@@ -49,10 +49,10 @@ pub enum Receiver {
     Logits,
 }
 
-/// What, on the way from a sender to a receiver, keeps its unpatched value.
+/// What keeps its unpatched activation on the way from a sender to a receiver.
 ///
 /// ```
-/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
 /// # use hooklens::hook::Axis;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -60,18 +60,18 @@ pub enum Receiver {
 /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
 /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
 /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
-/// let through = |held| patching.path_from_heads(&[Receiver::Logits], held);
-/// let (direct, by_mlps) = (through(Held::Everything)?, through(Held::Attention)?);
+/// let through = |frozen| patching.path_from_heads(&[Receiver::Logits], frozen);
+/// let (direct, by_mlps) = (through(Freeze::AttentionAndMlps)?, through(Freeze::Attention)?);
 /// // Behind the last layer's heads stands one MLP; where the path leads through it matters.
 /// assert_ne!(direct.effect(), by_mlps.effect());
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Held {
+pub enum Freeze {
     /// All attention and all MLPs: only the direct path is taken.
     #[default]
-    Everything,
+    AttentionAndMlps,
     /// All attention: paths through MLPs count as direct, as in Wang et al. 2022.
     Attention,
 }
@@ -86,25 +86,25 @@ struct Reader {
 impl Patching<'_> {
     /// The metric when the receivers, and no one else, read what each head would have written in
     /// the source's run, `[layer, head]`: path patching (Goldowsky-Dill et al. 2023). First each
-    /// head's output is patched, all that is `held` kept, and what comes to the receivers is
-    /// recorded; then the receivers are given that in a run in which nothing is held. A head that
+    /// head's output is patched, what is `frozen` kept, and what comes to the receivers is
+    /// recorded; then the receivers are given that in a run in which nothing is frozen. A head that
     /// writes after all receivers have read changes nothing.
     ///
     /// ```
-    /// use hooklens::patching::{Held, Metric, Patching, Receiver};
+    /// use hooklens::patching::{Freeze, Metric, Patching, Receiver};
     /// use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let clean = "When Mary and John went to the store, John gave a drink to";
     /// let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// let patching = Patching::new(&model, clean, corrupted, Metric::logit_diff(&model, "Mary", "John")?)?;
-    /// let direct = patching.path_from_heads(&[Receiver::Logits], Held::Everything)?.normalized()?;
+    /// let direct = patching.path_from_heads(&[Receiver::Logits], Freeze::AttentionAndMlps)?.normalized()?;
     /// assert_eq!(direct.values().shape(), [4, 4]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// A receiver the model lacks, and as [`Patching::sweep`].
-    pub fn path_from_heads(&self, receivers: &[Receiver], held: Held) -> Result<PatchingResult> {
+    pub fn path_from_heads(&self, receivers: &[Receiver], frozen: Freeze) -> Result<PatchingResult> {
         let config = self.model().config();
         let (layers, heads) = (config.n_layers, config.n_heads);
         let readers = receivers.iter().map(|receiver| self.reader(*receiver)).collect::<Result<Vec<_>>>()?;
@@ -130,7 +130,7 @@ impl Patching<'_> {
             let patches: Vec<Patch> = (0..layers * heads).map(patch).collect();
             let mut values = vec![baseline; patches.len()];
             for patches in patches.chunks(self.rows_at_once(&base)) {
-                let judged = self.paths(&mut base, patches, &from.values, &readers, held, example.number)?;
+                let judged = self.paths(&mut base, patches, &from.values, &readers, frozen, example.number)?;
                 let site = |row: usize| {
                     let number = patches[row].number;
                     format!("with paths from L{}H{} patched", number / heads, number % heads)
@@ -155,7 +155,7 @@ impl Patching<'_> {
         patches: &[Patch],
         values: &BTreeMap<PointId, Activation>,
         readers: &[Reader],
-        held: Held,
+        frozen: Freeze,
         example: usize,
     ) -> Result<Tensor<1>> {
         let n_layers = self.model().config().n_layers;
@@ -166,17 +166,17 @@ impl Patching<'_> {
             .filter(|reader| reader.head.is_none())
             .filter_map(|reader| Some((reader.layer?, reader.point?)))
             .collect();
-        let held: &[(&'static str, bool)] = match held {
-            Held::Everything => &[("hook_attn_out", false), ("hook_mlp_out", true)],
-            Held::Attention => &[("hook_attn_out", false)],
+        let frozen: &[(&'static str, bool)] = match frozen {
+            Freeze::AttentionAndMlps => &[("hook_attn_out", false), ("hook_mlp_out", true)],
+            Freeze::Attention => &[("hook_attn_out", false)],
         };
         let mut streams: BTreeMap<usize, Tensor<3>> = BTreeMap::new();
-        let mut stairs = Staircase { model: self.model(), base, values, held, watch: &mlps };
-        let (arrived, at_mlps) = stairs.climb(patches, &mut |layer, rows| {
+        let mut batch = GrowingBatch { model: self.model(), base, values, frozen, watch: &mlps };
+        let (arrived, at_mlps) = batch.run(patches, &mut |layer, rows| {
             streams.insert(layer, rows.clone());
         })?;
         if readers.iter().all(|reader| reader.layer.is_none()) {
-            return self.judge(arrived, base, 0, example);
+            return judge(&self.metric, self.model(), arrived, base, 0, example);
         }
         let first = readers.iter().filter_map(|reader| reader.layer).min().unwrap_or(0);
         // Rows whose sender has not written yet read the unpatched stream.
@@ -217,7 +217,7 @@ impl Patching<'_> {
         if beside {
             last = last + (arrived - base.stream_after(patches.len())?);
         }
-        self.judge(last, base, 0, example)
+        judge(&self.metric, self.model(), last, base, 0, example)
     }
 
     fn reader(&self, receiver: Receiver) -> Result<Reader> {

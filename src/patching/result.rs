@@ -9,7 +9,7 @@ use crate::labeled::{LabeledArray, LabeledAxis};
 /// The metric with each place patched, for every example, and what it is without a patch.
 ///
 /// ```
-/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
 /// # use hooklens::hook::Axis;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -41,7 +41,7 @@ impl PatchingResult {
     /// The metric of every example without a patch.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -71,7 +71,7 @@ impl PatchingResult {
     /// Standard error of the mean over examples; no number for a single one.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -97,7 +97,7 @@ impl PatchingResult {
     /// Mean over examples of what the patch changes.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -120,7 +120,7 @@ impl PatchingResult {
     /// change as a share of the baseline.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -149,7 +149,7 @@ impl PatchingResult {
     /// the normalized effect, which is left empty where [`PatchingResult::normalized`] can't tell it.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;

@@ -30,7 +30,7 @@ impl Sites {
     /// that have those. The order is the points' own.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;

@@ -5,16 +5,15 @@ use std::collections::HashMap;
 use hooklens_hooks::{Activation, Axis, PointId, PointInfo, Record, Selection};
 use ndarray::{ArrayD, Axis as Along};
 
-use crate::driver::{HookedModel, Input};
+use super::model::Patchable;
+use crate::driver::Input;
 use crate::error::PatchError;
 use crate::error::Result;
-use crate::model::HookedTransformer;
-use crate::tokens::Tokens;
 
 /// What an activation is replaced by when it is ablated.
 ///
 /// ```
-/// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+/// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
 /// # use hooklens::hook::Axis;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -32,45 +31,44 @@ use crate::tokens::Tokens;
 /// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub enum Ablation {
+pub enum Ablation<I = Input> {
     /// Zeros. (Of attention scores, where a query may look.)
     Zero,
     /// Its mean over all rows and positions of these prompts. Scores and patterns, whose rows
     /// mean something else at every position, want [`Ablation::MeanByPosition`].
-    Mean(Input),
+    Mean(I),
     /// Its mean over these prompts, position by position; they must be of the examples' length.
-    MeanByPosition(Input),
+    MeanByPosition(I),
     /// What it is in these prompts' runs, one for each example (resampling).
-    Resample(Input),
+    Resample(I),
 }
 
 /// Patches of one sweep.
-pub(super) enum Source {
-    /// What a run of other tokens makes, a row an example.
-    Run(Vec<Vec<u32>>),
+pub(super) enum Source<P> {
+    /// What a run of another prompt makes, one for each example.
+    Run(Vec<P>),
     /// Zeros.
     Zero,
     /// Means of prompts.
-    Mean { prompts: Tokens, by_position: bool },
+    Mean { prompts: Vec<P>, by_position: bool },
 }
 
 /// Means of the points of one sweep.
 pub(super) type Means = HashMap<PointId, Activation>;
 
 /// The mean of each point over prompts.
-pub(super) fn means(
-    model: &HookedTransformer,
-    prompts: &Tokens,
+pub(super) fn means<M: Patchable>(
+    model: &M,
+    prompts: &[M::Prompt],
     by_position: bool,
     points: &[PointId],
 ) -> Result<Means> {
     let catalog = model.catalog();
     let mut sums: HashMap<PointId, (ArrayD<f64>, f64)> = HashMap::new();
     let names: Vec<&str> = points.iter().map(|id| &*catalog.info(*id).name).collect();
-    let [batch, _] = prompts.shape();
-    for row in 0..batch {
-        // Row by row: padding has no part in a mean.
-        let recorded = model.record(prompts.real(row), Record::new(Selection::from(names.as_slice())))?;
+    for prompt in prompts {
+        // One by one: padding has no part in a mean.
+        let recorded = model.record(M::copies(prompt, 1)?, Record::new(Selection::from(names.as_slice())))?;
         for id in points {
             let point = catalog.info(*id);
             let fails = |reason: &str| PatchError::Mean { point: point.name.to_string(), reason: reason.into() };
@@ -99,7 +97,7 @@ pub(super) fn means(
             }
         }
     }
-    let device = model.device();
+    let device = model.devices().first().cloned().unwrap_or_default();
     let mean = |(sum, count): (ArrayD<f64>, f64)| {
         let values: Vec<f32> = sum.iter().map(|value| (value / count) as f32).collect();
         let len = values.len();

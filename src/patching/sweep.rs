@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, PointId, at};
+use hooklens_hooks::{Activation, PointId, Segment, at};
 
 use super::base_run::BaseRun;
 use super::example::Example;
+use super::growing_batch::{GrowingBatch, Patch};
 use super::layout::{Found, Layout};
 use super::metric::{Metric, read_values};
+use super::model::Patchable;
 use super::result::PatchingResult;
 use super::sites::Sites;
 use super::source::{Ablation, Source};
-use super::staircase::{Patch, Staircase};
-use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
+use crate::driver::{ForwardOptions, Logits};
 use crate::error::PatchError;
-use crate::error::{InputError, Result};
+use crate::error::Result;
 use crate::model::HookedTransformer;
-use crate::tokens::Tokens;
 
 /// Tokens that run together in one batch of patches.
 const TOKENS_AT_ONCE: usize = 4096;
@@ -41,21 +41,21 @@ type Progress<'m> = RefCell<Box<dyn FnMut(usize, usize) + 'm>>;
 /// assert_eq!((patching.examples(), found.values().values().shape()), (2, &[4, 6, 4, 2][..]));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-pub struct Patching<'m> {
-    model: &'m HookedTransformer,
+pub struct Patching<'m, M: Patchable = HookedTransformer> {
+    model: &'m M,
     /// Prompts whose runs are patched, without padding.
-    pub(super) base: Vec<Vec<u32>>,
-    pub(super) source: Source,
+    pub(super) base: Vec<M::Prompt>,
+    pub(super) source: Source<M::Prompt>,
     pub(super) metric: Metric,
     progress: Option<Progress<'m>>,
 }
 
-impl<'m> Patching<'m> {
+impl<'m, M: Patchable> Patching<'m, M> {
     /// Patches of what the clean prompts make, into the runs on the corrupted ones. The two are of
     /// the same number and, pair by pair, the same length.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -71,16 +71,16 @@ impl<'m> Patching<'m> {
     /// [`PatchError::Examples`], [`PatchError::Lengths`], [`PatchError::MetricExamples`], or tokens
     /// the model can't be run on.
     pub fn new(
-        model: &'m HookedTransformer,
-        clean: impl Into<Input>,
-        corrupted: impl Into<Input>,
+        model: &'m M,
+        clean: impl Into<M::Input>,
+        corrupted: impl Into<M::Input>,
         metric: Metric,
     ) -> Result<Self> {
-        let (clean, base) = (rows(model, clean.into())?, rows(model, corrupted.into())?);
+        let (clean, base) = (model.prompts(clean.into())?, model.prompts(corrupted.into())?);
         if clean.len() != base.len() {
             return Err(PatchError::Examples { clean: clean.len(), corrupted: base.len() }.into());
         }
-        check_lengths(&clean, &base)?;
+        check_lengths::<M>(&clean, &base)?;
         metric.check_examples(base.len())?;
         Ok(Self { model, base, source: Source::Run(clean), metric, progress: None })
     }
@@ -88,7 +88,7 @@ impl<'m> Patching<'m> {
     /// Ablations in the runs on these prompts.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -105,25 +105,23 @@ impl<'m> Patching<'m> {
     /// # Errors
     /// As [`Patching::new`], of resampling.
     pub fn ablating(
-        model: &'m HookedTransformer,
-        prompts: impl Into<Input>,
-        ablation: Ablation,
+        model: &'m M,
+        prompts: impl Into<M::Input>,
+        ablation: Ablation<M::Input>,
         metric: Metric,
     ) -> Result<Self> {
-        let base = rows(model, prompts.into())?;
+        let base = model.prompts(prompts.into())?;
         metric.check_examples(base.len())?;
         let source = match ablation {
             Ablation::Zero => Source::Zero,
-            Ablation::Mean(prompts) => Source::Mean { prompts: model.token_input(prompts)?, by_position: false },
-            Ablation::MeanByPosition(prompts) => {
-                Source::Mean { prompts: model.token_input(prompts)?, by_position: true }
-            }
+            Ablation::Mean(prompts) => Source::Mean { prompts: model.prompts(prompts)?, by_position: false },
+            Ablation::MeanByPosition(prompts) => Source::Mean { prompts: model.prompts(prompts)?, by_position: true },
             Ablation::Resample(prompts) => {
-                let others = rows(model, prompts)?;
+                let others = model.prompts(prompts)?;
                 if others.len() != base.len() {
                     return Err(PatchError::Examples { clean: base.len(), corrupted: others.len() }.into());
                 }
-                check_lengths(&base, &others)?;
+                check_lengths::<M>(&base, &others)?;
                 Source::Run(others)
             }
         };
@@ -134,7 +132,7 @@ impl<'m> Patching<'m> {
     /// on the clean ones. Ablations stay as they are.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -158,7 +156,7 @@ impl<'m> Patching<'m> {
     /// Tells how many of how many patches are done, from time to time during a sweep.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -183,7 +181,7 @@ impl<'m> Patching<'m> {
     }
 
     /// The model.
-    pub fn model(&self) -> &'m HookedTransformer {
+    pub fn model(&self) -> &'m M {
         self.model
     }
 
@@ -196,7 +194,7 @@ impl<'m> Patching<'m> {
     /// that are not one a layer are labeled by their names on an axis `point`.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -220,7 +218,7 @@ impl<'m> Patching<'m> {
     /// All its values are the baseline's, but for rounding.
     ///
     /// ```
-    /// # use hooklens::patching::{Ablation, Held, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
     /// # use hooklens::hook::Axis;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -239,13 +237,17 @@ impl<'m> Patching<'m> {
         self.sweep_from(sites, &Source::Run(self.base.clone()), false)
     }
 
-    fn sweep_from(&self, sites: &Sites, source: &Source, skip: bool) -> Result<PatchingResult> {
+    fn sweep_from(&self, sites: &Sites, source: &Source<M::Prompt>, skip: bool) -> Result<PatchingResult> {
         // Runs follow one another: LibTorch's threads would wait for work in a loop through each one's beginning.
         #[cfg(feature = "libtorch")]
-        let _alone = crate::cpu::OneThread::for_kernels_on(&self.model.weights.embed.tokens.val());
+        let _alone = self
+            .base
+            .first()
+            .and_then(|prompt| self.model.restarts(prompt))
+            .map(|(decoder, _)| crate::cpu::OneThread::for_kernels_on(&decoder.weights.embed.tokens.val()));
         let points = sites.resolve(self.model.catalog())?;
         let ids: Vec<PointId> = points.iter().map(|(id, _)| *id).collect();
-        let prompts: Vec<&[u32]> = self.base.iter().map(Vec::as_slice).collect();
+        let prompts: Vec<&M::Prompt> = self.base.iter().collect();
         let mut layout: Option<Layout> = None;
         let found = self.each_example_from(source, &ids, |example| {
             let mut base = example.base_run(sites.selection().clone())?;
@@ -255,7 +257,7 @@ impl<'m> Patching<'m> {
             let shape_of = |id: PointId| Ok(recorded.activation(&*recorded.catalog().info(id).name)?.shape().to_vec());
             let layout = match &mut layout {
                 Some(layout) => {
-                    layout.check(example.number, &points, base.len(), &shape_of)?;
+                    layout.check(example.number, &points, &shape_of)?;
                     layout
                 }
                 none => none.insert(Layout::new(self.model, &points, &prompts, &shape_of)?),
@@ -275,14 +277,15 @@ impl<'m> Patching<'m> {
         base: &mut BaseRun,
         patches: Vec<Patch>,
         values: &BTreeMap<PointId, Activation>,
-        example: &Example<'_>,
+        example: &Example<'_, M>,
         layout: &Layout,
         found: &mut [f64],
     ) -> Result<()> {
-        let (total, example) = (layout.len(), example.number);
+        let (total, prompt, example) = (layout.len(), example.prompt, example.number);
+        let decoder = self.model.restarts(prompt).map(|(decoder, _)| decoder);
         let catalog = self.model.catalog();
-        let (everywhere, in_blocks): (Vec<Patch>, Vec<Patch>) =
-            patches.into_iter().partition(|patch| catalog.info(patch.point).layer.is_none());
+        let (mut everywhere, in_blocks): (Vec<Patch>, Vec<Patch>) =
+            patches.into_iter().partition(|patch| decoder.is_none() || catalog.info(patch.point).layer.is_none());
         let mut by_first: BTreeMap<usize, Vec<Patch>> = BTreeMap::new();
         for patch in in_blocks {
             by_first.entry(patch.first).or_default().push(patch);
@@ -299,49 +302,36 @@ impl<'m> Patching<'m> {
             self.tell(done, all);
             Ok(())
         };
-        for (first, mut patches) in by_first {
-            patches.sort_by_key(|patch| catalog.info(patch.point).layer);
-            for patches in patches.chunks((TOKENS_AT_ONCE / (base.len() - first)).max(1)) {
-                let mut stairs = Staircase { model: self.model, base, values, held: &[], watch: &[] };
-                let (rows, _) = stairs.climb(patches, &mut |_, _| {})?;
-                keep(self.judge(rows, base, first, example)?, patches)?;
+        if let Some(decoder) = decoder {
+            for (first, mut patches) in by_first {
+                patches.sort_by_key(|patch| catalog.info(patch.point).layer);
+                for patches in patches.chunks((TOKENS_AT_ONCE / (base.len() - first)).max(1)) {
+                    let mut batch = GrowingBatch { model: decoder, base, values, frozen: &[], watch: &[] };
+                    let (rows, _) = batch.run(patches, &mut |_, _| {})?;
+                    keep(judge(&self.metric, decoder, rows, base, first, example)?, patches)?;
+                }
             }
         }
-        for patches in everywhere.chunks((TOKENS_AT_ONCE / base.len()).max(1)) {
-            keep(self.judge_whole(base, patches, values, example)?, patches)?;
+        // Runs of an encoder and a decoder are cheaper where only the decoder is patched.
+        everywhere.sort_by_key(|patch| patch.point);
+        let in_encoder = |patch: &Patch| catalog.info(patch.point).segment == Segment::Encoder;
+        for of_one_segment in everywhere.chunk_by(|a, b| in_encoder(a) == in_encoder(b)) {
+            for patches in of_one_segment.chunks((TOKENS_AT_ONCE / base.len()).max(1)) {
+                keep(self.judge_whole(prompt, patches, values, example)?, patches)?;
+            }
         }
         Ok(())
     }
 
-    /// The metric of streams that have passed the last layer, from position `first` on.
-    pub(super) fn judge(&self, rows: Tensor<3>, base: &BaseRun, first: usize, example: usize) -> Result<Tensor<1>> {
-        let [count, len, _] = rows.dims();
-        let logits = match self.metric.needs() {
-            Logits::Last => self.model.unembed(rows.narrow(1, len - 1, 1))?,
-            _ => {
-                let own = self.model.unembed(rows)?;
-                let [_, _, d_vocab] = own.dims();
-                if first == 0 {
-                    own
-                } else {
-                    let before = base.logits.clone().narrow(1, 0, first).expand([count, first, d_vocab]);
-                    Tensor::cat(vec![before, own], 1)
-                }
-            }
-        };
-        Ok(self.metric.judge(logits, example)?)
-    }
-
-    /// Patches outside the blocks: whole runs, as one batch.
+    /// Whole runs, as one batch.
     fn judge_whole(
         &self,
-        base: &BaseRun,
+        prompt: &M::Prompt,
         patches: &[Patch],
         values: &BTreeMap<PointId, Activation>,
         example: usize,
     ) -> Result<Tensor<1>> {
         let catalog = self.model.catalog();
-        let tokens = Tokens::new(vec![base.tokens.clone(); patches.len()])?;
         let mut points: Vec<PointId> = patches.iter().map(|patch| patch.point).collect();
         points.dedup();
         let hook = |id: PointId| {
@@ -355,9 +345,10 @@ impl<'m> Patching<'m> {
                 Ok(Some(tensor.with_blocks(blocks)))
             })
         };
-        let options = ForwardOptions::new().logits(self.metric.needs()).hooks(points.into_iter().map(hook));
-        let logits = self.model.run(tokens, options)?.logits.ok_or(InputError::Options("the run gave no logits"))?;
-        Ok(self.metric.judge(logits, example)?)
+        let needs = self.metric.needs();
+        let options = M::making(ForwardOptions::new().hooks(points.iter().map(|id| hook(*id))), needs);
+        let output = self.model.run_copies(prompt, patches.len(), &points, options)?;
+        Ok(self.metric.judge(self.model.read(M::scored(&output)?, prompt, needs)?, example)?)
     }
 
     /// Patches of whole prompts that run together.
@@ -374,27 +365,44 @@ impl<'m> Patching<'m> {
     }
 }
 
-impl fmt::Debug for Patching<'_> {
+impl<M: Patchable> fmt::Debug for Patching<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Patching({} examples, {:?})", self.base.len(), self.metric)
     }
 }
 
-/// Rows of tokens without their padding.
-pub(crate) fn rows(model: &HookedTransformer, input: Input) -> Result<Vec<Vec<u32>>> {
-    let tokens = model.token_input(input)?;
-    let [batch, _] = tokens.shape();
-    let rows: Vec<Vec<u32>> = (0..batch).map(|row| tokens.real(row)).collect();
-    match rows.iter().position(Vec::is_empty) {
-        Some(row) => Err(InputError::Empty { what: format!("row {row}") }.into()),
-        None => Ok(rows),
-    }
+/// The metric of a decoder's streams that have passed the last layer, from position `first` on.
+pub(super) fn judge(
+    metric: &Metric,
+    model: &HookedTransformer,
+    rows: Tensor<3>,
+    base: &BaseRun,
+    first: usize,
+    example: usize,
+) -> Result<Tensor<1>> {
+    let [count, len, _] = rows.dims();
+    let logits = match metric.needs() {
+        Logits::Last => model.unembed(rows.narrow(1, len - 1, 1))?,
+        _ => {
+            let own = model.unembed(rows)?;
+            let [_, _, d_vocab] = own.dims();
+            if first == 0 {
+                own
+            } else {
+                let before = base.logits.clone().narrow(1, 0, first).expand([count, first, d_vocab]);
+                Tensor::cat(vec![before, own], 1)
+            }
+        }
+    };
+    Ok(metric.judge(logits, example)?)
 }
 
-pub(crate) fn check_lengths(clean: &[Vec<u32>], corrupted: &[Vec<u32>]) -> Result<(), PatchError> {
+fn check_lengths<M: Patchable>(clean: &[M::Prompt], corrupted: &[M::Prompt]) -> Result<(), PatchError> {
     for (example, (clean, corrupted)) in clean.iter().zip(corrupted).enumerate() {
-        if clean.len() != corrupted.len() {
-            return Err(PatchError::Lengths { example, clean: clean.len(), corrupted: corrupted.len() });
+        for (clean, corrupted) in M::lengths(clean).into_iter().zip(M::lengths(corrupted)) {
+            if clean != corrupted {
+                return Err(PatchError::Lengths { example, clean, corrupted });
+            }
         }
     }
     Ok(())

@@ -338,7 +338,7 @@ fn gradients_reach_what_a_hook_adds() {
 /// Points of a layer the model lacks: the error says which layers there are, however they are asked for.
 #[test]
 fn layers_the_model_lacks_are_told_apart_from_typos() {
-    use hooklens::patching::{Held, Metric, Patching, Receiver};
+    use hooklens::patching::{Freeze, Metric, Patching, Receiver};
     let model = model();
     let says = |asked: &str| format!("`{asked}` is in no layer of this model: its layers are 0 to 1");
     for (request, asked) in [
@@ -354,7 +354,7 @@ fn layers_the_model_lacks_are_told_apart_from_typos() {
     }
     let metric = Metric::logit_diff(&model, 1, 2).unwrap();
     let patching = Patching::new(&model, ROW, ROW, metric).unwrap();
-    let told = patching.path_from_heads(&[Receiver::Query(9, 0)], Held::Everything).map(drop).unwrap_err();
+    let told = patching.path_from_heads(&[Receiver::Query(9, 0)], Freeze::AttentionAndMlps).map(drop).unwrap_err();
     assert_eq!(told.to_string(), says("blocks.9.hook_q_input"));
     let cache = model.record(ROW, "*hook_resid_post").unwrap();
     let told = cache.get::<3>("*hook_resid_post").unwrap_err();

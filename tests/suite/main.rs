@@ -33,6 +33,7 @@ mod notebook;
 mod notebook_twins;
 mod numpy;
 mod parity;
+mod patch_kinds;
 mod patching;
 mod pictures;
 mod plot;

@@ -2,7 +2,7 @@
 
 use hooklens::experiments::ioi_prompts;
 use hooklens::hook::Axis;
-use hooklens::patching::{Ablation, Held, Metric, PatchError, Patching, PatchingResult, Receiver, Sites};
+use hooklens::patching::{Ablation, Freeze, Metric, PatchError, Patching, PatchingResult, Receiver, Sites};
 use hooklens::prelude::*;
 use ndarray::Dimension;
 use proptest::prelude::*;
@@ -126,7 +126,7 @@ proptest! {
     fn direct_paths_to_the_logits_are_sums(config in any_config(), seed in any::<u64>()) {
         let model = random_model(config, seed);
         let patching = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), metric(&model)).unwrap();
-        let found = patching.path_from_heads(&[Receiver::Logits], Held::Everything).unwrap();
+        let found = patching.path_from_heads(&[Receiver::Logits], Freeze::AttentionAndMlps).unwrap();
         for example in 0..2 {
             let of = |tokens: &[[u32; 6]]| model.record(rows(&tokens[example..example + 1]), Record::all()).unwrap();
             let (clean, corrupted) = (of(&CLEAN), of(&CORRUPTED));
@@ -159,7 +159,7 @@ fn paths_to_all_readers_of_the_next_layer_are_the_patch_itself() {
         .flat_map(|head| [Receiver::Query(1, head), Receiver::Key(1, head), Receiver::Value(1, head)])
         .chain([Receiver::Logits])
         .collect();
-    let paths = patching.path_from_heads(&readers, Held::Everything).unwrap();
+    let paths = patching.path_from_heads(&readers, Freeze::AttentionAndMlps).unwrap();
     let patched = patching.attn_head_out_all_pos().unwrap();
     for head in 0..4 {
         for example in 0..2 {
@@ -246,8 +246,8 @@ fn what_cannot_be_patched_is_said() {
     let told = patching.attn_head_all_pos_every().unwrap_err().to_string();
     assert!(told.contains("sweep over them apart"), "{told}");
     assert!(patching.attn_head_k_all_pos().is_ok());
-    assert!(patching.path_from_heads(&[Receiver::Key(1, 3)], Held::Everything).is_err());
-    assert!(patching.path_from_heads(&[], Held::Everything).is_err());
+    assert!(patching.path_from_heads(&[Receiver::Key(1, 3)], Freeze::AttentionAndMlps).is_err());
+    assert!(patching.path_from_heads(&[], Freeze::AttentionAndMlps).is_err());
     let nan = Metric::last(|logits: Tensor<2>, _| logits.sum_dim(1).squeeze_dim::<1>(1) * f32::NAN);
     let told = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), nan).unwrap().resid_pre().unwrap_err().to_string();
     assert!(told.contains("NaN for example 0 without a patch"), "{told}");

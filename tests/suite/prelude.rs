@@ -40,7 +40,7 @@ fn both_preludes_stand_side_by_side() {
     let metric = Metric::logit_diff(&model, "Mary", "John").unwrap();
     let (clean, corrupted) = ("When Mary and John went", "When John and Mary went");
     let patching = Patching::new(&model, clean, corrupted, metric.clone()).unwrap();
-    assert!(patching.path_from_heads(&[Receiver::Logits], Held::Everything).is_ok());
+    assert!(patching.path_from_heads(&[Receiver::Logits], Freeze::AttentionAndMlps).is_ok());
     assert!(Patching::ablating(&model, clean, Ablation::Zero, metric).is_ok());
     let push = SteeringVector::new("resid_post0", Tensor::ones([64], &device));
     assert!(model.run_with_hooks(clean, [push.hook(1.0)]).is_ok());

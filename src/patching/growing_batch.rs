@@ -23,28 +23,28 @@ pub(super) struct Patch {
     pub(super) first: usize,
 }
 
-/// Patches that begin at one position, run from layer to layer together: a row joins at its
+/// Patches that begin at one position, run from layer to layer as one batch: a row joins at its
 /// patch's layer, with the unpatched stream, is patched there, and runs on with the others. What
 /// stands before the position comes from the unpatched run's keys and values.
-pub(super) struct Staircase<'r> {
+pub(super) struct GrowingBatch<'r> {
     pub(super) model: &'r HookedTransformer,
     pub(super) base: &'r mut BaseRun,
     /// Values to patch in, whole as the point's tensor in a run of the whole prompt.
     pub(super) values: &'r BTreeMap<PointId, Activation>,
     /// Points at which rows that joined in an earlier layer are given the unpatched values, and
     /// whether the rows of the layer itself are too.
-    pub(super) held: &'r [(&'static str, bool)],
+    pub(super) frozen: &'r [(&'static str, bool)],
     /// Points of layers whose rows are wanted.
     pub(super) watch: &'r [(usize, PointId)],
 }
 
-/// The stream after the last layer, and the rows seen at watched points, `[row, pos, d_model]`.
-pub(super) type Climbed = (Tensor<3>, BTreeMap<PointId, Tensor<3>>);
+/// The stream after the last layer, and the rows recorded at watched points, `[row, pos, d_model]`.
+pub(super) type Arrived = (Tensor<3>, BTreeMap<PointId, Tensor<3>>);
 
-impl Staircase<'_> {
+impl GrowingBatch<'_> {
     /// Runs patches sorted by layer, all with the same first position; shows `see` the stream before
     /// each layer, of the patches that have joined by then.
-    pub(super) fn climb(&mut self, patches: &[Patch], see: &mut dyn FnMut(usize, &Tensor<3>)) -> Result<Climbed> {
+    pub(super) fn run(&mut self, patches: &[Patch], see: &mut dyn FnMut(usize, &Tensor<3>)) -> Result<Arrived> {
         let catalog = self.model.catalog().clone();
         let layer_of = |patch: &Patch| catalog.info(patch.point).layer.unwrap_or(0);
         let first = patches[0].first;
@@ -114,7 +114,7 @@ impl Staircase<'_> {
 
     /// Hooks that give rows the unpatched values in a layer.
     fn holding<'p>(&'p self, catalog: &Catalog, layer: usize, joined: usize, first: usize) -> Vec<Hook<'p>> {
-        let held = self.held.iter().filter_map(|(suffix, fresh)| {
+        let frozen = self.frozen.iter().filter_map(|(suffix, fresh)| {
             let id = catalog.find(&format!("blocks.{layer}.{suffix}")).ok()?;
             Some((id, *fresh))
         });
@@ -133,7 +133,7 @@ impl Staircase<'_> {
                 Ok(Some(tensor.with_blocks(blocks)))
             })
         };
-        held.map(hook).collect()
+        frozen.map(hook).collect()
     }
 }
 

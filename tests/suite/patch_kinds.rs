@@ -1,0 +1,210 @@
+//! Patching of encoders, encoder-decoders and models under hooks.
+
+use hooklens::encoder::EncoderInput;
+use hooklens::patching::{PatchError, PatchingResult};
+use hooklens::prelude::*;
+use hooklens::{Error, HookedModel};
+
+use crate::support::{fixtures, program, random_model};
+
+fn encoder(name: &str) -> HookedEncoder {
+    HookedEncoder::from_pretrained(fixtures().join(name).to_str().unwrap()).unwrap()
+}
+
+fn t5(name: &str) -> HookedEncoderDecoder {
+    HookedEncoderDecoder::from_pretrained(fixtures().join(name).to_str().unwrap()).unwrap()
+}
+
+/// The sum of squares of all logits: it depends on every position.
+fn squares() -> Metric {
+    Metric::all(|logits: Tensor<3>, _| {
+        let [rows, pos, vocab] = logits.dims();
+        logits.square().reshape([rows, pos * vocab]).mean_dim(1).squeeze_dim(1)
+    })
+}
+
+fn judged(logits: Tensor<3>) -> f64 {
+    logits.square().mean().into_scalar::<f32>().into()
+}
+
+fn close(given: &PatchingResult, expected: &PatchingResult) -> bool {
+    let pairs = given.values().values().iter().zip(expected.values().values());
+    given.values().axes() == expected.values().axes()
+        && pairs.into_iter().all(|(a, b)| (a - b).abs() <= 1e-4 * (1.0 + b.abs()))
+}
+
+/// The metric with one slice of a point replaced by hand: `axis` of the tensor, `place` along it.
+fn by_hand<M: HookedModel>(
+    model: &M,
+    clean: M::Input,
+    corrupted: M::Input,
+    point: &str,
+    axis: usize,
+    place: usize,
+) -> f64 {
+    let source = model.record(clean, point).unwrap().activation(point).unwrap().clone();
+    let hook = at(point).edit_any(move |tensor, _| {
+        let mut block: Vec<_> = tensor.shape().iter().map(|len| 0..*len).collect();
+        block[axis] = place..place + 1;
+        Ok(Some(tensor.with_blocks([(block.clone(), source.block(&block))])))
+    });
+    judged(model.run_with_hooks(corrupted, [hook]).unwrap())
+}
+
+/// Every place of a sweep is what a hook that replaces it gives.
+#[test]
+fn sweeps_of_an_encoder_are_replacements_by_hand() {
+    let model = encoder("bert-pretraining");
+    let input = |ids: [u32; 5]| EncoderInput::from(ids).token_types(vec![vec![0, 0, 0, 1, 1]]);
+    let (clean, corrupted) = (input([2, 5, 9, 7, 3]), input([2, 6, 9, 8, 3]));
+    let patching = model.patching(clean.clone(), corrupted.clone()).metric(squares()).unwrap();
+    let heads = patching.attn_head_out_all_pos().unwrap();
+    let streams = patching.resid_pre().unwrap();
+    for layer in 0..2 {
+        for head in 0..model.config().n_heads {
+            let point = format!("blocks.{layer}.attn.hook_z");
+            let expected = by_hand(&model, clean.clone(), corrupted.clone(), &point, 2, head);
+            let given = heads.values().values()[[layer, head, 0]];
+            assert!((given - expected).abs() < 1e-4 * expected, "{point} {head}: {given} {expected}");
+        }
+        for pos in 0..5 {
+            let point = format!("blocks.{layer}.hook_resid_pre");
+            let expected = by_hand(&model, clean.clone(), corrupted.clone(), &point, 1, pos);
+            let given = streams.values().values()[[layer, pos, 0]];
+            assert!((given - expected).abs() < 1e-4 * expected, "{point} {pos}: {given} {expected}");
+        }
+    }
+    // The types of tokens are the pair's own.
+    let baseline = judged(model.forward(corrupted).unwrap());
+    assert!((streams.baseline()[0] - baseline).abs() < 1e-4 * baseline);
+    let control = patching.identity_control(&Sites::new("*hook_pattern").per([Axis::Head, Axis::Query])).unwrap();
+    assert!(control.effect().values().iter().all(|change| change.abs() < 1e-4 * baseline));
+}
+
+#[test]
+fn sweeps_of_an_encoder_decoder_are_replacements_by_hand() {
+    let model = t5("t5-gated");
+    let clean = ([5, 6, 7, 1], [0, 4, 9]);
+    let corrupted = ([5, 11, 7, 1], [0, 8, 9]);
+    let patching = model.patching(clean, corrupted).metric(squares()).unwrap();
+    for (point, per, axis) in [
+        ("encoder.1.hook_resid_pre", Axis::Pos, 1),
+        ("encoder.0.attn.hook_pattern", Axis::Head, 1),
+        ("decoder.0.attn.hook_z", Axis::Head, 2),
+        ("decoder.1.cross_attn.hook_k", Axis::Key, 1),
+        ("decoder.1.cross_attn.hook_pattern", Axis::Key, 3),
+        ("decoder.1.mlp.hook_post", Axis::Pos, 1),
+    ] {
+        let found = patching.sweep(&Sites::new(point).per([per])).unwrap();
+        for (place, given) in found.values().values().iter().enumerate() {
+            let expected = by_hand(&model, clean.into(), corrupted.into(), point, axis, place);
+            assert!((given - expected).abs() < 1e-4 * expected, "{point} {place}: {given} {expected}");
+        }
+    }
+    // Points of both stacks at once, and the labels of each one's own tokens.
+    let both = patching.sweep(&Sites::new("*.hook_resid_post")).unwrap();
+    let (encoder, decoder) = (
+        patching.sweep(&Sites::new("encoder.*.hook_resid_post")),
+        patching.sweep(&Sites::new("decoder.*.hook_resid_post")),
+    );
+    let apart: Vec<f64> = [encoder, decoder]
+        .into_iter()
+        .flat_map(|found| found.unwrap().values().values().iter().copied().collect::<Vec<_>>())
+        .collect();
+    assert!(both.values().values().iter().zip(&apart).all(|(a, b)| (a - b).abs() < 1e-6));
+    assert_eq!(both.values().axes()[0].name, "point");
+    let pattern =
+        patching.sweep(&Sites::new("decoder.*.cross_attn.hook_pattern").per([Axis::Query, Axis::Key])).unwrap();
+    assert_eq!(pattern.values().values().shape(), [2, 3, 4, 1]);
+    assert_eq!(pattern.values().axes()[0].name, "layer");
+}
+
+/// Attribution is exact where the metric is linear in what is patched.
+#[test]
+fn attribution_of_other_kinds_is_exact_where_the_metric_is_linear() {
+    let linear = || Metric::all(|logits: Tensor<3>, _| logits.narrow(1, 1, 1).narrow(2, 4, 1).reshape([-1]));
+    let bert = encoder("bert");
+    let patching = bert.patching([2, 5, 9, 3], [2, 6, 9, 3]).metric(linear()).unwrap();
+    let sites = Sites::new("mlm_head.ln.hook_normalized").per([Axis::Pos]);
+    let guess = patching.attribution("mlm_head.ln.hook_normalized").unwrap().sweep(&sites).unwrap();
+    assert!(close(&guess, &patching.sweep(&sites).unwrap()), "{guess:?}");
+    assert!(guess.effect().values()[[1]].abs() > 1e-4);
+
+    let model = t5("t5");
+    let patching = model.patching(([5, 6, 1], [0, 4]), ([5, 8, 1], [0, 4])).metric(linear()).unwrap();
+    let sites = Sites::new("decoder_final_layer_norm.hook_normalized").per([Axis::Pos]);
+    let guess = patching.attribution("decoder_final_layer_norm.hook_normalized").unwrap().sweep(&sites).unwrap();
+    assert!(close(&guess, &patching.sweep(&sites).unwrap()), "{guess:?}");
+    assert!(guess.effect().values()[[1]].abs() > 1e-5);
+    // Through the whole model it is the slope: a small step there is what the estimate says.
+    let heads = patching.attribution("encoder.*.attn.hook_z").unwrap();
+    assert_eq!(
+        heads.sweep(&Sites::new("encoder.*.attn.hook_z").per([Axis::Head])).unwrap().mean().axes()[0].name,
+        "layer"
+    );
+}
+
+/// Under hooks that change nothing, whole runs give what runs from a layer and position on give.
+#[test]
+fn a_model_under_hooks_is_patched_under_them() {
+    let model = random_model(hooklens::TransformerConfig::new(3, 16, 4, 20, 12), 7);
+    let (clean, corrupted) = (vec![vec![1, 2, 3, 4], vec![5, 6, 7, 8]], vec![vec![1, 9, 3, 4], vec![5, 6, 11, 8]]);
+    let plain = model.patching(&clean, &corrupted).logit_diff(4, 7).unwrap();
+    let idle = model.hooks([hook::z(0).read(|_, _| ())]);
+    let hooked = idle.patching(&clean, &corrupted).logit_diff(4, 7).unwrap();
+    assert!(close(&hooked.resid_pre().unwrap(), &plain.resid_pre().unwrap()));
+    assert!(close(&hooked.attn_head_out_by_pos().unwrap(), &plain.attn_head_out_by_pos().unwrap()));
+    let zeroed = model.hooks([hook::attn_out(1).zero()]);
+    let under = zeroed.patching(&clean, &corrupted).logit_diff(4, 7).unwrap();
+    let expected = zeroed.forward(&corrupted).unwrap().narrow(0, 0, 1).narrow(1, 3, 1);
+    let expected = (expected.clone().narrow(2, 4, 1) - expected.narrow(2, 7, 1)).into_scalar::<f32>();
+    let streams = under.resid_pre().unwrap();
+    assert!((streams.baseline()[0] - f64::from(expected)).abs() < 1e-4);
+    assert!(!close(&streams, &plain.resid_pre().unwrap()));
+    let ablated = model.ablating(&clean, Ablation::Mean(corrupted.into())).logit(4).unwrap();
+    assert_eq!(ablated.examples(), 2);
+}
+
+#[test]
+fn what_can_not_be_patched_is_said() {
+    let bare = encoder("bert-bare");
+    let told = bare.patching([2, 5, 3], [2, 6, 3]).metric(squares()).unwrap().resid_pre().unwrap_err();
+    assert!(told.to_string().contains("masked-token head"), "{told}");
+    let bert = encoder("bert");
+    // Without a tokenizer no one knows which token is the mask.
+    let told = bert.patching([2, 5, 3], [2, 6, 3]).logit(4).unwrap().resid_pre().unwrap_err();
+    assert!(told.to_string().contains("tokenizer"), "{told}");
+    let model = t5("t5");
+    let told = model.patching(([5, 6, 1], [0]), ([5, 6, 1], [0, 4])).logit(4).unwrap_err();
+    assert!(matches!(told, Error::Patch(PatchError::Lengths { clean: 1, corrupted: 2, .. })), "{told}");
+    assert!(model.patching([5, 6, 1], [5, 7, 1]).logit(99_999).is_err());
+    let patching = model.patching([5, 6, 1], [5, 7, 1]).logit(4).unwrap();
+    assert!(patching.sweep(&Sites::new("encoder.*.attn.hook_pattern").per([Axis::Pos])).is_err());
+}
+
+/// `hooklens patch` takes an encoder-decoder's folder.
+#[test]
+fn the_program_patches_models_of_every_kind() {
+    for fixture in ["t5", "bert"] {
+        let said = program()
+            .args([
+                "patch",
+                "--model",
+                fixtures().join(fixture).to_str().unwrap(),
+                "--clean",
+                "a",
+                "--corrupted",
+                "b",
+                "--answer",
+                "c",
+                "--wrong",
+                "d",
+            ])
+            .output()
+            .unwrap();
+        // These fixtures have no tokenizer, and that is what is said.
+        assert!(!said.status.success());
+        let told = String::from_utf8_lossy(&said.stderr).to_string();
+        assert!(told.contains("tokenizer") && !told.contains("works on decoders"), "{told}");
+    }
+}
