@@ -16,7 +16,7 @@ fn main() -> hooklens::Result<()> {
     let analysis = model.analyze(&cache)?.positions(-1)?;
 
     // The logit lens: the last norm and the unembedding, layer by layer.
-    let lens = analysis.logit_lens(false)?;
+    let lens = analysis.logit_lens(Per::Layer)?;
     let rank = lens.rank(model.to_single_token(answer)?)?;
     for (stage, (label, top)) in lens.labels().iter().zip(lens.top(3)?).enumerate() {
         let said: Vec<String> = top[0][0]
@@ -32,7 +32,7 @@ fn main() -> hooklens::Result<()> {
         ("heads", analysis.stack_head_results(Stage::Final)?),
         ("neurons", analysis.stack_neuron_results(Stage::Final)?),
     ] {
-        let shares = analysis.logit_attrs(&components, answer, Some(wrong.into()))?;
+        let shares = analysis.logit_attrs(&components, Direction::token(answer).minus(wrong))?;
         let mut order: Vec<(usize, f32)> = shares.to_vec()?.into_iter().enumerate().collect();
         order.sort_by(|a, b| b.1.total_cmp(&a.1));
         let best: Vec<String> =

@@ -11,7 +11,7 @@
 
 pub use burn::tensor::{Device, Int, Tensor};
 
-pub use crate::activations::Stage;
+pub use crate::activations::{Direction, Neurons, Per, Stage};
 pub use crate::encoder::HookedEncoder;
 pub use crate::encoder_decoder::HookedEncoderDecoder;
 pub use crate::experiments::{SteeringVector, TopExamples};

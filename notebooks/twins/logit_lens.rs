@@ -14,7 +14,7 @@ let mary = model.to_single_token("Mary")?;
 (&(LensTable::run(&model, prompt, LensShade::ProbabilityOf(mary))?.positions(-6..)?)).displayed();
 LensTable::run(&model, prompt, LensShade::Entropy)?.title("logit lens").save(std::env::temp_dir().join("lens.svg"))?;
 let cache = model.record(prompt, Record::all())?;
-let lens = model.analyze(&cache)?.positions(-1)?.logit_lens(false)?;
+let lens = model.analyze(&cache)?.positions(-1)?.logit_lens(Per::Layer)?;
 let john = model.to_single_token("John")?;
 let both: Vec<f32> = [lens.prob(mary)?, lens.prob(john)?].into_iter().flatten().collect();
 let axes = [LabeledAxis::new("token", ["Mary", "John"]), LabeledAxis::new("stage", lens.labels())];
@@ -25,7 +25,7 @@ use hooklens::activations::Stage;
 {
     let analysis = model.analyze(&cache)?.positions(-1)?;
     let parts = analysis.stack_head_results(Stage::Final)?;
-    let shares = Activation::from(analysis.logit_attrs(&parts, "Mary", Some("John".into()))?).to_ndarray()?;
+    let shares = Activation::from(analysis.logit_attrs(&parts, Direction::token("Mary").minus("John"))?).to_ndarray()?;
     let mut order: Vec<(&String, f32)> = parts.labels().iter().zip(shares.iter().copied()).collect();
     order.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
     for (label, share) in &order[..5] {

@@ -261,7 +261,7 @@ impl<'a> Analysis<'a> {
     /// let analysis = model.analyze(&cache)?.positions(-1)?;
     /// let mary = model.tokens_to_residual_directions("Mary")?.unsqueeze_dim::<4>(0); // [1, 1, 1, d_model]
     /// let pushed = analysis.components(Stage::Final, ["push"], mary)?;
-    /// let gain = analysis.logit_attrs(&pushed, "Mary", None)?; // what adding it does to the logit
+    /// let gain = analysis.logit_attrs(&pushed, "Mary")?; // what adding it does to the logit
     /// assert!(gain.into_scalar::<f32>() > 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -333,7 +333,7 @@ impl<'a> Analysis<'a> {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let (logits, cache) = model.run_with_cache("When Mary and John", "*hook_resid_{pre,post}")?;
     /// let analysis = model.analyze(&cache)?;
-    /// let stages = analysis.normalize_each(&analysis.accumulated_resid(Stage::Final, false)?)?;
+    /// let stages = analysis.normalize_each(&analysis.accumulated_resid(Stage::Final, Per::Layer)?)?;
     /// let lens = model.weights.unembed.forward(stages.vector("final_post")?);
     /// assert!((lens - logits).abs().max().into_scalar::<f32>() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use super::analysis::Analysis;
 use super::components::Components;
 use super::post_norm::plus;
-use super::stage::{Place, Stage};
+use super::stage::{Neurons, Per, Place, Stage};
 use crate::config::Positional;
 use crate::error::Result;
 use crate::hook;
@@ -22,7 +22,7 @@ impl Analysis<'_> {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record("When Mary and John", "*hook_resid_{pre,mid,post}")?;
     /// let analysis = model.analyze(&cache)?;
-    /// let stages = analysis.accumulated_resid(hooklens::activations::Stage::Before(1), true)?;
+    /// let stages = analysis.accumulated_resid(hooklens::activations::Stage::Before(1), Per::Sublayer)?;
     /// assert_eq!(stages.labels(), ["0_pre", "0_mid", "1_pre"]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -30,10 +30,10 @@ impl Analysis<'_> {
     /// # Errors
     /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*hook_resid_pre`,
     /// `*hook_resid_post`, and `*hook_resid_mid` where mids are asked for.
-    pub fn accumulated_resid(&self, stage: Stage, incl_mid: bool) -> Result<Components> {
+    pub fn accumulated_resid(&self, stage: Stage, per: Per) -> Result<Components> {
         let place = self.place(stage)?;
         let config = self.model.config();
-        let mids = incl_mid && !config.attn_only && !config.parallel;
+        let mids = per == Per::Sublayer && !config.attn_only && !config.parallel;
         let mut stack = Components::new(place);
         for layer in 0..place.attn_layers() {
             stack.push(format!("{layer}_pre"), self.stream_at(Place { layers: layer, attn: false, ..place })?);
@@ -88,7 +88,7 @@ impl Analysis<'_> {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record("When Mary and John", Record::all())?;
     /// let analysis = model.analyze(&cache)?;
-    /// let parts = analysis.full_resid_decomposition(Stage::Final, true)?;
+    /// let parts = analysis.full_resid_decomposition(Stage::Final, Neurons::Apart)?;
     /// assert_eq!(parts.len(), 4 * 4 + 4 * 256 + 3); // heads, neurons, embed, pos_embed, bias
     /// let gap = parts.sum() - analysis.stream(Stage::Final)?;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
@@ -99,7 +99,7 @@ impl Analysis<'_> {
     /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded), as
     /// [`Analysis::decompose_resid`], [`Analysis::stack_head_results`] and
     /// [`Analysis::stack_neuron_results`].
-    pub fn full_resid_decomposition(&self, stage: Stage, expand_neurons: bool) -> Result<Components> {
+    pub fn full_resid_decomposition(&self, stage: Stage, neurons: Neurons) -> Result<Components> {
         let place = self.place(stage)?;
         let mut parts = Components::new(place);
         let mut bias: Option<Tensor<3>> = None;
@@ -107,7 +107,7 @@ impl Analysis<'_> {
             bias = plus(bias, self.push_heads(layer, &mut parts)?);
         }
         for layer in (0..place.layers).filter(|_| !self.model.config().attn_only) {
-            if expand_neurons {
+            if neurons == Neurons::Apart {
                 bias = plus(bias, self.push_neurons(layer, None, &mut parts)?);
             } else {
                 parts.push(format!("{layer}_mlp_out"), self.recorded(hook::mlp_out(layer))?);

@@ -21,7 +21,7 @@ impl Analysis<'_> {
     /// let cache = model.record(prompt, Record::all())?;
     /// let analysis = model.analyze(&cache)?.positions(-1)?;
     /// let heads = analysis.stack_head_results(Stage::Final)?;
-    /// let towards_mary = analysis.logit_attrs(&heads, "Mary", Some("John".into()))?.reshape([16]);
+    /// let towards_mary = analysis.logit_attrs(&heads, Direction::token("Mary").minus("John"))?.reshape([16]);
     /// let most = towards_mary.argmax(0).into_scalar::<i64>() as usize;
     /// assert!(heads.labels()[most].starts_with("L1")); // heads of layer 1 move the name
     /// # Ok::<(), hooklens::Error>(())

@@ -4,12 +4,12 @@ use burn::tensor::Tensor;
 
 use super::analysis::Analysis;
 use super::components::Components;
-use super::token_choice::TokenChoice;
+use super::direction::Direction;
 use crate::error::Result;
 
 impl Analysis<'_> {
-    /// What each component adds to the logit of `tokens`, or to its difference from that of
-    /// `wrong`, `[component, batch, pos]`, the last norm's scale held at what it was. Components
+    /// What each component adds to the logit of a token, or to the difference of two tokens' logits
+    /// ([`Direction`]), `[component, batch, pos]`, the last norm's scale held at what it was. Components
     /// that went through no norm yet go through the last one first.
     ///
     /// Over all components of the final stream this adds up to the logit but for
@@ -23,7 +23,7 @@ impl Analysis<'_> {
     /// let (logits, cache) = model.run_with_cache(prompt, Record::all())?;
     /// let analysis = model.analyze(&cache)?.positions(-1)?;
     /// let parts = analysis.decompose_resid(Stage::Final)?;
-    /// let shares = analysis.logit_attrs(&parts, "Mary", Some("John".into()))?; // [component, 1, 1]
+    /// let shares = analysis.logit_attrs(&parts, Direction::token("Mary").minus("John"))?; // [component, 1, 1]
     /// // Together, with the biases, they are the difference of the two logits.
     /// let bias = analysis.logit_bias().unwrap_or_else(|| Tensor::zeros([61], &model.device()));
     /// let logits = logits.narrow(1, 14, 1).reshape([61]) - bias;
@@ -37,16 +37,8 @@ impl Analysis<'_> {
     /// [`tokens_to_residual_directions`](crate::HookedTransformer::tokens_to_residual_directions);
     /// [`AnalysisError::Shape`](super::AnalysisError::Shape) for tokens that fit neither the batch
     /// nor the positions.
-    pub fn logit_attrs(
-        &self,
-        components: &Components,
-        tokens: impl Into<TokenChoice>,
-        wrong: Option<TokenChoice>,
-    ) -> Result<Tensor<3>> {
-        let mut direction = self.model.tokens_to_residual_directions(tokens)?;
-        if let Some(wrong) = wrong {
-            direction = direction - self.model.tokens_to_residual_directions(wrong)?;
-        }
+    pub fn logit_attrs(&self, components: &Components, direction: impl Into<Direction>) -> Result<Tensor<3>> {
+        let direction = direction.into().vector(self.model)?;
         let normed = match components.is_normed() {
             true => components.clone(),
             false => self.apply_ln(components.clone().read_at_the_end(self.model.config().n_layers))?,

@@ -13,7 +13,7 @@
 //! let cache = model.record(prompt, Record::all())?;
 //! let analysis = model.analyze(&cache)?.positions(-1)?;
 //! let heads = analysis.stack_head_results(Stage::Final)?;
-//! let towards_mary = analysis.logit_attrs(&heads, "Mary", Some("John".into()))?; // [head, 1, 1]
+//! let towards_mary = analysis.logit_attrs(&heads, Direction::token("Mary").minus("John"))?; // [head, 1, 1]
 //! let best = towards_mary.argmax(0).item()?;
 //! println!("{} says Mary", heads.labels()[best as usize]);
 //! # Ok::<(), hooklens::Error>(())
@@ -23,6 +23,7 @@ mod analysis;
 mod components;
 mod cut;
 mod decompose;
+mod direction;
 mod heads;
 mod logit_attrs;
 mod neurons;
@@ -34,5 +35,6 @@ mod token_choice;
 pub use crate::error::AnalysisError;
 pub use analysis::Analysis;
 pub use components::Components;
-pub use stage::Stage;
+pub use direction::Direction;
+pub use stage::{Neurons, Per, Stage};
 pub use token_choice::TokenChoice;

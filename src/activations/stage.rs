@@ -29,6 +29,48 @@ pub enum Stage {
     Final,
 }
 
+/// How often along the residual stream something is read.
+///
+/// ```
+/// use hooklens::activations::{Per, Stage};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let cache = model.record("When Mary and John", "*hook_resid_{pre,mid,post}")?;
+/// let count = |per| Ok::<_, hooklens::Error>(model.analyze(&cache)?.accumulated_resid(Stage::Final, per)?.len());
+/// assert_eq!((count(Per::Layer)?, count(Per::Sublayer)?), (5, 9));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Per {
+    /// Before each layer.
+    #[default]
+    Layer,
+    /// Before each layer's attention and before its MLP.
+    Sublayer,
+}
+
+/// Whether an MLP is one term of a sum or each of its neurons is.
+///
+/// ```
+/// use hooklens::activations::{Neurons, Stage};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let cache = model.record("When Mary and John", Record::all())?;
+/// let terms = |of| Ok::<_, hooklens::Error>(model.analyze(&cache)?.full_resid_decomposition(Stage::Final, of)?.len());
+/// assert_eq!(terms(Neurons::Apart)? - terms(Neurons::Summed)?, 4 * 256 - 4);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Neurons {
+    /// An MLP's output is one term.
+    #[default]
+    Summed,
+    /// Each neuron's output is a term, and the MLP's bias part of the term `bias`.
+    Apart,
+}
+
 /// A stage of one model: how many layers have written, and whether the next one's attention has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {

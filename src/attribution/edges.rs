@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook};
 
 use super::norm_gradient::through_norm;
-use crate::activations::{Components, Stage};
+use crate::activations::{Components, Neurons, Stage};
 use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::{InputError, Result};
@@ -322,7 +322,7 @@ fn recorded_for_writers(config: &TransformerConfig) -> Vec<&'static str> {
 /// Source minus base of what each writer writes, `[writer, pos * d_model]`.
 fn changes(model: &HookedTransformer, base: &ActivationCache, source: &ActivationCache) -> Result<Tensor<2>> {
     let parts = |cache: &ActivationCache| -> Result<Components> {
-        let parts = model.analyze(cache)?.full_resid_decomposition(Stage::Final, false)?;
+        let parts = model.analyze(cache)?.full_resid_decomposition(Stage::Final, Neurons::Summed)?;
         // Positions and biases are the same in both runs.
         Ok(parts.filter(|label| label != "bias" && label != "pos_embed")?)
     };

@@ -27,3 +27,4 @@ pub use composition::Composition;
 pub use decompositions::{Eigenvalues, Svd};
 pub use directions::{Directions, WeightMatrix};
 pub use factored_matrix::FactoredMatrix;
+pub use stacked::Biases;

@@ -7,6 +7,16 @@ use crate::activations::Stage;
 use crate::error::{InputError, Result};
 use crate::model::{Block, HookedTransformer, Linear};
 
+/// Which biases are added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Biases {
+    /// Those of attention and MLPs.
+    All,
+    /// Those of attention.
+    Attention,
+}
+
 impl HookedTransformer {
     /// Token vectors, `[d_vocab, d_model]`.
     ///
@@ -211,20 +221,20 @@ impl HookedTransformer {
     /// without.
     ///
     /// ```
-    /// use hooklens::activations::Stage;
+    /// use hooklens::circuits::Biases;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record("When Mary and John", Record::all())?;
-    /// let parts = model.analyze(&cache)?.full_resid_decomposition(Stage::Final, true)?;
+    /// let parts = model.analyze(&cache)?.full_resid_decomposition(Stage::Final, Neurons::Apart)?;
     /// let bias = parts.vector("bias")?.narrow(1, 0, 1).reshape([64]);
-    /// assert!((model.accumulated_bias(Stage::Final, true)? - bias).abs().max().into_scalar::<f32>() < 1e-5);
+    /// assert!((model.accumulated_bias(Stage::Final, Biases::All)? - bias).abs().max().into_scalar::<f32>() < 1e-5);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// A layer the model lacks, and models that normalize attention's and the MLP's outputs, where
     /// what a bias adds depends on the rest.
-    pub fn accumulated_bias(&self, stage: Stage, include_mlp_biases: bool) -> Result<Tensor<1>> {
+    pub fn accumulated_bias(&self, stage: Stage, biases: Biases) -> Result<Tensor<1>> {
         if self.config().post_norms {
             return Err(
                 InputError::Options("outputs are normalized: what a bias adds is not the same everywhere").into()
@@ -237,7 +247,7 @@ impl HookedTransformer {
             if layer < attn_layers {
                 sum = sum + bias(&block.attn.o).to_device(&device);
             }
-            if let Some(mlp) = block.mlp.as_ref().filter(|_| include_mlp_biases && layer < mlp_layers) {
+            if let Some(mlp) = block.mlp.as_ref().filter(|_| biases == Biases::All && layer < mlp_layers) {
                 sum = sum + bias(&mlp.output).to_device(&device);
             }
         }

@@ -11,7 +11,7 @@ use super::args::ModelArg;
 use super::out::{Finding, OutFile, heatmap, print_largest};
 use super::pairs::PairArgs;
 use super::{CliResult, Failure, load};
-use crate::activations::{Components, Stage, TokenChoice};
+use crate::activations::{Components, Direction, Stage};
 use crate::attribution::Gradient;
 use crate::driver::HookedModel;
 use crate::labeled::{LabeledArray, LabeledAxis};
@@ -71,8 +71,9 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
         ToArg::Neurons => analysis.stack_neuron_results(Stage::Final)?,
         _ => analysis.stack_head_results(Stage::Final)?,
     };
-    let shares =
-        analysis.logit_attrs(&components, TokenChoice::Text(answer.clone()), wrong.clone().map(TokenChoice::Text))?;
+    let direction = Direction::token(&answer);
+    let direction = wrong.iter().fold(direction, |direction, wrong| direction.minus(wrong));
+    let shares = analysis.logit_attrs(&components, direction)?;
     let shares = Activation::from(shares).to_ndarray()?;
     let values = ArrayD::from_shape_fn(IxDyn(&[components.len()]), |at| f64::from(shares[[at[0], 0, 0]]));
     let flat = LabeledArray::of([LabeledAxis::new("component", components.labels())], values);

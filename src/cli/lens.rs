@@ -10,6 +10,7 @@ use serde_json::json;
 use super::args::{ModelArg, positions};
 use super::out::{Finding, OutFile};
 use super::{CliResult, load};
+use crate::activations::Per;
 use crate::driver::HookedModel;
 use crate::lens::TunedLens;
 use crate::patching::position_labels;
@@ -64,7 +65,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
     let analysis = model.analyze(&recorded)?;
     let reading = match &args.tuned {
         Some(path) => analysis.tuned_lens(&TunedLens::load(path, &model.device())?)?,
-        None => analysis.logit_lens(args.mid)?,
+        None => analysis.logit_lens(if args.mid { Per::Sublayer } else { Per::Layer })?,
     };
     let top = reading.top(args.top.max(1))?;
     let text = |id: u32| model.to_string(&[id]).unwrap_or_else(|_| id.to_string());

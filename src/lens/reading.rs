@@ -5,7 +5,7 @@ use hooklens_hooks::Activation;
 use ndarray::{Array3, ArrayD, Axis};
 
 use super::tuned::TunedLens;
-use crate::activations::{Analysis, Stage};
+use crate::activations::{Analysis, Per, Stage};
 use crate::error::{InputError, Result};
 
 /// Logits at every stage of the stream, `[stage, batch, pos, d_vocab_out]`.
@@ -14,7 +14,7 @@ use crate::error::{InputError, Result};
 /// # use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let (logits, cache) = model.run_with_cache("king drum sun king drum", "*hook_resid_{pre,post}")?;
-/// let reading = model.analyze(&cache)?.logit_lens(false)?;
+/// let reading = model.analyze(&cache)?.logit_lens(Per::Layer)?;
 /// assert_eq!(reading.labels(), ["0_pre", "1_pre", "final_post"]);
 /// // The last stage is what the model says, so nothing is nearer to it.
 /// let far = reading.kl_to_final(); // [stage, batch, pos]
@@ -33,13 +33,13 @@ pub type TopTokens = Vec<(u32, f32)>;
 
 impl Analysis<'_> {
     /// The logit lens (nostalgebraist 2020): the last norm and the unembedding applied to the stream before each layer
-    /// (with `incl_mid` also before each MLP) and after the last.
+    /// ([`Per::Sublayer`]: also before each MLP) and after the last.
     ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`](crate::AnalysisError::NotRecorded), as
     /// [`Analysis::accumulated_resid`].
-    pub fn logit_lens(&self, incl_mid: bool) -> Result<LensReading> {
-        self.through(incl_mid, |_, stream| Ok(stream))
+    pub fn logit_lens(&self, per: Per) -> Result<LensReading> {
+        self.through(per, |_, stream| Ok(stream))
     }
 
     /// The tuned lens (Belrose et al. 2023): as the logit lens, each stream first translated by what
@@ -49,11 +49,11 @@ impl Analysis<'_> {
     /// As [`Analysis::logit_lens`]; a lens for another number of layers or another width.
     pub fn tuned_lens(&self, lens: &TunedLens) -> Result<LensReading> {
         lens.check(self.model().config())?;
-        self.through(false, |place, stream| Ok(lens.translate(place, stream)))
+        self.through(Per::Layer, |place, stream| Ok(lens.translate(place, stream)))
     }
 
-    fn through(&self, incl_mid: bool, change: impl Fn(usize, Tensor<3>) -> Result<Tensor<3>>) -> Result<LensReading> {
-        let stack = self.accumulated_resid(Stage::Final, incl_mid)?;
+    fn through(&self, per: Per, change: impl Fn(usize, Tensor<3>) -> Result<Tensor<3>>) -> Result<LensReading> {
+        let stack = self.accumulated_resid(Stage::Final, per)?;
         let mut logits = Vec::new();
         for (place, label) in stack.labels().iter().enumerate() {
             let stream = change(place, stack.vector(label)?)?;

@@ -29,7 +29,7 @@ use crate::weight_files::WeightFiles;
 /// assert_eq!(lens.n_layers(), 4);
 /// let cache = model.record("When Mary and John", "*hook_resid_{pre,post}")?;
 /// let analysis = model.analyze(&cache)?;
-/// let gap = analysis.tuned_lens(&lens)?.logits().clone() - analysis.logit_lens(false)?.logits().clone();
+/// let gap = analysis.tuned_lens(&lens)?.logits().clone() - analysis.logit_lens(Per::Layer)?.logits().clone();
 /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

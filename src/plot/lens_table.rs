@@ -10,6 +10,7 @@ use super::draw;
 use super::heatmap::Heatmap;
 use super::page::{self, escaped};
 use super::token_text::{drawn, token_text, visible};
+use crate::activations::Per;
 use crate::driver::{HookedModel, Input};
 use crate::error::PlotError;
 use crate::error::Result;
@@ -126,7 +127,7 @@ impl LensTable {
         let [_, len] = tokens.shape();
         Self::fits(model.config().n_layers + 1, len)?;
         let cache = model.record(&tokens, Record::new("*hook_resid_{pre,post}"))?;
-        let reading = model.analyze(&cache)?.logit_lens(false)?;
+        let reading = model.analyze(&cache)?.logit_lens(Per::Layer)?;
         Self::of(model, &reading, &tokens.ids()[..len], 0, shade)
     }
 

@@ -39,13 +39,13 @@ proptest! {
             assert_close(&written.sum_dim(0).squeeze_dim::<3>(0), &stream, 3e-5, what);
         };
         check(&analysis.decompose_resid(stage).unwrap(), "layers");
-        check(&analysis.full_resid_decomposition(stage, true).unwrap(), "neurons");
-        check(&analysis.full_resid_decomposition(stage, false).unwrap(), "heads");
+        check(&analysis.full_resid_decomposition(stage, Neurons::Apart).unwrap(), "neurons");
+        check(&analysis.full_resid_decomposition(stage, Neurons::Summed).unwrap(), "heads");
         if let Ok(heads) = analysis.stack_head_results(stage) {
             check(&analysis.with_remainder(heads).unwrap(), "remainder");
         }
         // What the accumulated stream ends with is the stream.
-        let accumulated = analysis.accumulated_resid(stage, true).unwrap();
+        let accumulated = analysis.accumulated_resid(stage, Per::Sublayer).unwrap();
         let last = accumulated.labels().last().unwrap().clone();
         assert_close(&accumulated.vector(&last).unwrap(), &stream, 0.0, "accumulated");
     }
@@ -56,8 +56,8 @@ proptest! {
         let model = random_model(config, seed);
         let (logits, cache) = model.run_with_cache(rows(), Record::all()).unwrap();
         let analysis = model.analyze(&cache).unwrap();
-        let parts = analysis.full_resid_decomposition(Stage::Final, true).unwrap();
-        let attrs = analysis.logit_attrs(&parts, vec![4, 6], None).unwrap();
+        let parts = analysis.full_resid_decomposition(Stage::Final, Neurons::Apart).unwrap();
+        let attrs = analysis.logit_attrs(&parts, vec![4, 6]).unwrap();
         let sums = values(&attrs.sum_dim(0));
         let bias = analysis.logit_bias().map(|bias| values(&bias));
         let logits = values(&logits);
@@ -76,7 +76,7 @@ proptest! {
         let model = random_model(config, seed);
         let cache = model.record(rows(), Record::all()).unwrap();
         let analysis = model.analyze(&cache).unwrap();
-        let mut parts = analysis.full_resid_decomposition(Stage::Final, true).unwrap();
+        let mut parts = analysis.full_resid_decomposition(Stage::Final, Neurons::Apart).unwrap();
         if normed {
             parts = analysis.apply_ln(parts).unwrap();
         }
@@ -97,7 +97,7 @@ proptest! {
         let whole = model.analyze(&cache).unwrap();
         let cut = whole.clone().rows(1..2).unwrap().positions(2..4).unwrap();
         let of = |analysis: &hooklens::activations::Analysis<'_>| {
-            let parts = analysis.full_resid_decomposition(Stage::Final, true).unwrap();
+            let parts = analysis.full_resid_decomposition(Stage::Final, Neurons::Apart).unwrap();
             analysis.apply_ln(parts).unwrap().vectors()
         };
         assert_close(&of(&cut), &of(&whole).narrow(1, 1, 1).narrow(2, 2, 2), 1e-5, "cut");
@@ -109,7 +109,7 @@ fn each_norm_of_the_accumulated_stream_gives_the_final_logits() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
     let (logits, cache) = model.run_with_cache(rows(), "*hook_resid_{pre,mid,post}").unwrap();
     let analysis = model.analyze(&cache).unwrap();
-    let stack = analysis.normalize_each(&analysis.accumulated_resid(Stage::Final, true).unwrap()).unwrap();
+    let stack = analysis.normalize_each(&analysis.accumulated_resid(Stage::Final, Per::Sublayer).unwrap()).unwrap();
     let last = stack.vector("final_post").unwrap();
     assert_close(&model.weights.unembed.forward(last), &logits, 1e-5, "logit lens");
     assert!(matches!(analysis.normalize_each(&stack), Err(hooklens::Error::Analysis(AnalysisError::Normed))));
@@ -122,7 +122,7 @@ fn vectors_from_elsewhere_are_components_too() {
     let analysis = model.analyze(&cache).unwrap();
     let parts = analysis.decompose_resid(Stage::Final).unwrap();
     let again = analysis.components(Stage::Final, parts.labels(), parts.vectors()).unwrap();
-    let attrs = |parts: &Components| analysis.logit_attrs(parts, 3, Some(5.into())).unwrap();
+    let attrs = |parts: &Components| analysis.logit_attrs(parts, Direction::token(3).minus(5)).unwrap();
     assert_close(&attrs(&again), &attrs(&parts), 1e-6, "attributions");
     assert!(analysis.components(Stage::Final, ["one"], parts.vectors()).is_err());
 }
@@ -140,7 +140,7 @@ fn what_is_missing_is_named_with_what_would_hold_it() {
     assert!(analysis.stream(Stage::Before(7)).is_err());
     assert!(analysis.clone().rows(1..4).is_err());
     assert!(analysis.clone().positions(9).is_err());
-    let parts = analysis.accumulated_resid(Stage::Final, false).unwrap_err().to_string();
+    let parts = analysis.accumulated_resid(Stage::Final, Per::Layer).unwrap_err().to_string();
     assert!(parts.contains("hook_resid_pre"), "{parts}");
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use hooklens::activations::{Analysis, Components, Stage, TokenChoice};
+use hooklens::activations::{Analysis, Components, Direction, Neurons, Per, Stage, TokenChoice};
 use hooklens::circuits::Composition;
 use hooklens::experiments::{HeadDetection, HeadError, HeadPattern};
 use hooklens::patching::{Metric, Patching, PatchingResult};
@@ -85,13 +85,13 @@ fn streams(case: &mut Case) {
     let folded = model.weights.ln_final.w.is_none();
     // And where a gated MLP has a `b_in`, its neurons have it too: see `compare_points`.
     let own_bias = model.config().gated_mlp && Golden::read(&case.name).get("weight blocks.0.mlp.b_in").is_some();
-    case.components("accumulated.plain", || analysis.accumulated_resid(last, true));
+    case.components("accumulated.plain", || analysis.accumulated_resid(last, Per::Sublayer));
     if folded {
-        case.components("accumulated.ln", || ln(analysis.accumulated_resid(last, true)));
+        case.components("accumulated.ln", || ln(analysis.accumulated_resid(last, Per::Sublayer)));
     }
     case.components("decompose.all", || analysis.decompose_resid(last));
     case.components("decompose.ln", || ln(analysis.decompose_resid(last)));
-    case.components("accumulated.mlp_input_1", || analysis.accumulated_resid(Stage::BeforeMlp(1), true));
+    case.components("accumulated.mlp_input_1", || analysis.accumulated_resid(Stage::BeforeMlp(1), Per::Sublayer));
     case.components("decompose.mlp_input_1", || analysis.decompose_resid(Stage::BeforeMlp(1)));
     case.components("heads.layer1", || analysis.stack_head_results(Stage::Before(1)));
     case.components("decompose.mid", || analysis.decompose_resid(Stage::BeforeMlp(-1)));
@@ -100,16 +100,16 @@ fn streams(case: &mut Case) {
     if !own_bias {
         case.components("neurons", || analysis.stack_neuron_results(Stage::Before(1)));
     }
-    case.components("full", || analysis.full_resid_decomposition(last, false));
+    case.components("full", || analysis.full_resid_decomposition(last, Neurons::Summed));
     if !folded {
         return;
     }
     case.components("heads.ln", || ln(heads()));
     let (answer, wrong) = (case.answer.clone(), case.wrong.clone());
-    let attrs = analysis.logit_attrs(&heads().unwrap(), answer.clone(), Some(TokenChoice::from(wrong))).unwrap();
+    let attrs = analysis.logit_attrs(&heads().unwrap(), Direction::token(answer.clone()).minus(wrong)).unwrap();
     case.compare("attrs.heads", &values(&attrs));
     let layers = analysis.decompose_resid(last).unwrap();
-    case.compare("attrs.answer", &values(&analysis.logit_attrs(&layers, answer, None).unwrap()));
+    case.compare("attrs.answer", &values(&analysis.logit_attrs(&layers, answer).unwrap()));
 }
 
 fn sweeps(case: &mut Case) {

@@ -46,7 +46,7 @@ fn a_tuned_lens_is_read_and_applied() {
         write_safetensors(&path, named.collect::<Vec<_>>(), HashMap::new()).unwrap();
         TunedLens::load(path, &device())
     };
-    let plain = analysis.logit_lens(false).unwrap();
+    let plain = analysis.logit_lens(Per::Layer).unwrap();
     let zero = analysis.tuned_lens(&save("", 0.0, 2).unwrap()).unwrap();
     assert_close(zero.logits(), plain.logits(), 1e-6, "a lens that changes nothing");
     // A layer norm does not see a factor: doubling the stream changes nothing either.
@@ -69,7 +69,7 @@ fn the_answer_rises_through_the_layers() {
     assert!(model.test_prompt(prompt, "", 4).is_err());
     assert!(model.test_prompt(prompt, "nobody", 4).is_err());
     let cache = model.record(prompt, Record::all()).unwrap();
-    let lens = model.analyze(&cache).unwrap().positions(-1).unwrap().logit_lens(false).unwrap();
+    let lens = model.analyze(&cache).unwrap().positions(-1).unwrap().logit_lens(Per::Layer).unwrap();
     let mary = model.to_single_token("Mary").unwrap();
     let prob = lens.prob(mary).unwrap();
     assert!(prob[[0, 0, 0]] < 0.2 && prob[[4, 0, 0]] > 0.9);

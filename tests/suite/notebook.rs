@@ -171,7 +171,7 @@ fn a_lens_table_says_what_each_stage_would_say() {
 
     // Bad input: other tokens than positions, a row there is none of, too long a text.
     let cache = model.record(prompt, Record::all()).unwrap();
-    let reading = model.analyze(&cache).unwrap().positions(-1).unwrap().logit_lens(false).unwrap();
+    let reading = model.analyze(&cache).unwrap().positions(-1).unwrap().logit_lens(Per::Layer).unwrap();
     let told = LensTable::of(&model, &reading, &[1, 2], 0, LensShade::Entropy).unwrap_err().to_string();
     assert_eq!(told, "a lens read at 1 positions and 2 tokens were given; give the tokens at its positions");
     assert!(LensTable::of(&model, &reading, &[1], 1, LensShade::Entropy).is_err());

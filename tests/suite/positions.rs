@@ -85,7 +85,7 @@ proptest! {
         let cache = model.record(tokens, Record::all()).unwrap();
         let analysis = model.analyze(&cache).unwrap();
         let parts = |analysis: &hooklens::activations::Analysis<'_>| {
-            let parts = analysis.full_resid_decomposition(Stage::Final, true).unwrap();
+            let parts = analysis.full_resid_decomposition(Stage::Final, Neurons::Apart).unwrap();
             values(&analysis.apply_ln(parts).unwrap().sum())
         };
         let whole = parts(&analysis);
