@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use hooklens::activations::{Analysis, Components, Direction, Neurons, Per, Stage, TokenChoice};
+use hooklens::activations::{Analysis, Components, Direction, Neurons, Per, Stage};
 use hooklens::circuits::Composition;
 use hooklens::experiments::{HeadDetection, HeadError, HeadPattern};
 use hooklens::patching::{Metric, Patching, PatchingResult};

@@ -87,7 +87,7 @@ proptest! {
         let cache = model.record([3, 9, 1], Record::all()).unwrap();
         let parts = model.analyze(&cache).unwrap().full_resid_decomposition(Stage::Final, Neurons::Apart).unwrap();
         let bias = parts.vector("bias").unwrap().narrow(1, 0, 1).reshape([model.config().d_model]);
-        assert_close(&model.accumulated_bias(Stage::Final, Biases::All).unwrap(), &bias, 1e-5, "bias");
+        assert_close(&model.accumulated_bias(Stage::Final, hooklens::circuits::Biases::All).unwrap(), &bias, 1e-5, "bias");
     }
 }
 

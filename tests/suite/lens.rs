@@ -18,7 +18,7 @@ proptest! {
     fn the_last_stage_is_the_models_own_answer(config in any_config(), seed in any::<u64>(), mid in any::<bool>()) {
         let model = random_model(config, seed);
         let (logits, cache) = model.run_with_cache(TOKENS, Record::all()).unwrap();
-        let lens = model.analyze(&cache).unwrap().logit_lens(mid).unwrap();
+        let lens = model.analyze(&cache).unwrap().logit_lens(if mid { Per::Sublayer } else { Per::Layer }).unwrap();
         let last = lens.labels().len() - 1;
         assert_close(&lens.logits().clone().narrow(0, last, 1).squeeze_dim::<3>(0), &logits, 1e-5, "last");
         prop_assert_eq!(lens.labels()[last].as_str(), "final_post");
