@@ -8,11 +8,14 @@ use burn::tensor::Device;
 use hooklens_hooks::Record;
 use serde::Serialize;
 
-use crate::driver::{ForwardOptions, HookedModel};
+use crate::driver::{ForwardOptions, HookedModel, Input};
+use crate::encoder::{EncoderInput, HookedEncoder};
+use crate::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
 use crate::error::{Error, InputError, Result};
 use crate::generation::GenerateOptions;
+use crate::hook::Axis;
 use crate::model::{DecoderModel, HookedTransformer};
-use crate::patching::{Metric, Patching};
+use crate::patching::{Metric, PatchModel, Patchable, Sites};
 
 /// A workload.
 ///
@@ -89,6 +92,91 @@ impl fmt::Display for Timing {
     }
 }
 
+/// A model that can be measured.
+pub trait BenchModel: Patchable {
+    /// What [`Work::Patch`] patches at every position.
+    #[doc(hidden)]
+    const STREAMS: &'static str;
+
+    /// Kinds of work that this model can do.
+    #[doc(hidden)]
+    const WORK: &'static [Work];
+
+    /// A row of tokens as the model's input.
+    #[doc(hidden)]
+    fn of_row(row: Vec<u32>) -> Self::Input;
+
+    /// Number of ids the model takes.
+    #[doc(hidden)]
+    fn ids(&self) -> usize;
+
+    /// As many positions as are wanted, or as the model has.
+    #[doc(hidden)]
+    fn room(&self, wanted: usize) -> usize;
+
+    /// The decoder, if it is one.
+    #[doc(hidden)]
+    fn decoder(&self) -> Option<&HookedTransformer> {
+        None
+    }
+}
+
+impl BenchModel for HookedTransformer {
+    const STREAMS: &'static str = "blocks.*.hook_resid_pre";
+    const WORK: &'static [Work] = &Work::ALL;
+
+    fn of_row(row: Vec<u32>) -> Input {
+        row.into()
+    }
+
+    fn ids(&self) -> usize {
+        self.config().d_vocab
+    }
+
+    fn room(&self, wanted: usize) -> usize {
+        // A small model's position table may end before.
+        if self.check_length(wanted).is_ok() { wanted } else { self.config().n_ctx.min(wanted) }
+    }
+
+    fn decoder(&self) -> Option<&HookedTransformer> {
+        Some(self)
+    }
+}
+
+impl BenchModel for HookedEncoder {
+    const STREAMS: &'static str = "blocks.*.hook_resid_pre";
+    const WORK: &'static [Work] = &[Work::Forward, Work::Cache, Work::Patch];
+
+    fn of_row(row: Vec<u32>) -> EncoderInput {
+        row.into()
+    }
+
+    fn ids(&self) -> usize {
+        self.config().d_vocab
+    }
+
+    fn room(&self, wanted: usize) -> usize {
+        self.config().n_ctx.min(wanted)
+    }
+}
+
+impl BenchModel for HookedEncoderDecoder {
+    const STREAMS: &'static str = "encoder.*.hook_resid_pre";
+    const WORK: &'static [Work] = &[Work::Forward, Work::Cache, Work::Patch];
+
+    fn of_row(row: Vec<u32>) -> EncoderDecoderInput {
+        row.into()
+    }
+
+    fn ids(&self) -> usize {
+        self.config().d_vocab
+    }
+
+    fn room(&self, wanted: usize) -> usize {
+        wanted
+    }
+}
+
 /// Does the work `rounds` times, after once to warm up, on tokens of no meaning.
 ///
 /// # Errors
@@ -103,37 +191,36 @@ impl fmt::Display for Timing {
 /// }
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<Vec<Timing>> {
+pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Vec<Timing>> {
     if rounds == 0 {
         let (given, allowed) = ("0".to_string(), "1 or more".to_string());
         return Err(InputError::Setting { name: "rounds", given, allowed }.into());
     }
-    let d_vocab = model.config().d_vocab as u32;
+    let d_vocab = model.ids() as u32;
     let row = |seed: u32, len: usize| -> Vec<u32> {
         (0..len as u32).map(|i| i.wrapping_mul(7919).wrapping_add(seed * 31 + 13) % d_vocab).collect()
     };
-    // A small model's position table may end before.
-    let room =
-        |wanted: usize| if model.check_length(wanted).is_ok() { wanted } else { model.config().n_ctx.min(wanted) };
     let devices = model.devices();
     let times = Times { rounds, devices: &devices };
     let mut timings = Vec::new();
     match work {
         Work::Forward => {
-            for len in [room(128), room(512)] {
-                let tokens = vec![row(0, len)];
-                let run = || model.forward(&tokens).map(drop);
+            for len in [model.room(128), model.room(512)] {
+                let input = M::of_row(row(0, len));
+                let run = || M::run(model, input.clone(), ForwardOptions::new()).map(drop);
                 timings.push(times.of(format!("forward, {len} tokens"), len, run)?);
             }
             timings.dedup_by(|a, b| a.name == b.name);
         }
         Work::Cache => {
-            let len = room(128);
-            let tokens = vec![row(0, len)];
-            let run = || model.run_with_cache(&tokens, Record::all()).map(drop);
+            let len = model.room(128);
+            let input = M::of_row(row(0, len));
+            let run = || model.run(input.clone(), ForwardOptions::new().record(Record::all())).map(drop);
             timings.push(times.of(format!("recording every point, {len} tokens"), len, run)?);
         }
         Work::Decode => {
+            let model = decoder(model, "decode")?;
+            let room = |wanted| model.room(wanted);
             let new = 32.min(room(160) / 4).max(1);
             let len = (room(128 + new) - new).max(1);
             let prompt = vec![row(0, len)];
@@ -152,6 +239,8 @@ pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<V
             timings.push(timing(name, new, taken));
         }
         Work::Prefix => {
+            let model = decoder(model, "prefix")?;
+            let room = |wanted| model.room(wanted);
             let (rows, suffix) = (32, 8.min(room(264) / 4).max(1));
             let len = (room(256 + suffix) - suffix).max(1);
             let mut cache = model.prefill(vec![row(0, len)])?;
@@ -161,16 +250,27 @@ pub fn measure(model: &HookedTransformer, work: Work, rounds: usize) -> Result<V
             timings.push(times.of(format!("{rows} x {suffix} tokens behind {len} shared"), rows * suffix, run)?);
         }
         Work::Patch => {
-            let len = room(16);
-            let metric = Metric::last(|logits, _| logits.narrow(1, 0, 1).squeeze_dim::<1>(1));
-            let patching = Patching::new(model, row(0, len), row(1, len), metric)?;
-            let sites = model.config().n_layers * len;
-            let run = || patching.resid_pre().map(drop);
-            let name = format!("patching {} x {len} resid_pre", model.config().n_layers);
-            timings.push(times.of(name, sites * len, run)?);
+            let len = model.room(16);
+            let metric = Metric::all(|logits, _| logits.narrow(1, 0, 1).narrow(2, 0, 1).reshape([-1]));
+            let metric = if model.decoder().is_some() {
+                Metric::last(|logits, _| logits.narrow(1, 0, 1).squeeze_dim::<1>(1))
+            } else {
+                metric
+            };
+            let patching = model.patching(M::of_row(row(0, len)), M::of_row(row(1, len))).metric(metric)?;
+            let sites = Sites::new(M::STREAMS).per([Axis::Pos]);
+            let layers = sites.points(model.catalog())?.len();
+            let run = || patching.sweep(&sites).map(drop);
+            timings.push(times.of(format!("patching {layers} x {len} resid_pre"), layers * len * len, run)?);
         }
     }
     Ok(timings)
+}
+
+/// The decoder that this work needs.
+fn decoder<'m, M: BenchModel>(model: &'m M, work: &'static str) -> Result<&'m HookedTransformer> {
+    let allowed = "forward, cache or patch of a model that is no decoder".to_string();
+    Ok(model.decoder().ok_or(InputError::Setting { name: "work", given: work.into(), allowed })?)
 }
 
 /// How often to do a piece of work, and on what.

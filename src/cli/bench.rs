@@ -6,16 +6,18 @@ use clap::Args;
 use hooklens_hooks::DType;
 use serde_json::json;
 
+use super::CliResult;
+use super::any_model::AnyModel;
 use super::args::{ModelArg, float_type};
-use super::{CliResult, any_model};
-use crate::benchmark::{Work, measure};
+use crate::benchmark::{BenchModel, Work, measure};
 
 #[derive(Debug, Args)]
 pub(super) struct BenchArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
-    /// What to measure: forward, cache, decode, prefix, patch
-    #[arg(long, value_name = "WORK,...", value_delimiter = ',', default_value = "forward,cache,decode,prefix,patch")]
+    /// What to measure: forward, cache, decode, prefix, patch (default: all that the model can do; decode and prefix
+    /// are a decoder's)
+    #[arg(long, value_name = "WORK,...", value_delimiter = ',')]
     pub(super) work: Vec<Work>,
     /// How often to do each; the middle one is reported
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
@@ -30,14 +32,22 @@ pub(super) struct BenchArgs {
 
 pub(super) fn run(args: &BenchArgs) -> CliResult {
     let options = args.model.options()?.dtype(args.dtype);
-    let model = any_model::decoder("bench", &args.model, options)?;
+    match AnyModel::load(&args.model, options)? {
+        AnyModel::Decoder(model) => bench(args, &model),
+        AnyModel::Encoder(model) => bench(args, &model),
+        AnyModel::EncoderDecoder(model) => bench(args, &model),
+    }
+}
+
+fn bench<M: BenchModel>(args: &BenchArgs, model: &M) -> CliResult {
     let mut out = std::io::stdout().lock();
     if !args.json {
         writeln!(out, "{:38} {:>10} {:>10} {:>12} {:>10}", "", "median ms", "min ms", "tokens/s", "peak")?;
     }
     let mut all = Vec::new();
-    for work in &args.work {
-        for timing in measure(&model, *work, args.rounds as usize)? {
+    let work = if args.work.is_empty() { M::WORK } else { &args.work };
+    for work in work {
+        for timing in measure(model, *work, args.rounds as usize)? {
             if !args.json {
                 writeln!(out, "{timing}")?;
             }

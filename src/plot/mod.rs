@@ -1,7 +1,6 @@
 //! Plots as SVG and PNG, and HTML pages to explore in a browser or a notebook.
 //!
 //! ```
-//! use hooklens::patching::{Metric, Patching};
 //! use hooklens::plot::Heatmap;
 //! use hooklens::prelude::*;
 //! # let folder = tempfile::tempdir()?;
@@ -9,7 +8,7 @@
 //! let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 //! let clean = "When Mary and John went to the store, John gave a drink to";
 //! let corrupted = "When Mary and John went to the store, Mary gave a drink to";
-//! let map = Patching::new(&model, clean, corrupted, Metric::logit_diff(&model, "Mary", "John")?)?.resid_pre()?;
+//! let map = model.patching(clean, corrupted).logit_diff("Mary", "John")?.resid_pre()?;
 //! Heatmap::of(&map.normalized()?)?.title("resid_pre patching").save(path)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
