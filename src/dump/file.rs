@@ -8,9 +8,10 @@ use hooklens_hooks::beside;
 use serde_json::{Map, Value, json};
 use tempfile::NamedTempFile;
 
+use super::DumpReport;
+use super::batch::Batch;
 use super::placing::{Tensor, Widths};
 use super::writer::Sink;
-use super::{Batch, DumpReport};
 use crate::error::DumpError;
 
 /// A file whose header is known after the first batch: every batch has the same shape but for

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use hooklens_hooks::{HookError, remove_unfinished, write_views};
 
+use super::DumpReport;
+use super::batch::Batch;
 use super::manifest::{LOG, Log, Manifest, NAME, Shard, hash_bytes};
 use super::writer::Sink;
-use super::{Batch, DumpReport};
 use crate::error::DumpError;
 
 /// Writes a shard a batch, and for each a line of the log that lists the finished ones.

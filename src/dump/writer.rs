@@ -4,7 +4,8 @@ use std::thread::JoinHandle;
 
 use hooklens_hooks::{ActivationQueue, WhenFull};
 
-use super::{Batch, DumpReport};
+use super::DumpReport;
+use super::batch::Batch;
 use crate::error::{DumpError, Result};
 
 /// Where batches go, in order.
