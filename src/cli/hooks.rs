@@ -2,15 +2,25 @@
 
 use std::io::Write;
 
+use clap::Args;
 use hooklens_hooks::{Axis, Catalog};
 use serde_json::json;
 
 use super::CliResult;
-use super::args::HooksArgs;
+use super::args::NameArg;
 use crate::encoder::{self, Heads};
 use crate::encoder_decoder;
 use crate::loading::{ModelConfig, inspect};
 use crate::model::catalog_of;
+
+#[derive(Debug, Args)]
+pub(super) struct HooksArgs {
+    #[command(flatten)]
+    model: NameArg,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(super) fn run(args: &HooksArgs) -> CliResult {
     let info = inspect(&args.model.model)?;

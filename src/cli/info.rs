@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use clap::Args;
 use serde_json::json;
 
 use super::CliResult;
-use super::args::InfoArgs;
+use super::args::NameArg;
 use crate::config::{ActivationFn, Positional, RopeScaling, TransformerConfig, Window};
 use crate::encoder::{EncoderConfig, Heads};
 use crate::encoder_decoder::EncoderDecoderConfig;
@@ -14,6 +15,15 @@ use crate::loading::{ModelConfig, inspect};
 use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
 use crate::tokens::Tokenizer;
+
+#[derive(Debug, Args)]
+pub(super) struct InfoArgs {
+    #[command(flatten)]
+    model: NameArg,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(super) fn run(args: &InfoArgs) -> CliResult {
     let info = inspect(&args.model.model)?;

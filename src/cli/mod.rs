@@ -5,6 +5,7 @@ mod args;
 mod attention;
 mod attribute;
 mod bench;
+mod command;
 mod completions;
 mod dump;
 mod findings;
@@ -28,7 +29,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command, ModelArg};
+use args::ModelArg;
+use command::{Cli, Command};
 
 use crate::model::HookedTransformer;
 
