@@ -11,6 +11,7 @@ pub mod elementwise;
 pub mod gemm;
 mod gemv;
 pub mod isa;
+pub mod key_blocks;
 mod math;
 mod micro;
 #[cfg(target_arch = "x86_64")]
@@ -20,7 +21,6 @@ mod micro_avx512;
 mod micro_portable;
 pub mod norm;
 mod pack;
-pub mod parts;
 mod scratch;
 pub mod softmax;
 mod sync;

@@ -87,7 +87,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     for (layer, of_layer) in layers.into_iter().zip(by_layer) {
         scores.extend(of_layer.into_iter().enumerate().map(|(head, score)| ((layer, head), score)));
     }
-    let found: Vec<Found> = patterns.heads_shown().iter().map(|head| Found::of(head, &scores)).collect();
+    let found: Vec<HeadSummary> = patterns.heads_shown().iter().map(|head| HeadSummary::of(head, &scores)).collect();
     print(found.clone(), args.top)?;
     let Some(out) = &args.out else { return Ok(()) };
     let title = args.model.model.clone();
@@ -96,7 +96,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         Kind::Picture => PatternGrid::of(&patterns)?.title(title).save(&out.path)?,
         Kind::Csv => write(&out.path, patterns.to_labeled().to_csv().as_bytes())?,
         Kind::Json => {
-            let scores: Vec<_> = found.iter().map(Found::json).collect();
+            let scores: Vec<_> = found.iter().map(HeadSummary::json).collect();
             let json = json!({"model": title, "tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labeled()});
             write(&out.path, format!("{json}\n").as_bytes())?;
         }
@@ -143,14 +143,14 @@ fn chosen(what: &str, asked: &[Positions], count: usize) -> Result<Vec<usize>, F
 
 /// What one head does.
 #[derive(Debug, Clone)]
-struct Found {
+struct HeadSummary {
     name: String,
     scores: HeadScores,
     /// Where most of its attention goes, and how much.
     mostly: (String, f32),
 }
 
-impl Found {
+impl HeadSummary {
     fn of(head: &HeadAttention, scores: &BTreeMap<(usize, usize), HeadScores>) -> Self {
         let scores = scores.get(&(head.layer, head.head)).copied().unwrap_or_default();
         Self { name: head.name(), scores, mostly: mostly(&head.values) }
@@ -185,7 +185,7 @@ fn mostly(pattern: &Array2<f32>) -> (String, f32) {
     best
 }
 
-fn print(mut found: Vec<Found>, top: usize) -> CliResult {
+fn print(mut found: Vec<HeadSummary>, top: usize) -> CliResult {
     let all = found.len();
     if all > top {
         found.sort_by(|a, b| b.most().total_cmp(&a.most()));

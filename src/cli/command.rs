@@ -96,7 +96,7 @@ Exit code 0 if every tensor agrees, 1 if one does not.")]
   hooklens bench --model embedded:ioi
   hooklens bench --model ./gpt2 --work forward,decode --rounds 9 --json")]
     Bench(BenchArgs),
-    /// Make one dump of the parts that several jobs made with `dump --shard`
+    /// Make one dump of the shards that several jobs made with `dump --shard`
     #[command(after_help = "Example:
   for i in 1 2 3; do hooklens dump --model ./gpt2 --prompts corpus.txt --shard $i/3 --out activations/$i; done
   hooklens merge --out activations activations/1 activations/2 activations/3")]

@@ -13,7 +13,7 @@ use super::args::{ModelArg, TokenRows, positions, token_rows};
 use super::findings::Findings;
 use super::{CliResult, Failure};
 use crate::driver::{HookedModel, Logits};
-use crate::dump::{Dump, DumpModel, Part, Prompt, Seen, read_prompts};
+use crate::dump::{Dump, DumpModel, Prompt, Seen, Shard, read_prompts};
 use crate::error::Error;
 use crate::model::HookedTransformer;
 use crate::model::LoadReport;
@@ -70,19 +70,19 @@ pub(super) struct DumpArgs {
     /// Token ids that come before every prompt, computed once and not dumped
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     prefix_tokens: Option<TokenRows>,
-    /// Dump only the I-th of N shares of the prompts, to a folder of its own; `hooklens merge` makes one of all
+    /// Dump only the I-th of N shards of the prompts, to a folder of its own; `hooklens merge` makes one of all
     #[arg(long, value_name = "I/N")]
-    shard: Option<Part>,
+    shard: Option<Shard>,
     /// Compute what the prompts of a batch begin with anew for each of them
     #[arg(long)]
     no_share_prefix: bool,
-    /// Prompts computed together; each batch of a folder is a shard
+    /// Prompts computed together; each batch of a folder is a file
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
     /// Continue a folder that an earlier run left unfinished
     #[arg(long)]
     resume: bool,
-    /// A name ending in .safetensors for one file (which replaces one of that name), else a folder of shards
+    /// A name ending in .safetensors for one file (which replaces one of that name), else a folder of files, one a batch
     #[arg(long, value_name = "FILE.safetensors|FOLDER")]
     out: PathBuf,
 }
@@ -200,7 +200,7 @@ fn written<M: DumpModel>(
         None => dump,
     };
     let dump = match args.shard {
-        Some(part) => dump.part(part),
+        Some(shard) => dump.shard(shard),
         None => dump,
     };
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::args::NameArg;
-use crate::encoder::{self, Heads};
+use crate::encoder::{self, OutputHeads};
 use crate::encoder_decoder;
 use crate::loading::{ModelConfig, inspect};
 use crate::model::catalog_of;
@@ -24,7 +24,7 @@ pub(super) struct HooksArgs {
 
 pub(super) fn run(args: &HooksArgs) -> CliResult {
     let info = inspect(&args.model.model)?;
-    let all = Heads { mlm: true, pooler: true, nsp: true };
+    let all = OutputHeads { mlm: true, pooler: true, nsp: true };
     let catalog = match &info.config {
         ModelConfig::Decoder(config) => catalog_of(config),
         ModelConfig::Encoder(config, heads) => encoder::catalog_of(config, heads.unwrap_or(all)),

@@ -2,7 +2,7 @@
 
 use hooklens_hooks::HookError;
 
-use super::placing::{Named, Placing, Tensor, Widths};
+use super::placing::{FileTensor, Named, Placing, Widths};
 
 /// One computed batch on its way to the disk.
 pub(crate) struct Batch {
@@ -15,7 +15,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// The tensors as an output of these widths holds them.
-    pub(super) fn place(&self, widths: Widths) -> Result<Vec<Tensor>, HookError> {
+    pub(super) fn place(&self, widths: Widths) -> Result<Vec<FileTensor>, HookError> {
         self.tensors.iter().map(|named| self.placing.place(named, widths)).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use hooklens_hooks::{DType, Positions, Selection};
 
-use super::Part;
+use super::Shard;
 use crate::driver::Logits;
 use crate::tokens::PaddingSide;
 
@@ -30,7 +30,7 @@ pub struct Dump {
     pub(super) prefix: Vec<u32>,
     pub(super) resume: bool,
     pub(super) share_prefix: bool,
-    pub(super) part: Option<Part>,
+    pub(super) shard: Option<Shard>,
     pub(super) settings: Vec<(String, String)>,
 }
 
@@ -60,7 +60,7 @@ impl Dump {
             prefix: Vec::new(),
             resume: false,
             share_prefix: true,
-            part: None,
+            shard: None,
             settings: Vec::new(),
         }
     }
@@ -149,7 +149,7 @@ impl Dump {
         self
     }
 
-    /// Prompts computed together; each batch of a folder is a shard. At least one.
+    /// Prompts computed together; each batch of a folder is a file. At least one.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -160,8 +160,8 @@ impl Dump {
     /// let rows = vec![vec![0, 51], vec![0, 9], vec![0, 50]];
     /// Dump::new("z0").batch_size(2).run(&model, &rows, &out)?;
     /// let names = std::fs::read_dir(&out)?.flatten().map(|file| file.file_name());
-    /// let shards = names.filter(|name| name.to_string_lossy().ends_with(".safetensors"));
-    /// assert_eq!(shards.count(), 2); // two prompts, then one
+    /// let files = names.filter(|name| name.to_string_lossy().ends_with(".safetensors"));
+    /// assert_eq!(files.count(), 2); // two prompts, then one
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -232,27 +232,27 @@ impl Dump {
         self
     }
 
-    /// Dumps one of several shares of the prompts, to a folder of its own: the same prompts are given to every job,
+    /// Dumps one shard of the prompts, to a folder of its own: the same prompts are given to every job,
     /// and [`merge`](super::merge()) makes one dump of the folders.
     ///
     /// ```
-    /// use hooklens::dump::{Dump, Part, merge};
+    /// use hooklens::dump::{Dump, Shard, merge};
     /// use hooklens::prelude::*;
     ///
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let folder = tempfile::tempdir()?;
     /// let rows = vec![vec![0, 5, 6], vec![0, 8, 9], vec![0, 7]];
-    /// let parts = [1, 2].map(|index| folder.path().join(format!("part-{index}")));
-    /// for (index, part) in parts.iter().enumerate() {
-    ///     let dump = Dump::new("*hook_z").batch_size(1).part(Part::new(index + 1, 2)?);
-    ///     dump.run(&model, &rows, part)?;
+    /// let shards = [1, 2].map(|index| folder.path().join(format!("{index}-of-2")));
+    /// for (index, out) in shards.iter().enumerate() {
+    ///     let dump = Dump::new("*hook_z").batch_size(1).shard(Shard::new(index + 1, 2)?);
+    ///     dump.run(&model, &rows, out)?;
     /// }
-    /// assert_eq!(merge(folder.path(), &parts)?.rows, 3);
+    /// assert_eq!(merge(folder.path(), &shards)?.rows, 3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn part(mut self, part: Part) -> Self {
-        self.part = Some(part);
+    pub fn shard(mut self, shard: Shard) -> Self {
+        self.shard = Some(shard);
         self
     }
 

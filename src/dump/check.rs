@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use hooklens_hooks::{Axis, HookError, Positions};
 
-use super::placing::Row;
+use super::placing::PromptRow;
 use super::{Dump, DumpModel};
 use crate::error::{DumpError, InputError, Result};
 
 impl Dump {
     /// Everything that can be wrong is found before the first batch, not in the middle. Gives what
     /// is kept of each row.
-    pub(super) fn check<M: DumpModel>(&self, model: &M, rows: &[Vec<u32>], to_file: bool) -> Result<Vec<Row>> {
+    pub(super) fn check<M: DumpModel>(&self, model: &M, rows: &[Vec<u32>], to_file: bool) -> Result<Vec<PromptRow>> {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
         }
@@ -23,12 +23,12 @@ impl Dump {
         if !self.prefix.is_empty() {
             model.check_prompt(&self.prefix, 0)?;
         }
-        let checked = |row: &Vec<u32>| -> Result<Row> {
+        let checked = |row: &Vec<u32>| -> Result<PromptRow> {
             if row.is_empty() {
                 return Err(InputError::Empty { what: "it".into() }.into());
             }
             model.check_prompt(row, self.prefix.len())?;
-            Ok(Row { len: row.len(), kept: self.kept(row.len())? })
+            Ok(PromptRow { len: row.len(), kept: self.kept(row.len())? })
         };
         let named = |(number, row)| {
             checked(row).map_err(|source| DumpError::Row { number: number + 1, source: Box::new(source) }.into())

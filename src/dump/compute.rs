@@ -9,7 +9,7 @@ use super::placing::{Named, Placing};
 use super::{Dump, DumpModel, Seen, Watcher};
 use crate::driver::{ForwardOptions, Logits, RunOutput};
 use crate::error::Result;
-use crate::experiments::{Trunk, common_prefix};
+use crate::experiments::{SharedPrefix, common_prefix};
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::{PaddingSide, Tokens};
 
@@ -31,7 +31,7 @@ pub(super) fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<us
 
 impl Dump {
     /// What computes shared beginnings once, if anything is to be shared and can be.
-    pub(super) fn trunk<'m, M: DumpModel>(&self, model: &'m M) -> Result<Option<Trunk<'m>>> {
+    pub(super) fn shared_prefix<'m, M: DumpModel>(&self, model: &'m M) -> Result<Option<SharedPrefix<'m>>> {
         let points = self.selection.resolve(model.catalog())?;
         let routed = points.iter().any(|id| model.catalog().info(*id).axes.first() == Some(&Axis::Routed));
         let can = self.share_prefix && self.prefix.is_empty() && !routed;
@@ -73,13 +73,13 @@ impl Dump {
         &self,
         model: &M,
         batch: &[Vec<u32>],
-        trunk: &mut Trunk<'_>,
+        shared_prefix: &mut SharedPrefix<'_>,
         shared: usize,
         watcher: &mut Watcher<'_>,
     ) -> Result<Vec<Named>> {
         let pad = model.filler();
         let tokens = Tokens::padded(batch, pad, PaddingSide::Right)?;
-        let output = trunk.run_sharing(batch, shared)?;
+        let output = shared_prefix.run_sharing(batch, shared)?;
         watcher(Seen::Batch(&tokens, &output.cache));
         self.named(&tokens, output.logits, &output.cache, true, pad)
     }

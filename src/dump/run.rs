@@ -8,7 +8,7 @@ use super::compute::worth_sharing;
 use super::file::FileSink;
 use super::folder::FolderSink;
 use super::manifest::Manifest;
-use super::placing::{Placing, Row, Widths};
+use super::placing::{Placing, PromptRow, Widths};
 use super::writer::{Sink, Writer};
 use super::{Dump, DumpModel, DumpReport, Seen, Watcher};
 use crate::driver::Input;
@@ -16,12 +16,12 @@ use crate::error::{DumpError, Result};
 
 impl Dump {
     /// Runs the model on each row of token ids and writes what was asked for: to one file if
-    /// `out` ends in `.safetensors`, else to a folder of shards with a manifest.
+    /// `out` ends in `.safetensors`, else to a folder of files, one a batch, with a manifest.
     ///
-    /// A file holds a tensor a point, all rows padded to the longest; a shard the same for one
+    /// One file holds a tensor a point, all rows padded to the longest; a folder's file the same for one
     /// batch. Beside them stand `tokens` and `attention_mask`, `[row, pos]`, and `logits` if asked
     /// for. Padding is zeros (minus infinity in scores). A file appears when it is whole, and then
-    /// replaces one of the same name; a folder's shards appear one by one, and a folder that holds
+    /// replaces one of the same name; a folder's files appear one by one, and a folder that holds
     /// a dump is only ever continued.
     ///
     /// ```
@@ -29,11 +29,11 @@ impl Dump {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;
-    /// # let (file, shards) = (folder.path().join("all.safetensors"), folder.path().join("shards"));
+    /// # let (file, many) = (folder.path().join("all.safetensors"), folder.path().join("many"));
     /// let rows = vec![vec![0, 51], vec![0, 9]];
     /// let dump = Dump::new("z0").batch_size(1);
     /// assert_eq!(dump.run(&model, &rows, &file)?.files.len(), 1); // the ending says: one file
-    /// assert!(dump.run(&model, &rows, &shards)?.files.len() > 1 && shards.is_dir());
+    /// assert!(dump.run(&model, &rows, &many)?.files.len() > 1 && many.is_dir());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -76,8 +76,8 @@ impl Dump {
         let to_file = out.extension().is_some_and(|e| e == "safetensors");
         let placed = self.check(model, rows, to_file)?;
         if to_file {
-            if self.part.is_some() {
-                let reason = "a part goes to a folder, which `merge` makes one with the others".to_string();
+            if self.shard.is_some() {
+                let reason = "a shard goes to a folder, which `merge` makes one with the others".to_string();
                 return Err(DumpError::File { path: out.to_path_buf(), reason }.into());
             }
             if self.resume {
@@ -98,44 +98,44 @@ impl Dump {
         self.stream(model, rows, &placed, finished, Box::new(sink), watcher)
     }
 
-    /// The batches to compute of so many prompts.
-    fn share(&self, rows: usize) -> Range<usize> {
+    /// The numbers of the batches this dump computes, of `rows` prompts: all, or its shard's.
+    fn own_batches(&self, rows: usize) -> Range<usize> {
         let count = rows.div_ceil(self.batch_size);
-        self.part.map_or(0..count, |part| part.batches(count))
+        self.shard.map_or(0..count, |shard| shard.batches(count))
     }
 
-    /// How many of so many prompts are in them.
+    /// How many of `rows` prompts are in those batches.
     pub(crate) fn own_rows(&self, rows: usize) -> usize {
-        let (share, row) = (self.share(rows), |batch: usize| (batch * self.batch_size).min(rows));
-        row(share.end) - row(share.start)
+        let (batches, row) = (self.own_batches(rows), |batch: usize| (batch * self.batch_size).min(rows));
+        row(batches.end) - row(batches.start)
     }
 
     fn stream<M: DumpModel>(
         &self,
         model: &M,
         rows: &[Vec<u32>],
-        placed: &[Row],
+        placed: &[PromptRow],
         finished: usize,
         sink: Box<dyn Sink>,
         watcher: &mut Watcher<'_>,
     ) -> Result<DumpReport> {
         let mut prefix = self.prefilled(model)?;
-        let mut trunk = self.trunk(model)?;
+        let mut shared_prefix = self.shared_prefix(model)?;
         let writer = Writer::start(sink);
         let mut tokens_run = 0;
-        let share = self.share(rows.len());
+        let own = self.own_batches(rows.len());
         let skipped = (finished * self.batch_size).min(self.own_rows(rows.len()));
         if skipped > 0 {
             watcher(Seen::Resumed(skipped));
         }
         let batches = rows.chunks(self.batch_size).zip(placed.chunks(self.batch_size)).enumerate();
-        for (number, (batch, placed)) in batches.take(share.end).skip(share.start + finished) {
+        for (number, (batch, placed)) in batches.take(own.end).skip(own.start + finished) {
             let mut placing = Placing::new(placed.to_vec(), self.padding_side, self.prefix.len(), &self.positions);
             let first_row = number * self.batch_size;
-            let computed = match (&mut trunk, worth_sharing(rows, first_row..first_row + batch.len())) {
-                (Some(trunk), Some(shared)) => {
+            let computed = match (&mut shared_prefix, worth_sharing(rows, first_row..first_row + batch.len())) {
+                (Some(shared_prefix), Some(shared)) => {
                     placing.padded_right();
-                    self.compute_shared(model, batch, trunk, shared, watcher)
+                    self.compute_shared(model, batch, shared_prefix, shared, watcher)
                 }
                 _ => self.compute(model, batch, &placing, prefix.as_mut(), watcher),
             };
@@ -156,7 +156,7 @@ impl Dump {
         report.rows = self.own_rows(rows.len());
         report.tokens = tokens_run;
         report.resumed = finished;
-        report.shared = trunk.map_or(0, |trunk| trunk.saved());
+        report.shared = shared_prefix.map_or(0, |shared_prefix| shared_prefix.saved());
         Ok(report)
     }
 }

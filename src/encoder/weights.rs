@@ -98,13 +98,13 @@ pub struct MlmHead {
 ///
 /// ```
 /// # use hooklens::encoder::HookedEncoder;
-/// use hooklens::encoder::Heads;
+/// use hooklens::encoder::OutputHeads;
 /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
-/// assert_eq!(model.heads(), Heads { mlm: true, pooler: true, nsp: true });
+/// assert_eq!(model.output_heads(), OutputHeads { mlm: true, pooler: true, nsp: true });
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heads {
+pub struct OutputHeads {
     /// The masked-token head.
     pub mlm: bool,
     /// The pooler.
@@ -113,9 +113,9 @@ pub struct Heads {
     pub nsp: bool,
 }
 
-impl Heads {
+impl OutputHeads {
     /// No head.
-    pub(super) const NONE: Heads = Heads { mlm: false, pooler: false, nsp: false };
+    pub(super) const NONE: OutputHeads = OutputHeads { mlm: false, pooler: false, nsp: false };
 }
 
 impl EncoderWeights {
@@ -130,7 +130,7 @@ impl EncoderWeights {
     }
 
     /// Which heads there are.
-    pub fn heads(&self) -> Heads {
-        Heads { mlm: self.mlm_head.is_some(), pooler: self.pooler.is_some(), nsp: self.nsp_head.is_some() }
+    pub fn output_heads(&self) -> OutputHeads {
+        OutputHeads { mlm: self.mlm_head.is_some(), pooler: self.pooler.is_some(), nsp: self.nsp_head.is_some() }
     }
 }

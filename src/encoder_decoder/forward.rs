@@ -14,7 +14,8 @@ use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput,
 use crate::error::{InputError, Result};
 use crate::kv_cache::{Growth, KeyValueCache, Keys};
 use crate::model::{
-    NormPoints, Pass, Sequence, Stream, attention_reads, last_rows, mix, raw_scores, softmax_rows, token_vectors,
+    NormPoints, Pass, ProjectionInput, Sequence, attention_reads, last_rows, mix, raw_scores, softmax_rows,
+    token_vectors,
 };
 use crate::points::{Outer, Site};
 use crate::tokens::Tokens;
@@ -138,7 +139,7 @@ impl HookedEncoderDecoder {
             run.over(encoder.rows(encoder_real.as_deref()))?;
             let encoded = self.encoder_pass(&tokens, &encoder, run)?;
             run.over(rows)?;
-            let alone = Behind { own: None, known: &[] };
+            let alone = PastKeys { own: None, known: &[] };
             self.decoder_pass(&encoded, alone, (&written, &decoder), logits, run)
         })?;
         Ok(EncoderDecoderOutput { logits: made.and_then(|(logits, _)| logits), cache })
@@ -324,7 +325,7 @@ impl HookedEncoderDecoder {
         let known = cross.as_deref().map_or(&[][..], Vec::as_slice);
         let logits = options.logits;
         let (made, recorded) = drive(plan, &mut options.hooks, options.record, |run| {
-            let behind = Behind { own: own.as_mut().map(Growth::cache), known };
+            let behind = PastKeys { own: own.as_mut().map(Growth::cache), known };
             self.decoder_pass(encoded, behind, (&written, &sequence), logits, run)
         })?;
         let (logits, keys) = made.unwrap_or_default();
@@ -381,7 +382,7 @@ impl HookedEncoderDecoder {
     fn decoder_pass(
         &self,
         encoded: &Encoded,
-        behind: Behind<'_>,
+        behind: PastKeys<'_>,
         (written, sequence): (&Tokens, &Sequence),
         logits: Logits,
         run: &mut Run<'_, '_>,
@@ -390,14 +391,14 @@ impl HookedEncoderDecoder {
         let table = weights.embed.val();
         let (device, dtype) = (table.device(), table.dtype());
         let mut resid = token_vectors(table, written);
-        let Behind { own, known } = behind;
+        let PastKeys { own, known } = behind;
         let mut made = Vec::new();
         let mut pass = Pass::new(&self.decoder_stack, self.points.stack(DECODER), sequence, own, &device, dtype);
         pass.score_bias = Some(position_bias(weights.decoder_bias.val(), sequence, self.buckets(false)));
         let mut cross = Pass::new(&self.decoder_stack, self.points.stack(CROSS), sequence, None, &device, dtype);
         let hidden_keys = encoded.hidden_keys();
         for (layer, block) in weights.decoder.iter().enumerate() {
-            let across = Across { pass: &mut cross, encoded, hidden_keys: &hidden_keys, known: known.get(layer) };
+            let across = CrossInputs { pass: &mut cross, encoded, hidden_keys: &hidden_keys, known: known.get(layer) };
             let keys;
             (resid, keys) = block.forward(layer, resid, &mut pass, across, run)?;
             made.push(keys);
@@ -419,7 +420,7 @@ impl HookedEncoderDecoder {
 }
 
 /// What earlier runs of a decoder left to attend to.
-struct Behind<'c> {
+struct PastKeys<'c> {
     /// Keys and values of its own positions.
     own: Option<&'c mut KeyValueCache>,
     /// Those of the encoder's positions, a pair a layer; none before the first run.
@@ -427,7 +428,7 @@ struct Behind<'c> {
 }
 
 /// What a decoder's block attends to across the model.
-struct Across<'a, 'p> {
+struct CrossInputs<'a, 'p> {
     pass: &'a mut Pass<'p>,
     encoded: &'a Encoded,
     hidden_keys: &'a Option<Tensor<4, Bool>>,
@@ -442,7 +443,7 @@ impl DecoderBlock {
         layer: usize,
         resid: Tensor<3>,
         pass: &mut Pass<'_>,
-        across: Across<'_, '_>,
+        across: CrossInputs<'_, '_>,
         run: &mut Run<'_, '_>,
     ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
         let points = pass.points;
@@ -475,16 +476,16 @@ impl DecoderBlock {
         &self,
         layer: usize,
         read: Tensor<3>,
-        Across { pass, encoded, hidden_keys, known }: Across<'_, '_>,
+        CrossInputs { pass, encoded, hidden_keys, known }: CrossInputs<'_, '_>,
         run: &mut Run<'_, '_>,
     ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
         let at = |site| pass.points.at(layer, site);
         let (attn, heads) = (&self.cross_attn, pass.config.n_heads);
-        let q = run.fire(at(Site::Q), Stream::Shared(read).project(&attn.q, heads))?;
+        let q = run.fire(at(Site::Q), ProjectionInput::Shared(read).project(&attn.q, heads))?;
         let (k, v) = match known {
             Some(known) => known.clone(),
             None => {
-                let hidden = || Stream::Shared(encoded.hidden.clone());
+                let hidden = || ProjectionInput::Shared(encoded.hidden.clone());
                 let k = run.fire(at(Site::K), hidden().project(&attn.k, heads))?;
                 (k, run.fire(at(Site::V), hidden().project(&attn.v, heads))?)
             }

@@ -16,14 +16,14 @@ use crate::tokens::{Tokenizer, Tokens};
 #[derive(Debug)]
 pub(crate) struct Chooser<'m> {
     tokenizer: Option<&'m Tokenizer>,
-    rows: Vec<Row>,
+    rows: Vec<RowState>,
     pad: u32,
     /// What precedes each row's new tokens, if not its prompt.
     begin: Option<Vec<u32>>,
 }
 
 #[derive(Debug)]
-struct Row {
+struct RowState {
     made: GeneratedRow,
     rng: ChaCha8Rng,
     ended: bool,
@@ -66,7 +66,7 @@ impl<'m> Chooser<'m> {
                 log_probs: Vec::new(),
                 stop: Stop::Length,
             };
-            Row { made, rng, ended: false }
+            RowState { made, rng, ended: false }
         };
         let pad = tokenizer.map_or(0, Tokenizer::pad);
         let pad = if (pad as usize) < d_vocab { pad } else { 0 };

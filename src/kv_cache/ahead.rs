@@ -3,12 +3,12 @@
 use std::fmt;
 use std::thread::JoinHandle;
 
-use super::keys::Part;
+use super::keys::KeyBlock;
 use crate::error::CacheError;
 
 /// The read in progress on another thread, if any. A clone has none.
 #[derive(Default)]
-pub(super) struct Ahead(Option<JoinHandle<Result<Vec<Part>, CacheError>>>);
+pub(super) struct Ahead(Option<JoinHandle<Result<Vec<KeyBlock>, CacheError>>>);
 
 impl Ahead {
     pub(super) fn is_begun(&self) -> bool {
@@ -16,13 +16,13 @@ impl Ahead {
     }
 
     /// Begins to read.
-    pub(super) fn begin(&mut self, read: impl FnOnce() -> Result<Vec<Part>, CacheError> + Send + 'static) {
+    pub(super) fn begin(&mut self, read: impl FnOnce() -> Result<Vec<KeyBlock>, CacheError> + Send + 'static) {
         // Where no thread can be had, it is read when it is needed.
         self.0 = std::thread::Builder::new().name("hooklens-cache".into()).spawn(read).ok();
     }
 
     /// What was read; `None` if nothing was begun or the thread failed.
-    pub(super) fn take(&mut self) -> Option<Vec<Part>> {
+    pub(super) fn take(&mut self) -> Option<Vec<KeyBlock>> {
         self.0.take()?.join().ok()?.ok()
     }
 

@@ -14,12 +14,12 @@ impl KeyValueCache {
     /// ```
     /// use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut trunk = model.prefill("king drum sun star")?;
-    /// let mut branches = trunk.fork(2)?;
+    /// let mut prompt = model.prefill("king drum sun star")?;
+    /// let mut branches = prompt.fork(2)?;
     /// let next = |word: &str| model.to_single_token(word).map(|token| vec![token]);
     /// let rows = vec![next("king")?, next("fox")?];
     /// model.forward_with(rows, ForwardOptions::new().kv_cache(&mut branches))?;
-    /// assert_eq!((trunk.len(), branches.len()), (5, 6));
+    /// assert_eq!((prompt.len(), branches.len()), (5, 6));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn fork(&mut self, n: usize) -> Result<Self, CacheError> {

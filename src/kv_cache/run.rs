@@ -41,7 +41,7 @@ impl Growth<'_> {
         parts: impl Iterator<Item = String>,
     ) -> Result<(), CacheError> {
         if self.pending {
-            self.cache.settle(shape, new)?;
+            self.cache.commit(shape, new)?;
             self.cache.note_interventions(hooks);
             self.cache.note_parts(parts);
             self.pending = false;
@@ -53,7 +53,7 @@ impl Growth<'_> {
 impl Drop for Growth<'_> {
     fn drop(&mut self) {
         if self.pending {
-            self.cache.entries.iter_mut().for_each(|entry| entry.unsettle(self.past));
+            self.cache.entries.iter_mut().for_each(|entry| entry.roll_back(self.past));
         }
     }
 }
@@ -113,7 +113,7 @@ impl KeyValueCache {
     }
 
     /// Keeps what a run over `len` columns of `batch` rows has brought: they are real where `new` says so, or all.
-    fn settle(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
+    fn commit(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
         let past = self.len() - len;
         if self.told_len() == 0 {
             self.told = vec![Vec::new(); batch];
@@ -128,9 +128,9 @@ impl KeyValueCache {
         }
         for layer in 0..self.entries.len() {
             let keep = self.len() - self.first_needed(layer);
-            if let Err(error) = self.entries[layer].settle(keep) {
+            if let Err(error) = self.entries[layer].commit(keep) {
                 self.told.iter_mut().for_each(|row| row.truncate(past));
-                self.entries.iter_mut().for_each(|entry| entry.unsettle(past));
+                self.entries.iter_mut().for_each(|entry| entry.roll_back(past));
                 return Err(error);
             }
         }

@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::buffer::Buffer;
 use super::disk::Disk;
-use super::keys::{Part, select_rows};
+use super::keys::{KeyBlock, select_rows};
 use super::kind::{CacheKind, Form, Offload};
 use super::quantized::Quantized;
 use super::ring::Ring;
@@ -243,7 +243,7 @@ impl Shared {
     }
 
     /// What attention reads of it.
-    pub(super) fn part(&self) -> Result<Option<Part>, CacheError> {
+    pub(super) fn block(&self) -> Result<Option<KeyBlock>, CacheError> {
         let both = match &self.sealed {
             Sealed::Whole(both) => Some((**both).clone()),
             Sealed::Quantized(quantized) => quantized.read(),
@@ -251,6 +251,6 @@ impl Shared {
         };
         let Some([keys, values]) = both else { return Ok(None) };
         let [keys, values] = [keys, values].map(|tensor| tensor.narrow(1, 0, self.len));
-        Ok(Some(Part { keys, values, rows: Some(self.rows.clone()) }))
+        Ok(Some(KeyBlock { keys, values, rows: Some(self.rows.clone()) }))
     }
 }

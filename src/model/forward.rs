@@ -358,7 +358,7 @@ impl HookedTransformer {
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         self.check_stream(&stream)?;
         let stream = stream.to_device(&self.weights.unembed.weight.val().device());
-        Ok(self.logits(self.weights.ln_final.quiet(stream)))
+        Ok(self.logits(self.weights.ln_final.without_hooks(stream)))
     }
 
     /// Shows the tokens to `hook_tokens`, and checks what comes back.

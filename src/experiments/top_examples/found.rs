@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::best::{Around, Best, Firing};
+use super::best::{Best, Context, Firing};
 use super::unit::Unit;
 use crate::numerals::grouped;
 use crate::plot::{ColoredText, PlotError, token_text};
@@ -56,7 +56,7 @@ pub struct FoundExample {
 
 impl FoundExamples {
     pub(super) fn new(tokenizer: Option<&Tokenizer>, unit: &Unit<'_>, [texts, tokens]: [usize; 2], best: Best) -> Self {
-        let example = |(Firing { text, position, value }, Around { start, places }): (Firing, Around)| {
+        let example = |(Firing { text, position, value }, Context { start, places }): (Firing, Context)| {
             let (ids, values): (Vec<u32>, Vec<f32>) = places.into_iter().unzip();
             let id = ids[position - start];
             let word = |id: u32| token_text(tokenizer, id);

@@ -271,11 +271,11 @@ impl TopExamples {
     }
 
     /// The tokens around a position, each with its value.
-    fn around(&self, ids: &[u32], values: ndarray::ArrayView1<'_, f32>, position: usize) -> best::Around {
+    fn around(&self, ids: &[u32], values: ndarray::ArrayView1<'_, f32>, position: usize) -> best::Context {
         let start = position.saturating_sub(self.window);
         let end = ids.len().min(position.saturating_add(self.window).saturating_add(1));
         let places = (start..end).map(|place| (ids[place], values[place]));
-        best::Around { start, places: places.collect() }
+        best::Context { start, places: places.collect() }
     }
 }
 

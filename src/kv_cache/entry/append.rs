@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 
 use super::{Entry, read};
 use crate::error::CacheError;
-use crate::kv_cache::keys::{Keys, Part};
+use crate::kv_cache::keys::{KeyBlock, Keys};
 use crate::kv_cache::lane::{Lane, cast, for_all_rows};
 
 impl Entry {
@@ -36,9 +36,9 @@ impl Entry {
         let new = self.stored(keys, values);
         let held = self.grow(new.clone())?;
         let [keys, values] = new;
-        let all = if held.parts.is_empty() { (keys, values) } else { held.joined() };
+        let all = if held.blocks.is_empty() { (keys, values) } else { held.joined() };
         let keep = self.lanes[0].window().map_or(self.len, |window| self.len - window.oldest(self.len));
-        if let Err(error) = self.settle(keep) {
+        if let Err(error) = self.commit(keep) {
             (self.len, self.batch) = (len, batch);
             return Err(error);
         }
@@ -80,7 +80,7 @@ impl Entry {
     }
 
     /// What attention reads when these come behind what is held, in the element type given. Unless the entry is
-    /// frozen they are kept: at once if they can be forgotten again, else by [`Entry::settle`].
+    /// frozen they are kept: at once if they can be forgotten again, else by [`Entry::commit`].
     pub(crate) fn extend(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<Keys, CacheError> {
         let dtype = keys.dtype();
         let new = self.stored(keys, values);
@@ -117,24 +117,24 @@ impl Entry {
         if keep && count > 0 && self.writes_first() {
             self.push(&new, 0)?;
             self.len += count;
-            return Ok(Keys { parts: self.parts(&device)?, dropped });
+            return Ok(Keys { blocks: self.blocks(&device)?, dropped });
         }
-        let mut parts = match self.ahead.take() {
-            Some(parts) => parts,
-            None => self.parts(&device)?,
+        let mut blocks = match self.ahead.take() {
+            Some(blocks) => blocks,
+            None => self.blocks(&device)?,
         };
         if one_for_all {
-            parts = for_all_rows(parts, batch);
+            blocks = for_all_rows(blocks, batch);
         }
         if count > 0 {
             let [keys, values] = new.clone();
-            parts.push(Part { keys, values, rows: None });
+            blocks.push(KeyBlock { keys, values, rows: None });
         }
         if keep && count > 0 {
             self.len += count;
             self.pending = Some(new);
         }
-        Ok(Keys { parts, dropped })
+        Ok(Keys { blocks, dropped })
     }
 
     fn writes_first(&self) -> bool {
@@ -165,7 +165,7 @@ impl Entry {
     }
 
     /// Commits what a run has added; `keep` columns must stay reachable.
-    pub(in crate::kv_cache) fn settle(&mut self, keep: usize) -> Result<(), CacheError> {
+    pub(in crate::kv_cache) fn commit(&mut self, keep: usize) -> Result<(), CacheError> {
         match self.pending.take() {
             Some(new) => self.push(&new, keep),
             None => Ok(()),
@@ -173,7 +173,7 @@ impl Entry {
     }
 
     /// Rolls back what a run has added after the first `len` columns.
-    pub(in crate::kv_cache) fn unsettle(&mut self, len: usize) {
+    pub(in crate::kv_cache) fn roll_back(&mut self, len: usize) {
         self.ahead.forget();
         let new = self.len - len.min(self.len);
         if self.pending.take().is_none() {

@@ -9,7 +9,7 @@ use std::fmt;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::ahead::Ahead;
-use super::keys::{Keys, Part};
+use super::keys::{KeyBlock, Keys};
 use super::kind::CacheKind;
 use super::lane::{Lane, side_by_side};
 use super::shape::CacheShape;
@@ -148,15 +148,15 @@ impl Entry {
     }
 
     /// What is held, on the device that computes.
-    fn parts(&self, device: &Device) -> Result<Vec<Part>, CacheError> {
+    fn blocks(&self, device: &Device) -> Result<Vec<KeyBlock>, CacheError> {
         read(&self.lanes, device)
     }
 
     /// Everything held, in one place.
     pub(super) fn joined(&self) -> Result<Option<(Tensor<4>, Tensor<4>)>, CacheError> {
         let Some(device) = self.came_from.as_ref().filter(|_| self.held() > 0) else { return Ok(None) };
-        let parts = self.parts(device)?;
-        Ok((!parts.is_empty()).then(|| Keys { parts, dropped: 0 }.joined()))
+        let blocks = self.blocks(device)?;
+        Ok((!blocks.is_empty()).then(|| Keys { blocks, dropped: 0 }.joined()))
     }
 
     /// Keys and values held, of no positions if there are none.
@@ -278,7 +278,7 @@ impl Entry {
 }
 
 /// What lanes hold, all heads side by side on one device.
-fn read(lanes: &[Lane], device: &Device) -> Result<Vec<Part>, CacheError> {
+fn read(lanes: &[Lane], device: &Device) -> Result<Vec<KeyBlock>, CacheError> {
     if let [lane] = lanes {
         return lane.read(device);
     }
