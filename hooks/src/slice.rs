@@ -14,9 +14,9 @@ use crate::positions::Positions;
 
 /// A slice of a point's tensor, by named axes: `hook::z(0).head(1)`, `hook::resid_post(3).positions(-1)`.
 ///
-/// It becomes a hook by what is to be done: [`zero`](Slice::zero), [`scale`](Slice::scale), [`add`](Slice::add),
+/// It is made a hook by an action: [`zero`](Slice::zero), [`scale`](Slice::scale), [`add`](Slice::add),
 /// [`replace`](Slice::replace), [`mean`](Slice::mean), [`edit`](Slice::edit) or [`read`](Slice::read). A point whole
-/// takes these words too.
+/// has the same actions.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -37,10 +37,10 @@ pub struct Slice<const D: usize> {
     cuts: Vec<AxisIndices>,
 }
 
-/// Neighboring places on an axis, and the row they are of, if not of all.
+/// A range of neighboring indices on an axis, and its row if it is not of all rows.
 type IndexRun = (Option<usize>, Range<usize>);
 
-/// Places on one axis.
+/// Indices on one axis.
 #[derive(Debug, Clone)]
 enum AxisIndices {
     Heads(Vec<isize>),
@@ -111,7 +111,7 @@ macro_rules! acts {
 acts! {
     /// Sets it to zero: zero ablation.
     fn zero<'a>() => |slice: Self| slice.with(|piece, _, _| Ok(piece.zeros_like()));
-    /// Multiplies it.
+    /// Multiplies it by a number.
     fn scale<'a>(factor: f64) => |slice: Self, factor: f64| slice.with(move |piece, at, _| {
         Ok((piece.into_tensor::<D>(at.name())? * factor).into())
     });

@@ -1,5 +1,5 @@
-//! Attention over keys and values that lie in several places: a prefix many
-//! batch rows share, and what each row has of its own.
+//! Attention over several blocks of keys and values: a prefix that many batch
+//! rows share, and each row's own.
 //!
 //! Queries of all heads and batch rows that read the same keys stand in one
 //! matrix, so that a shared block costs one product however many rows read it.
@@ -17,7 +17,7 @@ use crate::view::{OutTile, View2};
 /// Query rows worked on together.
 const ROWS: usize = 64;
 
-/// Keys and values of some columns.
+/// A block of keys and values: those of consecutive columns.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyBlock<'a> {
     /// `[rows, tokens, kv_heads, dh]`.

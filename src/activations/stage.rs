@@ -1,9 +1,9 @@
-//! Places along the residual stream.
+//! Stages of the residual stream.
 
 use crate::config::TransformerConfig;
 use crate::error::InputError;
 
-/// A place along the residual stream: where what has been written so far is read.
+/// A stage of the residual stream: a point at which a layer reads what earlier ones have written.
 ///
 /// ```
 /// use hooklens::activations::Stage;
@@ -32,9 +32,9 @@ pub enum Stage {
 /// A stage of one model: how many layers have written, and whether the next one's attention has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ResolvedStage {
-    /// Layers that have written both their parts.
+    /// Layers whose attention and MLP have both written.
     pub(super) layers: usize,
-    /// Whether the attention of the layer behind them has written too.
+    /// Whether the attention of the next layer has written too.
     pub(super) attn: bool,
     /// The norm that reads here.
     pub(super) reader: Reader,

@@ -35,7 +35,7 @@ pub(super) struct ModelArg {
 }
 
 impl ModelArg {
-    /// How to load it.
+    /// The options to load it with.
     pub(super) fn options(&self) -> Result<LoadOptions, Failure> {
         let options = LoadOptions::new().devices(&devices(&self.device)?).mmap(!self.no_mmap);
         Ok(match &self.adapter {
@@ -45,12 +45,12 @@ impl ModelArg {
     }
 }
 
-/// The devices of these names.
+/// The devices with these names.
 pub(super) fn devices(names: &[String]) -> Result<Vec<Device>, Failure> {
     names.iter().map(|name| parse_device(name).map_err(|e| Failure::Usage(e.to_string()))).collect()
 }
 
-/// Rows of token ids.
+/// Rows of token ids: `1,2;3,4`.
 #[derive(Debug, Clone)]
 pub(super) struct TokenRows(pub(super) Vec<Vec<u32>>);
 
@@ -67,7 +67,7 @@ pub(super) fn positions(text: &str) -> Result<Positions, String> {
     text.parse().map_err(|e: hooklens_hooks::HookError| e.to_string())
 }
 
-/// A type to compute in.
+/// Parses an element type to compute in.
 pub(super) fn float_type(text: &str) -> Result<DType, String> {
     text.parse().map_err(|e: String| e)
 }

@@ -17,7 +17,7 @@ use crate::experiments::{HeadScores, head_scores};
 use crate::plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError, token_text};
 use crate::tokens::Tokens;
 
-/// Numbers a table file holds at most.
+/// Most numbers that a table file may hold.
 const MOST_VALUES: usize = 4_000_000;
 
 #[derive(Debug, Args)]
@@ -40,10 +40,10 @@ pub(super) struct AttentionArgs {
     /// Positions to show, as queries and as keys: A..B
     #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
     pub(super) positions: Positions,
-    /// How many heads to print: those that do one thing the most
+    /// How many heads to print, those with the highest scores first
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(super) top: usize,
-    /// Write a page to explore to a file (.html), a picture (.svg, .png) or all numbers (.json, .csv)
+    /// Write an interactive page to a file (.html), a picture (.svg, .png) or all numbers (.json, .csv)
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
 }
@@ -127,7 +127,7 @@ fn recorded<M: HookedModel>(
     Ok((AttentionPatterns::new(texts, patterns)?, scores))
 }
 
-/// The numbers asked for among so many; all if none are.
+/// The indices chosen by these lists, of `count`; all if there is no list.
 fn chosen(what: &str, asked: &[Positions], count: usize) -> Result<Vec<usize>, Failure> {
     if asked.is_empty() {
         return Ok((0..count).collect());
@@ -141,12 +141,12 @@ fn chosen(what: &str, asked: &[Positions], count: usize) -> Result<Vec<usize>, F
     Ok(all.into_iter().collect())
 }
 
-/// What one head does.
+/// One head's scores and where it attends most.
 #[derive(Debug, Clone)]
 struct HeadSummary {
     name: String,
     scores: HeadScores,
-    /// Where most of its attention goes, and how much.
+    /// The target that gets most of its attention, and the share.
     mostly: (String, f32),
 }
 

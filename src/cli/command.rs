@@ -38,10 +38,10 @@ pub(super) enum Command {
     /// List the hook points of a model, in firing order
     #[command(after_help = "Example:\n  hooklens hooks --model embedded:induction")]
     Hooks(HooksArgs),
-    /// Say what a model is, without reading its weights
+    /// Describe a model, without reading its weights
     #[command(after_help = "Example:\n  hooklens info --model embedded:induction")]
     Info(InfoArgs),
-    /// List the tokens of a model, with their ids: what prompts can be made of
+    /// List the tokens of a model, with their ids
     #[command(after_help = "Examples:
   hooklens vocabulary --model embedded:ioi
   hooklens vocabulary --model ./gpt2 --contains Mary")]
@@ -53,12 +53,12 @@ pub(super) enum Command {
   hooklens dump --model ./gpt2 --prompts corpus.jsonl --concatenate 1024 --hooks 'blocks.6.hook_resid_pre' --out activations/
   hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/ --resume")]
     Dump(Box<DumpArgs>),
-    /// Go on from prompts, token by token
+    /// Generate text from prompts, token by token
     #[command(after_help = "Examples:
   hooklens generate --model embedded:induction --prompt 'king drum sun star king drum' --max-new-tokens 2
   hooklens generate --model ./stories --prompt 'Once upon a time' --max-new-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7")]
     Generate(Box<GenerateArgs>),
-    /// Put activations of one prompt into the run of another, and see which matter
+    /// Activation patching: put activations of one prompt into the run of another
     #[command(after_help = "Examples:
   hooklens patch --model embedded:ioi --ioi 20 --out patch.svg
   hooklens patch --model embedded:ioi --ioi 20 --at '*attn.hook_z' --per head
@@ -75,11 +75,11 @@ pub(super) enum Command {
     #[command(after_help = "Example:
   hooklens lens --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --out lens.svg")]
     Lens(Box<LensArgs>),
-    /// Find heads by what they look at
+    /// Score heads: previous-token, duplicate-token and induction heads
     #[command(after_help = "Example:
   hooklens heads --model embedded:induction --out heads.svg")]
     Heads(Box<HeadsArgs>),
-    /// Show what heads look at in a text: a page to explore, a picture, or numbers
+    /// Show attention patterns of a text: an interactive page, a picture, or numbers
     #[command(after_help = "Examples:
   hooklens attention --model embedded:induction --prompt 'king drum sun star king drum sun' --out attention.html
   hooklens attention --model ./gpt2 --prompt 'When Mary and John went' --layers 5..8 --heads 1,5 --out attention.svg")]
@@ -91,7 +91,7 @@ pub(super) enum Command {
 
 Exit code 0 if every tensor agrees, 1 if one does not.")]
     Parity(ParityArgs),
-    /// Measure a model's work on this machine, and its memory
+    /// Measure a model's speed and memory on this machine
     #[command(after_help = "Example:
   hooklens bench --model embedded:ioi
   hooklens bench --model ./gpt2 --work forward,decode --rounds 9 --json")]
@@ -106,12 +106,12 @@ Exit code 0 if every tensor agrees, 1 if one does not.")]
   hooklens notebook first.ipynb
   hooklens notebook gpt2.ipynb --model gpt2 --prompt 'When Mary and John went to the store'")]
     Notebook(NotebookArgs),
-    /// Print what a shell needs to complete this program's arguments
+    /// Print a script with which a shell completes this program's arguments
     #[command(after_help = "Examples:
   hooklens completions bash > ~/.local/share/bash-completion/completions/hooklens
   hooklens completions fish > ~/.config/fish/completions/hooklens.fish")]
     Completions(CompletionsArgs),
-    /// Print this program's page for man, or write it and one for each command
+    /// Print this program's man page, or write it and one for each command
     #[command(after_help = "Examples:
   hooklens man | man -l -
   hooklens man --out ~/.local/share/man/man1")]

@@ -111,7 +111,7 @@ impl From<LogitsArg> for Logits {
 enum ProcessArg {
     /// As published
     None,
-    /// fold_ln, centring and value-bias folding, where the model allows them
+    /// fold_ln, centering and value-bias folding, where the model allows them
     Standard,
 }
 
@@ -174,7 +174,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     }
 }
 
-/// Dumps these rows and says what was found.
+/// Dumps these rows and prints a summary.
 fn written<M: DumpModel>(
     args: &DumpArgs,
     globs: Vec<&str>,
@@ -247,7 +247,7 @@ fn written<M: DumpModel>(
     Ok(())
 }
 
-/// Says on standard error which tensors of the files nothing was made from.
+/// Prints to standard error which tensors of the files are not used.
 pub(super) fn unused(report: &LoadReport) {
     const SHOWN: usize = 5;
     if !report.unused.is_empty() {

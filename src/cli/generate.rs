@@ -43,13 +43,13 @@ pub(super) struct GenerateArgs {
     /// Draw from tokens with at least this share of the most likely one's probability
     #[arg(long, value_name = "P")]
     min_p: Option<f64>,
-    /// Take this off a token's logit for each time it has come
+    /// Subtract this from a token's logit for each earlier occurrence
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_hyphen_values = true)]
     frequency_penalty: f64,
-    /// Divide the logits of tokens that have come by this
+    /// Divide the logits of tokens that have occurred by this
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repetition_penalty: f64,
-    /// Where chance begins: the same seed draws the same tokens
+    /// Random seed: the same seed draws the same tokens
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// End a prompt's text once it holds this; may be given several times
@@ -68,26 +68,26 @@ pub(super) struct GenerateArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum KvArg {
-    /// In room that grows
+    /// In memory that grows as needed
     Growing,
-    /// In room made at once
+    /// In memory allocated at once
     Preallocated,
-    /// What the layers' windows still see
+    /// Only the positions that the layers' windows still see
     Sliding,
-    /// In 8 bits an element
+    /// Quantized to 8 bits per element
     #[value(name = "8bit")]
     EightBit,
-    /// In 4 bits an element
+    /// Quantized to 4 bits per element
     #[value(name = "4bit")]
     FourBit,
-    /// In main memory, whatever the device
+    /// Offloaded to main memory
     Memory,
     /// In a temporary file
     Disk,
 }
 
 impl KvArg {
-    /// The kind that all of these make, with room for this many positions where one limits it.
+    /// The kind of cache that combines these, with a limit of `max_len` positions for a preallocated one.
     fn kind(all: &[KvArg], max_len: usize) -> CacheKind {
         all.iter().fold(CacheKind::GROWING, |kind, arg| match arg {
             KvArg::Growing => kind,
@@ -155,7 +155,7 @@ fn ids(tokens: &[u32]) -> String {
     tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// One row, its text as it comes.
+/// Prints one row's text token by token.
 fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_>) -> CliResult {
     let mut out = std::io::stdout().lock();
     let mut tokens = input.row(0).to_vec();

@@ -36,7 +36,7 @@ use crate::model::HookedTransformer;
 
 type CliResult = Result<(), Failure>;
 
-/// Why a command did not do its work.
+/// Why a command failed.
 #[derive(Debug)]
 enum Failure {
     /// The arguments make no sense together: exit code 2.

@@ -1,4 +1,4 @@
-//! The configuration itself.
+//! The type itself: its fields, constructors and per-layer values.
 
 use serde::{Deserialize, Serialize};
 

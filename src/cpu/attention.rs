@@ -1,4 +1,4 @@
-//! Attention: fused when no one watches, else scores, pattern and mix one by one.
+//! Attention: fused, or scores, pattern and weighted values one by one where a hook watches them.
 
 use std::borrow::Cow;
 
@@ -53,7 +53,7 @@ fn plain_blocks(keys: &Keys, batch: usize) -> Option<Vec<PlainBlock>> {
     keys.blocks.iter().map(plain).collect()
 }
 
-/// Each head's mix of values, without its pattern ever standing in memory; `None` if a tensor is
+/// Fused attention: each head's weighted sum of values, without its pattern in memory; `None` if a tensor is
 /// not plain.
 ///
 /// # Shapes
@@ -160,7 +160,7 @@ pub(crate) fn softmax(scores: Tensor<4>) -> Result<Tensor<4>, Tensor<4>> {
     in_place(scores, |values| kernel::softmax(values, keys))
 }
 
-/// Each head's mix of values by its pattern; `None` if a tensor is not plain.
+/// Each head's sum of values, weighted by its pattern; `None` if a tensor is not plain.
 ///
 /// # Shapes
 /// - pattern `[batch, head, query, key]`, values `[batch, key, kv_head, d_head]`

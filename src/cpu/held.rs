@@ -53,7 +53,7 @@ impl Held {
         Some(if unit && held.is_forward() { held } else { held.contiguous() })
     }
 
-    /// [`Held::of`], as one run of elements: copied if it is not.
+    /// [`Held::of`], contiguous: copied if it is not.
     pub(super) fn whole<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         let held = Self::of(tensor)?;
         Some(if held.is_contiguous() { held } else { held.contiguous() })
@@ -89,7 +89,7 @@ impl Held {
         }
     }
 
-    /// The elements of a tensor that is one run.
+    /// The elements of a contiguous tensor.
     pub(super) fn run(&self) -> &[f32] {
         &self.elements()[..self.shape.iter().product()]
     }

@@ -1,4 +1,4 @@
-//! What to dump, and how.
+//! The builder of a dump: points, positions, element type, batches.
 
 use hooklens_hooks::{DType, Positions, Selection};
 
@@ -277,7 +277,7 @@ impl Dump {
         self
     }
 
-    /// Everything that makes two runs the same but for the model and the prompts, for the manifest.
+    /// The settings for the manifest: everything that determines the output besides the model and the prompts.
     pub(super) fn settings(&self) -> Vec<(String, String)> {
         let own = [
             ("hooks", format!("{:?}", self.selection)),

@@ -1,4 +1,4 @@
-//! The model's passes over the batches, and what they share.
+//! The forward passes over the batches, with or without a shared prefix.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::experiments::{SharedPrefix, common_prefix};
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::{PaddingSide, Tokens};
 
-/// How many tokens the rows of a batch begin with that it pays to compute by themselves: they
-/// cost a pass of their own. A row by itself may share with its neighbors.
+/// The length of the common prefix of a batch's rows if it is worth computing separately, which takes
+/// a pass of its own. A batch of one row may share with its neighbors.
 pub(super) fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
     const LEAST_SAVED: usize = 64;
     let (alike, saved) = if batch.len() > 1 {
@@ -30,7 +30,7 @@ pub(super) fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<us
 }
 
 impl Dump {
-    /// What computes shared beginnings once, if anything is to be shared and can be.
+    /// The shared prefix of the batches, if sharing is wanted and possible.
     pub(super) fn shared_prefix<'m, M: DumpModel>(&self, model: &'m M) -> Result<Option<SharedPrefix<'m>>> {
         let points = self.selection.resolve(model.catalog())?;
         let routed = points.iter().any(|id| model.catalog().info(*id).axes.first() == Some(&Axis::Routed));

@@ -37,7 +37,7 @@ pub trait DumpModel: HookedModel + private::Sealed {
     #[doc(hidden)]
     fn logits(output: &mut Self::Output) -> Option<Tensor<3>>;
 
-    /// Runs that share what prompts begin with, if the model can go on behind a prefix.
+    /// Runs with a shared prefix, if the model can continue from a cache.
     #[doc(hidden)]
     fn sharing(&self, record: Record, logits: Logits) -> Option<SharedPrefix<'_>>;
 

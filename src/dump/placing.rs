@@ -2,7 +2,7 @@
 //!
 //! A batch is computed at the length of its own longest prompt, and the positions asked for may
 //! lie anywhere in it. In the output every row has the same positions, as many as the longest
-//! needs, and what stands where a row has none says nothing of how it was batched.
+//! needs, and the filler where a row has none does not depend on how rows were batched.
 
 use std::ops::Range;
 
@@ -63,7 +63,7 @@ pub(super) struct FileTensor {
     pub(super) bytes: Bytes,
 }
 
-/// What a tensor of a batch runs over.
+/// A named tensor of a batch, with its axes.
 #[derive(Debug, Clone)]
 pub(crate) struct Named {
     pub(crate) name: String,
@@ -177,7 +177,7 @@ impl Placing {
         }
     }
 
-    /// What of an axis of length `len` goes where in one of length `width`.
+    /// Which ranges of an axis of length `len` are copied to where in one of length `width`.
     fn segments(&self, row: &PromptRow, axis: Axis, len: usize, width: usize, named: &Named) -> Segments {
         let kept = row.kept.len();
         let begin = self.begin(row);

@@ -1,4 +1,4 @@
-//! What a dump did.
+//! The report of a dump.
 
 use std::path::PathBuf;
 

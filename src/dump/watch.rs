@@ -4,7 +4,7 @@ use hooklens_hooks::ActivationCache;
 
 use crate::tokens::Tokens;
 
-/// What a watcher of a dump sees.
+/// An event that a dump's watcher is called with.
 ///
 /// ```
 /// use hooklens::dump::{Dump, Seen};
@@ -30,7 +30,7 @@ pub enum Seen<'b> {
     Batch(&'b Tokens, &'b ActivationCache),
 }
 
-/// Told what a dump does.
+/// A callback on the progress of a dump.
 ///
 /// ```
 /// use hooklens::dump::{Dump, Seen, Watcher};

@@ -26,7 +26,7 @@ pub(super) struct Writer {
 /// The name of the batches' queue.
 const BATCHES: &str = "batches";
 
-/// Closes the queue when the thread ends, in whatever way: who pushes must not wait for it.
+/// Closes the queue when the thread ends, also by a panic, so that the pushing thread never waits for it.
 struct Close(ActivationQueue<Batch>);
 
 impl Drop for Close {

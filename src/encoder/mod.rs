@@ -1,4 +1,4 @@
-//! Encoders of BERT's kind: attention in both directions, hooked like the rest.
+//! Bidirectional encoders such as BERT, with the same hook points and runs as decoders.
 //!
 //! ```no_run
 //! use hooklens::encoder::HookedEncoder;
@@ -63,7 +63,7 @@ pub struct HookedEncoder {
     /// The weights; a Burn module.
     pub weights: EncoderWeights,
     config: Arc<EncoderConfig>,
-    /// What attention and MLP read of the configuration.
+    /// The configuration in the form that attention and MLP read.
     stack: Arc<TransformerConfig>,
     points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,
@@ -109,7 +109,7 @@ impl HookedEncoder {
         self.weights.device()
     }
 
-    /// Which heads the model's files held.
+    /// Which output heads the model's files held.
     ///
     /// ```
     /// # use hooklens::encoder::HookedEncoder;

@@ -22,7 +22,7 @@ pub struct EncoderWeights {
     pub embed: EncoderEmbed,
     /// The blocks, first to last.
     pub blocks: Vec<EncoderBlock>,
-    /// What names masked tokens.
+    /// The masked-token head.
     pub mlm_head: Option<MlmHead>,
     /// A linear map of the first position, `[d_model, d_model]`, before a tanh.
     pub pooler: Option<Linear>,
@@ -94,7 +94,7 @@ pub struct MlmHead {
     pub unembed: Linear,
 }
 
-/// Which heads a model's files hold.
+/// Which output heads an encoder has: those its files hold.
 ///
 /// ```
 /// # use hooklens::encoder::HookedEncoder;
@@ -129,7 +129,7 @@ impl EncoderWeights {
         self.num_params()
     }
 
-    /// Which heads there are.
+    /// Which output heads there are.
     pub fn output_heads(&self) -> OutputHeads {
         OutputHeads { mlm: self.mlm_head.is_some(), pooler: self.pooler.is_some(), nsp: self.nsp_head.is_some() }
     }

@@ -20,7 +20,7 @@ use crate::model::{
 use crate::points::{Outer, Site};
 use crate::tokens::Tokens;
 
-/// What a run gives.
+/// The output of a run.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -57,7 +57,7 @@ impl RunOutput for EncoderDecoderOutput {
     }
 }
 
-/// What the encoder made of a batch: what the decoder attends to.
+/// The encoder's output for a batch, which the decoder attends to.
 ///
 /// ```
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
@@ -65,7 +65,7 @@ impl RunOutput for EncoderDecoderOutput {
 /// let mut encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
 /// assert_eq!((encoded.shape(), encoded.hidden.dims()[2]), ([1, 4], model.config().d_model));
 /// let before = model.decode(&encoded, vec![vec![0, 4]])?.logits;
-/// encoded.hidden = encoded.hidden.zeros_like(); // nothing is known of the input any more
+/// encoded.hidden = encoded.hidden.zeros_like(); // the decoder sees nothing of the input
 /// let after = model.decode(&encoded, vec![vec![0, 4]])?.logits;
 /// let gap = before.zip(after).map(|(a, b)| (a - b).abs().max().into_scalar::<f32>());
 /// assert!(gap.is_some_and(|gap| gap > 0.0));
@@ -73,8 +73,8 @@ impl RunOutput for EncoderDecoderOutput {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    /// The encoder's last normalized stream, `[batch, pos, d_model]`. An edit of it is an edit of all that the
-    /// decoder knows of the input.
+    /// The encoder's last normalized stream, `[batch, pos, d_model]`. It is the decoder's
+    /// only view of the input.
     pub hidden: Tensor<3>,
     pub(super) mask: Option<Vec<bool>>,
 }
@@ -198,7 +198,7 @@ impl HookedEncoderDecoder {
         Ok((encoded.ok_or(InputError::Options("the run ended early"))?, cache))
     }
 
-    /// Runs the decoder alone, on what the encoder has made.
+    /// Runs the decoder alone, on an encoder's output.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -419,7 +419,7 @@ impl HookedEncoderDecoder {
     }
 }
 
-/// What earlier runs of a decoder left to attend to.
+/// Keys and values of earlier runs of the decoder.
 struct PastKeys<'c> {
     /// Keys and values of its own positions.
     own: Option<&'c mut KeyValueCache>,
@@ -427,12 +427,12 @@ struct PastKeys<'c> {
     known: &'c [(Tensor<4>, Tensor<4>)],
 }
 
-/// What a decoder's block attends to across the model.
+/// The inputs of a decoder block's cross attention.
 struct CrossInputs<'a, 'p> {
     pass: &'a mut Pass<'p>,
     encoded: &'a Encoded,
     hidden_keys: &'a Option<Tensor<4, Bool>>,
-    /// Keys and values made by a run before.
+    /// Keys and values computed by an earlier run.
     known: Option<&'a (Tensor<4>, Tensor<4>)>,
 }
 

@@ -25,9 +25,8 @@ pub fn common_prefix(rows: &[Vec<u32>]) -> usize {
     rows.iter().map(shared).min().unwrap_or(0)
 }
 
-/// Runs batches of prompts, computing what each batch's prompts begin with only where it differs
-/// from what the batch before began with. Over sorted prompts, which form a tree, most of it is
-/// then computed once.
+/// Runs batches of prompts and computes each batch's common prefix once, reusing what it has in
+/// common with the batch before (a prefix tree walked in order). Sort the prompts to share most.
 ///
 /// ```
 /// use hooklens::experiments::SharedPrefix;
@@ -62,12 +61,12 @@ impl<'m> SharedPrefix<'m> {
         Self { model, record, logits, tokens: Vec::new(), cache, recorded: None, made: None, saved: 0 }
     }
 
-    /// Tokens of the prefix it stands on.
+    /// Tokens of the current prefix.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether it stands on no prefix.
+    /// Whether the current prefix is empty.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
@@ -101,7 +100,7 @@ impl<'m> SharedPrefix<'m> {
         self.run_sharing(rows, common_prefix(rows))
     }
 
-    /// [`SharedPrefix::run`] sharing the first so many tokens, which all rows begin with.
+    /// [`SharedPrefix::run`] with the first `shared` tokens, which all rows begin with, computed once.
     pub(crate) fn run_sharing(&mut self, rows: &[Vec<u32>], shared: usize) -> Result<Output> {
         let grown = self.move_to(&rows[0][..shared])?;
         self.saved += rows.len() * shared - grown;
@@ -121,7 +120,7 @@ impl<'m> SharedPrefix<'m> {
         Ok(output)
     }
 
-    /// Makes this the prefix; gives the number of tokens that had to be run for it.
+    /// Makes this the current prefix; gives the number of tokens that had to be run for it.
     fn move_to(&mut self, prefix: &[u32]) -> Result<usize> {
         let kept = self.tokens.iter().zip(prefix).take_while(|(a, b)| a == b).count();
         if kept < self.tokens.len() {

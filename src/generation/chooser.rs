@@ -18,7 +18,7 @@ pub(crate) struct Chooser<'m> {
     tokenizer: Option<&'m Tokenizer>,
     rows: Vec<RowState>,
     pad: u32,
-    /// What precedes each row's new tokens, if not its prompt.
+    /// The tokens before each row's new ones, if not its prompt.
     begin: Option<Vec<u32>>,
 }
 
@@ -73,7 +73,7 @@ impl<'m> Chooser<'m> {
         Ok(Self { tokenizer, rows: (0..prompts.shape()[0]).map(row).collect(), pad, begin: None })
     }
 
-    /// Says what precedes each row's new tokens, if not its prompt.
+    /// Sets the tokens before each row's new ones, if not its prompt.
     pub(crate) fn begin_with(&mut self, tokens: Vec<u32>) {
         self.begin = Some(tokens);
     }

@@ -12,10 +12,10 @@ use crate::config::Window;
 use crate::device::main_memory;
 use crate::error::CacheError;
 
-/// Where a lane's tensors lie.
+/// Where a lane's tensors are stored.
 #[derive(Debug, Clone)]
 enum Home {
-    /// Where they are given.
+    /// On the device they were computed on.
     Given,
     /// In main memory.
     Main,
@@ -52,13 +52,13 @@ impl Lane {
         Self { shared: Vec::new(), store: Store::new(kind, window), home, heads: Some(heads) }
     }
 
-    /// Whether reading it copies it from elsewhere, which can be done ahead.
+    /// Whether reading copies it from another device or a file, which can be done ahead.
     pub(super) fn is_away(&self) -> bool {
         let on_disk = |shared: &Shared| matches!(shared.sealed, Sealed::Disk(_));
         !matches!(self.home, Home::Given) || matches!(self.store, Store::Disk { .. }) || self.shared.iter().any(on_disk)
     }
 
-    /// Whether all heads are here, kept where they are given.
+    /// Whether the lane has all heads, stored on the device they were computed on.
     fn is_plain(&self) -> bool {
         matches!(self.home, Home::Given) && self.heads.is_none()
     }
@@ -111,7 +111,7 @@ impl Lane {
         self.shared.iter().map(|shared| shared.bytes).sum::<usize>() + self.store.bytes()
     }
 
-    /// Adds columns of all heads, of which the lane takes its own; `keep` have to stay reachable.
+    /// Adds columns of all heads, of which the lane takes its own; the last `keep` have to stay readable.
     pub(super) fn push(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
         let home = self.home_of(&new[0].device());
         let own = [0, 1].map(|which| {
@@ -200,7 +200,7 @@ pub(super) fn side_by_side(lanes: Vec<Vec<KeyBlock>>) -> Vec<KeyBlock> {
     first.into_iter().enumerate().map(beside).collect()
 }
 
-/// Parts that one row of a cache wrote, read by every row of a batch.
+/// Blocks of a cache of one row, read by every row of a batch.
 pub(super) fn for_all_rows(mut blocks: Vec<KeyBlock>, batch: usize) -> Vec<KeyBlock> {
     for block in &mut blocks {
         let row = block.rows.as_ref().map_or(0, |rows| rows[0]);
@@ -209,7 +209,7 @@ pub(super) fn for_all_rows(mut blocks: Vec<KeyBlock>, batch: usize) -> Vec<KeyBl
     blocks
 }
 
-/// Parts in another element type.
+/// Blocks in another element type.
 pub(super) fn cast(keys: Keys, dtype: DType) -> Keys {
     let of = |tensor: Tensor<4>| if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) };
     let block = |block: KeyBlock| KeyBlock { keys: of(block.keys), values: of(block.values), rows: block.rows };

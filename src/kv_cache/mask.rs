@@ -77,8 +77,8 @@ impl KeyValueCache {
         Some(MaskInfo { starts, lengths: self.lengths(), offsets, window, first_column })
     }
 
-    /// Says which of the next positions are real; gives the mask of all positions told of, `[batch][position]`. It is
-    /// kept unless the cache is frozen. Positions that nothing is said of are real. Runs do this by themselves;
+    /// Appends to the mask which of the next positions are real; gives the whole mask, `[batch][position]`. It is
+    /// kept unless the cache is frozen. Positions without a mask are real. Runs do this by themselves;
     /// around [`KeyValueCache::update`] it can come before or behind.
     ///
     /// ```
@@ -199,7 +199,7 @@ impl KeyValueCache {
     }
 }
 
-/// How many of the last columns of `len` the next query of some row sees; columns behind those told of are real.
+/// How many of the last of `len` columns the next query of some row sees; columns after the mask's end are real.
 pub(super) fn needed(told: &[Vec<bool>], len: usize, window: Option<Window>) -> usize {
     let Some(window) = window else { return len };
     let of_row = |row: &Vec<bool>| {

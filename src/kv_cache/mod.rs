@@ -42,7 +42,7 @@ use crate::error::CacheError;
 ///
 /// Runs append to the cache unless it is frozen. A frozen cache of one row serves a batch of any
 /// size, and [`KeyValueCache::fork`] gives many rows that go on from the same positions: what
-/// they share is stored once and read where it lies.
+/// they share is stored once and never copied.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -67,12 +67,12 @@ pub struct KeyValueCache {
     kind: CacheKind,
     shape: CacheShape,
     entries: Vec<Entry>,
-    /// Real positions that were told of, a row each; positions behind them are real.
+    /// The mask given so far, one row per batch row, `true` at real positions. Positions after its end count as real.
     told: Vec<Vec<bool>>,
     /// The first column of each row that attention may see.
     hidden_before: Vec<usize>,
     frozen: bool,
-    /// Hooks that edited while it was filled.
+    /// Editing hooks that were active while it was filled.
     interventions: Vec<String>,
 }
 
@@ -82,19 +82,19 @@ impl KeyValueCache {
         self.kind
     }
 
-    /// The shape it is set up for.
+    /// The shape it was made for.
     pub fn shape(&self) -> &CacheShape {
         &self.shape
     }
 
-    /// Positions that every layer holds or was told of, padding included: as many as Hugging Face's
-    /// `get_seq_length` tells.
+    /// Positions seen by every layer or covered by the mask, padding included: Hugging Face's
+    /// `get_seq_length`.
     pub fn len(&self) -> usize {
         let held = self.entries.iter().map(Entry::len).min().unwrap_or(0);
         held.max(self.told_len())
     }
 
-    /// Whether no position was seen.
+    /// Whether the cache has seen no position.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -160,11 +160,11 @@ impl KeyValueCache {
     }
 
     /// Keys and values of a layer with those given behind them, which are kept unless the cache
-    /// is frozen. Runs do this by themselves; whoever does it by hand does it for every layer, and
+    /// is frozen. Runs do this by themselves; code that calls it directly calls it for every layer, and
     /// [`KeyValueCache::len`] moves with the last of them. The new positions are real unless
     /// [`KeyValueCache::append_attention_mask`] says otherwise.
     ///
-    /// What comes back are the positions that are filled, where torchtune gives all that there is room for.
+    /// Returns the filled positions only; torchtune's `update` returns the whole buffer.
     ///
     /// # Shapes
     /// - given: `[batch, new, kv_head, d_head]`; the first may have fewer rows than the cache is set up for
@@ -198,8 +198,8 @@ impl KeyValueCache {
         entry.append(keys, values)
     }
 
-    /// Hooks that edited while the cache was filled, each with a number of its own: what it holds
-    /// is then not what the model by itself gives.
+    /// Editing hooks that were active while the cache was filled, each with a number of its own: its keys and
+    /// values are then not those of the model alone.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -195,7 +195,7 @@ impl Quantized {
     }
 }
 
-/// How the elements of one row of one position are cut up.
+/// How the elements of one row and position are divided into quantization groups.
 #[derive(Clone, Copy)]
 struct Grouping {
     bits: Bits,

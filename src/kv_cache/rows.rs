@@ -5,7 +5,7 @@ use crate::error::CacheError;
 
 impl KeyValueCache {
     /// A cache of `n` rows for each row of this one, which go on from what this one holds. That
-    /// is stored once and read where it lies, by this cache and by all forks; each adds to its
+    /// is stored once and shared by this cache and all forks; each adds to its
     /// own only. Forks can be forked: a tree of prompts.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Says how many positions each row from `slot` on keeps, as [`KeyValueCache::truncate_row`] does for one: the
+    /// Sets how many positions each row from `slot` on keeps, as [`KeyValueCache::truncate_row`] does for one: the
     /// next token of a row stands at its index.
     ///
     /// ```
@@ -243,7 +243,7 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Forgets all but the first `len` real positions of one row: the columns stay, as padding.
+    /// Masks all but the first `len` real positions of one row: the columns stay, as padding.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -10,8 +10,8 @@ use super::{Entry, KeyValueCache};
 use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
-/// What a run adds to a cache. It stays if it is committed; dropped before that, after an error, an early return or a
-/// panic, the cache is left as it was.
+/// A transaction: what a run adds to a cache. Dropped before [`Growth::commit`], by an error, an early return or a
+/// panic, it rolls the cache back.
 #[derive(Debug)]
 pub(crate) struct Growth<'c> {
     cache: &'c mut KeyValueCache,
@@ -26,13 +26,13 @@ impl Growth<'_> {
         self.cache
     }
 
-    /// Whether what the run brings will be kept: the cache is not frozen.
+    /// Whether what the run adds will be kept: the cache is not frozen.
     pub(crate) fn keeps(&self) -> bool {
         self.pending
     }
 
-    /// Keeps what a run over `len` columns of `batch` rows has brought: they are real where `new` says so, or all. Notes
-    /// which of the run's hooks edited.
+    /// Commits the `len` new columns of `batch` rows; `new` is their mask, `None` for all real. Records which of the
+    /// run's hooks edited.
     pub(crate) fn commit(
         mut self,
         shape: [usize; 2],
@@ -98,8 +98,8 @@ impl KeyValueCache {
         Err(CacheError::Batch { cache: held, run: batch })
     }
 
-    /// What attention of a layer reads: what is held and, behind it, what is given. The next layer is fetched
-    /// meanwhile, if it lies elsewhere.
+    /// The keys and values a layer's attention reads: those held, then those given. The next layer is prefetched
+    /// meanwhile, if it is offloaded.
     pub(crate) fn extend(&mut self, layer: usize, keys: Tensor<4>, values: Tensor<4>) -> Result<Keys, CacheError> {
         if let Some(next) = self.entries.get_mut(layer + 1) {
             next.fetch_ahead();
@@ -107,12 +107,12 @@ impl KeyValueCache {
         self.entries[layer].extend(keys, values)
     }
 
-    /// A run's growth: what it extends is given up unless it is committed.
+    /// Begins a transaction: what it adds is rolled back unless it is committed.
     pub(crate) fn grow(&mut self) -> Growth<'_> {
         Growth { past: self.len(), pending: !self.frozen, cache: self }
     }
 
-    /// Keeps what a run over `len` columns of `batch` rows has brought: they are real where `new` says so, or all.
+    /// Commits the `len` new columns of `batch` rows; `new` is their mask, `None` for all real.
     fn commit(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
         let past = self.len() - len;
         if self.told_len() == 0 {
@@ -137,7 +137,7 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Notes that these hooks have edited what the cache holds.
+    /// Records which of these hooks edit.
     fn note_interventions(&mut self, hooks: &[Hook<'_>]) {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         for hook in hooks.iter().filter(|hook| hook.edits()) {
@@ -147,7 +147,7 @@ impl KeyValueCache {
         }
     }
 
-    /// Keeps note of the parts put into the model. They stay, so each is noted once.
+    /// Records the parts put into the model, each once.
     fn note_parts(&mut self, parts: impl Iterator<Item = String>) {
         for part in parts {
             if !self.interventions.contains(&part) {
@@ -156,7 +156,7 @@ impl KeyValueCache {
         }
     }
 
-    /// Whether every layer holds what the mask is of.
+    /// Whether every layer holds the positions of the mask.
     pub(super) fn check_whole(&self) -> Result<(), CacheError> {
         let (len, batch) = (self.len(), self.batch());
         for (layer, entry) in self.entries.iter().enumerate() {

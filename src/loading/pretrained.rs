@@ -27,7 +27,7 @@ impl HookedTransformer {
     /// [`default_device`](crate::default_device).
     ///
     /// On the CPU, weights that the files hold in `f32` are used where they lie in the mapped files: those must not be
-    /// overwritten or cut while the model lives. [`LoadOptions::mmap`] tells of that, and of a way without.
+    /// overwritten or truncated while the model is in use; see [`LoadOptions::mmap`].
     ///
     /// ```
     /// use hooklens::HookedTransformer;
@@ -323,7 +323,7 @@ fn no_weights(name: &str) -> LoadError {
     LoadError::NotFound { name: name.to_string(), reason: "it has no weights".into() }
 }
 
-/// What a model is, without its weights being read.
+/// A description of a model, made without reading its weights.
 ///
 /// ```
 /// let info = hooklens::inspect("embedded:ioi")?;

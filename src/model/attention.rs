@@ -45,7 +45,7 @@ pub struct Attention {
     pub sinks: Option<Param<Tensor<1>>>,
 }
 
-/// What queries, keys and values are projected from.
+/// The inputs of the projections to queries, keys and values.
 #[derive(Debug, Clone)]
 pub(crate) enum AttentionInputs {
     /// One normalized stream for all three, `[batch, pos, d_model]`.
@@ -54,7 +54,7 @@ pub(crate) enum AttentionInputs {
     Each(Box<[ProjectionInput; 3]>),
 }
 
-/// What queries, keys or values are projected from.
+/// The input of one projection.
 #[derive(Debug, Clone)]
 pub(crate) enum ProjectionInput {
     /// One normalized stream for all heads, `[batch, pos, d_model]`.
@@ -273,7 +273,7 @@ pub(crate) fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_
     if scores.len() == 1 { scores.remove(0) } else { Tensor::cat(scores, 3) }
 }
 
-/// Each head's values mixed by its pattern, `[batch, query, head, d_head]`.
+/// Each head's values weighted by its pattern, `[batch, query, head, d_head]`.
 pub(crate) fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
     let [batch, heads, queries, _] = pattern.dims();
     let mut column = keys.dropped;

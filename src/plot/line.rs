@@ -16,7 +16,7 @@ pub struct Line {
     pub(super) points: Vec<LinePoint>,
 }
 
-/// A point of a line, and from where to where its band goes.
+/// A point of a line, with the ends of its band.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LinePoint {
     pub(super) x: f64,

@@ -1,5 +1,5 @@
 //! Each head's products `W_Q W_Kᵀ` and `W_V W_O` written as orthogonal factors and singular
-//! values, so that a head's coordinates are its own.
+//! values, which makes the basis of a head's coordinates unique.
 
 use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};

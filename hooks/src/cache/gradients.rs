@@ -9,7 +9,7 @@ use crate::error::HookError;
 
 impl ActivationCache {
     /// The gradient at a point, recorded by a run with gradients. By name it is also found as the
-    /// point's own with `_grad` behind it.
+    /// point's name with `_grad` appended.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

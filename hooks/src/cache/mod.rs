@@ -22,7 +22,7 @@ use crate::point::Axis;
 use crate::selection::Selection;
 use crate::suggest::nearest;
 
-/// What a run recorded, in firing order.
+/// The activations a run recorded, in firing order.
 ///
 /// Look activations up by typed point (`hook::pattern(5)`), full name
 /// (`"blocks.6.attn.hook_k"`) or shorthand (`"k6"`, `("resid_post", -1)`): see [`Lookup`].
@@ -125,7 +125,7 @@ impl ActivationCache {
         Ok((id, &self.held[&id]))
     }
 
-    /// Replaces every recorded tensor by what becomes of it.
+    /// Replaces every recorded tensor by what `change` makes of it.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

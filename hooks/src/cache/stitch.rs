@@ -1,4 +1,4 @@
-//! Recordings of positions one after another, joined and cut.
+//! Recordings of consecutive positions, concatenated and cut.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::point::Axis;
 
 impl ActivationCache {
     /// Concatenates this recording with that of the positions after it: what one run of both parts
-    /// records. One row here goes before each row there. Scores and patterns of these
+    /// records. A recording of one row is repeated for each row of the other. Scores and patterns of these
     /// positions get the later keys, which they don't see; rotated keys of the later run hold
     /// those of both.
     ///
@@ -86,7 +86,7 @@ impl ActivationCache {
     }
 
     /// The recordings of the first `count` positions, of one row; what has no positions is left
-    /// out. More positions than there are are all of them.
+    /// out. A larger count keeps all.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

@@ -23,8 +23,8 @@ type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation
 
 /// A closure bound to the points it runs at.
 ///
-/// Made by [`Point::edit`](crate::Point::edit) and [`Point::read`](crate::Point::read), or for names and patterns by [`at`]. The
-/// closure may borrow from its surroundings: a hook lives as long as the run it is given to.
+/// Made by [`Point::edit`](crate::Point::edit) and [`Point::read`](crate::Point::read), or for names and patterns by
+/// [`at`]. The closure may borrow from its surroundings: a hook lives as long as the run it is given to.
 ///
 /// ```
 /// use burn::tensor::Tensor;
@@ -88,7 +88,7 @@ impl Hook<'_> {
         self.edits
     }
 
-    /// The same hook for a shorter while: what a scope lends to each of its runs.
+    /// The same hook with a shorter lifetime: what a scope passes to each of its runs.
     ///
     /// ```
     /// use burn::tensor::Tensor;
@@ -96,7 +96,7 @@ impl Hook<'_> {
     /// let mut seen = 0;
     /// let mut count = at("*hook_z").read(|_: Tensor<4>, _| seen += 1);
     /// for _run in 0..2 {
-    ///     let lent = count.reborrow(); // for one run; the hook itself stays
+    ///     let lent = count.reborrow(); // for one run
     ///     assert!(!lent.edits());
     /// }
     /// ```

@@ -1,10 +1,10 @@
-//! Why a queue gave or took nothing.
+//! Errors of queues.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// Why a queue gave or took nothing.
+/// Errors of queues.
 ///
 /// ```
 /// use hooklens_hooks::ActivationQueue;
@@ -37,7 +37,7 @@ pub enum QueueError {
         /// The queue.
         name: String,
     },
-    /// The queue holds as much as it may.
+    /// The queue is full.
     #[error("the queue `{name}` holds {limit} values and takes no more")]
     Full {
         /// The queue.

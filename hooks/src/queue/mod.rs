@@ -36,7 +36,7 @@ use crate::suggest::nearest;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Bounded queues make room wait for a reader, or refuse:
+/// When a bounded queue is full, pushing waits for a reader or is refused:
 ///
 /// ```
 /// use hooklens_hooks::{ActivationQueue, WhenFull};
@@ -55,7 +55,7 @@ pub struct ActivationQueue<T = Activation> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// Told of every push, pop and close.
+    /// Notified at every push, pop and close.
     changed: Condvar,
     limit: Option<(usize, WhenFull)>,
 }
@@ -175,7 +175,7 @@ impl<T> ActivationQueue<T> {
     }
 
     /// A thread that panicked while it held the lock left the queues as they were: nothing is
-    /// half done under it.
+    /// left half done under it.
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

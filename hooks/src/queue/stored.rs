@@ -1,6 +1,6 @@
-//! What a name holds.
+//! The value or queue stored under a name.
 
-/// What a name holds.
+/// The value or queue stored under a name.
 ///
 /// ```
 /// use hooklens_hooks::{ActivationQueue, Stored};

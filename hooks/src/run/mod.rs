@@ -1,4 +1,4 @@
-//! The plan of one run: what to do at each point, decided before anything is computed.
+//! The plan of one run: which hooks, recordings and parts act at each point, resolved before anything is computed.
 
 mod check;
 mod halt;

@@ -1,6 +1,6 @@
 //! The k largest of a stream of numbers.
 
-/// A number, and where it is.
+/// An activation, and where it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Firing {
     pub(super) text: usize,
@@ -17,7 +17,7 @@ pub(super) struct Context {
     pub(super) places: Vec<(u32, f32)>,
 }
 
-/// The largest so far, largest first, of equal ones the first.
+/// The `k` largest so far, largest first; of equal ones the first.
 #[derive(Debug)]
 pub(super) struct Best {
     k: usize,
@@ -30,7 +30,7 @@ impl Best {
         Self { k, kept: Vec::new() }
     }
 
-    /// Keeps this one if it is large enough, and then asks what is around it.
+    /// Keeps this one if it is large enough; only then is its context computed.
     pub(super) fn offer(&mut self, firing: Firing, around: impl FnOnce() -> Context) {
         let rank = rank(firing.value);
         if self.kept.len() == self.k {

@@ -99,7 +99,7 @@ impl TopExamples {
         self
     }
 
-    /// The length of the activation: where a head writes most, whatever it writes.
+    /// The norm of the activation: where a head writes most, in any direction.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -161,7 +161,7 @@ impl TopExamples {
         self
     }
 
-    /// Leaves the first token of each text out, where much is largest whatever the text says.
+    /// Leaves the first token of each text out, where activations are often largest in any text.
     #[must_use]
     pub fn exclude_bos(mut self) -> Self {
         self.exclude_bos = true;

@@ -80,7 +80,7 @@ impl Entry {
     }
 
     /// What attention reads when these come behind what is held, in the element type given. Unless the entry is
-    /// frozen they are kept: at once if they can be forgotten again, else by [`Entry::commit`].
+    /// frozen they are kept: at once if they can be rolled back, else by [`Entry::commit`].
     pub(crate) fn extend(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<Keys, CacheError> {
         let dtype = keys.dtype();
         let new = self.stored(keys, values);
@@ -154,7 +154,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Begins to read what is held, if it is not where it is needed.
+    /// Starts prefetching the entry if it is offloaded.
     pub(in crate::kv_cache) fn fetch_ahead(&mut self) {
         if self.ahead.is_begun() || self.held() == 0 || !self.lanes.iter().any(Lane::is_away) {
             return;
@@ -164,7 +164,7 @@ impl Entry {
         self.ahead.begin(move || read(&lanes, &device));
     }
 
-    /// Commits what a run has added; `keep` columns must stay reachable.
+    /// Commits what a run has added; the last `keep` columns must stay readable.
     pub(in crate::kv_cache) fn commit(&mut self, keep: usize) -> Result<(), CacheError> {
         match self.pending.take() {
             Some(new) => self.push(&new, keep),

@@ -46,7 +46,7 @@ impl Entry {
         self.lanes.iter_mut().for_each(|lane| lane.seal(batch));
     }
 
-    /// Takes over keys and values, of which `first` columns were dropped, in the place of what is held.
+    /// Replaces what is held by these keys and values, before which `first` columns were dropped.
     pub(in crate::kv_cache) fn fill(
         &mut self,
         keys: Tensor<4>,
@@ -65,7 +65,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Takes note of `len` columns of so many rows, all of which were dropped.
+    /// Makes the entry one that has seen `len` columns of `batch` rows and holds none.
     pub(in crate::kv_cache) fn fill_with_nothing(&mut self, len: usize, batch: usize) {
         self.clear();
         if len > 0 {

@@ -38,9 +38,9 @@ pub struct Entry {
     window: Option<Window>,
     /// `[head, width]` of keys and of values.
     heads: [[usize; 2]; 2],
-    /// Rows it is set up for.
+    /// Rows it was made for.
     rows: usize,
-    /// Rows it has.
+    /// Rows it holds.
     batch: usize,
     /// Columns seen, dropped ones included.
     len: usize,
@@ -134,7 +134,7 @@ impl Entry {
         self.fix(None, None);
     }
 
-    /// An empty entry has the rows it is set up for.
+    /// Resets the number of rows of an empty entry to the number it was made for.
     pub(super) fn refit(&mut self) {
         if self.len == 0 {
             (self.batch, self.came_from) = (self.rows, None);
@@ -152,7 +152,7 @@ impl Entry {
         read(&self.lanes, device)
     }
 
-    /// Everything held, in one place.
+    /// Everything held, joined into one tensor each.
     pub(super) fn joined(&self) -> Result<Option<(Tensor<4>, Tensor<4>)>, CacheError> {
         let Some(device) = self.came_from.as_ref().filter(|_| self.held() > 0) else { return Ok(None) };
         let blocks = self.blocks(device)?;
@@ -190,12 +190,12 @@ impl Entry {
         self.len
     }
 
-    /// Whether no position was seen.
+    /// Whether it has seen no position.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Rows it has.
+    /// Rows it holds.
     pub fn batch(&self) -> usize {
         self.batch
     }
@@ -219,7 +219,7 @@ impl Entry {
         &self.held_from
     }
 
-    /// Takes note of rows that hold fewer columns than others.
+    /// Sets the first column that each row holds.
     pub(super) fn set_held_from(&mut self, columns: Vec<usize>) {
         self.held_from = columns;
     }

@@ -3,7 +3,7 @@
 use super::super::draw::LABELS;
 use super::super::pen::wide;
 
-/// What labels must not leave or lie on.
+/// The area that labels must stay in, and the points they must not cover.
 pub(super) struct Obstacles<'a> {
     /// Left, top, right and bottom of the picture.
     pub(super) edges: [f64; 4],
@@ -46,7 +46,7 @@ pub(super) fn free(labels: &[String], around: &Obstacles<'_>) -> Vec<Option<(f64
 }
 
 impl Obstacles<'_> {
-    /// Whether a text of these corners lies within the picture and on no point, whose label it would seem to be.
+    /// Whether a text with these corners is within the picture and covers no point.
     fn is_free(&self, corners @ [left, top, right, bottom]: Corners) -> bool {
         let within = left > self.edges[0] && top > self.edges[1] && right < self.edges[2] && bottom < self.edges[3];
         let half = self.radius * 0.8;
