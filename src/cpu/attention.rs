@@ -10,7 +10,7 @@ use hooklens_kernels::softmax::{self as kernel, RowMask, Scores};
 use hooklens_kernels::tasks::each_item;
 use hooklens_kernels::view::View2;
 
-use super::{Held, in_place};
+use super::{HostTensor, in_place};
 use crate::kv_cache::{KeyBlock, Keys};
 
 /// What the kernels need to know of a layer's scores, for the columns it holds.
@@ -32,8 +32,8 @@ pub(crate) struct Rules<'p> {
 
 /// A block on the CPU.
 struct PlainBlock {
-    keys: Held,
-    values: Held,
+    keys: HostTensor,
+    values: HostTensor,
     /// For each row of the batch the row it reads.
     rows: Vec<usize>,
 }
@@ -48,7 +48,7 @@ impl PlainBlock {
 fn plain_blocks(keys: &Keys, batch: usize) -> Option<Vec<PlainBlock>> {
     let plain = |block: &KeyBlock| {
         let rows = block.rows.as_ref().map_or_else(|| (0..batch).collect(), |rows| rows.to_vec());
-        Some(PlainBlock { keys: Held::rows(&block.keys)?, values: Held::rows(&block.values)?, rows })
+        Some(PlainBlock { keys: HostTensor::rows(&block.keys)?, values: HostTensor::rows(&block.values)?, rows })
     };
     keys.blocks.iter().map(plain).collect()
 }
@@ -61,7 +61,7 @@ fn plain_blocks(keys: &Keys, batch: usize) -> Option<Vec<PlainBlock>> {
 /// - output `[batch, query, head, d_head]`
 pub(crate) fn attention<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rules<'r>) -> Option<Tensor<4>> {
     let shape @ [batch, _, _, d_head] = q.dims();
-    let (q, blocks) = (Held::rows(q)?, plain_blocks(keys, batch)?);
+    let (q, blocks) = (HostTensor::rows(q)?, plain_blocks(keys, batch)?);
     let rules = rules();
     let request = Attention {
         batch,
@@ -94,7 +94,7 @@ pub(crate) fn attention<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> 
     Some(z.tensor(shape))
 }
 
-fn heads(x: &Held) -> HeadsView<'_> {
+fn heads(x: &HostTensor) -> HeadsView<'_> {
     let shape = x.shape();
     HeadsView {
         data: x.elements(),
@@ -107,7 +107,7 @@ fn heads(x: &Held) -> HeadsView<'_> {
 }
 
 /// One head of one row as a matrix `[pos, d_head]`.
-fn head(x: &Held, row: usize, head: usize) -> View2<'_> {
+fn head(x: &HostTensor, row: usize, head: usize) -> View2<'_> {
     let shape = x.shape();
     let offset = row * x.stride(0) + head * x.stride(2);
     View2::new(x.elements(), offset, (shape[1], shape[3]), (x.stride(1), 1))
@@ -121,7 +121,7 @@ fn head(x: &Held, row: usize, head: usize) -> View2<'_> {
 /// - output `[batch, head, query, key]`
 pub(crate) fn scores<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rules<'r>) -> Option<Tensor<4>> {
     let [batch, queries, n_heads, _] = q.dims();
-    let (q, blocks) = (Held::rows(q)?, plain_blocks(keys, batch)?);
+    let (q, blocks) = (HostTensor::rows(q)?, plain_blocks(keys, batch)?);
     let rules = rules();
     let (held, columns) = (keys.held(), keys.columns());
     let mut scores = q.output(batch * n_heads * queries * columns, f32::NEG_INFINITY);
@@ -167,7 +167,7 @@ pub(crate) fn softmax(scores: Tensor<4>) -> Result<Tensor<4>, Tensor<4>> {
 /// - output `[batch, query, head, d_head]`
 pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
     let [batch, n_heads, queries, _] = pattern.dims();
-    let (pattern, blocks) = (Held::rows(pattern)?, plain_blocks(keys, batch)?);
+    let (pattern, blocks) = (HostTensor::rows(pattern)?, plain_blocks(keys, batch)?);
     let d_head = dims(&blocks.first()?.values)[3];
     // Head by head first: the heads of a row lie apart in the result.
     let mut by_head = pattern.output(batch * n_heads * queries * d_head, 0.0);
@@ -189,7 +189,7 @@ pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
 }
 
 /// Length of each axis.
-fn dims(x: &Held) -> [usize; 4] {
+fn dims(x: &HostTensor) -> [usize; 4] {
     let shape = x.shape();
     [shape[0], shape[1], shape[2], shape[3]]
 }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// Does the work; where a device's library panics because its memory is full, that is an error. Every other panic
 /// goes on.
 ///
-/// State that the work was changing is restored by the guards that unwinding drops ([`Growth`](crate::kv_cache::Growth)).
+/// State that the work was changing is restored by the guards that unwinding drops ([`Transaction`](crate::kv_cache::Transaction)).
 pub(crate) fn guarded<T>(devices: impl FnOnce() -> Vec<Device>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| match message(&*panic).and_then(full) {
         Some(asked) => Err(Error::OutOfMemory { devices: format!("{:?}", devices()), asked }),

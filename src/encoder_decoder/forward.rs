@@ -12,7 +12,7 @@ use super::weights::DecoderBlock;
 use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, drive, logits_of, private};
 use crate::error::{InputError, Result};
-use crate::kv_cache::{Growth, KeyValueCache, Keys};
+use crate::kv_cache::{KeyValueCache, Keys, Transaction};
 use crate::model::{
     NormPoints, Pass, ProjectionInput, Sequence, attention_reads, last_rows, mix, raw_scores, softmax_rows,
     token_vectors,
@@ -319,13 +319,13 @@ impl HookedEncoderDecoder {
         let plan = self.plan(&sequence, sequence.rows(real.as_deref()), options.logits, &silent);
         let plan = Plan { stop_when_done: plan.stop_when_done && cache.is_none(), ..plan };
         let (mut own, cross) = match cache {
-            Some(DecoderCache { own, cross, .. }) => (Some(own.grow()), Some(cross)),
+            Some(DecoderCache { own, cross, .. }) => (Some(own.begin()), Some(cross)),
             None => (None, None),
         };
         let known = cross.as_deref().map_or(&[][..], Vec::as_slice);
         let logits = options.logits;
         let (made, recorded) = drive(plan, &mut options.hooks, options.record, |run| {
-            let behind = PastKeys { own: own.as_mut().map(Growth::cache), known };
+            let behind = PastKeys { own: own.as_mut().map(Transaction::cache), known };
             self.decoder_pass(encoded, behind, (&written, &sequence), logits, run)
         })?;
         let (logits, keys) = made.unwrap_or_default();

@@ -65,8 +65,8 @@ impl KeyValueCache {
 
     pub(super) fn made(shape: CacheShape, kind: CacheKind) -> Self {
         let entries = shape.windows.iter().map(|window| Entry::made(&shape, *window, kind)).collect();
-        let (told, hidden_before) = (vec![Vec::new(); shape.batch], vec![0; shape.batch]);
-        Self { kind, told, hidden_before, shape, entries, frozen: false, interventions: Vec::new() }
+        let (given_mask, hidden_before) = (vec![Vec::new(); shape.batch], vec![0; shape.batch]);
+        Self { kind, given_mask, hidden_before, shape, entries, frozen: false, interventions: Vec::new() }
     }
 
     /// The empty cache with an element type that everything it is given is cast to. Attention reads it in the
@@ -176,7 +176,7 @@ impl KeyValueCache {
             }
             new.set_held_from(entry.held_from().to_vec());
         }
-        (made.told, made.hidden_before) = (self.told.clone(), self.hidden_before.clone());
+        (made.given_mask, made.hidden_before) = (self.given_mask.clone(), self.hidden_before.clone());
         made.interventions.clone_from(&self.interventions);
         made.set_frozen(self.frozen);
         Ok(made)

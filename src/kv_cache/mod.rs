@@ -1,6 +1,5 @@
 //! Key-value caches: keys and values of positions already computed.
 
-mod ahead;
 mod buffer;
 mod construct;
 mod data;
@@ -12,6 +11,7 @@ mod kind;
 mod lane;
 mod layers;
 mod mask;
+mod prefetch;
 mod quantized;
 mod ring;
 mod rows;
@@ -31,7 +31,7 @@ pub use file::CacheModel;
 pub(crate) use keys::{KeyBlock, Keys};
 pub use kind::{CacheKind, Offload};
 pub use quantized::Bits;
-pub(crate) use run::Growth;
+pub(crate) use run::Transaction;
 pub use scope::Scoped;
 pub use shape::{CacheShape, MaskInfo};
 
@@ -68,7 +68,7 @@ pub struct KeyValueCache {
     shape: CacheShape,
     entries: Vec<Entry>,
     /// The mask given so far, one row per batch row, `true` at real positions. Positions after its end count as real.
-    told: Vec<Vec<bool>>,
+    given_mask: Vec<Vec<bool>>,
     /// The first column of each row that attention may see.
     hidden_before: Vec<usize>,
     frozen: bool,
@@ -91,7 +91,7 @@ impl KeyValueCache {
     /// `get_seq_length`.
     pub fn len(&self) -> usize {
         let held = self.entries.iter().map(Entry::len).min().unwrap_or(0);
-        held.max(self.told_len())
+        held.max(self.given_mask_len())
     }
 
     /// Whether the cache has seen no position.
@@ -106,8 +106,8 @@ impl KeyValueCache {
 
     /// Number of rows: as many as it is set up for, or fewer where fewer were given first.
     pub fn batch(&self) -> usize {
-        if self.told_len() > 0 {
-            return self.told.len();
+        if self.given_mask_len() > 0 {
+            return self.given_mask.len();
         }
         self.entries.iter().find(|entry| !entry.is_empty()).map_or(self.shape.batch, Entry::batch)
     }

@@ -10,17 +10,17 @@ use super::{Entry, KeyValueCache};
 use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
-/// A transaction: what a run adds to a cache. Dropped before [`Growth::commit`], by an error, an early return or a
+/// A transaction: what a run adds to a cache. Dropped before [`Transaction::commit`], by an error, an early return or a
 /// panic, it rolls the cache back.
 #[derive(Debug)]
-pub(crate) struct Growth<'c> {
+pub(crate) struct Transaction<'c> {
     cache: &'c mut KeyValueCache,
     past: usize,
     /// Whether there is something to roll back.
     pending: bool,
 }
 
-impl Growth<'_> {
+impl Transaction<'_> {
     /// The cache that the run extends.
     pub(crate) fn cache(&mut self) -> &mut KeyValueCache {
         self.cache
@@ -50,7 +50,7 @@ impl Growth<'_> {
     }
 }
 
-impl Drop for Growth<'_> {
+impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         if self.pending {
             self.cache.entries.iter_mut().for_each(|entry| entry.roll_back(self.past));
@@ -102,34 +102,34 @@ impl KeyValueCache {
     /// meanwhile, if it is offloaded.
     pub(crate) fn extend(&mut self, layer: usize, keys: Tensor<4>, values: Tensor<4>) -> Result<Keys, CacheError> {
         if let Some(next) = self.entries.get_mut(layer + 1) {
-            next.fetch_ahead();
+            next.start_prefetch();
         }
         self.entries[layer].extend(keys, values)
     }
 
     /// Begins a transaction: what it adds is rolled back unless it is committed.
-    pub(crate) fn grow(&mut self) -> Growth<'_> {
-        Growth { past: self.len(), pending: !self.frozen, cache: self }
+    pub(crate) fn begin(&mut self) -> Transaction<'_> {
+        Transaction { past: self.len(), pending: !self.frozen, cache: self }
     }
 
     /// Commits the `len` new columns of `batch` rows; `new` is their mask, `None` for all real.
     fn commit(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
         let past = self.len() - len;
-        if self.told_len() == 0 {
-            self.told = vec![Vec::new(); batch];
+        if self.given_mask_len() == 0 {
+            self.given_mask = vec![Vec::new(); batch];
             self.hidden_before.resize(batch, 0);
         }
-        for (row, told) in self.told.iter_mut().enumerate() {
-            told.resize(past, true);
+        for (row, given_mask) in self.given_mask.iter_mut().enumerate() {
+            given_mask.resize(past, true);
             match new {
-                Some(new) => told.extend_from_slice(&new[row * len..(row + 1) * len]),
-                None => told.resize(past + len, true),
+                Some(new) => given_mask.extend_from_slice(&new[row * len..(row + 1) * len]),
+                None => given_mask.resize(past + len, true),
             }
         }
         for layer in 0..self.entries.len() {
             let keep = self.len() - self.first_needed(layer);
             if let Err(error) = self.entries[layer].commit(keep) {
-                self.told.iter_mut().for_each(|row| row.truncate(past));
+                self.given_mask.iter_mut().for_each(|row| row.truncate(past));
                 self.entries.iter_mut().for_each(|entry| entry.roll_back(past));
                 return Err(error);
             }

@@ -26,23 +26,23 @@ impl KeyValueCache {
             return Err(CacheError::Frozen);
         }
         let len = len.min(self.len());
-        let told: Vec<_> = self.told.iter().map(|row| row[..len.min(row.len())].to_vec()).collect();
+        let given_mask: Vec<_> = self.given_mask.iter().map(|row| row[..len.min(row.len())].to_vec()).collect();
         for (layer, entry) in self.entries.iter().enumerate() {
-            for (row, told) in told.iter().enumerate().take(self.batch()) {
-                let needed = mask::needed(std::slice::from_ref(told), len, self.shape.windows[layer]);
+            for (row, given_mask) in given_mask.iter().enumerate().take(self.batch()) {
+                let needed = mask::needed(std::slice::from_ref(given_mask), len, self.shape.windows[layer]);
                 let (first, wanted) = (entry.first_of(row), len - needed);
                 if first > wanted && len > 0 {
                     return Err(CacheError::Dropped { layer, first, wanted });
                 }
             }
         }
-        self.told = told;
+        self.given_mask = given_mask;
         self.hidden_before.iter_mut().for_each(|before| *before = (*before).min(len));
         self.entries.iter_mut().for_each(|entry| entry.truncate(len));
         if len == 0 {
             self.entries.iter_mut().for_each(Entry::refit);
             self.interventions.clear();
-            (self.told, self.hidden_before) = (vec![Vec::new(); self.shape.batch], vec![0; self.shape.batch]);
+            (self.given_mask, self.hidden_before) = (vec![Vec::new(); self.shape.batch], vec![0; self.shape.batch]);
         }
         Ok(())
     }

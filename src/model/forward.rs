@@ -13,7 +13,7 @@ use super::transformer::HookedTransformer;
 use crate::config::{Positional, RopeScaling};
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, drive};
 use crate::error::{CacheError, InputError, Result};
-use crate::kv_cache::{Entry, Growth, KeyValueCache};
+use crate::kv_cache::{Entry, KeyValueCache, Transaction};
 use crate::points::{Outer, Site};
 use crate::tokens::{Tokens, flat_mask};
 
@@ -85,7 +85,7 @@ impl HookedTransformer {
             at_once: self.at_once(&sequence, logits),
             stop_when_done: logits == Logits::None && layers.stop.is_none() && !growing,
         };
-        let mut growth = kv_cache.map(KeyValueCache::grow);
+        let mut transaction = kv_cache.map(KeyValueCache::begin);
         let (reached, cache) = drive(plan, &mut options.hooks, options.record, |run| {
             self.check_conflicts(run)?;
             if run.ends_here() {
@@ -93,13 +93,13 @@ impl HookedTransformer {
             }
             let table = self.weights.embed.tokens.val();
             let (device, dtype) = (table.device(), table.dtype());
-            let borrowed = growth.as_mut().map(Growth::cache);
+            let borrowed = transaction.as_mut().map(Transaction::cache);
             let pass = Pass::new(&self.config, self.points.stack(0), &sequence, borrowed, &device, dtype);
             self.pass(start, pass, StopAt { layers, logits, loss: wants_loss }, &mut tokens, run)
         })?;
-        if let Some(growth) = growth {
+        if let Some(transaction) = transaction {
             let shape = [sequence.batch, sequence.len];
-            growth.commit(shape, query_mask.as_deref(), &options.hooks, self.points.named_parts())?;
+            transaction.commit(shape, query_mask.as_deref(), &options.hooks, self.points.named_parts())?;
         }
 
         let reached = reached.unwrap_or_default();

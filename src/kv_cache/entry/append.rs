@@ -119,7 +119,7 @@ impl Entry {
             self.len += count;
             return Ok(Keys { blocks: self.blocks(&device)?, dropped });
         }
-        let mut blocks = match self.ahead.take() {
+        let mut blocks = match self.prefetch.take() {
             Some(blocks) => blocks,
             None => self.blocks(&device)?,
         };
@@ -143,7 +143,7 @@ impl Entry {
 
     /// Adds columns to every lane, or to none.
     pub(super) fn push(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
-        self.ahead.forget();
+        self.prefetch.discard();
         let count = new[0].dims()[1];
         for at in 0..self.lanes.len() {
             if let Err(error) = self.lanes[at].push(new, keep) {
@@ -155,13 +155,13 @@ impl Entry {
     }
 
     /// Starts prefetching the entry if it is offloaded.
-    pub(in crate::kv_cache) fn fetch_ahead(&mut self) {
-        if self.ahead.is_begun() || self.held() == 0 || !self.lanes.iter().any(Lane::is_away) {
+    pub(in crate::kv_cache) fn start_prefetch(&mut self) {
+        if self.prefetch.is_begun() || self.held() == 0 || !self.lanes.iter().any(Lane::is_away) {
             return;
         }
         let Some(device) = self.came_from.clone() else { return };
         let lanes = self.lanes.clone();
-        self.ahead.begin(move || read(&lanes, &device));
+        self.prefetch.begin(move || read(&lanes, &device));
     }
 
     /// Commits what a run has added; the last `keep` columns must stay readable.
@@ -174,7 +174,7 @@ impl Entry {
 
     /// Rolls back what a run has added after the first `len` columns.
     pub(in crate::kv_cache) fn roll_back(&mut self, len: usize) {
-        self.ahead.forget();
+        self.prefetch.discard();
         let new = self.len - len.min(self.len);
         if self.pending.take().is_none() {
             self.lanes.iter_mut().for_each(|lane| lane.drop_last(new));

@@ -9,7 +9,7 @@ use crate::kv_cache::lane::Lane;
 impl Entry {
     /// Drops columns from `len` on.
     pub(in crate::kv_cache) fn truncate(&mut self, len: usize) {
-        self.ahead.forget();
+        self.prefetch.discard();
         let left = if len == 0 { 0 } else { len.saturating_sub(self.first()) };
         self.lanes.iter_mut().for_each(|lane| lane.truncate(left));
         self.len = self.len.min(len);
@@ -17,7 +17,7 @@ impl Entry {
 
     /// Drops all columns; the memory stays allocated.
     pub(super) fn clear(&mut self) {
-        self.ahead.forget();
+        self.prefetch.discard();
         self.lanes.iter_mut().for_each(Lane::clear);
         (self.len, self.pending) = (0, None);
         self.held_from.clear();
@@ -26,7 +26,7 @@ impl Entry {
 
     /// The rows given, in the order given, each as often as it is given.
     pub(in crate::kv_cache) fn select(&mut self, rows: &[usize]) -> Result<(), CacheError> {
-        self.ahead.forget();
+        self.prefetch.discard();
         // A file that can't be read leaves all lanes as they were.
         let mut lanes = self.lanes.clone();
         for lane in &mut lanes {
@@ -41,7 +41,7 @@ impl Entry {
 
     /// Makes what is held readable by other caches.
     pub(in crate::kv_cache) fn seal(&mut self) {
-        self.ahead.forget();
+        self.prefetch.discard();
         let batch = self.batch;
         self.lanes.iter_mut().for_each(|lane| lane.seal(batch));
     }

@@ -8,10 +8,10 @@ use std::fmt;
 
 use burn::tensor::{DType, Device, Tensor};
 
-use super::ahead::Ahead;
 use super::keys::{KeyBlock, Keys};
 use super::kind::CacheKind;
 use super::lane::{Lane, side_by_side};
+use super::prefetch::Prefetch;
 use super::shape::CacheShape;
 use crate::config::{TransformerConfig, Window};
 use crate::error::CacheError;
@@ -55,7 +55,7 @@ pub struct Entry {
     frozen: bool,
     /// Columns a run has brought, to be stored when it has succeeded.
     pending: Option<[Tensor<4>; 2]>,
-    ahead: Ahead,
+    prefetch: Prefetch,
 }
 
 impl Entry {
@@ -109,7 +109,7 @@ impl Entry {
             came_from: None,
             frozen: false,
             pending: None,
-            ahead: Ahead::default(),
+            prefetch: Prefetch::default(),
         }
     }
 

@@ -8,9 +8,9 @@ use crate::error::CacheError;
 
 /// The read in progress on another thread, if any. A clone has none.
 #[derive(Default)]
-pub(super) struct Ahead(Option<JoinHandle<Result<Vec<KeyBlock>, CacheError>>>);
+pub(super) struct Prefetch(Option<JoinHandle<Result<Vec<KeyBlock>, CacheError>>>);
 
-impl Ahead {
+impl Prefetch {
     pub(super) fn is_begun(&self) -> bool {
         self.0.is_some()
     }
@@ -27,18 +27,18 @@ impl Ahead {
     }
 
     /// Discards what was read, because the layer has changed since.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn discard(&mut self) {
         self.0 = None;
     }
 }
 
-impl Clone for Ahead {
+impl Clone for Prefetch {
     fn clone(&self) -> Self {
         Self(None)
     }
 }
 
-impl fmt::Debug for Ahead {
+impl fmt::Debug for Prefetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_begun() { "reading" } else { "idle" })
     }
