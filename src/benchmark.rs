@@ -177,7 +177,7 @@ impl BenchModel for HookedEncoderDecoder {
     }
 }
 
-/// Does the work `rounds` times, after once to warm up, on tokens of no meaning.
+/// Measures a workload over `rounds` rounds, after one to warm up, on arbitrary tokens.
 ///
 /// # Errors
 /// No rounds, and whatever a run reports.
@@ -273,7 +273,7 @@ fn decoder<'m, M: BenchModel>(model: &'m M, work: &'static str) -> Result<&'m Ho
     Ok(model.decoder().ok_or(InputError::Setting { name: "work", given: work.into(), allowed })?)
 }
 
-/// How often to do a piece of work, and on what.
+/// The rounds and the model of a measurement.
 struct Times<'d> {
     rounds: usize,
     devices: &'d [Device],
@@ -309,13 +309,13 @@ fn timing(name: String, tokens: usize, mut times: Vec<f64>) -> Timing {
     Timing { name, tokens, min_ms: times[0], median_ms: times[times.len() / 2], peak_bytes: peak() }
 }
 
-/// Makes the system count the process's peak anew, where it can.
+/// Resets the process's peak memory counter, where the system can.
 fn reset_peak() {
     #[cfg(target_os = "linux")]
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The process's peak since, in bytes.
+/// The process's peak resident memory since the reset, in bytes.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -54,9 +54,11 @@
 
 pub mod activations;
 pub mod attribution;
+#[doc(hidden)]
 pub mod benchmark;
 pub mod circuits;
 #[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod cli;
 pub mod config;
 mod cpu;

@@ -70,8 +70,8 @@ impl Catalog {
         self.n_layers
     }
 
-    /// What else decides what the points' tensors mean, in words: equal for models whose recordings
-    /// can be compared.
+    /// A note on how the points' tensors are to be read (how weights were processed, say): equal for
+    /// models whose recordings can be compared.
     pub fn note(&self) -> &str {
         &self.note
     }
@@ -183,7 +183,7 @@ impl CatalogBuilder {
         self.0.absent.push((name.into(), reason));
     }
 
-    /// Says what else decides what the points' tensors mean: see [`Catalog::note`].
+    /// Sets the note on how the points' tensors are to be read: see [`Catalog::note`].
     pub fn note(&mut self, note: impl Into<String>) {
         self.0.note = note.into();
     }

@@ -61,7 +61,7 @@ pub enum HookError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The point is part of the vocabulary, but this model never computes it, or this run does not reach it.
+    /// The point is a known one, but this model never computes it, or this run does not reach it.
     #[error("`{point}` does not fire: {reason}")]
     CannotFire {
         /// The point asked for.

@@ -1,4 +1,4 @@
-//! Internal to hooklens, no semver promise: hooks and recorded activations, with no knowledge of any model.
+//! Internal crate of hooklens: no stability promise. Hooks and recorded activations, with no knowledge of any model.
 //!
 //! A model describes the points it can fire as a [`Catalog`]. A user asks for points by
 //! name, glob, shorthand or typed [`Point`] (all are a [`Selection`]), either to change them

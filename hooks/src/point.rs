@@ -113,7 +113,7 @@ pub struct PointInfo {
     pub segment: Segment,
     /// Whether its positions begin with those of a key-value cache, as rotated keys do.
     pub with_past: bool,
-    /// What stands where a tensor is lengthened by positions that are not seen.
+    /// The filler where a tensor is lengthened by positions that are not seen.
     pub filler: Filler,
 }
 
@@ -121,13 +121,13 @@ pub struct PointInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Segment {
-    /// What makes the first residual stream out of tokens.
+    /// The embedding: from tokens to the first residual stream.
     Embedding,
     /// Position vectors.
     Positions,
     /// The blocks: of a decoder, of an encoder, or of the decoder behind an encoder.
     Blocks,
-    /// What follows the last block.
+    /// The final norm and the unembedding.
     Head,
     /// The encoder in front of a decoder.
     Encoder,

@@ -23,7 +23,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Records the points asked for, whole, where and as they are made.
+    /// Records these points at all positions, in their own element type and on their own device.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

@@ -247,7 +247,7 @@ fn resolve_text(text: &str, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec
     some_of(text, catalog, silent, matching)
 }
 
-/// The name as written first, so that an error speaks of what the user wrote.
+/// The name as written first, so that an error quotes what the user wrote.
 fn find_named(text: &str, catalog: &Catalog) -> Result<PointId, HookError> {
     let as_written = catalog.find(text);
     if as_written.is_ok() {

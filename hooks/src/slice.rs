@@ -14,9 +14,9 @@ use crate::positions::Positions;
 
 /// A slice of a point's tensor, by named axes: `hook::z(0).head(1)`, `hook::resid_post(3).positions(-1)`.
 ///
-/// It becomes a hook by what is to be done: [`zero`](Slice::zero), [`scale`](Slice::scale), [`add`](Slice::add),
+/// It is made a hook by an action: [`zero`](Slice::zero), [`scale`](Slice::scale), [`add`](Slice::add),
 /// [`replace`](Slice::replace), [`mean`](Slice::mean), [`edit`](Slice::edit) or [`read`](Slice::read). A point whole
-/// takes these words too.
+/// has the same actions.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -34,15 +34,15 @@ use crate::positions::Positions;
 #[derive(Debug, Clone)]
 pub struct Slice<const D: usize> {
     point: Point<D>,
-    cuts: Vec<Cut>,
+    cuts: Vec<AxisIndices>,
 }
 
-/// Neighboring places on an axis, and the row they are of, if not of all.
-type Run = (Option<usize>, Range<usize>);
+/// A range of neighboring indices on an axis, and its row if it is not of all rows.
+type IndexRun = (Option<usize>, Range<usize>);
 
-/// Places on one axis.
+/// Indices on one axis.
 #[derive(Debug, Clone)]
-enum Cut {
+enum AxisIndices {
     Heads(Vec<isize>),
     Positions(Positions),
     Rows(Range<usize>),
@@ -74,17 +74,17 @@ macro_rules! slices {
 
 slices! {
     /// One head; negative numbers count from the last.
-    fn head(head: impl Ordinal) => Cut::Heads(vec![head.number()]);
+    fn head(head: impl Ordinal) => AxisIndices::Heads(vec![head.number()]);
     /// Some heads.
-    fn heads(heads: impl IntoIterator<Item = impl Ordinal>) => Cut::Heads(heads.into_iter().map(Ordinal::number).collect());
+    fn heads(heads: impl IntoIterator<Item = impl Ordinal>) => AxisIndices::Heads(heads.into_iter().map(Ordinal::number).collect());
     /// Some positions, counted as in [`Record::positions`](crate::Record::positions): over a row's real tokens.
-    fn positions(positions: impl Into<Positions>) => Cut::Positions(positions.into());
+    fn positions(positions: impl Into<Positions>) => AxisIndices::Positions(positions.into());
     /// Some rows of the batch.
-    fn rows(rows: Range<usize>) => Cut::Rows(rows);
+    fn rows(rows: Range<usize>) => AxisIndices::Rows(rows);
     /// One unit of the last axis: a neuron of `mlp.hook_post`, a feature of a dictionary, a dimension of the stream.
-    fn unit(unit: impl Ordinal) => Cut::Units(vec![unit.number()]);
+    fn unit(unit: impl Ordinal) => AxisIndices::Units(vec![unit.number()]);
     /// Some units of the last axis.
-    fn units(units: impl IntoIterator<Item = impl Ordinal>) => Cut::Units(units.into_iter().map(Ordinal::number).collect());
+    fn units(units: impl IntoIterator<Item = impl Ordinal>) => AxisIndices::Units(units.into_iter().map(Ordinal::number).collect());
 }
 
 macro_rules! acts {
@@ -111,7 +111,7 @@ macro_rules! acts {
 acts! {
     /// Sets it to zero: zero ablation.
     fn zero<'a>() => |slice: Self| slice.with(|piece, _, _| Ok(piece.zeros_like()));
-    /// Multiplies it.
+    /// Multiplies it by a number.
     fn scale<'a>(factor: f64) => |slice: Self, factor: f64| slice.with(move |piece, at, _| {
         Ok((piece.into_tensor::<D>(at.name())? * factor).into())
     });
@@ -210,7 +210,7 @@ impl<const D: usize> Slice<D> {
         mut act: impl FnMut(Activation, &At<'_>, &[Range<usize>]) -> Result<Activation, HookError> + 'a,
     ) -> Hook<'a> {
         let Slice { point, cuts } = self;
-        let by_position = cuts.iter().any(|cut| matches!(cut, Cut::Positions(_)));
+        let by_position = cuts.iter().any(|cut| matches!(cut, AxisIndices::Positions(_)));
         let mut hook = at(point).edit_any(move |tensor, at| {
             let mut edited = Vec::new();
             for ranges in pieces(&cuts, at, tensor.shape())? {
@@ -234,24 +234,24 @@ fn sliced(point: &PointInfo, shape: &[usize], asked: String) -> HookError {
 }
 
 /// The contiguous pieces of a tensor that the cuts leave: a range an axis each.
-fn pieces(cuts: &[Cut], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<usize>>>, HookError> {
+fn pieces(cuts: &[AxisIndices], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<usize>>>, HookError> {
     let mut pieces = vec![shape.iter().map(|len| 0..*len).collect::<Vec<_>>()];
     for cut in cuts {
         let lacks = |asked: String| sliced(at.point, shape, asked);
         let axis_of = |is: &dyn Fn(&Axis) -> bool| at.axes().iter().position(is);
         // Runs of neighboring places, and the row they are of.
-        let (axis, runs): (usize, Vec<Run>) = match cut {
-            Cut::Heads(heads) => {
+        let (axis, runs): (usize, Vec<IndexRun>) = match cut {
+            AxisIndices::Heads(heads) => {
                 let asked = || format!("head {}", heads.iter().map(isize::to_string).collect::<Vec<_>>().join(", "));
                 let axis = axis_of(&|axis| matches!(axis, Axis::Head | Axis::KvHead)).ok_or_else(|| lacks(asked()))?;
                 (axis, runs(heads, shape[axis]).ok_or_else(|| lacks(asked()))?)
             }
-            Cut::Units(units) => {
+            AxisIndices::Units(units) => {
                 let axis = shape.len().saturating_sub(1);
                 let asked = || format!("unit {}", units.iter().map(isize::to_string).collect::<Vec<_>>().join(", "));
                 (axis, runs(units, shape[axis]).ok_or_else(|| lacks(asked()))?)
             }
-            Cut::Rows(rows) => {
+            AxisIndices::Rows(rows) => {
                 let asked = || lacks(format!("rows {rows:?}"));
                 let axis = axis_of(&|axis| *axis == Axis::Batch).ok_or_else(asked)?;
                 if rows.start >= rows.end || rows.end > shape[axis] {
@@ -259,7 +259,7 @@ fn pieces(cuts: &[Cut], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<us
                 }
                 (axis, vec![(None, rows.clone())])
             }
-            Cut::Positions(positions) => {
+            AxisIndices::Positions(positions) => {
                 let axis = axis_of(&|axis| matches!(axis, Axis::Pos | Axis::Query));
                 let axis = axis.ok_or_else(|| lacks(format!("positions {positions}")))?;
                 (axis, position_runs(positions, at, shape, axis)?)
@@ -282,7 +282,7 @@ fn pieces(cuts: &[Cut], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<us
 }
 
 /// Runs of positions, of all rows or of each.
-fn position_runs(positions: &Positions, at: &At<'_>, shape: &[usize], axis: usize) -> Result<Vec<Run>, HookError> {
+fn position_runs(positions: &Positions, at: &At<'_>, shape: &[usize], axis: usize) -> Result<Vec<IndexRun>, HookError> {
     let (batch, len) = at.rows.map_or((shape[0], shape[axis]), |rows| (rows.batch, rows.len));
     let real = at.rows.and_then(|rows| rows.real);
     let neighbors = |places: &[usize]| -> Vec<Range<usize>> {
@@ -301,7 +301,7 @@ fn position_runs(positions: &Positions, at: &At<'_>, shape: &[usize], axis: usiz
 }
 
 /// Runs of neighbors among places that may count from the end; none if the axis lacks one.
-fn runs(places: &[isize], len: usize) -> Option<Vec<Run>> {
+fn runs(places: &[isize], len: usize) -> Option<Vec<IndexRun>> {
     let place = |at: &isize| usize::try_from(if *at < 0 { at + len as isize } else { *at }).ok().filter(|at| *at < len);
     let mut places = places.iter().map(place).collect::<Option<Vec<_>>>()?;
     places.sort_unstable();

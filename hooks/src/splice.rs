@@ -28,7 +28,7 @@ pub(crate) struct Spliced {
     pub(crate) points: Vec<PointId>,
 }
 
-/// How the points' ids of a catalog changed when others were put among them.
+/// The map from ids of a catalog to those after points were inserted.
 ///
 /// ```
 /// # use hooklens_hooks::{Shift, example};

@@ -3,7 +3,7 @@
 
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
-use hooklens_kernels::attention::{Attention, Heads, attention};
+use hooklens_kernels::attention::{Attention, HeadsView, attention};
 use hooklens_kernels::elementwise::{gelu_erf, gelu_tanh};
 use hooklens_kernels::gemm::{Product, gemm, gemm_each};
 use hooklens_kernels::norm::{Kind, Norm, norm};
@@ -106,7 +106,7 @@ fn fused_attention(bencher: Bencher, (queries, keys): (usize, usize)) {
         key_pos: &[],
     };
     bencher.bench_local(|| {
-        let of = |x, tokens| Heads::contiguous(x, tokens, heads, dh);
+        let of = |x, tokens| HeadsView::contiguous(x, tokens, heads, dh);
         attention(request, of(&q, queries), of(&k, keys), of(&k, keys), black_box(&mut z));
     });
 }

@@ -110,8 +110,8 @@ fn bench_rest() {
     for (p, s) in [(128, 128), (512, 512), (2048, 2048), (1, 1024)] {
         let (q, kv) = (rnd(p * 768, 7), rnd(s * 768, 8));
         let mut z = vec![0.0; p * 768];
-        let q = Heads::contiguous(&q, p, 12, 64);
-        let kv = Heads::contiguous(&kv, s, 12, 64);
+        let q = HeadsView::contiguous(&q, p, 12, 64);
+        let kv = HeadsView::contiguous(&kv, s, 12, 64);
         let at = Attention {
             batch: 1,
             dh: 64,

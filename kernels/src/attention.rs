@@ -17,7 +17,7 @@ const BLOCK: usize = 128 * 1024;
 /// A read-only `[batch, tokens, heads, dh]` tensor: element `(b, s, h, d)` is
 /// `data[b * batch_stride + s * token_stride + h * head_stride + d]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Heads<'a> {
+pub struct HeadsView<'a> {
     /// The storage.
     pub data: &'a [f32],
     /// Number of tokens per batch row.
@@ -32,7 +32,7 @@ pub struct Heads<'a> {
     pub head_stride: usize,
 }
 
-impl<'a> Heads<'a> {
+impl<'a> HeadsView<'a> {
     /// All of `data` as a contiguous `[batch, tokens, heads, dh]` tensor.
     pub fn contiguous(data: &'a [f32], tokens: usize, heads: usize, dh: usize) -> Self {
         let token_stride = heads * dh;
@@ -98,7 +98,7 @@ impl Attention<'_> {
 /// If sizes disagree or a slice is too short.
 ///
 /// ```
-/// use hooklens_kernels::attention::{Attention, Heads, attention};
+/// use hooklens_kernels::attention::{Attention, HeadsView, attention};
 /// // One row, two tokens, one head of width one; the first query sees itself only.
 /// let request = Attention {
 ///     batch: 1, dh: 1, scale: 1.0, soft_cap: None, alibi: None, causal: Some(0), oldest: None,
@@ -106,10 +106,10 @@ impl Attention<'_> {
 /// };
 /// let (q, v) = ([0.0, 0.0], [2.0, 4.0]);
 /// let mut z = [0.0; 2];
-/// attention(request, Heads::contiguous(&q, 2, 1, 1), Heads::contiguous(&q, 2, 1, 1), Heads::contiguous(&v, 2, 1, 1), &mut z);
+/// attention(request, HeadsView::contiguous(&q, 2, 1, 1), HeadsView::contiguous(&q, 2, 1, 1), HeadsView::contiguous(&v, 2, 1, 1), &mut z);
 /// assert_eq!(z, [2.0, 3.0]);
 /// ```
-pub fn attention(attention: Attention, q: Heads, k: Heads, v: Heads, z: &mut [f32]) {
+pub fn attention(attention: Attention, q: HeadsView, k: HeadsView, v: HeadsView, z: &mut [f32]) {
     let Attention { batch, dh, .. } = attention;
     let (queries, keys, heads) = (q.tokens, k.tokens, q.heads);
     assert!(k.tokens == v.tokens && k.heads == v.heads, "keys and values differ in shape");
@@ -151,7 +151,15 @@ struct Head<'a> {
 
 impl Head<'_> {
     /// `z` for the query rows `start..start + count`.
-    fn block(self, q: Heads, k: Heads, v: Heads, kv_head: usize, (start, count): (usize, usize), mut z: OutTile) {
+    fn block(
+        self,
+        q: HeadsView,
+        k: HeadsView,
+        v: HeadsView,
+        kv_head: usize,
+        (start, count): (usize, usize),
+        mut z: OutTile,
+    ) {
         let Self { attention, isa, b, h, .. } = self;
         let (low, high) = self.visible(start, count);
         if low == high {

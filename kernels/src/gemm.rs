@@ -39,7 +39,7 @@ pub struct Product<'a> {
 }
 
 /// A product whose C may be written in tiles.
-struct Parts<'a> {
+struct TiledProduct<'a> {
     b: View2<'a>,
     bias: Bias<'a>,
     c: OutTile<'a>,
@@ -85,22 +85,25 @@ pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize)
 /// ```
 pub fn gemm_each(a: View2, products: Vec<Product>) {
     let (m, k) = (a.rows(), a.cols());
-    let parts = |Product { b, bias, c, ldc }| {
+    let tiled = |Product { b, bias, c, ldc }| {
         let c = OutTile::new(c, (m, b.cols()), ldc);
         check(a, b, bias, &c);
-        Parts { b, bias, c }
+        TiledProduct { b, bias, c }
     };
-    let products: Vec<Parts> = products.into_iter().map(parts).collect();
+    let products: Vec<TiledProduct> = products.into_iter().map(tiled).collect();
     let isa = Isa::current();
     let threads = rayon::current_num_threads();
     let columns = products.iter().map(|product| product.b.cols()).sum::<usize>();
     if threads == 1 || m * columns * k.max(1) < SERIAL {
-        return products.into_iter().for_each(|Parts { b, bias, c }| gemm_tile(isa, a, b, bias, c));
+        return products.into_iter().for_each(|TiledProduct { b, bias, c }| gemm_tile(isa, a, b, bias, c));
     }
     let shape = micro::shape(isa);
     // One thread puts the sums together: that is to be less than a thread's share of reading B.
     let few_sums = 2 * threads * threads * m <= k;
-    if m <= shape.whole && few_sums && products.iter().all(|Parts { b, .. }| b.rows_contiguous() && b.cols() <= WIDE) {
+    if m <= shape.whole
+        && few_sums
+        && products.iter().all(|TiledProduct { b, .. }| b.rows_contiguous() && b.cols() <= WIDE)
+    {
         return whole_rows(isa, a, products, threads);
     }
     let (mt, nt) = task_shape(shape, m, columns, threads);
@@ -112,7 +115,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
             task -= tasks_of[number];
             number += 1;
         }
-        let &Parts { b, bias, ref c } = &products[number];
+        let &TiledProduct { b, bias, ref c } = &products[number];
         let (i, j) = (task % rows * mt, task / rows * nt);
         let (mt, nt) = (mt.min(m - i), nt.min(b.cols() - j));
         let bias = bias.map(|bias| &bias[j..j + nt]);
@@ -124,7 +127,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
 
 /// A few rows of A: every task reads whole rows of every B, which often lie side by side in one run of memory, and the
 /// sums are put together after.
-fn whole_rows(isa: Isa, a: View2, products: Vec<Parts>, threads: usize) {
+fn whole_rows(isa: Isa, a: View2, products: Vec<TiledProduct>, threads: usize) {
     let (m, k) = (a.rows(), a.cols());
     let depth = k.div_ceil(2 * threads).next_multiple_of(DEPTH);
     let count = k.div_ceil(depth);
@@ -136,7 +139,7 @@ fn whole_rows(isa: Isa, a: View2, products: Vec<Parts>, threads: usize) {
         for p in (start..end).step_by(DEPTH) {
             let depth = DEPTH.min(end - p);
             let mut first = 0;
-            for Parts { b, .. } in &products {
+            for TiledProduct { b, .. } in &products {
                 let n = b.cols();
                 // SAFETY: of this handle only the task's own rows are used.
                 let part = unsafe { all.alias() }.tile((task * m, m), (first, n));
@@ -146,7 +149,7 @@ fn whole_rows(isa: Isa, a: View2, products: Vec<Parts>, threads: usize) {
         }
     });
     let mut first = 0;
-    for Parts { b, bias, mut c } in products {
+    for TiledProduct { b, bias, mut c } in products {
         gemv::fill(&mut c, bias);
         for i in 0..m {
             let row = c.row_mut(i);
@@ -322,8 +325,8 @@ mod tests {
             let [one, two] = [(&weights[0], 90), (&weights[1], 7)].map(|(b, n)| View2::row_major(b, k, n));
             let (mut c, mut d) = (vec![7.0; m * 90], vec![7.0; m * 7]);
             let parts = vec![
-                Parts { b: one, bias: Some(&bias), c: OutTile::new(&mut c, (m, 90), 90) },
-                Parts { b: two, bias: None, c: OutTile::new(&mut d, (m, 7), 7) },
+                TiledProduct { b: one, bias: Some(&bias), c: OutTile::new(&mut c, (m, 90), 90) },
+                TiledProduct { b: two, bias: None, c: OutTile::new(&mut d, (m, 7), 7) },
             ];
             whole_rows(Isa::current(), a, parts, threads);
             for (given, b, bias) in [(&c, one, Some(&bias[..])), (&d, two, None)] {

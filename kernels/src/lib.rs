@@ -1,9 +1,8 @@
-//! Internal to hooklens, no semver promise: fast `f32` CPU kernels for transformer inference.
+//! Internal crate of hooklens: no stability promise. Fast `f32` CPU kernels for transformer inference.
 //!
 //! Every kernel is a plain function over slices with explicit shapes and
-//! strides, shared out among as many threads as rayon's global pool has, with
-//! three code paths
-//! chosen at run time (see [`isa`]): AVX-512, AVX2+FMA and a portable one.
+//! strides, run on as many threads as rayon's global pool has, with three code
+//! paths chosen at run time (see [`isa`]): AVX-512, AVX2+FMA and a portable one.
 #![warn(clippy::undocumented_unsafe_blocks, clippy::multiple_unsafe_ops_per_block)]
 
 pub mod attention;
@@ -11,6 +10,7 @@ pub mod elementwise;
 pub mod gemm;
 mod gemv;
 pub mod isa;
+pub mod key_blocks;
 mod math;
 mod micro;
 #[cfg(target_arch = "x86_64")]
@@ -20,7 +20,6 @@ mod micro_avx512;
 mod micro_portable;
 pub mod norm;
 mod pack;
-pub mod parts;
 mod scratch;
 pub mod softmax;
 mod sync;

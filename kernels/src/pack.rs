@@ -21,11 +21,11 @@ pub(crate) fn pack_b(isa: Isa, shape: Shape, b: View2, out: &mut [f32]) {
     }
 }
 
-/// How many rows of B are on their way from memory while one is packed: each is a short run in a page of its own,
-/// which no processor fetches unasked.
+/// How many rows of B are prefetched ahead of the one that is packed: each is a short run in a page of its own,
+/// which hardware prefetchers do not cross.
 const AHEAD: usize = 6;
 
-/// Asks for a row's memory.
+/// Prefetches a row.
 #[inline(always)]
 fn fetch(row: &[f32]) {
     #[cfg(target_arch = "x86_64")]

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::thread::LocalKey;
 
 /// A reusable buffer of floats.
-pub(crate) type Slot = LocalKey<Cell<Vec<f32>>>;
+pub(crate) type ScratchBuffer = LocalKey<Cell<Vec<f32>>>;
 
 thread_local! {
     /// Packed panels of B.
@@ -20,7 +20,7 @@ thread_local! {
 /// Calls `f` with a 64-byte aligned slice of `len` floats of unspecified
 /// content. The buffer is taken out of the slot meanwhile, so a nested use on
 /// the same thread is merely slower, never an error.
-pub(crate) fn with_scratch<R>(slot: &'static Slot, len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+pub(crate) fn with_scratch<R>(slot: &'static ScratchBuffer, len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     const LINE: usize = 16;
     let mut buffer = slot.take();
     if buffer.len() < len + LINE {

@@ -1,5 +1,5 @@
-//! What the team synchronizes with: the standard library, or in its model loom, which tries the orders in which threads
-//! may come.
+//! The synchronization primitives of the thread pool: the standard library's, or loom's in its model test, which
+//! explores the interleavings of threads.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::{
@@ -25,13 +25,13 @@ impl<T> UnsafeCell<T> {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    /// Shows the value for reading; whoever dereferences the pointer sees to it that nobody writes meanwhile.
+    /// Gives a pointer for reading; the caller ensures that nothing writes while it is dereferenced.
     pub(crate) fn with<R>(&self, see: impl FnOnce(*const T) -> R) -> R {
         see(self.0.get())
     }
 
-    /// Shows the value for writing; whoever dereferences the pointer sees to it that nobody else reads or writes
-    /// meanwhile.
+    /// Gives a pointer for writing; the caller ensures that nothing else reads or writes while it is
+    /// dereferenced.
     pub(crate) fn with_mut<R>(&self, see: impl FnOnce(*mut T) -> R) -> R {
         see(self.0.get())
     }

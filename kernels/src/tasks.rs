@@ -1,4 +1,4 @@
-//! Work shared out among threads, the calling one included.
+//! Parallel loops over the pool's threads, the calling one included.
 
 use crate::team::Team;
 use rayon::prelude::*;

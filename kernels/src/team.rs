@@ -1,4 +1,4 @@
-//! Threads that help with a kernel and, the work done, wait for the next one in a loop for a while before they sleep.
+//! A thread pool for kernels whose threads, when the work is done, spin for a while before they sleep.
 //!
 //! The kernels of one token take 20 to 400 µs each and follow one another within a few dozen: to wake a sleeping
 //! thread, or to be woken by it, takes as long as that (measured: benches/RESULTS.md).
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use crate::sync::{Condvar, Mutex, MutexGuard, UnsafeCell, spin_loop, yield_now};
 
-/// How long a helper waits in a loop before it sleeps.
+/// How long a helper spins before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(100);
 
 /// Helpers inside the job: the gate's lowest bits.
@@ -21,12 +21,12 @@ const OPEN: usize = 1 << 15;
 /// Distance from one job's number to the next's, in the gate's other bits.
 const NEXT: usize = OPEN << 1;
 
-/// What is done for every task's number.
+/// The function that is called with every task's number.
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// A thread's helpers; one thread has them at a time.
+/// The pool's helper threads; one thread uses them at a time.
 pub(crate) struct Team {
-    /// Whether a thread has them.
+    /// Whether a thread is using them.
     taken: AtomicBool,
     /// The job's number, whether it may be joined, and how many helpers are in it.
     gate: AtomicUsize,
@@ -86,7 +86,7 @@ impl Team {
     /// the team is at work already.
     ///
     /// # Panics
-    /// With what `work` panicked with, on whichever thread.
+    /// With the payload of `work`'s panic, on whichever thread it was.
     pub(crate) fn run(&self, count: usize, work: &Work<'_>) -> bool {
         if self.taken.swap(true, Ordering::Acquire) {
             return false;
@@ -131,7 +131,7 @@ impl Team {
         }
     }
 
-    /// Does tasks that nobody has begun until there are none.
+    /// Does tasks that no thread has begun, until there are none.
     fn do_tasks(&self, work: &Work<'_>) {
         let count = self.count.load(Ordering::Relaxed);
         loop {
@@ -142,7 +142,7 @@ impl Team {
         }
     }
 
-    /// A helper's life.
+    /// A helper thread's main loop.
     fn worker_loop(&self) {
         let mut done = 0;
         loop {
@@ -170,7 +170,7 @@ impl Team {
         number
     }
 
-    /// Waits for a job other than `done` and goes inside; its number.
+    /// Waits for a job other than `done` and joins it; its number.
     fn join(&self, done: usize) -> usize {
         let mut since = Instant::now();
         for turn in 1_usize.. {
@@ -208,7 +208,7 @@ impl Team {
     }
 }
 
-/// Whether a helper has waited in a loop for long enough; in the model at once, where a turn more shows nothing new.
+/// Whether a helper has spun long enough; in loom's model at once, where another turn explores nothing new.
 fn is_over(turn: usize, since: Instant) -> bool {
     cfg!(all(test, loom)) || (turn.is_multiple_of(64) && since.elapsed() > PATIENCE)
 }
@@ -365,7 +365,7 @@ mod model {
 
     use super::*;
 
-    /// Where helpers and owner wait for one another.
+    /// The model's points of synchronization between helpers and owner.
     struct Meeting {
         arrived: Mutex<usize>,
         all: usize,

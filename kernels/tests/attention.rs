@@ -2,12 +2,12 @@
 
 mod common;
 use common::{Random, each_isa, rounds};
-use hooklens_kernels::attention::{Attention, Heads, attention};
-use hooklens_kernels::parts::{Part, attention_over};
+use hooklens_kernels::attention::{Attention, HeadsView, attention};
+use hooklens_kernels::key_blocks::{KeyBlock, attention_over};
 
 /// The explicit formula for one query and head: `z` `[dh]`.
-fn reference(at: Attention, q: Heads, k: Heads, v: Heads, (b, i, h): (usize, usize, usize)) -> Vec<f64> {
-    let at_index = |x: &Heads, s: usize, h: usize, d: usize| {
+fn reference(at: Attention, q: HeadsView, k: HeadsView, v: HeadsView, (b, i, h): (usize, usize, usize)) -> Vec<f64> {
+    let at_index = |x: &HeadsView, s: usize, h: usize, d: usize| {
         x.data[b * x.batch_stride + s * x.token_stride + h * x.head_stride + d] as f64
     };
     let kv = h / (q.heads / k.heads);
@@ -57,7 +57,7 @@ fn matches_explicit_formula() {
             let (tokens, head_stride) = (queries.max(keys), dh);
             let batch_stride = tokens * token_stride + random.below(5);
             let data = random.floats(batch * batch_stride);
-            let part = |start: usize, tokens, heads| Heads {
+            let part = |start: usize, tokens, heads| HeadsView {
                 data: if tokens == 0 { &[] } else { &data[start..] },
                 tokens,
                 heads,
@@ -126,8 +126,8 @@ fn hidden_keys_may_hold_anything() {
         };
         let run = |k: &[f32]| {
             let mut z = vec![f32::NAN; x.len()];
-            let q = Heads::contiguous(&x, queries, heads, dh);
-            let k = Heads::contiguous(k, queries, heads, dh);
+            let q = HeadsView::contiguous(&x, queries, heads, dh);
+            let k = HeadsView::contiguous(k, queries, heads, dh);
             attention(at, q, k, k, &mut z);
             z
         };
@@ -162,10 +162,10 @@ fn parts_are_the_whole() {
                     (rows, random.floats(len), random.floats(len))
                 })
                 .collect();
-            let parts: Vec<Part> = (stored.iter().zip(&sizes))
+            let parts: Vec<KeyBlock> = (stored.iter().zip(&sizes))
                 .map(|((rows, keys, values), tokens)| {
-                    let heads = |data| Heads::contiguous(data, *tokens, kv_heads, dh);
-                    Part { keys: heads(keys), values: heads(values), rows }
+                    let heads = |data| HeadsView::contiguous(data, *tokens, kv_heads, dh);
+                    KeyBlock { keys: heads(keys), values: heads(values), rows }
                 })
                 .collect();
             let joined = |which: fn(&Stored) -> &Vec<f32>| {
@@ -199,8 +199,8 @@ fn parts_are_the_whole() {
                 query_pos: &query_pos,
                 key_pos: &key_pos,
             };
-            let q = Heads::contiguous(&q, queries, heads, dh);
-            let whole = |data| Heads::contiguous(data, columns, kv_heads, dh);
+            let q = HeadsView::contiguous(&q, queries, heads, dh);
+            let whole = |data| HeadsView::contiguous(data, columns, kv_heads, dh);
             let mut expected = vec![f32::NAN; batch * queries * heads * dh];
             attention(at, q, whole(&keys), whole(&values), &mut expected);
             let mut given = vec![f32::NAN; expected.len()];
@@ -226,9 +226,9 @@ fn parts_without_a_column_give_zero() {
         query_pos: &[0],
         key_pos: &[],
     };
-    let nothing = || Heads::contiguous(&[], 0, 1, 4);
+    let nothing = || HeadsView::contiguous(&[], 0, 1, 4);
     let mut z = [f32::NAN; 4];
-    let parts = [Part { keys: nothing(), values: nothing(), rows: &[0] }];
-    attention_over(at, Heads::contiguous(&[1.0; 4], 1, 1, 4), &parts, &mut z);
+    let parts = [KeyBlock { keys: nothing(), values: nothing(), rows: &[0] }];
+    attention_over(at, HeadsView::contiguous(&[1.0; 4], 1, 1, 4), &parts, &mut z);
     assert_eq!(z, [0.0; 4]);
 }

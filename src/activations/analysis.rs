@@ -8,7 +8,7 @@ use hooklens_hooks::{Activation, ActivationCache, Catalog, HookError, Ordinal, P
 
 use super::components::{Components, FrozenNorm};
 use super::cut::Cut;
-use super::stage::{Place, Reader, Stage};
+use super::stage::{Reader, ResolvedStage, Stage};
 use crate::driver::{Hooked, HookedModel};
 use crate::error::AnalysisError;
 use crate::error::{InputError, Result};
@@ -200,7 +200,7 @@ impl<'a> Analysis<'a> {
         self.cache.activation(name).map_err(not_recorded)
     }
 
-    pub(super) fn place(&self, stage: Stage) -> Result<Place, InputError> {
+    pub(super) fn place(&self, stage: Stage) -> Result<ResolvedStage, InputError> {
         stage.place(self.model.config())
     }
 
@@ -225,7 +225,7 @@ impl<'a> Analysis<'a> {
         self.stream_at(place)
     }
 
-    pub(super) fn stream_at(&self, place: Place) -> Result<Tensor<3>> {
+    pub(super) fn stream_at(&self, place: ResolvedStage) -> Result<Tensor<3>> {
         let layer = place.layers;
         if place.attn {
             return self.recorded(hook::resid_mid(layer));
@@ -241,7 +241,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The norm that reads at a place, and the point of its scale.
-    pub(super) fn norm_at(&self, place: Place) -> Option<(&'a Norm, Point<3>)> {
+    pub(super) fn norm_at(&self, place: ResolvedStage) -> Option<(&'a Norm, Point<3>)> {
         let weights = &self.model.weights;
         match place.reader {
             Reader::Attn(layer) => Some((&weights.blocks[layer].ln1, hook::ln1_scale(layer))),
@@ -347,7 +347,7 @@ impl<'a> Analysis<'a> {
         }
         let mut vectors = components.vectors();
         if let Some((norm, _)) = self.norm_at(components.place) {
-            vectors = norm.quiet(vectors);
+            vectors = norm.without_hooks(vectors);
         }
         let mut each = Components::new(components.place);
         for (place, label) in components.labels().iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::stage::{Place, Reader};
+use super::stage::{Reader, ResolvedStage};
 use super::term::Term;
 use crate::error::AnalysisError;
 
@@ -26,7 +26,7 @@ use crate::error::AnalysisError;
 pub struct Components {
     labels: Vec<String>,
     terms: Vec<Term>,
-    pub(super) place: Place,
+    pub(super) place: ResolvedStage,
     norm: Option<FrozenNorm>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct FrozenNorm {
 }
 
 impl Components {
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(place: ResolvedStage) -> Self {
         Self { labels: Vec::new(), terms: Vec::new(), place, norm: None }
     }
 
@@ -66,7 +66,7 @@ impl Components {
 
     /// The same components, to be read by the last norm.
     pub(super) fn read_at_the_end(mut self, layers: usize) -> Self {
-        self.place = Place { layers, attn: false, reader: Reader::Unembed };
+        self.place = ResolvedStage { layers, attn: false, reader: Reader::Unembed };
         self
     }
 

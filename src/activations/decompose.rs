@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use super::analysis::Analysis;
 use super::components::Components;
 use super::post_norm::plus;
-use super::stage::{Neurons, Per, Place, Stage};
+use super::stage::{Neurons, Per, ResolvedStage, Stage};
 use crate::config::Positional;
 use crate::error::Result;
 use crate::hook;
@@ -36,9 +36,12 @@ impl Analysis<'_> {
         let mids = per == Per::Sublayer && !config.attn_only && !config.parallel;
         let mut stack = Components::new(place);
         for layer in 0..place.attn_layers() {
-            stack.push(format!("{layer}_pre"), self.stream_at(Place { layers: layer, attn: false, ..place })?);
+            stack.push(format!("{layer}_pre"), self.stream_at(ResolvedStage { layers: layer, attn: false, ..place })?);
             if mids && layer < place.layers {
-                stack.push(format!("{layer}_mid"), self.stream_at(Place { layers: layer, attn: true, ..place })?);
+                stack.push(
+                    format!("{layer}_mid"),
+                    self.stream_at(ResolvedStage { layers: layer, attn: true, ..place })?,
+                );
             }
         }
         let last = match stage {

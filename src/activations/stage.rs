@@ -1,9 +1,9 @@
-//! Places along the residual stream.
+//! Stages of the residual stream.
 
 use crate::config::TransformerConfig;
 use crate::error::InputError;
 
-/// A place along the residual stream: where what has been written so far is read.
+/// A stage of the residual stream: a point at which a layer reads what earlier ones have written.
 ///
 /// ```
 /// use hooklens::activations::Stage;
@@ -73,10 +73,10 @@ pub enum Neurons {
 
 /// A stage of one model: how many layers have written, and whether the next one's attention has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
-    /// Layers that have written both their parts.
+pub(super) struct ResolvedStage {
+    /// Layers whose attention and MLP have both written.
     pub(super) layers: usize,
-    /// Whether the attention of the layer behind them has written too.
+    /// Whether the attention of the next layer has written too.
     pub(super) attn: bool,
     /// The norm that reads here.
     pub(super) reader: Reader,
@@ -89,7 +89,7 @@ pub(super) enum Reader {
     Unembed,
 }
 
-impl Place {
+impl ResolvedStage {
     /// Layers whose attention has written.
     pub(super) fn attn_layers(self) -> usize {
         self.layers + usize::from(self.attn)
@@ -103,7 +103,7 @@ impl Stage {
         Ok((place.attn_layers(), place.layers))
     }
 
-    pub(super) fn place(self, config: &TransformerConfig) -> Result<Place, InputError> {
+    pub(super) fn place(self, config: &TransformerConfig) -> Result<ResolvedStage, InputError> {
         let n_layers = config.n_layers;
         let layer = |layer: isize| {
             let placed = if layer < 0 { layer + n_layers as isize } else { layer };
@@ -116,16 +116,16 @@ impl Stage {
         Ok(match self {
             Stage::Before(asked) => {
                 let layers = layer(asked)?;
-                Place { layers, attn: false, reader: Reader::Attn(layers) }
+                ResolvedStage { layers, attn: false, reader: Reader::Attn(layers) }
             }
             Stage::BeforeMlp(_) if config.attn_only => {
                 return Err(InputError::Options("this model has no MLP, so there is no stage before one"));
             }
             Stage::BeforeMlp(asked) => {
                 let layers = layer(asked)?;
-                Place { layers, attn: !config.parallel, reader: Reader::Mlp(layers) }
+                ResolvedStage { layers, attn: !config.parallel, reader: Reader::Mlp(layers) }
             }
-            Stage::Final => Place { layers: n_layers, attn: false, reader: Reader::Unembed },
+            Stage::Final => ResolvedStage { layers: n_layers, attn: false, reader: Reader::Unembed },
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Loading a model of whichever kind.
+//! Loading a model of any kind.
 
 use super::Failure;
 use super::args::ModelArg;
@@ -51,7 +51,7 @@ impl AnyModel {
         }
     }
 
-    /// Token ids of a text, with what the model puts around it.
+    /// Token ids of a text, with the model's special tokens.
     pub(super) fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>, Error> {
         match self {
             AnyModel::Decoder(model) => model.token_row(text, prepend_bos),

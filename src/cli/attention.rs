@@ -17,7 +17,7 @@ use crate::experiments::{HeadScores, head_scores};
 use crate::plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError, token_text};
 use crate::tokens::Tokens;
 
-/// Numbers a table file holds at most.
+/// Most numbers that a table file may hold.
 const MOST_VALUES: usize = 4_000_000;
 
 #[derive(Debug, Args)]
@@ -40,10 +40,10 @@ pub(super) struct AttentionArgs {
     /// Positions to show, as queries and as keys: A..B
     #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
     pub(super) positions: Positions,
-    /// How many heads to print: those that do one thing the most
+    /// How many heads to print, those with the highest scores first
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(super) top: usize,
-    /// Write a page to explore to a file (.html), a picture (.svg, .png) or all numbers (.json, .csv)
+    /// Write an interactive page to a file (.html), a picture (.svg, .png) or all numbers (.json, .csv)
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
 }
@@ -87,7 +87,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     for (layer, of_layer) in layers.into_iter().zip(by_layer) {
         scores.extend(of_layer.into_iter().enumerate().map(|(head, score)| ((layer, head), score)));
     }
-    let found: Vec<Found> = patterns.heads_shown().iter().map(|head| Found::of(head, &scores)).collect();
+    let found: Vec<HeadSummary> = patterns.heads_shown().iter().map(|head| HeadSummary::of(head, &scores)).collect();
     print(found.clone(), args.top)?;
     let Some(out) = &args.out else { return Ok(()) };
     let title = args.model.model.clone();
@@ -96,7 +96,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         Kind::Picture => PatternGrid::of(&patterns)?.title(title).save(&out.path)?,
         Kind::Csv => write(&out.path, patterns.to_labeled().to_csv().as_bytes())?,
         Kind::Json => {
-            let scores: Vec<_> = found.iter().map(Found::json).collect();
+            let scores: Vec<_> = found.iter().map(HeadSummary::json).collect();
             let json = json!({"model": title, "tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labeled()});
             write(&out.path, format!("{json}\n").as_bytes())?;
         }
@@ -127,7 +127,7 @@ fn recorded<M: HookedModel>(
     Ok((AttentionPatterns::new(texts, patterns)?, scores))
 }
 
-/// The numbers asked for among so many; all if none are.
+/// The indices chosen by these lists, of `count`; all if there is no list.
 fn chosen(what: &str, asked: &[Positions], count: usize) -> Result<Vec<usize>, Failure> {
     if asked.is_empty() {
         return Ok((0..count).collect());
@@ -141,16 +141,16 @@ fn chosen(what: &str, asked: &[Positions], count: usize) -> Result<Vec<usize>, F
     Ok(all.into_iter().collect())
 }
 
-/// What one head does.
+/// One head's scores and where it attends most.
 #[derive(Debug, Clone)]
-struct Found {
+struct HeadSummary {
     name: String,
     scores: HeadScores,
-    /// Where most of its attention goes, and how much.
+    /// The target that gets most of its attention, and the share.
     mostly: (String, f32),
 }
 
-impl Found {
+impl HeadSummary {
     fn of(head: &HeadAttention, scores: &BTreeMap<(usize, usize), HeadScores>) -> Self {
         let scores = scores.get(&(head.layer, head.head)).copied().unwrap_or_default();
         Self { name: head.name(), scores, mostly: mostly(&head.values) }
@@ -185,7 +185,7 @@ fn mostly(pattern: &Array2<f32>) -> (String, f32) {
     best
 }
 
-fn print(mut found: Vec<Found>, top: usize) -> CliResult {
+fn print(mut found: Vec<HeadSummary>, top: usize) -> CliResult {
     let all = found.len();
     if all > top {
         found.sort_by(|a, b| b.most().total_cmp(&a.most()));

@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};
 
 use super::CliResult;
-use super::args::Cli;
+use super::command::Cli;
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionsArgs {

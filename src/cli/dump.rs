@@ -1,21 +1,126 @@
 //! `hooklens dump`.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
 
+use clap::{ArgGroup, Args, ValueEnum};
+use hooklens_hooks::{DType, Positions};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::any_model::{AnyModel, other_kind};
-use super::args::{DumpArgs, ProcessArg};
+use super::args::{ModelArg, TokenRows, positions, token_rows};
 use super::findings::Findings;
 use super::{CliResult, Failure};
-use crate::driver::HookedModel;
-use crate::dump::{Dump, DumpModel, Prompt, Seen, read_prompts};
+use crate::driver::{HookedModel, Logits};
+use crate::dump::{Dump, DumpModel, Prompt, Seen, Shard, read_prompts};
 use crate::error::Error;
 use crate::model::HookedTransformer;
 use crate::model::LoadReport;
 use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
+use crate::tokens::PaddingSide;
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("input").required(true).args(["prompt", "prompts", "tokens"])))]
+pub(super) struct DumpArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
+    #[arg(long, value_name = "TEXT", num_args = 1..)]
+    prompt: Vec<String>,
+    /// A file with a prompt a line, or, ending in .jsonl, a JSON string, {"text": ...} or {"tokens": [...]} a line
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Token ids: commas within a prompt, semicolons between prompts
+    #[arg(long, value_name = "IDS", value_parser = token_rows)]
+    tokens: Option<TokenRows>,
+    /// Points to dump: names, globs and shorthands, separated by commas (default: all that cost nothing)
+    #[arg(long, value_name = "GLOB,...", default_value = "*")]
+    hooks: String,
+    /// Which logits to write
+    #[arg(long, value_enum, default_value = "none")]
+    logits: LogitsArg,
+    /// Positions to keep of each prompt: A..B, N, or -1 for its last token
+    #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
+    positions: Positions,
+    /// Element type of the files: f32, f16 or bf16
+    #[arg(long, default_value = "f32", value_parser = file_dtype)]
+    dtype: DType,
+    /// Weights as published, or folded and centered as TransformerLens does
+    #[arg(long, value_enum, default_value = "none")]
+    process: ProcessArg,
+    /// Where shorter prompts of a batch are padded
+    #[arg(long, default_value = "right")]
+    padding_side: PaddingSide,
+    /// Whether text prompts get a beginning-of-sequence token (default: the model's habit)
+    #[arg(long, value_name = "true|false", num_args = 1)]
+    prepend_bos: Option<bool>,
+    /// Keep the first N tokens of longer prompts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    truncate: Option<u32>,
+    /// Join the prompts, an end-of-sequence token between two, and dump them in rows of N tokens, as models are trained
+    /// on; what is left at the end fills no row and is left out
+    #[arg(long, value_name = "N", conflicts_with_all = ["truncate", "tokens"])]
+    concatenate: Option<usize>,
+    /// Text that comes before every prompt, computed once and not dumped. It and the prompts are
+    /// tokenized apart, so begin them where the tokenizer would: with GPT-2's, ' so' with its space
+    #[arg(long, value_name = "TEXT", conflicts_with = "prefix_tokens")]
+    prefix: Option<String>,
+    /// Token ids that come before every prompt, computed once and not dumped
+    #[arg(long, value_name = "IDS", value_parser = token_rows)]
+    prefix_tokens: Option<TokenRows>,
+    /// Dump only the I-th of N shards of the prompts, to a folder of its own; `hooklens merge` makes one of all
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Shard>,
+    /// Compute what the prompts of a batch begin with anew for each of them
+    #[arg(long)]
+    no_share_prefix: bool,
+    /// Prompts computed together; each batch of a folder is a file
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: u32,
+    /// Continue a folder that an earlier run left unfinished
+    #[arg(long)]
+    resume: bool,
+    /// A name ending in .safetensors for one file (which replaces one of that name), else a folder of files, one a batch
+    #[arg(long, value_name = "FILE.safetensors|FOLDER")]
+    out: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogitsArg {
+    /// Every position
+    All,
+    /// Each prompt's last token
+    Last,
+    /// None; the run stops after the last point asked for
+    None,
+}
+
+impl From<LogitsArg> for Logits {
+    fn from(arg: LogitsArg) -> Self {
+        match arg {
+            LogitsArg::All => Logits::All,
+            LogitsArg::Last => Logits::Last,
+            LogitsArg::None => Logits::None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ProcessArg {
+    /// As published
+    None,
+    /// fold_ln, centering and value-bias folding, where the model allows them
+    Standard,
+}
+
+fn file_dtype(text: &str) -> Result<DType, String> {
+    match text.parse()? {
+        DType::F64 => Err("dumps are f32, f16 or bf16".to_string()),
+        dtype => Ok(dtype),
+    }
+}
 
 pub(super) fn run(args: &DumpArgs) -> CliResult {
     let globs = split_globs(&args.hooks);
@@ -69,7 +174,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     }
 }
 
-/// Dumps these rows and says what was found.
+/// Dumps these rows and prints a summary.
 fn written<M: DumpModel>(
     args: &DumpArgs,
     globs: Vec<&str>,
@@ -95,7 +200,7 @@ fn written<M: DumpModel>(
         None => dump,
     };
     let dump = match args.shard {
-        Some(part) => dump.part(part),
+        Some(shard) => dump.shard(shard),
         None => dump,
     };
 
@@ -121,7 +226,7 @@ fn written<M: DumpModel>(
     let mut out = std::io::stdout().lock();
     let seconds = start.elapsed().as_secs_f64();
     let place = args.out.display();
-    let files = if report.files.len() == 1 { String::new() } else { format!(" in {} shards", report.files.len()) };
+    let files = if report.files.len() == 1 { String::new() } else { format!(" in {} files", report.files.len()) };
     writeln!(
         out,
         "{} prompts, {} tokens -> {place}{files}, {} ({seconds:.1} s)",
@@ -134,7 +239,7 @@ fn written<M: DumpModel>(
         writeln!(out, "{} tokens ({share:.0} %) not run: prompts begin alike", grouped(report.shared))?;
     }
     if report.resumed > 0 {
-        writeln!(out, "{} shards were there already; their tokens are not counted", report.resumed)?;
+        writeln!(out, "{} files were there already; their tokens are not counted", report.resumed)?;
     }
     for line in findings.lines() {
         writeln!(out, "  {line}")?;
@@ -142,7 +247,7 @@ fn written<M: DumpModel>(
     Ok(())
 }
 
-/// Says on standard error which tensors of the files nothing was made from.
+/// Prints to standard error which tensors of the files are not used.
 pub(super) fn unused(report: &LoadReport) {
     const SHOWN: usize = 5;
     if !report.unused.is_empty() {

@@ -1,4 +1,4 @@
-//! What the dumped attention patterns show at a glance.
+//! A summary of the attention patterns that a dump recorded.
 
 use hooklens_hooks::ActivationCache;
 
@@ -30,7 +30,7 @@ impl Findings {
         }
     }
 
-    /// A line for each head that mostly does one thing.
+    /// One line for each head with a high score.
     pub(super) fn lines(&self) -> Vec<String> {
         const MOSTLY: f32 = 0.5;
         let mut lines = Vec::new();

@@ -2,15 +2,104 @@
 
 use std::io::Write;
 
+use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
 
 use super::any_model::AnyModel;
-use super::args::{GenerateArgs, KvArg};
+use super::args::{ModelArg, TokenRows, token_rows};
 use super::{CliResult, Failure};
 use crate::driver::HookedModel;
 use crate::generation::{GenerateOptions, Generation, Sampling, Stop};
+use crate::kv_cache::{Bits, CacheKind, Offload};
 use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("input").required(true).args(["prompt", "tokens"])))]
+pub(super) struct GenerateArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
+    #[arg(long, value_name = "TEXT", num_args = 1..)]
+    prompt: Vec<String>,
+    /// Token ids: commas within a prompt, semicolons between prompts
+    #[arg(long, value_name = "IDS", value_parser = token_rows)]
+    tokens: Option<TokenRows>,
+    /// Tokens to add to each prompt at most
+    #[arg(long, value_name = "N")]
+    max_new_tokens: usize,
+    /// The most likely token each time (the default)
+    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
+    greedy: bool,
+    /// Divide logits by this and draw; 0 is greedy
+    #[arg(long, value_name = "T")]
+    temperature: Option<f64>,
+    /// Draw from the K most likely tokens
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Draw from the most likely tokens that together have probability P
+    #[arg(long, value_name = "P")]
+    top_p: Option<f64>,
+    /// Draw from tokens with at least this share of the most likely one's probability
+    #[arg(long, value_name = "P")]
+    min_p: Option<f64>,
+    /// Subtract this from a token's logit for each earlier occurrence
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_hyphen_values = true)]
+    frequency_penalty: f64,
+    /// Divide the logits of tokens that have occurred by this
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    repetition_penalty: f64,
+    /// Random seed: the same seed draws the same tokens
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// End a prompt's text once it holds this; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// How keys and values are kept; several at once with commas, as in `sliding,8bit`
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "growing")]
+    kv: Vec<KvArg>,
+    /// Whether prompts get a beginning-of-sequence token (default: the model's habit)
+    #[arg(long, value_name = "true|false", num_args = 1)]
+    prepend_bos: Option<bool>,
+    /// Print JSON: tokens, text, log-probabilities, and why each prompt ended
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum KvArg {
+    /// In memory that grows as needed
+    Growing,
+    /// In memory allocated at once
+    Preallocated,
+    /// Only the positions that the layers' windows still see
+    Sliding,
+    /// Quantized to 8 bits per element
+    #[value(name = "8bit")]
+    EightBit,
+    /// Quantized to 4 bits per element
+    #[value(name = "4bit")]
+    FourBit,
+    /// Offloaded to main memory
+    Memory,
+    /// In a temporary file
+    Disk,
+}
+
+impl KvArg {
+    /// The kind of cache that combines these, with a limit of `max_len` positions for a preallocated one.
+    fn kind(all: &[KvArg], max_len: usize) -> CacheKind {
+        all.iter().fold(CacheKind::GROWING, |kind, arg| match arg {
+            KvArg::Growing => kind,
+            KvArg::Preallocated => kind.limited(max_len),
+            KvArg::Sliding => kind.sliding(),
+            KvArg::EightBit => kind.quantized(Bits::Eight, 64),
+            KvArg::FourBit => kind.quantized(Bits::Four, 64),
+            KvArg::Memory => kind.offloaded(Offload::Memory),
+            KvArg::Disk => kind.offloaded(Offload::Disk),
+        })
+    }
+}
 
 pub(super) fn run(args: &GenerateArgs) -> CliResult {
     let model = AnyModel::load(&args.model, args.model.options()?)?;
@@ -66,7 +155,7 @@ fn ids(tokens: &[u32]) -> String {
     tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// One row, its text as it comes.
+/// Prints one row's text token by token.
 fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_>) -> CliResult {
     let mut out = std::io::stdout().lock();
     let mut tokens = input.row(0).to_vec();

@@ -20,11 +20,11 @@ use crate::model::HookedTransformer;
 pub(super) struct HeadsArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
-    /// A prompt to look at; may be given several times (default: random tokens, twice over)
+    /// A prompt; may be given several times (default: random tokens, twice over)
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Vec<String>,
-    /// What a score is. `mean`, as `dump` and `attention` print it: the attention paid there, over the queries that have
-    /// such a place; `mul` and `abs`: TransformerLens's detect_head, over all queries
+    /// How a score is computed. `mean`, as `dump` and `attention` print it: mean attention to the target, over the
+    /// queries that have one; `mul` and `abs`: TransformerLens's detect_head, over all queries
     #[arg(long, value_enum, default_value = "mean")]
     pub(super) measure: MeasureArg,
     /// Leave attention to the first token out (mul and abs)
@@ -33,7 +33,7 @@ pub(super) struct HeadsArgs {
     /// Leave a token's attention to itself out (mul and abs)
     #[arg(long)]
     pub(super) exclude_current_token: bool,
-    /// Where chance begins, for random tokens
+    /// Random seed of the random tokens
     #[arg(long, default_value_t = 0)]
     pub(super) seed: u64,
     /// How many heads to print for each pattern
@@ -46,7 +46,7 @@ pub(super) struct HeadsArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum MeasureArg {
-    /// Mean attention to such a place, over the queries that have one
+    /// Mean attention to the target, over the queries that have one
     Mean,
     /// Share of all attention
     Mul,

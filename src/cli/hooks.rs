@@ -2,19 +2,29 @@
 
 use std::io::Write;
 
+use clap::Args;
 use hooklens_hooks::{Axis, Catalog};
 use serde_json::json;
 
 use super::CliResult;
-use super::args::HooksArgs;
-use crate::encoder::{self, Heads};
+use super::args::NameArg;
+use crate::encoder::{self, OutputHeads};
 use crate::encoder_decoder;
 use crate::loading::{ModelConfig, inspect};
 use crate::model::catalog_of;
 
+#[derive(Debug, Args)]
+pub(super) struct HooksArgs {
+    #[command(flatten)]
+    model: NameArg,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 pub(super) fn run(args: &HooksArgs) -> CliResult {
     let info = inspect(&args.model.model)?;
-    let all = Heads { mlm: true, pooler: true, nsp: true };
+    let all = OutputHeads { mlm: true, pooler: true, nsp: true };
     let catalog = match &info.config {
         ModelConfig::Decoder(config) => catalog_of(config),
         ModelConfig::Encoder(config, heads) => encoder::catalog_of(config, heads.unwrap_or(all)),

@@ -3,17 +3,27 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use clap::Args;
 use serde_json::json;
 
 use super::CliResult;
-use super::args::InfoArgs;
+use super::args::NameArg;
 use crate::config::{ActivationFn, Positional, RopeScaling, TransformerConfig, Window};
-use crate::encoder::{EncoderConfig, Heads};
+use crate::encoder::{EncoderConfig, OutputHeads};
 use crate::encoder_decoder::EncoderDecoderConfig;
 use crate::loading::{ModelConfig, inspect};
 use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
 use crate::tokens::Tokenizer;
+
+#[derive(Debug, Args)]
+pub(super) struct InfoArgs {
+    #[command(flatten)]
+    model: NameArg,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(super) fn run(args: &InfoArgs) -> CliResult {
     let info = inspect(&args.model.model)?;
@@ -114,7 +124,7 @@ fn decoder(c: &TransformerConfig) -> Lines {
     lines
 }
 
-fn encoder(c: &EncoderConfig, heads: Option<Heads>) -> Lines {
+fn encoder(c: &EncoderConfig, heads: Option<OutputHeads>) -> Lines {
     let mut lines = vec![
         ("kind", "encoder; load it with `encoder::HookedEncoder`".into()),
         ("layers", format!("{} of width {}", c.n_layers, c.d_model)),
@@ -132,7 +142,7 @@ fn encoder(c: &EncoderConfig, heads: Option<Heads>) -> Lines {
     lines
 }
 
-fn named(heads: Heads) -> Vec<&'static str> {
+fn named(heads: OutputHeads) -> Vec<&'static str> {
     let all = [(heads.mlm, "masked tokens"), (heads.pooler, "pooler"), (heads.nsp, "next sentence")];
     all.into_iter().filter(|(there, _)| *there).map(|(_, name)| name).collect()
 }

@@ -29,16 +29,16 @@ pub(super) struct LensArgs {
     /// Positions to look at: A..B, N, or -1 for the last
     #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
     pub(super) positions: Positions,
-    /// Look before each MLP too
+    /// Also decode the stream before each MLP
     #[arg(long)]
     pub(super) mid: bool,
-    /// A tuned lens's translators, as safetensors, to look through
+    /// The translators of a tuned lens, as safetensors
     #[arg(long, value_name = "FILE.safetensors", conflicts_with = "mid")]
     pub(super) tuned: Option<PathBuf>,
-    /// How many tokens to name at each place
+    /// How many tokens to list at each stage and position
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(super) top: usize,
-    /// What the colors of a picture are: the probability of the token shown, entropy, or divergence of the end.
+    /// What the colors show: the probability of the token shown, entropy, or divergence of the end.
     /// The answer's probability if there is an answer
     #[arg(long, value_enum)]
     pub(super) shade: Option<ShadeArg>,

@@ -7,7 +7,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 
 use super::CliResult;
-use super::args::Cli;
+use super::command::Cli;
 use super::out::{unwritten, write};
 
 #[derive(Debug, Args)]

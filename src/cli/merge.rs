@@ -11,17 +11,17 @@ use crate::numerals::{bytes, grouped};
 
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {
-    /// The parts' folders, which lie within the folder they make
-    #[arg(required = true, value_name = "PART")]
-    pub(super) parts: Vec<PathBuf>,
+    /// The shards' folders, which lie within the folder they make
+    #[arg(required = true, value_name = "SHARD")]
+    pub(super) shards: Vec<PathBuf>,
     /// The folder of the whole dump
     #[arg(long, value_name = "FOLDER")]
     pub(super) out: PathBuf,
 }
 
 pub(super) fn run(args: &MergeArgs) -> CliResult {
-    let report = merge(&args.out, &args.parts)?;
-    let (rows, shards, size) = (grouped(report.rows), report.files.len(), bytes(report.bytes));
-    writeln!(std::io::stdout().lock(), "{rows} prompts in {shards} shards, {size}: {}", args.out.display())?;
+    let report = merge(&args.out, &args.shards)?;
+    let (rows, files, size) = (grouped(report.rows), report.files.len(), bytes(report.bytes));
+    writeln!(std::io::stdout().lock(), "{rows} prompts in {files} files, {size}: {}", args.out.display())?;
     Ok(())
 }

@@ -5,6 +5,7 @@ mod args;
 mod attention;
 mod attribute;
 mod bench;
+mod command;
 mod completions;
 mod dump;
 mod findings;
@@ -28,13 +29,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command, ModelArg};
+use args::ModelArg;
+use command::{Cli, Command};
 
 use crate::model::HookedTransformer;
 
 type CliResult = Result<(), Failure>;
 
-/// Why a command did not do its work.
+/// Why a command failed.
 #[derive(Debug)]
 enum Failure {
     /// The arguments make no sense together: exit code 2.

@@ -17,7 +17,7 @@ pub(super) struct NotebookArgs {
     /// The model it opens: `embedded:NAME`, a folder, or a hub id such as gpt2
     #[arg(long, default_value = "embedded:induction")]
     model: String,
-    /// The text it looks at
+    /// The text whose attention it shows
     #[arg(long, default_value = "king drum sun star moon tea king drum sun star moon tea")]
     prompt: String,
     /// Write over a file that is there

@@ -1,4 +1,4 @@
-//! Where findings go: a table on the terminal, or a file by its ending.
+//! Output of results: a table on the terminal, or a file by its ending.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(super) struct OutFile {
     pub(super) kind: Kind,
 }
 
-/// What is written, as a file's ending tells.
+/// The kind of file, by its ending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Json,
@@ -42,7 +42,7 @@ impl FromStr for OutFile {
     }
 }
 
-/// What can be written of a finding.
+/// A result in the forms it can be written in.
 pub(super) struct Finding {
     pub(super) json: Value,
     pub(super) csv: String,
@@ -82,7 +82,7 @@ pub(super) fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Failed(format!("{}: {error}", path.display()).into())
 }
 
-/// Says where something was written.
+/// Prints where something was written.
 pub(super) fn said(path: &Path) -> CliResult {
     writeln!(std::io::stdout().lock(), "-> {}", path.display())?;
     Ok(())

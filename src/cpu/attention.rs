@@ -1,17 +1,17 @@
-//! Attention: fused when no one watches, else scores, pattern and mix one by one.
+//! Attention: fused, or scores, pattern and weighted values one by one where a hook watches them.
 
 use std::borrow::Cow;
 
 use burn::tensor::Tensor;
-use hooklens_kernels::attention::{Attention, Heads};
+use hooklens_kernels::attention::{Attention, HeadsView};
 use hooklens_kernels::gemm::gemm_serial;
-use hooklens_kernels::parts;
+use hooklens_kernels::key_blocks;
 use hooklens_kernels::softmax::{self as kernel, RowMask, Scores};
 use hooklens_kernels::tasks::each_item;
 use hooklens_kernels::view::View2;
 
-use super::{Held, in_place};
-use crate::kv_cache::{Keys, Part};
+use super::{HostTensor, in_place};
+use crate::kv_cache::{KeyBlock, Keys};
 
 /// What the kernels need to know of a layer's scores, for the columns it holds.
 pub(crate) struct Rules<'p> {
@@ -30,30 +30,30 @@ pub(crate) struct Rules<'p> {
     pub(crate) key_positions: Vec<i32>,
 }
 
-/// A part on the CPU.
-struct PlainPart {
-    keys: Held,
-    values: Held,
+/// A block on the CPU.
+struct PlainBlock {
+    keys: HostTensor,
+    values: HostTensor,
     /// For each row of the batch the row it reads.
     rows: Vec<usize>,
 }
 
-impl PlainPart {
-    fn borrowed(&self) -> parts::Part<'_> {
-        parts::Part { keys: heads(&self.keys), values: heads(&self.values), rows: &self.rows }
+impl PlainBlock {
+    fn borrowed(&self) -> key_blocks::KeyBlock<'_> {
+        key_blocks::KeyBlock { keys: heads(&self.keys), values: heads(&self.values), rows: &self.rows }
     }
 }
 
-/// The parts, if all are plain.
-fn plain_parts(keys: &Keys, batch: usize) -> Option<Vec<PlainPart>> {
-    let plain = |part: &Part| {
-        let rows = part.rows.as_ref().map_or_else(|| (0..batch).collect(), |rows| rows.to_vec());
-        Some(PlainPart { keys: Held::rows(&part.keys)?, values: Held::rows(&part.values)?, rows })
+/// The blocks, if all are plain.
+fn plain_blocks(keys: &Keys, batch: usize) -> Option<Vec<PlainBlock>> {
+    let plain = |block: &KeyBlock| {
+        let rows = block.rows.as_ref().map_or_else(|| (0..batch).collect(), |rows| rows.to_vec());
+        Some(PlainBlock { keys: HostTensor::rows(&block.keys)?, values: HostTensor::rows(&block.values)?, rows })
     };
-    keys.parts.iter().map(plain).collect()
+    keys.blocks.iter().map(plain).collect()
 }
 
-/// Each head's mix of values, without its pattern ever standing in memory; `None` if a tensor is
+/// Fused attention: each head's weighted sum of values, without its pattern in memory; `None` if a tensor is
 /// not plain.
 ///
 /// # Shapes
@@ -61,7 +61,7 @@ fn plain_parts(keys: &Keys, batch: usize) -> Option<Vec<PlainPart>> {
 /// - output `[batch, query, head, d_head]`
 pub(crate) fn attention<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rules<'r>) -> Option<Tensor<4>> {
     let shape @ [batch, _, _, d_head] = q.dims();
-    let (q, parts) = (Held::rows(q)?, plain_parts(keys, batch)?);
+    let (q, blocks) = (HostTensor::rows(q)?, plain_blocks(keys, batch)?);
     let rules = rules();
     let request = Attention {
         batch,
@@ -76,8 +76,8 @@ pub(crate) fn attention<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> 
         key_pos: &rules.key_positions,
     };
     let mut z = q.output(shape.iter().product(), 0.0);
-    match &parts[..] {
-        [one] if keys.parts[0].rows.is_none() => {
+    match &blocks[..] {
+        [one] if keys.blocks[0].rows.is_none() => {
             hooklens_kernels::attention::attention(
                 request,
                 heads(&q),
@@ -87,16 +87,16 @@ pub(crate) fn attention<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> 
             );
         }
         many => {
-            let many: Vec<_> = many.iter().map(PlainPart::borrowed).collect();
-            parts::attention_over(request, heads(&q), &many, z.elements());
+            let many: Vec<_> = many.iter().map(PlainBlock::borrowed).collect();
+            key_blocks::attention_over(request, heads(&q), &many, z.elements());
         }
     }
     Some(z.tensor(shape))
 }
 
-fn heads(x: &Held) -> Heads<'_> {
+fn heads(x: &HostTensor) -> HeadsView<'_> {
     let shape = x.shape();
-    Heads {
+    HeadsView {
         data: x.elements(),
         tokens: shape[1],
         heads: shape[2],
@@ -107,7 +107,7 @@ fn heads(x: &Held) -> Heads<'_> {
 }
 
 /// One head of one row as a matrix `[pos, d_head]`.
-fn head(x: &Held, row: usize, head: usize) -> View2<'_> {
+fn head(x: &HostTensor, row: usize, head: usize) -> View2<'_> {
     let shape = x.shape();
     let offset = row * x.stride(0) + head * x.stride(2);
     View2::new(x.elements(), offset, (shape[1], shape[3]), (x.stride(1), 1))
@@ -121,16 +121,16 @@ fn head(x: &Held, row: usize, head: usize) -> View2<'_> {
 /// - output `[batch, head, query, key]`
 pub(crate) fn scores<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rules<'r>) -> Option<Tensor<4>> {
     let [batch, queries, n_heads, _] = q.dims();
-    let (q, parts) = (Held::rows(q)?, plain_parts(keys, batch)?);
+    let (q, blocks) = (HostTensor::rows(q)?, plain_blocks(keys, batch)?);
     let rules = rules();
     let (held, columns) = (keys.held(), keys.columns());
     let mut scores = q.output(batch * n_heads * queries * columns, f32::NEG_INFINITY);
     each_item(scores.elements().chunks_mut((queries * columns).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;
-        for part in &parts {
-            let [_, len, kv_heads, _] = dims(&part.keys);
-            let of_head = head(&part.keys, part.rows[row], which / (n_heads / kv_heads));
+        for block in &blocks {
+            let [_, len, kv_heads, _] = dims(&block.keys);
+            let of_head = head(&block.keys, block.rows[row], which / (n_heads / kv_heads));
             if len > 0 {
                 gemm_serial(head(&q, row, which), of_head.t(), None, &mut out[column..], columns);
             }
@@ -160,26 +160,26 @@ pub(crate) fn softmax(scores: Tensor<4>) -> Result<Tensor<4>, Tensor<4>> {
     in_place(scores, |values| kernel::softmax(values, keys))
 }
 
-/// Each head's mix of values by its pattern; `None` if a tensor is not plain.
+/// Each head's sum of values, weighted by its pattern; `None` if a tensor is not plain.
 ///
 /// # Shapes
 /// - pattern `[batch, head, query, key]`, values `[batch, key, kv_head, d_head]`
 /// - output `[batch, query, head, d_head]`
 pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
     let [batch, n_heads, queries, _] = pattern.dims();
-    let (pattern, parts) = (Held::rows(pattern)?, plain_parts(keys, batch)?);
-    let d_head = dims(&parts.first()?.values)[3];
+    let (pattern, blocks) = (HostTensor::rows(pattern)?, plain_blocks(keys, batch)?);
+    let d_head = dims(&blocks.first()?.values)[3];
     // Head by head first: the heads of a row lie apart in the result.
     let mut by_head = pattern.output(batch * n_heads * queries * d_head, 0.0);
     each_item(by_head.elements().chunks_mut((queries * d_head).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;
         let mut own = vec![0.0; out.len()];
-        for part in &parts {
-            let [_, len, kv_heads, _] = dims(&part.values);
+        for block in &blocks {
+            let [_, len, kv_heads, _] = dims(&block.values);
             let offset = row * pattern.stride(0) + which * pattern.stride(1) + column;
             let weights = View2::new(pattern.elements(), offset, (queries, len), (pattern.stride(2), 1));
-            let values = head(&part.values, part.rows[row], which / (n_heads / kv_heads));
+            let values = head(&block.values, block.rows[row], which / (n_heads / kv_heads));
             gemm_serial(weights, values, None, &mut own, d_head);
             out.iter_mut().zip(&own).for_each(|(sum, own)| *sum += own);
             column += len;
@@ -189,7 +189,7 @@ pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
 }
 
 /// Length of each axis.
-fn dims(x: &Held) -> [usize; 4] {
+fn dims(x: &HostTensor) -> [usize; 4] {
     let shape = x.shape();
     [shape[0], shape[1], shape[2], shape[3]]
 }

@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use hooklens_kernels::gemm::{Product, gemm_each};
 use hooklens_kernels::view::View2;
 
-use super::Held;
+use super::HostTensor;
 
 /// A weight `[in, out]` of any strides, and a bias `[out]`.
 pub(crate) type Map = (Tensor<2>, Option<Tensor<1>>);
@@ -15,13 +15,13 @@ pub(crate) type Map = (Tensor<2>, Option<Tensor<1>>);
 /// - input `[rows, in]`, outputs `[rows, out]`
 pub(crate) fn linear<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Option<[Tensor<2>; N]> {
     let [rows, d_in] = input.dims();
-    let x = Held::rows(input)?;
+    let x = HostTensor::rows(input)?;
     let hold = |(weight, bias): &Map| {
         let bias = match bias {
-            Some(bias) => Some(Held::whole(bias)?),
+            Some(bias) => Some(HostTensor::whole(bias)?),
             None => None,
         };
-        Some((Held::of(weight).filter(Held::is_forward)?, bias))
+        Some((HostTensor::of(weight).filter(HostTensor::is_forward)?, bias))
     };
     let held: Vec<_> = maps.iter().map(hold).collect::<Option<_>>()?;
     let widths = maps.each_ref().map(|(weight, _)| weight.dims()[1]);
@@ -29,7 +29,7 @@ pub(crate) fn linear<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Opti
     let mut products = Vec::with_capacity(N);
     for (((w, b), output), d_out) in held.iter().zip(&mut outputs).zip(widths) {
         let weight = View2::new(w.elements(), 0, (d_in, d_out), (w.stride(0), w.stride(1)));
-        products.push(Product { b: weight, bias: b.as_ref().map(Held::run), c: output.elements(), ldc: d_out });
+        products.push(Product { b: weight, bias: b.as_ref().map(HostTensor::run), c: output.elements(), ldc: d_out });
     }
     gemm_each(View2::new(x.elements(), 0, (rows, d_in), (x.stride(0), 1)), products);
     let mut widths = widths.into_iter();

@@ -5,7 +5,7 @@
 mod add;
 mod attention;
 mod function;
-mod held;
+mod host_tensor;
 mod linear;
 mod norm;
 #[cfg(feature = "libtorch")]
@@ -16,7 +16,7 @@ mod torch;
 use burn::tensor::Tensor;
 use burn_flex::Flex;
 
-use held::{Held, in_place};
+use host_tensor::{HostTensor, in_place};
 
 pub(crate) use add::sum;
 pub(crate) use attention::{Rules, attention, mix, scores, softmax};

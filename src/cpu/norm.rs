@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use hooklens_kernels::norm::{self as kernel, Kind};
 
-use super::Held;
+use super::HostTensor;
 
 /// The norm of each row of the last axis; `None` if a tensor is not plain.
 pub(crate) fn norm<const D: usize>(
@@ -13,7 +13,7 @@ pub(crate) fn norm<const D: usize>(
     weight: Option<&Tensor<1>>,
     bias: Option<&Tensor<1>>,
 ) -> Option<Tensor<D>> {
-    let x = Held::whole(input)?;
+    let x = HostTensor::whole(input)?;
     let (weight, bias) = (hold(weight)?, hold(bias)?);
     let shape = input.dims();
     let mut output = x.blank(shape.iter().product());
@@ -30,7 +30,7 @@ pub(crate) fn norm_and_scale<const D: usize>(
     weight: Option<&Tensor<1>>,
     bias: Option<&Tensor<1>>,
 ) -> Option<[Tensor<D>; 2]> {
-    let x = Held::whole(input)?;
+    let x = HostTensor::whole(input)?;
     let (weight, bias) = (hold(weight)?, hold(bias)?);
     let shape = input.dims();
     let count: usize = shape.iter().product();
@@ -42,15 +42,20 @@ pub(crate) fn norm_and_scale<const D: usize>(
     Some([scale.tensor(scale_shape), y.tensor(shape)])
 }
 
-fn hold(t: Option<&Tensor<1>>) -> Option<Option<Held>> {
-    t.map(Held::whole).map_or(Some(None), |held| held.map(Some))
+fn hold(t: Option<&Tensor<1>>) -> Option<Option<HostTensor>> {
+    t.map(HostTensor::whole).map_or(Some(None), |held| held.map(Some))
 }
 
-fn parameters<'a>(centers: bool, eps: f64, weight: Option<&'a Held>, bias: Option<&'a Held>) -> kernel::Norm<'a> {
+fn parameters<'a>(
+    centers: bool,
+    eps: f64,
+    weight: Option<&'a HostTensor>,
+    bias: Option<&'a HostTensor>,
+) -> kernel::Norm<'a> {
     kernel::Norm {
         kind: if centers { Kind::Layer } else { Kind::Rms },
         eps: eps as f32,
-        weight: weight.map(Held::run),
-        bias: bias.map(Held::run),
+        weight: weight.map(HostTensor::run),
+        bias: bias.map(HostTensor::run),
     }
 }

@@ -86,10 +86,10 @@ impl TorchMemory {
     }
 }
 
-/// While it lives, LibTorch's own operations keep to the thread that made it: its threads wait for work in a
-/// loop, and would take the cores from the kernels.
+/// A guard: while it lives, LibTorch's own operations on the thread that made it use that thread only. LibTorch's
+/// worker threads spin while they wait for work, and would take the cores from the kernels.
 ///
-/// LibTorch's setting is a thread's own; a thread that has none yet takes the last one made.
+/// The setting is per thread; a thread that has none yet inherits the last one made.
 #[derive(Debug)]
 pub(crate) struct OneThread {
     /// It ends on its thread.

@@ -1,10 +1,10 @@
 //! Keeping freed memory with the process (glibc).
 
-/// Has the C library keep memory that runs give back for the next ones, instead of handing it to the system, which
+/// Makes the C library keep memory that runs free for the next ones, instead of returning it to the system, which
 /// clears every page of it before it gives it out again: a run that records every point then takes 235 ms where it
 /// took 330 (GPT-2 small's shape, 128 tokens). The process stays as large as its largest run made it.
 ///
-/// It is for the whole process, so left to its author; the `hooklens` program does it. `false`, and nothing done,
+/// The setting is the whole process's, so the program chooses it; `hooklens` does. `false`, and nothing done,
 /// where the C library is not glibc.
 ///
 /// ```

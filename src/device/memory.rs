@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// Does the work; where a device's library panics because its memory is full, that is an error. Every other panic
 /// goes on.
 ///
-/// What the work was changing is put back by the guards it drops on the way ([`Growth`](crate::kv_cache::Growth)).
+/// State that the work was changing is restored by the guards that unwinding drops ([`Transaction`](crate::kv_cache::Transaction)).
 pub(crate) fn guarded<T>(devices: impl FnOnce() -> Vec<Device>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| match message(&*panic).and_then(full) {
         Some(asked) => Err(Error::OutOfMemory { devices: format!("{:?}", devices()), asked }),
@@ -18,8 +18,8 @@ pub(crate) fn guarded<T>(devices: impl FnOnce() -> Vec<Device>, work: impl FnOnc
     })
 }
 
-/// An error if a run on this machine's CPU is going to ask for more than it can ever give. What asks for too much
-/// later ends the process, so this is asked first.
+/// An error if a run on this machine's CPU would need more memory than it has. An allocation that fails later
+/// aborts the process, so this is checked first.
 pub(crate) fn check_room(device: &Device, asked: usize) -> Result<()> {
     if !is_cpu(device) || Vec::<u8>::new().try_reserve_exact(asked).is_ok() {
         return Ok(());

@@ -78,7 +78,7 @@ fn not_built(feature: &str) -> String {
     format!("this build can't use it: build with `--features {feature}`")
 }
 
-/// Where models are loaded to when nothing else is said: the device that the environment variable
+/// The device that models are loaded to by default: the one that the environment variable
 /// [`DEVICE_VARIABLE`] names, else `flex`, this machine's CPU.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use burn::remote::RemoteHost;
 use burn::tensor::Device;
 
-/// What a server asks of its clients, if it was started with a token.
+/// The token that a server requires of its clients, if it was started with one.
 pub(crate) const TOKEN_VARIABLE: &str = "HOOKLENS_TOKEN";
 
 /// Connects to `ws://HOST:PORT`, or `ws://HOST:PORT#N` for the N-th device there.

@@ -1,4 +1,4 @@
-//! One run of any model: the plan is made and checked, the model makes its pass, and what was recorded is given.
+//! One run of any model: plan and check it, run the forward pass, give the recordings.
 
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{ActivationCache, Halt, Hook, Record, Rows, Run, Silent};
@@ -7,21 +7,21 @@ use crate::device::check_room;
 use crate::error::Result;
 use crate::points::Points;
 
-/// What a run needs to know before its pass.
+/// The plan of a run before its forward pass.
 pub(crate) struct Plan<'p> {
     pub(crate) points: &'p Points,
-    /// Token vectors: they tell the device, and whether the kernels work on this model.
+    /// The token embedding: its device, and whether the CPU kernels apply, are the model's.
     pub(crate) embed: Tensor<2>,
     pub(crate) rows: Rows<'p>,
     /// Why a point does not fire in this run, if it does not.
     pub(crate) silent: Silent<'p>,
-    /// Elements of the largest tensors that are there at one time.
+    /// Elements of the largest tensors that are alive at one time.
     pub(crate) at_once: usize,
     /// Whether the run ends with the last point that is watched.
     pub(crate) stop_when_done: bool,
 }
 
-/// Makes the pass under the plan's hooks, recordings and parts. A run that stops when it is done gives nothing but its
+/// Runs the forward pass under the plan's hooks, recordings and parts. A run that stops when it is done gives only its
 /// recordings.
 pub(crate) fn drive<T>(
     plan: Plan<'_>,

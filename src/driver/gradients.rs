@@ -72,7 +72,7 @@ fn with_gradients<O: RunOutput>(
         |id: &PointId| on_gradients.iter().zip(&targets).any(|(hook, targets)| hook.edits() && targets.contains(id));
     let cuts: Vec<PointId> = points.iter().copied().filter(|id| edits(id)).collect();
 
-    let mut pass = Pass { catalog, hooks, run };
+    let mut pass = GradientPass { catalog, hooks, run };
     let (output, mut gradients) = pass.whole(record, &points, &cuts, number)?;
     let mut output = output.without_history();
     for (place, id) in points.iter().enumerate().rev() {
@@ -101,14 +101,14 @@ fn with_gradients<O: RunOutput>(
 }
 
 /// The same run, once or several times, with leaves put in to keep gradients for.
-struct Pass<'p, 'h, 'r, O> {
+struct GradientPass<'p, 'h, 'r, O> {
     catalog: &'p Catalog,
     /// The user's, on the way forward.
     hooks: Vec<Hook<'h>>,
     run: &'p mut Runner<'r, O>,
 }
 
-impl<O: RunOutput> Pass<'_, '_, '_, O> {
+impl<O: RunOutput> GradientPass<'_, '_, '_, O> {
     /// A whole run and the gradients that come to the points, those before a cut only past it.
     fn whole(
         &mut self,

@@ -25,7 +25,7 @@ pub trait RunOutput: Sized + private::Sealed {
     /// What was recorded.
     fn cache(&mut self) -> &mut ActivationCache;
 
-    /// The main output: logits, `[batch, pos, d_vocab]`, or the residual stream of a run that was told where to stop.
+    /// The main output: logits, `[batch, pos, d_vocab]`, or the residual stream of a run with `stop_at_layer`.
     ///
     /// # Errors
     /// [`InputError::Options`] and [`InputError::NoHead`] if the run made none.
@@ -157,7 +157,7 @@ pub trait HookedModel: Sized + private::Sealed {
         self.forward_with(input, ForwardOptions::new())
     }
 
-    /// Runs the model and gives the logits, or the residual stream if told where to stop.
+    /// Runs the model and gives the logits, or the residual stream at `stop_at_layer`.
     ///
     /// # Shapes
     /// - output: `[batch, pos, d_vocab]`; `[batch, 1, d_vocab]` for [`Logits::Last`]; `[batch, pos, d_model]` with
@@ -245,8 +245,8 @@ pub trait HookedModel: Sized + private::Sealed {
         self.forward_with(input, ForwardOptions::new().hooks(hooks))
     }
 
-    /// A view of the model in which every run has these hooks. They are gone when it is dropped; the model itself never
-    /// changes.
+    /// A view of the model in which every run has these hooks. They are removed when it is dropped; the model itself
+    /// never changes.
     ///
     /// ```
     /// # use hooklens::prelude::*;

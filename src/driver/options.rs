@@ -1,4 +1,4 @@
-//! What to compute in one run.
+//! Options of one run: logits, losses, layers, masks, hooks, caches and recordings.
 
 use hooklens_hooks::{Hook, Ordinal, Record};
 
@@ -6,8 +6,8 @@ use crate::error::InputError;
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::Tokens;
 
-/// Which rows of the logits to compute. The unembedding is a large part of a small run: rows
-/// nobody reads need not be paid for.
+/// Which rows of the logits to compute. The unembedding is a large share of a small run's time: rows
+/// that are not read need not be computed.
 ///
 /// ```
 /// # use hooklens::prelude::*;

@@ -1,4 +1,4 @@
-//! Hooks that stay for several runs.
+//! Scopes: hooks that are active for several runs.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl<'m, 'h, M: HookedModel> Hooked<'m, 'h, M> {
         self
     }
 
-    /// Lends the hooks to a run.
+    /// Passes the hooks to a run.
     pub(crate) fn with_hooks<R>(&self, run: impl FnOnce(&mut Vec<Hook<'h>>) -> Result<R>) -> Result<R> {
         run(&mut *self.hooks.try_borrow_mut().map_err(|_| InputError::Options("a hook ran its own scope's model"))?)
     }

@@ -8,9 +8,10 @@ use hooklens_hooks::beside;
 use serde_json::{Map, Value, json};
 use tempfile::NamedTempFile;
 
-use super::placing::{Tensor, Widths};
+use super::DumpReport;
+use super::batch::Batch;
+use super::placing::{FileTensor, Widths};
 use super::writer::Sink;
-use super::{Batch, DumpReport};
 use crate::error::DumpError;
 
 /// A file whose header is known after the first batch: every batch has the same shape but for
@@ -21,12 +22,12 @@ pub(super) struct FileSink {
     total_rows: usize,
     widths: Widths,
     written_rows: usize,
-    tensors: Vec<Slot>,
+    tensors: Vec<TensorRegion>,
     data_start: u64,
 }
 
 /// Where one tensor lies.
-struct Slot {
+struct TensorRegion {
     name: String,
     /// From the start of the data.
     start: u64,
@@ -49,14 +50,14 @@ impl FileSink {
     }
 
     /// Writes the header, from the shapes of the first batch.
-    fn begin(&mut self, tensors: &[Tensor], rows: usize) -> Result<(), DumpError> {
+    fn begin(&mut self, tensors: &[FileTensor], rows: usize) -> Result<(), DumpError> {
         let mut header = Map::new();
         header.insert("__metadata__".into(), json!({"format": "pt", "written_by": "hooklens"}));
         let mut at = 0;
         // Large elements first: each tensor then begins at a multiple of its element's size.
-        let mut order: Vec<&Tensor> = tensors.iter().collect();
+        let mut order: Vec<&FileTensor> = tensors.iter().collect();
         order.sort_by_key(|tensor| std::cmp::Reverse(tensor.dtype.bitsize()));
-        for Tensor { name, dtype, shape, .. } in order {
+        for FileTensor { name, dtype, shape, .. } in order {
             let mut shape = shape.clone();
             // Rows of the tensor for one row of the batch: one, or as many as it has positions.
             shape[0] = shape[0] / rows * self.total_rows;
@@ -64,7 +65,7 @@ impl FileSink {
             let entry = json!({"dtype": format!("{dtype:?}"), "shape": shape, "data_offsets": [at, at + bytes]});
             header.insert(name.clone(), entry);
             let bytes_a_row = bytes / self.total_rows as u64;
-            self.tensors.push(Slot { name: name.clone(), start: at, bytes_a_row });
+            self.tensors.push(TensorRegion { name: name.clone(), start: at, bytes_a_row });
             at += bytes;
         }
         let mut header = Value::Object(header).to_string().into_bytes();

@@ -1,4 +1,4 @@
-//! A folder of shards, one a batch, that can be continued.
+//! A folder of files, one a batch, that can be continued.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use hooklens_hooks::{HookError, remove_unfinished, write_views};
 
-use super::manifest::{LOG, Log, Manifest, NAME, Shard, hash_bytes};
+use super::DumpReport;
+use super::batch::Batch;
+use super::manifest::{BatchFile, LOG, Log, Manifest, NAME, hash_bytes};
 use super::writer::Sink;
-use super::{Batch, DumpReport};
 use crate::error::DumpError;
 
-/// Writes a shard a batch, and for each a line of the log that lists the finished ones.
+/// Writes a file a batch, and for each a line of the log that lists the finished ones.
 pub(super) struct FolderSink {
     folder: PathBuf,
     manifest: Manifest,
@@ -20,7 +21,7 @@ pub(super) struct FolderSink {
 }
 
 impl FolderSink {
-    /// Opens the folder, making it if need be. With `resume`, finished shards of a run with the
+    /// Opens the folder, making it if need be. With `resume`, finished files of a run with the
     /// same settings are kept.
     pub(super) fn open(folder: &Path, mut manifest: Manifest, resume: bool) -> Result<Self, DumpError> {
         let failed = |reason: String| DumpError::File { path: folder.to_path_buf(), reason };
@@ -32,14 +33,14 @@ impl FolderSink {
             Some(_) if !resume => return Err(DumpError::Exists { path: folder.join(NAME) }),
             Some(before) => {
                 before.check_same(&manifest, folder)?;
-                if before.part != manifest.part {
-                    let of = |manifest: &Manifest| manifest.part.map_or("all".to_string(), |part| part.to_string());
-                    let (path, what) = (folder.join(NAME), "part".to_string());
+                if before.shard != manifest.shard {
+                    let of = |manifest: &Manifest| manifest.shard.map_or("all".to_string(), |shard| shard.to_string());
+                    let (path, what) = (folder.join(NAME), "shard".to_string());
                     return Err(DumpError::Mismatch { path, what, before: of(&before), now: of(&manifest) });
                 }
                 remove_unfinished(folder).map_err(|e| failed(e.to_string()))?;
-                let listed = if before.complete { before.shards } else { Log::read(folder)? };
-                manifest.shards = sound_shards(folder, listed);
+                let listed = if before.complete { before.files } else { Log::read(folder)? };
+                manifest.files = sound_files(folder, listed);
             }
             None => {
                 remove_unfinished(folder).map_err(|e| failed(e.to_string()))?;
@@ -50,26 +51,26 @@ impl FolderSink {
             }
         }
         // The log first: a manifest without one would say that nothing is finished.
-        let log = Log::begin(folder, &manifest.shards)?;
+        let log = Log::begin(folder, &manifest.files)?;
         manifest.write(folder)?;
         Ok(Self { folder: folder.to_path_buf(), manifest, log })
     }
 
     /// How many batches, from the first on, need not be computed again.
     pub(super) fn finished(&self) -> usize {
-        self.manifest.shards.len()
+        self.manifest.files.len()
     }
 }
 
-/// The shards, from the first on, whose files are as they were written.
-fn sound_shards(folder: &Path, listed: Vec<Shard>) -> Vec<Shard> {
-    listed.into_iter().take_while(|shard| is_sound(&folder.join(&shard.file), shard)).collect()
+/// The files, from the first on, that are as they were written.
+fn sound_files(folder: &Path, listed: Vec<BatchFile>) -> Vec<BatchFile> {
+    listed.into_iter().take_while(|entry| is_sound(&folder.join(&entry.file), entry)).collect()
 }
 
 /// Whether a file has the length and the header that were noted when it was on the disk.
-fn is_sound(path: &Path, shard: &Shard) -> bool {
-    let whole = fs::metadata(path).is_ok_and(|m| m.len() == shard.bytes);
-    whole && header_hash(path).is_ok_and(|hash| hash == shard.header)
+fn is_sound(path: &Path, entry: &BatchFile) -> bool {
+    let whole = fs::metadata(path).is_ok_and(|m| m.len() == entry.bytes);
+    whole && header_hash(path).is_ok_and(|hash| hash == entry.header)
 }
 
 /// Hash of a safetensors file's header: names, types, shapes and places of all its tensors.
@@ -96,14 +97,14 @@ impl Sink for FolderSink {
         })?;
         let bytes = fs::metadata(&path).map_err(|e| failed(e.to_string()))?.len();
         let header = header_hash(&path).map_err(|e| failed(e.to_string()))?;
-        let shard = Shard { file, first_row: batch.first_row, rows: batch.placing.rows(), bytes, header };
-        self.log.add(&shard)?;
-        self.manifest.shards.push(shard);
+        let entry = BatchFile { file, first_row: batch.first_row, rows: batch.placing.rows(), bytes, header };
+        self.log.add(&entry)?;
+        self.manifest.files.push(entry);
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<DumpReport, DumpError> {
-        let done: usize = self.manifest.shards.iter().map(|shard| shard.rows).sum();
+        let done: usize = self.manifest.files.iter().map(|entry| entry.rows).sum();
         if done == self.manifest.own_rows() {
             self.manifest.complete = true;
             self.manifest.write(&self.folder)?;
@@ -111,8 +112,8 @@ impl Sink for FolderSink {
             fs::remove_file(&log).map_err(|e| DumpError::File { path: log, reason: e.to_string() })?;
         }
         Ok(DumpReport {
-            bytes: self.manifest.shards.iter().map(|shard| shard.bytes).sum(),
-            files: self.manifest.shards.iter().map(|shard| self.folder.join(&shard.file)).collect(),
+            bytes: self.manifest.files.iter().map(|entry| entry.bytes).sum(),
+            files: self.manifest.files.iter().map(|entry| self.folder.join(&entry.file)).collect(),
             ..DumpReport::default()
         })
     }

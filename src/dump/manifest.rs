@@ -1,4 +1,4 @@
-//! What a folder of shards says of itself.
+//! The manifest of a dump that is a folder, and the log of its finished files.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,7 +9,7 @@ use hooklens_hooks::beside;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Dump, Part};
+use super::{Dump, Shard};
 use crate::error::DumpError;
 
 /// Name of the manifest within the folder.
@@ -18,11 +18,11 @@ pub(super) const NAME: &str = "manifest.json";
 /// Version 3: hashes of 128 bits, of all bytes of the weights.
 const VERSION: u32 = 3;
 
-/// Name of the list of finished shards, a JSON object a line, while the dump is not complete.
+/// Name of the list of finished files, a JSON object a line, while the dump is not complete.
 pub(super) const LOG: &str = "shards.jsonl";
 
-/// The settings of a dump and, once it is complete, its shards. Until then they are listed in
-/// the log: a line a shard, so that a dump of many shards does not write them all again and
+/// The settings of a dump and, once it is complete, its files. Until then they are listed in
+/// the log: a line a file, so that a dump of many files does not write them all again and
 /// again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
@@ -32,19 +32,20 @@ pub(super) struct Manifest {
     /// Hash of all token ids, so that other prompts are not taken for the same.
     pub(super) input: String,
     pub(super) settings: BTreeMap<String, String>,
-    pub(super) shards: Vec<Shard>,
-    /// Which share of the prompts is here; none for all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) part: Option<Part>,
-    /// Prompts of that share.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) part_rows: Option<usize>,
+    #[serde(rename = "shards")]
+    pub(super) files: Vec<BatchFile>,
+    /// Which shard of the prompts is here; none for all of them.
+    #[serde(rename = "part", default, skip_serializing_if = "Option::is_none")]
+    pub(super) shard: Option<Shard>,
+    /// Prompts of that shard.
+    #[serde(rename = "part_rows", default, skip_serializing_if = "Option::is_none")]
+    pub(super) shard_rows: Option<usize>,
     pub(super) complete: bool,
 }
 
-/// One finished shard.
+/// One finished file: a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Shard {
+pub(super) struct BatchFile {
     pub(super) file: String,
     pub(super) first_row: usize,
     pub(super) rows: usize,
@@ -53,35 +54,35 @@ pub(super) struct Shard {
     pub(super) header: String,
 }
 
-/// The list of finished shards, added to line by line.
+/// The list of finished files, added to line by line.
 pub(super) struct Log {
     path: PathBuf,
     file: File,
 }
 
 impl Log {
-    /// Replaces the folder's log by one of these shards.
-    pub(super) fn begin(folder: &Path, shards: &[Shard]) -> Result<Self, DumpError> {
+    /// Replaces the folder's log by one of these files.
+    pub(super) fn begin(folder: &Path, files: &[BatchFile]) -> Result<Self, DumpError> {
         let path = folder.join(LOG);
         let failed = |reason: String| DumpError::File { path: path.clone(), reason };
         let mut unfinished = beside(&path).map_err(|e| failed(e.to_string()))?;
-        for shard in shards {
-            let line = line(shard).map_err(failed)?;
+        for entry in files {
+            let line = line(entry).map_err(failed)?;
             unfinished.write_all(&line).map_err(|e| failed(e.to_string()))?;
         }
         let file = unfinished.persist(&path).map_err(|e| failed(e.to_string()))?;
         Ok(Self { path, file })
     }
 
-    /// Adds a shard whose file is on the disk.
-    pub(super) fn add(&mut self, shard: &Shard) -> Result<(), DumpError> {
+    /// Adds a file that is on the disk.
+    pub(super) fn add(&mut self, entry: &BatchFile) -> Result<(), DumpError> {
         let failed = |reason: String| DumpError::File { path: self.path.clone(), reason };
-        let line = line(shard).map_err(failed)?;
+        let line = line(entry).map_err(failed)?;
         self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(|e| failed(e.to_string()))
     }
 
-    /// The shards a folder's log lists, up to a line that was cut off.
-    pub(super) fn read(folder: &Path) -> Result<Vec<Shard>, DumpError> {
+    /// The files a folder's log lists, up to a line that was cut off.
+    pub(super) fn read(folder: &Path) -> Result<Vec<BatchFile>, DumpError> {
         let path = folder.join(LOG);
         match std::fs::read(&path) {
             Ok(text) => Ok(text.split(|b| *b == b'\n').map_while(|line| serde_json::from_slice(line).ok()).collect()),
@@ -91,8 +92,8 @@ impl Log {
     }
 }
 
-fn line(shard: &Shard) -> Result<Vec<u8>, String> {
-    let mut line = serde_json::to_vec(shard).map_err(|e| e.to_string())?;
+fn line(entry: &BatchFile) -> Result<Vec<u8>, String> {
+    let mut line = serde_json::to_vec(entry).map_err(|e| e.to_string())?;
     line.push(b'\n');
     Ok(line)
 }
@@ -107,9 +108,9 @@ impl Manifest {
             rows: rows.len(),
             input: hash(rows),
             settings,
-            shards: Vec::new(),
-            part: dump.part,
-            part_rows: dump.part.map(|_| dump.own_rows(rows.len())),
+            files: Vec::new(),
+            shard: dump.shard,
+            shard_rows: dump.shard.map(|_| dump.own_rows(rows.len())),
             complete: false,
         }
     }
@@ -127,7 +128,7 @@ impl Manifest {
 
     /// Prompts it is complete with.
     pub(super) fn own_rows(&self) -> usize {
-        self.part_rows.unwrap_or(self.rows)
+        self.shard_rows.unwrap_or(self.rows)
     }
 
     /// Replaces the folder's manifest in one step.

@@ -1,4 +1,4 @@
-//! The parts of a dump, made one by one, as one dump.
+//! The shards of a dump, made one by one, as one dump.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -6,71 +6,71 @@ use super::DumpReport;
 use super::manifest::{Manifest, NAME};
 use crate::error::{DumpError, Result};
 
-/// Writes a manifest over the parts that several jobs made with [`Dump::part`](super::Dump::part): the shards stay
+/// Writes a manifest over the shards that several jobs made with [`Dump::shard`](super::Dump::shard): the files stay
 /// where they are, in folders within `folder`, and the manifest names them all.
 ///
 /// ```
-/// use hooklens::dump::{Dump, Part, merge};
+/// use hooklens::dump::{Dump, Shard, merge};
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// # let folder = tempfile::tempdir()?;
 /// # let folder = folder.path();
 /// let dump = |index, out| Ok::<_, Box<dyn std::error::Error>>(
-///     Dump::new("resid_post0").part(Part::new(index, 2)?).run(&model, &[vec![0, 5], vec![0, 6]], out)?,
+///     Dump::new("resid_post0").shard(Shard::new(index, 2)?).run(&model, &[vec![0, 5], vec![0, 6]], out)?,
 /// );
-/// let parts = [folder.join("a"), folder.join("b")]; // made by two jobs, on two machines
-/// dump(1, &parts[0])?;
-/// assert!(merge(folder, &parts[..1]).is_err()); // not all of it
-/// dump(2, &parts[1])?;
-/// assert_eq!(merge(folder, &parts)?.rows, 2);
+/// let shards = [folder.join("a"), folder.join("b")]; // made by two jobs, on two machines
+/// dump(1, &shards[0])?;
+/// assert!(merge(folder, &shards[..1]).is_err()); // not all of it
+/// dump(2, &shards[1])?;
+/// assert_eq!(merge(folder, &shards)?.rows, 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// A part that is not within the folder, not complete, of another run, or of which a shard is gone; rows that no part
+/// A shard that is not within the folder, not complete, of another run, or of which a file is gone; rows that no shard
 /// has, or two have.
-pub fn merge(folder: impl AsRef<Path>, parts: &[PathBuf]) -> Result<DumpReport> {
+pub fn merge(folder: impl AsRef<Path>, shards: &[PathBuf]) -> Result<DumpReport> {
     let folder = folder.as_ref();
     let failed = |path: &Path, reason: String| DumpError::File { path: path.to_path_buf(), reason };
     let mut whole: Option<Manifest> = None;
-    for path in parts {
+    for path in shards {
         let inside = relative(folder, path)
-            .ok_or_else(|| failed(path, format!("a part lies in a folder within {}", folder.display())))?;
-        let mut part = Manifest::read(path)?.ok_or_else(|| failed(path, format!("it has no {NAME}")))?;
-        if !part.complete {
+            .ok_or_else(|| failed(path, format!("a shard lies in a folder within {}", folder.display())))?;
+        let mut shard = Manifest::read(path)?.ok_or_else(|| failed(path, format!("it has no {NAME}")))?;
+        if !shard.complete {
             return Err(failed(path, "its dump is not complete; go on with --resume".into()).into());
         }
-        if part.part.is_none() {
-            return Err(failed(path, "it is a whole dump, not a part of one".into()).into());
+        if shard.shard.is_none() {
+            return Err(failed(path, "it is a whole dump, not a shard of one".into()).into());
         }
-        for shard in &mut part.shards {
-            let file = path.join(&shard.file);
-            if std::fs::metadata(&file).map(|m| m.len()).ok() != Some(shard.bytes) {
+        for entry in &mut shard.files {
+            let file = path.join(&entry.file);
+            if std::fs::metadata(&file).map(|m| m.len()).ok() != Some(entry.bytes) {
                 return Err(failed(&file, "it is not there, or not as it was written".into()).into());
             }
-            shard.file = format!("{inside}/{}", shard.file);
+            entry.file = format!("{inside}/{}", entry.file);
         }
         match &mut whole {
-            None => whole = Some(Manifest { part: None, part_rows: None, ..part }),
+            None => whole = Some(Manifest { shard: None, shard_rows: None, ..shard }),
             Some(whole) => {
-                whole.check_same(&part, path)?;
-                whole.shards.append(&mut part.shards);
+                whole.check_same(&shard, path)?;
+                whole.files.append(&mut shard.files);
             }
         }
     }
-    let mut whole = whole.ok_or_else(|| failed(folder, "there are no parts to merge".into()))?;
-    whole.shards.sort_by_key(|shard| shard.first_row);
+    let mut whole = whole.ok_or_else(|| failed(folder, "there are no shards to merge".into()))?;
+    whole.files.sort_by_key(|entry| entry.first_row);
     let mut next = 0;
-    for shard in &whole.shards {
-        if shard.first_row != next {
-            let what = if shard.first_row > next { "no part has" } else { "two parts have" };
-            let row = next.min(shard.first_row) + 1;
+    for entry in &whole.files {
+        if entry.first_row != next {
+            let what = if entry.first_row > next { "no shard has" } else { "two shards have" };
+            let row = next.min(entry.first_row) + 1;
             return Err(failed(folder, format!("{what} prompt {row} of {}", whole.rows)).into());
         }
-        next += shard.rows;
+        next += entry.rows;
     }
     if next != whole.rows {
-        return Err(failed(folder, format!("no part has prompt {} of {}", next + 1, whole.rows)).into());
+        return Err(failed(folder, format!("no shard has prompt {} of {}", next + 1, whole.rows)).into());
     }
     if folder.join(NAME).exists() {
         return Err(DumpError::Exists { path: folder.join(NAME) }.into());
@@ -78,8 +78,8 @@ pub fn merge(folder: impl AsRef<Path>, parts: &[PathBuf]) -> Result<DumpReport> 
     whole.write(folder)?;
     Ok(DumpReport {
         rows: whole.rows,
-        bytes: whole.shards.iter().map(|shard| shard.bytes).sum(),
-        files: whole.shards.iter().map(|shard| folder.join(&shard.file)).collect(),
+        bytes: whole.files.iter().map(|entry| entry.bytes).sum(),
+        files: whole.files.iter().map(|entry| folder.join(&entry.file)).collect(),
         ..DumpReport::default()
     })
 }
@@ -88,7 +88,7 @@ pub fn merge(folder: impl AsRef<Path>, parts: &[PathBuf]) -> Result<DumpReport> 
 fn relative(folder: &Path, path: &Path) -> Option<String> {
     let (folder, path) = (folder.canonicalize().ok()?, path.canonicalize().ok()?);
     let inside = path.strip_prefix(&folder).ok()?;
-    let names = inside.components().map(|part| match part {
+    let names = inside.components().map(|component| match component {
         Component::Normal(name) => name.to_str(),
         _ => None,
     });

@@ -6,7 +6,7 @@ use hooklens_hooks::Record;
 use crate::driver::{Hooked, HookedModel, Input, Logits, private};
 use crate::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
 use crate::error::{InputError, Result};
-use crate::experiments::Trunk;
+use crate::experiments::SharedPrefix;
 use crate::kv_cache::KeyValueCache;
 use crate::model::{DecoderModel, HookedTransformer, Output};
 use crate::tokens::Tokens;
@@ -37,9 +37,9 @@ pub trait DumpModel: HookedModel + private::Sealed {
     #[doc(hidden)]
     fn logits(output: &mut Self::Output) -> Option<Tensor<3>>;
 
-    /// Runs that share what prompts begin with, if the model can go on behind a prefix.
+    /// Runs with a shared prefix, if the model can continue from a cache.
     #[doc(hidden)]
-    fn sharing(&self, record: Record, logits: Logits) -> Option<Trunk<'_>>;
+    fn sharing(&self, record: Record, logits: Logits) -> Option<SharedPrefix<'_>>;
 
     /// The frozen cache of a prefix.
     #[doc(hidden)]
@@ -72,8 +72,8 @@ impl DumpModel for HookedTransformer {
         output.logits.take()
     }
 
-    fn sharing(&self, record: Record, logits: Logits) -> Option<Trunk<'_>> {
-        (!self.config().bidirectional).then(|| Trunk::new(self, record, logits))
+    fn sharing(&self, record: Record, logits: Logits) -> Option<SharedPrefix<'_>> {
+        (!self.config().bidirectional).then(|| SharedPrefix::new(self, record, logits))
     }
 
     fn behind(&self, prefix: &[u32]) -> Result<KeyValueCache> {
@@ -107,7 +107,7 @@ impl DumpModel for Hooked<'_, '_, HookedTransformer> {
     }
 
     /// A hook may do something else at each position, so nothing is shared under hooks.
-    fn sharing(&self, _: Record, _: Logits) -> Option<Trunk<'_>> {
+    fn sharing(&self, _: Record, _: Logits) -> Option<SharedPrefix<'_>> {
         None
     }
 
@@ -148,7 +148,7 @@ impl DumpModel for HookedEncoder {
         output.logits.take()
     }
 
-    fn sharing(&self, _: Record, _: Logits) -> Option<Trunk<'_>> {
+    fn sharing(&self, _: Record, _: Logits) -> Option<SharedPrefix<'_>> {
         None
     }
 
@@ -182,7 +182,7 @@ impl DumpModel for Hooked<'_, '_, HookedEncoder> {
         output.logits.take()
     }
 
-    fn sharing(&self, _: Record, _: Logits) -> Option<Trunk<'_>> {
+    fn sharing(&self, _: Record, _: Logits) -> Option<SharedPrefix<'_>> {
         None
     }
 

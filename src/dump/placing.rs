@@ -2,7 +2,7 @@
 //!
 //! A batch is computed at the length of its own longest prompt, and the positions asked for may
 //! lie anywhere in it. In the output every row has the same positions, as many as the longest
-//! needs, and what stands where a row has none says nothing of how it was batched.
+//! needs, and the filler where a row has none does not depend on how rows were batched.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::tokens::PaddingSide;
 
 /// One row of a batch.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct PromptRow {
     /// Tokens of the row.
     pub(super) len: usize,
     /// Those of them that are kept.
@@ -32,8 +32,8 @@ pub(super) struct Widths {
 
 impl Widths {
     /// What these rows need.
-    pub(super) fn of<'r>(rows: impl Iterator<Item = &'r Row>) -> Self {
-        let wider = |a: Self, row: &Row| Self { len: a.len.max(row.len), kept: a.kept.max(row.kept.len()) };
+    pub(super) fn of<'r>(rows: impl Iterator<Item = &'r PromptRow>) -> Self {
+        let wider = |a: Self, row: &PromptRow| Self { len: a.len.max(row.len), kept: a.kept.max(row.kept.len()) };
         rows.fold(Self { len: 0, kept: 0 }, wider)
     }
 }
@@ -41,7 +41,7 @@ impl Widths {
 /// How the rows of one batch are laid out.
 #[derive(Debug)]
 pub(super) struct Placing {
-    rows: Vec<Row>,
+    rows: Vec<PromptRow>,
     /// Where the output pads.
     side: PaddingSide,
     /// Where the batch was padded.
@@ -56,14 +56,14 @@ pub(super) struct Placing {
 
 /// A tensor on its way to a file.
 #[derive(Debug)]
-pub(super) struct Tensor {
+pub(super) struct FileTensor {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
     pub(super) bytes: Bytes,
 }
 
-/// What a tensor of a batch runs over.
+/// A named tensor of a batch, with its axes.
 #[derive(Debug, Clone)]
 pub(crate) struct Named {
     pub(crate) name: String,
@@ -79,7 +79,7 @@ pub(crate) struct Named {
 type Segments = Vec<(usize, usize, usize)>;
 
 impl Placing {
-    pub(super) fn new(rows: Vec<Row>, side: PaddingSide, prefix: usize, positions: &Positions) -> Self {
+    pub(super) fn new(rows: Vec<PromptRow>, side: PaddingSide, prefix: usize, positions: &Positions) -> Self {
         let columns = rows.iter().map(|row| row.len).max().unwrap_or(0);
         Self { rows, side, source: side, prefix, columns, whole: *positions == Positions::All }
     }
@@ -94,13 +94,13 @@ impl Placing {
         self.rows.len()
     }
 
-    /// What a shard of this batch alone needs.
+    /// What a file of this batch alone needs.
     pub(super) fn widths(&self) -> Widths {
         Widths::of(self.rows.iter())
     }
 
     /// First column of a row's tokens.
-    fn begin(&self, row: &Row) -> usize {
+    fn begin(&self, row: &PromptRow) -> usize {
         if self.source == PaddingSide::Left { self.columns - row.len } else { 0 }
     }
 
@@ -110,7 +110,7 @@ impl Placing {
             return Positions::All;
         }
         let width = self.widths().kept;
-        let of_row = |row: &Row| {
+        let of_row = |row: &PromptRow| {
             let begin = self.begin(row);
             let kept = row.kept.clone().map(|at| begin + at);
             kept.chain(std::iter::repeat(begin)).take(width).collect()
@@ -119,11 +119,11 @@ impl Placing {
     }
 
     /// The tensor as the output holds it.
-    pub(super) fn place(&self, named: &Named, widths: Widths) -> Result<Tensor, HookError> {
+    pub(super) fn place(&self, named: &Named, widths: Widths) -> Result<FileTensor, HookError> {
         let dtype = named.activation.file_dtype();
         let bytes = named.activation.to_le_bytes()?;
         let shape = named.activation.shape().to_vec();
-        let asis = |bytes| Tensor { name: named.name.clone(), dtype, shape: shape.clone(), bytes };
+        let asis = |bytes| FileTensor { name: named.name.clone(), dtype, shape: shape.clone(), bytes };
         // Batch and position in one axis are taken apart here and put together in the end.
         let (mut axes, mut dims) = (named.axes.to_vec(), shape.clone());
         let together = matches!(axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead));
@@ -163,7 +163,7 @@ impl Placing {
             let first = shape[..3].iter().product();
             shape.splice(0..3, [first]);
         }
-        Ok(Tensor { name: named.name.clone(), dtype, shape, bytes: Bytes::from_bytes_vec(filled) })
+        Ok(FileTensor { name: named.name.clone(), dtype, shape, bytes: Bytes::from_bytes_vec(filled) })
     }
 
     /// Width in the output of an axis that runs over positions.
@@ -177,8 +177,8 @@ impl Placing {
         }
     }
 
-    /// What of an axis of length `len` goes where in one of length `width`.
-    fn segments(&self, row: &Row, axis: Axis, len: usize, width: usize, named: &Named) -> Segments {
+    /// Which ranges of an axis of length `len` are copied to where in one of length `width`.
+    fn segments(&self, row: &PromptRow, axis: Axis, len: usize, width: usize, named: &Named) -> Segments {
         let kept = row.kept.len();
         let begin = self.begin(row);
         let to = |count: usize| if self.side == PaddingSide::Left { width - count } else { 0 };
@@ -230,7 +230,7 @@ impl Copy<'_> {
     }
 }
 
-impl View for &Tensor {
+impl View for &FileTensor {
     fn dtype(&self) -> Dtype {
         self.dtype
     }

@@ -4,7 +4,8 @@ use std::thread::JoinHandle;
 
 use hooklens_hooks::{ActivationQueue, WhenFull};
 
-use super::{Batch, DumpReport};
+use super::DumpReport;
+use super::batch::Batch;
 use crate::error::{DumpError, Result};
 
 /// Where batches go, in order.
@@ -25,7 +26,7 @@ pub(super) struct Writer {
 /// The name of the batches' queue.
 const BATCHES: &str = "batches";
 
-/// Closes the queue when the thread ends, in whatever way: who pushes must not wait for it.
+/// Closes the queue when the thread ends, also by a panic, so that the pushing thread never waits for it.
 struct Close(ActivationQueue<Batch>);
 
 impl Drop for Close {

@@ -1,4 +1,4 @@
-//! What an encoder is made of.
+//! The configuration of an encoder.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What tells one encoder's weights from another's.
+//! Fingerprints of encoders: a hash of configuration and weights.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;

@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Halt, Run};
 
 use super::tokens::EncoderTokens;
-use super::weights::{EncoderBlock, Heads};
+use super::weights::{EncoderBlock, OutputHeads};
 use super::{EncoderInput, HookedEncoder};
 use crate::config::NormKind;
 use crate::device::guarded;
@@ -112,7 +112,7 @@ impl HookedEncoder {
 
     /// The last normalized stream, `[batch, pos, d_model]`.
     pub(super) fn hidden(&self, tokens: &EncoderTokens, options: ForwardOptions<'_>) -> Result<Tensor<3>> {
-        let hidden = self.run_tokens(tokens, options, Heads::NONE)?.hidden;
+        let hidden = self.run_tokens(tokens, options, OutputHeads::NONE)?.hidden;
         Ok(hidden.ok_or(InputError::Options("a run without logits ends with the last point asked for"))?)
     }
 
@@ -132,7 +132,7 @@ impl HookedEncoder {
     /// As [`HookedModel::run`]; [`InputError::NoHead`] if the model has none.
     pub fn next_sentence(&self, input: impl Into<EncoderInput>) -> Result<Tensor<2>> {
         let tokens = self.to_tokens(input)?;
-        let wanted = Heads { nsp: true, ..Heads::NONE };
+        let wanted = OutputHeads { nsp: true, ..OutputHeads::NONE };
         let logits = self.run_tokens(&tokens, ForwardOptions::new(), wanted)?.next_sentence;
         let logits = logits.ok_or(InputError::NoHead { head: "next-sentence" })?;
         Ok(burn::tensor::activation::log_softmax(logits, 1))
@@ -154,7 +154,7 @@ impl HookedEncoder {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;
         let mask = tokenizer.mask().ok_or(InputError::Options("the tokenizer has no mask token"))?;
-        let wanted = Heads { mlm: true, ..Heads::NONE };
+        let wanted = OutputHeads { mlm: true, ..OutputHeads::NONE };
         let logits = self.run_tokens(&tokens, ForwardOptions::new(), wanted)?.logits;
         let logits = logits.ok_or(InputError::NoHead { head: "masked-token" })?;
         let [batch, _] = tokens.tokens.shape();
@@ -183,7 +183,7 @@ impl HookedEncoder {
         &self,
         tokens: &EncoderTokens,
         mut options: ForwardOptions<'_>,
-        wanted: Heads,
+        wanted: OutputHeads,
     ) -> Result<EncoderOutput> {
         options.check_plain("an encoder")?;
         if options.logits == Logits::Last {
@@ -218,7 +218,7 @@ impl HookedEncoder {
         &self,
         tokens: &EncoderTokens,
         sequence: &Sequence,
-        wanted: Heads,
+        wanted: OutputHeads,
         run: &mut Run<'_, '_>,
     ) -> Result<Passed, Halt> {
         let weights = &self.weights;

@@ -1,4 +1,4 @@
-//! What an encoder can be run on.
+//! Inputs of an encoder: texts, pairs of texts, or tokens.
 
 use crate::driver::Input;
 

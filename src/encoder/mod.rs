@@ -1,4 +1,4 @@
-//! Encoders of BERT's kind: attention in both directions, hooked like the rest.
+//! Bidirectional encoders such as BERT, with the same hook points and runs as decoders.
 //!
 //! ```no_run
 //! use hooklens::encoder::HookedEncoder;
@@ -30,7 +30,7 @@ pub use forward::EncoderOutput;
 pub use input::EncoderInput;
 pub use sentences::{Pooling, SentenceEmbedding};
 pub use tokens::EncoderTokens;
-pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, Heads, MlmHead};
+pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHeads};
 
 use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel, Logits, private};
@@ -63,7 +63,7 @@ pub struct HookedEncoder {
     /// The weights; a Burn module.
     pub weights: EncoderWeights,
     config: Arc<EncoderConfig>,
-    /// What attention and MLP read of the configuration.
+    /// The configuration in the form that attention and MLP read.
     stack: Arc<TransformerConfig>,
     points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,
@@ -79,7 +79,7 @@ impl HookedEncoder {
         sentences: std::result::Result<SentenceEmbedding, String>,
         report: LoadReport,
     ) -> Self {
-        let points = Arc::new(points_of(&config, weights.heads()));
+        let points = Arc::new(points_of(&config, weights.output_heads()));
         let stack = Arc::new(config.stack());
         let (config, report) = (Arc::new(config), Arc::new(report));
         Self { weights, config, stack, points, tokenizer: tokenizer.map(Arc::new), sentences, report }
@@ -109,16 +109,16 @@ impl HookedEncoder {
         self.weights.device()
     }
 
-    /// Which heads the model's files held.
+    /// Which output heads the model's files held.
     ///
     /// ```
     /// # use hooklens::encoder::HookedEncoder;
     /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-bare")?;
-    /// assert!(!model.heads().mlm); // a bare encoder: `encode` works, `forward` does not
+    /// assert!(!model.output_heads().mlm); // a bare encoder: `encode` works, `forward` does not
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn heads(&self) -> Heads {
-        self.weights.heads()
+    pub fn output_heads(&self) -> OutputHeads {
+        self.weights.output_heads()
     }
 
     /// What loading did with each tensor of the files.
@@ -172,7 +172,7 @@ impl HookedModel for HookedEncoder {
     /// Every head the model has, unless no logits are wanted.
     fn run_checked(&self, input: EncoderInput, options: ForwardOptions<'_>) -> Result<EncoderOutput> {
         let tokens = self.to_tokens(input)?;
-        let wanted = if options.logits == Logits::None { Heads::NONE } else { self.heads() };
+        let wanted = if options.logits == Logits::None { OutputHeads::NONE } else { self.output_heads() };
         self.run_tokens(&tokens, options, wanted)
     }
 
@@ -183,6 +183,6 @@ impl HookedModel for HookedEncoder {
 
 /// The points an encoder with these heads can fire.
 #[cfg(feature = "cli")]
-pub(crate) fn catalog_of(config: &EncoderConfig, heads: Heads) -> Arc<Catalog> {
+pub(crate) fn catalog_of(config: &EncoderConfig, heads: OutputHeads) -> Arc<Catalog> {
     points_of(config, heads).catalog
 }

@@ -1,7 +1,7 @@
 //! The hook points an encoder fires.
 
 use super::config::EncoderConfig;
-use super::weights::Heads;
+use super::weights::OutputHeads;
 use crate::points::{Outer, Points, PointsBuilder, Site};
 
 /// The points of a block, in firing order.
@@ -34,7 +34,7 @@ const BLOCK: &[Site] = &[
 ];
 
 /// The points of an encoder with these heads.
-pub(super) fn points_of(config: &EncoderConfig, heads: Heads) -> Points {
+pub(super) fn points_of(config: &EncoderConfig, heads: OutputHeads) -> Points {
     let mut points = PointsBuilder::new(config.n_layers, "norms keep their weights");
     for outer in [
         Outer::TokenEmbed,
@@ -58,7 +58,7 @@ pub(super) fn points_of(config: &EncoderConfig, heads: Heads) -> Points {
     points.build()
 }
 
-fn why_not(config: &EncoderConfig, heads: Heads, point: Outer) -> Option<&'static str> {
+fn why_not(config: &EncoderConfig, heads: OutputHeads, point: Outer) -> Option<&'static str> {
     match point {
         Outer::TokenTypeEmbed if config.token_types == 0 => Some("it makes no difference between kinds of token"),
         Outer::MlmLnScale | Outer::MlmLnNormalized if !heads.mlm => Some("its files have no masked-token head"),

@@ -1,4 +1,4 @@
-//! One vector a text, as sentence-transformers' models make it.
+//! Sentence embeddings: one vector per text, as sentence-transformers' models compute it.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::error::{InputError, LoadError, Result};
 use crate::model::{Sequence, narrowed, widened};
 use crate::tokens::read_json;
 
-/// How the stream at all positions becomes one vector.
+/// How the vectors of all positions become one.
 ///
 /// ```
 /// # use hooklens::encoder::HookedEncoder;
@@ -34,7 +34,7 @@ pub enum Pooling {
     Max,
 }
 
-/// What a sentence encoder does behind the last block.
+/// Pooling and normalization after the last block of a sentence encoder.
 ///
 /// ```
 /// # use hooklens::encoder::HookedEncoder;
@@ -104,7 +104,7 @@ impl SentenceEmbedding {
 }
 
 impl HookedEncoder {
-    /// What [`HookedEncoder::sentence_embeddings`] does behind the last block.
+    /// What [`HookedEncoder::sentence_embeddings`] does after the last block.
     ///
     /// # Errors
     /// [`InputError::Sentences`] if what the model's `modules.json` tells to do is not supported.

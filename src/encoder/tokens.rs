@@ -1,4 +1,4 @@
-//! From texts to an encoder's tokens.
+//! Tokenization for encoders.
 
 use super::HookedEncoder;
 use super::input::EncoderInput;

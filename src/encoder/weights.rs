@@ -22,7 +22,7 @@ pub struct EncoderWeights {
     pub embed: EncoderEmbed,
     /// The blocks, first to last.
     pub blocks: Vec<EncoderBlock>,
-    /// What names masked tokens.
+    /// The masked-token head.
     pub mlm_head: Option<MlmHead>,
     /// A linear map of the first position, `[d_model, d_model]`, before a tanh.
     pub pooler: Option<Linear>,
@@ -94,17 +94,17 @@ pub struct MlmHead {
     pub unembed: Linear,
 }
 
-/// Which heads a model's files hold.
+/// Which output heads an encoder has: those its files hold.
 ///
 /// ```
 /// # use hooklens::encoder::HookedEncoder;
-/// use hooklens::encoder::Heads;
+/// use hooklens::encoder::OutputHeads;
 /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
-/// assert_eq!(model.heads(), Heads { mlm: true, pooler: true, nsp: true });
+/// assert_eq!(model.output_heads(), OutputHeads { mlm: true, pooler: true, nsp: true });
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heads {
+pub struct OutputHeads {
     /// The masked-token head.
     pub mlm: bool,
     /// The pooler.
@@ -113,9 +113,9 @@ pub struct Heads {
     pub nsp: bool,
 }
 
-impl Heads {
+impl OutputHeads {
     /// No head.
-    pub(super) const NONE: Heads = Heads { mlm: false, pooler: false, nsp: false };
+    pub(super) const NONE: OutputHeads = OutputHeads { mlm: false, pooler: false, nsp: false };
 }
 
 impl EncoderWeights {
@@ -129,8 +129,8 @@ impl EncoderWeights {
         self.num_params()
     }
 
-    /// Which heads there are.
-    pub fn heads(&self) -> Heads {
-        Heads { mlm: self.mlm_head.is_some(), pooler: self.pooler.is_some(), nsp: self.nsp_head.is_some() }
+    /// Which output heads there are.
+    pub fn output_heads(&self) -> OutputHeads {
+        OutputHeads { mlm: self.mlm_head.is_some(), pooler: self.pooler.is_some(), nsp: self.nsp_head.is_some() }
     }
 }

@@ -1,4 +1,4 @@
-//! What a decoder need not compute again.
+//! The decoder's cache: keys and values of its own positions and of the encoder's.
 
 use burn::tensor::Tensor;
 
@@ -33,7 +33,7 @@ pub struct DecoderCache {
 }
 
 impl DecoderCache {
-    /// What the encoder made.
+    /// The encoder's output.
     pub fn encoded(&self) -> &Encoded {
         &self.encoded
     }

@@ -1,4 +1,4 @@
-//! What an encoder with a decoder is made of.
+//! The configuration of an encoder-decoder.
 
 use serde::{Deserialize, Serialize};
 

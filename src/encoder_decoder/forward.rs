@@ -12,14 +12,15 @@ use super::weights::DecoderBlock;
 use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, drive, logits_of, private};
 use crate::error::{InputError, Result};
-use crate::kv_cache::{Growth, KeyValueCache, Keys};
+use crate::kv_cache::{KeyValueCache, Keys, Transaction};
 use crate::model::{
-    NormPoints, Pass, Sequence, Stream, attention_reads, last_rows, mix, raw_scores, softmax_rows, token_vectors,
+    NormPoints, Pass, ProjectionInput, Sequence, attention_reads, last_rows, mix, raw_scores, softmax_rows,
+    token_vectors,
 };
 use crate::points::{Outer, Site};
 use crate::tokens::Tokens;
 
-/// What a run gives.
+/// The output of a run.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -56,7 +57,7 @@ impl RunOutput for EncoderDecoderOutput {
     }
 }
 
-/// What the encoder made of a batch: what the decoder attends to.
+/// The encoder's output for a batch, which the decoder attends to.
 ///
 /// ```
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
@@ -64,7 +65,7 @@ impl RunOutput for EncoderDecoderOutput {
 /// let mut encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
 /// assert_eq!((encoded.shape(), encoded.hidden.dims()[2]), ([1, 4], model.config().d_model));
 /// let before = model.decode(&encoded, vec![vec![0, 4]])?.logits;
-/// encoded.hidden = encoded.hidden.zeros_like(); // nothing is known of the input any more
+/// encoded.hidden = encoded.hidden.zeros_like(); // the decoder sees nothing of the input
 /// let after = model.decode(&encoded, vec![vec![0, 4]])?.logits;
 /// let gap = before.zip(after).map(|(a, b)| (a - b).abs().max().into_scalar::<f32>());
 /// assert!(gap.is_some_and(|gap| gap > 0.0));
@@ -72,8 +73,8 @@ impl RunOutput for EncoderDecoderOutput {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    /// The encoder's last normalized stream, `[batch, pos, d_model]`. An edit of it is an edit of all that the
-    /// decoder knows of the input.
+    /// The encoder's last normalized stream, `[batch, pos, d_model]`. It is the decoder's
+    /// only view of the input.
     pub hidden: Tensor<3>,
     pub(super) mask: Option<Vec<bool>>,
 }
@@ -131,7 +132,7 @@ impl HookedEncoderDecoder {
             run.over(encoder.rows(encoder_real.as_deref()))?;
             let encoded = self.encoder_pass(&tokens, &encoder, run)?;
             run.over(rows)?;
-            let alone = Behind { own: None, known: &[] };
+            let alone = PastKeys { own: None, known: &[] };
             self.decoder_pass(&encoded, alone, (&written, &decoder), logits, run)
         })?;
         Ok(EncoderDecoderOutput { logits: made.and_then(|(logits, _)| logits), cache })
@@ -190,7 +191,7 @@ impl HookedEncoderDecoder {
         Ok((encoded.ok_or(InputError::Options("the run ended early"))?, cache))
     }
 
-    /// Runs the decoder alone, on what the encoder has made.
+    /// Runs the decoder alone, on an encoder's output.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -311,13 +312,13 @@ impl HookedEncoderDecoder {
         let plan = self.plan(&sequence, sequence.rows(real.as_deref()), options.logits, &silent);
         let plan = Plan { stop_when_done: plan.stop_when_done && cache.is_none(), ..plan };
         let (mut own, cross) = match cache {
-            Some(DecoderCache { own, cross, .. }) => (Some(own.grow()), Some(cross)),
+            Some(DecoderCache { own, cross, .. }) => (Some(own.begin()), Some(cross)),
             None => (None, None),
         };
         let known = cross.as_deref().map_or(&[][..], Vec::as_slice);
         let logits = options.logits;
         let (made, recorded) = drive(plan, &mut options.hooks, options.record, |run| {
-            let behind = Behind { own: own.as_mut().map(Growth::cache), known };
+            let behind = PastKeys { own: own.as_mut().map(Transaction::cache), known };
             self.decoder_pass(encoded, behind, (&written, &sequence), logits, run)
         })?;
         let (logits, keys) = made.unwrap_or_default();
@@ -374,7 +375,7 @@ impl HookedEncoderDecoder {
     fn decoder_pass(
         &self,
         encoded: &Encoded,
-        behind: Behind<'_>,
+        behind: PastKeys<'_>,
         (written, sequence): (&Tokens, &Sequence),
         logits: Logits,
         run: &mut Run<'_, '_>,
@@ -383,14 +384,14 @@ impl HookedEncoderDecoder {
         let table = weights.embed.val();
         let (device, dtype) = (table.device(), table.dtype());
         let mut resid = token_vectors(table, written);
-        let Behind { own, known } = behind;
+        let PastKeys { own, known } = behind;
         let mut made = Vec::new();
         let mut pass = Pass::new(&self.decoder_stack, self.points.stack(DECODER), sequence, own, &device, dtype);
         pass.score_bias = Some(position_bias(weights.decoder_bias.val(), sequence, self.buckets(false)));
         let mut cross = Pass::new(&self.decoder_stack, self.points.stack(CROSS), sequence, None, &device, dtype);
         let hidden_keys = encoded.hidden_keys();
         for (layer, block) in weights.decoder.iter().enumerate() {
-            let across = Across { pass: &mut cross, encoded, hidden_keys: &hidden_keys, known: known.get(layer) };
+            let across = CrossInputs { pass: &mut cross, encoded, hidden_keys: &hidden_keys, known: known.get(layer) };
             let keys;
             (resid, keys) = block.forward(layer, resid, &mut pass, across, run)?;
             made.push(keys);
@@ -411,20 +412,20 @@ impl HookedEncoderDecoder {
     }
 }
 
-/// What earlier runs of a decoder left to attend to.
-struct Behind<'c> {
+/// Keys and values of earlier runs of the decoder.
+struct PastKeys<'c> {
     /// Keys and values of its own positions.
     own: Option<&'c mut KeyValueCache>,
     /// Those of the encoder's positions, a pair a layer; none before the first run.
     known: &'c [(Tensor<4>, Tensor<4>)],
 }
 
-/// What a decoder's block attends to across the model.
-struct Across<'a, 'p> {
+/// The inputs of a decoder block's cross attention.
+struct CrossInputs<'a, 'p> {
     pass: &'a mut Pass<'p>,
     encoded: &'a Encoded,
     hidden_keys: &'a Option<Tensor<4, Bool>>,
-    /// Keys and values made by a run before.
+    /// Keys and values computed by an earlier run.
     known: Option<&'a (Tensor<4>, Tensor<4>)>,
 }
 
@@ -435,7 +436,7 @@ impl DecoderBlock {
         layer: usize,
         resid: Tensor<3>,
         pass: &mut Pass<'_>,
-        across: Across<'_, '_>,
+        across: CrossInputs<'_, '_>,
         run: &mut Run<'_, '_>,
     ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
         let points = pass.points;
@@ -468,16 +469,16 @@ impl DecoderBlock {
         &self,
         layer: usize,
         read: Tensor<3>,
-        Across { pass, encoded, hidden_keys, known }: Across<'_, '_>,
+        CrossInputs { pass, encoded, hidden_keys, known }: CrossInputs<'_, '_>,
         run: &mut Run<'_, '_>,
     ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
         let at = |site| pass.points.at(layer, site);
         let (attn, heads) = (&self.cross_attn, pass.config.n_heads);
-        let q = run.fire(at(Site::Q), Stream::Shared(read).project(&attn.q, heads))?;
+        let q = run.fire(at(Site::Q), ProjectionInput::Shared(read).project(&attn.q, heads))?;
         let (k, v) = match known {
             Some(known) => known.clone(),
             None => {
-                let hidden = || Stream::Shared(encoded.hidden.clone());
+                let hidden = || ProjectionInput::Shared(encoded.hidden.clone());
                 let k = run.fire(at(Site::K), hidden().project(&attn.k, heads))?;
                 (k, run.fire(at(Site::V), hidden().project(&attn.v, heads))?)
             }

@@ -1,4 +1,4 @@
-//! What an encoder with a decoder can be run on.
+//! Inputs of an encoder-decoder: the encoder's, and the decoder's tokens so far.
 
 use crate::driver::Input;
 

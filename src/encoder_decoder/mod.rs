@@ -1,4 +1,4 @@
-//! Encoders with a decoder, T5's kind: two stacks of blocks, the second attending to the first.
+//! Encoder-decoder models such as T5: two stacks of blocks, the second attending to the first.
 //!
 //! ```no_run
 //! use hooklens::encoder_decoder::HookedEncoderDecoder;
@@ -63,7 +63,7 @@ pub struct HookedEncoderDecoder {
     /// The weights; a Burn module.
     pub weights: EncoderDecoderWeights,
     config: Arc<EncoderDecoderConfig>,
-    /// What the blocks of each stack read of the configuration.
+    /// Each stack's configuration, in the form its blocks read.
     encoder_stack: Arc<TransformerConfig>,
     decoder_stack: Arc<TransformerConfig>,
     points: Arc<Points>,

@@ -36,7 +36,7 @@ pub enum CacheError {
     /// Rows of a mask differ in length.
     #[error("the mask's rows differ in length")]
     Ragged,
-    /// The text outgrows the context within which LongRoPE rotates by its short factors.
+    /// The text exceeds the context within which LongRoPE rotates by its short factors.
     #[error(
         "the cache's keys were rotated for texts of up to {original_context} positions, the text now has {len}; \
          beyond them this model rotates otherwise, so run the whole text without the cache"
@@ -144,7 +144,7 @@ pub enum CacheError {
         /// Positions held.
         held: usize,
     },
-    /// Tokens were to tell of padding, and the cache knows no padding token.
+    /// Padding was to be found by token, and the cache has no padding token.
     #[error("the cache's shape names no `pad_token_id`, by which padding is told from tokens")]
     NoPadToken,
     /// The mask of a run contradicts that of the cache it goes on behind.

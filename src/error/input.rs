@@ -140,7 +140,7 @@ pub enum InputError {
         /// Where the model lives.
         model: String,
     },
-    /// A setting there can't be.
+    /// A setting with an invalid value.
     #[error("`{name}` is {given}; it may be {allowed}")]
     Setting {
         /// The setting.
@@ -168,7 +168,7 @@ pub enum InputError {
         /// Each axis, and how many places it has.
         axes: Vec<(String, usize)>,
     },
-    /// An option that this kind of model has no use for.
+    /// An option that this kind of model does not support.
     #[error("{model} has no use for the option `{option}`")]
     NoSuchOption {
         /// The option.
@@ -199,7 +199,7 @@ pub enum InputError {
         words: Vec<String>,
         /// Size of the vocabulary.
         vocabulary: usize,
-        /// Tokens like them, best first.
+        /// The most similar tokens, best first.
         nearest: Vec<String>,
         /// The first tokens of the vocabulary that are words.
         first: Vec<String>,

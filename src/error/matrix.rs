@@ -1,4 +1,4 @@
-//! Weights that can't be taken apart.
+//! Errors of factored matrices and decompositions.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub enum MatrixError {
         /// Why.
         reason: &'static str,
     },
-    /// A place there is not.
+    /// An index out of range.
     #[error("{what} {} is not within {len}", asked(given))]
     Index {
         /// What was asked for: a layer, a head, rows, columns.
@@ -36,7 +36,7 @@ pub enum MatrixError {
         /// How many there are.
         len: usize,
     },
-    /// A decomposition that did not come to an end.
+    /// A decomposition that did not converge.
     #[error("no {what}: {reason}")]
     Numeric {
         /// The decomposition.

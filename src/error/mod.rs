@@ -1,4 +1,4 @@
-//! What can go wrong, with the data to say what and where.
+//! The error types of the crate.
 
 mod analysis;
 mod cache;
@@ -59,13 +59,13 @@ pub enum Error {
     /// A dump of activations.
     #[error(transparent)]
     Dump(#[from] DumpError),
-    /// What a recording was asked.
+    /// An analysis of a recording.
     #[error(transparent)]
     Analysis(#[from] AnalysisError),
     /// A sweep of patches.
     #[error(transparent)]
     Patch(#[from] PatchError),
-    /// Weights taken apart.
+    /// A factored matrix or a decomposition.
     #[error(transparent)]
     Matrix(#[from] MatrixError),
     /// A picture.

@@ -152,7 +152,7 @@ impl HeadDetection {
 }
 
 impl HookedTransformer {
-    /// TransformerLens's `detect_head`: how much each head looks where it is expected to on these tokens, `[layer, head]`,
+    /// TransformerLens's `detect_head`: how much each head attends where it is expected to on these tokens, `[layer, head]`,
     /// the mean over rows. Padding is no part of a row.
     ///
     /// All queries count, also those that have no such place; so on a text whose first half has nothing to look back to,
@@ -192,7 +192,7 @@ impl HookedTransformer {
         Ok(LabeledArray::of(axes, sums))
     }
 
-    /// How much each head looks from one position to others, `[layer, head]`: the sum over the
+    /// How much each head attends from one position to others, `[layer, head]`: the sum over the
     /// positions looked at, the mean over rows. Positions count a row's real tokens.
     ///
     /// ```

@@ -3,7 +3,7 @@
 use rand::prelude::*;
 use rand_chacha::ChaCha8Rng;
 
-/// Names a sentence may speak of.
+/// The names that sentences are made with.
 ///
 /// ```
 /// assert!(hooklens::experiments::NAMES.contains(&"Mary"));
@@ -19,8 +19,8 @@ const TIMES: [&str; 3] = ["in the morning", "at night", "after lunch"];
 const GIFTS: [&str; 4] = ["gave", "handed", "passed", "sold"];
 const THINGS: [&str; 8] = ["drink", "ball", "book", "ring", "apple", "letter", "hat", "coin"];
 
-/// A sentence that breaks off where the one to whom something is given comes next (Wang et al.
-/// 2022), and what makes of it a question of cause and effect.
+/// A sentence that ends right before its indirect object (Wang et al. 2022), with its corrupted
+/// counterpart for patching.
 ///
 /// ```
 /// let prompt = &hooklens::experiments::ioi_prompts(1, 7)[0];
@@ -31,11 +31,11 @@ const THINGS: [&str; 8] = ["drink", "ball", "book", "ring", "apple", "letter", "
 pub struct IoiPrompt {
     /// `When Mary and John went to the store, John gave a drink to`
     pub text: String,
-    /// The same with the giver exchanged, of as many tokens: `..., Mary gave a drink to`.
+    /// The same with the other name as subject, of as many tokens: `..., Mary gave a drink to`.
     pub corrupted: String,
-    /// Who gets it: the name that comes once in `text`.
+    /// The indirect object, the answer: the name that occurs once in `text`.
     pub answer: &'static str,
-    /// Who gives it: the name that comes twice in `text`.
+    /// The subject, the wrong answer: the name that occurs twice in `text`.
     pub wrong: &'static str,
 }
 

@@ -15,10 +15,10 @@ mod head_scores;
 mod ioi;
 mod notebook;
 mod prefix_store;
+mod shared_prefix;
 mod steering;
 mod test_prompt;
 mod top_examples;
-mod trunk;
 
 pub use head_detector::{HeadDetection, HeadError, HeadPattern};
 #[cfg(feature = "cli")]
@@ -26,7 +26,7 @@ pub(crate) use head_scores::HeadSums;
 pub use head_scores::{HeadScores, head_scores};
 pub use ioi::{IoiPrompt, NAMES, ioi_prompts, ioi_text};
 pub use prefix_store::PrefixStore;
+pub use shared_prefix::{SharedPrefix, common_prefix};
 pub use steering::SteeringVector;
 pub use test_prompt::{AnswerToken, PromptReport};
 pub use top_examples::{FoundExample, FoundExamples, TopExamples};
-pub use trunk::{Trunk, common_prefix};

@@ -6,9 +6,9 @@ use crate::kv_cache::KeyValueCache;
 use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
-/// Caches of prefixes, found again by their tokens. What two prefixes begin with alike is stored
-/// once. It serves one model as it was when it was first asked for a prefix; one made under
-/// interventions is never taken for a clean one.
+/// Caches of prefixes, looked up by their tokens. The common prefix of two is stored once. A store
+/// serves one model with the weights it had at the first look-up; a cache made under interventions
+/// is never returned for a clean prefix.
 ///
 /// ```
 /// use hooklens::experiments::PrefixStore;
@@ -74,7 +74,7 @@ impl<'m> PrefixStore<'m> {
         Ok(cache)
     }
 
-    /// Takes in a prefix computed elsewhere.
+    /// Adds a prefix computed elsewhere.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -84,7 +84,7 @@ impl<'m> PrefixStore<'m> {
     /// store.insert("king drum", model.prefill("king drum")?)?;
     /// store.get("king drum sun")?;
     /// assert_eq!(store.tokens_run(), 1);
-    /// // What hooks made is refused.
+    /// // A cache made under hooks that edit is refused.
     /// let edited = model.hooks([hook::z(0).edit(|z, _| z.zeros_like())]).prefill("fox")?;
     /// assert!(store.insert("fox", edited).is_err());
     /// # Ok::<(), hooklens::Error>(())

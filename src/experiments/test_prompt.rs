@@ -24,7 +24,7 @@ use crate::model::HookedTransformer;
 pub struct PromptReport {
     /// The prompt's tokens, a beginning-of-sequence token included if the model got one.
     pub prompt: Vec<String>,
-    /// The answer's tokens, in order; each is judged behind those before it.
+    /// The answer's tokens, in order; each is predicted from the prompt and those before it.
     pub answer: Vec<AnswerToken>,
 }
 
@@ -55,9 +55,9 @@ pub struct AnswerToken {
 }
 
 impl HookedTransformer {
-    /// Tells where an answer's tokens stand among what the model expects behind a prompt, and the
-    /// `top` most likely tokens there. An answer that begins a new word wants the space before it,
-    /// where the tokenizer keeps spaces.
+    /// Ranks an answer's tokens among the model's predictions after a prompt, with the `top` most
+    /// likely tokens there. An answer that begins a new word needs the space before it where the
+    /// tokenizer keeps spaces.
     ///
     /// ```
     /// # use hooklens::prelude::*;

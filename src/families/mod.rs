@@ -54,7 +54,7 @@ pub(crate) use hooked_transformer::{to_json as native_json, weights as native_we
 /// One family of models, whose configuration is a `C`.
 #[derive(Debug)]
 pub(crate) struct Family<C: 'static = TransformerConfig> {
-    /// What users call it.
+    /// Its name.
     pub(crate) name: &'static str,
     /// The `architectures` of its `config.json`.
     pub(crate) architectures: &'static [&'static str],
@@ -143,7 +143,7 @@ pub(crate) enum Described {
 }
 
 impl Described {
-    /// What users call the family.
+    /// The family's name.
     pub(crate) fn family(&self) -> &'static str {
         match self {
             Described::Decoder(family, _) => family.name,
@@ -163,7 +163,7 @@ impl Described {
 }
 
 /// The family of this architecture, or of this type where that is all a `config.json` tells, and the configuration
-/// it reads there, sound as `validate` tells.
+/// it reads there, validated.
 fn find<C>(
     families: &'static [&'static Family<C>],
     given: &str,

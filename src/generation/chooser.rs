@@ -16,14 +16,14 @@ use crate::tokens::{Tokenizer, Tokens};
 #[derive(Debug)]
 pub(crate) struct Chooser<'m> {
     tokenizer: Option<&'m Tokenizer>,
-    rows: Vec<Row>,
+    rows: Vec<RowState>,
     pad: u32,
-    /// What precedes each row's new tokens, if not its prompt.
+    /// The tokens before each row's new ones, if not its prompt.
     begin: Option<Vec<u32>>,
 }
 
 #[derive(Debug)]
-struct Row {
+struct RowState {
     made: GeneratedRow,
     rng: ChaCha8Rng,
     ended: bool,
@@ -66,14 +66,14 @@ impl<'m> Chooser<'m> {
                 log_probs: Vec::new(),
                 stop: Stop::Length,
             };
-            Row { made, rng, ended: false }
+            RowState { made, rng, ended: false }
         };
         let pad = tokenizer.map_or(0, Tokenizer::pad);
         let pad = if (pad as usize) < d_vocab { pad } else { 0 };
         Ok(Self { tokenizer, rows: (0..prompts.shape()[0]).map(row).collect(), pad, begin: None })
     }
 
-    /// Says what precedes each row's new tokens, if not its prompt.
+    /// Sets the tokens before each row's new ones, if not its prompt.
     pub(crate) fn begin_with(&mut self, tokens: Vec<u32>) {
         self.begin = Some(tokens);
     }

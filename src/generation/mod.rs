@@ -182,7 +182,7 @@ impl HookedTransformer {
     ///
     /// # Errors
     /// Before anything runs: bad input, more positions than the model has vectors for, a setting
-    /// there can't be.
+    /// that is out of range.
     ///
     /// ```
     /// use hooklens::prelude::*;

@@ -46,7 +46,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Whether every setting is one there can be, for a vocabulary of `d_vocab`.
+    /// Whether every setting is valid for a vocabulary of `d_vocab`.
     pub(super) fn check(&self, d_vocab: usize) -> Result<(), InputError> {
         let setting = |name, given: String, allowed| Err(InputError::Setting { name, given, allowed });
         let number = |x: f64| x.is_finite();

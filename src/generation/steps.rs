@@ -60,7 +60,7 @@ impl Filled<'_> {
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let steps = model.generate_steps("king drum sun star king", GenerateOptions::new().max_new_tokens(9))?;
-/// // Stops when the caller has seen enough; nothing more is run.
+/// // Leaving the loop ends the generation; nothing more is run.
 /// let words = steps.take(2).map(|step| model.to_string(&[step?.tokens[0].unwrap_or_default()]));
 /// assert_eq!(words.collect::<Result<Vec<_>, _>>()?, ["drum", "sun"]);
 /// # Ok::<(), hooklens::Error>(())
@@ -71,7 +71,7 @@ pub struct Steps<'m, 'h> {
     options: GenerateOptions<'h>,
     cache: Filled<'h>,
     chooser: Chooser<'m>,
-    /// What to run next.
+    /// The tokens to run next.
     next: Tokens,
     /// All columns run so far, a row each; none for padding.
     columns: Vec<Vec<Option<u32>>>,

@@ -152,7 +152,7 @@ impl KeyValueCache {
             cache.entries[layer].set_held_from(from.clone());
         }
         if len > 0 {
-            cache.told.clone_from(mask);
+            cache.given_mask.clone_from(mask);
             cache.hidden_before.clone_from(&data.hidden_before);
         }
         for (layer, entry) in cache.entries.iter().enumerate() {

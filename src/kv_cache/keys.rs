@@ -1,4 +1,4 @@
-//! Keys and values as attention reads them: in parts that need not be contiguous.
+//! Keys and values as attention reads them: in blocks that need not be contiguous.
 
 use std::sync::Arc;
 
@@ -6,20 +6,20 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 /// Keys and values of some columns, `[rows, columns, kv_head, d_head]`.
 #[derive(Debug, Clone)]
-pub(crate) struct Part {
+pub(crate) struct KeyBlock {
     pub(crate) keys: Tensor<4>,
     pub(crate) values: Tensor<4>,
-    /// For each row of the batch the row of the part it reads; `None` if each reads its own.
+    /// For each row of the batch the row of the block it reads; `None` if each reads its own.
     pub(crate) rows: Option<Arc<[usize]>>,
 }
 
-impl Part {
+impl KeyBlock {
     /// Columns.
     pub(crate) fn len(&self) -> usize {
         self.keys.dims()[1]
     }
 
-    /// The number of consecutive batch rows that read each row of the part, if it is the same for all.
+    /// The number of consecutive batch rows that read each row of the block, if it is the same for all.
     pub(crate) fn readers(&self) -> Option<usize> {
         let Some(rows) = &self.rows else { return Some(1) };
         let each = rows.len() / self.keys.dims()[0].max(1);
@@ -27,11 +27,11 @@ impl Part {
         (even && each * self.keys.dims()[0] == rows.len()).then_some(each)
     }
 
-    /// The part with a row of its own for each row of the batch.
-    pub(crate) fn spread(&self) -> Part {
+    /// The block with a row of its own for each row of the batch.
+    pub(crate) fn spread(&self) -> KeyBlock {
         let Some(rows) = &self.rows else { return self.clone() };
         let of = |tensor: &Tensor<4>| select_rows(tensor.clone(), rows);
-        Part { keys: of(&self.keys), values: of(&self.values), rows: None }
+        KeyBlock { keys: of(&self.keys), values: of(&self.values), rows: None }
     }
 }
 
@@ -45,20 +45,20 @@ pub(super) fn select_rows(tensor: Tensor<4>, rows: &[usize]) -> Tensor<4> {
 /// All keys and values that a run attends to, first to last.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
-    pub(crate) parts: Vec<Part>,
-    /// Columns before the first part, which no query sees any more.
+    pub(crate) blocks: Vec<KeyBlock>,
+    /// Columns before the first block, which no query sees any more.
     pub(crate) dropped: usize,
 }
 
 impl Keys {
     /// Keys and values in one place, `[batch, columns, kv_head, d_head]`.
     pub(crate) fn whole(keys: Tensor<4>, values: Tensor<4>) -> Self {
-        Self { parts: vec![Part { keys, values, rows: None }], dropped: 0 }
+        Self { blocks: vec![KeyBlock { keys, values, rows: None }], dropped: 0 }
     }
 
-    /// Columns of the parts.
+    /// Columns of the blocks.
     pub(crate) fn held(&self) -> usize {
-        self.parts.iter().map(Part::len).sum()
+        self.blocks.iter().map(KeyBlock::len).sum()
     }
 
     /// Columns, dropped ones included.
@@ -66,13 +66,13 @@ impl Keys {
         self.dropped + self.held()
     }
 
-    /// Keys and values of all parts concatenated, one row for each row of the batch.
+    /// Keys and values of all blocks concatenated, one row for each row of the batch.
     pub(crate) fn joined(&self) -> (Tensor<4>, Tensor<4>) {
-        if let [part] = &self.parts[..] {
-            let part = part.spread();
-            return (part.keys, part.values);
+        if let [block] = &self.blocks[..] {
+            let block = block.spread();
+            return (block.keys, block.values);
         }
-        let (keys, values) = self.parts.iter().map(Part::spread).map(|part| (part.keys, part.values)).unzip();
+        let (keys, values) = self.blocks.iter().map(KeyBlock::spread).map(|block| (block.keys, block.values)).unzip();
         (Tensor::cat(keys, 1), Tensor::cat(values, 1))
     }
 }

@@ -158,7 +158,7 @@ impl CacheKind {
         if words.is_empty() { "growing".into() } else { words.join(" ") }
     }
 
-    /// Whether there can be such a cache.
+    /// Whether the combination of choices is supported.
     pub(super) fn check(self) -> Result<(), CacheError> {
         let positive = |field, given| if given == 0 { Err(CacheError::Size { field, given }) } else { Ok(()) };
         self.max_len.map_or(Ok(()), |max_len| positive("max_len", max_len))?;

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Tensor};
 
-use super::keys::{Keys, Part};
+use super::keys::{KeyBlock, Keys};
 use super::kind::{CacheKind, Form, Offload};
 use super::store::{Sealed, Shared, Store};
 use crate::config::Window;
 use crate::device::main_memory;
 use crate::error::CacheError;
 
-/// Where a lane's tensors lie.
+/// Where a lane's tensors are stored.
 #[derive(Debug, Clone)]
 enum Home {
-    /// Where they are given.
+    /// On the device they were computed on.
     Given,
     /// In main memory.
     Main,
@@ -24,7 +24,7 @@ enum Home {
 }
 
 /// Some of a layer's heads: those of the keys and those of the values.
-type Heads = [Range<usize>; 2];
+type HeadRanges = [Range<usize>; 2];
 
 /// Keys and values of some of a layer's heads. A layer has one lane, or one for each device that its heads are
 /// spread over.
@@ -35,7 +35,7 @@ pub(super) struct Lane {
     store: Store,
     home: Home,
     /// `None` for all heads.
-    heads: Option<Heads>,
+    heads: Option<HeadRanges>,
 }
 
 impl Lane {
@@ -47,18 +47,18 @@ impl Lane {
     }
 
     /// These heads, on a device of their own.
-    pub(super) fn on(kind: CacheKind, window: Option<Window>, device: &Device, heads: Heads) -> Self {
+    pub(super) fn on(kind: CacheKind, window: Option<Window>, device: &Device, heads: HeadRanges) -> Self {
         let home = Home::On(device.clone());
         Self { shared: Vec::new(), store: Store::new(kind, window), home, heads: Some(heads) }
     }
 
-    /// Whether reading it copies it from elsewhere, which can be done ahead.
+    /// Whether reading copies it from another device or a file, which can be done ahead.
     pub(super) fn is_away(&self) -> bool {
         let on_disk = |shared: &Shared| matches!(shared.sealed, Sealed::Disk(_));
         !matches!(self.home, Home::Given) || matches!(self.store, Store::Disk { .. }) || self.shared.iter().any(on_disk)
     }
 
-    /// Whether all heads are here, kept where they are given.
+    /// Whether the lane has all heads, stored on the device they were computed on.
     fn is_plain(&self) -> bool {
         matches!(self.home, Home::Given) && self.heads.is_none()
     }
@@ -111,7 +111,7 @@ impl Lane {
         self.shared.iter().map(|shared| shared.bytes).sum::<usize>() + self.store.bytes()
     }
 
-    /// Adds columns of all heads, of which the lane takes its own; `keep` have to stay reachable.
+    /// Adds columns of all heads, of which the lane takes its own; the last `keep` have to stay readable.
     pub(super) fn push(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
         let home = self.home_of(&new[0].device());
         let own = [0, 1].map(|which| {
@@ -126,17 +126,18 @@ impl Lane {
     }
 
     /// What is held, oldest first, on the device that computes.
-    pub(super) fn read(&self, device: &Device) -> Result<Vec<Part>, CacheError> {
-        let mut parts = Vec::new();
+    pub(super) fn read(&self, device: &Device) -> Result<Vec<KeyBlock>, CacheError> {
+        let mut blocks = Vec::new();
         for shared in &self.shared {
-            parts.extend(shared.part()?);
+            blocks.extend(shared.block()?);
         }
-        parts.extend(self.store.pieces()?.into_iter().map(|[keys, values]| Part { keys, values, rows: None }));
+        blocks.extend(self.store.pieces()?.into_iter().map(|[keys, values]| KeyBlock { keys, values, rows: None }));
         if self.is_plain() {
-            return Ok(parts);
+            return Ok(blocks);
         }
         let here = |tensor: Tensor<4>| if tensor.device() == *device { tensor } else { tensor.to_device(device) };
-        let moved = parts.into_iter().map(|part| Part { keys: here(part.keys), values: here(part.values), ..part });
+        let moved =
+            blocks.into_iter().map(|block| KeyBlock { keys: here(block.keys), values: here(block.values), ..block });
         Ok(moved.collect())
     }
 
@@ -182,35 +183,35 @@ impl Lane {
 }
 
 /// Joins the heads of several lanes that hold the same columns.
-pub(super) fn side_by_side(lanes: Vec<Vec<Part>>) -> Vec<Part> {
+pub(super) fn side_by_side(lanes: Vec<Vec<KeyBlock>>) -> Vec<KeyBlock> {
     let mut lanes = lanes.into_iter();
     let Some(first) = lanes.next() else { return Vec::new() };
-    let others: Vec<Vec<Part>> = lanes.collect();
+    let others: Vec<Vec<KeyBlock>> = lanes.collect();
     if others.is_empty() {
         return first;
     }
-    let beside = |(at, part): (usize, Part)| {
-        let all = |of: fn(&Part) -> &Tensor<4>| {
-            let heads = std::iter::once(&part).chain(others.iter().filter_map(|lane| lane.get(at)));
-            Tensor::cat(heads.map(|part| of(part).clone()).collect(), 2)
+    let beside = |(at, block): (usize, KeyBlock)| {
+        let all = |of: fn(&KeyBlock) -> &Tensor<4>| {
+            let heads = std::iter::once(&block).chain(others.iter().filter_map(|lane| lane.get(at)));
+            Tensor::cat(heads.map(|block| of(block).clone()).collect(), 2)
         };
-        Part { keys: all(|part| &part.keys), values: all(|part| &part.values), rows: part.rows.clone() }
+        KeyBlock { keys: all(|block| &block.keys), values: all(|block| &block.values), rows: block.rows.clone() }
     };
     first.into_iter().enumerate().map(beside).collect()
 }
 
-/// Parts that one row of a cache wrote, read by every row of a batch.
-pub(super) fn for_all_rows(mut parts: Vec<Part>, batch: usize) -> Vec<Part> {
-    for part in &mut parts {
-        let row = part.rows.as_ref().map_or(0, |rows| rows[0]);
-        part.rows = Some(Arc::from(vec![row; batch]));
+/// Blocks of a cache of one row, read by every row of a batch.
+pub(super) fn for_all_rows(mut blocks: Vec<KeyBlock>, batch: usize) -> Vec<KeyBlock> {
+    for block in &mut blocks {
+        let row = block.rows.as_ref().map_or(0, |rows| rows[0]);
+        block.rows = Some(Arc::from(vec![row; batch]));
     }
-    parts
+    blocks
 }
 
-/// Parts in another element type.
+/// Blocks in another element type.
 pub(super) fn cast(keys: Keys, dtype: DType) -> Keys {
     let of = |tensor: Tensor<4>| if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) };
-    let part = |part: Part| Part { keys: of(part.keys), values: of(part.values), rows: part.rows };
-    Keys { parts: keys.parts.into_iter().map(part).collect(), dropped: keys.dropped }
+    let block = |block: KeyBlock| KeyBlock { keys: of(block.keys), values: of(block.values), rows: block.rows };
+    Keys { blocks: keys.blocks.into_iter().map(block).collect(), dropped: keys.dropped }
 }

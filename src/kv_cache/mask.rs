@@ -7,8 +7,8 @@ use crate::error::CacheError;
 
 impl KeyValueCache {
     /// Columns that a mask was given for.
-    pub(super) fn told_len(&self) -> usize {
-        self.told.first().map_or(0, Vec::len)
+    pub(super) fn given_mask_len(&self) -> usize {
+        self.given_mask.first().map_or(0, Vec::len)
     }
 
     /// Positions of each row, hidden ones included: the position its next token stands at.
@@ -24,8 +24,10 @@ impl KeyValueCache {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn lengths(&self) -> Vec<usize> {
-        let untold = self.len() - self.told_len();
-        (0..self.batch()).map(|row| self.told_row(row).iter().filter(|real| **real).count() + untold).collect()
+        let without_mask = self.len() - self.given_mask_len();
+        (0..self.batch())
+            .map(|row| self.given_mask_row(row).iter().filter(|real| **real).count() + without_mask)
+            .collect()
     }
 
     /// Column of each row's first position that attention sees (the number of columns if there is none).
@@ -44,13 +46,13 @@ impl KeyValueCache {
         (0..self.batch()).map(seen).collect()
     }
 
-    fn told_row(&self, row: usize) -> &[bool] {
-        self.told.get(row).map_or(&[], Vec::as_slice)
+    fn given_mask_row(&self, row: usize) -> &[bool] {
+        self.given_mask.get(row).map_or(&[], Vec::as_slice)
     }
 
     /// The real positions of a row.
     fn real(&self, row: usize) -> Vec<bool> {
-        let mut real = self.told_row(row).to_vec();
+        let mut real = self.given_mask_row(row).to_vec();
         real.resize(self.len(), true);
         real
     }
@@ -77,8 +79,8 @@ impl KeyValueCache {
         Some(MaskInfo { starts, lengths: self.lengths(), offsets, window, first_column })
     }
 
-    /// Says which of the next positions are real; gives the mask of all positions told of, `[batch][position]`. It is
-    /// kept unless the cache is frozen. Positions that nothing is said of are real. Runs do this by themselves;
+    /// Appends to the mask which of the next positions are real; gives the whole mask, `[batch][position]`. It is
+    /// kept unless the cache is frozen. Positions without a mask are real. Runs do this by themselves;
     /// around [`KeyValueCache::update`] it can come before or behind.
     ///
     /// ```
@@ -100,10 +102,10 @@ impl KeyValueCache {
         if new.iter().any(|row| row.len() != len) {
             return Err(CacheError::Ragged);
         }
-        let past = |row: usize| self.told_row(if self.batch() == 1 { 0 } else { row });
+        let past = |row: usize| self.given_mask_row(if self.batch() == 1 { 0 } else { row });
         let whole: Vec<_> = new.iter().enumerate().map(|(row, new)| [past(row), new].concat()).collect();
         if !self.frozen {
-            self.told.clone_from(&whole);
+            self.given_mask.clone_from(&whole);
         }
         Ok(whole)
     }
@@ -172,13 +174,13 @@ impl KeyValueCache {
 
     /// The first column that the next query of some row sees.
     pub(super) fn first_needed(&self, layer: usize) -> usize {
-        self.len() - needed(&self.told, self.len(), self.shape.windows[layer])
+        self.len() - needed(&self.given_mask, self.len(), self.shape.windows[layer])
     }
 
     /// The positions that attention may see, for `batch` rows; `None` when it may see all.
     pub(crate) fn past_mask(&self, batch: usize) -> Option<Vec<Vec<bool>>> {
         let hidden = self.hides();
-        if !hidden && self.told.iter().all(|row| !row.contains(&false)) {
+        if !hidden && self.given_mask.iter().all(|row| !row.contains(&false)) {
             return None;
         }
         Some(self.for_rows(self.attention_mask(), batch))
@@ -199,8 +201,8 @@ impl KeyValueCache {
     }
 }
 
-/// How many of the last columns of `len` the next query of some row sees; columns behind those told of are real.
-pub(super) fn needed(told: &[Vec<bool>], len: usize, window: Option<Window>) -> usize {
+/// How many of the last of `len` columns the next query of some row sees; columns after the mask's end are real.
+pub(super) fn needed(given_mask: &[Vec<bool>], len: usize, window: Option<Window>) -> usize {
     let Some(window) = window else { return len };
     let of_row = |row: &Vec<bool>| {
         let real = row.iter().filter(|real| **real).count() + len - row.len();
@@ -215,5 +217,5 @@ pub(super) fn needed(told: &[Vec<bool>], len: usize, window: Option<Window>) -> 
         });
         first.map_or(0, |first| len - first)
     };
-    told.iter().map(of_row).max().unwrap_or(0)
+    given_mask.iter().map(of_row).max().unwrap_or(0)
 }

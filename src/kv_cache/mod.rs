@@ -1,7 +1,7 @@
 //! Key-value caches: keys and values of positions already computed.
 
-mod ahead;
 mod buffer;
+mod construct;
 mod data;
 mod disk;
 mod entry;
@@ -9,7 +9,9 @@ mod file;
 mod keys;
 mod kind;
 mod lane;
+mod layers;
 mod mask;
+mod prefetch;
 mod quantized;
 mod ring;
 mod rows;
@@ -17,24 +19,22 @@ mod run;
 mod scope;
 mod shape;
 mod store;
+mod truncate;
 
 use std::fmt;
-use std::ops::{Index, IndexMut};
 
-use burn::tensor::{Device, Tensor};
-use hooklens_hooks::DType;
+use burn::tensor::Tensor;
 
 pub use data::{CacheData, LayerData};
 pub use entry::Entry;
 pub use file::CacheModel;
-pub(crate) use keys::{Keys, Part};
+pub(crate) use keys::{KeyBlock, Keys};
 pub use kind::{CacheKind, Offload};
 pub use quantized::Bits;
-pub(crate) use run::Growth;
+pub(crate) use run::Transaction;
 pub use scope::Scoped;
 pub use shape::{CacheShape, MaskInfo};
 
-use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
 /// Keys and values of every layer, `[batch, position, kv_head, d_head]` each, with the mask of
@@ -42,7 +42,7 @@ use crate::error::CacheError;
 ///
 /// Runs append to the cache unless it is frozen. A frozen cache of one row serves a batch of any
 /// size, and [`KeyValueCache::fork`] gives many rows that go on from the same positions: what
-/// they share is stored once and read where it lies.
+/// they share is stored once and never copied.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -67,208 +67,34 @@ pub struct KeyValueCache {
     kind: CacheKind,
     shape: CacheShape,
     entries: Vec<Entry>,
-    /// Real positions that were told of, a row each; positions behind them are real.
-    told: Vec<Vec<bool>>,
+    /// The mask given so far, one row per batch row, `true` at real positions. Positions after its end count as real.
+    given_mask: Vec<Vec<bool>>,
     /// The first column of each row that attention may see.
     hidden_before: Vec<usize>,
     frozen: bool,
-    /// Hooks that edited while it was filled.
+    /// Editing hooks that were active while it was filled.
     interventions: Vec<String>,
 }
 
 impl KeyValueCache {
-    /// An empty, growing cache for `batch` rows of a model of this configuration.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = KeyValueCache::new(model.config(), 2);
-    /// let rows = model.to_tokens(["king drum", "fox tea"])?;
-    /// model.forward_with(rows, ForwardOptions::new().kv_cache(&mut cache))?;
-    /// assert_eq!((cache.batch(), cache.len(), cache.n_layers()), (2, 3, 2));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn new(config: &TransformerConfig, batch: usize) -> Self {
-        let windows = (0..config.n_layers).map(|layer| config.window(layer)).collect();
-        let (kv_heads, d_head) = (config.n_kv_heads, config.d_head);
-        let (value_heads, d_value, pad_token_id) = (kv_heads, d_head, None);
-        let shape = CacheShape { batch, kv_heads, d_head, value_heads, d_value, windows, pad_token_id };
-        Self::made(shape, CacheKind::GROWING)
-    }
-
-    /// An empty cache of a kind, for `batch` rows of a model of this configuration.
-    ///
-    /// # Errors
-    /// [`CacheError::Size`].
-    ///
-    /// ```
-    /// use hooklens::{CacheKind, KeyValueCache, TransformerConfig};
-    /// let config = TransformerConfig::gpt2_small();
-    /// let cache = KeyValueCache::of_kind(&config, 8, CacheKind::EIGHT_BIT)?;
-    /// assert_eq!(cache.kind().name(), "quantized");
-    /// # Ok::<(), hooklens::CacheError>(())
-    /// ```
-    pub fn of_kind(config: &TransformerConfig, batch: usize, kind: CacheKind) -> Result<Self, CacheError> {
-        Self::of_shape(CacheShape::of(config, batch)?, kind)
-    }
-
-    /// An empty cache of a kind and a shape.
-    ///
-    /// ```
-    /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
-    /// let shape = CacheShape::new(1, 2, 4, 16)?;
-    /// let cache = KeyValueCache::of_shape(shape.clone(), CacheKind::preallocated(128))?;
-    /// assert_eq!((cache.shape(), cache.max_len()), (&shape, Some(128)));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Size`].
-    pub fn of_shape(shape: CacheShape, kind: CacheKind) -> Result<Self, CacheError> {
-        kind.check()?;
-        if shape.windows.iter().flatten().any(|window| window.width() == 0) {
-            return Err(CacheError::Size { field: "windows", given: 0 });
-        }
-        Ok(Self::made(shape, kind))
-    }
-
-    fn made(shape: CacheShape, kind: CacheKind) -> Self {
-        let entries = shape.windows.iter().map(|window| Entry::made(&shape, *window, kind)).collect();
-        let (told, hidden_before) = (vec![Vec::new(); shape.batch], vec![0; shape.batch]);
-        Self { kind, told, hidden_before, shape, entries, frozen: false, interventions: Vec::new() }
-    }
-
-    /// The empty cache with an element type that everything it is given is cast to. Attention reads it in the
-    /// model's own. Room that is limited is made at once when the device is known too.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut half = KeyValueCache::new(model.config(), 1).with_dtype(DType::BF16)?;
-    /// model.forward_with("king drum sun star", ForwardOptions::new().kv_cache(&mut half))?;
-    /// assert_eq!(half[0].keys()?.dtype(), DType::BF16.burn());
-    /// assert_eq!(2 * half.memory()[0], model.prefill("king drum sun star")?.memory()[0]);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::NotEmpty`].
-    pub fn with_dtype(self, dtype: DType) -> Result<Self, CacheError> {
-        self.fixed(Some(dtype), None)
-    }
-
-    /// The empty cache with a device that everything it is given has to be on.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// use hooklens::{CacheKind, CacheShape};
-    /// let shape = CacheShape::new(2, 1, 4, 16)?;
-    /// let cache = KeyValueCache::of_shape(shape, CacheKind::preallocated(8))?
-    ///     .with_dtype(DType::F32)?
-    ///     .with_device(&Device::flex())?;
-    /// assert_eq!(cache.memory(), [2 * 2 * 8 * 4 * 16 * 4]); // keys and values, made at once
-    /// # Ok::<(), hooklens::CacheError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::NotEmpty`].
-    pub fn with_device(self, device: &Device) -> Result<Self, CacheError> {
-        self.fixed(None, Some(device))
-    }
-
-    fn fixed(mut self, dtype: Option<DType>, device: Option<&Device>) -> Result<Self, CacheError> {
-        self.check_empty()?;
-        self.entries.iter_mut().for_each(|entry| entry.fix(dtype.map(DType::burn), device));
-        Ok(self)
-    }
-
-    /// The empty cache with the heads of every layer spread over these devices, as evenly as they can be; attention
-    /// reads them where the layer is. (A model that is spread over devices has its layers' caches beside them without
-    /// this.)
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let (one, other) = (Device::flex(), Device::flex()); // two GPUs, say
-    /// let mut cache = KeyValueCache::new(model.config(), 1).with_heads_on(&[one, other])?;
-    /// let behind = model.forward_with("king drum sun star", ForwardOptions::new().kv_cache(&mut cache))?;
-    /// assert_eq!(cache[0].keys()?.dims(), [1, 5, 4, 16]);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::NotEmpty`], or [`CacheError::Size`] for no device or more devices than heads.
-    pub fn with_heads_on(mut self, devices: &[Device]) -> Result<Self, CacheError> {
-        self.check_empty()?;
-        if devices.is_empty() || devices.len() > self.shape.kv_heads.min(self.shape.value_heads) {
-            return Err(CacheError::Size { field: "devices", given: devices.len() });
-        }
-        self.entries.iter_mut().for_each(|entry| entry.spread_heads(devices));
-        Ok(self)
-    }
-
-    fn check_empty(&self) -> Result<(), CacheError> {
-        let held = self.entries.iter().map(Entry::len).max().unwrap_or(0).max(self.len());
-        if held == 0 { Ok(()) } else { Err(CacheError::NotEmpty { held }) }
-    }
-
-    /// The same cache stored in another way: a static cache of one that grows, say.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// use hooklens::CacheKind;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let cache = model.prefill("king drum sun star")?;
-    /// let fixed = cache.to_kind(CacheKind::preallocated(64))?;
-    /// assert_eq!((fixed.len(), fixed.max_len()), (5, Some(64)));
-    /// assert_eq!(fixed[1].keys()?.to_data(), cache[1].keys()?.to_data());
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Full`], [`CacheError::Size`] or [`CacheError::Unsupported`] for a kind that can't hold it,
-    /// [`CacheError::Dropped`] if a window has dropped what the kind would have to hold, [`CacheError::Length`] if
-    /// layers hold different numbers of positions.
-    pub fn to_kind(&self, kind: CacheKind) -> Result<Self, CacheError> {
-        self.check_whole()?;
-        let mut made = Self::of_shape(self.shape.clone(), kind)?;
-        for (layer, (new, entry)) in made.entries.iter_mut().zip(&self.entries).enumerate() {
-            let wanted = if kind.is_sliding() { self.first_needed(layer) } else { 0 };
-            // What is kept of all rows may be less than what some row lacks.
-            let first = if kind.is_sliding() { entry.first() } else { entry.first_of_all() };
-            if first > wanted {
-                return Err(CacheError::Dropped { layer, first, wanted });
-            }
-            match entry.joined()? {
-                Some((keys, values)) => new.fill(keys, values, entry.first())?,
-                None => new.fill_with_nothing(entry.len(), entry.batch()),
-            }
-            new.set_held_from(entry.held_from().to_vec());
-        }
-        (made.told, made.hidden_before) = (self.told.clone(), self.hidden_before.clone());
-        made.interventions.clone_from(&self.interventions);
-        made.set_frozen(self.frozen);
-        Ok(made)
-    }
-
     /// The kind of storage.
     pub fn kind(&self) -> CacheKind {
         self.kind
     }
 
-    /// The shape it is set up for.
+    /// The shape it was made for.
     pub fn shape(&self) -> &CacheShape {
         &self.shape
     }
 
-    /// Positions that every layer holds or was told of, padding included: as many as Hugging Face's
-    /// `get_seq_length` tells.
+    /// Positions seen by every layer or covered by the mask, padding included: Hugging Face's
+    /// `get_seq_length`.
     pub fn len(&self) -> usize {
         let held = self.entries.iter().map(Entry::len).min().unwrap_or(0);
-        held.max(self.told_len())
+        held.max(self.given_mask_len())
     }
 
-    /// Whether no position was seen.
+    /// Whether the cache has seen no position.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -280,8 +106,8 @@ impl KeyValueCache {
 
     /// Number of rows: as many as it is set up for, or fewer where fewer were given first.
     pub fn batch(&self) -> usize {
-        if self.told_len() > 0 {
-            return self.told.len();
+        if self.given_mask_len() > 0 {
+            return self.given_mask.len();
         }
         self.entries.iter().find(|entry| !entry.is_empty()).map_or(self.shape.batch, Entry::batch)
     }
@@ -289,49 +115,6 @@ impl KeyValueCache {
     /// Layers.
     pub fn n_layers(&self) -> usize {
         self.entries.len()
-    }
-
-    /// A layer's entry once it holds something; `None` until then, or if there is no such layer.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = KeyValueCache::new(model.config(), 1);
-    /// assert!(cache.view(0).is_none());
-    /// model.forward_with("king drum", ForwardOptions::new().kv_cache(&mut cache))?;
-    /// assert_eq!(cache.view(0).map(|entry| entry.len()), Some(3));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn view(&self, layer: usize) -> Option<&Entry> {
-        self.entries.get(layer).filter(|entry| !entry.is_empty())
-    }
-
-    /// The entries, first layer to last.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let cache = model.prefill("king drum")?;
-    /// assert!(cache.iter().all(|entry| entry.len() == 3));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn iter(&self) -> std::slice::Iter<'_, Entry> {
-        self.entries.iter()
-    }
-
-    /// The entries, first layer to last, to be changed.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = model.prefill("king drum")?;
-    /// for entry in cache.iter_mut() {
-    ///     entry.set(entry.keys()?, entry.values()? * 0.0)?; // nothing of the prefix is passed on
-    /// }
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Entry> {
-        self.entries.iter_mut()
     }
 
     /// Freezes the cache: runs read it without adding to it.
@@ -377,11 +160,11 @@ impl KeyValueCache {
     }
 
     /// Keys and values of a layer with those given behind them, which are kept unless the cache
-    /// is frozen. Runs do this by themselves; whoever does it by hand does it for every layer, and
+    /// is frozen. Runs do this by themselves; code that calls it directly calls it for every layer, and
     /// [`KeyValueCache::len`] moves with the last of them. The new positions are real unless
     /// [`KeyValueCache::append_attention_mask`] says otherwise.
     ///
-    /// What comes back are the positions that are filled, where torchtune gives all that there is room for.
+    /// Returns the filled positions only; torchtune's `update` returns the whole buffer.
     ///
     /// # Shapes
     /// - given: `[batch, new, kv_head, d_head]`; the first may have fewer rows than the cache is set up for
@@ -415,8 +198,8 @@ impl KeyValueCache {
         entry.append(keys, values)
     }
 
-    /// Hooks that edited while the cache was filled, each with a number of its own: what it holds
-    /// is then not what the model by itself gives.
+    /// Editing hooks that were active while the cache was filled, each with a number of its own: its keys and
+    /// values are then not those of the model alone.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -429,89 +212,6 @@ impl KeyValueCache {
     /// ```
     pub fn interventions(&self) -> &[String] {
         &self.interventions
-    }
-
-    /// Drops the positions from `len` on.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = model.prefill("king drum sun star")?;
-    /// cache.truncate(2)?;
-    /// let sun = model.to_single_token("sun")?;
-    /// let behind = model.forward_with([sun], ForwardOptions::new().kv_cache(&mut cache))?;
-    /// let whole = model.forward("king sun")?.narrow(1, 2, 1);
-    /// assert!((behind - whole).abs().max().into_scalar::<f32>() < 1e-4);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Frozen`], or [`CacheError::Dropped`] if a window has dropped positions that
-    /// would come into its sight again.
-    pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
-        if self.frozen {
-            return Err(CacheError::Frozen);
-        }
-        let len = len.min(self.len());
-        let told: Vec<_> = self.told.iter().map(|row| row[..len.min(row.len())].to_vec()).collect();
-        for (layer, entry) in self.entries.iter().enumerate() {
-            for (row, told) in told.iter().enumerate().take(self.batch()) {
-                let needed = mask::needed(std::slice::from_ref(told), len, self.shape.windows[layer]);
-                let (first, wanted) = (entry.first_of(row), len - needed);
-                if first > wanted && len > 0 {
-                    return Err(CacheError::Dropped { layer, first, wanted });
-                }
-            }
-        }
-        self.told = told;
-        self.hidden_before.iter_mut().for_each(|before| *before = (*before).min(len));
-        self.entries.iter_mut().for_each(|entry| entry.truncate(len));
-        if len == 0 {
-            self.entries.iter_mut().for_each(Entry::refit);
-            self.interventions.clear();
-            (self.told, self.hidden_before) = (vec![Vec::new(); self.shape.batch], vec![0; self.shape.batch]);
-        }
-        Ok(())
-    }
-
-    /// Drops the last `count` positions.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = model.prefill("king drum sun star")?;
-    /// cache.drop_last(2)?;
-    /// assert_eq!(cache.len(), 3);
-    /// assert_eq!(
-    ///     cache.drop_last(9).unwrap_err().to_string(),
-    ///     "9 positions were asked for, and 3 are held",
-    /// );
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`KeyValueCache::truncate`]; also [`CacheError::TooFew`].
-    pub fn drop_last(&mut self, count: usize) -> Result<(), CacheError> {
-        let left = self.len().checked_sub(count).ok_or(CacheError::TooFew { held: self.len(), asked: count })?;
-        self.truncate(left)
-    }
-
-    /// Drops all positions; the memory stays allocated.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = model.prefill("king drum sun star")?;
-    /// let bytes = cache.memory();
-    /// cache.reset()?;
-    /// assert!(cache.is_empty() && cache.memory() == bytes);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Frozen`] if the cache is frozen.
-    pub fn reset(&mut self) -> Result<(), CacheError> {
-        self.truncate(0)
     }
 
     /// Bytes held for each layer, room for growth included. What caches share is counted in each
@@ -527,46 +227,6 @@ impl KeyValueCache {
     /// ```
     pub fn memory(&self) -> Vec<usize> {
         self.entries.iter().map(Entry::bytes).collect()
-    }
-}
-
-impl Index<usize> for KeyValueCache {
-    type Output = Entry;
-
-    /// The entry of a layer.
-    ///
-    /// # Panics
-    /// If there is no such layer.
-    fn index(&self, layer: usize) -> &Entry {
-        &self.entries[layer]
-    }
-}
-
-impl IndexMut<usize> for KeyValueCache {
-    /// The entry of a layer, to be changed or exchanged for another.
-    ///
-    /// # Panics
-    /// If there is no such layer.
-    fn index_mut(&mut self, layer: usize) -> &mut Entry {
-        &mut self.entries[layer]
-    }
-}
-
-impl<'c> IntoIterator for &'c KeyValueCache {
-    type Item = &'c Entry;
-    type IntoIter = std::slice::Iter<'c, Entry>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl<'c> IntoIterator for &'c mut KeyValueCache {
-    type Item = &'c mut Entry;
-    type IntoIter = std::slice::IterMut<'c, Entry>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter_mut()
     }
 }
 

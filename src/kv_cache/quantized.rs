@@ -39,20 +39,20 @@ impl Bits {
     }
 }
 
-/// Positions of a block that is filled bit by bit.
-const BLOCK: usize = 32;
+/// Positions of a chunk that is filled position by position.
+const CHUNK: usize = 32;
 
 /// Quantized keys or values, `[rows, len, head, width]`.
 #[derive(Debug, Clone)]
 struct Codes {
     /// `[head, width]`.
     heads: [usize; 2],
-    blocks: Vec<Block>,
+    chunks: Vec<Chunk>,
 }
 
-/// A block of consecutive positions, row by row within a position.
+/// A chunk of consecutive positions, row by row within a position.
 #[derive(Debug, Clone)]
-struct Block {
+struct Chunk {
     positions: usize,
     room: usize,
     codes: Vec<u8>,
@@ -67,14 +67,14 @@ pub(super) struct Quantized {
     /// Rows, element type and device of what is given back.
     form: Option<(usize, DType, Device)>,
     len: usize,
-    /// Positions of the first block that were dropped.
+    /// Positions of the first chunk that were dropped.
     skipped: usize,
     stored: [Codes; 2],
 }
 
 impl Quantized {
     pub(super) fn new(quantization: Quantization) -> Self {
-        let codes = || Codes { heads: [0, 0], blocks: Vec::new() };
+        let codes = || Codes { heads: [0, 0], chunks: Vec::new() };
         Self { quantization, form: None, len: 0, skipped: 0, stored: [codes(), codes()] }
     }
 
@@ -92,8 +92,8 @@ impl Quantized {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let of = |block: &Block| block.codes.capacity() + 8 * block.groups.capacity();
-        self.stored.iter().flat_map(|codes| &codes.blocks).map(of).sum()
+        let of = |chunk: &Chunk| chunk.codes.capacity() + 8 * chunk.groups.capacity();
+        self.stored.iter().flat_map(|codes| &codes.chunks).map(of).sum()
     }
 
     /// Stores keys and values behind those held.
@@ -115,26 +115,26 @@ impl Quantized {
             codes.heads = [heads, width];
             let cell = heads * width;
             for position in 0..count {
-                let each = Each::of(self.quantization, width);
+                let grouping = Grouping::of(self.quantization, width);
                 let rows = (0..rows).map(|row| &values[(row * count + position) * cell..][..cell]);
-                codes.push(rows, each, count - position);
+                codes.push(rows, grouping, count - position);
             }
         }
         self.len += count;
         Ok(())
     }
 
-    /// Drops all but the last `keep` positions; a block's memory is given back once all of it is dropped.
+    /// Drops all but the last `keep` positions; a chunk's memory is given back once all of it is dropped.
     pub(super) fn keep_last(&mut self, keep: usize) {
         let dropped = self.len.saturating_sub(keep);
         self.skipped += dropped;
         self.len -= dropped;
-        while let Some(first) = self.stored[0].blocks.first().map(|block| block.positions) {
+        while let Some(first) = self.stored[0].chunks.first().map(|chunk| chunk.positions) {
             if first > self.skipped {
                 break;
             }
             self.skipped -= first;
-            self.stored.iter_mut().for_each(|codes| drop(codes.blocks.remove(0)));
+            self.stored.iter_mut().for_each(|codes| drop(codes.chunks.remove(0)));
         }
     }
 
@@ -144,13 +144,13 @@ impl Quantized {
         Some(self.stored.each_ref().map(|codes| {
             let [heads, width] = codes.heads;
             let (cell, shape) = (heads * width, [*rows, self.len, heads, width]);
-            let each = Each::of(self.quantization, width);
+            let grouping = Grouping::of(self.quantization, width);
             let mut values = vec![0.0; rows * self.len * cell];
-            let places = codes.blocks.iter().flat_map(|block| (0..block.positions).map(move |at| (block, at)));
-            for (position, (block, at)) in places.skip(self.skipped).enumerate() {
+            let places = codes.chunks.iter().flat_map(|chunk| (0..chunk.positions).map(move |at| (chunk, at)));
+            for (position, (chunk, at)) in places.skip(self.skipped).enumerate() {
                 for row in 0..*rows {
                     let out = &mut values[(row * self.len + position) * cell..][..cell];
-                    block.read(at * rows + row, each, out);
+                    chunk.read(at * rows + row, grouping, out);
                 }
             }
             Tensor::from_data(TensorData::new(values, shape), (device, *dtype))
@@ -160,16 +160,16 @@ impl Quantized {
     pub(super) fn truncate(&mut self, len: usize) {
         for codes in &mut self.stored {
             let mut left = if len == 0 { 0 } else { self.skipped + len };
-            for block in &mut codes.blocks {
-                let positions = block.positions.min(left);
-                let groups = block.groups.len() / block.positions.max(1);
-                let bytes = block.codes.len() / block.positions.max(1);
-                block.groups.truncate(groups * positions);
-                block.codes.truncate(bytes * positions);
-                block.positions = positions;
+            for chunk in &mut codes.chunks {
+                let positions = chunk.positions.min(left);
+                let groups = chunk.groups.len() / chunk.positions.max(1);
+                let bytes = chunk.codes.len() / chunk.positions.max(1);
+                chunk.groups.truncate(groups * positions);
+                chunk.codes.truncate(bytes * positions);
+                chunk.positions = positions;
                 left -= positions;
             }
-            codes.blocks.retain(|block| block.positions > 0);
+            codes.chunks.retain(|chunk| chunk.positions > 0);
         }
         self.len = self.len.min(len);
         self.skipped = if self.len == 0 { 0 } else { self.skipped };
@@ -180,30 +180,30 @@ impl Quantized {
         let mut chosen = self.clone();
         let Some((form, ..)) = &mut chosen.form else { return chosen };
         let held = std::mem::replace(form, rows.len());
-        for block in chosen.stored.iter_mut().flat_map(|codes| &mut codes.blocks) {
-            let cells = block.positions * held;
-            let (bytes, groups) = (block.codes.len() / cells.max(1), block.groups.len() / cells.max(1));
-            let places = (0..block.positions).flat_map(|at| rows.iter().map(move |row| at * held + row));
+        for chunk in chosen.stored.iter_mut().flat_map(|codes| &mut codes.chunks) {
+            let cells = chunk.positions * held;
+            let (bytes, groups) = (chunk.codes.len() / cells.max(1), chunk.groups.len() / cells.max(1));
+            let places = (0..chunk.positions).flat_map(|at| rows.iter().map(move |row| at * held + row));
             let (mut codes, mut all_groups) = (Vec::new(), Vec::new());
             for cell in places {
-                codes.extend_from_slice(&block.codes[cell * bytes..(cell + 1) * bytes]);
-                all_groups.extend_from_slice(&block.groups[cell * groups..(cell + 1) * groups]);
+                codes.extend_from_slice(&chunk.codes[cell * bytes..(cell + 1) * bytes]);
+                all_groups.extend_from_slice(&chunk.groups[cell * groups..(cell + 1) * groups]);
             }
-            (block.codes, block.groups, block.room) = (codes, all_groups, block.positions);
+            (chunk.codes, chunk.groups, chunk.room) = (codes, all_groups, chunk.positions);
         }
         chosen
     }
 }
 
-/// How the elements of one row of one position are cut up.
+/// How the elements of one row and position are divided into quantization groups.
 #[derive(Clone, Copy)]
-struct Each {
+struct Grouping {
     bits: Bits,
     group: usize,
     d_head: usize,
 }
 
-impl Each {
+impl Grouping {
     fn of(Quantization { bits, group }: Quantization, d_head: usize) -> Self {
         Self { bits, group: group.min(d_head), d_head }
     }
@@ -211,56 +211,56 @@ impl Each {
 
 impl Codes {
     /// Stores one position; `left` positions, this one included, are still to come.
-    fn push<'r>(&mut self, rows: impl ExactSizeIterator<Item = &'r [f32]>, each: Each, left: usize) {
-        if self.blocks.last().is_none_or(|block| block.positions == block.room) {
-            let room = if left >= BLOCK { left } else { BLOCK };
-            self.blocks.push(Block { positions: 0, room, codes: Vec::new(), groups: Vec::new() });
+    fn push<'r>(&mut self, rows: impl ExactSizeIterator<Item = &'r [f32]>, grouping: Grouping, left: usize) {
+        if self.chunks.last().is_none_or(|chunk| chunk.positions == chunk.room) {
+            let room = if left >= CHUNK { left } else { CHUNK };
+            self.chunks.push(Chunk { positions: 0, room, codes: Vec::new(), groups: Vec::new() });
         }
-        let Some(block) = self.blocks.last_mut() else { return };
-        let room = block.room;
+        let Some(chunk) = self.chunks.last_mut() else { return };
+        let room = chunk.room;
         let rows_held = rows.len();
         for row in rows {
-            let heads = row.len() / each.d_head;
-            if block.codes.capacity() == 0 {
-                let groups = heads * each.d_head.div_ceil(each.group);
-                block.codes.reserve_exact(room * rows_held * each.bits.bytes(row.len()));
-                block.groups.reserve_exact(room * rows_held * groups);
+            let heads = row.len() / grouping.d_head;
+            if chunk.codes.capacity() == 0 {
+                let groups = heads * grouping.d_head.div_ceil(grouping.group);
+                chunk.codes.reserve_exact(room * rows_held * grouping.bits.bytes(row.len()));
+                chunk.groups.reserve_exact(room * rows_held * groups);
             }
             let mut half = None;
-            for head in row.chunks(each.d_head) {
-                for group in head.chunks(each.group) {
+            for head in row.chunks(grouping.d_head) {
+                for group in head.chunks(grouping.group) {
                     let least = group.iter().copied().fold(f32::INFINITY, f32::min);
                     let most = group.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                    let step = (most - least) / each.bits.steps();
-                    block.groups.push([least, step]);
+                    let step = (most - least) / grouping.bits.steps();
+                    chunk.groups.push([least, step]);
                     for x in group {
                         let code =
-                            if step > 0.0 { ((x - least) / step).round().min(each.bits.steps()) as u8 } else { 0 };
-                        match (each.bits, half.take()) {
-                            (Bits::Eight, _) => block.codes.push(code),
+                            if step > 0.0 { ((x - least) / step).round().min(grouping.bits.steps()) as u8 } else { 0 };
+                        match (grouping.bits, half.take()) {
+                            (Bits::Eight, _) => chunk.codes.push(code),
                             (Bits::Four, None) => half = Some(code),
-                            (Bits::Four, Some(low)) => block.codes.push(low | code << 4),
+                            (Bits::Four, Some(low)) => chunk.codes.push(low | code << 4),
                         }
                     }
                 }
             }
-            block.codes.extend(half);
+            chunk.codes.extend(half);
         }
-        block.positions += 1;
+        chunk.positions += 1;
     }
 }
 
-impl Block {
+impl Chunk {
     /// The elements of one row of one position.
-    fn read(&self, cell: usize, each: Each, out: &mut [f32]) {
-        let bytes = each.bits.bytes(out.len());
+    fn read(&self, cell: usize, grouping: Grouping, out: &mut [f32]) {
+        let bytes = grouping.bits.bytes(out.len());
         let codes = &self.codes[cell * bytes..(cell + 1) * bytes];
-        let groups_a_head = each.d_head.div_ceil(each.group);
-        let groups = &self.groups[cell * (out.len() / each.d_head) * groups_a_head..];
+        let groups_a_head = grouping.d_head.div_ceil(grouping.group);
+        let groups = &self.groups[cell * (out.len() / grouping.d_head) * groups_a_head..];
         for (place, x) in out.iter_mut().enumerate() {
-            let (head, within) = (place / each.d_head, place % each.d_head);
-            let [least, step] = groups[head * groups_a_head + within / each.group];
-            let code = match each.bits {
+            let (head, within) = (place / grouping.d_head, place % grouping.d_head);
+            let [least, step] = groups[head * groups_a_head + within / grouping.group];
+            let code = match grouping.bits {
                 Bits::Eight => codes[place],
                 Bits::Four => codes[place / 2] >> (4 * (place % 2)) & 15,
             };

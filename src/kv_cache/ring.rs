@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-/// Two tensors `[batch, room, kv_head, d_head]`, filled round and round.
+/// Two tensors `[batch, room, kv_head, d_head]`, used as a ring.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ring {
     stored: Option<[Tensor<4>; 2]>,

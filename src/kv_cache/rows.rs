@@ -5,7 +5,7 @@ use crate::error::CacheError;
 
 impl KeyValueCache {
     /// A cache of `n` rows for each row of this one, which go on from what this one holds. That
-    /// is stored once and read where it lies, by this cache and by all forks; each adds to its
+    /// is stored once and shared by this cache and all forks; each adds to its
     /// own only. Forks can be forked: a tree of prompts.
     ///
     /// # Errors
@@ -14,12 +14,12 @@ impl KeyValueCache {
     /// ```
     /// use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut trunk = model.prefill("king drum sun star")?;
-    /// let mut branches = trunk.fork(2)?;
+    /// let mut prompt = model.prefill("king drum sun star")?;
+    /// let mut branches = prompt.fork(2)?;
     /// let next = |word: &str| model.to_single_token(word).map(|token| vec![token]);
     /// let rows = vec![next("king")?, next("fox")?];
     /// model.forward_with(rows, ForwardOptions::new().kv_cache(&mut branches))?;
-    /// assert_eq!((trunk.len(), branches.len()), (5, 6));
+    /// assert_eq!((prompt.len(), branches.len()), (5, 6));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn fork(&mut self, n: usize) -> Result<Self, CacheError> {
@@ -113,8 +113,8 @@ impl KeyValueCache {
             entry.select(rows)?;
         }
         self.entries = entries;
-        let told = |row: &usize| self.told.get(*row).cloned().unwrap_or_default();
-        self.told = rows.iter().map(told).collect();
+        let given_mask = |row: &usize| self.given_mask.get(*row).cloned().unwrap_or_default();
+        self.given_mask = rows.iter().map(given_mask).collect();
         self.hidden_before = rows.iter().map(|row| self.hidden_before.get(*row).copied().unwrap_or(0)).collect();
         self.shape.batch = rows.len();
         Ok(())
@@ -184,7 +184,7 @@ impl KeyValueCache {
             mine[slot + at] = row;
             self.hidden_before[slot + at] = moved(other.hidden_before.get(at).copied().unwrap_or(0), other.len());
         }
-        (self.entries, self.told) = (entries, mine);
+        (self.entries, self.given_mask) = (entries, mine);
         self.interventions.extend(other.interventions.iter().cloned());
         Ok(())
     }
@@ -216,7 +216,7 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Says how many positions each row from `slot` on keeps, as [`KeyValueCache::truncate_row`] does for one: the
+    /// Sets how many positions each row from `slot` on keeps, as [`KeyValueCache::truncate_row`] does for one: the
     /// next token of a row stands at its index.
     ///
     /// ```
@@ -233,17 +233,17 @@ impl KeyValueCache {
     /// are not held can't be made up.
     pub fn insert_index(&mut self, index: &[usize], slot: usize) -> Result<(), CacheError> {
         self.check_slots(slot, index.len())?;
-        let before = self.told.clone();
+        let before = self.given_mask.clone();
         for (at, len) in index.iter().enumerate() {
             if let Err(error) = self.truncate_row(slot + at, *len) {
-                self.told = before;
+                self.given_mask = before;
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Forgets all but the first `len` real positions of one row: the columns stay, as padding.
+    /// Masks all but the first `len` real positions of one row: the columns stay, as padding.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -265,8 +265,8 @@ impl KeyValueCache {
         if slot >= batch {
             return Err(CacheError::Slot { slot, batch });
         }
-        let mut told = self.real_rows();
-        let row = &told[slot];
+        let mut given_mask = self.real_rows();
+        let row = &given_mask[slot];
         let held = row.iter().filter(|real| **real).count();
         if len > held {
             return Err(CacheError::TooFew { held, asked: len });
@@ -287,8 +287,8 @@ impl KeyValueCache {
                 return Err(CacheError::Dropped { layer, first: entry.first_of(slot), wanted });
             }
         }
-        told[slot] = shorter;
-        self.told = told;
+        given_mask[slot] = shorter;
+        self.given_mask = given_mask;
         Ok(())
     }
 }

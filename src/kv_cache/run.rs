@@ -10,29 +10,29 @@ use super::{Entry, KeyValueCache};
 use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
-/// What a run adds to a cache. It stays if it is committed; dropped before that, after an error, an early return or a
-/// panic, the cache is left as it was.
+/// A transaction: what a run adds to a cache. Dropped before [`Transaction::commit`], by an error, an early return or a
+/// panic, it rolls the cache back.
 #[derive(Debug)]
-pub(crate) struct Growth<'c> {
+pub(crate) struct Transaction<'c> {
     cache: &'c mut KeyValueCache,
     past: usize,
     /// Whether there is something to roll back.
     pending: bool,
 }
 
-impl Growth<'_> {
+impl Transaction<'_> {
     /// The cache that the run extends.
     pub(crate) fn cache(&mut self) -> &mut KeyValueCache {
         self.cache
     }
 
-    /// Whether what the run brings will be kept: the cache is not frozen.
+    /// Whether what the run adds will be kept: the cache is not frozen.
     pub(crate) fn keeps(&self) -> bool {
         self.pending
     }
 
-    /// Keeps what a run over `len` columns of `batch` rows has brought: they are real where `new` says so, or all. Notes
-    /// which of the run's hooks edited.
+    /// Commits the `len` new columns of `batch` rows; `new` is their mask, `None` for all real. Records which of the
+    /// run's hooks edited.
     pub(crate) fn commit(
         mut self,
         shape: [usize; 2],
@@ -41,7 +41,7 @@ impl Growth<'_> {
         parts: impl Iterator<Item = String>,
     ) -> Result<(), CacheError> {
         if self.pending {
-            self.cache.settle(shape, new)?;
+            self.cache.commit(shape, new)?;
             self.cache.note_interventions(hooks);
             self.cache.note_parts(parts);
             self.pending = false;
@@ -50,10 +50,10 @@ impl Growth<'_> {
     }
 }
 
-impl Drop for Growth<'_> {
+impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         if self.pending {
-            self.cache.entries.iter_mut().for_each(|entry| entry.unsettle(self.past));
+            self.cache.entries.iter_mut().for_each(|entry| entry.roll_back(self.past));
         }
     }
 }
@@ -98,46 +98,46 @@ impl KeyValueCache {
         Err(CacheError::Batch { cache: held, run: batch })
     }
 
-    /// What attention of a layer reads: what is held and, behind it, what is given. The next layer is fetched
-    /// meanwhile, if it lies elsewhere.
+    /// The keys and values a layer's attention reads: those held, then those given. The next layer is prefetched
+    /// meanwhile, if it is offloaded.
     pub(crate) fn extend(&mut self, layer: usize, keys: Tensor<4>, values: Tensor<4>) -> Result<Keys, CacheError> {
         if let Some(next) = self.entries.get_mut(layer + 1) {
-            next.fetch_ahead();
+            next.start_prefetch();
         }
         self.entries[layer].extend(keys, values)
     }
 
-    /// A run's growth: what it extends is given up unless it is committed.
-    pub(crate) fn grow(&mut self) -> Growth<'_> {
-        Growth { past: self.len(), pending: !self.frozen, cache: self }
+    /// Begins a transaction: what it adds is rolled back unless it is committed.
+    pub(crate) fn begin(&mut self) -> Transaction<'_> {
+        Transaction { past: self.len(), pending: !self.frozen, cache: self }
     }
 
-    /// Keeps what a run over `len` columns of `batch` rows has brought: they are real where `new` says so, or all.
-    fn settle(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
+    /// Commits the `len` new columns of `batch` rows; `new` is their mask, `None` for all real.
+    fn commit(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
         let past = self.len() - len;
-        if self.told_len() == 0 {
-            self.told = vec![Vec::new(); batch];
+        if self.given_mask_len() == 0 {
+            self.given_mask = vec![Vec::new(); batch];
             self.hidden_before.resize(batch, 0);
         }
-        for (row, told) in self.told.iter_mut().enumerate() {
-            told.resize(past, true);
+        for (row, given_mask) in self.given_mask.iter_mut().enumerate() {
+            given_mask.resize(past, true);
             match new {
-                Some(new) => told.extend_from_slice(&new[row * len..(row + 1) * len]),
-                None => told.resize(past + len, true),
+                Some(new) => given_mask.extend_from_slice(&new[row * len..(row + 1) * len]),
+                None => given_mask.resize(past + len, true),
             }
         }
         for layer in 0..self.entries.len() {
             let keep = self.len() - self.first_needed(layer);
-            if let Err(error) = self.entries[layer].settle(keep) {
-                self.told.iter_mut().for_each(|row| row.truncate(past));
-                self.entries.iter_mut().for_each(|entry| entry.unsettle(past));
+            if let Err(error) = self.entries[layer].commit(keep) {
+                self.given_mask.iter_mut().for_each(|row| row.truncate(past));
+                self.entries.iter_mut().for_each(|entry| entry.roll_back(past));
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Notes that these hooks have edited what the cache holds.
+    /// Records which of these hooks edit.
     fn note_interventions(&mut self, hooks: &[Hook<'_>]) {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         for hook in hooks.iter().filter(|hook| hook.edits()) {
@@ -147,7 +147,7 @@ impl KeyValueCache {
         }
     }
 
-    /// Keeps note of the parts put into the model. They stay, so each is noted once.
+    /// Records the parts put into the model, each once.
     fn note_parts(&mut self, parts: impl Iterator<Item = String>) {
         for part in parts {
             if !self.interventions.contains(&part) {
@@ -156,7 +156,7 @@ impl KeyValueCache {
         }
     }
 
-    /// Whether every layer holds what the mask is of.
+    /// Whether every layer holds the positions of the mask.
     pub(super) fn check_whole(&self) -> Result<(), CacheError> {
         let (len, batch) = (self.len(), self.batch());
         for (layer, entry) in self.entries.iter().enumerate() {

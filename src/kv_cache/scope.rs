@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::{Entry, KeyValueCache};
 
-/// Lends a cache; when it is dropped, the cache is as it was before. See
+/// A guard on a cache: when it is dropped, the cache is restored. See
 /// [`KeyValueCache::scoped`].
 ///
 /// ```
@@ -25,7 +25,7 @@ pub struct Scoped<'c> {
 }
 
 impl KeyValueCache {
-    /// The cache for a while: whatever is done to it through the guard is undone when the guard
+    /// A guard through which the cache can be changed; every change is undone when the guard
     /// is dropped, a panic included. Nothing it holds is copied for that.
     ///
     /// ```

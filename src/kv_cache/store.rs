@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::buffer::Buffer;
 use super::disk::Disk;
-use super::keys::{Part, select_rows};
+use super::keys::{KeyBlock, select_rows};
 use super::kind::{CacheKind, Form, Offload};
 use super::quantized::Quantized;
 use super::ring::Ring;
@@ -19,7 +19,7 @@ pub(super) enum Store {
     /// Keys and values whole, in room that grows or has a limit: one on all columns, those sealed
     /// before it included.
     Whole { keys: Buffer, values: Buffer, max: Option<usize> },
-    /// What a window can still see.
+    /// The columns a window can still see, in a ring.
     Ring { ring: Ring, window: Window },
     /// Quantized; with a window, what it can still see.
     Quantized { quantized: Quantized, window: Option<Window> },
@@ -96,12 +96,12 @@ impl Store {
     }
 
     /// Whether new columns are written before attention reads them: what is written later can't
-    /// be undone by forgetting the newest.
+    /// be undone by dropping the newest.
     pub(super) fn writes_first(&self) -> bool {
         matches!(self, Store::Whole { .. })
     }
 
-    /// Adds columns behind `sealed` others, of which `keep` have to stay reachable.
+    /// Adds columns after `sealed` others; the last `keep` have to stay readable.
     pub(super) fn push(&mut self, [k, v]: [Tensor<4>; 2], sealed: usize, keep: usize) -> Result<(), CacheError> {
         if keep == 0 && self.window().is_some() {
             self.drop_last(self.len());
@@ -161,7 +161,7 @@ impl Store {
         }
     }
 
-    /// Exchanges the rows for these of them.
+    /// Selects these rows, in this order.
     pub(super) fn select(&mut self, rows: &[usize]) -> Result<(), CacheError> {
         match self {
             Store::Whole { keys, values, .. } => {
@@ -184,8 +184,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes what is held out, to be shared and never written again. What drops columns as it goes has nothing to
-    /// give.
+    /// Moves what is held out, to be shared and never written again; `None` for stores that drop columns.
     pub(super) fn seal(&mut self) -> Option<Sealed> {
         if self.len() == 0 || self.window().is_some() {
             return None;
@@ -243,7 +242,7 @@ impl Shared {
     }
 
     /// What attention reads of it.
-    pub(super) fn part(&self) -> Result<Option<Part>, CacheError> {
+    pub(super) fn block(&self) -> Result<Option<KeyBlock>, CacheError> {
         let both = match &self.sealed {
             Sealed::Whole(both) => Some((**both).clone()),
             Sealed::Quantized(quantized) => quantized.read(),
@@ -251,6 +250,6 @@ impl Shared {
         };
         let Some([keys, values]) = both else { return Ok(None) };
         let [keys, values] = [keys, values].map(|tensor| tensor.narrow(1, 0, self.len));
-        Ok(Some(Part { keys, values, rows: Some(self.rows.clone()) }))
+        Ok(Some(KeyBlock { keys, values, rows: Some(self.rows.clone()) }))
     }
 }

@@ -16,7 +16,7 @@ use crate::error::{InputError, Result};
 /// let (logits, cache) = model.run_with_cache("king drum sun king drum", "*hook_resid_{pre,post}")?;
 /// let reading = model.analyze(&cache)?.logit_lens(Per::Layer)?;
 /// assert_eq!(reading.labels(), ["0_pre", "1_pre", "final_post"]);
-/// // The last stage is what the model says, so nothing is nearer to it.
+/// // The last stage is the model's own prediction.
 /// let far = reading.kl_to_final(); // [stage, batch, pos]
 /// assert!(far.clone().narrow(0, 2, 1).abs().max().into_scalar::<f32>() < 1e-4);
 /// assert!(far.narrow(0, 0, 1).min().into_scalar::<f32>() > 1e-4);

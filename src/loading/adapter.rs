@@ -28,7 +28,7 @@ pub(super) struct Adapter {
     changes: BTreeMap<String, Change>,
 }
 
-/// What becomes of a tensor of the base model.
+/// How an adapter changes a tensor of the base model.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Change {
     /// The product of two matrices is added.
@@ -101,7 +101,7 @@ impl Adapter {
         Ok(Self { folder: folder.to_path_buf(), base, revision, files, changes })
     }
 
-    /// What becomes of a tensor, named with the family's prefix or without.
+    /// The change of a tensor, named with the family's prefix or without.
     pub(super) fn change(&self, name: &str, prefix: &str) -> Option<&Change> {
         let bare = name.strip_prefix(prefix).unwrap_or(name);
         self.changes.get(bare).or_else(|| self.changes.get(&format!("{prefix}{bare}")))

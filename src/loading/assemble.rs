@@ -88,7 +88,7 @@ impl<'a> Assembler<'a> {
         Ok(Weights { embed, blocks, ln_final, unembed })
     }
 
-    /// What became of each tensor of the files.
+    /// The load report: which tensors of the files were used.
     pub(super) fn report(self) -> LoadReport {
         LoadReport {
             unused: self.table.unused(self.files),
@@ -98,7 +98,7 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Before anything large is read: every weight that must be there is.
+    /// Checks, before anything large is read, that every required weight is there.
     pub(super) fn check_all_there(&self) -> Result<(), LoadError> {
         match self.table.missing(self.files).into_iter().next() {
             Some(name) => Err(LoadError::MissingTensor { nearest: self.files.nearest(&name), name }),

@@ -1,4 +1,4 @@
-//! Fingerprints of models: a hash of the configuration and of sampled weights.
+//! Fingerprints of models: a hash of the configuration and of all weights.
 
 use super::save::Weight;
 use crate::error::{ConfigError, Result};

@@ -21,7 +21,7 @@ const SMALL: [&str; 7] = [
     "sentence_bert_config.json",
 ];
 
-/// How much of a hub model is wanted.
+/// Which files of a hub model to fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Want {
     /// Configuration and tokenizer.

@@ -1,4 +1,4 @@
-//! How to load a model.
+//! Options of loading a model.
 
 use std::path::PathBuf;
 
@@ -108,7 +108,7 @@ impl LoadOptions {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let options = LoadOptions::new().process(Processing::standard());
     /// let folded = HookedTransformer::from_pretrained_with("embedded:ioi", options)?;
-    /// // The weights are others, what the model says is the same.
+    /// // The weights differ, the model's predictions do not.
     /// let log_probs = |logits: Tensor<3>| burn::tensor::activation::log_softmax(logits, 2);
     /// let gap = log_probs(folded.forward("When Mary")?) - log_probs(model.forward("When Mary")?);
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);

@@ -10,7 +10,7 @@ use super::options::LoadOptions;
 use crate::config::TransformerConfig;
 use crate::device::{Placement, guarded};
 use crate::embedded;
-use crate::encoder::{EncoderConfig, Heads, HookedEncoder, SentenceEmbedding};
+use crate::encoder::{EncoderConfig, HookedEncoder, OutputHeads, SentenceEmbedding};
 use crate::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
 use crate::error::{ConfigError, LoadError, Result};
 use crate::families::{self, Described};
@@ -27,7 +27,7 @@ impl HookedTransformer {
     /// [`default_device`](crate::default_device).
     ///
     /// On the CPU, weights that the files hold in `f32` are used where they lie in the mapped files: those must not be
-    /// overwritten or cut while the model lives. [`LoadOptions::mmap`] tells of that, and of a way without.
+    /// overwritten or truncated while the model is in use; see [`LoadOptions::mmap`].
     ///
     /// ```
     /// use hooklens::HookedTransformer;
@@ -57,7 +57,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
-        let parts = Parts::open(name.as_ref(), true, options.mmap)?;
+        let parts = ModelFiles::open(name.as_ref(), true, options.mmap)?;
         let Described::Decoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         // Processing replaces tensors one by one; borrowed pages would stay beside their
         // replacements, read ones are freed.
@@ -102,7 +102,7 @@ impl HookedEncoder {
     /// As [`HookedEncoder::from_pretrained`]; also if processing is asked for, which an encoder has none of: its
     /// norms stand behind sums, with no linear map to be folded into.
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
-        let parts = Parts::open(name.as_ref(), true, options.mmap)?;
+        let parts = ModelFiles::open(name.as_ref(), true, options.mmap)?;
         let Described::Encoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         options.check_plain("an encoder")?;
         let placement = options.placement()?;
@@ -148,7 +148,7 @@ impl HookedEncoderDecoder {
     /// # Errors
     /// As [`HookedEncoderDecoder::from_pretrained`]; also if processing is asked for.
     pub fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
-        let parts = Parts::open(name.as_ref(), true, options.mmap)?;
+        let parts = ModelFiles::open(name.as_ref(), true, options.mmap)?;
         let Described::EncoderDecoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         options.check_plain("an encoder-decoder")?;
         let placement = options.placement()?;
@@ -160,7 +160,7 @@ impl HookedEncoderDecoder {
 }
 
 /// A model's files, opened and understood, weights not yet read.
-struct Parts {
+struct ModelFiles {
     described: Described,
     json: Value,
     /// Where its files are; none for an embedded model.
@@ -172,7 +172,7 @@ struct Parts {
     adapter: Option<Adapter>,
 }
 
-impl Parts {
+impl ModelFiles {
     /// `weights` tells whether those of a hub model are to be downloaded, `mmap` whether files are mapped.
     fn open(name: &str, weights: bool, mmap: bool) -> Result<Self> {
         if let Some(embedded) = name.strip_prefix("embedded:") {
@@ -323,7 +323,7 @@ fn no_weights(name: &str) -> LoadError {
     LoadError::NotFound { name: name.to_string(), reason: "it has no weights".into() }
 }
 
-/// What a model is, without its weights being read.
+/// A description of a model, made without reading its weights.
 ///
 /// ```
 /// let info = hooklens::inspect("embedded:ioi")?;
@@ -362,7 +362,7 @@ pub enum ModelConfig {
     /// Of a [`HookedTransformer`].
     Decoder(Box<TransformerConfig>),
     /// Of a [`HookedEncoder`]; which heads its files hold, if they are there.
-    Encoder(EncoderConfig, Option<Heads>),
+    Encoder(EncoderConfig, Option<OutputHeads>),
     /// Of a [`HookedEncoderDecoder`].
     EncoderDecoder(EncoderDecoderConfig),
 }
@@ -410,7 +410,7 @@ pub struct StoredWeights {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
-    let parts = Parts::open(name.as_ref(), false, true)?;
+    let parts = ModelFiles::open(name.as_ref(), false, true)?;
     let table = parts.described.weights_table(&parts.json)?;
     let family = parts.described.family();
     let config = match parts.described {
@@ -420,7 +420,7 @@ pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
             let heads = parts.files.as_ref().map(|files| {
                 let there = |weight| table.sources.get(weight).is_some_and(|s| table.find(files, &s.name).is_some());
                 let pooler = there("pooler.W");
-                Heads { mlm: there("mlm_head.W"), pooler, nsp: pooler && there("nsp_head.W") }
+                OutputHeads { mlm: there("mlm_head.W"), pooler, nsp: pooler && there("nsp_head.W") }
             });
             ModelConfig::Encoder(config, heads)
         }

@@ -13,7 +13,7 @@ use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
 use crate::config::Positional;
 use crate::cpu;
-use crate::kv_cache::{Keys, Part};
+use crate::kv_cache::{KeyBlock, Keys};
 use crate::points::Site;
 
 /// Weights of one attention layer.
@@ -45,30 +45,30 @@ pub struct Attention {
     pub sinks: Option<Param<Tensor<1>>>,
 }
 
-/// What queries, keys and values are projected from.
+/// The inputs of the projections to queries, keys and values.
 #[derive(Debug, Clone)]
-pub(crate) enum Reads {
+pub(crate) enum AttentionInputs {
     /// One normalized stream for all three, `[batch, pos, d_model]`.
     One(Box<Tensor<3>>),
     /// One stream for each of the three.
-    Each(Box<[Stream; 3]>),
+    Each(Box<[ProjectionInput; 3]>),
 }
 
-/// What queries, keys or values are projected from.
+/// The input of one projection.
 #[derive(Debug, Clone)]
-pub(crate) enum Stream {
+pub(crate) enum ProjectionInput {
     /// One normalized stream for all heads, `[batch, pos, d_model]`.
     Shared(Tensor<3>),
     /// One stream per head, `[batch, pos, head, d_model]`.
     PerHead(Tensor<4>),
 }
 
-impl Stream {
+impl ProjectionInput {
     /// `[batch, pos, head, d_head]`.
     pub(crate) fn project(self, by: &Linear, heads: usize) -> Tensor<4> {
         match self {
-            Stream::PerHead(x) => by.forward_per_head(x),
-            Stream::Shared(x) => by_head(by.forward(x), heads),
+            ProjectionInput::PerHead(x) => by.forward_per_head(x),
+            ProjectionInput::Shared(x) => by_head(by.forward(x), heads),
         }
     }
 }
@@ -87,7 +87,7 @@ impl Attention {
     pub(crate) fn forward(
         &self,
         layer: usize,
-        reads: Reads,
+        reads: AttentionInputs,
         pass: &mut Pass<'_>,
         run: &mut Run<'_, '_>,
     ) -> Result<Tensor<3>, Halt> {
@@ -127,13 +127,13 @@ impl Attention {
     }
 
     /// Queries, keys and values, `[batch, pos, head, d_head]`.
-    fn project(&self, reads: Reads, heads: usize, kv_heads: usize) -> [Tensor<4>; 3] {
+    fn project(&self, reads: AttentionInputs, heads: usize, kv_heads: usize) -> [Tensor<4>; 3] {
         match reads {
-            Reads::One(stream) => {
+            AttentionInputs::One(stream) => {
                 let [q, k, v] = Linear::forward_each([&self.q, &self.k, &self.v], *stream);
                 [by_head(q, heads), by_head(k, kv_heads), by_head(v, kv_heads)]
             }
-            Reads::Each(streams) => {
+            AttentionInputs::Each(streams) => {
                 let [q, k, v] = *streams;
                 [q.project(&self.q, heads), k.project(&self.k, kv_heads), v.project(&self.v, kv_heads)]
             }
@@ -262,41 +262,41 @@ fn explicit(
 pub(crate) fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Tensor<4> {
     let [batch, queries, heads, _] = q.dims();
     let q = widened(q) * (1.0 / pass.config.score_divisor(layer));
-    let of_part = |part: &Part| {
-        let (part, readers) = evenly_read(part);
-        let [rows, columns, kv_heads, _] = part.keys.dims();
+    let of_block = |block: &KeyBlock| {
+        let (block, readers) = evenly_read(block);
+        let [rows, columns, kv_heads, _] = block.keys.dims();
         let shape = Fold { rows, readers, kv_heads, group: heads / kv_heads, queries };
-        let scores = shape.fold(q.clone().permute([0, 2, 1, 3])).matmul(widened(part.keys).permute([0, 2, 3, 1]));
+        let scores = shape.fold(q.clone().permute([0, 2, 1, 3])).matmul(widened(block.keys).permute([0, 2, 3, 1]));
         shape.unfold(scores, [batch, heads, queries, columns])
     };
-    let mut scores: Vec<Tensor<4>> = keys.parts.iter().map(of_part).collect();
+    let mut scores: Vec<Tensor<4>> = keys.blocks.iter().map(of_block).collect();
     if scores.len() == 1 { scores.remove(0) } else { Tensor::cat(scores, 3) }
 }
 
-/// Each head's values mixed by its pattern, `[batch, query, head, d_head]`.
+/// Each head's values weighted by its pattern, `[batch, query, head, d_head]`.
 pub(crate) fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
     let [batch, heads, queries, _] = pattern.dims();
     let mut column = keys.dropped;
-    let of_part = |part: &Part| {
-        let (part, readers) = evenly_read(part);
-        let [rows, columns, kv_heads, d_head] = part.values.dims();
+    let of_block = |block: &KeyBlock| {
+        let (block, readers) = evenly_read(block);
+        let [rows, columns, kv_heads, d_head] = block.values.dims();
         let shape = Fold { rows, readers, kv_heads, group: heads / kv_heads, queries };
-        let weights = narrowed(pattern.clone().narrow(3, column, columns), part.values.dtype());
+        let weights = narrowed(pattern.clone().narrow(3, column, columns), block.values.dtype());
         column += columns;
-        let mixed = shape.fold(weights).matmul(part.values.permute([0, 2, 1, 3]));
+        let mixed = shape.fold(weights).matmul(block.values.permute([0, 2, 1, 3]));
         shape.unfold(mixed, [batch, heads, queries, d_head])
     };
-    let parts: Vec<Tensor<4>> = keys.parts.iter().map(of_part).collect();
-    let sum = parts.into_iter().reduce(|sum, part| sum + part);
+    let blocks: Vec<Tensor<4>> = keys.blocks.iter().map(of_block).collect();
+    let sum = blocks.into_iter().reduce(|sum, block| sum + block);
     let z = sum.unwrap_or_else(|| pattern.zeros_like());
     z.permute([0, 2, 1, 3])
 }
 
-/// Expands the part so that each of its rows serves the same number of batch rows; returns that number.
-fn evenly_read(part: &Part) -> (Part, usize) {
-    match part.readers() {
-        Some(readers) => (part.clone(), readers),
-        None => (part.spread(), 1),
+/// Expands the block so that each of its rows serves the same number of batch rows; returns that number.
+fn evenly_read(block: &KeyBlock) -> (KeyBlock, usize) {
+    match block.readers() {
+        Some(readers) => (block.clone(), readers),
+        None => (block.spread(), 1),
     }
 }
 

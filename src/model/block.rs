@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{Halt, Run};
 
-use super::attention::{Attention, Reads, Stream};
+use super::attention::{Attention, AttentionInputs, ProjectionInput};
 use super::mlp::Mlp;
 use super::moe::Moe;
 use super::norm::{Norm, NormPoints};
@@ -116,7 +116,7 @@ pub(crate) fn attention_reads(
     resid: &Tensor<3>,
     pass: &Pass<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Reads, Halt> {
+) -> Result<AttentionInputs, Halt> {
     let at = |site| pass.points.at(layer, site);
     let (heads, kv_heads) = (pass.config.n_heads, pass.config.n_kv_heads);
     let [batch, pos, d_model] = resid.dims();
@@ -141,7 +141,7 @@ pub(crate) fn attention_reads(
     let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
     let shared = ln1.forward(resid.clone(), points, run)?;
     if pass.shortformer.is_none() && own.iter().all(Option::is_none) {
-        return Ok(Reads::One(Box::new(shared)));
+        return Ok(AttentionInputs::One(Box::new(shared)));
     }
     // Shortformer: queries and keys know positions, values and the stream do not.
     let placed = match &pass.shortformer {
@@ -150,18 +150,18 @@ pub(crate) fn attention_reads(
     };
     let streams = [placed.clone(), placed, shared];
     let mut number = 0;
-    Ok(Reads::Each(Box::new(own.map(|own| {
+    Ok(AttentionInputs::Each(Box::new(own.map(|own| {
         let with_positions = number < 2;
         let stream = streams[number].clone();
         number += 1;
         match own {
-            None => Stream::Shared(stream),
+            None => ProjectionInput::Shared(stream),
             Some(own) => {
-                let mut own = ln1.quiet(own);
+                let mut own = ln1.without_hooks(own);
                 if let (true, Some(positions)) = (with_positions, &pass.shortformer) {
                     own = own + positions.clone().unsqueeze_dim::<4>(2);
                 }
-                Stream::PerHead(own)
+                ProjectionInput::PerHead(own)
             }
         }
     }))))

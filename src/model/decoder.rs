@@ -1,4 +1,4 @@
-//! What decoders can do and other models can't: a loss, and a cache to go on from.
+//! What only decoders have: a next-token loss, and prefilled caches.
 
 use burn::tensor::Tensor;
 
@@ -48,7 +48,7 @@ pub trait DecoderModel: HookedModel<Input = Input, Output = Output, Scored = Ten
         Ok(loss.ok_or(InputError::Options("a run that stops before the logits has no loss"))?)
     }
 
-    /// Runs the model on what comes first, and gives the cache to go on from; one made under hooks that edit says so.
+    /// Runs the model on a prefix and gives its key-value cache; [`KeyValueCache::interventions`] lists hooks that edited.
     ///
     /// ```
     /// # use hooklens::prelude::*;

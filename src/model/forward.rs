@@ -13,11 +13,11 @@ use super::transformer::HookedTransformer;
 use crate::config::{Positional, RopeScaling};
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, drive};
 use crate::error::{CacheError, InputError, Result};
-use crate::kv_cache::{Entry, Growth, KeyValueCache};
+use crate::kv_cache::{Entry, KeyValueCache, Transaction};
 use crate::points::{Outer, Site};
 use crate::tokens::{Tokens, flat_mask};
 
-/// What a pass starts from.
+/// The input of a forward pass.
 #[allow(clippy::large_enum_variant, reason = "there is one a run; with LibTorch built in, a tensor is larger")]
 enum Start {
     Tokens(Tokens),
@@ -31,7 +31,7 @@ struct Layers {
     stop: Option<usize>,
 }
 
-/// How far to compute, and what for.
+/// Which layers and which outputs to compute.
 #[derive(Clone, Copy)]
 struct StopAt {
     layers: Layers,
@@ -39,7 +39,7 @@ struct StopAt {
     loss: bool,
 }
 
-/// How far a pass came.
+/// The result of a forward pass: the stream where it ended, and whether it is complete.
 #[derive(Default)]
 struct Reached {
     logits: Option<Tensor<3>>,
@@ -85,7 +85,7 @@ impl HookedTransformer {
             at_once: self.at_once(&sequence, logits),
             stop_when_done: logits == Logits::None && layers.stop.is_none() && !growing,
         };
-        let mut growth = kv_cache.map(KeyValueCache::grow);
+        let mut transaction = kv_cache.map(KeyValueCache::begin);
         let (reached, cache) = drive(plan, &mut options.hooks, options.record, |run| {
             self.check_conflicts(run)?;
             if run.ends_here() {
@@ -93,13 +93,13 @@ impl HookedTransformer {
             }
             let table = self.weights.embed.tokens.val();
             let (device, dtype) = (table.device(), table.dtype());
-            let borrowed = growth.as_mut().map(Growth::cache);
+            let borrowed = transaction.as_mut().map(Transaction::cache);
             let pass = Pass::new(&self.config, self.points.stack(0), &sequence, borrowed, &device, dtype);
             self.pass(start, pass, StopAt { layers, logits, loss: wants_loss }, &mut tokens, run)
         })?;
-        if let Some(growth) = growth {
+        if let Some(transaction) = transaction {
             let shape = [sequence.batch, sequence.len];
-            growth.commit(shape, query_mask.as_deref(), &options.hooks, self.points.named_parts())?;
+            transaction.commit(shape, query_mask.as_deref(), &options.hooks, self.points.named_parts())?;
         }
 
         let reached = reached.unwrap_or_default();
@@ -154,7 +154,7 @@ impl HookedTransformer {
         Ok((Start::Tokens(tokens.clone()), Some(tokens)))
     }
 
-    /// Elements of the largest tensors of a run that are there at one time: the logits, or an MLP's.
+    /// Elements of the largest tensors of a run that are alive at one time: the logits, or an MLP's.
     fn at_once(&self, sequence: &Sequence, logits: Logits) -> usize {
         let tokens = sequence.batch.saturating_mul(sequence.len);
         let rows = if logits == Logits::All { tokens } else { sequence.batch };
@@ -162,7 +162,7 @@ impl HookedTransformer {
         logits.max(mlp)
     }
 
-    /// A stream of the model's width, on a device of its.
+    /// Checks that a residual stream has the model's width and is on one of its devices.
     fn check_stream(&self, stream: &Tensor<3>) -> Result<(), InputError> {
         let (shape @ [batch, len, width], d_model) = (stream.dims(), self.config.d_model);
         if batch == 0 || len == 0 || width != d_model {
@@ -176,7 +176,7 @@ impl HookedTransformer {
         Ok(())
     }
 
-    /// Every id within the vocabulary, at least one token.
+    /// Checks that every id is within the vocabulary and that there is at least one token.
     pub(crate) fn check_tokens(&self, tokens: &Tokens) -> Result<(), InputError> {
         tokens.check(self.config.d_vocab)
     }
@@ -230,7 +230,7 @@ impl HookedTransformer {
         Ok(sequence)
     }
 
-    /// At most as many positions as the model has vectors for, if it has such.
+    /// Checks that a learned position table has a vector for every position.
     pub(crate) fn check_length(&self, len: usize) -> Result<(), InputError> {
         let table = matches!(self.config.positional, Positional::Learned | Positional::Shortformer);
         let n_ctx = self.config.n_ctx;
@@ -338,7 +338,7 @@ impl HookedTransformer {
         }
     }
 
-    /// The logits that a residual stream would give were it the last, `[..., d_vocab_out]`: last norm,
+    /// Logits of a residual stream as if it were the last layer's, `[..., d_vocab_out]`: last norm,
     /// unembedding, soft cap. The logit lens.
     ///
     /// # Shapes
@@ -358,7 +358,7 @@ impl HookedTransformer {
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         self.check_stream(&stream)?;
         let stream = stream.to_device(&self.weights.unembed.weight.val().device());
-        Ok(self.logits(self.weights.ln_final.quiet(stream)))
+        Ok(self.logits(self.weights.ln_final.without_hooks(stream)))
     }
 
     /// Shows the tokens to `hook_tokens`, and checks what comes back.

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::error::Result;
 
-/// Elements that are copied and hashed at once, so that no weight stands in memory a second time.
+/// Elements that are copied and hashed at once, so that no weight is in memory twice.
 const PIECE: usize = 1 << 20;
 /// Rows of a piece at least: a transposed matrix is read a few elements from each line of memory.
 const ROWS: usize = 16;
@@ -48,7 +48,7 @@ impl Hashed {
 
 /// Some rows of a weight.
 struct Piece {
-    /// Tells it from every other piece, and weights of one shape and type from those of another.
+    /// Its name, place, shape and element type, which are hashed with it.
     label: String,
     matrix: Tensor<2>,
     start: usize,

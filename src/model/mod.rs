@@ -41,7 +41,7 @@ pub use tokens::Occurrence;
 pub use transformer::HookedTransformer;
 pub use weights::{Embed, Weights};
 
-pub(crate) use attention::{Stream, mix, raw_scores, softmax_rows};
+pub(crate) use attention::{ProjectionInput, mix, raw_scores, softmax_rows};
 pub(crate) use block::attention_reads;
 pub(crate) use embedding::{position_vectors, rows_of, token_vectors};
 pub(crate) use forward::last_rows;

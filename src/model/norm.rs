@@ -74,7 +74,7 @@ impl Norm {
             return Ok(input);
         }
         if !run.wants(points.scale) && !run.wants(points.normalized) {
-            return Ok(self.quiet(input));
+            return Ok(self.without_hooks(input));
         }
         let dtype = input.dtype();
         // A layer norm's point shows what its weights made, another norm's what they are going to change.
@@ -101,13 +101,13 @@ impl Norm {
         Ok(match layer_norm {
             true => narrowed(seen, dtype),
             // The kernel once more is quicker than a product of tensors.
-            false if plain && !edited => self.quiet(input),
+            false if plain && !edited => self.without_hooks(input),
             false => narrowed(self.weighed(seen), dtype),
         })
     }
 
     /// [`Norm::forward`] without hook points.
-    pub(crate) fn quiet<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+    pub(crate) fn without_hooks<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         if self.kind == NormKind::None {
             return input;
         }

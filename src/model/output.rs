@@ -1,4 +1,4 @@
-//! What a run of a decoder gives back.
+//! The output of a decoder's run.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::ActivationCache;
@@ -6,7 +6,7 @@ use hooklens_hooks::ActivationCache;
 use crate::driver::{RunOutput, logits_of, private};
 use crate::error::Result;
 
-/// What a run gives back; parts that were not asked for are `None` (the cache: empty).
+/// The output of a run; fields that were not asked for are `None` (the cache: empty).
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -25,7 +25,7 @@ pub struct Output {
     /// Cross-entropy of each next token, `[batch, pos - 1]`, in nats; 0 where either token is
     /// padding.
     pub loss_per_token: Option<Tensor<2>>,
-    /// The residual stream where the run was told to stop, `[batch, pos, d_model]`.
+    /// The residual stream at `stop_at_layer`, `[batch, pos, d_model]`.
     pub residual: Option<Tensor<3>>,
     /// What was recorded.
     pub cache: ActivationCache,

@@ -33,7 +33,7 @@ impl Weights {
     }
 }
 
-/// `Module::train` forgets what a device says of checkpointing, and tensors that differ in it can't be used together.
+/// `Module::train` drops the device's checkpointing strategy, and tensors that differ in it can't be used together.
 struct Checkpointing(GradientCheckpointingStrategy);
 
 impl ModuleMapper for Checkpointing {

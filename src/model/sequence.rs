@@ -28,7 +28,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// A batch of `batch` rows of `len` tokens after `past` others, `mask` telling the real ones
+    /// A batch of `batch` rows of `len` tokens after `past` others; `mask` is `true` at the real ones
     /// of all.
     pub(crate) fn new(batch: usize, past: usize, len: usize, mask: Option<Vec<bool>>) -> Self {
         let mask = mask.filter(|mask| mask.contains(&false));
@@ -47,7 +47,7 @@ impl Sequence {
         Rows { batch: self.batch, len: self.len, real, offset: self.past }
     }
 
-    /// A batch of `batch` rows of `len` tokens behind what a cache holds, `mask` telling their real ones.
+    /// A batch of `batch` rows of `len` tokens after those of a cache; `mask` is `true` at the real ones.
     pub(crate) fn behind(cache: &KeyValueCache, [batch, len]: [usize; 2], mask: Option<&[bool]>) -> Self {
         let past = cache.len();
         let whole = |before: Option<Vec<Vec<bool>>>| -> Vec<bool> {
@@ -120,7 +120,7 @@ impl Sequence {
         self.columns(|row| row.iter().rposition(|real| *real), self.len - 1)
     }
 
-    /// A column of each row, as `find` tells of its mask, or else `plain`.
+    /// A column of each row: what `find` gives for its mask, or `plain` where there is no mask.
     fn columns(&self, find: impl Fn(&[bool]) -> Option<usize>, plain: usize) -> Vec<usize> {
         match self.query_mask() {
             Some(mask) => mask.chunks(self.len).map(|row| find(row).unwrap_or(plain)).collect(),
@@ -149,7 +149,7 @@ fn positions_of_row(row: &[bool]) -> Vec<u32> {
     row.iter().map(place).collect()
 }
 
-/// What attention needs to know of the layout, made at most once a forward pass and window.
+/// The attention masks of a forward pass, each made at most once per window.
 #[derive(Debug)]
 pub(crate) struct Masks<'s> {
     sequence: &'s Sequence,

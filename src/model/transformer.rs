@@ -1,4 +1,4 @@
-//! The model a user holds.
+//! The decoder model: configuration, weights, tokenizer and hook points.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ impl HookedTransformer {
         &self.report
     }
 
-    /// Gives the model another tokenizer.
+    /// Replaces the model's tokenizer.
     ///
     /// ```
     /// # use hooklens::prelude::*;

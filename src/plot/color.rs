@@ -4,7 +4,7 @@ use plotters::style::RGBColor;
 
 use super::draw::short;
 
-/// How numbers become colors.
+/// A color scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Scale {
     /// Blue below zero, white at it, red above; the largest magnitude is darkest.
@@ -77,7 +77,7 @@ impl Scale {
         RGBColor(mix(0), mix(1), mix(2))
     }
 
-    /// [`Scale::color`] as pages spell it.
+    /// [`Scale::color`] in CSS.
     pub(super) fn hex(self, value: f64) -> String {
         let RGBColor(red, green, blue) = self.color(value);
         format!("#{red:02x}{green:02x}{blue:02x}")

@@ -27,13 +27,13 @@ use crate::error::PlotError;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ColoredText {
     tokens: Vec<String>,
-    rows: Vec<Row>,
+    rows: Vec<NumberRow>,
     title: String,
 }
 
 /// Numbers of some tokens.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
+struct NumberRow {
     name: String,
     /// Tokens of its own; else those of the text.
     tokens: Option<Vec<String>>,
@@ -92,7 +92,7 @@ impl ColoredText {
         if values.len() != tokens {
             return Err(PlotError::Values { name, values: values.len(), tokens });
         }
-        self.rows.push(Row { name, tokens: own, values });
+        self.rows.push(NumberRow { name, tokens: own, values });
         Ok(self)
     }
 

@@ -12,7 +12,7 @@ use crate::error::PlotError;
 
 /// Points or bars a picture has at most.
 pub(super) const MOST: usize = 250_000;
-/// What the axes enclose, in units: so narrow that letters stay readable in a page's column.
+/// Width of the plot area, in units: narrow enough that letters stay readable in a page's column.
 pub(super) const WIDTH: f64 = 400.0;
 pub(super) const HEIGHT: f64 = 250.0;
 /// Letters of a name in the legend at most.
@@ -129,17 +129,17 @@ impl Frame {
         }
     }
 
-    /// Where a number stands along the axis below.
+    /// The horizontal position of a number.
     pub(super) fn x(&self, value: f64) -> f64 {
         self.left + self.inner.0 * self.across.share(value)
     }
 
-    /// Where a number stands along the axis at the left.
+    /// The vertical position of a number.
     pub(super) fn y(&self, value: f64) -> f64 {
         self.bottom() - self.inner.1 * self.up.share(value)
     }
 
-    /// Left, top, right and bottom of what is enclosed.
+    /// Left, top, right and bottom of the plot area.
     pub(super) fn edges(&self) -> [f64; 4] {
         [self.left, self.top, self.left + self.inner.0, self.bottom()]
     }
@@ -148,7 +148,7 @@ impl Frame {
         self.top + self.inner.1
     }
 
-    /// Draws what lies below all else: the title, ticks, the lines at them, and the axes' names.
+    /// Draws the background: the title, ticks, grid lines, and the axes' names.
     pub(super) fn begin<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<(), PlotError> {
         font::ready();
         area.fill(&WHITE).map_err(failed)?;
@@ -179,8 +179,8 @@ impl Frame {
         text(area, &self.y, beside, NAMES, (HPos::Center, VPos::Center), true)
     }
 
-    /// Draws what lies above all else: the frame, and the legend, before whose names `swatch` draws something, from the
-    /// middle of the left edge it is told, [`SWATCH`] wide.
+    /// Draws the foreground: the frame, and the legend, whose swatches `swatch` draws, each [`SWATCH`] wide, from the
+    /// middle of the left edge it is given.
     pub(super) fn end<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,

@@ -68,7 +68,7 @@ pub enum LensShade {
 }
 
 impl LensTable {
-    /// One row of what a lens read, over these tokens: those at the reading's positions.
+    /// One row of a lens reading, over the tokens at its positions.
     ///
     /// # Errors
     /// [`PlotError::OtherTokens`] for more or fewer tokens than positions, [`PlotError::TooMany`] beyond 5,000 cells,
@@ -117,7 +117,7 @@ impl LensTable {
         Ok(Self { shade: LabeledArray::of(axes, values), shown, cells, tokens, title: String::new() })
     }
 
-    /// Runs a model on one text, or one row of tokens, and looks through the logit lens before each layer and after
+    /// Runs a model on one text, or one row of tokens, and applies the logit lens before each layer and after
     /// the last.
     ///
     /// # Errors

@@ -13,12 +13,12 @@
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     pub(super) name: String,
-    pub(super) points: Vec<Place>,
+    pub(super) points: Vec<LinePoint>,
 }
 
-/// A point of a line, and from where to where its band goes.
+/// A point of a line, with the ends of its band.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Place {
+pub(super) struct LinePoint {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) band: Option<(f64, f64)>,
@@ -27,7 +27,7 @@ pub(super) struct Place {
 impl Line {
     /// A line through `(x, y)`, in this order; it is broken where one of them is no finite number.
     pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        let points = points.into_iter().map(|(x, y)| Place { x, y, band: None });
+        let points = points.into_iter().map(|(x, y)| LinePoint { x, y, band: None });
         Self { name: name.into(), points: points.collect() }
     }
 
@@ -35,19 +35,20 @@ impl Line {
     /// median and quartiles.
     pub fn banded(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64, f64, f64)>) -> Self {
         let band = |low: f64, high: f64| (low.is_finite() && high.is_finite()).then(|| (low.min(high), low.max(high)));
-        let points = points.into_iter().map(|(x, y, low, high)| Place { x, y, band: band(low, high) });
+        let points = points.into_iter().map(|(x, y, low, high)| LinePoint { x, y, band: band(low, high) });
         Self { name: name.into(), points: points.collect() }
     }
 
     /// Points that follow each other without a gap.
-    pub(super) fn runs(&self) -> impl Iterator<Item = &[Place]> {
-        let drawn = |place: &Place| place.x.is_finite() && place.y.is_finite();
+    pub(super) fn runs(&self) -> impl Iterator<Item = &[LinePoint]> {
+        let drawn = |place: &LinePoint| place.x.is_finite() && place.y.is_finite();
         self.points.split(move |place| !drawn(place)).filter(|run| !run.is_empty())
     }
 
     /// Bands that follow each other without a gap: `(x, low, high)` a point.
     pub(super) fn bands(&self) -> impl Iterator<Item = Vec<(f64, f64, f64)>> {
-        let edges = |place: &Place| place.band.filter(|_| place.x.is_finite()).map(|(low, high)| (place.x, low, high));
+        let edges =
+            |place: &LinePoint| place.band.filter(|_| place.x.is_finite()).map(|(low, high)| (place.x, low, high));
         let runs = self.points.split(move |place| edges(place).is_none());
         runs.filter(|run| run.len() > 1).map(move |run| run.iter().filter_map(edges).collect())
     }
@@ -91,7 +92,7 @@ mod tests {
         let nan = f64::NAN;
         let line =
             Line::banded("a", [(0.0, 1.0, 0.0, 2.0), (1.0, nan, 0.0, 2.0), (2.0, 1.0, nan, 2.0), (3.0, 2.0, 3.0, 1.0)]);
-        let runs: Vec<usize> = line.runs().map(<[Place]>::len).collect();
+        let runs: Vec<usize> = line.runs().map(<[LinePoint]>::len).collect();
         assert_eq!(runs, [1, 2]);
         assert_eq!(line.bands().collect::<Vec<_>>(), [vec![(0.0, 0.0, 2.0), (1.0, 0.0, 2.0)]]);
         assert_eq!(line.points[3].band, Some((1.0, 3.0)));

@@ -1,4 +1,4 @@
-//! Plots as SVG and PNG, and HTML pages to explore in a browser or a notebook.
+//! Plots as SVG and PNG, and interactive HTML pages for a browser or a notebook.
 //!
 //! ```
 //! use hooklens::plot::Heatmap;

@@ -221,7 +221,7 @@ impl AttentionPatterns {
     }
 }
 
-/// That all that is asked for is there.
+/// Checks that everything asked for is there.
 fn present(what: &'static str, asked: &[usize], held: &[usize]) -> Result<(), PlotError> {
     match asked.iter().find(|one| !held.contains(one)) {
         None => Ok(()),

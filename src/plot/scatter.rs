@@ -11,7 +11,7 @@ use super::frame::{Frame, FrameAxis, MOST, SWATCH, Ticks, WIDTH, framed};
 use super::pen::{COLOURS, color, cut, dot, polygon, text};
 use super::ticks::Span;
 use crate::error::PlotError;
-use places::{Around, free};
+use places::{Obstacles, free};
 
 /// Height of what the axes enclose, in units.
 const HEIGHT: f64 = 300.0;
@@ -156,7 +156,7 @@ impl Scatter {
         for (place, group) in places.iter().zip(&self.group_of) {
             mark(area, *place, *group, self.radius())?;
         }
-        let around = Around { edges: frame.edges(), points: &places, radius: self.radius() };
+        let around = Obstacles { edges: frame.edges(), points: &places, radius: self.radius() };
         for (label, (x, y)) in self.labels.iter().zip(free(&self.labels, &around)).filter_map(|(l, at)| Some((l, at?)))
         {
             text(area, label, (x, y), LABELS, (HPos::Left, VPos::Center), false)?;

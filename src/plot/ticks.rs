@@ -1,6 +1,6 @@
 //! Axis ticks at round numbers.
 
-/// The numbers an axis shows.
+/// The range of numbers that an axis shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Span {
     pub(super) least: f64,
@@ -11,7 +11,7 @@ pub(super) struct Span {
 const END: f64 = 8e307;
 
 impl Span {
-    /// What holds all of these that are finite; from 0 to 1 if none is.
+    /// The range of all of these that are finite; from 0 to 1 if none is.
     pub(super) fn of(values: impl Iterator<Item = f64>) -> Self {
         let start = (f64::INFINITY, f64::NEG_INFINITY);
         let finite = values.filter(|value| value.is_finite()).map(|value| value.clamp(-END, END));

@@ -4,14 +4,14 @@ use hooklens_hooks::PointId;
 
 use super::site::{self, Site};
 
-const NONE: Sites = [None; site::ALL.len()];
+const NONE: SitePoints = [None; site::ALL.len()];
 
-type Sites = [Option<PointId>; site::ALL.len()];
+type SitePoints = [Option<PointId>; site::ALL.len()];
 
 /// From a layer and a site to the point.
 #[derive(Debug, Clone)]
 pub(crate) struct Stack {
-    sites: Vec<Sites>,
+    sites: Vec<SitePoints>,
     experts: Vec<Vec<ExpertPoints>>,
 }
 

@@ -1,5 +1,5 @@
 //! Each head's products `W_Q W_Kᵀ` and `W_V W_O` written as orthogonal factors and singular
-//! values, so that a head's coordinates are its own.
+//! values, which makes the basis of a head's coordinates unique.
 
 use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
@@ -17,9 +17,9 @@ pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError
     for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
         let attn = &mut block.attn;
         let lost = |reason: String| ProcessingError::Unreadable { step: STEP, layer, reason };
-        let read = || Ok((Heads::with_bias(&attn.q, heads)?, Heads::with_bias(&attn.k, heads)?));
+        let read = || Ok((PerHead::with_bias(&attn.q, heads)?, PerHead::with_bias(&attn.k, heads)?));
         let (mut q, mut k) = read().map_err(lost)?;
-        let read = || Ok((Heads::columns(&attn.v, heads)?, Heads::rows(&attn.o, heads)?));
+        let read = || Ok((PerHead::columns(&attn.v, heads)?, PerHead::rows(&attn.o, heads)?));
         let (mut v, mut o) = read().map_err(lost)?;
         for head in 0..heads {
             let failed = |reason: String| ProcessingError::Numeric { step: STEP, layer, head, reason };
@@ -54,9 +54,9 @@ fn split(left: &Mat<f64>, right: &Mat<f64>, even: bool) -> Result<(Mat<f64>, Mat
 }
 
 /// One matrix per head.
-struct Heads(Vec<Mat<f64>>);
+struct PerHead(Vec<Mat<f64>>);
 
-impl Heads {
+impl PerHead {
     /// `[d_model + 1, d_head]`: the weight's columns with the bias below.
     fn with_bias(linear: &Linear, heads: usize) -> Result<Self, String> {
         let (weight, [rows, columns]) = host(linear.weight.val())?;

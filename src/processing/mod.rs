@@ -31,11 +31,11 @@ use crate::model::{Block, HookedTransformer, Linear, narrowed, widened};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Processing {
-    steps: [Wish; Step::ALL.len()],
+    steps: [Request; Step::ALL.len()],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Wish {
+enum Request {
     #[default]
     No,
     IfAllowed,
@@ -119,7 +119,7 @@ impl Processing {
     pub fn standard() -> Self {
         let mut all = Self::none();
         for step in [Step::FoldNorm, Step::CenterWriting, Step::CenterUnembed, Step::FoldValueBiases] {
-            all.steps[step as usize] = Wish::IfAllowed;
+            all.steps[step as usize] = Request::IfAllowed;
         }
         all
     }
@@ -201,7 +201,7 @@ impl Processing {
     }
 
     fn wish(mut self, step: Step) -> Self {
-        self.steps[step as usize] = Wish::Yes;
+        self.steps[step as usize] = Request::Yes;
         self
     }
 
@@ -212,7 +212,7 @@ impl Processing {
     /// assert!(Processing::none().is_none() && !Processing::standard().is_none());
     /// ```
     pub fn is_none(&self) -> bool {
-        self.steps.iter().all(|wish| *wish == Wish::No)
+        self.steps.iter().all(|wish| *wish == Request::No)
     }
 
     /// Steps that these leave out for a model of this configuration, each
@@ -226,7 +226,7 @@ impl Processing {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn left_out(&self, config: &TransformerConfig) -> Vec<(&'static str, &'static str)> {
-        let asked = Step::ALL.iter().filter(|step| self.steps[**step as usize] != Wish::No);
+        let asked = Step::ALL.iter().filter(|step| self.steps[**step as usize] != Request::No);
         asked.filter_map(|step| step.obstacle(config).map(|why| (step.name(), why))).collect()
     }
 }
@@ -261,8 +261,8 @@ impl HookedTransformer {
         for step in Step::ALL {
             let wish = processing.steps[step as usize];
             match (wish, step.obstacle(&self.config)) {
-                (Wish::No, _) | (Wish::IfAllowed, Some(_)) => continue,
-                (Wish::Yes, Some(reason)) => {
+                (Request::No, _) | (Request::IfAllowed, Some(_)) => continue,
+                (Request::Yes, Some(reason)) => {
                     return Err(ProcessingError::WouldChangeOutputs { step: step.name(), reason }.into());
                 }
                 (_, None) => {}

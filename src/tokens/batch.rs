@@ -38,7 +38,7 @@ impl FromStr for PaddingSide {
 
 /// Token ids `[batch, pos]`, and which of them are real.
 ///
-/// The ids live on the host: they are few, and checking them there costs no trip to a device.
+/// The ids are kept on the host, where they can be checked without a transfer.
 ///
 /// ```
 /// use hooklens::{PaddingSide, Tokens};
@@ -139,7 +139,7 @@ impl Tokens {
         Ok(Self { ids, batch, len, mask: None })
     }
 
-    /// At least one token, every id within a vocabulary of `d_vocab`.
+    /// Checks that there is a token, and that every id is within a vocabulary of `d_vocab`.
     pub(crate) fn check(&self, d_vocab: usize) -> Result<(), InputError> {
         let [batch, len] = self.shape();
         if batch == 0 || len == 0 {

@@ -15,9 +15,9 @@ use crate::error::InputError;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// Whose: `system`, `user` or `assistant`, as the model was trained.
+    /// The role: `system`, `user` or `assistant`, as the model was trained.
     pub role: String,
-    /// What was said.
+    /// The message's text.
     pub content: String,
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::error::InputError;
 
-/// The tokens of one text, in the order they are fed, each with its text and its place.
+/// The tokens of one text, in order, each with its text and its byte range.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -88,7 +88,7 @@ impl Tokenized {
 }
 
 impl fmt::Display for Tokenized {
-    /// The tokens with bars between them: what was fed, seen at a glance.
+    /// The tokens with bars between them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.tokens.join("|"))
     }

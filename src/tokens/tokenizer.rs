@@ -1,4 +1,4 @@
-//! A Hugging Face tokenizer, with special tokens under our own control.
+//! A Hugging Face tokenizer, whose special tokens are added by hooklens, not by the file's post-processor.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tokenizers::PostProcessor;
 use super::batch::PaddingSide;
 use crate::error::{InputError, LoadError};
 
-/// How to turn text into tokens; what is not set is the model's default.
+/// Options of tokenization; what is not set is the model's default.
 ///
 /// ```
 /// use hooklens::{PaddingSide, TokenizeOptions};
@@ -29,7 +29,7 @@ pub struct TokenizeOptions {
 
 /// Text to ids and back, by the file `tokenizer.json` of a model.
 ///
-/// The file's own habit of adding special tokens is never used: a beginning-of-sequence token
+/// The file's own post-processor is not used: a beginning-of-sequence token
 /// is added once, by [`TokenizeOptions::prepend_bos`], and never doubled.
 ///
 /// ```
@@ -240,7 +240,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of ids that a model made. A model may know more ids than its tokenizer has tokens, as GPT-J and Qwen do,
+    /// The text of generated ids. A model may know more ids than its tokenizer has tokens, as GPT-J and Qwen do,
     /// whose tables are padded to a round size: such an id has no text, and adds none.
     pub(crate) fn decode_made(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
         self.inner.decode(ids, skip_special).map_err(|e| InputError::Tokenize { reason: e.to_string() })

@@ -6,7 +6,7 @@ use hooklens_hooks::DType;
 use serde_json::{Value, json};
 
 use super::tensor_file::TensorFile;
-use super::{Place, TensorInfo};
+use super::{Location, TensorInfo};
 use crate::error::LoadError;
 
 const HEADER: usize = 7 * 4;
@@ -115,7 +115,7 @@ pub(crate) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, T
         let bytes = 4 * shape.iter().product::<usize>();
         for layer in 0..layers.unwrap_or(1) {
             let name = layers.map_or(name.to_string(), |_| format!("layers.{layer}.{name}"));
-            let place = Place::File { file: number, bytes: at..at + bytes };
+            let place = Location::File { file: number, bytes: at..at + bytes };
             let info = TensorInfo { shape: shape.clone(), dtype: "f32".into(), float: Some(DType::F32), bytes, place };
             tensors.push((name, info));
             at += bytes;

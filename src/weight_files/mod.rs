@@ -42,16 +42,16 @@ pub struct TensorInfo {
     /// The element type, if it can be computed with.
     pub(crate) float: Option<DType>,
     pub(crate) bytes: usize,
-    pub(crate) place: Place,
+    pub(crate) place: Location,
 }
 
 /// Where a tensor's elements are.
 #[derive(Debug, Clone)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// In a file of tensors one behind the other.
     File { file: usize, bytes: Range<usize> },
     /// In a PyTorch file, which reads it as a whole.
-    Torch(torch_file::Tensor),
+    Torch(torch_file::TorchTensor),
 }
 
 /// The tensors of a model's files: headers read and checked, data still on disk.
@@ -203,7 +203,7 @@ impl WeightFiles {
                 Dtype::BF16 => Some(DType::BF16),
                 _ => None,
             };
-            let place = Place::File { file: number, bytes: data + start..data + end };
+            let place = Location::File { file: number, bytes: data + start..data + end };
             let dtype = format!("{:?}", info.dtype).to_lowercase();
             (name, TensorInfo { shape: info.shape.clone(), dtype, float, bytes: end - start, place })
         });
@@ -235,7 +235,7 @@ impl WeightFiles {
     /// As [`WeightFiles::read`].
     pub(crate) fn borrow(&self, name: &str, compute: DType) -> Result<Option<TensorData>, LoadError> {
         let (info, stored) = self.stored(name)?;
-        let Place::File { file, bytes } = &info.place else { return Ok(None) };
+        let Location::File { file, bytes } = &info.place else { return Ok(None) };
         let Some(lent) = self.files[*file].lend(bytes.clone()) else { return Ok(None) };
         let aligned = (lent.as_ptr() as usize).is_multiple_of(compute.size());
         Ok((stored == compute && aligned).then(|| {
@@ -264,8 +264,8 @@ impl WeightFiles {
     ) -> Result<TensorData, LoadError> {
         let (info, stored) = self.stored(name)?;
         let bytes = match &info.place {
-            Place::File { file, bytes } => self.files[*file].read(bytes.clone(), stored, compute, runs)?,
-            Place::Torch(tensor) => {
+            Location::File { file, bytes } => self.files[*file].read(bytes.clone(), stored, compute, runs)?,
+            Location::Torch(tensor) => {
                 let all = tensor.read()?;
                 let whole = runs.count == 1 && runs.len * stored.size() == all.len();
                 if whole && stored == compute {

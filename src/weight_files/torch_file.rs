@@ -7,7 +7,7 @@ use hooklens_hooks::DType;
 use pytorch_reader::{DType as Stored, PytorchError, PytorchReader};
 use serde_json::{Map, Value};
 
-use super::{Place, TensorInfo};
+use super::{Location, TensorInfo};
 use crate::error::LoadError;
 
 /// Where training programs put the state dict.
@@ -17,18 +17,18 @@ const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
 
 /// A tensor of a checkpoint, not yet read.
 #[derive(Clone)]
-pub(crate) struct Tensor {
+pub(crate) struct TorchTensor {
     path: PathBuf,
     tensor: pytorch_reader::Tensor,
 }
 
-impl fmt::Debug for Tensor {
+impl fmt::Debug for TorchTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tensor").field("path", &self.path).field("name", &self.tensor.name).finish()
     }
 }
 
-impl Tensor {
+impl TorchTensor {
     /// All its bytes, row-major, little-endian.
     pub(crate) fn read(&self) -> Result<Vec<u8>, LoadError> {
         let bytes = self.tensor.read().map_err(|error| {
@@ -72,7 +72,7 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadErro
             dtype: format!("{:?}", tensor.dtype()).to_lowercase(),
             float,
             bytes: tensor.byte_len(),
-            place: Place::Torch(Tensor { path: path.to_path_buf(), tensor }),
+            place: Location::Torch(TorchTensor { path: path.to_path_buf(), tensor }),
         };
         (bare.unwrap_or(name), info)
     };

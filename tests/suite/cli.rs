@@ -203,7 +203,7 @@ fn a_folder_is_sharded_and_continued() {
     .unwrap();
     let arguments = ["--prompts", prompts.to_str().unwrap(), "--hooks", "*hook_z", "--batch-size", "2"];
     let (code, out, err) = dump(folder.path(), "out", &arguments);
-    assert!(code == 0 && out.contains("5 prompts") && out.contains("3 shards"), "{out}{err}");
+    assert!(code == 0 && out.contains("5 prompts") && out.contains("3 files"), "{out}{err}");
     let out_folder = folder.path().join("out");
     let manifest =
         || -> Value { serde_json::from_slice(&fs::read(out_folder.join("manifest.json")).unwrap()).unwrap() };
@@ -220,7 +220,7 @@ fn a_folder_is_sharded_and_continued() {
     let left = out_folder.join(".hooklens-unfinished-abc");
     fs::write(&left, "half a shard").unwrap();
     let (code, out, err) = dump(folder.path(), "out", &[&arguments[..], &["--resume"]].concat());
-    assert!(code == 0 && out.contains("2 shards were there already"), "{out}{err}");
+    assert!(code == 0 && out.contains("2 files were there already"), "{out}{err}");
     assert_eq!(fs::metadata(out_folder.join("shard-00000.safetensors")).unwrap().modified().unwrap(), finished);
     assert_eq!(manifest()["complete"], true);
     assert!(out_folder.join("shard-00002.safetensors").is_file());
@@ -564,7 +564,7 @@ fn shards_are_dumped_apart_and_merged() {
     }
     let (code, out, error) = ran(&["merge", "--out", folder.path().to_str().unwrap(), &part(2), &part(1)]);
     assert_eq!(code, 0, "{error}");
-    assert!(out.starts_with("3 prompts in 3 shards"), "{out}");
+    assert!(out.starts_with("3 prompts in 3 files"), "{out}");
     let (code, _, error) = dump(folder.path(), "x.safetensors", &["--tokens", "1,2", "--shard", "1/2"]);
     assert!(code == 2 && error.contains("merge"), "{error}");
     let (code, _, error) = dump(folder.path(), "x", &["--tokens", "1,2", "--shard", "3/2"]);

@@ -114,7 +114,7 @@ fn mixture() -> TransformerConfig {
     }
 }
 
-/// An expert's rows are as many as tokens were routed to it: a file can't hold them, a shard can.
+/// An expert's rows are as many as tokens were routed to it: one file can't hold them, a folder can.
 #[test]
 fn experts_go_to_a_folder() {
     let model = random_model(mixture(), 1);
@@ -231,10 +231,10 @@ fn a_bad_prompt_is_named_before_the_run() {
     }
 }
 
-/// What several jobs make of shares of the prompts is, merged, what one makes of all.
+/// What several jobs make of shards of the prompts is, merged, what one makes of all.
 #[test]
-fn parts_merged_are_the_whole() {
-    use hooklens::dump::{Dump, Part, merge};
+fn shards_merged_are_the_whole() {
+    use hooklens::dump::{Dump, Shard, merge};
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let rows: Vec<Vec<u32>> = (0..11).map(|row| (0..3 + row % 4).map(|i| (i * 7 + row) % 20).collect()).collect();
     let dump = || Dump::new(["*hook_z", "*hook_pattern"]).batch_size(2).logits(Logits::Last);
@@ -243,13 +243,13 @@ fn parts_merged_are_the_whole() {
     let all = dump().run(&model, &rows, &whole).unwrap();
     for of in [1, 2, 3, 8] {
         let merged = folder.path().join(format!("in-{of}"));
-        let parts: Vec<_> = (1..=of).map(|index| merged.join(format!("part-{index}"))).collect();
+        let shards: Vec<_> = (1..=of).map(|index| merged.join(format!("part-{index}"))).collect();
         let mut made = 0;
-        for (index, part) in parts.iter().enumerate() {
-            made += dump().part(Part::new(index + 1, of).unwrap()).run(&model, &rows, part).unwrap().rows;
+        for (index, shard) in shards.iter().enumerate() {
+            made += dump().shard(Shard::new(index + 1, of).unwrap()).run(&model, &rows, shard).unwrap().rows;
         }
         assert_eq!(made, rows.len());
-        let report = merge(&merged, &parts).unwrap();
+        let report = merge(&merged, &shards).unwrap();
         assert_eq!((report.rows, report.bytes, report.files.len()), (rows.len(), all.bytes, all.files.len()));
         for (one, other) in report.files.iter().zip(&all.files) {
             assert_eq!(fs::read(one).unwrap(), fs::read(other).unwrap(), "{}", one.display());
@@ -260,26 +260,26 @@ fn parts_merged_are_the_whole() {
         assert!(manifest.get("part").is_none());
     }
 
-    let parts = folder.path().join("in-3");
-    let of = |index: usize| parts.join(format!("part-{index}"));
-    fs::remove_file(parts.join("manifest.json")).unwrap();
+    let shards = folder.path().join("in-3");
+    let of = |index: usize| shards.join(format!("part-{index}"));
+    fs::remove_file(shards.join("manifest.json")).unwrap();
     let error = |given: &[usize]| {
-        merge(&parts, &given.iter().map(|index| of(*index)).collect::<Vec<_>>()).unwrap_err().to_string()
+        merge(&shards, &given.iter().map(|index| of(*index)).collect::<Vec<_>>()).unwrap_err().to_string()
     };
-    assert!(error(&[1, 3]).contains("no part has prompt"), "{}", error(&[1, 3]));
-    assert!(error(&[1, 2, 2, 3]).contains("two parts have prompt"), "{}", error(&[1, 2, 2, 3]));
-    assert!(error(&[]).contains("no parts"), "{}", error(&[]));
+    assert!(error(&[1, 3]).contains("no shard has prompt"), "{}", error(&[1, 3]));
+    assert!(error(&[1, 2, 2, 3]).contains("two shards have prompt"), "{}", error(&[1, 2, 2, 3]));
+    assert!(error(&[]).contains("no shards"), "{}", error(&[]));
     let outside = merge(of(1), &[of(2)]).unwrap_err().to_string();
     assert!(outside.contains("lies in a folder within"), "{outside}");
-    let not_a_part = merge(folder.path(), std::slice::from_ref(&whole)).unwrap_err().to_string();
-    assert!(not_a_part.contains("a whole dump"), "{not_a_part}");
-    // A part goes on where it stopped, and as the part it was.
-    let third = || dump().resume(true).part(Part::new(3, 3).unwrap());
+    let not_a_shard = merge(folder.path(), std::slice::from_ref(&whole)).unwrap_err().to_string();
+    assert!(not_a_shard.contains("a whole dump"), "{not_a_shard}");
+    // A shard goes on where it stopped, and as the shard it was.
+    let third = || dump().resume(true).shard(Shard::new(3, 3).unwrap());
     assert_eq!(third().run(&model, &rows, of(3)).unwrap().resumed, 2);
-    let other = dump().resume(true).part(Part::new(2, 3).unwrap()).run(&model, &rows, of(3)).unwrap_err().to_string();
-    assert!(other.contains("another part: 3/3 there, 2/3 now"), "{other}");
-    let file = dump().part(Part::new(1, 2).unwrap()).run(&model, &rows, folder.path().join("x.safetensors"));
-    assert!(file.unwrap_err().to_string().contains("a part goes to a folder"));
+    let other = dump().resume(true).shard(Shard::new(2, 3).unwrap()).run(&model, &rows, of(3)).unwrap_err().to_string();
+    assert!(other.contains("another shard: 3/3 there, 2/3 now"), "{other}");
+    let file = dump().shard(Shard::new(1, 2).unwrap()).run(&model, &rows, folder.path().join("x.safetensors"));
+    assert!(file.unwrap_err().to_string().contains("a shard goes to a folder"));
     let lost =
         fs::read_dir(of(2)).unwrap().map(|e| e.unwrap().path()).find(|p| p.extension().unwrap() == "safetensors");
     fs::remove_file(lost.unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! Prefixes shared, kept, and made under interventions; positions named by text; conversations.
 
 use hooklens::PaddingSide;
-use hooklens::experiments::{PrefixStore, Trunk, common_prefix};
+use hooklens::experiments::{PrefixStore, SharedPrefix, common_prefix};
 use hooklens::prelude::*;
 use hooklens::{CacheError, Error, HookError, InputError, Message, Occurrence};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A prefix and what comes behind it, recorded apart, are the whole; batch after batch, the
-    /// trunk goes along.
+    /// shared prefix moves along.
     #[test]
     fn stitched_recordings_are_the_whole(
         config in any_config(), seed in 0..1000u64, start in any_row(1..8),
@@ -20,11 +20,11 @@ proptest! {
     ) {
         let model = random_model(config, seed);
         let points = Selection::matching(|p| p.axes[0] != hook::Axis::Routed && !p.on_request);
-        let mut trunk = Trunk::new(&model, Record::new(points.clone()), Logits::All);
+        let mut shared_prefix = SharedPrefix::new(&model, Record::new(points.clone()), Logits::All);
         for (kept, ends) in batches {
             let rows: Vec<Vec<u32>> = ends.iter().map(|end| [&start[..kept.min(start.len())], end].concat()).collect();
-            let given = trunk.run(&rows).unwrap();
-            prop_assert_eq!(trunk.len(), common_prefix(&rows));
+            let given = shared_prefix.run(&rows).unwrap();
+            prop_assert_eq!(shared_prefix.len(), common_prefix(&rows));
             let tokens = Tokens::padded(&rows, 0, PaddingSide::Right).unwrap();
             let (logits, whole) = model.run_with_cache(&tokens, points.clone()).unwrap();
             for (row, ids) in rows.iter().enumerate() {

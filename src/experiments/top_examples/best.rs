@@ -1,6 +1,6 @@
 //! The k largest of a stream of numbers.
 
-/// A number, and where it is.
+/// An activation, and where it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Firing {
     pub(super) text: usize,
@@ -10,18 +10,18 @@ pub(super) struct Firing {
 
 /// The tokens around a position.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Around {
+pub(super) struct Context {
     /// Position of the first.
     pub(super) start: usize,
     /// Ids, each with its number.
     pub(super) places: Vec<(u32, f32)>,
 }
 
-/// The largest so far, largest first, of equal ones the first.
+/// The `k` largest so far, largest first; of equal ones the first.
 #[derive(Debug)]
 pub(super) struct Best {
     k: usize,
-    kept: Vec<(Firing, Around)>,
+    kept: Vec<(Firing, Context)>,
 }
 
 impl Best {
@@ -30,8 +30,8 @@ impl Best {
         Self { k, kept: Vec::new() }
     }
 
-    /// Keeps this one if it is large enough, and then asks what is around it.
-    pub(super) fn offer(&mut self, firing: Firing, around: impl FnOnce() -> Around) {
+    /// Keeps this one if it is large enough; only then is its context computed.
+    pub(super) fn offer(&mut self, firing: Firing, around: impl FnOnce() -> Context) {
         let rank = rank(firing.value);
         if self.kept.len() == self.k {
             if self.kept.last().is_some_and(|(least, _)| self::rank(least.value) >= rank) {
@@ -44,7 +44,7 @@ impl Best {
     }
 
     /// Those kept, largest first.
-    pub(super) fn into_sorted(self) -> Vec<(Firing, Around)> {
+    pub(super) fn into_sorted(self) -> Vec<(Firing, Context)> {
         self.kept
     }
 }
@@ -61,7 +61,7 @@ mod tests {
     fn kept(k: usize, values: &[f32]) -> Vec<usize> {
         let mut best = Best::new(k);
         for (text, value) in values.iter().enumerate() {
-            best.offer(Firing { text, position: 0, value: *value }, || Around { start: 0, places: vec![] });
+            best.offer(Firing { text, position: 0, value: *value }, || Context { start: 0, places: vec![] });
         }
         best.into_sorted().into_iter().map(|(firing, _)| firing.text).collect()
     }

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use super::best::{Around, Best, Firing};
+use super::best::{Best, Context, Firing};
 use super::unit::Unit;
 use crate::numerals::grouped;
 use crate::plot::{ColoredText, PlotError, token_text};
 use crate::tokens::Tokenizer;
 
-/// Where something is largest, largest first. Shows itself in a notebook as colored texts, printed as a list.
+/// The top activating examples, largest first. Displayed in a notebook as colored texts, printed as a list.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -33,7 +33,7 @@ pub struct FoundExamples {
     pub examples: Vec<FoundExample>,
 }
 
-/// A place where something is large.
+/// One example: a position with a large activation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundExample {
     /// The text, counted from 0.
@@ -44,19 +44,19 @@ pub struct FoundExample {
     pub token: String,
     /// Its id.
     pub id: u32,
-    /// How large.
+    /// The activation.
     pub value: f32,
     /// Position of the first of the tokens around.
     pub start: usize,
     /// The tokens around, this one among them.
     pub tokens: Vec<String>,
-    /// How large at each of them.
+    /// The activation at each of them.
     pub values: Vec<f32>,
 }
 
 impl FoundExamples {
     pub(super) fn new(tokenizer: Option<&Tokenizer>, unit: &Unit<'_>, [texts, tokens]: [usize; 2], best: Best) -> Self {
-        let example = |(Firing { text, position, value }, Around { start, places }): (Firing, Around)| {
+        let example = |(Firing { text, position, value }, Context { start, places }): (Firing, Context)| {
             let (ids, values): (Vec<u32>, Vec<f32>) = places.into_iter().unzip();
             let id = ids[position - start];
             let word = |id: u32| token_text(tokenizer, id);

@@ -99,7 +99,7 @@ impl TopExamples {
         self
     }
 
-    /// The length of the activation: where a head writes most, whatever it writes.
+    /// The norm of the activation: where a head writes most, in any direction.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -161,7 +161,7 @@ impl TopExamples {
         self
     }
 
-    /// Leaves the first token of each text out, where much is largest whatever the text says.
+    /// Leaves the first token of each text out, where activations are often largest in any text.
     #[must_use]
     pub fn exclude_bos(mut self) -> Self {
         self.exclude_bos = true;
@@ -271,11 +271,11 @@ impl TopExamples {
     }
 
     /// The tokens around a position, each with its value.
-    fn around(&self, ids: &[u32], values: ndarray::ArrayView1<'_, f32>, position: usize) -> best::Around {
+    fn around(&self, ids: &[u32], values: ndarray::ArrayView1<'_, f32>, position: usize) -> best::Context {
         let start = position.saturating_sub(self.window);
         let end = ids.len().min(position.saturating_add(self.window).saturating_add(1));
         let places = (start..end).map(|place| (ids[place], values[place]));
-        best::Around { start, places: places.collect() }
+        best::Context { start, places: places.collect() }
     }
 }
 

@@ -19,7 +19,7 @@ const LOOK: &str = include_str!("view.html");
 const SCRIPT: &str = include_str!("view.js");
 
 /// Every head's attention in one HTML file that needs nothing else: heads as thumbnails, one of them large, and the
-/// text, where pointing at a token shows what it looks at, or who looks at it. Works with the mouse and with keys
+/// text, where pointing at a token shows what it attends to, or what attends to it. Works with the mouse and with keys
 /// alone, in a browser and in a notebook's output.
 ///
 /// ```
@@ -51,7 +51,7 @@ impl<'a> AttentionView<'a> {
         Ok(Self { patterns, causal, title: String::new(), start: None })
     }
 
-    /// Whether so many heads of so many tokens can be shown: to be asked before a model is run.
+    /// Whether so many heads of so many tokens can be shown; check it before running a model.
     ///
     /// # Errors
     /// As [`AttentionView::of`].

@@ -5,7 +5,7 @@ use super::super::ticks::Span;
 /// Bins that are chosen by a rule, at most.
 const MOST: usize = 200;
 
-/// How many bins show these numbers, which rise.
+/// The number of bins for these sorted numbers.
 pub(super) fn count(rising: &[f64]) -> usize {
     let (Some(least), Some(most)) = (rising.first(), rising.last()) else { return 1 };
     if least == most {
@@ -19,7 +19,7 @@ pub(super) fn count(rising: &[f64]) -> usize {
     if count <= MOST as f64 { (count.ceil() as usize).max(1) } else { MOST }
 }
 
-/// So many bins from the least to the largest of these numbers, which rise.
+/// So many bins from the least to the largest of these sorted numbers.
 pub(super) fn edges(rising: &[f64], bins: usize) -> Vec<f64> {
     let mut span = Span::of(rising.iter().copied());
     // One number stands in the middle of a bin.
@@ -47,7 +47,7 @@ pub(super) fn counted(values: &[f64], edges: &[f64]) -> Vec<usize> {
     counts
 }
 
-/// What so large a share of the numbers, which rise, lies below.
+/// The quantile of sorted numbers at this share.
 fn quantile(rising: &[f64], share: f64) -> f64 {
     let place = share * (rising.len() - 1) as f64;
     let (below, above) = (rising[place.floor() as usize], rising[place.ceil() as usize]);

@@ -9,8 +9,8 @@ use std::io::Write;
 
 use crate::error::PlotError;
 
-/// What a notebook shows where a value stands last in a cell: a picture, a table, a page to explore, by the protocol of
-/// [evcxr](https://github.com/evcxr/evcxr), the Rust kernel of Jupyter. It is part of the
+/// The display of a value that is the last expression of a notebook's cell: a picture, a table, an interactive page,
+/// by the protocol of [evcxr](https://github.com/evcxr/evcxr), the Rust kernel of Jupyter. It is part of the
 /// [prelude](crate::prelude), so `use hooklens::prelude::*;` is all it takes.
 ///
 /// Tensors and recordings are shown by their shapes, some statistics and a small picture, caches and models by a table,

@@ -12,7 +12,7 @@ use crate::numerals::grouped;
 use crate::plot::color::Scale;
 use crate::plot::draw::{dot_png, failed, short};
 
-/// Elements that are looked at; larger tensors show their shape only.
+/// Most elements of a tensor that is summarized; larger tensors show their shape only.
 const MOST: usize = 64_000_000;
 /// Matrices of a tensor that are drawn, and cells along a side of one.
 const PANELS: usize = 8;

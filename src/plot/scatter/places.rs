@@ -3,8 +3,8 @@
 use super::super::draw::LABELS;
 use super::super::pen::wide;
 
-/// What labels must not leave or lie on.
-pub(super) struct Around<'a> {
+/// The area that labels must stay in, and the points they must not cover.
+pub(super) struct Obstacles<'a> {
     /// Left, top, right and bottom of the picture.
     pub(super) edges: [f64; 4],
     pub(super) points: &'a [(f64, f64)],
@@ -17,7 +17,7 @@ type Corners = [f64; 4];
 
 /// For each label the middle of its left edge, beside its point: at the right, at the left, above or below, whichever
 /// is free first, else nowhere.
-pub(super) fn free(labels: &[String], around: &Around<'_>) -> Vec<Option<(f64, f64)>> {
+pub(super) fn free(labels: &[String], around: &Obstacles<'_>) -> Vec<Option<(f64, f64)>> {
     let mut taken: Vec<Corners> = Vec::new();
     let place = |(label, point): (&String, &(f64, f64))| {
         if label.is_empty() {
@@ -45,8 +45,8 @@ pub(super) fn free(labels: &[String], around: &Around<'_>) -> Vec<Option<(f64, f
     labels.iter().zip(around.points).map(place).collect()
 }
 
-impl Around<'_> {
-    /// Whether a text of these corners lies within the picture and on no point, whose label it would seem to be.
+impl Obstacles<'_> {
+    /// Whether a text with these corners is within the picture and covers no point.
     fn is_free(&self, corners @ [left, top, right, bottom]: Corners) -> bool {
         let within = left > self.edges[0] && top > self.edges[1] && right < self.edges[2] && bottom < self.edges[3];
         let half = self.radius * 0.8;
@@ -68,7 +68,7 @@ mod tests {
             (0..60).map(|n| (f64::from(n * 37 % 60) * 7.0, f64::from(n * 53 % 60) * 5.0)).collect();
         let labels: Vec<String> =
             (0..60).map(|n| if n % 7 == 0 { String::new() } else { format!("label {n}") }).collect();
-        let around = Around { edges: [0.0, 0.0, 420.0, 300.0], points: &points, radius: 3.0 };
+        let around = Obstacles { edges: [0.0, 0.0, 420.0, 300.0], points: &points, radius: 3.0 };
         let places = free(&labels, &around);
         let corners: Vec<Corners> = labels
             .iter()
@@ -84,7 +84,7 @@ mod tests {
             assert!(!corners[..number].iter().any(|other| meet(*one, *other)));
         }
         assert!(places[0].is_none(), "an empty label has no place");
-        let alone = Around { edges: [0.0, 0.0, 200.0, 150.0], points: &[(100.0, 75.0)], radius: 3.0 };
+        let alone = Obstacles { edges: [0.0, 0.0, 200.0, 150.0], points: &[(100.0, 75.0)], radius: 3.0 };
         assert_eq!(free(&["a".into()], &alone), [Some((105.0, 75.0))]);
     }
 }

@@ -1,12 +1,12 @@
-//! Attention over keys and values that lie in several places: a prefix many
-//! batch rows share, and what each row has of its own.
+//! Attention over several blocks of keys and values: a prefix that many batch
+//! rows share, and each row's own.
 //!
 //! Queries of all heads and batch rows that read the same keys stand in one
-//! matrix, so that a shared part costs one product however many rows read it.
-//! Scores of all parts share one softmax: the result is that of the parts
+//! matrix, so that a shared block costs one product however many rows read it.
+//! Scores of all blocks share one softmax: the result is that of the blocks
 //! joined, and none is ever copied.
 
-use crate::attention::{Attention, Heads};
+use crate::attention::{Attention, HeadsView};
 use crate::gemm::gemm_tile;
 use crate::isa::Isa;
 use crate::scratch::{GATHERED, MIXED, SCORES, with_scratch};
@@ -17,27 +17,27 @@ use crate::view::{OutTile, View2};
 /// Query rows worked on together.
 const ROWS: usize = 64;
 
-/// Keys and values of some columns.
+/// A block of keys and values: those of consecutive columns.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct KeyBlock<'a> {
     /// `[rows, tokens, kv_heads, dh]`.
-    pub keys: Heads<'a>,
+    pub keys: HeadsView<'a>,
     /// `[rows, tokens, kv_heads, dh]`.
-    pub values: Heads<'a>,
+    pub values: HeadsView<'a>,
     /// For each batch row the row of `keys` and `values` it reads `[batch]`.
     pub rows: &'a [usize],
 }
 
-/// Attention of `q` `[batch, queries, heads, dh]` over the parts' columns, one
-/// part behind the other; masks and positions speak of all columns. Writes `z`
+/// Attention of `q` `[batch, queries, heads, dh]` over the blocks' columns, one
+/// block behind the other; masks and positions speak of all columns. Writes `z`
 /// `[batch, queries, heads, dh]` (contiguous); a query that sees no key gets 0.
 ///
 /// # Panics
-/// If sizes disagree, there is no part, or a slice is too short.
+/// If sizes disagree, there is no block, or a slice is too short.
 ///
 /// ```
-/// use hooklens_kernels::attention::{Attention, Heads};
-/// use hooklens_kernels::parts::{Part, attention_over};
+/// use hooklens_kernels::attention::{Attention, HeadsView};
+/// use hooklens_kernels::key_blocks::{KeyBlock, attention_over};
 /// // Two rows share a key; each has one of its own. One head of width one.
 /// let request = Attention {
 ///     batch: 2, dh: 1, scale: 1.0, soft_cap: None, alibi: None, causal: Some(1), oldest: None,
@@ -45,37 +45,37 @@ pub struct Part<'a> {
 /// };
 /// let (shared, own) = ([0.0], [0.0, 0.0]);
 /// let (shared_value, own_values) = ([1.0], [3.0, 5.0]);
-/// let heads = |data| Heads::contiguous(data, 1, 1, 1);
-/// let parts = [
-///     Part { keys: heads(&shared), values: heads(&shared_value), rows: &[0, 0] },
-///     Part { keys: heads(&own), values: heads(&own_values), rows: &[0, 1] },
+/// let heads = |data| HeadsView::contiguous(data, 1, 1, 1);
+/// let blocks = [
+///     KeyBlock { keys: heads(&shared), values: heads(&shared_value), rows: &[0, 0] },
+///     KeyBlock { keys: heads(&own), values: heads(&own_values), rows: &[0, 1] },
 /// ];
 /// let mut z = [0.0; 2];
-/// attention_over(request, heads(&[1.0, 1.0]), &parts, &mut z);
+/// attention_over(request, heads(&[1.0, 1.0]), &blocks, &mut z);
 /// assert_eq!(z, [2.0, 3.0]);
 /// ```
-pub fn attention_over(attention: Attention, q: Heads, parts: &[Part], z: &mut [f32]) {
+pub fn attention_over(attention: Attention, q: HeadsView, blocks: &[KeyBlock], z: &mut [f32]) {
     let Attention { batch, dh, .. } = attention;
     let (queries, heads) = (q.tokens, q.heads);
     assert_eq!(z.len(), batch * queries * heads * dh, "output length");
     if z.is_empty() {
         return;
     }
-    let kv_heads = parts.first().map_or(0, |part| part.keys.heads);
+    let kv_heads = blocks.first().map_or(0, |block| block.keys.heads);
     assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads over {kv_heads} key heads");
-    for Part { keys, values, rows } in parts {
-        assert!(keys.heads == kv_heads && values.heads == kv_heads, "parts differ in heads");
+    for KeyBlock { keys, values, rows } in blocks {
+        assert!(keys.heads == kv_heads && values.heads == kv_heads, "blocks differ in heads");
         assert!(keys.tokens == values.tokens, "keys and values differ in shape");
         assert_eq!(rows.len(), batch, "length of `rows`");
     }
-    let columns = parts.iter().map(|part| part.keys.tokens).sum();
+    let columns = blocks.iter().map(|block| block.keys.tokens).sum();
     attention.check(queries, columns, heads);
     if columns == 0 {
         return z.fill(0.0);
     }
 
     let group = heads / kv_heads;
-    // A block is some queries of one batch row, or all of several.
+    // A query block is some queries of one batch row, or all of several.
     let many = (ROWS / (group * queries)).clamp(1, batch);
     let some = if many > 1 { queries } else { (ROWS / group).clamp(1, queries) };
     let (across, along) = (batch.div_ceil(many), queries.div_ceil(some));
@@ -84,10 +84,10 @@ pub fn attention_over(attention: Attention, q: Heads, parts: &[Part], z: &mut [f
     each(kv_heads * across * along, |task| {
         let (kv_head, place) = (task / (across * along), task % (across * along));
         let (b, i) = (place / along * many, place % along * some);
-        let block = Block {
+        let query_block = QueryBlock {
             attention,
             isa,
-            parts,
+            blocks,
             columns,
             kv_head,
             group,
@@ -95,17 +95,17 @@ pub fn attention_over(attention: Attention, q: Heads, parts: &[Part], z: &mut [f
             queries: (i, some.min(queries - i)),
             all_queries: queries,
         };
-        block.run(q, &z);
+        query_block.run(q, &z);
     });
 }
 
 /// Queries that read one key head: those of its group of heads, of some batch
-/// rows and tokens. Row `r` of a block is head `r / queries % group`, token
-/// `r % queries`, batch row `r / queries / group`, each from the block's first.
-struct Block<'a> {
+/// rows and tokens. Row `r` of a query block is head `r / queries % group`, token
+/// `r % queries`, batch row `r / queries / group`, each from the query block's first.
+struct QueryBlock<'a> {
     attention: Attention<'a>,
     isa: Isa,
-    parts: &'a [Part<'a>],
+    blocks: &'a [KeyBlock<'a>],
     columns: usize,
     kv_head: usize,
     group: usize,
@@ -114,7 +114,7 @@ struct Block<'a> {
     all_queries: usize,
 }
 
-impl Block<'_> {
+impl QueryBlock<'_> {
     /// Batch row, token and head of a row.
     fn place(&self, row: usize) -> (usize, usize, usize) {
         let count = self.queries.1;
@@ -127,26 +127,26 @@ impl Block<'_> {
         self.group * self.queries.1
     }
 
-    /// For each part and each run of batch rows that read the same of its rows:
-    /// the part, the row of it, the part's first column, and the block's rows.
-    fn runs(&self) -> impl Iterator<Item = (&Part<'_>, usize, usize, (usize, usize))> {
+    /// For each block and each run of batch rows that read the same of its rows:
+    /// the block, the row of it, the block's first column, and the query block's rows.
+    fn runs(&self) -> impl Iterator<Item = (&KeyBlock<'_>, usize, usize, (usize, usize))> {
         let (first, count) = self.batch;
         let mut column = 0;
-        self.parts.iter().flat_map(move |part| {
+        self.blocks.iter().flat_map(move |block| {
             let start = column;
-            column += part.keys.tokens;
+            column += block.keys.tokens;
             let mut b = 0;
             std::iter::from_fn(move || {
-                let row = *part.rows[first..first + count].get(b)?;
-                let same = part.rows[first + b..first + count].iter().take_while(|r| **r == row).count();
+                let row = *block.rows[first..first + count].get(b)?;
+                let same = block.rows[first + b..first + count].iter().take_while(|r| **r == row).count();
                 let run = (b * self.each(), same * self.each());
                 b += same;
-                Some((part, row, start, run))
+                Some((block, row, start, run))
             })
         })
     }
 
-    fn run(&self, q: Heads, z: &OutTile) {
+    fn run(&self, q: HeadsView, z: &OutTile) {
         let (dh, rows) = (self.attention.dh, self.batch.1 * self.each());
         with_scratch(&GATHERED, rows * dh, |gathered| {
             for (row, out) in gathered.chunks_exact_mut(dh).enumerate() {
@@ -161,7 +161,7 @@ impl Block<'_> {
             });
             for (row, mixed) in gathered.chunks_exact(dh).enumerate() {
                 let (b, i, h) = self.place(row);
-                // SAFETY: of this handle only one token of one head is used, and each row of each block is another.
+                // SAFETY: of this handle only one token of one head is used, and each row of each query block is another.
                 let mut out = unsafe { z.alias() }.tile((b * self.all_queries + i, 1), (h * dh, dh));
                 out.row_mut(0).copy_from_slice(mixed);
             }
@@ -172,9 +172,9 @@ impl Block<'_> {
     fn patterns(&self, q: View2, scores: &mut [f32]) {
         let (attention, columns) = (self.attention, self.columns);
         let mut tile = OutTile::new(scores, (q.rows(), columns), columns);
-        for (part, row, column, (start, count)) in self.runs() {
-            let tokens = part.keys.tokens;
-            let keys = part.keys.matrix(row, self.kv_head, (0, tokens), attention.dh);
+        for (block, row, column, (start, count)) in self.runs() {
+            let tokens = block.keys.tokens;
+            let keys = block.keys.matrix(row, self.kv_head, (0, tokens), attention.dh);
             let out = tile.reborrow().tile((start, count), (column, tokens));
             gemm_tile(self.isa, q.block((start, count), (0, attention.dh)), keys.t(), None, out);
         }
@@ -206,9 +206,9 @@ impl Block<'_> {
         let rows = mixed.len() / dh;
         mixed.fill(0.0);
         let pattern = View2::row_major(pattern, rows, columns);
-        for (part, row, column, (start, count)) in self.runs() {
-            let tokens = part.values.tokens;
-            let values = part.values.matrix(row, self.kv_head, (0, tokens), dh);
+        for (block, row, column, (start, count)) in self.runs() {
+            let tokens = block.values.tokens;
+            let values = block.values.matrix(row, self.kv_head, (0, tokens), dh);
             with_scratch(&MIXED, count * dh, |own| {
                 let weights = pattern.block((start, count), (column, tokens));
                 gemm_tile(self.isa, weights, values, None, OutTile::new(own, (count, dh), dh));

@@ -25,26 +25,25 @@ pub fn common_prefix(rows: &[Vec<u32>]) -> usize {
     rows.iter().map(shared).min().unwrap_or(0)
 }
 
-/// Runs batches of prompts, computing what each batch's prompts begin with only where it differs
-/// from what the batch before began with. Over sorted prompts, which form a tree, most of it is
-/// then computed once.
+/// Runs batches of prompts and computes each batch's common prefix once, reusing what it has in
+/// common with the batch before (a prefix tree walked in order). Sort the prompts to share most.
 ///
 /// ```
-/// use hooklens::experiments::Trunk;
+/// use hooklens::experiments::SharedPrefix;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let rows = model.to_tokens(["king drum sun star king", "king drum sun star drum"])?;
 /// let rows: Vec<Vec<u32>> = (0..2).map(|row| rows.real(row)).collect();
-/// let mut trunk = Trunk::new(&model, Record::new("*hook_pattern"), Logits::All);
-/// let shared = trunk.run(&rows)?;
-/// assert_eq!((trunk.len(), trunk.saved()), (5, 5));
+/// let mut prefix = SharedPrefix::new(&model, Record::new("*hook_pattern"), Logits::All);
+/// let shared = prefix.run(&rows)?;
+/// assert_eq!((prefix.len(), prefix.saved()), (5, 5));
 /// let (logits, cache) = model.run_with_cache(rows, "*hook_pattern")?;
 /// assert_eq!(shared.logits.unwrap().dims(), logits.dims());
 /// assert_eq!(shared.cache.get(hook::pattern(1))?.dims(), cache.get(hook::pattern(1))?.dims());
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Trunk<'m> {
+pub struct SharedPrefix<'m> {
     model: &'m HookedTransformer,
     record: Record,
     logits: Logits,
@@ -55,19 +54,19 @@ pub struct Trunk<'m> {
     saved: usize,
 }
 
-impl<'m> Trunk<'m> {
+impl<'m> SharedPrefix<'m> {
     /// Prepares to run batches with these recordings and logits.
     pub fn new(model: &'m HookedTransformer, record: Record, logits: Logits) -> Self {
         let cache = KeyValueCache::new(model.config(), 1);
         Self { model, record, logits, tokens: Vec::new(), cache, recorded: None, made: None, saved: 0 }
     }
 
-    /// Tokens of the prefix it stands on.
+    /// Tokens of the current prefix.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether it stands on no prefix.
+    /// Whether the current prefix is empty.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
@@ -78,16 +77,16 @@ impl<'m> Trunk<'m> {
     }
 
     /// What a run of these rows gives, shorter ones padded at the right: logits (as asked for when
-    /// the trunk was made) and recordings of whole rows.
+    /// this was made) and recordings of whole rows.
     ///
     /// ```
-    /// use hooklens::experiments::Trunk;
+    /// use hooklens::experiments::SharedPrefix;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut trunk = Trunk::new(&model, Record::default(), Logits::Last);
-    /// trunk.run(&[vec![0, 51, 59, 21], vec![0, 51, 59, 22]])?;
-    /// let next = trunk.run(&[vec![0, 51, 59, 23], vec![0, 51, 59, 24]])?; // three of each are known
-    /// assert_eq!((next.logits.map(|logits| logits.dims()), trunk.saved()), (Some([2, 1, 63]), 3 + 6));
+    /// let mut prefix = SharedPrefix::new(&model, Record::default(), Logits::Last);
+    /// prefix.run(&[vec![0, 51, 59, 21], vec![0, 51, 59, 22]])?;
+    /// let next = prefix.run(&[vec![0, 51, 59, 23], vec![0, 51, 59, 24]])?; // three of each are known
+    /// assert_eq!((next.logits.map(|logits| logits.dims()), prefix.saved()), (Some([2, 1, 63]), 3 + 6));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -101,9 +100,9 @@ impl<'m> Trunk<'m> {
         self.run_sharing(rows, common_prefix(rows))
     }
 
-    /// [`Trunk::run`] sharing the first so many tokens, which all rows begin with.
+    /// [`SharedPrefix::run`] with the first `shared` tokens, which all rows begin with, computed once.
     pub(crate) fn run_sharing(&mut self, rows: &[Vec<u32>], shared: usize) -> Result<Output> {
-        let grown = self.stand_on(&rows[0][..shared])?;
+        let grown = self.move_to(&rows[0][..shared])?;
         self.saved += rows.len() * shared - grown;
         let rest: Vec<Vec<u32>> = rows.iter().map(|row| row[shared..].to_vec()).collect();
         let rest = Tokens::padded(&rest, 0, PaddingSide::Right)?;
@@ -121,8 +120,8 @@ impl<'m> Trunk<'m> {
         Ok(output)
     }
 
-    /// Makes this the prefix; gives the number of tokens that had to be run for it.
-    fn stand_on(&mut self, prefix: &[u32]) -> Result<usize> {
+    /// Makes this the current prefix; gives the number of tokens that had to be run for it.
+    fn move_to(&mut self, prefix: &[u32]) -> Result<usize> {
         let kept = self.tokens.iter().zip(prefix).take_while(|(a, b)| a == b).count();
         if kept < self.tokens.len() {
             self.cache.truncate(kept)?;

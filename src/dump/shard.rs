@@ -1,4 +1,4 @@
-//! One job's share of a dump that several machines make.
+//! One job's share of a dump that several jobs make.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,50 +6,50 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The share of one of several jobs: the `index`-th of `of`, from one. Written `3/8`.
+/// One of several jobs of a dump, which runs its share of the batches: the `index`-th of `of`, from one. Written `3/8`.
 ///
 /// ```
-/// use hooklens::dump::Part;
-/// assert_eq!("3/8".parse::<Part>()?, Part::new(3, 8)?);
-/// assert!("9/8".parse::<Part>().is_err());
+/// use hooklens::dump::Shard;
+/// assert_eq!("3/8".parse::<Shard>()?, Shard::new(3, 8)?);
+/// assert!("9/8".parse::<Shard>().is_err());
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct Shard {
     index: usize,
     of: usize,
 }
 
-impl Part {
-    /// The `index`-th share of `of`.
+impl Shard {
+    /// The `index`-th shard of `of`.
     ///
     /// # Errors
-    /// What is wrong, if there is no such share.
+    /// What is wrong, if there is no such shard.
     pub fn new(index: usize, of: usize) -> Result<Self, String> {
         if index == 0 || index > of {
-            return Err(format!("there is no part {index} of {of}; parts go from 1/{of} to {of}/{of}"));
+            return Err(format!("there is no shard {index} of {of}; shards go from 1/{of} to {of}/{of}"));
         }
         Ok(Self { index, of })
     }
 
     /// The batches that are its share of `count`, one behind the other, as even as can be.
     pub(super) fn batches(self, count: usize) -> Range<usize> {
-        let end = |parts: usize| (parts as u128 * count as u128 / self.of as u128) as usize;
+        let end = |shards: usize| (shards as u128 * count as u128 / self.of as u128) as usize;
         end(self.index - 1)..end(self.index)
     }
 }
 
-impl FromStr for Part {
+impl FromStr for Shard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers = text.split_once('/').and_then(|(index, of)| Some((index.parse().ok()?, of.parse().ok()?)));
-        let (index, of) = numbers.ok_or_else(|| format!("`{text}` is no share; write 3/8 for the third of eight"))?;
+        let (index, of) = numbers.ok_or_else(|| format!("`{text}` is no shard; write 3/8 for the third of eight"))?;
         Self::new(index, of)
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.index, self.of)
     }
@@ -60,11 +60,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_share_everything_once() {
+    fn shards_share_everything_once() {
         for of in 1..9 {
             for count in 0..30 {
-                let parts = (1..=of).flat_map(|index| Part::new(index, of).unwrap().batches(count));
-                assert_eq!(parts.collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
+                let shards = (1..=of).flat_map(|index| Shard::new(index, of).unwrap().batches(count));
+                assert_eq!(shards.collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
             }
         }
     }

@@ -1,11 +1,17 @@
 //! Named first-in-first-out queues, between passes and between threads.
 
+mod error;
+mod stored;
+#[cfg(test)]
+mod tests;
+
 use std::any::{Any, TypeId};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use thiserror::Error;
+pub use error::{QueueError, Rejected};
+pub use stored::Stored;
 
 use crate::activation::Activation;
 use crate::suggest::nearest;
@@ -30,7 +36,7 @@ use crate::suggest::nearest;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Bounded queues make room wait for a reader, or refuse:
+/// When a bounded queue is full, pushing waits for a reader or is refused:
 ///
 /// ```
 /// use hooklens_hooks::{ActivationQueue, WhenFull};
@@ -49,7 +55,7 @@ pub struct ActivationQueue<T = Activation> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// Told of every push, pop and close.
+    /// Notified at every push, pop and close.
     changed: Condvar,
     limit: Option<(usize, WhenFull)>,
 }
@@ -80,49 +86,6 @@ impl<T> State<T> {
     }
 }
 
-/// What a name holds.
-///
-/// ```
-/// use hooklens_hooks::{ActivationQueue, Stored};
-/// let cache = ActivationQueue::<i32>::unbounded();
-/// (1..=3).try_for_each(|n| cache.push("losses", n))?;
-/// cache.set("best", 1);
-/// assert_eq!(cache.try_get("losses"), Some(Stored::Queue(vec![1, 2, 3]))); // oldest first
-/// assert_eq!(cache.try_get("best").and_then(Stored::into_value), Some(1));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stored<T> {
-    /// A single value, from [`ActivationQueue::set`].
-    Value(T),
-    /// What was pushed and not popped, oldest first.
-    Queue(Vec<T>),
-}
-
-impl<T> Stored<T> {
-    /// The single value; `None` of a queue.
-    pub fn into_value(self) -> Option<T> {
-        match self {
-            Stored::Value(value) => Some(value),
-            Stored::Queue(_) => None,
-        }
-    }
-
-    /// The queue, oldest first; `None` of a single value.
-    pub fn into_queue(self) -> Option<Vec<T>> {
-        match self {
-            Stored::Queue(queue) => Some(queue),
-            Stored::Value(_) => None,
-        }
-    }
-}
-
-impl<T: PartialEq> PartialEq<T> for Stored<T> {
-    fn eq(&self, other: &T) -> bool {
-        matches!(self, Stored::Value(value) if value == other)
-    }
-}
-
 /// What pushing to a full queue does.
 ///
 /// ```
@@ -140,91 +103,6 @@ pub enum WhenFull {
     /// Gives the value back.
     Refuse,
 }
-
-/// Why a queue gave or took nothing.
-///
-/// ```
-/// use hooklens_hooks::ActivationQueue;
-/// let queue = ActivationQueue::<i32>::unbounded();
-/// queue.push("keys", 1)?;
-/// let told = queue.pop("key").unwrap_err().to_string();
-/// assert_eq!(told, "there is no `key`; there are keys");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum QueueError {
-    /// The name holds nothing: neither a queue nor a value.
-    #[error("there is no `{name}`; there are {}", list(nearest))]
-    Absent {
-        /// The name asked for.
-        name: String,
-        /// Nearest names, best first.
-        nearest: Vec<String>,
-    },
-    /// The name holds a single value, which can't be pushed to or popped.
-    #[error("`{name}` holds a single value, no queue; `clear` it first")]
-    NoQueue {
-        /// The name.
-        name: String,
-    },
-    /// Everything pushed was popped.
-    #[error("the queue `{name}` is empty")]
-    Empty {
-        /// The queue.
-        name: String,
-    },
-    /// The queue holds as much as it may.
-    #[error("the queue `{name}` holds {limit} values and takes no more")]
-    Full {
-        /// The queue.
-        name: String,
-        /// Values it may hold.
-        limit: usize,
-    },
-    /// The queues were closed: nothing more is taken, and nothing is left.
-    #[error("the queue `{name}` is closed")]
-    Closed {
-        /// The queue.
-        name: String,
-    },
-}
-
-fn list(names: &[String]) -> String {
-    if names.is_empty() { "none".into() } else { names.join(", ") }
-}
-
-/// A value that was not taken, and why.
-///
-/// ```
-/// use hooklens_hooks::ActivationQueue;
-/// let queue = ActivationQueue::<String>::unbounded();
-/// queue.close();
-/// let rejected = queue.push("texts", "late").unwrap_err();
-/// assert_eq!(rejected.value, "late"); // nothing is lost
-/// assert_eq!(rejected.error.to_string(), "the queue `texts` is closed");
-/// ```
-#[derive(Clone, PartialEq, Eq)]
-pub struct Rejected<T> {
-    /// The value.
-    pub value: T,
-    /// Why it was not taken.
-    pub error: QueueError,
-}
-
-impl<T> fmt::Debug for Rejected<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Rejected({:?})", self.error)
-    }
-}
-
-impl<T> fmt::Display for Rejected<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<T> std::error::Error for Rejected<T> {}
 
 impl<T> Default for ActivationQueue<T> {
     fn default() -> Self {
@@ -297,7 +175,7 @@ impl<T> ActivationQueue<T> {
     }
 
     /// A thread that panicked while it held the lock left the queues as they were: nothing is
-    /// half done under it.
+    /// left half done under it.
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -499,78 +377,5 @@ impl<T> fmt::Debug for ActivationQueue<T> {
         let mut sizes: Vec<_> = state.held.iter().map(|(name, held)| (name, size(held))).collect();
         sizes.sort();
         f.debug_map().entries(sizes).finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_not_there_is_an_error_value() {
-        let queue = ActivationQueue::<i32>::unbounded();
-        assert!(matches!(queue.pop("blocks.0.hook_k"), Err(QueueError::Absent { nearest, .. }) if nearest.is_empty()));
-        queue.push("blocks.0.hook_k", 1).unwrap();
-        assert!(
-            matches!(queue.pop("blocks.1.hook_k"), Err(QueueError::Absent { nearest, .. }) if nearest == ["blocks.0.hook_k"])
-        );
-        assert_eq!(queue.pop("blocks.0.hook_k"), Ok(1));
-        assert_eq!(queue.pop("blocks.0.hook_k"), Err(QueueError::Empty { name: "blocks.0.hook_k".into() }));
-        assert_eq!(queue.q_size("blocks.0.hook_k"), Some(0));
-        queue.clear("blocks.0.hook_k").unwrap();
-        assert_eq!(queue.q_size("blocks.0.hook_k"), None);
-    }
-
-    #[test]
-    fn single_values_have_defaults() {
-        let queue = ActivationQueue::<i32>::unbounded();
-        assert_eq!(queue.get("mean", 7), 7);
-        queue.set("mean", 3);
-        assert_eq!((queue.get("mean", 7), queue.q_size("mean")), (Stored::Value(3), None));
-        queue.clear_all();
-        assert_eq!(queue.get("mean", 7), 7);
-    }
-
-    #[test]
-    fn a_name_holds_a_queue_or_a_value() {
-        let queue = ActivationQueue::<i32>::unbounded();
-        (1..4).try_for_each(|n| queue.push("n", n)).unwrap();
-        assert_eq!(queue.get("n", 9), Stored::Queue(vec![1, 2, 3]));
-        queue.set("n", 7);
-        assert_eq!((queue.get("n", 9), queue.q_size("n")), (Stored::Value(7), None));
-        let rejected = queue.push("n", 8).unwrap_err();
-        assert_eq!((rejected.value, rejected.error), (8, QueueError::NoQueue { name: "n".into() }));
-        assert_eq!(queue.wait("n"), Err(QueueError::NoQueue { name: "n".into() }));
-        queue.set("mean", 3);
-        assert!(matches!(queue.clear("meen"), Err(QueueError::Absent { nearest, .. }) if nearest == ["mean"]));
-    }
-
-    #[test]
-    fn a_full_queue_gives_the_value_back() {
-        let queue = ActivationQueue::<i32>::bounded(1, WhenFull::Refuse);
-        queue.push("n", 1).unwrap();
-        let Rejected { value, error } = queue.push("n", 2).unwrap_err();
-        assert_eq!((value, error), (2, QueueError::Full { name: "n".into(), limit: 1 }));
-        queue.push("other", 2).unwrap();
-        queue.close();
-        assert_eq!(queue.push("n", 3).unwrap_err().error, QueueError::Closed { name: "n".into() });
-        assert_eq!((queue.wait("n"), queue.wait("n")), (Ok(1), Err(QueueError::Closed { name: "n".into() })));
-    }
-
-    #[test]
-    fn threads_meet_in_order() {
-        let queue = ActivationQueue::<i32>::bounded(3, WhenFull::Block);
-        let reader = queue.clone();
-        let read = std::thread::spawn(move || std::iter::from_fn(|| reader.wait("n").ok()).collect::<Vec<i32>>());
-        (0..100).try_for_each(|n| queue.push("n", n)).unwrap();
-        queue.close();
-        assert_eq!(read.join().unwrap(), (0..100).collect::<Vec<_>>());
-        // A writer that waits for room is told when there will be none.
-        let full = ActivationQueue::<i32>::bounded(1, WhenFull::Block);
-        full.push("n", 1).unwrap();
-        let writer = full.clone();
-        let waiting = std::thread::spawn(move || writer.push("n", 2));
-        full.close();
-        assert!(waiting.join().unwrap().is_err());
     }
 }

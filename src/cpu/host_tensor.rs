@@ -7,7 +7,7 @@ use burn_flex::{Flex, FlexTensor};
 use super::torch::TorchMemory;
 
 /// A tensor's memory, with the lengths and strides of its axes.
-pub(super) struct Held {
+pub(super) struct HostTensor {
     memory: Memory,
     shape: Vec<usize>,
     strides: Vec<isize>,
@@ -19,7 +19,7 @@ enum Memory {
     Torch(TorchMemory),
 }
 
-impl Held {
+impl HostTensor {
     /// The tensor's memory, if it is plain `f32` on the CPU.
     pub(super) fn of<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         if tensor.dtype() != DType::F32 {
@@ -46,14 +46,14 @@ impl Held {
         Self { memory: Memory::Torch(memory), shape, strides }
     }
 
-    /// [`Held::of`], with rows of unit stride: copied if they are not.
+    /// [`HostTensor::of`], with rows of unit stride: copied if they are not.
     pub(super) fn rows<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         let held = Self::of(tensor)?;
         let unit = held.strides.last().is_none_or(|s| *s == 1);
         Some(if unit && held.is_forward() { held } else { held.contiguous() })
     }
 
-    /// [`Held::of`], as one run of elements: copied if it is not.
+    /// [`HostTensor::of`], contiguous: copied if it is not.
     pub(super) fn whole<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         let held = Self::of(tensor)?;
         Some(if held.is_contiguous() { held } else { held.contiguous() })
@@ -89,7 +89,7 @@ impl Held {
         }
     }
 
-    /// The elements of a tensor that is one run.
+    /// The elements of a contiguous tensor.
     pub(super) fn run(&self) -> &[f32] {
         &self.elements()[..self.shape.iter().product()]
     }
@@ -160,7 +160,7 @@ pub(super) fn in_place<const D: usize>(
     given: Tensor<D>,
     change: impl FnOnce(&mut [f32]),
 ) -> Result<Tensor<D>, Tensor<D>> {
-    let Some(held) = Held::of(&given) else { return Err(given) };
+    let Some(held) = HostTensor::of(&given) else { return Err(given) };
     let shape = given.dims();
     // Now `held` may be the only handle.
     drop(given);
@@ -172,7 +172,7 @@ pub(super) fn in_place<const D: usize>(
                 change(storage.storage_mut::<f32>());
                 return Ok(Tensor::from_primitive::<Flex>(storage));
             }
-            Held::of_flex(storage)
+            HostTensor::of_flex(storage)
         }
         #[cfg(feature = "libtorch")]
         Memory::Torch(mut memory) => {
@@ -180,7 +180,7 @@ pub(super) fn in_place<const D: usize>(
                 change(memory.elements_mut());
                 return Ok(memory.tensor(shape));
             }
-            Held::of_torch(memory)
+            HostTensor::of_torch(memory)
         }
     };
     let held = if held.is_contiguous() { held } else { held.contiguous() };

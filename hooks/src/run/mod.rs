@@ -1,8 +1,17 @@
-//! The plan of one run: what to do at each point, decided before anything is computed.
+//! The plan of one run: which hooks, recordings and parts act at each point, resolved before anything is computed.
+
+mod check;
+mod halt;
+mod keep;
+mod rows;
 
 use std::sync::Arc;
 
 use burn::tensor::{Int, Tensor};
+
+pub(crate) use check::{check_edit, check_rank};
+pub use halt::Halt;
+pub use rows::Rows;
 
 use crate::activation::Activation;
 use crate::cache::ActivationCache;
@@ -15,39 +24,7 @@ use crate::positions::Kept;
 use crate::record::Record;
 use crate::selection::Silent;
 use crate::splice::{Spliced, Splices};
-
-/// Why a run ends before its last step.
-///
-/// ```
-/// # use burn::tensor::{Device, Tensor};
-/// # use hooklens_hooks::*;
-/// # let (catalog, ids) = example::points();
-/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
-/// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
-/// run.stop_when_done();
-/// // The one point asked for is the first to fire: nothing behind it need be computed.
-/// let halted = run.fire(Some(ids[0]), Tensor::<3>::ones([1, 3, 4], &Device::flex()));
-/// assert!(matches!(halted, Err(Halt::Done)) && run.is_done());
-/// # Ok::<(), hooklens_hooks::HookError>(())
-/// ```
-#[derive(Debug)]
-pub enum Halt {
-    /// Everything asked for has been seen; what follows is not wanted.
-    Done,
-    /// A hook failed or returned something that does not fit.
-    Error(HookError),
-    /// Anything else that failed on the way: a part, a cache, a device.
-    Failed(Box<dyn std::error::Error + Send + Sync>),
-}
-
-impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Halt {
-    fn from(error: E) -> Self {
-        match error.into().downcast::<HookError>() {
-            Ok(known) => Halt::Error(*known),
-            Err(source) => Halt::Failed(source),
-        }
-    }
-}
+use keep::kept;
 
 /// One run's hooks and recordings, resolved against a model's points.
 ///
@@ -383,60 +360,6 @@ impl<'r, 'h> Run<'r, 'h> {
         if self.remaining == 0 && self.stop_when_done { Err(Halt::Done) } else { Ok(()) }
     }
 
-    /// The tensor as it is to be kept: sliced, cast, moved, without batch.
-    fn stored(&self, point: &PointInfo, tensor: &Activation) -> Activation {
-        let mut kept = tensor.clone();
-        if self.kept != Kept::All {
-            kept = self.sliced(point, kept);
-        }
-        if let Some(dtype) = self.record.dtype {
-            kept = kept.cast(dtype);
-        }
-        if let Some(device) = &self.record.device {
-            kept = kept.to_device(device);
-        }
-        if self.record.remove_batch && point.axes.first() == Some(&Axis::Batch) {
-            kept = kept.reshape(&kept.shape()[1..]);
-        }
-        kept
-    }
-
-    /// How many positions of a cache a tensor begins with.
-    fn positions_before(&self, point: &PointInfo, shape: &[usize]) -> Option<usize> {
-        let axis = point.axes.iter().position(|a| *a == Axis::Pos).filter(|_| point.with_past)?;
-        shape.get(axis).map(|all| all.saturating_sub(self.len))
-    }
-
-    fn sliced(&self, point: &PointInfo, tensor: Activation) -> Activation {
-        if let Some(axis) = point.axes.iter().position(|a| matches!(a, Axis::Pos | Axis::Query)) {
-            // Keys include those of a cache; positions count from the run's first.
-            let before = self.positions_before(point, tensor.shape()).unwrap_or(0);
-            return self.pick(&tensor, axis, before);
-        }
-        // Batch, position (and head) in one axis: take it apart, slice, put it together.
-        let [first, rest @ ..] = tensor.shape() else { return tensor };
-        let (first, rest) = (*first, rest.to_vec());
-        match point.axes.first() {
-            Some(Axis::BatchPos | Axis::BatchPosHead) => {
-                let inner = first / (self.batch * self.len);
-                let apart = [&[self.batch, self.len, inner], &rest[..]].concat();
-                let picked = self.pick(&tensor.reshape(&apart), 1, 0);
-                let together = [&[picked.len() / rest.iter().product::<usize>().max(1)], &rest[..]].concat();
-                picked.reshape(&together)
-            }
-            _ => tensor,
-        }
-    }
-
-    /// The positions to keep of an axis, which begins with `before` others.
-    fn pick(&self, tensor: &Activation, axis: usize, before: usize) -> Activation {
-        match &self.kept {
-            Kept::All => tensor.clone(),
-            Kept::Range(range) => tensor.narrow(axis, before + range.start, before + range.end),
-            Kept::ByRow(rows) => tensor.select_by_row(axis, before, rows),
-        }
-    }
-
     /// The recordings, in firing order.
     ///
     /// ```
@@ -458,77 +381,4 @@ impl<'r, 'h> Run<'r, 'h> {
             None => Ok(self.cache),
         }
     }
-}
-
-/// The rows a run is over.
-///
-/// ```
-/// # use burn::tensor::{Device, Tensor};
-/// # use hooklens_hooks::*;
-/// # let (catalog, ids) = example::points();
-/// // Two rows of three columns, the second padded at the left.
-/// let real = [true, true, true, false, true, true];
-/// let rows = Rows { batch: 2, len: 3, real: Some(&real), offset: 0 };
-/// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed").positions(0), rows, &|_| None)?;
-/// let columns = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::flex());
-/// run.fire(Some(ids[0]), columns.unsqueeze_dim::<3>(2)).ok();
-/// let first = run.finish()?.activation("hook_embed")?.to_ndarray()?;
-/// assert_eq!((first[[0, 0, 0]], first[[1, 0, 0]]), (1.0, 5.0)); // each row's first real one
-/// # Ok::<(), hooklens_hooks::HookError>(())
-/// ```
-#[derive(Debug, Clone, Copy)]
-pub struct Rows<'m> {
-    /// Number of rows.
-    pub batch: usize,
-    /// Columns of each.
-    pub len: usize,
-    /// Which of them are no padding, row by row; `None` when all are.
-    pub real: Option<&'m [bool]>,
-    /// Absolute position of the first column.
-    pub offset: usize,
-}
-
-/// The columns of these rows that a record keeps.
-fn kept(record: &Record, rows: &Rows<'_>) -> Result<Kept, HookError> {
-    let Rows { batch, len, real, offset } = *rows;
-    if record.remove_batch && batch != 1 {
-        return Err(HookError::Batch { batch });
-    }
-    record.positions.columns([batch, len], real).map_err(|error| match error {
-        HookError::Positions { asked, row, len, .. } => HookError::Positions { asked, row, len, cached: offset },
-        other => other,
-    })
-}
-
-pub(crate) fn check_rank(hook: &Hook<'_>, point: &PointInfo) -> Result<(), HookError> {
-    let Some(asked) = hook.rank else { return Ok(()) };
-    if point.integer {
-        return Err(HookError::Kind { point: point.name.to_string(), held: "integers", asked: "floats" });
-    }
-    if asked != point.rank() {
-        let (rank, axes) = (point.rank(), point.axes_label());
-        return Err(HookError::Rank { point: point.name.to_string(), rank, axes, asked });
-    }
-    Ok(())
-}
-
-pub(crate) fn check_edit(point: &PointInfo, before: &Activation, edited: &Activation) -> Result<(), HookError> {
-    let name = || point.name.to_string();
-    if edited.shape() != before.shape() {
-        let (expected, given) = (before.shape().to_vec(), edited.shape().to_vec());
-        return Err(HookError::Shape { point: name(), expected, given, axes: point.axes_label() });
-    }
-    let (expected, given) = (before.dtype(), edited.dtype());
-    if given != expected {
-        return Err(HookError::DType { point: name(), expected: format!("{expected:?}"), given: format!("{given:?}") });
-    }
-    let (expected, given) = (before.device(), edited.device());
-    if given != expected {
-        return Err(HookError::Device {
-            point: name(),
-            expected: format!("{expected:?}"),
-            given: format!("{given:?}"),
-        });
-    }
-    Ok(())
 }

@@ -1,0 +1,58 @@
+//! Gradients recorded beside the activations.
+
+use burn::tensor::Tensor;
+
+use super::{ActivationCache, Lookup};
+use crate::activation::Activation;
+use crate::catalog::PointId;
+use crate::error::HookError;
+
+impl ActivationCache {
+    /// The gradient at a point, recorded by a run with gradients. By name it is also found as the
+    /// point's name with `_grad` appended.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// # let mut cache = cache;
+    /// cache.set_gradient(ids[0], cache.activation("hook_embed")?.zeros_like());
+    /// let grad: Tensor<3> = cache.grad("hook_embed")?;
+    /// assert_eq!(grad.max().into_scalar::<f32>(), 0.0);
+    /// assert_eq!(cache.activation("hook_embed_grad")?.shape(), [1, 3, 4]); // the same, by name
+    /// assert_eq!(cache.gradients().count(), 1);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ActivationCache::get`].
+    pub fn grad<const D: usize>(&self, point: impl Lookup<D>) -> Result<Tensor<D>, HookError> {
+        let id = point.selection().resolve_one(&self.catalog)?;
+        self.gradient(id)?.clone().into_tensor(&self.catalog.info(id).name)
+    }
+
+    /// Keeps the gradient at a point.
+    pub fn set_gradient(&mut self, id: PointId, gradient: Activation) {
+        self.gradients.insert(id, gradient);
+    }
+
+    /// Names of the points whose gradients were recorded and the gradients, in firing order.
+    pub fn gradients(&self) -> impl Iterator<Item = (&str, &Activation)> {
+        self.gradients.iter().map(|(id, gradient)| (&*self.catalog.info(*id).name, gradient))
+    }
+
+    pub(super) fn gradient(&self, id: PointId) -> Result<&Activation, HookError> {
+        let name = || format!("{}_grad", self.catalog.info(id).name);
+        self.gradients.get(&id).ok_or_else(|| HookError::NotRecorded {
+            name: name(),
+            held: self.gradients.len(),
+            nearest: Vec::new(),
+        })
+    }
+}

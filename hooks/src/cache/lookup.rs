@@ -1,0 +1,70 @@
+//! What names a recorded point.
+
+use crate::ordinal::Ordinal;
+use crate::point::Point;
+use crate::selection::Selection;
+
+/// Names one point, for a look-up of rank `D`.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let (catalog, ids) = example::points();
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+/// # for id in ids {
+/// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+/// # }
+/// # let cache = run.finish()?;
+/// // A typed point knows its rank; of a name, the type says it.
+/// let typed = cache.get(Point::<3>::in_layer(1, "hook_resid_post"))?;
+/// let by_name: Tensor<3> = cache.get("resid_post1")?;
+/// assert_eq!(typed.dims(), by_name.dims());
+/// assert!(cache.get::<2>("resid_post1").is_err());
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a recorded point is looked up by a typed point or a name, and not by `{Self}`",
+    label = "expected a typed point or a name",
+    note = "write `cache.get(hook::pattern(1))?`, or by name, with the rank, `cache.get::<4>(\"pattern1\")?` or \
+            `cache.get::<4>((\"pattern\", 1))?`"
+)]
+pub trait Lookup<const D: usize> {
+    /// The request, before a catalog resolves it.
+    fn selection(self) -> Selection;
+}
+
+impl<const D: usize> Lookup<D> for Point<D> {
+    fn selection(self) -> Selection {
+        self.into()
+    }
+}
+
+impl<const D: usize> Lookup<D> for &Point<D> {
+    fn selection(self) -> Selection {
+        self.into()
+    }
+}
+
+macro_rules! lookup_by_text {
+    ($($text:ty),*) => { $(
+        impl<const D: usize> Lookup<D> for $text {
+            fn selection(self) -> Selection {
+                self.into()
+            }
+        }
+    )* };
+}
+lookup_by_text!(&str, String, &String);
+
+impl<const D: usize, L: Ordinal> Lookup<D> for (&str, L) {
+    fn selection(self) -> Selection {
+        self.into()
+    }
+}
+
+impl<const D: usize, L: Ordinal> Lookup<D> for (&str, L, &str) {
+    fn selection(self) -> Selection {
+        self.into()
+    }
+}

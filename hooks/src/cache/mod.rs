@@ -1,0 +1,279 @@
+//! Recorded activations, by name.
+
+mod batch;
+mod gradients;
+mod lookup;
+mod stitch;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor};
+
+pub use lookup::Lookup;
+
+use crate::activation::Activation;
+use crate::catalog::{Catalog, PointId};
+use crate::convert::write_safetensors;
+use crate::error::HookError;
+use crate::point::Axis;
+use crate::selection::Selection;
+use crate::suggest::nearest;
+
+/// The activations a run recorded, in firing order.
+///
+/// Look activations up by typed point (`hook::pattern(5)`), full name
+/// (`"blocks.6.attn.hook_k"`) or shorthand (`"k6"`, `("resid_post", -1)`): see [`Lookup`].
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let (catalog, ids) = example::points();
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+/// # for id in ids {
+/// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+/// # }
+/// # let cache = run.finish()?;
+/// let resid: Tensor<3> = cache.get(("resid_post", -1))?; // [batch, pos, d_model]
+/// assert_eq!(resid.dims(), [1, 3, 4]);
+/// assert_eq!(cache.names().next(), Some("hook_embed"));
+/// assert_eq!(cache.activation("blocks.0.hook_resid_post")?.to_ndarray()?[[0, 2, 1]], 1.0);
+/// assert_eq!(cache.axes("resid_post0")?, [Axis::Batch, Axis::Pos, Axis::DModel]);
+/// assert!(cache.contains("resid_post1") && !cache.contains("resid_post2"));
+/// assert!(cache.iter().all(|(_, activation)| activation.shape() == [1, 3, 4]));
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
+#[derive(Clone)]
+pub struct ActivationCache {
+    catalog: Arc<Catalog>,
+    held: BTreeMap<PointId, Activation>,
+    gradients: BTreeMap<PointId, Activation>,
+    has_batch: bool,
+    /// Rows and positions recorded.
+    rows: [usize; 2],
+}
+
+impl ActivationCache {
+    pub(crate) fn new(catalog: Arc<Catalog>, batch_removed: bool, rows: [usize; 2]) -> Self {
+        Self { catalog, held: BTreeMap::new(), gradients: BTreeMap::new(), has_batch: !batch_removed, rows }
+    }
+
+    /// Takes all recordings out, and leaves the cache empty.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let empty = Self::new(self.catalog.clone(), !self.has_batch, self.rows);
+        std::mem::replace(self, empty)
+    }
+
+    pub(crate) fn insert(&mut self, id: PointId, activation: Activation) {
+        self.held.insert(id, activation);
+    }
+
+    /// The activation at a point, as a tensor of rank `D`. A typed point knows its rank:
+    /// `cache.get(hook::pattern(1))?`; with a name the caller gives it: `cache.get::<4>("pattern1")?`. A typed point's
+    /// rank includes the batch axis: where that was dropped it comes back with length one.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// let by_point = cache.get(Point::<3>::in_layer(1, "hook_resid_post"))?;
+    /// let by_name = cache.get::<3>("resid_post1")?;
+    /// let by_type: Tensor<3> = cache.get(("resid_post", 1))?;
+    /// assert_eq!((by_point.dims(), by_name.dims(), by_type.dims()), ([1, 3, 4], [1, 3, 4], [1, 3, 4]));
+    /// let told = cache.get::<3>("hook_embd").unwrap_err().to_string();
+    /// assert!(told.contains("hook_embed"), "{told}"); // the name that was meant
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::NotRecorded`] with the nearest recorded names, an error of the name itself,
+    /// or [`HookError::Rank`].
+    pub fn get<const D: usize>(&self, point: impl Lookup<D>) -> Result<Tensor<D>, HookError> {
+        let (id, held) = self.look_up(point.selection())?;
+        let point = self.catalog.info(id);
+        let dropped = !self.has_batch && point.axes.first() == Some(&Axis::Batch);
+        if dropped && D == point.rank() {
+            return held.reshape(&[&[1], held.shape()].concat()).into_tensor(&point.name);
+        }
+        held.clone().into_tensor(&point.name)
+    }
+
+    /// The activation at a point, whatever its rank and kind.
+    ///
+    /// # Errors
+    /// As [`ActivationCache::get`].
+    pub fn activation(&self, point: impl Into<Selection>) -> Result<&Activation, HookError> {
+        Ok(self.look_up(point.into())?.1)
+    }
+
+    fn look_up(&self, selection: Selection) -> Result<(PointId, &Activation), HookError> {
+        if let Some(point) = selection.of_gradient() {
+            let id = point.resolve_one(&self.catalog)?;
+            return Ok((id, self.gradient(id)?));
+        }
+        let id = self.find(selection)?;
+        Ok((id, &self.held[&id]))
+    }
+
+    /// Replaces every recorded tensor by what `change` makes of it.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// let half = cache.map(|activation| activation.cast(DType::F16));
+    /// assert_eq!(half.activation("hook_embed")?.dtype(), DType::F16.burn());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    #[must_use]
+    pub fn map(mut self, mut change: impl FnMut(Activation) -> Activation) -> Self {
+        for held in self.held.values_mut().chain(self.gradients.values_mut()) {
+            *held = change(held.clone());
+        }
+        self
+    }
+
+    /// Whether the point was recorded.
+    pub fn contains(&self, point: impl Into<Selection>) -> bool {
+        self.look_up(point.into()).is_ok()
+    }
+
+    fn find(&self, selection: Selection) -> Result<PointId, HookError> {
+        let id = selection.resolve_one(&self.catalog)?;
+        if self.held.contains_key(&id) {
+            return Ok(id);
+        }
+        let name = self.catalog.info(id).name.to_string();
+        let nearest = nearest(&name, self.names());
+        Err(HookError::NotRecorded { name, held: self.held.len(), nearest })
+    }
+
+    /// Names of the recorded points, in firing order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.held.keys().map(|id| &*self.catalog.info(*id).name)
+    }
+
+    /// Names and activations, in firing order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Activation)> {
+        self.held.iter().map(|(id, activation)| (&*self.catalog.info(*id).name, activation))
+    }
+
+    /// Number of recorded points.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether nothing was recorded.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Whether activations still have their batch axis.
+    pub fn has_batch_dim(&self) -> bool {
+        self.has_batch
+    }
+
+    /// Rows and positions recorded, `[batch, pos]`.
+    pub fn rows_recorded(&self) -> [usize; 2] {
+        self.rows
+    }
+
+    /// The points of the model the recording was made with.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// Meaning of each axis of a recorded point.
+    ///
+    /// # Errors
+    /// As [`ActivationCache::get`].
+    pub fn axes(&self, point: impl Into<Selection>) -> Result<&'static [Axis], HookError> {
+        let axes = self.catalog.info(self.find(point.into())?).axes;
+        let batch_gone = !self.has_batch && axes.first() == Some(&Axis::Batch);
+        Ok(if batch_gone { &axes[1..] } else { axes })
+    }
+
+    /// Copies every activation to a device.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// let there = cache.to_device(&Device::flex());
+    /// assert_eq!(there.activation("hook_embed")?.device(), Device::flex());
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    #[must_use]
+    pub fn to_device(mut self, device: &Device) -> Self {
+        for activation in self.held.values_mut().chain(self.gradients.values_mut()) {
+            *activation = activation.to_device(device);
+        }
+        self
+    }
+
+    /// Writes one safetensors file with a tensor a point, named by it.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("recorded.safetensors");
+    /// cache.save(&path)?;
+    /// let bytes = std::fs::read(&path)?;
+    /// let read = safetensors::SafeTensors::deserialize(&bytes)?;
+    /// assert_eq!(read.tensor("blocks.0.hook_resid_post")?.shape(), [1, 3, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::Io`] naming the file or the point.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), HookError> {
+        let named = self.iter().map(|(name, activation)| (name.to_string(), activation));
+        let gradients = self.gradients().map(|(name, gradient)| (format!("{name}_grad"), gradient));
+        let named = named.chain(gradients);
+        write_safetensors(path.as_ref(), named, HashMap::new())
+    }
+}
+
+impl fmt::Debug for ActivationCache {
+    /// Names and shapes, never values.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "ActivationCache of {} points:", self.len())?;
+        for (name, activation) in self.iter() {
+            writeln!(f, "  {name} {:?}", activation.shape())?;
+        }
+        for (name, gradient) in self.gradients() {
+            writeln!(f, "  {name}_grad {:?}", gradient.shape())?;
+        }
+        Ok(())
+    }
+}

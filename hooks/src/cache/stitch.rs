@@ -1,0 +1,134 @@
+//! Recordings of consecutive positions, concatenated and cut.
+
+use std::collections::BTreeMap;
+
+use super::ActivationCache;
+use crate::activation::Activation;
+use crate::catalog::PointId;
+use crate::error::HookError;
+use crate::point::Axis;
+
+impl ActivationCache {
+    /// Concatenates this recording with that of the positions after it: what one run of both parts
+    /// records. A recording of one row is repeated for each row of the other. Scores and patterns of these
+    /// positions get the later keys, which they don't see; rotated keys of the later run hold
+    /// those of both.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// let both = cache.stitched(&cache)?; // as if the second came three positions later
+    /// assert_eq!(both.activation("hook_embed")?.shape(), [1, 6, 4]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::NotRecorded`] if the two hold other points, [`HookError::Stitch`] for what
+    /// has no positions or lost its batch axis, and for batches that differ.
+    pub fn stitched(&self, after: &ActivationCache) -> Result<ActivationCache, HookError> {
+        let name = |id: &PointId| self.catalog.info(*id).name.to_string();
+        let only_one = self.held.keys().find(|id| !after.held.contains_key(id));
+        if let Some(id) = only_one.or_else(|| after.held.keys().find(|id| !self.held.contains_key(id))) {
+            return Err(HookError::NotRecorded { name: name(id), held: after.held.len(), nearest: Vec::new() });
+        }
+        let ([mine, before], [theirs, behind]) = (self.rows, after.rows);
+        let fails = |point: String, reason| Err(HookError::Stitch { point, reason });
+        let mut held = BTreeMap::new();
+        for (id, first) in &self.held {
+            let (axes, second) = (self.catalog.info(*id).axes, &after.held[id]);
+            if !self.has_batch || !after.has_batch {
+                return fails(name(id), "it has lost its batch axis");
+            }
+            if mine != theirs && mine != 1 {
+                return fails(name(id), "the two have other numbers of rows");
+            }
+            // Batch and position in one axis are taken apart here and put together in the end.
+            let together = matches!(axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead));
+            let apart = |activation: &Activation, [batch, len]: [usize; 2]| {
+                let inner = activation.shape()[0] / (batch * len).max(1);
+                activation.reshape(&[&[batch, len, inner], &activation.shape()[1..]].concat())
+            };
+            let (mut first, second) = if together {
+                (apart(first, self.rows), apart(second, after.rows))
+            } else {
+                (first.clone(), second.clone())
+            };
+            if mine != theirs {
+                first = first.repeat_row(theirs);
+            }
+            let joined = if together {
+                let joined = Activation::cat(&[first, second], 1);
+                let [batch, len, inner, rest @ ..] = joined.shape() else {
+                    return fails(name(id), "it has no positions");
+                };
+                joined.reshape(&[&[batch * len * inner], rest].concat())
+            } else if let Some(key) = axes.iter().position(|axis| *axis == Axis::Key) {
+                let hidden = self.catalog.info(*id).filler.value();
+                let missing = second.shape()[key].saturating_sub(first.shape()[key]);
+                let query = axes.iter().position(|axis| *axis == Axis::Query).unwrap_or(key);
+                Activation::cat(&[first.lengthened(key, missing, hidden), second], query)
+            } else if let Some(axis) = axes.iter().position(|axis| *axis == Axis::Pos) {
+                if second.shape()[axis] > behind { second } else { Activation::cat(&[first, second], axis) }
+            } else {
+                return fails(name(id), "it has no positions");
+            };
+            held.insert(*id, joined);
+        }
+        let gradients = BTreeMap::new();
+        Ok(Self { catalog: self.catalog.clone(), held, gradients, has_batch: true, rows: [theirs, before + behind] })
+    }
+
+    /// The recordings of the first `count` positions, of one row; what has no positions is left
+    /// out. A larger count keeps all.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// # for id in ids {
+    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # }
+    /// # let cache = run.finish()?;
+    /// assert_eq!(cache.first(2).activation("hook_embed")?.shape(), [1, 2, 4]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    #[must_use]
+    pub fn first(&self, count: usize) -> ActivationCache {
+        let [batch, len] = self.rows;
+        let count = count.min(len);
+        let mut held = BTreeMap::new();
+        for (id, activation) in &self.held {
+            let axes = self.catalog.info(*id).axes;
+            let (dropped, shape) = (usize::from(!self.has_batch), activation.shape());
+            let cut = match axes.first() {
+                Some(Axis::BatchPos | Axis::BatchPosHead) if batch == 1 => {
+                    activation.narrow(0, 0, shape[0] / len.max(1) * count)
+                }
+                Some(Axis::Batch) => {
+                    let places =
+                        axes.iter().enumerate().filter(|(_, a)| matches!(a, Axis::Pos | Axis::Query | Axis::Key));
+                    let shorter = |activation: Activation, (place, _): (usize, &Axis)| {
+                        let axis = place - dropped;
+                        // Keys include those of a cache before the positions recorded.
+                        let before = activation.shape()[axis] - len.min(activation.shape()[axis]);
+                        activation.narrow(axis, 0, before + count)
+                    };
+                    places.fold(activation.clone(), shorter)
+                }
+                _ => continue,
+            };
+            held.insert(*id, cut);
+        }
+        let gradients = BTreeMap::new();
+        Self { catalog: self.catalog.clone(), held, gradients, has_batch: self.has_batch, rows: [batch, count] }
+    }
+}

@@ -1,0 +1,63 @@
+//! Where a hook was called.
+
+use super::BoxError;
+use crate::error::HookError;
+use crate::point::{Axis, PointInfo};
+use crate::run::Rows;
+
+/// Where a hook was called: the point, and which positions its tensor covers.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let (catalog, ids) = example::points();
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// let look = at("blocks.*.hook_resid_post").read(|x: Tensor<3>, at: &At<'_>| {
+///     println!("{} from position {}: {:?} {:?}", at.name(), at.offset(), at.axes(), x.dims());
+/// });
+/// let mut hooks = [look];
+/// let mut run = Run::new(&catalog, &mut hooks, Record::new("blocks.1.*"), rows, &|_| None)?;
+/// for id in ids {
+///     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+/// }
+/// assert_eq!(run.finish()?.names().collect::<Vec<_>>(), ["blocks.1.hook_resid_post"]);
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct At<'a> {
+    pub(crate) point: &'a PointInfo,
+    pub(crate) offset: usize,
+    /// The run's rows; unknown outside a run.
+    pub(crate) rows: Option<Rows<'a>>,
+    /// Positions of a cache that the tensor begins with.
+    pub(crate) cached: usize,
+}
+
+impl At<'_> {
+    /// Full name of the point.
+    pub fn name(&self) -> &str {
+        &self.point.name
+    }
+
+    /// Layer of the point, if it lies within a block.
+    pub fn layer(&self) -> Option<usize> {
+        self.point.layer
+    }
+
+    /// Meaning of each axis of the tensor.
+    pub fn axes(&self) -> &[Axis] {
+        self.point.axes
+    }
+
+    /// Absolute position of the tensor's first row: 0, or the length of what came before.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+}
+
+pub(crate) fn failed(at: &At<'_>, source: BoxError) -> HookError {
+    match source.downcast::<HookError>() {
+        Ok(known) => *known,
+        Err(source) => HookError::Failed { point: at.name().to_string(), source },
+    }
+}

@@ -1,0 +1,189 @@
+//! Points named by text, to be bound to a closure.
+
+use burn::tensor::Tensor;
+
+use super::{At, BoxError, Hook, IntoEdit, IntoRead, failed};
+use crate::activation::Activation;
+use crate::selection::Selection;
+
+/// Points named by text, waiting for a closure. See [`at`].
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use hooklens_hooks::{Hook, Target, at};
+/// let heads: Target = at(["z0", "z1"]);
+/// let zero: Hook<'_> = heads.edit(|z: Tensor<4>, _| z.zeros_like());
+/// assert!(zero.edits());
+/// ```
+#[derive(Debug, Clone)]
+pub struct Target(Selection);
+
+/// Begins a hook at the points that a name, glob or shorthand asks for. A text has no rank: say it by the closure's
+/// argument, `|z: Tensor<4>, _|`. A typed [`Point`](crate::Point) knows its own.
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use hooklens_hooks::{Point, at};
+/// let by_text = at("z0").edit(|z: Tensor<4>, _| z.zeros_like()); // [batch, pos, head, d_head]
+/// let by_point = Point::<4>::in_layer(0, "attn.hook_z").edit(|z, _| z.zeros_like());
+/// let double = at("blocks.*.hook_mlp_out").edit(|x: Tensor<3>, _| x * 2.0);
+/// let mut shapes = vec![];
+/// let look = at(("q", 3)).read(|q: Tensor<4>, at| shapes.push((at.name().to_string(), q.dims())));
+/// ```
+pub fn at(target: impl Into<Selection>) -> Target {
+    Target(target.into())
+}
+
+impl Target {
+    /// Replaces the tensor by what the closure returns; see [`IntoEdit`] for what it may be. Its argument tells the rank:
+    /// `at("z0").edit(|z: Tensor<4>, _| z * 2.0)`. A hook made in a loop takes what it uses with it:
+    /// `edit(move |z: Tensor<4>, _| z * scale)`.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// // The closure gives a tensor, an option of one (`None` keeps the old), or a result of either.
+    /// let mut first_run = at("hook_embed").edit(|x: Tensor<3>, at| (at.offset() == 0).then(|| x.zeros_like()));
+    /// let mut wary = at("hook_embed").edit(|x: Tensor<3>, _| {
+    ///     if x.dims()[1] > 1 { Ok(x * 0.5) } else { Err("a single token") }
+    /// });
+    /// let (point, ones) = (catalog.info(ids[0]), Tensor::<3>::ones([1, 1, 4], &Device::flex()));
+    /// assert_eq!(first_run.call(point, ones.clone().into())?.to_ndarray()?.sum(), 0.0);
+    /// let told = wary.call(point, ones.into()).unwrap_err().to_string();
+    /// assert_eq!(told, "the hook at `hook_embed` failed: a single token");
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    pub fn edit<'a, const D: usize, F, R>(self, mut edit: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoEdit<D>,
+    {
+        let action = move |activation: Activation, at: &At<'_>| {
+            let tensor = activation.into_tensor::<D>(at.name())?;
+            let edited = edit(tensor, at).into_edit();
+            edited.map(|kept| kept.map(Activation::from)).map_err(|source| failed(at, source))
+        };
+        Hook {
+            target: self.0,
+            rank: Some(D),
+            edits: true,
+            backward: false,
+            by_position: false,
+            action: Box::new(action),
+        }
+    }
+
+    /// Shows the tensor to the closure; the run goes on with the tensor as it was.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// let mut norms = vec![];
+    /// let mut read = at("*hook_resid_post").read(|x: Tensor<3>, at| {
+    ///     norms.push((at.layer(), x.square().sum().sqrt().into_scalar::<f32>()));
+    /// });
+    /// read.call(catalog.info(ids[1]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
+    /// drop(read);
+    /// assert_eq!(norms, [(Some(0), 2.0)]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    pub fn read<'a, const D: usize, F, R>(self, mut read: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoRead,
+    {
+        let action = move |activation: Activation, at: &At<'_>| {
+            let tensor = activation.into_tensor::<D>(at.name())?;
+            read(tensor, at).into_read().map_err(|source| failed(at, source))?;
+            Ok(None)
+        };
+        Hook {
+            target: self.0,
+            rank: Some(D),
+            edits: false,
+            backward: false,
+            by_position: false,
+            action: Box::new(action),
+        }
+    }
+
+    /// Replaces the gradient that goes back from the point. For runs with gradients.
+    ///
+    /// ```
+    /// use burn::tensor::Tensor;
+    /// use hooklens_hooks::at;
+    /// let stopped = at("*hook_mlp_out").edit_grad(|grad: Tensor<3>, _| grad.zeros_like());
+    /// assert!(stopped.is_backward() && stopped.edits());
+    /// ```
+    pub fn edit_grad<'a, const D: usize, F, R>(self, edit: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoEdit<D>,
+    {
+        Hook { backward: true, ..self.edit(edit) }
+    }
+
+    /// Shows the gradient at the point to the closure. For runs with gradients.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// let mut names = vec![];
+    /// let mut look = at("*hook_resid_post").read_grad(|_: Tensor<3>, at| names.push(at.name().to_string()));
+    /// assert!(look.is_backward() && !look.edits());
+    /// look.call(catalog.info(ids[2]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
+    /// drop(look);
+    /// assert_eq!(names, ["blocks.1.hook_resid_post"]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    pub fn read_grad<'a, const D: usize, F, R>(self, read: F) -> Hook<'a>
+    where
+        F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
+        R: IntoRead,
+    {
+        Hook { backward: true, ..self.read(read) }
+    }
+
+    /// Like [`Target::edit`] for points of any rank or kind; `None` keeps the tensor.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// let mut zeroed = at("*").edit_any(|x, _| Ok((!x.is_integer()).then(|| x.zeros_like()))); // floats only
+    /// let ones = Tensor::<3>::ones([1, 1, 4], &Device::flex());
+    /// assert_eq!(zeroed.call(catalog.info(ids[0]), ones.into())?.to_ndarray()?.sum(), 0.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    pub fn edit_any<'a>(
+        self,
+        mut edit: impl FnMut(Activation, &At<'_>) -> Result<Option<Activation>, BoxError> + 'a,
+    ) -> Hook<'a> {
+        let action = move |activation: Activation, at: &At<'_>| edit(activation, at).map_err(|e| failed(at, e));
+        Hook { target: self.0, rank: None, edits: true, backward: false, by_position: false, action: Box::new(action) }
+    }
+
+    /// Like [`Target::read`] for points of any rank or kind.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// let mut shapes = vec![];
+    /// let mut look = at("*").read_any(|x, at| shapes.push(format!("{} {:?}", at.name(), x.shape())));
+    /// look.call(catalog.info(ids[0]), Tensor::<3>::ones([1, 1, 4], &Device::flex()).into())?;
+    /// drop(look);
+    /// assert_eq!(shapes, ["hook_embed [1, 1, 4]"]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    pub fn read_any<'a, R: IntoRead>(self, mut read: impl FnMut(Activation, &At<'_>) -> R + 'a) -> Hook<'a> {
+        let action = move |activation: Activation, at: &At<'_>| {
+            read(activation, at).into_read().map_err(|source| failed(at, source))?;
+            Ok(None)
+        };
+        Hook { target: self.0, rank: None, edits: false, backward: false, by_position: false, action: Box::new(action) }
+    }
+}

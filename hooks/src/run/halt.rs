@@ -1,0 +1,36 @@
+//! Why a run ends early.
+
+use crate::error::HookError;
+
+/// Why a run ends before its last step.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let (catalog, ids) = example::points();
+/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
+/// run.stop_when_done();
+/// // The one point asked for is the first to fire: nothing behind it need be computed.
+/// let halted = run.fire(Some(ids[0]), Tensor::<3>::ones([1, 3, 4], &Device::flex()));
+/// assert!(matches!(halted, Err(Halt::Done)) && run.is_done());
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
+#[derive(Debug)]
+pub enum Halt {
+    /// Everything asked for has been seen; what follows is not wanted.
+    Done,
+    /// A hook failed or returned something that does not fit.
+    Error(HookError),
+    /// Anything else that failed on the way: a part, a cache, a device.
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Halt {
+    fn from(error: E) -> Self {
+        match error.into().downcast::<HookError>() {
+            Ok(known) => Halt::Error(*known),
+            Err(source) => Halt::Failed(source),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The program and its commands.
+
+use clap::{Parser, Subcommand};
+
+use super::attention::AttentionArgs;
+use super::attribute::AttributeArgs;
+use super::bench::BenchArgs;
+use super::completions::CompletionsArgs;
+use super::dump::DumpArgs;
+use super::generate::GenerateArgs;
+use super::heads::HeadsArgs;
+use super::hooks::HooksArgs;
+use super::info::InfoArgs;
+use super::lens::LensArgs;
+use super::man::ManArgs;
+use super::merge::MergeArgs;
+use super::notebook::NotebookArgs;
+use super::parity::ParityArgs;
+use super::patch::PatchArgs;
+#[cfg(feature = "remote")]
+use super::serve::ServeArgs;
+use super::vocabulary::VocabularyArgs;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "hooklens",
+    version,
+    about = "Look inside transformers: hook points, activations, patching, lenses, heads",
+    max_term_width = 100
+)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// List the hook points of a model, in firing order
+    #[command(after_help = "Example:\n  hooklens hooks --model embedded:induction")]
+    Hooks(HooksArgs),
+    /// Describe a model, without reading its weights
+    #[command(after_help = "Example:\n  hooklens info --model embedded:induction")]
+    Info(InfoArgs),
+    /// List the tokens of a model, with their ids
+    #[command(after_help = "Examples:
+  hooklens vocabulary --model embedded:ioi
+  hooklens vocabulary --model ./gpt2 --contains Mary")]
+    Vocabulary(VocabularyArgs),
+    /// Write activations of prompts to safetensors
+    #[command(after_help = "Examples:
+  hooklens dump --model embedded:induction --prompt 'red fox blue red' --hooks '*hook_pattern' --out patterns.safetensors
+  hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/
+  hooklens dump --model ./gpt2 --prompts corpus.jsonl --concatenate 1024 --hooks 'blocks.6.hook_resid_pre' --out activations/
+  hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/ --resume")]
+    Dump(Box<DumpArgs>),
+    /// Generate text from prompts, token by token
+    #[command(after_help = "Examples:
+  hooklens generate --model embedded:induction --prompt 'king drum sun star king drum' --max-new-tokens 2
+  hooklens generate --model ./stories --prompt 'Once upon a time' --max-new-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7")]
+    Generate(Box<GenerateArgs>),
+    /// Activation patching: put activations of one prompt into the run of another
+    #[command(after_help = "Examples:
+  hooklens patch --model embedded:ioi --ioi 20 --out patch.svg
+  hooklens patch --model embedded:ioi --ioi 20 --at '*attn.hook_z' --per head
+  hooklens patch --model embedded:ioi --at '*hook_z' --per head,pos --answer Mary --wrong John \\
+    --clean 'When Mary and John went to the store, John gave a drink to' \\
+    --corrupted 'When Mary and John went to the store, Mary gave a drink to' --estimate")]
+    Patch(Box<PatchArgs>),
+    /// Attribute a logit to layers, heads or neurons, or a metric to edges
+    #[command(after_help = "Examples:
+  hooklens attribute --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --wrong John
+  hooklens attribute --model embedded:ioi --to edges --ioi 10 --integrated 5 --out edges.csv")]
+    Attribute(Box<AttributeArgs>),
+    /// Read the residual stream of each layer as if it were the last
+    #[command(after_help = "Example:
+  hooklens lens --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --out lens.svg")]
+    Lens(Box<LensArgs>),
+    /// Score heads: previous-token, duplicate-token and induction heads
+    #[command(after_help = "Example:
+  hooklens heads --model embedded:induction --out heads.svg")]
+    Heads(Box<HeadsArgs>),
+    /// Show attention patterns of a text: an interactive page, a picture, or numbers
+    #[command(after_help = "Examples:
+  hooklens attention --model embedded:induction --prompt 'king drum sun star king drum sun' --out attention.html
+  hooklens attention --model ./gpt2 --prompt 'When Mary and John went' --layers 5..8 --heads 1,5 --out attention.svg")]
+    Attention(Box<AttentionArgs>),
+    /// Compare a run with what another implementation computed, point by point
+    #[command(after_help = "Example:
+  python scripts/reference_dump.py ./gpt2 --prompt 'When Mary and John went' --out reference.safetensors
+  hooklens parity --model ./gpt2 --reference reference.safetensors
+
+Exit code 0 if every tensor agrees, 1 if one does not.")]
+    Parity(ParityArgs),
+    /// Measure a model's speed and memory on this machine
+    #[command(after_help = "Example:
+  hooklens bench --model embedded:ioi
+  hooklens bench --model ./gpt2 --work forward,decode --rounds 9 --json")]
+    Bench(BenchArgs),
+    /// Make one dump of the shards that several jobs made with `dump --shard`
+    #[command(after_help = "Example:
+  for i in 1 2 3; do hooklens dump --model ./gpt2 --prompts corpus.txt --shard $i/3 --out activations/$i; done
+  hooklens merge --out activations activations/1 activations/2 activations/3")]
+    Merge(MergeArgs),
+    /// Write a notebook that opens a model and shows its attention
+    #[command(after_help = "Examples:
+  hooklens notebook first.ipynb
+  hooklens notebook gpt2.ipynb --model gpt2 --prompt 'When Mary and John went to the store'")]
+    Notebook(NotebookArgs),
+    /// Print a script with which a shell completes this program's arguments
+    #[command(after_help = "Examples:
+  hooklens completions bash > ~/.local/share/bash-completion/completions/hooklens
+  hooklens completions fish > ~/.config/fish/completions/hooklens.fish")]
+    Completions(CompletionsArgs),
+    /// Print this program's man page, or write it and one for each command
+    #[command(after_help = "Examples:
+  hooklens man | man -l -
+  hooklens man --out ~/.local/share/man/man1")]
+    Man(ManArgs),
+    /// Offer this machine's devices to others, where `--device remote:ws://HOST:PORT` computes on them
+    #[cfg(feature = "remote")]
+    #[command(after_help = "Example:
+  HOOKLENS_TOKEN=secret hooklens serve --device cuda:0 --listen 0.0.0.0:3000
+  HOOKLENS_TOKEN=secret hooklens dump --device remote:ws://gpu:3000 --model ./gpt2 --prompt Hello --out dump")]
+    Serve(ServeArgs),
+}

@@ -1,0 +1,33 @@
+//! Kinds of position information.
+
+use serde::{Deserialize, Serialize};
+
+use super::Rotary;
+
+/// How a token's position enters the model.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::Positional;
+/// let has_vectors = |positional| {
+///     let config = TransformerConfig { positional, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+///     Ok::<_, hooklens::Error>(HookedTransformer::random(config, 0, &Device::flex())?.w_pos().is_some())
+/// };
+/// assert!(has_vectors(Positional::Learned)? && !has_vectors(Positional::Alibi)?);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Positional {
+    /// A learned vector for each position, added to the embedding.
+    Learned,
+    /// Queries and keys are rotated by their position.
+    Rotary(Rotary),
+    /// ALiBi (Press et al. 2021): scores fall off linearly with distance, with a slope for each head.
+    Alibi,
+    /// A learned vector for each position, added to what queries and keys read, never to the stream
+    /// (Press et al. 2020).
+    Shortformer,
+    /// No position information.
+    None,
+}

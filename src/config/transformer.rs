@@ -1,0 +1,247 @@
+//! The type itself: its fields, constructors and per-layer values.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ActivationFn, Experts, NormKind, Positional, Rotary, Window};
+
+/// The shape and the choices of a transformer.
+///
+/// Every family is a value of this type; the model reads nothing else. Start from
+/// [`TransformerConfig::new`] and change what differs:
+///
+/// ```
+/// use hooklens::{Positional, TransformerConfig};
+/// let config = TransformerConfig {
+///     attn_only: true,
+///     positional: Positional::Shortformer,
+///     ..TransformerConfig::new(2, 64, 4, 100, 32)
+/// };
+/// assert_eq!(config.d_head, 16);
+/// config.validate()?;
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TransformerConfig {
+    /// Number of blocks.
+    pub n_layers: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Attention heads.
+    pub n_heads: usize,
+    /// Heads of keys and values; fewer than `n_heads` is grouped-query attention.
+    pub n_kv_heads: usize,
+    /// Width of one head.
+    pub d_head: usize,
+    /// Neurons of the MLP (of one expert, in a mixture).
+    pub d_mlp: usize,
+    /// Tokens of the vocabulary.
+    pub d_vocab: usize,
+    /// Rows of the logits; usually `d_vocab`.
+    pub d_vocab_out: usize,
+    /// Longest sequence the model was made for. Only learned positions enforce it.
+    pub n_ctx: usize,
+    /// Norm before attention, before the MLP and before the unembedding.
+    pub norm: NormKind,
+    /// Added to the variance (or mean square) inside a norm.
+    pub eps: f64,
+    /// Whether the last norm is an RMS norm although the others center.
+    pub final_rms: bool,
+    /// Whether the embedding is normalized (Bloom).
+    pub post_embedding_norm: bool,
+    /// Token vectors are multiplied by this (Gemma, Granite).
+    pub embed_scale: Option<f64>,
+    /// Whether attention and the MLP read the stream through a norm; without, they have norms of
+    /// their outputs only (OLMo 2).
+    pub pre_norms: bool,
+    /// Whether attention's and the MLP's outputs are normalized too (Gemma 2).
+    pub post_norms: bool,
+    /// Whether queries and keys are RMS-normalized before rotation, head by head (Qwen 3).
+    pub qk_norm: bool,
+    /// Whether that norm is over all heads at once (OLMo 2).
+    pub qk_norm_whole: bool,
+    /// Whether each head has a learned score that takes its share of attention and gives nothing for it
+    /// (GPT-OSS), so that a row of the pattern sums to less than one.
+    pub attn_sinks: bool,
+    /// Position embedding.
+    pub positional: Positional,
+    /// For each layer of a rotary model its own rotation, or `None` where it rotates nothing
+    /// (Gemma 3, SmolLM 3). Empty when all layers rotate alike.
+    pub layer_rotary: Vec<Option<Rotary>>,
+    /// The MLP's activation function.
+    pub activation: ActivationFn,
+    /// Whether the MLP multiplies the activation by a second projection.
+    pub gated_mlp: bool,
+    /// Whether blocks have no MLP.
+    pub attn_only: bool,
+    /// Whether attention and the MLP read the same residual stream (GPT-J, Pythia).
+    pub parallel: bool,
+    /// Attention scores are divided by this; usually the root of `d_head`.
+    pub attn_scale: f64,
+    /// Whether scores are divided by the layer's number (from one) as well.
+    pub scale_attn_by_inverse_layer_idx: bool,
+    /// `cap * tanh(score / cap)` on attention scores.
+    pub attn_scores_soft_cap: Option<f64>,
+    /// `cap * tanh(logit / cap)` on logits.
+    pub output_logits_soft_cap: Option<f64>,
+    /// Whether a query attends to later keys too.
+    pub bidirectional: bool,
+    /// For each layer how far back a query sees; `None` for all the way. Empty when no layer has a
+    /// window.
+    pub windows: Vec<Option<Window>>,
+    /// A mixture of experts in place of the MLP.
+    pub experts: Option<Experts>,
+    /// Whether text gets a beginning-of-sequence token unless told otherwise.
+    pub default_prepend_bos: bool,
+}
+
+impl TransformerConfig {
+    /// A GPT-2-like model: layer norm, learned positions, an MLP four times as wide.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32); // layers, width, heads, vocabulary, positions
+    /// assert_eq!((config.d_head, config.d_mlp, config.n_kv_heads), (16, 256, 4));
+    /// // Where the heads can't share the width, `d_head` and `attn_scale` are left to be set.
+    /// let told = TransformerConfig::new(1, 15, 2, 100, 32).validate().unwrap_err().to_string();
+    /// assert_eq!(told, "`n_heads` does not fit: 2 heads can't share a d_model of 15; set d_head and attn_scale");
+    /// ```
+    pub fn new(n_layers: usize, d_model: usize, n_heads: usize, d_vocab: usize, n_ctx: usize) -> Self {
+        let shares = n_heads > 0 && d_model.is_multiple_of(n_heads);
+        let d_head = if shares { d_model / n_heads } else { 0 };
+        Self {
+            n_layers,
+            d_model,
+            n_heads,
+            n_kv_heads: n_heads,
+            d_head,
+            d_mlp: d_model.saturating_mul(4),
+            d_vocab,
+            d_vocab_out: d_vocab,
+            n_ctx,
+            norm: NormKind::LayerNorm,
+            eps: 1e-5,
+            final_rms: false,
+            post_embedding_norm: false,
+            embed_scale: None,
+            pre_norms: true,
+            post_norms: false,
+            qk_norm: false,
+            qk_norm_whole: false,
+            attn_sinks: false,
+            positional: Positional::Learned,
+            layer_rotary: Vec::new(),
+            activation: ActivationFn::GeluNew,
+            gated_mlp: false,
+            attn_only: false,
+            parallel: false,
+            attn_scale: (d_head as f64).sqrt(),
+            scale_attn_by_inverse_layer_idx: false,
+            attn_scores_soft_cap: None,
+            output_logits_soft_cap: None,
+            bidirectional: false,
+            windows: Vec::new(),
+            experts: None,
+            default_prepend_bos: true,
+        }
+    }
+
+    /// GPT-2 small's shape: 12 layers of 768, 12 heads, 50,257 tokens, 1,024 positions.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig::gpt2_small();
+    /// assert_eq!((config.n_layers, config.d_model, config.d_vocab), (12, 768, 50_257));
+    /// ```
+    pub fn gpt2_small() -> Self {
+        Self::new(12, 768, 12, 50257, 1024)
+    }
+
+    /// How far back layer `layer` sees, if not all the way.
+    ///
+    /// ```
+    /// use hooklens::{TransformerConfig, Window};
+    /// let windows = vec![Some(Window::Sliding(4)), None]; // a layer each
+    /// let config = TransformerConfig { windows, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!((config.window(0), config.window(1)), (Some(Window::Sliding(4)), None));
+    /// ```
+    pub fn window(&self, layer: usize) -> Option<Window> {
+        self.windows.get(layer).copied().flatten()
+    }
+
+    /// Number that layer `layer`'s attention scores are divided by.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32);
+    /// assert_eq!(config.score_divisor(1), 4.0); // the root of 16
+    /// let by_layer = TransformerConfig { scale_attn_by_inverse_layer_idx: true, ..config };
+    /// assert_eq!(by_layer.score_divisor(1), 8.0);
+    /// ```
+    pub fn score_divisor(&self, layer: usize) -> f64 {
+        let by_layer = if self.scale_attn_by_inverse_layer_idx { (layer + 1) as f64 } else { 1.0 };
+        self.attn_scale * by_layer
+    }
+
+    /// How layer `layer` rotates queries and keys, if it does.
+    ///
+    /// ```
+    /// use hooklens::{Positional, RopeScaling, Rotary, TransformerConfig};
+    /// let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
+    /// let config = TransformerConfig {
+    ///     positional: Positional::Rotary(rotary.clone()),
+    ///     layer_rotary: vec![Some(rotary.clone()), None], // the second layer rotates nothing
+    ///     ..TransformerConfig::new(2, 64, 4, 100, 32)
+    /// };
+    /// assert_eq!((config.rotary(0), config.rotary(1)), (Some(&rotary), None));
+    /// ```
+    pub fn rotary(&self, layer: usize) -> Option<&Rotary> {
+        match &self.positional {
+            Positional::Rotary(rotary) if self.layer_rotary.is_empty() => Some(rotary),
+            Positional::Rotary(_) => self.layer_rotary.get(layer)?.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The norm that attention and the MLP read through.
+    ///
+    /// ```
+    /// use hooklens::{NormKind, TransformerConfig};
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32);
+    /// assert_eq!(config.pre_norm(), NormKind::LayerNorm);
+    /// assert_eq!(TransformerConfig { pre_norms: false, ..config }.pre_norm(), NormKind::None); // OLMo 2
+    /// ```
+    pub fn pre_norm(&self) -> NormKind {
+        if self.pre_norms { self.norm } else { NormKind::None }
+    }
+
+    /// The norm of attention's and the MLP's outputs: its weights are never folded, for no linear
+    /// map stands behind it.
+    ///
+    /// ```
+    /// use hooklens::{NormKind, TransformerConfig};
+    /// let config = TransformerConfig { norm: NormKind::RmsPre, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!((config.pre_norm(), config.post_norm()), (NormKind::RmsPre, NormKind::Rms));
+    /// ```
+    pub fn post_norm(&self) -> NormKind {
+        match self.norm {
+            NormKind::LayerNormPre => NormKind::LayerNorm,
+            NormKind::RmsPre => NormKind::Rms,
+            norm => norm,
+        }
+    }
+
+    /// The norm before the unembedding.
+    ///
+    /// ```
+    /// use hooklens::{NormKind, TransformerConfig};
+    /// let config = TransformerConfig { final_rms: true, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!((config.pre_norm(), config.final_norm()), (NormKind::LayerNorm, NormKind::Rms));
+    /// ```
+    pub fn final_norm(&self) -> NormKind {
+        match (self.final_rms, self.norm) {
+            (true, NormKind::LayerNorm) => NormKind::Rms,
+            (true, NormKind::LayerNormPre) => NormKind::RmsPre,
+            (_, norm) => norm,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Whether a configuration's sizes and choices fit each other.
+
+use super::{ActivationFn, ConfigError, Positional, TransformerConfig, Window};
+
+impl TransformerConfig {
+    /// Upper bound on layers: nothing is allocated by a nonsensical number.
+    pub(crate) const MOST_LAYERS: usize = 10_000;
+    /// Upper bound on the experts of all layers together.
+    const MOST_EXPERTS: usize = 100_000;
+
+    /// Checks that the sizes and choices fit each other.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig { n_kv_heads: 3, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert!(config.validate().unwrap_err().to_string().contains("n_kv_heads"));
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the field.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let positive = [
+            ("n_layers", self.n_layers),
+            ("d_model", self.d_model),
+            ("n_heads", self.n_heads),
+            ("n_kv_heads", self.n_kv_heads),
+            ("d_head", self.d_head),
+            ("d_vocab", self.d_vocab),
+            ("d_vocab_out", self.d_vocab_out),
+            ("n_ctx", self.n_ctx),
+            ("d_mlp", if self.attn_only { 1 } else { self.d_mlp }),
+        ];
+        let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });
+        if self.d_head == 0 && self.n_heads > 0 && !self.d_model.is_multiple_of(self.n_heads) {
+            let reason = format!("{} heads can't share a d_model of {}", self.n_heads, self.d_model);
+            return fails("n_heads", format!("{reason}; set d_head and attn_scale"));
+        }
+        // Far beyond any model, far below where products of two sizes overflow.
+        const LARGEST: usize = 1 << 28;
+        for (field, value) in positive {
+            if value == 0 || value > LARGEST {
+                return Err(ConfigError::BadSize { field, given: value });
+            }
+        }
+        if self.n_layers > Self::MOST_LAYERS {
+            return Err(ConfigError::BadSize { field: "n_layers", given: self.n_layers });
+        }
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+            return fails(
+                "n_kv_heads",
+                format!("{} heads can't share {} key/value heads", self.n_heads, self.n_kv_heads),
+            );
+        }
+        if !(self.eps.is_finite() && self.eps >= 0.0) {
+            return fails("eps", format!("{} is not a small positive number", self.eps));
+        }
+        if !(self.attn_scale.is_finite() && self.attn_scale > 0.0) {
+            return fails("attn_scale", format!("scores can't be divided by {}", self.attn_scale));
+        }
+        for (field, cap) in [
+            ("attn_scores_soft_cap", self.attn_scores_soft_cap),
+            ("output_logits_soft_cap", self.output_logits_soft_cap),
+        ] {
+            if cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
+                return fails(field, format!("{cap:?} is not a positive number"));
+            }
+        }
+        if !self.windows.is_empty() && self.windows.len() != self.n_layers {
+            return fails("windows", format!("{} entries for {} layers", self.windows.len(), self.n_layers));
+        }
+        if let Some(layer) = (0..self.n_layers).find(|layer| self.window(*layer).is_some_and(|own| own.width() == 0)) {
+            return fails("windows", format!("a window of 0, as layer {layer} has it, sees nothing"));
+        }
+        if self.bidirectional && self.windows.iter().flatten().any(|window| matches!(window, Window::Chunked(_))) {
+            return fails("windows", "chunks are defined for causal attention only".into());
+        }
+        if !self.layer_rotary.is_empty() && self.layer_rotary.len() != self.n_layers {
+            return fails("layer_rotary", format!("{} entries for {} layers", self.layer_rotary.len(), self.n_layers));
+        }
+        if !self.layer_rotary.is_empty() && !matches!(self.positional, Positional::Rotary(_)) {
+            return fails("layer_rotary", "only rotary positions differ from layer to layer".into());
+        }
+        if self.embed_scale.is_some_and(|scale| !scale.is_finite()) {
+            return fails("embed_scale", format!("{:?} is not a number", self.embed_scale));
+        }
+        let shared = match &self.positional {
+            Positional::Rotary(rotary) => Some(rotary),
+            _ => None,
+        };
+        for rotary in shared.into_iter().chain(self.layer_rotary.iter().flatten()) {
+            if rotary.dim == 0 || rotary.dim > self.d_head || !rotary.dim.is_multiple_of(2) {
+                return fails(
+                    "rotary.dim",
+                    format!("{} is not a positive even number within d_head {}", rotary.dim, self.d_head),
+                );
+            }
+            if !(rotary.base.is_finite() && rotary.base > 0.0) {
+                return fails("rotary.base", format!("{} is not a positive number", rotary.base));
+            }
+            rotary.scaling.validate(rotary.dim)?;
+        }
+        if let Some(experts) = self.experts {
+            let all = experts.count.saturating_mul(self.n_layers);
+            if experts.per_token == 0 || experts.per_token > experts.count || all > Self::MOST_EXPERTS {
+                return fails("experts", format!("{} of {} experts a token", experts.per_token, experts.count));
+            }
+            if self.attn_only || !self.gated_mlp {
+                return fails("experts", "experts are gated MLPs".into());
+            }
+        }
+        if self.activation == ActivationFn::SoluLn && (self.gated_mlp || self.experts.is_some()) {
+            return fails("activation", "solu_ln is defined for a plain MLP only".into());
+        }
+        Ok(())
+    }
+}

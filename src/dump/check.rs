@@ -1,0 +1,49 @@
+//! Everything that can be wrong with a dump's prompts and points, found before its first batch.
+
+use std::ops::Range;
+
+use hooklens_hooks::{Axis, HookError, Positions};
+
+use super::placing::PromptRow;
+use super::{Dump, DumpModel};
+use crate::error::{DumpError, InputError, Result};
+
+impl Dump {
+    /// Everything that can be wrong is found before the first batch, not in the middle. Gives what
+    /// is kept of each row.
+    pub(super) fn check<M: DumpModel>(&self, model: &M, rows: &[Vec<u32>], to_file: bool) -> Result<Vec<PromptRow>> {
+        if rows.is_empty() {
+            return Err(InputError::Empty { what: "the list of prompts".into() }.into());
+        }
+        let points = self.selection.resolve(model.catalog())?;
+        let routed = points.iter().map(|id| model.catalog().info(*id)).find(|p| p.axes.first() == Some(&Axis::Routed));
+        if let Some(point) = routed.filter(|_| to_file) {
+            return Err(DumpError::NotRectangular { point: point.name.to_string() }.into());
+        }
+        if !self.prefix.is_empty() {
+            model.check_prompt(&self.prefix, 0)?;
+        }
+        let checked = |row: &Vec<u32>| -> Result<PromptRow> {
+            if row.is_empty() {
+                return Err(InputError::Empty { what: "it".into() }.into());
+            }
+            model.check_prompt(row, self.prefix.len())?;
+            Ok(PromptRow { len: row.len(), kept: self.kept(row.len())? })
+        };
+        let named = |(number, row)| {
+            checked(row).map_err(|source| DumpError::Row { number: number + 1, source: Box::new(source) }.into())
+        };
+        rows.iter().enumerate().map(named).collect()
+    }
+
+    /// The positions kept of a prompt of `len` tokens.
+    fn kept(&self, len: usize) -> Result<Range<usize>, HookError> {
+        let Positions::Range(start, end) = self.positions else { return self.positions.resolve(len) };
+        let place = |n: isize| if n < 0 { n + len as isize } else { n }.clamp(0, len as isize) as usize;
+        let (start, end) = (start.map_or(0, place), end.map_or(len, place));
+        if start < end {
+            return Ok(start..end);
+        }
+        Err(HookError::Positions { asked: self.positions.to_string(), row: None, len, cached: 0 })
+    }
+}

@@ -1,0 +1,162 @@
+//! The dump itself: batch by batch, to a file or a folder.
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::batch::Batch;
+use super::compute::worth_sharing;
+use super::file::FileSink;
+use super::folder::FolderSink;
+use super::manifest::Manifest;
+use super::placing::{Placing, PromptRow, Widths};
+use super::writer::{Sink, Writer};
+use super::{Dump, DumpModel, DumpReport, Seen, Watcher};
+use crate::driver::Input;
+use crate::error::{DumpError, Result};
+
+impl Dump {
+    /// Runs the model on each row of token ids and writes what was asked for: to one file if
+    /// `out` ends in `.safetensors`, else to a folder of files, one a batch, with a manifest.
+    ///
+    /// One file holds a tensor a point, all rows padded to the longest; a folder's file the same for one
+    /// batch. Beside them stand `tokens` and `attention_mask`, `[row, pos]`, and `logits` if asked
+    /// for. Padding is zeros (minus infinity in scores). A file appears when it is whole, and then
+    /// replaces one of the same name; a folder's files appear one by one, and a folder that holds
+    /// a dump is only ever continued.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let (file, many) = (folder.path().join("all.safetensors"), folder.path().join("many"));
+    /// let rows = vec![vec![0, 51], vec![0, 9]];
+    /// let dump = Dump::new("z0").batch_size(1);
+    /// assert_eq!(dump.run(&model, &rows, &file)?.files.len(), 1); // the ending says: one file
+    /// assert!(dump.run(&model, &rows, &many)?.files.len() > 1 && many.is_dir());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Bad rows ([`DumpError::Row`] names the prompt), unknown points, an output that can't be
+    /// written, a folder that holds something else. Whatever was finished stays.
+    pub fn run<M: DumpModel>(&self, model: &M, prompts: impl Into<Input>, out: impl AsRef<Path>) -> Result<DumpReport> {
+        self.run_watched(model, &model.prompts(prompts.into())?, out, &mut |_| {})
+    }
+
+    /// [`Dump::run`], showing each batch to `watcher` before it is written.
+    ///
+    /// ```
+    /// use hooklens::dump::{Dump, Seen};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// let mut largest = 0f32;
+    /// Dump::new("resid_post1").run_watched(&model, &[vec![0, 51], vec![0, 9]], &out, &mut |seen| {
+    ///     if let Seen::Batch(_, recorded) = seen {
+    ///         let stream = recorded.get(hook::resid_post(1)).map(|x| x.abs().max().into_scalar::<f32>());
+    ///         largest = largest.max(stream.unwrap_or(0.0));
+    ///     }
+    /// })?;
+    /// assert!(largest > 0.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Dump::run`].
+    pub fn run_watched<M: DumpModel>(
+        &self,
+        model: &M,
+        rows: &[Vec<u32>],
+        out: impl AsRef<Path>,
+        watcher: &mut Watcher<'_>,
+    ) -> Result<DumpReport> {
+        let out = out.as_ref();
+        let to_file = out.extension().is_some_and(|e| e == "safetensors");
+        let placed = self.check(model, rows, to_file)?;
+        if to_file {
+            if self.shard.is_some() {
+                let reason = "a shard goes to a folder, which `merge` makes one with the others".to_string();
+                return Err(DumpError::File { path: out.to_path_buf(), reason }.into());
+            }
+            if self.resume {
+                let reason = "only a folder can be continued; a file appears when it is whole".to_string();
+                return Err(DumpError::File { path: out.to_path_buf(), reason }.into());
+            }
+            let sink = FileSink::new(out, rows.len(), Widths::of(placed.iter()))?;
+            return self.stream(model, rows, &placed, 0, Box::new(sink), watcher);
+        }
+        let interventions = model.interventions();
+        let settings = match interventions.is_empty() {
+            true => self.clone(),
+            false => self.clone().setting("interventions", &interventions.join(", ")),
+        };
+        let manifest = Manifest::new(&settings, model.fingerprint_of_weights()?, rows);
+        let sink = FolderSink::open(out, manifest, self.resume)?;
+        let finished = sink.finished();
+        self.stream(model, rows, &placed, finished, Box::new(sink), watcher)
+    }
+
+    /// The numbers of the batches this dump computes, of `rows` prompts: all, or its shard's.
+    fn own_batches(&self, rows: usize) -> Range<usize> {
+        let count = rows.div_ceil(self.batch_size);
+        self.shard.map_or(0..count, |shard| shard.batches(count))
+    }
+
+    /// How many of `rows` prompts are in those batches.
+    pub(crate) fn own_rows(&self, rows: usize) -> usize {
+        let (batches, row) = (self.own_batches(rows), |batch: usize| (batch * self.batch_size).min(rows));
+        row(batches.end) - row(batches.start)
+    }
+
+    fn stream<M: DumpModel>(
+        &self,
+        model: &M,
+        rows: &[Vec<u32>],
+        placed: &[PromptRow],
+        finished: usize,
+        sink: Box<dyn Sink>,
+        watcher: &mut Watcher<'_>,
+    ) -> Result<DumpReport> {
+        let mut prefix = self.prefilled(model)?;
+        let mut shared_prefix = self.shared_prefix(model)?;
+        let writer = Writer::start(sink);
+        let mut tokens_run = 0;
+        let own = self.own_batches(rows.len());
+        let skipped = (finished * self.batch_size).min(self.own_rows(rows.len()));
+        if skipped > 0 {
+            watcher(Seen::Resumed(skipped));
+        }
+        let batches = rows.chunks(self.batch_size).zip(placed.chunks(self.batch_size)).enumerate();
+        for (number, (batch, placed)) in batches.take(own.end).skip(own.start + finished) {
+            let mut placing = Placing::new(placed.to_vec(), self.padding_side, self.prefix.len(), &self.positions);
+            let first_row = number * self.batch_size;
+            let computed = match (&mut shared_prefix, worth_sharing(rows, first_row..first_row + batch.len())) {
+                (Some(shared_prefix), Some(shared)) => {
+                    placing.padded_right();
+                    self.compute_shared(model, batch, shared_prefix, shared, watcher)
+                }
+                _ => self.compute(model, batch, &placing, prefix.as_mut(), watcher),
+            };
+            let tensors = match computed {
+                Ok(tensors) => tensors,
+                Err(error) => {
+                    // Batches already handed over still reach the disk.
+                    writer.finish()?;
+                    return Err(error);
+                }
+            };
+            tokens_run += batch.iter().map(Vec::len).sum::<usize>();
+            if !writer.send(Batch { number, first_row, placing, tensors }) {
+                break;
+            }
+        }
+        let mut report = writer.finish()?;
+        report.rows = self.own_rows(rows.len());
+        report.tokens = tokens_run;
+        report.resumed = finished;
+        report.shared = shared_prefix.map_or(0, |shared_prefix| shared_prefix.saved());
+        Ok(report)
+    }
+}

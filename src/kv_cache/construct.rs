@@ -1,0 +1,184 @@
+//! Making a cache: of a kind and a shape, in an element type, on devices, of another cache.
+
+use burn::tensor::Device;
+use hooklens_hooks::DType;
+
+use super::{CacheKind, CacheShape, Entry, KeyValueCache};
+use crate::config::TransformerConfig;
+use crate::error::CacheError;
+
+impl KeyValueCache {
+    /// An empty, growing cache for `batch` rows of a model of this configuration.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = KeyValueCache::new(model.config(), 2);
+    /// let rows = model.to_tokens(["king drum", "fox tea"])?;
+    /// model.forward_with(rows, ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!((cache.batch(), cache.len(), cache.n_layers()), (2, 3, 2));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn new(config: &TransformerConfig, batch: usize) -> Self {
+        let windows = (0..config.n_layers).map(|layer| config.window(layer)).collect();
+        let (kv_heads, d_head) = (config.n_kv_heads, config.d_head);
+        let (value_heads, d_value, pad_token_id) = (kv_heads, d_head, None);
+        let shape = CacheShape { batch, kv_heads, d_head, value_heads, d_value, windows, pad_token_id };
+        Self::made(shape, CacheKind::GROWING)
+    }
+
+    /// An empty cache of a kind, for `batch` rows of a model of this configuration.
+    ///
+    /// # Errors
+    /// [`CacheError::Size`].
+    ///
+    /// ```
+    /// use hooklens::{CacheKind, KeyValueCache, TransformerConfig};
+    /// let config = TransformerConfig::gpt2_small();
+    /// let cache = KeyValueCache::of_kind(&config, 8, CacheKind::EIGHT_BIT)?;
+    /// assert_eq!(cache.kind().name(), "quantized");
+    /// # Ok::<(), hooklens::CacheError>(())
+    /// ```
+    pub fn of_kind(config: &TransformerConfig, batch: usize, kind: CacheKind) -> Result<Self, CacheError> {
+        Self::of_shape(CacheShape::of(config, batch)?, kind)
+    }
+
+    /// An empty cache of a kind and a shape.
+    ///
+    /// ```
+    /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
+    /// let shape = CacheShape::new(1, 2, 4, 16)?;
+    /// let cache = KeyValueCache::of_shape(shape.clone(), CacheKind::preallocated(128))?;
+    /// assert_eq!((cache.shape(), cache.max_len()), (&shape, Some(128)));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::Size`].
+    pub fn of_shape(shape: CacheShape, kind: CacheKind) -> Result<Self, CacheError> {
+        kind.check()?;
+        if shape.windows.iter().flatten().any(|window| window.width() == 0) {
+            return Err(CacheError::Size { field: "windows", given: 0 });
+        }
+        Ok(Self::made(shape, kind))
+    }
+
+    pub(super) fn made(shape: CacheShape, kind: CacheKind) -> Self {
+        let entries = shape.windows.iter().map(|window| Entry::made(&shape, *window, kind)).collect();
+        let (given_mask, hidden_before) = (vec![Vec::new(); shape.batch], vec![0; shape.batch]);
+        Self { kind, given_mask, hidden_before, shape, entries, frozen: false, interventions: Vec::new() }
+    }
+
+    /// The empty cache with an element type that everything it is given is cast to. Attention reads it in the
+    /// model's own. Room that is limited is made at once when the device is known too.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut half = KeyValueCache::new(model.config(), 1).with_dtype(DType::BF16)?;
+    /// model.forward_with("king drum sun star", ForwardOptions::new().kv_cache(&mut half))?;
+    /// assert_eq!(half[0].keys()?.dtype(), DType::BF16.burn());
+    /// assert_eq!(2 * half.memory()[0], model.prefill("king drum sun star")?.memory()[0]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::NotEmpty`].
+    pub fn with_dtype(self, dtype: DType) -> Result<Self, CacheError> {
+        self.fixed(Some(dtype), None)
+    }
+
+    /// The empty cache with a device that everything it is given has to be on.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// use hooklens::{CacheKind, CacheShape};
+    /// let shape = CacheShape::new(2, 1, 4, 16)?;
+    /// let cache = KeyValueCache::of_shape(shape, CacheKind::preallocated(8))?
+    ///     .with_dtype(DType::F32)?
+    ///     .with_device(&Device::flex())?;
+    /// assert_eq!(cache.memory(), [2 * 2 * 8 * 4 * 16 * 4]); // keys and values, made at once
+    /// # Ok::<(), hooklens::CacheError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::NotEmpty`].
+    pub fn with_device(self, device: &Device) -> Result<Self, CacheError> {
+        self.fixed(None, Some(device))
+    }
+
+    fn fixed(mut self, dtype: Option<DType>, device: Option<&Device>) -> Result<Self, CacheError> {
+        self.check_empty()?;
+        self.entries.iter_mut().for_each(|entry| entry.fix(dtype.map(DType::burn), device));
+        Ok(self)
+    }
+
+    /// The empty cache with the heads of every layer spread over these devices, as evenly as they can be; attention
+    /// reads them where the layer is. (A model that is spread over devices has its layers' caches beside them without
+    /// this.)
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let (one, other) = (Device::flex(), Device::flex()); // two GPUs, say
+    /// let mut cache = KeyValueCache::new(model.config(), 1).with_heads_on(&[one, other])?;
+    /// let behind = model.forward_with("king drum sun star", ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!(cache[0].keys()?.dims(), [1, 5, 4, 16]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::NotEmpty`], or [`CacheError::Size`] for no device or more devices than heads.
+    pub fn with_heads_on(mut self, devices: &[Device]) -> Result<Self, CacheError> {
+        self.check_empty()?;
+        if devices.is_empty() || devices.len() > self.shape.kv_heads.min(self.shape.value_heads) {
+            return Err(CacheError::Size { field: "devices", given: devices.len() });
+        }
+        self.entries.iter_mut().for_each(|entry| entry.spread_heads(devices));
+        Ok(self)
+    }
+
+    pub(super) fn check_empty(&self) -> Result<(), CacheError> {
+        let held = self.entries.iter().map(Entry::len).max().unwrap_or(0).max(self.len());
+        if held == 0 { Ok(()) } else { Err(CacheError::NotEmpty { held }) }
+    }
+
+    /// The same cache stored in another way: a static cache of one that grows, say.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// use hooklens::CacheKind;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let cache = model.prefill("king drum sun star")?;
+    /// let fixed = cache.to_kind(CacheKind::preallocated(64))?;
+    /// assert_eq!((fixed.len(), fixed.max_len()), (5, Some(64)));
+    /// assert_eq!(fixed[1].keys()?.to_data(), cache[1].keys()?.to_data());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::Full`], [`CacheError::Size`] or [`CacheError::Unsupported`] for a kind that can't hold it,
+    /// [`CacheError::Dropped`] if a window has dropped what the kind would have to hold, [`CacheError::Length`] if
+    /// layers hold different numbers of positions.
+    pub fn to_kind(&self, kind: CacheKind) -> Result<Self, CacheError> {
+        self.check_whole()?;
+        let mut made = Self::of_shape(self.shape.clone(), kind)?;
+        for (layer, (new, entry)) in made.entries.iter_mut().zip(&self.entries).enumerate() {
+            let wanted = if kind.is_sliding() { self.first_needed(layer) } else { 0 };
+            // What is kept of all rows may be less than what some row lacks.
+            let first = if kind.is_sliding() { entry.first() } else { entry.first_of_all() };
+            if first > wanted {
+                return Err(CacheError::Dropped { layer, first, wanted });
+            }
+            match entry.joined()? {
+                Some((keys, values)) => new.fill(keys, values, entry.first())?,
+                None => new.fill_with_nothing(entry.len(), entry.batch()),
+            }
+            new.set_held_from(entry.held_from().to_vec());
+        }
+        (made.given_mask, made.hidden_before) = (self.given_mask.clone(), self.hidden_before.clone());
+        made.interventions.clone_from(&self.interventions);
+        made.set_frozen(self.frozen);
+        Ok(made)
+    }
+}

@@ -1,0 +1,123 @@
+//! Replacing what is held: fewer positions, other rows, given keys and values.
+
+use burn::tensor::Tensor;
+
+use super::Entry;
+use crate::error::CacheError;
+use crate::kv_cache::lane::Lane;
+
+impl Entry {
+    /// Drops columns from `len` on.
+    pub(in crate::kv_cache) fn truncate(&mut self, len: usize) {
+        self.prefetch.discard();
+        let left = if len == 0 { 0 } else { len.saturating_sub(self.first()) };
+        self.lanes.iter_mut().for_each(|lane| lane.truncate(left));
+        self.len = self.len.min(len);
+    }
+
+    /// Drops all columns; the memory stays allocated.
+    pub(super) fn clear(&mut self) {
+        self.prefetch.discard();
+        self.lanes.iter_mut().for_each(Lane::clear);
+        (self.len, self.pending) = (0, None);
+        self.held_from.clear();
+        self.refit();
+    }
+
+    /// The rows given, in the order given, each as often as it is given.
+    pub(in crate::kv_cache) fn select(&mut self, rows: &[usize]) -> Result<(), CacheError> {
+        self.prefetch.discard();
+        // A file that can't be read leaves all lanes as they were.
+        let mut lanes = self.lanes.clone();
+        for lane in &mut lanes {
+            lane.select(rows)?;
+        }
+        (self.lanes, self.batch, self.rows) = (lanes, rows.len(), rows.len());
+        if !self.held_from.is_empty() {
+            self.held_from = rows.iter().map(|row| self.held_from[*row]).collect();
+        }
+        Ok(())
+    }
+
+    /// Makes what is held readable by other caches.
+    pub(in crate::kv_cache) fn seal(&mut self) {
+        self.prefetch.discard();
+        let batch = self.batch;
+        self.lanes.iter_mut().for_each(|lane| lane.seal(batch));
+    }
+
+    /// Replaces what is held by these keys and values, before which `first` columns were dropped.
+    pub(in crate::kv_cache) fn fill(
+        &mut self,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+        first: usize,
+    ) -> Result<(), CacheError> {
+        self.clear();
+        let [batch, held, ..] = keys.dims();
+        self.check_room(held)?;
+        if held > 0 {
+            (self.batch, self.came_from) = (batch, Some(keys.device()));
+            let new = self.stored(keys, values);
+            self.push(&new, held)?;
+        }
+        self.len = first + held;
+        Ok(())
+    }
+
+    /// Makes the entry one that has seen `len` columns of `batch` rows and holds none.
+    pub(in crate::kv_cache) fn fill_with_nothing(&mut self, len: usize, batch: usize) {
+        self.clear();
+        if len > 0 {
+            (self.len, self.batch) = (len, batch);
+        }
+    }
+
+    /// The entry with the rows from `row` on exchanged for those of another, both `columns` long: what is held of each
+    /// ends `shift` columns before the end.
+    pub(in crate::kv_cache) fn with_rows(
+        &self,
+        row: usize,
+        other: &Entry,
+        columns: usize,
+        shift: [usize; 2],
+    ) -> Result<Self, CacheError> {
+        let (mine, theirs) = (self.joined()?, other.joined()?);
+        let mut made = self.clone();
+        // The oldest column that either holds.
+        let first = |entry: &Entry, shift: usize| columns - shift - entry.held().min(columns - shift);
+        let first = first(self, shift[0]).min(first(other, shift[1]));
+        let whole = |which: usize| {
+            let pick = |both: &Option<(Tensor<4>, Tensor<4>)>| {
+                both.as_ref().map(|(keys, values)| if which == 0 { keys.clone() } else { values.clone() })
+            };
+            let (mine, theirs) = (pick(&mine), pick(&theirs));
+            let like = mine.as_ref().or(theirs.as_ref())?;
+            let ([heads, width], held) = (self.heads[which], columns - first);
+            let form = (&like.device(), like.dtype());
+            let blank = |rows: usize| Tensor::zeros([rows, held, heads, width], form);
+            let placed = |all: Tensor<4>, tensor: Option<Tensor<4>>, row: usize, shift: usize| {
+                let Some(tensor) = tensor else { return all };
+                let ([rows, len, ..], end) = (tensor.dims(), held - shift);
+                let kept = len.min(end);
+                all.slice_assign(
+                    [row..row + rows, end - kept..end, 0..heads, 0..width],
+                    tensor.narrow(1, len - kept, kept),
+                )
+            };
+            let all = placed(blank(self.batch), mine, 0, shift[0]);
+            // Nothing of the rows that go stays behind.
+            let all = all.slice_assign([row..row + other.batch, 0..held, 0..heads, 0..width], blank(other.batch));
+            Some(placed(all, theirs, row, shift[1]))
+        };
+        match (whole(0), whole(1)) {
+            (Some(keys), Some(values)) => made.fill(keys, values, first)?,
+            _ => made.fill_with_nothing(columns, self.batch),
+        }
+        let moved = |entry: &Entry, row: usize, shift: usize| entry.first_of(row) + (columns - shift - entry.len);
+        let mut held_from: Vec<usize> = (0..self.batch).map(|row| moved(self, row, shift[0])).collect();
+        (0..other.batch).for_each(|at| held_from[row + at] = moved(other, at, shift[1]));
+        made.held_from = if held_from.iter().all(|first| *first == made.first()) { Vec::new() } else { held_from };
+        Ok(made)
+    }
+}

@@ -1,0 +1,70 @@
+//! Whether what a run would add fits.
+
+use burn::tensor::{DType, Device};
+
+use super::Entry;
+use crate::error::CacheError;
+
+impl Entry {
+    /// Element type of what is held, and the device it came from.
+    fn form(&self) -> Option<(DType, &Device)> {
+        let (dtype, _) = self.lanes[0].form().filter(|_| self.held() > 0)?;
+        Some((dtype, self.came_from.as_ref()?))
+    }
+
+    /// Whether so many rows can be appended: as many as there are; any number behind one row that is frozen; fewer
+    /// than it is set up for while it is empty.
+    pub(super) fn check_rows(&self, batch: usize) -> Result<(), CacheError> {
+        let fits = batch == self.batch || (self.frozen && self.batch == 1) || (self.len == 0 && batch <= self.rows);
+        if fits { Ok(()) } else { Err(CacheError::Batch { cache: self.batch, run: batch }) }
+    }
+
+    pub(super) fn check_form(&self, dtype: DType, device: &Device) -> Result<(), CacheError> {
+        let form = self.form();
+        if let Some((held, _)) = form.filter(|(held, _)| self.dtype.is_none() && *held != dtype) {
+            return Err(CacheError::DType { cache: format!("{held:?}"), run: format!("{dtype:?}") });
+        }
+        let place = self.device.as_ref().or(form.map(|(_, place)| place));
+        if let Some(place) = place.filter(|place| *place != device) {
+            return Err(CacheError::Device { cache: format!("{place:?}"), run: format!("{device:?}") });
+        }
+        Ok(())
+    }
+
+    /// Whether what another entry holds could be held here.
+    pub(in crate::kv_cache) fn check_like(&self, other: &Entry) -> Result<(), CacheError> {
+        match other.form() {
+            Some((dtype, device)) => self.check_form(dtype, device),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether `count` more columns fit.
+    pub(super) fn check_room(&self, count: usize) -> Result<(), CacheError> {
+        match self.max_len() {
+            Some(max_len) if self.len + count > max_len => Err(CacheError::Full { max_len, needed: self.len + count }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a run of this model can append `count` columns to the entry.
+    pub(in crate::kv_cache) fn check(
+        &self,
+        layer: usize,
+        model: [usize; 2],
+        len: usize,
+        count: usize,
+        (dtype, device): (DType, &Device),
+    ) -> Result<(), CacheError> {
+        if let Some(cache) = self.heads.into_iter().find(|cache| *cache != model) {
+            return Err(CacheError::Model { layer, cache, model });
+        }
+        if self.len != len {
+            return Err(CacheError::Length { layer, entry: self.len, mask: len });
+        }
+        if !self.frozen {
+            self.check_room(count)?;
+        }
+        self.check_form(dtype, device)
+    }
+}

@@ -1,0 +1,89 @@
+//! Dropping the newest positions.
+
+use super::{Entry, KeyValueCache, mask};
+use crate::error::CacheError;
+
+impl KeyValueCache {
+    /// Drops the positions from `len` on.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// cache.truncate(2)?;
+    /// let sun = model.to_single_token("sun")?;
+    /// let behind = model.forward_with([sun], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// let whole = model.forward("king sun")?.narrow(1, 2, 1);
+    /// assert!((behind - whole).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::Frozen`], or [`CacheError::Dropped`] if a window has dropped positions that
+    /// would come into its sight again.
+    pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
+        if self.frozen {
+            return Err(CacheError::Frozen);
+        }
+        let len = len.min(self.len());
+        let given_mask: Vec<_> = self.given_mask.iter().map(|row| row[..len.min(row.len())].to_vec()).collect();
+        for (layer, entry) in self.entries.iter().enumerate() {
+            for (row, given_mask) in given_mask.iter().enumerate().take(self.batch()) {
+                let needed = mask::needed(std::slice::from_ref(given_mask), len, self.shape.windows[layer]);
+                let (first, wanted) = (entry.first_of(row), len - needed);
+                if first > wanted && len > 0 {
+                    return Err(CacheError::Dropped { layer, first, wanted });
+                }
+            }
+        }
+        self.given_mask = given_mask;
+        self.hidden_before.iter_mut().for_each(|before| *before = (*before).min(len));
+        self.entries.iter_mut().for_each(|entry| entry.truncate(len));
+        if len == 0 {
+            self.entries.iter_mut().for_each(Entry::refit);
+            self.interventions.clear();
+            (self.given_mask, self.hidden_before) = (vec![Vec::new(); self.shape.batch], vec![0; self.shape.batch]);
+        }
+        Ok(())
+    }
+
+    /// Drops the last `count` positions.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// cache.drop_last(2)?;
+    /// assert_eq!(cache.len(), 3);
+    /// assert_eq!(
+    ///     cache.drop_last(9).unwrap_err().to_string(),
+    ///     "9 positions were asked for, and 3 are held",
+    /// );
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`KeyValueCache::truncate`]; also [`CacheError::TooFew`].
+    pub fn drop_last(&mut self, count: usize) -> Result<(), CacheError> {
+        let left = self.len().checked_sub(count).ok_or(CacheError::TooFew { held: self.len(), asked: count })?;
+        self.truncate(left)
+    }
+
+    /// Drops all positions; the memory stays allocated.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// let bytes = cache.memory();
+    /// cache.reset()?;
+    /// assert!(cache.is_empty() && cache.memory() == bytes);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::Frozen`] if the cache is frozen.
+    pub fn reset(&mut self) -> Result<(), CacheError> {
+        self.truncate(0)
+    }
+}
