@@ -73,7 +73,7 @@ impl HookedTransformer {
             self.weights.blocks.get(layer).ok_or(lacks)
         };
         let mlp = |layer: usize| {
-            let lacks = InputError::Options("the layer has no plain or gated MLP");
+            let lacks = InputError::NoMlp { layer: layer as isize };
             block(layer)?.mlp.as_ref().ok_or(lacks)
         };
         let written = match matrix {

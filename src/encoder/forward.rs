@@ -113,7 +113,7 @@ impl HookedEncoder {
     /// The last normalized stream, `[batch, pos, d_model]`.
     pub(super) fn hidden(&self, tokens: &EncoderTokens, options: ForwardOptions<'_>) -> Result<Tensor<3>> {
         let hidden = self.run_tokens(tokens, options, Heads::NONE)?.hidden;
-        Ok(hidden.ok_or(InputError::Options("a run without logits ends with the last point asked for"))?)
+        Ok(hidden.ok_or(InputError::NoOutput { what: "last hidden state" })?)
     }
 
     /// Log-probabilities that the second text follows the first and that it does not, `[batch, 2]`.
@@ -153,7 +153,7 @@ impl HookedEncoder {
     pub fn fill_masks(&self, input: impl Into<EncoderInput>) -> Result<Vec<Vec<String>>> {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;
-        let mask = tokenizer.mask().ok_or(InputError::Options("the tokenizer has no mask token"))?;
+        let mask = tokenizer.mask().ok_or(InputError::NoSpecialToken { token: "mask" })?;
         let wanted = Heads { mlm: true, ..Heads::NONE };
         let logits = self.run_tokens(&tokens, ForwardOptions::new(), wanted)?.logits;
         let logits = logits.ok_or(InputError::NoHead { head: "masked-token" })?;

@@ -194,7 +194,7 @@ impl HookedEncoderDecoder {
         let pass = |run: &mut Run<'_, '_>| self.encoder_pass(&tokens, &sequence, run);
         let plan = Plan { stop_when_done: false, ..plan };
         let (encoded, cache) = drive(plan, &mut options.hooks, options.record, pass)?;
-        Ok((encoded.ok_or(InputError::Options("the run ended early"))?, cache))
+        Ok((encoded.ok_or(InputError::NoOutput { what: "encoding" })?, cache))
     }
 
     /// Runs the decoder alone, on what the encoder has made.

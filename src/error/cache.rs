@@ -260,6 +260,12 @@ pub enum CacheError {
         /// What acted.
         interventions: String,
     },
+    /// A run with gradients, which a cache that grows would keep a part of.
+    #[error("a run with gradients can't add to a key-value cache; freeze it")]
+    Gradients,
+    /// A model whose tokens see later ones has nothing to keep of them.
+    #[error("a bidirectional model can't go on behind a cache: every token sees the later ones; run the whole text")]
+    Bidirectional,
     /// The run leaves out layers, whose entries would fall behind.
     #[error("a run that leaves layers out would leave the cache uneven; freeze it first")]
     Partial,

@@ -176,9 +176,103 @@ pub enum InputError {
         /// The kind of model.
         model: &'static str,
     },
-    /// Options of one run that exclude each other.
-    #[error("{0}")]
-    Options(&'static str),
+    /// Two options that exclude each other.
+    #[error("`{option}` does not go with `{with}`: {reason}")]
+    #[non_exhaustive]
+    Conflict {
+        /// The option.
+        option: &'static str,
+        /// The option or method it excludes.
+        with: &'static str,
+        /// Why, and what to do instead.
+        reason: &'static str,
+    },
+    /// Something asked for that needs something else.
+    #[error("{what} needs {needs}")]
+    #[non_exhaustive]
+    Needs {
+        /// What was asked for.
+        what: &'static str,
+        /// What it needs.
+        needs: &'static str,
+    },
+    /// An ablation where the two runs of a pair of prompts are compared.
+    #[error("{what} needs pairs of prompts: an ablation has no run that patches come from")]
+    #[non_exhaustive]
+    NeedsPairs {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// A residual stream where tokens are needed.
+    #[error("this needs tokens, not a residual stream")]
+    NeedsTokens,
+    /// A run that was to stop before the layer it starts at.
+    #[error("the run would stop before layer {stop} and start at layer {start}; it can't stop before it starts")]
+    #[non_exhaustive]
+    StopBeforeStart {
+        /// The layer it was to start at.
+        start: usize,
+        /// The layer it was to stop before.
+        stop: usize,
+    },
+    /// An output that the run was not asked for, or ended before.
+    #[error("the run made no {what}: ask for {what} in its options, or take its other outputs by `run` or `record`")]
+    #[non_exhaustive]
+    NoOutput {
+        /// The output.
+        what: &'static str,
+    },
+    /// A loss of tokens of which none has a real one before it.
+    #[error("the loss predicts each next token: it needs two real tokens one behind the other")]
+    NothingToPredict,
+    /// A number to differentiate that no recorded activation has a part in.
+    #[error("the number does not depend on any activation recorded: make it of the run's output, without detaching")]
+    NoGradient,
+    /// A hook that runs the model in whose scope it is.
+    #[error("a hook ran its own scope's model; within a hook run `model()` of the scope, which has no hooks")]
+    Reentered,
+    /// A special token that the tokenizer lacks.
+    #[error("the tokenizer names no {token} token")]
+    #[non_exhaustive]
+    NoSpecialToken {
+        /// What the token is for: `mask`.
+        token: &'static str,
+    },
+    /// A model that can't read all that it can write.
+    #[error("the model has logits for {d_vocab_out} tokens and embeddings for {d_vocab}: it can't go on from its own")]
+    #[non_exhaustive]
+    NoEmbedding {
+        /// Tokens it has logits for.
+        d_vocab_out: usize,
+        /// Tokens it has embeddings for.
+        d_vocab: usize,
+    },
+    /// A layer without an MLP that has one matrix in and one out.
+    #[error("layer {layer} has no plain or gated MLP: the model is attention-only, or its MLPs are of experts")]
+    #[non_exhaustive]
+    NoMlp {
+        /// The layer asked for.
+        layer: isize,
+    },
+    /// A model whose attention's and MLPs' outputs are normalized.
+    #[error("{what} is not defined for a model that normalizes the outputs of attention and MLPs (`post_norms`)")]
+    #[non_exhaustive]
+    PostNorms {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// Several rows, or padding, where one row is wanted.
+    #[error("{what} is one row without padding; given {} {rows}{}", if *rows == 1 { "is" } else { "are" },
+        if *padded { ", padded" } else { "" })]
+    #[non_exhaustive]
+    NotOneRow {
+        /// What was to be one row.
+        what: &'static str,
+        /// Rows given.
+        rows: usize,
+        /// Whether they are padded.
+        padded: bool,
+    },
     /// Text given to a model without a tokenizer.
     #[error("this model has no tokenizer; pass token ids, or put tokenizer.json beside its weights")]
     NoTokenizer,

@@ -126,7 +126,7 @@ impl From<Halt> for Error {
         match halt {
             Halt::Error(error) => error.into(),
             Halt::Failed(source) => Error::from_source(source),
-            Halt::Done => InputError::Options("the run ended early").into(),
+            Halt::Done => InputError::NoOutput { what: "output" }.into(),
         }
     }
 }

@@ -137,7 +137,7 @@ impl Generation {
     pub fn recording(&self) -> Result<ActivationCache> {
         let mut steps = self.steps.iter();
         let Some(first) = steps.next() else {
-            return Err(crate::error::InputError::Options("nothing was run, so nothing was recorded").into());
+            return Err(crate::error::InputError::NoOutput { what: "recording" }.into());
         };
         Ok(steps.try_fold(first.clone(), |so_far, step| so_far.stitched(step))?)
     }

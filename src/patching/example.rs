@@ -73,7 +73,7 @@ impl Example<'_> {
             judged = Some(made);
             number
         })?;
-        let judged = judged.ok_or(InputError::Options("the run gave no logits"))??;
+        let judged = judged.ok_or(InputError::NoOutput { what: "logits" })??;
         Ok((output, read_values(judged, self.number, |_| "without a patch".to_string())?[0]))
     }
 
@@ -86,7 +86,7 @@ impl Example<'_> {
     pub(crate) fn source_run(&self, points: &[&str]) -> Result<ActivationCache> {
         match self.source {
             Source::Run(prompts) => self.model.record(&prompts[self.number], points),
-            _ => Err(InputError::Options("an ablation has no run that patches come from").into()),
+            _ => Err(InputError::NeedsPairs { what: "this attribution" }.into()),
         }
     }
 
@@ -104,7 +104,7 @@ impl Example<'_> {
                 let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
                 let options = ForwardOptions::new().logits(self.metric.needs()).record(names.as_slice());
                 let output = self.model.run(&prompts[self.number], options)?;
-                let logits = output.logits.ok_or(InputError::Options("the run gave no logits"))?;
+                let logits = output.logits.ok_or(InputError::NoOutput { what: "logits" })?;
                 let metric = Some(self.read(logits, "in the source's run")?);
                 Ok(FromSource { values: each(&|id| of(&output.cache, id))?, metric })
             }

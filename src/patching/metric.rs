@@ -234,7 +234,9 @@ fn ids(model: &HookedTransformer, choice: TokenChoice) -> Result<Vec<u32>> {
         TokenChoice::Id(id) => vec![id],
         TokenChoice::Rows(rows) => rows,
         TokenChoice::Places(_) => {
-            return Err(InputError::Options("this metric reads last logits: name one token, or one an example").into());
+            let (given, allowed) =
+                ("a token a position".into(), "one token, or one an example: the last logits are read");
+            return Err(InputError::Setting { name: "answer", given, allowed: allowed.into() }.into());
         }
     };
     let d_vocab = model.config().d_vocab_out;

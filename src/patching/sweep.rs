@@ -356,7 +356,7 @@ impl<'m> Patching<'m> {
             })
         };
         let options = ForwardOptions::new().logits(self.metric.needs()).hooks(points.into_iter().map(hook));
-        let logits = self.model.run(tokens, options)?.logits.ok_or(InputError::Options("the run gave no logits"))?;
+        let logits = self.model.run(tokens, options)?.logits.ok_or(InputError::NoOutput { what: "logits" })?;
         Ok(self.metric.judge(logits, example)?)
     }
 
