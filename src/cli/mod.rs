@@ -30,6 +30,7 @@ use clap::Parser;
 
 use args::{Cli, Command, ModelArg};
 
+use crate::error::error_chain;
 use crate::model::HookedTransformer;
 
 type CliResult = Result<(), Failure>;
@@ -81,7 +82,7 @@ pub fn main() -> ExitCode {
         // The reader of our output went away: that is its right.
         Err(Failure::Failed(error)) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(Failure::Failed(error)) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", error_chain(&*error));
             ExitCode::FAILURE
         }
     }

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::BoxError;
+
 /// Something a model can't be run on.
 ///
 /// ```
@@ -28,7 +30,8 @@ pub enum InputError {
         what: String,
     },
     /// One of several texts can't be run.
-    #[error("text {number}, counted from 0: {source}")]
+    #[error("text {number}, counted from 0")]
+    #[non_exhaustive]
     Text {
         /// The text, counted from 0.
         number: usize,
@@ -45,6 +48,7 @@ pub enum InputError {
     },
     /// A sentence encoder's own way of making one vector is not supported.
     #[error("{reason}; choose a way with `with_sentence_embedding`")]
+    #[non_exhaustive]
     Sentences {
         /// What is not supported.
         reason: String,
@@ -276,11 +280,26 @@ pub enum InputError {
     /// Text given to a model without a tokenizer.
     #[error("this model has no tokenizer; pass token ids, or put tokenizer.json beside its weights")]
     NoTokenizer,
-    /// Text that can't be turned into tokens or back.
-    #[error("can't tokenize: {reason}")]
+    /// Text that can't be turned into tokens, or tokens that can't be turned into text.
+    #[error("the tokenizer refuses the text or the tokens")]
+    #[non_exhaustive]
     Tokenize {
-        /// What went wrong.
-        reason: String,
+        /// What the `tokenizers` crate reported.
+        source: BoxError,
+    },
+    /// A number that is no token id.
+    #[error("{id} is not a token id, which is 0 or more")]
+    #[non_exhaustive]
+    NotAnId {
+        /// The number.
+        id: i64,
+    },
+    /// Token ids that their device does not give.
+    #[error("the token ids can't be read from their device")]
+    #[non_exhaustive]
+    Unreadable {
+        /// What the device reported.
+        source: BoxError,
     },
     /// A text with words that the vocabulary has no token for.
     #[error(
@@ -311,9 +330,12 @@ pub enum InputError {
     NoBos,
     /// A conversation that can't be made a text.
     #[error("no text of the conversation: {reason}")]
+    #[non_exhaustive]
     Chat {
         /// What went wrong.
         reason: String,
+        /// What the template's engine reported, if it refused the messages.
+        source: Option<BoxError>,
     },
     /// A part that is not in a text exactly once.
     #[error("`{part}` is {count} times in `{text}`, not once")]

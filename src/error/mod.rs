@@ -2,6 +2,7 @@
 
 mod analysis;
 mod cache;
+mod chain;
 mod dump;
 mod input;
 mod load;
@@ -16,6 +17,7 @@ use thiserror::Error;
 pub use crate::config::ConfigError;
 pub use analysis::AnalysisError;
 pub use cache::CacheError;
+pub use chain::error_chain;
 pub use dump::DumpError;
 pub use input::InputError;
 pub use load::LoadError;
@@ -24,7 +26,10 @@ pub use patch::PatchError;
 pub use plot::PlotError;
 pub use processing::ProcessingError;
 
-/// Any error of hooklens.
+/// What some other crate reports.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Any error of hooklens. Its message does not repeat that of its cause: [`error_chain`] tells both.
 ///
 /// ```
 /// use hooklens::{Error, HookError};
@@ -91,7 +96,7 @@ pub enum Error {
         asked: String,
     },
     /// A run failed on the way.
-    #[error("the run failed: {source}")]
+    #[error("the run failed")]
     Run {
         /// What failed.
         source: Box<dyn std::error::Error + Send + Sync>,

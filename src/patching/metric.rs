@@ -10,7 +10,7 @@ use hooklens_hooks::HookError;
 use crate::activations::TokenChoice;
 use crate::driver::Logits;
 use crate::error::PatchError;
-use crate::error::{InputError, Result};
+use crate::error::{BoxError, InputError, Result};
 use crate::model::HookedTransformer;
 
 type OfLast = Arc<dyn Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync>;
@@ -215,9 +215,9 @@ impl Metric {
 /// The values on the host, none of which may be no number; `site` tells where row so-and-so was
 /// patched.
 pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize) -> String) -> Result<Vec<f64>> {
-    let unreadable = |reason: String| HookError::Io { name: "the metric".into(), reason };
-    let data = values.try_into_data().map_err(|e| unreadable(e.to_string()))?.convert::<f64>();
-    let values = data.try_into_vec::<f64>().map_err(|e| unreadable(format!("{e:?}")))?;
+    let unreadable = |source: BoxError| HookError::Io { name: "the metric".into(), source };
+    let data = values.try_into_data().map_err(|e| unreadable(e.into()))?.convert::<f64>();
+    let values = data.try_into_vec::<f64>().map_err(|e| unreadable(e.into()))?;
     match values.iter().position(|value| value.is_nan()) {
         Some(row) => Err(PatchError::NotANumber { site: site(row), example, value: values[row] }.into()),
         None => Ok(values),

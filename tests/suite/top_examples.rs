@@ -218,12 +218,16 @@ fn what_cannot_be_looked_at_is_said() {
         let asked = asked.clone().batch_size(batch);
         let error = asked.run(&model, ["When", "Mary", "", "John"]).unwrap_err();
         assert!(matches!(&error, Error::Input(InputError::Text { number: 2, .. })), "{error:?}");
-        assert_eq!(error.to_string(), "text 2, counted from 0: the text \"\" is empty; there is nothing to run on");
-        let told = asked.run(&model, vec![vec![0u32, 1], vec![], vec![0]]).unwrap_err().to_string();
+        let said = hooklens::error_chain(&error);
+        assert_eq!(said, "text 2, counted from 0: the text \"\" is empty; there is nothing to run on");
+        let told = asked.run(&model, vec![vec![0u32, 1], vec![], vec![0]]).unwrap_err();
+        let told = hooklens::error_chain(&told);
         assert!(told.starts_with("text 1, counted from 0: "), "{told}");
-        let told = asked.run(&model, vec![vec![0u32], vec![0, 99]]).unwrap_err().to_string();
+        let told = asked.run(&model, vec![vec![0u32], vec![0, 99]]).unwrap_err();
+        let told = hooklens::error_chain(&told);
         assert!(told.starts_with("text 1, counted from 0: ") && told.contains("vocabulary of 61"), "{told}");
-        let told = asked.run(&model, vec![vec![0u32], vec![1; 1000]]).unwrap_err().to_string();
+        let told = asked.run(&model, vec![vec![0u32], vec![1; 1000]]).unwrap_err();
+        let told = hooklens::error_chain(&told);
         assert!(told.starts_with("text 1, counted from 0: 1000 positions"), "{told}");
     }
 }

@@ -7,7 +7,7 @@ mod tensors;
 
 use std::io::Write;
 
-use crate::error::PlotError;
+use crate::error::{PlotError, error_chain};
 
 /// What a notebook shows where a value stands last in a cell: a picture, a table, a page to explore, by the protocol of
 /// [evcxr](https://github.com/evcxr/evcxr), the Rust kernel of Jupyter. It is part of the
@@ -36,7 +36,8 @@ pub trait Show {
 
     /// Prints the value for evcxr, or why it can't be shown.
     fn evcxr_display(&self) {
-        let shown = self.shown().unwrap_or_else(|error| vec![Shown::text(format!("can't be shown: {error}"))]);
+        let shown =
+            self.shown().unwrap_or_else(|error| vec![Shown::text(format!("can't be shown: {}", error_chain(&error)))]);
         let blocks: String = shown.iter().map(Shown::block).collect();
         // In one piece, so that what other threads print doesn't get in between. A notebook that is gone needs nothing.
         let _ = std::io::stdout().lock().write_all(blocks.as_bytes());
