@@ -43,6 +43,7 @@ pub enum WeightMatrix {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Directions {
     /// Singular values, `[direction]`.
     pub values: Tensor<1>,

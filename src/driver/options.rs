@@ -19,6 +19,7 @@ use crate::tokens::Tokens;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Logits {
     /// Every position.
     #[default]

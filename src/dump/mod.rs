@@ -107,6 +107,7 @@ fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DumpReport {
     /// Prompts in the output.
     pub rows: usize,

@@ -17,6 +17,7 @@ use crate::error::DumpError;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Prompt {
     /// Text to tokenize.
     Text(String),

@@ -30,6 +30,7 @@ use crate::tokens::Tokens;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct EncoderOutput {
     /// The last normalized stream, `[batch, pos, d_model]`; none if the run ended before it ([`Logits::None`]).
     pub hidden: Option<Tensor<3>>,

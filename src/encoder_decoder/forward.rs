@@ -32,6 +32,7 @@ use crate::tokens::Tokens;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct EncoderDecoderOutput {
     /// `[batch, decoder_pos, d_vocab]`, `[batch, 1, d_vocab]` for [`Logits::Last`]; none for
     /// [`Logits::None`].

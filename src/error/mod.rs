@@ -81,6 +81,7 @@ pub enum Error {
     Processing(#[from] ProcessingError),
     /// A device.
     #[error("the device `{name}` can't be used: {reason}")]
+    #[non_exhaustive]
     Device {
         /// The name given.
         name: String,
@@ -89,6 +90,7 @@ pub enum Error {
     },
     /// A device's memory is full.
     #[error("out of memory on {devices}: {asked} were asked for; try fewer rows at once, or record fewer points")]
+    #[non_exhaustive]
     OutOfMemory {
         /// The devices of the model.
         devices: String,
@@ -97,17 +99,19 @@ pub enum Error {
     },
     /// A run failed on the way.
     #[error("the run failed")]
+    #[non_exhaustive]
     Run {
         /// What failed.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A device failed in the midst of its work; a remote one when its server is gone.
-    #[error("the device {device} failed: {reason}")]
+    #[error("the device {device} failed")]
+    #[non_exhaustive]
     DeviceFailed {
         /// The device.
         device: String,
         /// What it says.
-        reason: String,
+        source: BoxError,
     },
 }
 

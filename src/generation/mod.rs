@@ -71,6 +71,7 @@ pub enum Stop {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct GeneratedRow {
     /// The tokens given.
     pub prompt: Vec<u32>,
@@ -103,6 +104,7 @@ pub struct GeneratedRow {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Generation {
     /// The rows, in the order of the input.
     pub rows: Vec<GeneratedRow>,

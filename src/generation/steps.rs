@@ -27,6 +27,7 @@ use crate::tokens::Tokens;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Step {
     /// Each row's next token; none for a row that has ended.
     pub tokens: Vec<Option<u32>>,

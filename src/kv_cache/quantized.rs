@@ -16,6 +16,7 @@ use crate::error::{BoxError, CacheError};
 /// assert_eq!(CacheKind::FOUR_BIT, CacheKind::GROWING.quantized(Bits::Four, 64));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
 pub enum Bits {
     /// 8 bits: 256 steps per group.
     Eight,

@@ -333,6 +333,7 @@ fn no_weights(name: &str) -> LoadError {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ModelInfo {
     /// The family that reads it.
     pub family: &'static str,
@@ -387,6 +388,7 @@ impl ModelConfig {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct StoredWeights {
     /// Number of weights; tied ones count once.
     pub parameters: usize,

@@ -46,6 +46,7 @@ pub trait Show {
 
 /// One form of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Shown {
     /// Its MIME type: `text/plain`, `text/html`, `image/svg+xml` or `image/png`.
     pub mime: &'static str,
