@@ -28,17 +28,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Cross-entropy of the giver's name behind each prompt, in the mean.
-fn loss(model: &HookedTransformer, prompts: &[IoiPrompt]) -> hooklens::Result<Tensor<1>> {
+fn loss(model: &HookedTransformer, prompts: &[IoiPrompt]) -> Result<Tensor<1>, Box<dyn std::error::Error>> {
     let texts: Vec<String> = prompts.iter().map(|prompt| format!("{} {}", prompt.text, prompt.wrong)).collect();
     // All prompts are of one length: the name is the last token.
     let each = model.run(texts, ForwardOptions::new().loss_per_token())?.loss_per_token;
-    let each = each.ok_or(hooklens::InputError::Options("no loss"))?;
+    let each = each.ok_or("no loss")?;
     let last = each.dims()[1] - 1;
     Ok(each.narrow(1, last, 1).mean())
 }
 
 /// Loss and accuracy on prompts it was not trained on.
-fn measure(model: &HookedTransformer) -> hooklens::Result<String> {
+fn measure(model: &HookedTransformer) -> Result<String, Box<dyn std::error::Error>> {
     // Without autodiff nothing is kept for a way back.
     let model = model.clone().to_devices(&[model.device().without_autodiff()]);
     let prompts = ioi_prompts(200, 1_000_000);

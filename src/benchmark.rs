@@ -71,6 +71,7 @@ impl FromStr for Work {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Timing {
     /// The workload and its sizes.
     pub name: String,
@@ -300,8 +301,7 @@ impl Times<'_> {
 }
 
 fn sync(device: &Device) -> Result<()> {
-    let failed = |reason: String| Error::DeviceFailed { device: format!("{device:?}"), reason };
-    device.sync().map_err(|e| failed(e.to_string()))
+    device.sync().map_err(|e| Error::DeviceFailed { device: format!("{device:?}"), source: e.into() })
 }
 
 fn timing(name: String, tokens: usize, mut times: Vec<f64>) -> Timing {

@@ -122,10 +122,12 @@ pub use config::{
 pub use device::{DEVICE_VARIABLE, default_device, keep_freed_memory, parse_device};
 pub use driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, RunOutput};
 pub use embedded::embedded_models;
-pub use error::{CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result};
+pub use error::{
+    CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result, error_chain,
+};
 pub use hooklens_hooks::{
     Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Lookup, Ordinal, Positions,
-    QueueError, Record, Rejected, Selection, Stored, WhenFull, write_safetensors,
+    QueueError, Record, Rejected, Selection, Stackable, Stored, WhenFull, write_safetensors,
 };
 pub use kv_cache::{
     Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload, Scoped,

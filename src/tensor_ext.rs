@@ -5,7 +5,7 @@ use hooklens_hooks::{Activation, HookError};
 use ndarray::{ArrayD, IxDyn};
 
 use crate::activations::AnalysisError;
-use crate::error::Result;
+use crate::error::{BoxError, Result};
 
 /// Numbers out of tensors, for `?`: Burn's own ways panic, or report what is no
 /// [`std::error::Error`]. Part of the [prelude](crate::prelude).
@@ -118,10 +118,10 @@ impl<const D: usize> TensorExt for Tensor<D, Int> {
 
     fn to_ndarray(&self) -> Result<ArrayD<i64>> {
         // Not through `f32`, which has no place for all integers.
-        let io = |reason: String| HookError::Io { name: "tensor".into(), reason };
+        let io = |source: BoxError| HookError::Io { name: "tensor".into(), source };
         let values = Activation::from(self.clone()).to_data()?.convert::<i64>().try_into_vec::<i64>();
-        let values = values.map_err(|e| io(format!("{e:?}")))?;
-        Ok(ArrayD::from_shape_vec(IxDyn(&self.dims()), values).map_err(|e| io(e.to_string()))?)
+        let values = values.map_err(|e| io(e.into()))?;
+        Ok(ArrayD::from_shape_vec(IxDyn(&self.dims()), values).map_err(|e| io(e.into()))?)
     }
 }
 

@@ -186,9 +186,9 @@ impl Activation {
     /// [`HookError::Io`] if the device can't give them.
     pub fn to_data(&self) -> Result<TensorData, HookError> {
         let read = at_any_rank!(self, |t| t.try_into_data());
-        // Which device, and all it says on one line: a remote one's server may be gone.
-        let said = |e: String| format!("its device, {:?}, says: {}", self.device(), e.replace('\n', " "));
-        read.map_err(|e| HookError::Io { name: "activation".into(), reason: said(e.to_string()) })
+        // Which device: a remote one's server may be gone.
+        let name = || format!("activation on its device, {:?}", self.device());
+        read.map_err(|e| HookError::Io { name: name(), source: e.into() })
     }
 
     /// A copy of positions `start..end` of `axis`, holding on to nothing else.

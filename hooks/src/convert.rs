@@ -13,6 +13,7 @@ use safetensors::{Dtype, View};
 use crate::activation::Activation;
 use crate::beside::beside;
 use crate::error::HookError;
+use crate::hook::BoxError;
 
 /// Element type of floats, in memory or in a file.
 ///
@@ -119,9 +120,9 @@ impl Activation {
     /// [`HookError::Io`] if the device can't give them.
     pub fn to_ndarray(&self) -> Result<ArrayD<f32>, HookError> {
         let values = self.to_data()?.convert::<f32>().try_into_vec::<f32>();
-        let io = |reason: String| HookError::Io { name: "activation".into(), reason };
-        let values = values.map_err(|e| io(format!("{e:?}")))?;
-        ArrayD::from_shape_vec(IxDyn(self.shape()), values).map_err(|e| io(e.to_string()))
+        let io = |source: BoxError| HookError::Io { name: "activation".into(), source };
+        let values = values.map_err(|e| io(e.into()))?;
+        ArrayD::from_shape_vec(IxDyn(self.shape()), values).map_err(|e| io(e.into()))
     }
 
     /// Element type in a safetensors file: floats keep theirs, integers are `I64`.
@@ -207,8 +208,7 @@ pub fn write_safetensors<'a>(
 ) -> Result<(), HookError> {
     let mut views = Vec::new();
     for (name, activation) in tensors {
-        let bytes =
-            activation.to_le_bytes().map_err(|e| HookError::Io { name: name.clone(), reason: e.to_string() })?;
+        let bytes = activation.to_le_bytes().map_err(|e| HookError::Io { name: name.clone(), source: e.into() })?;
         views.push((name, Readable { activation, bytes }));
     }
     write_views(path, views, metadata)
@@ -235,15 +235,15 @@ pub fn write_views<V: View>(
     views: Vec<(String, V)>,
     metadata: HashMap<String, String>,
 ) -> Result<(), HookError> {
-    let io = |reason: String| HookError::Io { name: path.display().to_string(), reason };
-    let failed = |e: std::io::Error| io(e.to_string());
+    let io = |source: BoxError| HookError::Io { name: path.display().to_string(), source };
+    let failed = |e: std::io::Error| io(e.into());
     let unfinished = beside(path).map_err(failed)?;
     let permissions = unfinished.as_file().metadata().map_err(failed)?.permissions();
     // This puts another file in the place of ours, readable by its owner alone.
-    safetensors::serialize_to_file(views, Some(metadata), unfinished.path()).map_err(|e| io(e.to_string()))?;
+    safetensors::serialize_to_file(views, Some(metadata), unfinished.path()).map_err(|e| io(e.into()))?;
     std::fs::set_permissions(unfinished.path(), permissions).map_err(failed)?;
     // On the disk before it has its name: a machine that stops leaves no empty file behind it.
     std::fs::File::open(unfinished.path()).and_then(|file| file.sync_all()).map_err(failed)?;
-    unfinished.persist(path).map_err(|e| io(e.to_string()))?;
+    unfinished.persist(path).map_err(|e| failed(e.error))?;
     Ok(())
 }

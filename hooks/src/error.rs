@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-/// An error of a hook, a selection or a recorded activation. Every variant names the point.
+/// An error of a hook, a selection or a recorded activation. Every variant names the point. What a hook, a part or the
+/// system reported is the [`source`](std::error::Error::source), which the message does not repeat.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -124,7 +125,7 @@ pub enum HookError {
         given: String,
     },
     /// A hook failed.
-    #[error("the hook at `{point}` failed: {source}")]
+    #[error("the hook at `{point}` failed")]
     Failed {
         /// The point.
         point: String,
@@ -132,7 +133,7 @@ pub enum HookError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A part failed.
-    #[error("the part `{part}` at `{point}` failed: {source}")]
+    #[error("the part `{part}` at `{point}` failed")]
     Part {
         /// The part's name.
         part: String,
@@ -245,6 +246,16 @@ pub enum HookError {
         /// Where the hook's lives.
         given: String,
     },
+    /// Recordings of layers that differ in shape, where one tensor of all is wanted.
+    #[error("`{point}` has shape {given:?}, and the first layer's {expected:?}: they can't be one tensor")]
+    Stack {
+        /// The point.
+        point: String,
+        /// Shape in the first layer.
+        expected: Vec<usize>,
+        /// Shape in this one.
+        given: Vec<usize>,
+    },
     /// Recordings that can't be concatenated.
     #[error("the recordings of `{point}` can't be put one behind the other: {reason}")]
     Stitch {
@@ -254,12 +265,12 @@ pub enum HookError {
         reason: &'static str,
     },
     /// A recorded tensor could not be read back from its device or written to a file.
-    #[error("`{name}` could not be read or written: {reason}")]
+    #[error("`{name}` could not be read or written")]
     Io {
         /// The tensor or file.
         name: String,
-        /// What went wrong.
-        reason: String,
+        /// What the system, the device or the format's writer reported.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 

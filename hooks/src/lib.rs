@@ -57,7 +57,7 @@ mod suggest;
 
 pub use activation::Activation;
 pub use beside::{beside, remove_unfinished, write_file};
-pub use cache::{ActivationCache, Lookup};
+pub use cache::{ActivationCache, Lookup, Stackable};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
 pub use convert::{DType, write_safetensors, write_views};
 pub use error::HookError;

@@ -11,6 +11,7 @@ use crate::activation::Activation;
 use crate::beside::beside;
 use crate::cache::ActivationCache;
 use crate::error::HookError;
+use crate::hook::BoxError;
 
 impl Activation {
     /// Writes a `.npy` file for `numpy.load`: in C order, `f32` (16-bit floats are widened, 64-bit
@@ -65,7 +66,7 @@ impl ActivationCache {
         let path = path.as_ref();
         let named = self.iter().map(|(name, activation)| (format!("{name}.npy"), activation));
         let gradients = self.gradients().map(|(name, gradient)| (format!("{name}_grad.npy"), gradient));
-        let write = || -> Result<(), Box<dyn std::error::Error>> {
+        let write = || -> Result<(), BoxError> {
             let mut file = ZipWriter::new(BufWriter::new(beside(path)?));
             for (name, activation) in named.chain(gradients) {
                 let bytes = npy(activation)?;
@@ -76,15 +77,15 @@ impl ActivationCache {
             }
             let unfinished = file.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
             unfinished.as_file().sync_all()?;
-            unfinished.persist(path)?;
+            unfinished.persist(path).map_err(|e| e.error)?;
             Ok(())
         };
         write().map_err(|e| unwritten(path, e))
     }
 }
 
-fn unwritten(path: &Path, error: impl std::fmt::Display) -> HookError {
-    HookError::Io { name: path.display().to_string(), reason: error.to_string() }
+fn unwritten(path: &Path, error: impl Into<BoxError>) -> HookError {
+    HookError::Io { name: path.display().to_string(), source: error.into() }
 }
 
 /// An activation as a file of NumPy's format 1.0.

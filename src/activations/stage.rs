@@ -118,9 +118,7 @@ impl Stage {
                 let layers = layer(asked)?;
                 ResolvedStage { layers, attn: false, reader: Reader::Attn(layers) }
             }
-            Stage::BeforeMlp(_) if config.attn_only => {
-                return Err(InputError::Options("this model has no MLP, so there is no stage before one"));
-            }
+            Stage::BeforeMlp(layer) if config.attn_only => return Err(InputError::NoMlp { layer }),
             Stage::BeforeMlp(asked) => {
                 let layers = layer(asked)?;
                 ResolvedStage { layers, attn: !config.parallel, reader: Reader::Mlp(layers) }

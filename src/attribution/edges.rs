@@ -236,11 +236,16 @@ impl Patching<'_> {
         let model = self.model();
         let config = model.config();
         if !self.is_paired() {
-            return Err(InputError::Options("edges need pairs of prompts, not an ablation").into());
+            return Err(InputError::NeedsPairs { what: "an attribution of edges" }.into());
         }
+        let no_pieces = || InputError::Setting {
+            name: "Gradient::Integrated",
+            given: "0".into(),
+            allowed: "1 or more: gradients are averaged over so many pieces".into(),
+        };
         let pieces = match gradient {
             Gradient::AtBase => 1,
-            Gradient::Integrated(0) => return Err(InputError::Options("a mean over no pieces").into()),
+            Gradient::Integrated(0) => return Err(no_pieces().into()),
             Gradient::Integrated(pieces) => pieces,
         };
         let (writers, readers) = (writers(config), readers(config));
@@ -266,7 +271,7 @@ impl Patching<'_> {
                     None => scores,
                 });
             }
-            let scores = sum.ok_or(InputError::Options("a mean over no pieces"))? / pieces as f64;
+            let scores = sum.ok_or_else(no_pieces)? / pieces as f64;
             Ok(hooklens_hooks::Activation::from(scores).to_ndarray()?)
         })?;
         let parallel = config.parallel;

@@ -20,6 +20,7 @@ use crate::error::MatrixError;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Svd<const D: usize> {
     /// `[..., left, rank]`
     pub u: Tensor<D>,
@@ -42,6 +43,7 @@ pub struct Svd<const D: usize> {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Eigenvalues<const D: usize> {
     /// Real parts, `[..., 1, inner]`.
     pub re: Tensor<D>,

@@ -43,6 +43,7 @@ pub enum WeightMatrix {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Directions {
     /// Singular values, `[direction]`.
     pub values: Tensor<1>,
@@ -73,7 +74,7 @@ impl HookedTransformer {
             self.weights.blocks.get(layer).ok_or(lacks)
         };
         let mlp = |layer: usize| {
-            let lacks = InputError::Options("the layer has no plain or gated MLP");
+            let lacks = InputError::NoMlp { layer: layer as isize };
             block(layer)?.mlp.as_ref().ok_or(lacks)
         };
         let written = match matrix {

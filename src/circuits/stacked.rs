@@ -236,9 +236,8 @@ impl HookedTransformer {
     /// what a bias adds depends on the rest.
     pub fn accumulated_bias(&self, stage: Stage, biases: Biases) -> Result<Tensor<1>> {
         if self.config().post_norms {
-            return Err(
-                InputError::Options("outputs are normalized: what a bias adds is not the same everywhere").into()
-            );
+            // What a bias adds there depends on the rest.
+            return Err(InputError::PostNorms { what: "what the biases add up to" }.into());
         }
         let (attn_layers, mlp_layers) = stage.layers_before(self.config())?;
         let device = self.device();

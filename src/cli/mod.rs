@@ -32,6 +32,7 @@ use clap::Parser;
 use args::ModelArg;
 use command::{Cli, Command};
 
+use crate::error::error_chain;
 use crate::model::HookedTransformer;
 
 type CliResult = Result<(), Failure>;
@@ -83,7 +84,7 @@ pub fn main() -> ExitCode {
         // The reader of our output went away: that is its right.
         Err(Failure::Failed(error)) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(Failure::Failed(error)) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", error_chain(&*error));
             ExitCode::FAILURE
         }
     }

@@ -23,6 +23,7 @@ pub enum ConfigError {
     },
     /// Two fields do not fit each other.
     #[error("`{field}` does not fit: {reason}")]
+    #[non_exhaustive]
     Contradiction {
         /// The field.
         field: &'static str,
@@ -93,8 +94,25 @@ pub enum ConfigError {
         /// Its value.
         given: String,
     },
+    /// A field holds something else than it should.
+    #[error("`{field}` can't be read")]
+    #[non_exhaustive]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A configuration that can't be written as JSON.
+    #[error("the configuration can't be written as JSON")]
+    #[non_exhaustive]
+    Unwritable {
+        /// What is in the way.
+        source: serde_json::Error,
+    },
     /// The file is not a configuration.
     #[error("not a model configuration: {reason}")]
+    #[non_exhaustive]
     Malformed {
         /// What is wrong.
         reason: String,

@@ -7,7 +7,7 @@ use burn::tensor::{Gradients, Tensor};
 use hooklens_hooks::{Activation, Catalog, Hook, PointId, Record, at};
 
 use super::{ForwardOptions, HookedModel, Logits, RunOutput};
-use crate::error::{InputError, Result};
+use crate::error::{CacheError, InputError, Result};
 
 /// Gradients by point.
 type ByPoint = BTreeMap<PointId, Activation>;
@@ -23,13 +23,14 @@ pub(super) fn run_with_gradients<M: HookedModel>(
     scalar: impl FnOnce(M::Scored) -> Tensor<1>,
 ) -> Result<M::Output> {
     if options.kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen()) {
-        return Err(InputError::Options("a run with gradients can't add to a key-value cache; freeze it").into());
+        return Err(CacheError::Gradients.into());
     }
     // An encoder without logits still has a stream to make a number of.
     let no_logits = options.logits == Logits::None && M::NEEDS_LOGITS;
     if options.stop_at_layer.is_some() || no_logits {
+        let option = if no_logits { "Logits::None" } else { "stop_at_layer" };
         let reason = "gradients are of a number made of the logits: let the run come to them";
-        return Err(InputError::Options(reason).into());
+        return Err(InputError::Conflict { option, with: "run_with_gradients", reason }.into());
     }
     let ForwardOptions { hooks, record, mut kv_cache, .. } = options;
     let (logits, start, mask, tokens) =
@@ -59,7 +60,8 @@ fn with_gradients<O: RunOutput>(
     number: impl FnOnce(&O) -> Result<Tensor<1>>,
 ) -> Result<O> {
     if !record.keeps_all() {
-        return Err(InputError::Options("a run with gradients records whole activations; cut them afterwards").into());
+        let reason = "a run with gradients records whole activations; cut, convert or move them afterwards";
+        return Err(InputError::Conflict { option: "record", with: "run_with_gradients", reason }.into());
     }
     let recorded = record.selection().resolve(catalog)?;
     let (mut on_gradients, hooks): (Vec<_>, Vec<_>) = hooks.into_iter().partition(Hook::is_backward);
@@ -124,7 +126,7 @@ impl<O: RunOutput> GradientPass<'_, '_, '_, O> {
             return Ok((output, ByPoint::new()));
         }
         if !number.is_tracked() {
-            return Err(InputError::Options("the number does not depend on any activation recorded").into());
+            return Err(InputError::NoGradient.into());
         }
         let gradients = number.backward();
         Ok((output, gather(&leaves.into_inner(), &gradients)))

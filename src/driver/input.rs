@@ -47,7 +47,7 @@ impl Input {
             Input::Tokens(tokens) => Ok(tokens),
             Input::Rows(rows) => Ok(Tokens::new(rows)?),
             Input::Ids(ids) => Ok(Tokens::from_tensor(ids)?),
-            Input::Residual(_) => Err(InputError::Options("this needs tokens, not a residual stream").into()),
+            Input::Residual(_) => Err(InputError::NeedsTokens.into()),
         }
     }
 }

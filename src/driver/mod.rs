@@ -28,7 +28,7 @@ pub trait RunOutput: Sized + private::Sealed {
     /// The main output: logits, `[batch, pos, d_vocab]`, or the residual stream of a run with `stop_at_layer`.
     ///
     /// # Errors
-    /// [`InputError::Options`] and [`InputError::NoHead`] if the run made none.
+    /// [`InputError::NoOutput`] and [`InputError::NoHead`] if the run made none.
     fn main(&self) -> Result<Tensor<3>>;
 
     /// The same without the history that automatic differentiation keeps.
@@ -411,5 +411,5 @@ pub(crate) mod private {
 
 /// The logits of a run that was to make them.
 pub(crate) fn logits_of(logits: &Option<Tensor<3>>) -> Result<Tensor<3>> {
-    Ok(logits.clone().ok_or(InputError::Options("no logits were asked for; use `record` or `run`"))?)
+    Ok(logits.clone().ok_or(InputError::NoOutput { what: "logits" })?)
 }

@@ -19,6 +19,7 @@ use crate::tokens::Tokens;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Logits {
     /// Every position.
     #[default]
@@ -65,7 +66,7 @@ impl<'h> ForwardOptions<'h> {
     /// Whether a run whose one result is wanted has one.
     pub(crate) fn check_gives_output(&self) -> Result<(), InputError> {
         if self.logits == Logits::None && self.stop_at_layer.is_none() {
-            return Err(InputError::Options("a forward without logits gives nothing; use `record` or `run`"));
+            return Err(InputError::NoOutput { what: "logits" });
         }
         Ok(())
     }

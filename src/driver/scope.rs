@@ -60,7 +60,7 @@ impl<'m, 'h, M: HookedModel> Hooked<'m, 'h, M> {
 
     /// Passes the hooks to a run.
     pub(crate) fn with_hooks<R>(&self, run: impl FnOnce(&mut Vec<Hook<'h>>) -> Result<R>) -> Result<R> {
-        run(&mut *self.hooks.try_borrow_mut().map_err(|_| InputError::Options("a hook ran its own scope's model"))?)
+        run(&mut *self.hooks.try_borrow_mut().map_err(|_| InputError::Reentered)?)
     }
 }
 

@@ -36,17 +36,21 @@ struct TensorRegion {
 
 impl FileSink {
     pub(super) fn new(path: &Path, total_rows: usize, widths: Widths) -> Result<Self, DumpError> {
-        let failed = |e: std::io::Error| DumpError::File { path: path.to_path_buf(), reason: e.to_string() };
+        let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
         if path.is_dir() {
-            return Err(DumpError::File { path: path.to_path_buf(), reason: "it is a folder".into() });
+            return Err(DumpError::Refused { path: path.to_path_buf(), reason: "it is a folder".into() });
         }
         let beside = beside(path).map_err(failed)?;
         let path = path.to_path_buf();
         Ok(Self { path, beside, total_rows, widths, written_rows: 0, tensors: Vec::new(), data_start: 0 })
     }
 
-    fn failed(&self, reason: impl ToString) -> DumpError {
-        DumpError::File { path: self.path.clone(), reason: reason.to_string() }
+    fn failed(&self, source: std::io::Error) -> DumpError {
+        DumpError::File { path: self.path.clone(), source }
+    }
+
+    fn refused(&self, reason: String) -> DumpError {
+        DumpError::Refused { path: self.path.clone(), reason }
     }
 
     /// Writes the header, from the shapes of the first batch.
@@ -84,16 +88,16 @@ impl FileSink {
 impl Sink for FileSink {
     fn write(&mut self, batch: Batch) -> Result<(), DumpError> {
         let (rows, first_row) = (batch.placing.rows(), batch.first_row);
-        let tensors = batch.place(self.widths).map_err(|e| self.failed(e))?;
+        let tensors = batch.place(self.widths).map_err(|e| self.failed(std::io::Error::other(e)))?;
         if self.tensors.is_empty() {
             self.begin(&tensors, rows)?;
         }
         for slot in &self.tensors {
             let Some(tensor) = tensors.iter().find(|tensor| tensor.name == slot.name) else {
-                return Err(self.failed(format!("`{}` fired in some batches only; dump to a folder", slot.name)));
+                return Err(self.refused(format!("`{}` fired in some batches only; dump to a folder", slot.name)));
             };
             if tensor.bytes.len() as u64 != slot.bytes_a_row * rows as u64 {
-                return Err(self.failed(format!("`{}` has a varying number of rows; dump to a folder", slot.name)));
+                return Err(self.refused(format!("`{}` has a varying number of rows; dump to a folder", slot.name)));
             }
             let at = self.data_start + slot.start + slot.bytes_a_row * first_row as u64;
             write_at(self.beside.as_file(), at, &tensor.bytes).map_err(|e| self.failed(e))?;
@@ -108,10 +112,10 @@ impl Sink for FileSink {
             // The run failed elsewhere; what is incomplete does not get the file's name.
             return Ok(DumpReport::default());
         }
-        let failed = |reason: String| DumpError::File { path: path.clone(), reason };
-        beside.as_file().sync_all().map_err(|e| failed(e.to_string()))?;
-        let bytes = beside.as_file().metadata().map_err(|e| failed(e.to_string()))?.len() - data_start;
-        beside.persist(&path).map_err(|e| failed(e.to_string()))?;
+        let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
+        beside.as_file().sync_all().map_err(failed)?;
+        let bytes = beside.as_file().metadata().map_err(failed)?.len() - data_start;
+        beside.persist(&path).map_err(|e| failed(e.error))?;
         Ok(DumpReport { bytes, files: vec![path], ..DumpReport::default() })
     }
 }

@@ -24,11 +24,12 @@ impl FolderSink {
     /// Opens the folder, making it if need be. With `resume`, finished files of a run with the
     /// same settings are kept.
     pub(super) fn open(folder: &Path, mut manifest: Manifest, resume: bool) -> Result<Self, DumpError> {
-        let failed = |reason: String| DumpError::File { path: folder.to_path_buf(), reason };
+        let failed = |source: std::io::Error| DumpError::File { path: folder.to_path_buf(), source };
+        let refused = |reason: &str| DumpError::Refused { path: folder.to_path_buf(), reason: reason.into() };
         if folder.exists() && !folder.is_dir() {
-            return Err(failed("it is a file; a dump goes to a folder or to a name ending in .safetensors".into()));
+            return Err(refused("it is a file; a dump goes to a folder or to a name ending in .safetensors"));
         }
-        fs::create_dir_all(folder).map_err(|e| failed(e.to_string()))?;
+        fs::create_dir_all(folder).map_err(failed)?;
         match Manifest::read(folder)? {
             Some(_) if !resume => return Err(DumpError::Exists { path: folder.join(NAME) }),
             Some(before) => {
@@ -38,15 +39,15 @@ impl FolderSink {
                     let (path, what) = (folder.join(NAME), "shard".to_string());
                     return Err(DumpError::Mismatch { path, what, before: of(&before), now: of(&manifest) });
                 }
-                remove_unfinished(folder).map_err(|e| failed(e.to_string()))?;
+                remove_unfinished(folder).map_err(failed)?;
                 let listed = if before.complete { before.files } else { Log::read(folder)? };
                 manifest.files = sound_files(folder, listed);
             }
             None => {
-                remove_unfinished(folder).map_err(|e| failed(e.to_string()))?;
-                let mut inside = fs::read_dir(folder).map_err(|e| failed(e.to_string()))?;
+                remove_unfinished(folder).map_err(failed)?;
+                let mut inside = fs::read_dir(folder).map_err(failed)?;
                 if inside.next().is_some() {
-                    return Err(failed("the folder is not empty and holds no dump".into()));
+                    return Err(refused("the folder is not empty and holds no dump"));
                 }
             }
         }
@@ -87,16 +88,18 @@ impl Sink for FolderSink {
     fn write(&mut self, batch: Batch) -> Result<(), DumpError> {
         let file = format!("shard-{:05}.safetensors", batch.number);
         let path = self.folder.join(&file);
-        let failed = |reason: String| DumpError::File { path: path.clone(), reason };
-        let tensors = batch.place(batch.placing.widths()).map_err(|e| failed(e.to_string()))?;
+        let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
+        let tensors = batch.place(batch.placing.widths()).map_err(|e| failed(std::io::Error::other(e)))?;
         let named = tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
         let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-        write_views(&path, named, metadata).map_err(|error| match error {
-            HookError::Io { reason, .. } => failed(reason),
-            other => failed(other.to_string()),
-        })?;
-        let bytes = fs::metadata(&path).map_err(|e| failed(e.to_string()))?.len();
-        let header = header_hash(&path).map_err(|e| failed(e.to_string()))?;
+        // The error names the file already.
+        let cause = |error: HookError| match error {
+            HookError::Io { source, .. } => source.downcast().map_or_else(std::io::Error::other, |io| *io),
+            other => std::io::Error::other(other),
+        };
+        write_views(&path, named, metadata).map_err(|error| failed(cause(error)))?;
+        let bytes = fs::metadata(&path).map_err(failed)?.len();
+        let header = header_hash(&path).map_err(failed)?;
         let entry = BatchFile { file, first_row: batch.first_row, rows: batch.placing.rows(), bytes, header };
         self.log.add(&entry)?;
         self.manifest.files.push(entry);
@@ -109,7 +112,7 @@ impl Sink for FolderSink {
             self.manifest.complete = true;
             self.manifest.write(&self.folder)?;
             let log = self.folder.join(LOG);
-            fs::remove_file(&log).map_err(|e| DumpError::File { path: log, reason: e.to_string() })?;
+            fs::remove_file(&log).map_err(|source| DumpError::File { path: log, source })?;
         }
         Ok(DumpReport {
             bytes: self.manifest.files.iter().map(|entry| entry.bytes).sum(),

@@ -64,21 +64,21 @@ impl Log {
     /// Replaces the folder's log by one of these files.
     pub(super) fn begin(folder: &Path, files: &[BatchFile]) -> Result<Self, DumpError> {
         let path = folder.join(LOG);
-        let failed = |reason: String| DumpError::File { path: path.clone(), reason };
-        let mut unfinished = beside(&path).map_err(|e| failed(e.to_string()))?;
+        let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
+        let mut unfinished = beside(&path).map_err(failed)?;
         for entry in files {
             let line = line(entry).map_err(failed)?;
-            unfinished.write_all(&line).map_err(|e| failed(e.to_string()))?;
+            unfinished.write_all(&line).map_err(failed)?;
         }
-        let file = unfinished.persist(&path).map_err(|e| failed(e.to_string()))?;
+        let file = unfinished.persist(&path).map_err(|e| failed(e.error))?;
         Ok(Self { path, file })
     }
 
     /// Adds a file that is on the disk.
     pub(super) fn add(&mut self, entry: &BatchFile) -> Result<(), DumpError> {
-        let failed = |reason: String| DumpError::File { path: self.path.clone(), reason };
+        let failed = |source: std::io::Error| DumpError::File { path: self.path.clone(), source };
         let line = line(entry).map_err(failed)?;
-        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(|e| failed(e.to_string()))
+        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(failed)
     }
 
     /// The files a folder's log lists, up to a line that was cut off.
@@ -87,13 +87,13 @@ impl Log {
         match std::fs::read(&path) {
             Ok(text) => Ok(text.split(|b| *b == b'\n').map_while(|line| serde_json::from_slice(line).ok()).collect()),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(e) => Err(DumpError::File { path, reason: e.to_string() }),
+            Err(source) => Err(DumpError::File { path, source }),
         }
     }
 }
 
-fn line(entry: &BatchFile) -> Result<Vec<u8>, String> {
-    let mut line = serde_json::to_vec(entry).map_err(|e| e.to_string())?;
+fn line(entry: &BatchFile) -> std::io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(entry)?;
     line.push(b'\n');
     Ok(line)
 }
@@ -118,11 +118,10 @@ impl Manifest {
     /// Reads a folder's manifest; `None` if it has none.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, DumpError> {
         let path = folder.join(NAME);
-        let failed = |reason: String| DumpError::File { path: path.clone(), reason };
         match std::fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|e| failed(format!("not a manifest: {e}"))),
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|source| DumpError::Manifest { path, source }),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(failed(e.to_string())),
+            Err(source) => Err(DumpError::File { path, source }),
         }
     }
 
@@ -134,12 +133,12 @@ impl Manifest {
     /// Replaces the folder's manifest in one step.
     pub(super) fn write(&self, folder: &Path) -> Result<(), DumpError> {
         let path = folder.join(NAME);
-        let failed = |reason: String| DumpError::File { path: path.clone(), reason };
-        let text = serde_json::to_vec_pretty(self).map_err(|e| failed(e.to_string()))?;
-        let mut unfinished = beside(&path).map_err(|e| failed(e.to_string()))?;
-        unfinished.write_all(&text).map_err(|e| failed(e.to_string()))?;
-        unfinished.as_file().sync_all().map_err(|e| failed(e.to_string()))?;
-        unfinished.persist(&path).map_err(|e| failed(e.to_string()))?;
+        let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
+        let text = serde_json::to_vec_pretty(self).map_err(|e| failed(e.into()))?;
+        let mut unfinished = beside(&path).map_err(failed)?;
+        unfinished.write_all(&text).map_err(failed)?;
+        unfinished.as_file().sync_all().map_err(failed)?;
+        unfinished.persist(&path).map_err(|e| failed(e.error))?;
         Ok(())
     }
 

@@ -31,7 +31,7 @@ use crate::error::{DumpError, Result};
 /// has, or two have.
 pub fn merge(folder: impl AsRef<Path>, shards: &[PathBuf]) -> Result<DumpReport> {
     let folder = folder.as_ref();
-    let failed = |path: &Path, reason: String| DumpError::File { path: path.to_path_buf(), reason };
+    let failed = |path: &Path, reason: String| DumpError::Refused { path: path.to_path_buf(), reason };
     let mut whole: Option<Manifest> = None;
     for path in shards {
         let inside = relative(folder, path)

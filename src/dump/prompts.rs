@@ -17,6 +17,7 @@ use crate::error::DumpError;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Prompt {
     /// Text to tokenize.
     Text(String),
@@ -43,9 +44,12 @@ pub enum Prompt {
 /// [`DumpError::File`], or [`DumpError::Prompt`] naming the line.
 pub fn read_prompts(path: impl AsRef<Path>) -> Result<Vec<Prompt>, DumpError> {
     let path = path.as_ref();
-    let bytes = std::fs::read(path).map_err(|e| DumpError::File { path: path.to_path_buf(), reason: e.to_string() })?;
-    let bad =
-        |line: usize, reason: &str| DumpError::Prompt { path: path.to_path_buf(), line, reason: reason.to_string() };
+    let bytes = std::fs::read(path).map_err(|source| DumpError::File { path: path.to_path_buf(), source })?;
+    let told = |line: usize, reason: &str, source: Option<serde_json::Error>| {
+        let (path, reason) = (path.to_path_buf(), reason.to_string());
+        DumpError::Prompt { path, line, reason, source }
+    };
+    let bad = |line: usize, reason: &str| told(line, reason, None);
     let json_lines = path.extension().is_some_and(|e| e == "jsonl");
     let mut prompts = Vec::new();
     for (number, line) in bytes.split(|b| *b == b'\n').enumerate() {
@@ -57,7 +61,7 @@ pub fn read_prompts(path: impl AsRef<Path>) -> Result<Vec<Prompt>, DumpError> {
         prompts.push(match json_lines {
             false => Prompt::Text(line.to_string()),
             true => {
-                let value = serde_json::from_str(line).map_err(|e| bad(number + 1, &e.to_string()))?;
+                let value = serde_json::from_str(line).map_err(|e| told(number + 1, "not JSON", Some(e)))?;
                 prompt(&value).ok_or_else(|| bad(number + 1, "neither a text, nor `text`, `prompt` or `tokens`"))?
             }
         });

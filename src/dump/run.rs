@@ -78,11 +78,11 @@ impl Dump {
         if to_file {
             if self.shard.is_some() {
                 let reason = "a shard goes to a folder, which `merge` makes one with the others".to_string();
-                return Err(DumpError::File { path: out.to_path_buf(), reason }.into());
+                return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
             }
             if self.resume {
                 let reason = "only a folder can be continued; a file appears when it is whole".to_string();
-                return Err(DumpError::File { path: out.to_path_buf(), reason }.into());
+                return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
             }
             let sink = FileSink::new(out, rows.len(), Widths::of(placed.iter()))?;
             return self.stream(model, rows, &placed, 0, Box::new(sink), watcher);

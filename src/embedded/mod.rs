@@ -37,8 +37,8 @@ pub fn embedded_models() -> impl Iterator<Item = &'static str> {
 }
 
 pub(crate) fn find(name: &str) -> Result<&'static EmbeddedModel, LoadError> {
-    MODELS.iter().find(|model| model.name == name).ok_or_else(|| LoadError::NotFound {
-        name: format!("embedded:{name}"),
-        reason: format!("embedded models are {}", embedded_models().collect::<Vec<_>>().join(", ")),
+    MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
+        let reason = format!("embedded models are {}", embedded_models().collect::<Vec<_>>().join(", "));
+        LoadError::not_found(format!("embedded:{name}"), reason)
     })
 }

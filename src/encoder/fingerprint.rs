@@ -24,7 +24,7 @@ impl HookedEncoder {
     /// # Errors
     /// If the device can't give the weights.
     pub fn fingerprint(&self) -> Result<String> {
-        let config = serde_json::to_vec(self.config()).map_err(|e| ConfigError::Malformed { reason: e.to_string() })?;
+        let config = serde_json::to_vec(self.config()).map_err(|source| ConfigError::Unwritable { source })?;
         let mut tensors = Tensors::default();
         self.weights.visit(&mut tensors);
         tensors.hashed.finish(&config)

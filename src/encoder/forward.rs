@@ -30,6 +30,7 @@ use crate::tokens::Tokens;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct EncoderOutput {
     /// The last normalized stream, `[batch, pos, d_model]`; none if the run ended before it ([`Logits::None`]).
     pub hidden: Option<Tensor<3>>,
@@ -113,7 +114,7 @@ impl HookedEncoder {
     /// The last normalized stream, `[batch, pos, d_model]`.
     pub(super) fn hidden(&self, tokens: &EncoderTokens, options: ForwardOptions<'_>) -> Result<Tensor<3>> {
         let hidden = self.run_tokens(tokens, options, OutputHeads::NONE)?.hidden;
-        Ok(hidden.ok_or(InputError::Options("a run without logits ends with the last point asked for"))?)
+        Ok(hidden.ok_or(InputError::NoOutput { what: "last hidden state" })?)
     }
 
     /// Log-probabilities that the second text follows the first and that it does not, `[batch, 2]`.
@@ -153,7 +154,7 @@ impl HookedEncoder {
     pub fn fill_masks(&self, input: impl Into<EncoderInput>) -> Result<Vec<Vec<String>>> {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;
-        let mask = tokenizer.mask().ok_or(InputError::Options("the tokenizer has no mask token"))?;
+        let mask = tokenizer.mask().ok_or(InputError::NoSpecialToken { token: "mask" })?;
         let wanted = OutputHeads { mlm: true, ..OutputHeads::NONE };
         let logits = self.run_tokens(&tokens, ForwardOptions::new(), wanted)?.logits;
         let logits = logits.ok_or(InputError::NoHead { head: "masked-token" })?;

@@ -70,7 +70,7 @@ impl SentenceEmbedding {
             return Ok(Ok(Self::default()));
         }
         let modules = read_json(path.clone())?;
-        let bad = |reason: String| LoadError::File { path: path.clone(), reason };
+        let bad = |reason: String| LoadError::Content { path: path.clone(), reason };
         let modules = modules.as_array().ok_or_else(|| bad("it is not a list of modules".into()))?;
         let mut found = Self { normalize: false, ..Self::default() };
         for module in modules {

@@ -33,6 +33,7 @@ use crate::tokens::Tokens;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct EncoderDecoderOutput {
     /// `[batch, decoder_pos, d_vocab]`, `[batch, 1, d_vocab]` for [`Logits::Last`]; none for
     /// [`Logits::None`].
@@ -188,7 +189,7 @@ impl HookedEncoderDecoder {
         let pass = |run: &mut Run<'_, '_>| self.encoder_pass(&tokens, &sequence, run);
         let plan = Plan { stop_when_done: false, ..plan };
         let (encoded, cache) = drive(plan, &mut options.hooks, options.record, pass)?;
-        Ok((encoded.ok_or(InputError::Options("the run ended early"))?, cache))
+        Ok((encoded.ok_or(InputError::NoOutput { what: "encoding" })?, cache))
     }
 
     /// Runs the decoder alone, on an encoder's output.

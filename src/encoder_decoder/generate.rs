@@ -28,14 +28,17 @@ impl HookedEncoderDecoder {
     /// Bad input, a setting there can't be (a prefix, a cache or a kind of it is one here), a point of the encoder, and
     /// whatever a hook reports.
     pub fn generate_with(&self, input: impl Into<Input>, mut options: GenerateOptions<'_>) -> Result<Generation> {
-        if options.prefix.is_some() || options.kv_cache.is_some() {
-            return Err(InputError::Options("an encoder-decoder has no prefix to go on behind").into());
+        let foreign = [
+            ("prefix", options.prefix.is_some()),
+            ("kv_cache", options.kv_cache.is_some()),
+            // What the decoder keeps of its own text grows, whatever else there is.
+            ("cache_kind", options.cache_kind != CacheKind::GROWING),
+        ];
+        if let Some((option, _)) = foreign.into_iter().find(|(_, given)| *given) {
+            return Err(InputError::NoSuchOption { option, model: "an encoder with a decoder" }.into());
         }
         let prompts = self.token_input(input.into())?;
         let [batch, _] = prompts.shape();
-        if options.cache_kind != CacheKind::GROWING {
-            return Err(InputError::Options("an encoder-decoder keeps a cache that grows").into());
-        }
         let mut chooser = Chooser::new(self.tokenizer().ok(), self.config.d_vocab, &prompts, &mut options)?;
         // Penalties are on what was written, not on what was read.
         chooser.begin_with(vec![self.config.decoder_start_token]);
@@ -51,7 +54,7 @@ impl HookedEncoderDecoder {
                 let real = next.mask().is_none_or(|mask| mask[row]);
                 column.push(Some(next.row(row)[0]).filter(|_| real));
             }
-            let given = output.logits.ok_or(InputError::Options("a step gave no logits"))?;
+            let given = output.logits.ok_or(InputError::NoOutput { what: "logits" })?;
             let given = given.squeeze_dim::<2>(1);
             let tokens = chooser.choose(&host(given.clone())?, &options)?;
             next = chooser.following(&tokens)?;

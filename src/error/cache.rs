@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::BoxError;
 use crate::config::Window;
 
 /// A key-value cache that can't be used as asked. The cache is left as it was.
@@ -162,7 +163,8 @@ pub enum CacheError {
         given: bool,
     },
     /// Keys and values on disk can't be written or read.
-    #[error("the cache's temporary file: {source}")]
+    #[error("the cache's temporary file can't be written or read")]
+    #[non_exhaustive]
     Disk {
         /// What the system says.
         source: std::io::Error,
@@ -227,19 +229,30 @@ pub enum CacheError {
         /// Entries given.
         given: usize,
     },
-    /// Keys and values that can't be read, or plain data that does not fit together.
+    /// Keys and values that their device does not give.
+    #[error("the cache's keys and values can't be read from their device")]
+    #[non_exhaustive]
+    Unreadable {
+        /// What the device reported.
+        source: BoxError,
+    },
+    /// Plain data that does not fit together.
     #[error("the cache's data: {reason}")]
+    #[non_exhaustive]
     Data {
         /// What is wrong.
         reason: String,
     },
-    /// A saved cache that can't be read.
+    /// A saved cache that can't be read or written.
     #[error("{}: {reason}", path.display())]
+    #[non_exhaustive]
     File {
         /// The file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
+        /// What the system or the reader of the format reported, if it found the fault.
+        source: Option<BoxError>,
     },
     /// A saved cache was made with another model.
     #[error("{} was made with another model (fingerprint {saved}; this one has {model})", path.display())]
@@ -260,6 +273,12 @@ pub enum CacheError {
         /// What acted.
         interventions: String,
     },
+    /// A run with gradients, which a cache that grows would keep a part of.
+    #[error("a run with gradients can't add to a key-value cache; freeze it")]
+    Gradients,
+    /// A model whose tokens see later ones has nothing to keep of them.
+    #[error("a bidirectional model can't go on behind a cache: every token sees the later ones; run the whole text")]
+    Bidirectional,
     /// The run leaves out layers, whose entries would fall behind.
     #[error("a run that leaves layers out would leave the cache uneven; freeze it first")]
     Partial,

@@ -12,20 +12,39 @@ use thiserror::Error;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// # let folder = tempfile::tempdir()?;
 /// let rows = vec![vec![0, 5], vec![0, 99]];
-/// let told = Dump::new("z0").run(&model, &rows, folder.path().join("out")).unwrap_err().to_string();
-/// assert_eq!(told, "prompt 2: token 99 at row 0, position 1 is outside the vocabulary of 63");
+/// let told = Dump::new("z0").run(&model, &rows, folder.path().join("out")).unwrap_err();
+/// assert_eq!(hooklens::error_chain(&told), "prompt 2: token 99 at row 0, position 1 is outside the vocabulary of 63");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DumpError {
     /// A file could not be read or written.
-    #[error("{}: {reason}", path.display())]
+    #[error("can't read or write {}", path.display())]
+    #[non_exhaustive]
     File {
-        /// The file.
+        /// The file or folder.
         path: PathBuf,
-        /// What went wrong.
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file or folder can't be what was asked for: the output of this dump, a part to merge.
+    #[error("{}: {reason}", path.display())]
+    #[non_exhaustive]
+    Refused {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why not, and what to do instead.
         reason: String,
+    },
+    /// The file in the place of a folder's manifest is none.
+    #[error("{} is not the manifest of a dump", path.display())]
+    #[non_exhaustive]
+    Manifest {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
     },
     /// The output exists already.
     #[error("{} exists; remove it, name another place, or continue a folder with --resume", path.display())]
@@ -35,6 +54,7 @@ pub enum DumpError {
     },
     /// The folder was begun with other settings.
     #[error("{} was begun with another {what}: {before} there, {now} now", path.display())]
+    #[non_exhaustive]
     Mismatch {
         /// The manifest.
         path: PathBuf,
@@ -46,7 +66,8 @@ pub enum DumpError {
         now: String,
     },
     /// A prompt that can't be run.
-    #[error("prompt {number}: {source}")]
+    #[error("prompt {number}")]
+    #[non_exhaustive]
     Row {
         /// The prompt, from one.
         number: usize,
@@ -61,6 +82,7 @@ pub enum DumpError {
     },
     /// A prompts file has a line that is no prompt.
     #[error("{}:{line}: {reason}", path.display())]
+    #[non_exhaustive]
     Prompt {
         /// The file.
         path: PathBuf,
@@ -68,5 +90,7 @@ pub enum DumpError {
         line: usize,
         /// What is wrong with it.
         reason: String,
+        /// Where it stops being JSON, if it is none.
+        source: Option<serde_json::Error>,
     },
 }

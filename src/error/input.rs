@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::BoxError;
+
 /// Something a model can't be run on.
 ///
 /// ```
@@ -28,7 +30,8 @@ pub enum InputError {
         what: String,
     },
     /// One of several texts can't be run.
-    #[error("text {number}, counted from 0: {source}")]
+    #[error("text {number}, counted from 0")]
+    #[non_exhaustive]
     Text {
         /// The text, counted from 0.
         number: usize,
@@ -45,6 +48,7 @@ pub enum InputError {
     },
     /// A sentence encoder's own way of making one vector is not supported.
     #[error("{reason}; choose a way with `with_sentence_embedding`")]
+    #[non_exhaustive]
     Sentences {
         /// What is not supported.
         reason: String,
@@ -176,17 +180,126 @@ pub enum InputError {
         /// The kind of model.
         model: &'static str,
     },
-    /// Options of one run that exclude each other.
-    #[error("{0}")]
-    Options(&'static str),
+    /// Two options that exclude each other.
+    #[error("`{option}` does not go with `{with}`: {reason}")]
+    #[non_exhaustive]
+    Conflict {
+        /// The option.
+        option: &'static str,
+        /// The option or method it excludes.
+        with: &'static str,
+        /// Why, and what to do instead.
+        reason: &'static str,
+    },
+    /// Something asked for that needs something else.
+    #[error("{what} needs {needs}")]
+    #[non_exhaustive]
+    Needs {
+        /// What was asked for.
+        what: &'static str,
+        /// What it needs.
+        needs: &'static str,
+    },
+    /// An ablation where the two runs of a pair of prompts are compared.
+    #[error("{what} needs pairs of prompts: an ablation has no run that patches come from")]
+    #[non_exhaustive]
+    NeedsPairs {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// A residual stream where tokens are needed.
+    #[error("this needs tokens, not a residual stream")]
+    NeedsTokens,
+    /// A run that was to stop before the layer it starts at.
+    #[error("the run would stop before layer {stop} and start at layer {start}; it can't stop before it starts")]
+    #[non_exhaustive]
+    StopBeforeStart {
+        /// The layer it was to start at.
+        start: usize,
+        /// The layer it was to stop before.
+        stop: usize,
+    },
+    /// An output that the run was not asked for, or ended before.
+    #[error("the run made no {what}: ask for {what} in its options, or take its other outputs by `run` or `record`")]
+    #[non_exhaustive]
+    NoOutput {
+        /// The output.
+        what: &'static str,
+    },
+    /// A loss of tokens of which none has a real one before it.
+    #[error("the loss predicts each next token: it needs two real tokens one behind the other")]
+    NothingToPredict,
+    /// A number to differentiate that no recorded activation has a part in.
+    #[error("the number does not depend on any activation recorded: make it of the run's output, without detaching")]
+    NoGradient,
+    /// A hook that runs the model in whose scope it is.
+    #[error("a hook ran its own scope's model; within a hook run `model()` of the scope, which has no hooks")]
+    Reentered,
+    /// A special token that the tokenizer lacks.
+    #[error("the tokenizer names no {token} token")]
+    #[non_exhaustive]
+    NoSpecialToken {
+        /// What the token is for: `mask`.
+        token: &'static str,
+    },
+    /// A model that can't read all that it can write.
+    #[error("the model has logits for {d_vocab_out} tokens and embeddings for {d_vocab}: it can't go on from its own")]
+    #[non_exhaustive]
+    NoEmbedding {
+        /// Tokens it has logits for.
+        d_vocab_out: usize,
+        /// Tokens it has embeddings for.
+        d_vocab: usize,
+    },
+    /// A layer without an MLP that has one matrix in and one out.
+    #[error("layer {layer} has no plain or gated MLP: the model is attention-only, or its MLPs are of experts")]
+    #[non_exhaustive]
+    NoMlp {
+        /// The layer asked for.
+        layer: isize,
+    },
+    /// A model whose attention's and MLPs' outputs are normalized.
+    #[error("{what} is not defined for a model that normalizes the outputs of attention and MLPs (`post_norms`)")]
+    #[non_exhaustive]
+    PostNorms {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// Several rows, or padding, where one row is wanted.
+    #[error("{what} is one row without padding; given {} {rows}{}", if *rows == 1 { "is" } else { "are" },
+        if *padded { ", padded" } else { "" })]
+    #[non_exhaustive]
+    NotOneRow {
+        /// What was to be one row.
+        what: &'static str,
+        /// Rows given.
+        rows: usize,
+        /// Whether they are padded.
+        padded: bool,
+    },
     /// Text given to a model without a tokenizer.
     #[error("this model has no tokenizer; pass token ids, or put tokenizer.json beside its weights")]
     NoTokenizer,
-    /// Text that can't be turned into tokens or back.
-    #[error("can't tokenize: {reason}")]
+    /// Text that can't be turned into tokens, or tokens that can't be turned into text.
+    #[error("the tokenizer refuses the text or the tokens")]
+    #[non_exhaustive]
     Tokenize {
-        /// What went wrong.
-        reason: String,
+        /// What the `tokenizers` crate reported.
+        source: BoxError,
+    },
+    /// A number that is no token id.
+    #[error("{id} is not a token id, which is 0 or more")]
+    #[non_exhaustive]
+    NotAnId {
+        /// The number.
+        id: i64,
+    },
+    /// Token ids that their device does not give.
+    #[error("the token ids can't be read from their device")]
+    #[non_exhaustive]
+    Unreadable {
+        /// What the device reported.
+        source: BoxError,
     },
     /// A text with words that the vocabulary has no token for.
     #[error(
@@ -217,9 +330,12 @@ pub enum InputError {
     NoBos,
     /// A conversation that can't be made a text.
     #[error("no text of the conversation: {reason}")]
+    #[non_exhaustive]
     Chat {
         /// What went wrong.
         reason: String,
+        /// What the template's engine reported, if it refused the messages.
+        source: Option<BoxError>,
     },
     /// A part that is not in a text exactly once.
     #[error("`{part}` is {count} times in `{text}`, not once")]

@@ -1,8 +1,10 @@
 //! A model's files that can't be loaded.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+
+use super::BoxError;
 
 /// A model that can't be loaded.
 ///
@@ -16,28 +18,62 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum LoadError {
     /// A file could not be read.
-    #[error("{}: {reason}", path.display())]
+    #[error("can't read {}", path.display())]
+    #[non_exhaustive]
     File {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file or folder could not be written.
+    #[error("can't write {}", path.display())]
+    #[non_exhaustive]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file that should hold JSON does not.
+    #[error("{} is not sound JSON", path.display())]
+    #[non_exhaustive]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Where it stops being JSON.
+        source: serde_json::Error,
+    },
+    /// A file holds sound JSON of another kind than it should.
+    #[error("{}: {reason}", path.display())]
+    #[non_exhaustive]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
         reason: String,
     },
     /// No model goes by this name.
     #[error("no model at `{name}`: {reason}")]
+    #[non_exhaustive]
     NotFound {
         /// The name given.
         name: String,
         /// What was tried, and what to do instead.
         reason: String,
+        /// What the hub or the way there reported, if that is the reason.
+        source: Option<BoxError>,
     },
     /// A weights file is damaged or hostile.
     #[error("{}: not a sound file of weights: {reason}", path.display())]
+    #[non_exhaustive]
     Corrupt {
         /// The file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
+        /// What the reader of the format reported, if it found the fault.
+        source: Option<BoxError>,
     },
     /// A shard the index names is not there.
     #[error("shard `{shard}`, named by {}, is missing", index.display())]
@@ -75,6 +111,7 @@ pub enum LoadError {
     },
     /// A reference to compare with can't be used.
     #[error("the reference {}: {reason}", path.display())]
+    #[non_exhaustive]
     Reference {
         /// Its file.
         path: PathBuf,
@@ -83,6 +120,7 @@ pub enum LoadError {
     },
     /// An adapter can't be merged.
     #[error("the adapter {}: {reason}", path.display())]
+    #[non_exhaustive]
     Adapter {
         /// Its folder.
         path: PathBuf,
@@ -90,13 +128,41 @@ pub enum LoadError {
         reason: String,
     },
     /// The tokenizer file can't be used.
-    #[error("{}: not a usable tokenizer: {reason}", path.display())]
+    #[error("{}: not a usable tokenizer", path.display())]
+    #[non_exhaustive]
     Tokenizer {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
-        reason: String,
+        /// What the `tokenizers` crate reported.
+        source: BoxError,
     },
+}
+
+impl LoadError {
+    /// For a file that the system does not let us read.
+    pub(crate) fn file(path: &Path) -> impl Fn(std::io::Error) -> Self {
+        move |source| LoadError::File { path: path.to_path_buf(), source }
+    }
+
+    /// For a file or folder that the system does not let us write.
+    pub(crate) fn write(path: &Path) -> impl Fn(std::io::Error) -> Self {
+        move |source| LoadError::Write { path: path.to_path_buf(), source }
+    }
+
+    /// No model by this name, for a reason of our own.
+    pub(crate) fn not_found(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        LoadError::NotFound { name: name.into(), reason: reason.into(), source: None }
+    }
+
+    /// A file of weights in which we found a fault.
+    pub(crate) fn corrupt(path: &Path, reason: impl Into<String>) -> Self {
+        LoadError::Corrupt { path: path.to_path_buf(), reason: reason.into(), source: None }
+    }
+
+    /// A file of weights that its format's reader refuses.
+    pub(crate) fn refused(path: &Path, reason: &str, source: impl Into<BoxError>) -> Self {
+        LoadError::Corrupt { path: path.to_path_buf(), reason: reason.into(), source: Some(source.into()) }
+    }
 }
 
 fn near(nearest: &[String]) -> String {

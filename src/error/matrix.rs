@@ -18,6 +18,7 @@ use thiserror::Error;
 pub enum MatrixError {
     /// Shapes that can't be multiplied.
     #[error("{left:?} and {right:?} can't be multiplied: {reason}")]
+    #[non_exhaustive]
     Shapes {
         /// Shape of the left matrix.
         left: Vec<usize>,
@@ -38,6 +39,7 @@ pub enum MatrixError {
     },
     /// A decomposition that did not converge.
     #[error("no {what}: {reason}")]
+    #[non_exhaustive]
     Numeric {
         /// The decomposition.
         what: &'static str,

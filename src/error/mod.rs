@@ -2,6 +2,7 @@
 
 mod analysis;
 mod cache;
+mod chain;
 mod dump;
 mod input;
 mod load;
@@ -16,6 +17,7 @@ use thiserror::Error;
 pub use crate::config::ConfigError;
 pub use analysis::AnalysisError;
 pub use cache::CacheError;
+pub use chain::error_chain;
 pub use dump::DumpError;
 pub use input::InputError;
 pub use load::LoadError;
@@ -24,7 +26,10 @@ pub use patch::PatchError;
 pub use plot::PlotError;
 pub use processing::ProcessingError;
 
-/// Any error of hooklens.
+/// What some other crate reports.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Any error of hooklens. Its message does not repeat that of its cause: [`error_chain`] tells both.
 ///
 /// ```
 /// use hooklens::{Error, HookError};
@@ -76,6 +81,7 @@ pub enum Error {
     Processing(#[from] ProcessingError),
     /// A device.
     #[error("the device `{name}` can't be used: {reason}")]
+    #[non_exhaustive]
     Device {
         /// The name given.
         name: String,
@@ -84,6 +90,7 @@ pub enum Error {
     },
     /// A device's memory is full.
     #[error("out of memory on {devices}: {asked} were asked for; try fewer rows at once, or record fewer points")]
+    #[non_exhaustive]
     OutOfMemory {
         /// The devices of the model.
         devices: String,
@@ -91,18 +98,20 @@ pub enum Error {
         asked: String,
     },
     /// A run failed on the way.
-    #[error("the run failed: {source}")]
+    #[error("the run failed")]
+    #[non_exhaustive]
     Run {
         /// What failed.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A device failed in the midst of its work; a remote one when its server is gone.
-    #[error("the device {device} failed: {reason}")]
+    #[error("the device {device} failed")]
+    #[non_exhaustive]
     DeviceFailed {
         /// The device.
         device: String,
         /// What it says.
-        reason: String,
+        source: BoxError,
     },
 }
 
@@ -126,7 +135,7 @@ impl From<Halt> for Error {
         match halt {
             Halt::Error(error) => error.into(),
             Halt::Failed(source) => Error::from_source(source),
-            Halt::Done => InputError::Options("the run ended early").into(),
+            Halt::Done => InputError::NoOutput { what: "output" }.into(),
         }
     }
 }

@@ -73,6 +73,7 @@ pub enum PatchError {
     },
     /// A point whose tensor can't be patched example by example.
     #[error("`{point}` can't be patched: {reason}")]
+    #[non_exhaustive]
     Point {
         /// The point.
         point: String,
@@ -127,6 +128,7 @@ pub enum PatchError {
     },
     /// A dataset to take means of that does not fit.
     #[error("the mean of `{point}` can't be taken: {reason}")]
+    #[non_exhaustive]
     Mean {
         /// The point.
         point: String,

@@ -200,17 +200,19 @@ pub enum PlotError {
     },
     /// Drawing failed.
     #[error("the picture could not be drawn: {reason}")]
+    #[non_exhaustive]
     Draw {
         /// What the drawing library reported.
         reason: String,
     },
     /// Writing failed.
-    #[error("{}: {reason}", path.display())]
+    #[error("can't write {}", path.display())]
+    #[non_exhaustive]
     Write {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
-        reason: String,
+        /// What the system says.
+        source: std::io::Error,
     },
 }
 

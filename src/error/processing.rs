@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::BoxError;
+
 /// Weights that can't be processed as asked.
 ///
 /// ```
@@ -32,6 +34,7 @@ pub enum ProcessingError {
     },
     /// The step would change the model's outputs.
     #[error("`{step}` can't be applied to this model: {reason}")]
+    #[non_exhaustive]
     WouldChangeOutputs {
         /// The step.
         step: &'static str,
@@ -39,17 +42,19 @@ pub enum ProcessingError {
         reason: &'static str,
     },
     /// Weights could not be read from their device.
-    #[error("`{step}` can't read the weights of layer {layer}: {reason}")]
+    #[error("`{step}` can't read the weights of layer {layer} from their device")]
+    #[non_exhaustive]
     Unreadable {
         /// The step.
         step: &'static str,
         /// The layer.
         layer: usize,
-        /// What its device says.
-        reason: String,
+        /// What the device says.
+        source: BoxError,
     },
     /// The factorization did not converge.
     #[error("`{step}` failed in layer {layer}, head {head}: {reason}")]
+    #[non_exhaustive]
     Numeric {
         /// The step.
         step: &'static str,

@@ -53,6 +53,7 @@ pub enum HeadPattern {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum HeadError {
     /// The share of all queries' attention that goes where it is expected: `Σ attention · expected / Σ attention`.
     #[default]

@@ -31,6 +31,7 @@ use crate::tokens::Tokens;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
 pub struct HeadScores {
     /// To the token right before the query: the key `query - 1`.
     pub previous_token: f32,

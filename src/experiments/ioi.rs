@@ -28,6 +28,7 @@ const THINGS: [&str; 8] = ["drink", "ball", "book", "ring", "apple", "letter", "
 /// assert_eq!((prompt.text.matches(prompt.answer).count(), prompt.text.matches(prompt.wrong).count()), (1, 2));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IoiPrompt {
     /// `When Mary and John went to the store, John gave a drink to`
     pub text: String,

@@ -110,8 +110,9 @@ impl<'m> PrefixStore<'m> {
     }
 
     fn row(&self, tokens: Tokens) -> Result<Vec<u32>> {
-        if tokens.shape()[0] != 1 || tokens.mask().is_some() {
-            return Err(InputError::Options("a prefix is one row without padding").into());
+        let (rows, padded) = (tokens.shape()[0], tokens.mask().is_some());
+        if rows != 1 || padded {
+            return Err(InputError::NotOneRow { what: "a prefix", rows, padded }.into());
         }
         Ok(tokens.row(0).to_vec())
     }

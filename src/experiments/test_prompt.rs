@@ -21,6 +21,7 @@ use crate::model::HookedTransformer;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct PromptReport {
     /// The prompt's tokens, a beginning-of-sequence token included if the model got one.
     pub prompt: Vec<String>,
@@ -41,6 +42,7 @@ pub struct PromptReport {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct AnswerToken {
     /// Its text.
     pub text: String,

@@ -55,7 +55,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let experts = match (json.maybe_size("num_experts")?, json.maybe_size("experts_per_token")?) {
         (Some(count), Some(per_token)) => {
             let clipped = json.get("hooklens_clipped_gate").map(|own| serde_json::from_value(own.clone()));
-            let bad = |e: serde_json::Error| ConfigError::Malformed { reason: format!("`hooklens_clipped_gate`: {e}") };
+            let bad = |source| ConfigError::Field { field: "hooklens_clipped_gate", source };
             let renormalize = json.flag("norm_topk_prob", true)?;
             Some(Experts { count, per_token, renormalize, clipped: clipped.transpose().map_err(bad)? })
         }
@@ -85,7 +85,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         attn_sinks: json.flag("hooklens_attn_sinks", false)?,
         layer_rotary: match json.get("hooklens_layer_rotary") {
             Some(own) => serde_json::from_value(own.clone())
-                .map_err(|e| ConfigError::Malformed { reason: format!("`hooklens_layer_rotary`: {e}") })?,
+                .map_err(|source| ConfigError::Field { field: "hooklens_layer_rotary", source })?,
             None => Vec::new(),
         },
         positional: positional(json, d_head)?,
@@ -114,7 +114,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn windows(json: &HfConfig<'_>) -> Result<Vec<Option<Window>>, ConfigError> {
     if let Some(own) = json.get("hooklens_windows") {
-        let bad = |e: serde_json::Error| ConfigError::Malformed { reason: format!("`hooklens_windows`: {e}") };
+        let bad = |source| ConfigError::Field { field: "hooklens_windows", source };
         return serde_json::from_value(own.clone()).map_err(bad);
     }
     if !json.flag("use_local_attn", false)? {
@@ -140,7 +140,7 @@ fn positional(json: &HfConfig<'_>, d_head: usize) -> Result<Positional, ConfigEr
         "rotary" => {
             let scaling = match (json.flag("use_NTK_by_parts_rope", false)?, json.get("hooklens_rope_scaling")) {
                 (_, Some(own)) => serde_json::from_value(own.clone())
-                    .map_err(|e| ConfigError::Malformed { reason: format!("`hooklens_rope_scaling`: {e}") })?,
+                    .map_err(|source| ConfigError::Field { field: "hooklens_rope_scaling", source })?,
                 (true, None) => RopeScaling::Llama3 {
                     factor: json.number("NTK_by_parts_factor", 8.0)?,
                     low_freq_factor: json.number("NTK_by_parts_low_freq_factor", 1.0)?,

@@ -143,7 +143,6 @@ impl<'m> Chooser<'m> {
 
 /// A matrix's values, row by row.
 pub(crate) fn host(logits: Tensor<2>) -> Result<Vec<f32>, HookError> {
-    let io = |reason: String| HookError::Io { name: "logits".into(), reason };
     let data = Activation::from(logits).to_data()?.convert::<f32>();
-    data.try_into_vec::<f32>().map_err(|e| io(format!("{e:?}")))
+    data.try_into_vec::<f32>().map_err(|e| HookError::Io { name: "logits".into(), source: e.into() })
 }

@@ -71,6 +71,7 @@ pub enum Stop {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct GeneratedRow {
     /// The tokens given.
     pub prompt: Vec<u32>,
@@ -103,6 +104,7 @@ pub struct GeneratedRow {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Generation {
     /// The rows, in the order of the input.
     pub rows: Vec<GeneratedRow>,
@@ -137,7 +139,7 @@ impl Generation {
     pub fn recording(&self) -> Result<ActivationCache> {
         let mut steps = self.steps.iter();
         let Some(first) = steps.next() else {
-            return Err(crate::error::InputError::Options("nothing was run, so nothing was recorded").into());
+            return Err(crate::error::InputError::NoOutput { what: "recording" }.into());
         };
         Ok(steps.try_fold(first.clone(), |so_far, step| so_far.stitched(step))?)
     }

@@ -27,6 +27,7 @@ use crate::tokens::Tokens;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Step {
     /// Each row's next token; none for a row that has ended.
     pub tokens: Vec<Option<u32>>,
@@ -85,12 +86,13 @@ impl<'m, 'h> Steps<'m, 'h> {
         let config = model.config();
         let chooser = Chooser::new(model.tokenizer().ok(), config.d_vocab_out, &prompts, &mut options)?;
         if config.d_vocab_out > config.d_vocab {
-            return Err(InputError::Options("the model has logits for tokens it has no embedding for").into());
+            return Err(InputError::NoEmbedding { d_vocab_out: config.d_vocab_out, d_vocab: config.d_vocab }.into());
         }
         let mut filled = match (options.kv_cache.take(), options.prefix.take()) {
             (Some(_), Some(_)) => {
-                let told = "a generation goes on behind a cache that it fills or behind a prefix that stays, not both";
-                return Err(InputError::Options(told).into());
+                let reason =
+                    "a generation goes on behind a cache that it fills, or behind a prefix that stays as it is";
+                return Err(InputError::Conflict { option: "kv_cache", with: "prefix", reason }.into());
             }
             (Some(cache), None) if cache.is_frozen() => return Err(CacheError::Frozen.into()),
             (Some(cache), None) => Filled::Lent(cache),
@@ -133,7 +135,7 @@ impl<'m, 'h> Steps<'m, 'h> {
             let real = |at: &usize| self.next.mask().is_none_or(|mask| mask[row * len + at]);
             columns.extend((0..len).map(|at| Some(self.next.row(row)[at]).filter(|_| real(&at))));
         }
-        let logits = output.logits.ok_or(InputError::Options("a step gave no logits"))?;
+        let logits = output.logits.ok_or(InputError::NoOutput { what: "logits" })?;
         let d_vocab = logits.dims()[2];
         let logits = logits.reshape([batch, d_vocab]);
         let tokens = self.chooser.choose(&host(logits.clone())?, &self.options)?;

@@ -66,11 +66,11 @@ impl KeyValueCache {
     /// The cache as plain data.
     ///
     /// # Errors
-    /// [`CacheError::Data`] if a device can't give its tensors; [`CacheError::Length`] of a cache that was filled by
+    /// [`CacheError::Unreadable`] if a device can't give its tensors; [`CacheError::Length`] of a cache that was filled by
     /// hand and not in every layer.
     pub fn to_data(&self) -> Result<CacheData, CacheError> {
         self.check_whole()?;
-        let read = |tensor: Tensor<4>| tensor.try_into_data().map_err(|e| CacheError::Data { reason: e.to_string() });
+        let read = |tensor: Tensor<4>| tensor.try_into_data().map_err(|e| CacheError::Unreadable { source: e.into() });
         let layer = |entry: &Entry| {
             let (keys, values) = entry.joined()?.unzip();
             let (keys, values) = (keys.map(read).transpose()?, values.map(read).transpose()?);

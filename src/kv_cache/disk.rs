@@ -48,7 +48,7 @@ impl Track {
     /// Writes columns at the file's end.
     fn write(&self, new: Tensor<4>) -> Result<Stretch, CacheError> {
         let columns = new.dims()[1];
-        let data = new.swap_dims(0, 1).try_into_data().map_err(|e| CacheError::Data { reason: e.to_string() })?;
+        let data = new.swap_dims(0, 1).try_into_data().map_err(|e| CacheError::Unreadable { source: e.into() })?;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let offset = file.seek(SeekFrom::End(0)).map_err(failed)?;
         if let Err(error) = file.write_all(data.as_bytes()) {

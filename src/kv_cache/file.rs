@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType as BurnDType, Device, TensorData};
 use hooklens_hooks::{Activation, write_safetensors};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::{Deserialize, Serialize};
 
 use super::data::{CacheData, LayerData};
 use super::kind::CacheKind;
 use super::shape::CacheShape;
 use super::{Entry, KeyValueCache};
-use crate::error::{CacheError, Result};
+use crate::error::{BoxError, CacheError, Result};
 
 /// A model that a cache is saved for and loaded to.
 pub trait CacheModel {
@@ -86,7 +86,11 @@ impl KeyValueCache {
             first: self.entries.iter().map(Entry::first).collect(),
             held_from: self.entries.iter().map(|entry| entry.held_from().to_vec()).collect(),
         };
-        let header = serde_json::to_string(&header).map_err(|e| CacheError::Data { reason: e.to_string() })?;
+        let header = serde_json::to_string(&header).map_err(|e| CacheError::File {
+            path: path.as_ref().to_path_buf(),
+            reason: "its header can't be written as JSON".into(),
+            source: Some(e.into()),
+        })?;
         let mut tensors: Vec<(String, Activation)> = Vec::new();
         for (layer, entry) in self.entries.iter().enumerate() {
             if let Some((keys, values)) = entry.joined()? {
@@ -118,24 +122,30 @@ impl KeyValueCache {
     /// [`CacheError::OtherModel`].
     pub fn load(path: impl AsRef<Path>, model: &impl CacheModel) -> Result<Self> {
         let path = path.as_ref();
-        let bad = |reason: String| CacheError::File { path: path.to_path_buf(), reason };
-        let bytes = std::fs::read(path).map_err(|e| bad(e.to_string()))?;
-        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| bad(e.to_string()))?;
+        let bad = |reason: String| CacheError::File { path: path.to_path_buf(), reason, source: None };
+        let because = |reason: &str, source: BoxError| {
+            let (path, reason) = (path.to_path_buf(), reason.to_string());
+            CacheError::File { path, reason, source: Some(source) }
+        };
+        let unsound = |e: SafeTensorError| because("it is no sound safetensors file", e.into());
+        let foreign = |e: serde_json::Error| because("its header is not that of a saved cache", e.into());
+        let bytes = std::fs::read(path).map_err(|e| because("it can't be read", e.into()))?;
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(unsound)?;
         let header = metadata.metadata().as_ref().and_then(|fields| fields.get(FORMAT));
         let header = header.ok_or_else(|| bad("it is no saved cache".into()))?;
         // The version first: another one's fields are other fields.
-        let format: Format = serde_json::from_str(header).map_err(|e| bad(e.to_string()))?;
+        let format: Format = serde_json::from_str(header).map_err(foreign)?;
         if (format.format.as_str(), format.version) != (FORMAT, VERSION) {
             let reason = format!("{} {} is not {FORMAT} {VERSION}; make it anew", format.format, format.version);
             return Err(bad(reason).into());
         }
-        let header: Header = serde_json::from_str(header).map_err(|e| bad(e.to_string()))?;
+        let header: Header = serde_json::from_str(header).map_err(foreign)?;
         let fingerprint = model.weights_hash()?;
         if header.model != fingerprint {
             let path = PathBuf::from(path);
             return Err(CacheError::OtherModel { path, saved: header.model, model: fingerprint }.into());
         }
-        let file = SafeTensors::deserialize(&bytes).map_err(|e| bad(e.to_string()))?;
+        let file = SafeTensors::deserialize(&bytes).map_err(unsound)?;
         let read = |name: String| -> Result<Option<TensorData>, CacheError> {
             let Ok(view) = file.tensor(&name) else { return Ok(None) };
             let dtype = match view.dtype() {

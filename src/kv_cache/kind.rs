@@ -47,6 +47,7 @@ pub(super) struct Quantization {
 /// assert_eq!(CacheKind::GROWING.offloaded(Offload::Disk).name(), "disk-offloaded");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Offload {
     /// In main memory; a layer is copied to its device while the layer before it computes.
     Memory,

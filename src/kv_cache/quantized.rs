@@ -7,7 +7,7 @@
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::kind::{Form, Quantization};
-use crate::error::CacheError;
+use crate::error::{BoxError, CacheError};
 
 /// Bits per quantized element.
 ///
@@ -16,6 +16,7 @@ use crate::error::CacheError;
 /// assert_eq!(CacheKind::FOUR_BIT, CacheKind::GROWING.quantized(Bits::Four, 64));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
 pub enum Bits {
     /// 8 bits: 256 steps per group.
     Eight,
@@ -103,13 +104,13 @@ impl Quantized {
             *self = self.emptied();
             self.form = Some((rows, new[0].dtype(), new[0].device()));
         }
-        let unreadable = |reason: String| CacheError::Data { reason };
+        let unreadable = |source: BoxError| CacheError::Unreadable { source };
         // Both are read before either is stored: a device that fails leaves nothing half done.
         let mut read = Vec::new();
         for tensor in new {
             let [_, _, heads, width] = tensor.dims();
-            let data = tensor.try_into_data().map_err(|e| unreadable(e.to_string()))?.convert::<f32>();
-            read.push(([heads, width], data.try_into_vec::<f32>().map_err(|e| unreadable(format!("{e:?}")))?));
+            let data = tensor.try_into_data().map_err(|e| unreadable(e.into()))?.convert::<f32>();
+            read.push(([heads, width], data.try_into_vec::<f32>().map_err(|e| unreadable(e.into()))?));
         }
         for (codes, ([heads, width], values)) in self.stored.iter_mut().zip(read) {
             codes.heads = [heads, width];

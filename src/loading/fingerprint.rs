@@ -24,7 +24,7 @@ impl HookedTransformer {
     /// # Errors
     /// If the device can't give the weights.
     pub fn fingerprint(&self) -> Result<String> {
-        let config = serde_json::to_vec(self.config()).map_err(|e| ConfigError::Malformed { reason: e.to_string() })?;
+        let config = serde_json::to_vec(self.config()).map_err(|source| ConfigError::Unwritable { source })?;
         let mut hashed = Hashed::default();
         self.each_weight(&mut |name, weight| match weight {
             Weight::Matrix(m) => hashed.add(&name, &m.dims(), m),

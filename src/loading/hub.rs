@@ -57,10 +57,10 @@ pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
     let token = std::env::var("HF_TOKEN").ok().filter(|t| !t.is_empty()).or_else(|| Cache::from_env().token());
     let builder = ApiBuilder::from_env().with_cache_dir(cache.path().clone());
     let built = builder.with_token(token).with_progress(false).with_retries(3).build();
-    let api = built.map_err(|e| not_found(name, e.to_string()))?;
+    let api = built.map_err(|e| refused(name, "the hub's client can't be made".into(), e))?;
     let failed = |error: ApiError| {
         let advice = "offline, pass a folder with config.json and model.safetensors";
-        not_found(name, format!("there is no such folder, and the hub did not give it ({error}); {advice}"))
+        refused(name, format!("there is no such folder, and the hub did not give it; {advice}"), error)
     };
     let config = get(&cache, &api, of(revision), SMALL[0]).map_err(failed)?;
     let folder = config.parent().ok_or_else(|| not_found(name, "the cache has no folder for it".into()))?;
@@ -84,7 +84,7 @@ pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
             };
             let fetched = weights.iter().try_for_each(|file| {
                 let fetched = get(&cache, &api, pinned(), file).map(drop);
-                fetched.map_err(|error| not_found(name, format!("`{file}`: {error}")))
+                fetched.map_err(|error| refused(name, format!("the hub did not give `{file}`"), error))
             });
             match fetched {
                 Ok(()) => return Ok(folder.to_path_buf()),
@@ -132,7 +132,11 @@ fn is_set(variable: &str) -> bool {
 }
 
 fn not_found(name: &str, reason: String) -> LoadError {
-    LoadError::NotFound { name: name.to_string(), reason }
+    LoadError::not_found(name, reason)
+}
+
+fn refused(name: &str, reason: String, error: ApiError) -> LoadError {
+    LoadError::NotFound { name: name.to_string(), reason, source: Some(error.into()) }
 }
 
 /// One progress bar per file; none when standard error is not a terminal.

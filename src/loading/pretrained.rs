@@ -178,7 +178,7 @@ impl ModelFiles {
         if let Some(embedded) = name.strip_prefix("embedded:") {
             let found = embedded::find(embedded)?;
             let json: Value =
-                serde_json::from_str(found.config).map_err(|e| ConfigError::Malformed { reason: e.to_string() })?;
+                serde_json::from_str(found.config).map_err(|source| LoadError::Json { path: name.into(), source })?;
             let files = WeightFiles::from_static(name, found.weights)?;
             let described = families::read(&json)?;
             let tokenizer =
@@ -295,22 +295,22 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
         if path.join("config.json").is_file() {
             return Ok(path.to_path_buf());
         }
-        return Err(LoadError::NotFound { name: name.to_string(), reason: "the folder has no config.json".into() });
+        return Err(LoadError::not_found(name, "the folder has no config.json"));
     }
     let (id, revision) = name.split_once('@').unwrap_or((name, ""));
     if !is_hub_id(id) || (revision.contains('/') && !revision.starts_with("refs/")) {
-        return Err(LoadError::NotFound { name: name.to_string(), reason: "there is no such folder".into() });
+        return Err(LoadError::not_found(name, "there is no such folder"));
     }
     #[cfg(feature = "hub")]
     return super::hub::fetch(name, if weights { super::hub::Want::Weights } else { super::hub::Want::Description });
     #[cfg(not(feature = "hub"))]
-    return Err(LoadError::NotFound {
-        name: name.to_string(),
-        reason: format!(
+    return Err(LoadError::not_found(
+        name,
+        format!(
             "there is no such folder, and this build has no hub access (feature `hub`) to fetch {} from",
             if weights { "weights" } else { "a configuration" }
         ),
-    });
+    ));
 }
 
 /// Whether this may be a hub id, without a revision, and is no path: `gpt2`, `org/name`.
@@ -320,7 +320,7 @@ fn is_hub_id(name: &str) -> bool {
 }
 
 fn no_weights(name: &str) -> LoadError {
-    LoadError::NotFound { name: name.to_string(), reason: "it has no weights".into() }
+    LoadError::not_found(name, "it has no weights")
 }
 
 /// A description of a model, made without reading its weights.
@@ -333,6 +333,7 @@ fn no_weights(name: &str) -> LoadError {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ModelInfo {
     /// The family that reads it.
     pub family: &'static str,
@@ -387,6 +388,7 @@ impl ModelConfig {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct StoredWeights {
     /// Number of weights; tied ones count once.
     pub parameters: usize,

@@ -34,8 +34,7 @@ impl HookedTransformer {
     /// A folder or file that can't be written.
     pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
-        let failed = |e: std::io::Error| LoadError::File { path: folder.to_path_buf(), reason: e.to_string() };
-        fs::create_dir_all(folder).map_err(failed)?;
+        fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
         let extra_biases = self.has_extra_biases();
         let table = families::native_weights(&self.config, extra_biases);
         let mut tensors: Vec<(String, Activation)> = Vec::new();
@@ -159,6 +158,5 @@ fn norm(name: &str, norm: Option<&Norm>, see: &mut dyn FnMut(String, Weight)) {
 
 /// Writes a small file that appears whole or not at all.
 fn write(path: &Path, text: &[u8]) -> Result<(), LoadError> {
-    let failed = |e: std::io::Error| LoadError::File { path: path.to_path_buf(), reason: e.to_string() };
-    write_file(path, text).map_err(failed)
+    write_file(path, text).map_err(LoadError::write(path))
 }

@@ -45,7 +45,7 @@ pub trait DecoderModel: HookedModel<Input = Input, Output = Output, Scored = Ten
     /// As [`HookedModel::forward_with`].
     fn loss_with<'h>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Tensor<1>> {
         let loss = self.run(input, options.into().loss())?.loss;
-        Ok(loss.ok_or(InputError::Options("a run that stops before the logits has no loss"))?)
+        Ok(loss.ok_or(InputError::NoOutput { what: "loss" })?)
     }
 
     /// Runs the model on a prefix and gives its key-value cache; [`KeyValueCache::interventions`] lists hooks that edited.

@@ -121,8 +121,10 @@ impl HookedTransformer {
         };
         let start = options.start_at_layer.map(|l| place(l, n_layers - 1)).transpose()?;
         let stop = options.stop_at_layer.map(|l| place(l, n_layers)).transpose()?;
-        if stop.is_some_and(|stop| stop < start.unwrap_or(0)) {
-            return Err(InputError::Options("the run would stop before the layer it starts at"));
+        if let (Some(start), Some(stop)) = (start, stop)
+            && stop < start
+        {
+            return Err(InputError::StopBeforeStart { start, stop });
         }
         Ok(Layers { start, stop })
     }
@@ -132,7 +134,8 @@ impl HookedTransformer {
         let tokens = match input {
             Input::Residual(residual) => {
                 if layers.start.is_none() {
-                    return Err(InputError::Options("a residual stream as input needs start_at_layer").into());
+                    let needs = "the option `start_at_layer`";
+                    return Err(InputError::Needs { what: "a residual stream as input", needs }.into());
                 }
                 self.check_stream(&residual)?;
                 let (shape @ [batch, len, _], d_model) = (residual.dims(), self.config.d_model);
@@ -149,7 +152,8 @@ impl HookedTransformer {
             tokens => self.token_input(tokens)?,
         };
         if layers.start.is_some() {
-            return Err(InputError::Options("start_at_layer needs a residual stream as input").into());
+            let needs = "a residual stream as input, not tokens";
+            return Err(InputError::Needs { what: "the option `start_at_layer`", needs }.into());
         }
         Ok((Start::Tokens(tokens.clone()), Some(tokens)))
     }
@@ -206,10 +210,7 @@ impl HookedTransformer {
             return Ok(sequence);
         };
         if self.config.bidirectional {
-            return Err(InputError::Options(
-                "a bidirectional model can't go on behind a cache: every token sees the later ones",
-            )
-            .into());
+            return Err(CacheError::Bidirectional.into());
         }
         let dtype = self.weights.embed.tokens.val().dtype();
         cache.check(&self.config, [batch, len], dtype, |layer| self.weights.blocks[layer].device())?;
@@ -262,15 +263,15 @@ impl HookedTransformer {
     /// Whether there is a loss to compute.
     fn check_loss(&self, logits: Logits, tokens: Option<&Tokens>, layers: Layers) -> Result<(), InputError> {
         let Some(tokens) = tokens else {
-            return Err(InputError::Options(
-                "the loss of a residual stream needs the tokens it was made from; pass them as the option `tokens`",
-            ));
+            let needs = "the tokens it was made from; pass them as the option `tokens`";
+            return Err(InputError::Needs { what: "the loss of a residual stream", needs });
         };
         if layers.stop.is_some() {
-            return Err(InputError::Options("a run that stops before the logits has no loss"));
+            let reason = "a run that stops before the logits has no loss";
+            return Err(InputError::Conflict { option: "loss", with: "stop_at_layer", reason });
         }
         if logits != Logits::All {
-            return Err(InputError::Options("the loss needs all logits"));
+            return Err(InputError::Needs { what: "the loss", needs: "all logits (`Logits::All`)" });
         }
         loss::check_targets(tokens, self.config.d_vocab_out)
     }

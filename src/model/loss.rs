@@ -26,8 +26,8 @@ use crate::tokens::Tokens;
 /// ```
 ///
 /// # Errors
-/// [`InputError::LogitsShape`], [`InputError::Token`] of a token that has no logit, and [`InputError::Options`] where
-/// nothing is to be predicted.
+/// [`InputError::LogitsShape`], [`InputError::Token`] of a token that has no logit, and [`InputError::NothingToPredict`]
+/// where nothing is to be predicted.
 pub fn lm_cross_entropy_loss(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<1>> {
     check(logits, tokens)?;
     let (each, count) = per_token(logits.clone(), tokens);
@@ -102,9 +102,7 @@ pub(crate) fn check_targets(tokens: &Tokens, d_vocab: usize) -> Result<(), Input
     let next = tokens.shape()[1].saturating_sub(1);
     let counted = counted(tokens);
     if !counted.contains(&true) {
-        return Err(InputError::Options(
-            "the loss predicts each next token: it needs two real tokens one behind the other",
-        ));
+        return Err(InputError::NothingToPredict);
     }
     for (at, _) in counted.iter().enumerate().filter(|(_, counted)| **counted) {
         let (row, position) = (at / next, at % next + 1);

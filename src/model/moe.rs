@@ -8,7 +8,7 @@ use super::linear::Linear;
 use super::norm::{narrowed, widened};
 use super::pass::Pass;
 use crate::config::{ClippedGate, Experts};
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 use crate::points::Site;
 
 /// Weights of one mixture.
@@ -170,10 +170,7 @@ fn host<E: burn::tensor::Element>(
     data: Result<TensorData, burn::tensor::ExecutionError>,
     device: &Device,
 ) -> Result<Vec<E>, Halt> {
-    let failed = |reason: String| {
-        let reason = format!("the experts chosen could not be read: {reason}");
-        Error::DeviceFailed { device: format!("{device:?}"), reason }
-    };
-    let data = data.map_err(|e| failed(e.to_string()))?;
-    Ok(data.try_into_vec::<E>().map_err(|e| failed(format!("{e:?}")))?)
+    let failed = |source: BoxError| Error::DeviceFailed { device: format!("{device:?}"), source };
+    let data = data.map_err(|e| failed(e.into()))?;
+    Ok(data.try_into_vec::<E>().map_err(|e| failed(e.into()))?)
 }

@@ -17,6 +17,7 @@ use crate::error::Result;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Output {
     /// `[batch, pos, d_vocab_out]`, or `[batch, 1, d_vocab_out]` for [`Logits::Last`](crate::Logits::Last).
     pub logits: Option<Tensor<3>>,

@@ -13,6 +13,7 @@ use std::fmt;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LoadReport {
     /// Tensors of the files that became weights.
     pub applied: Vec<String>,

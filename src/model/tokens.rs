@@ -195,6 +195,7 @@ impl HookedTransformer {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Occurrence {
     /// The first.
     First,

@@ -25,15 +25,15 @@ pub(super) struct Reference {
 
 impl Reference {
     pub(super) fn read(path: &Path) -> Result<Self, LoadError> {
-        let bytes =
-            std::fs::read(path).map_err(|e| LoadError::File { path: path.to_path_buf(), reason: e.to_string() })?;
-        let corrupt = |reason: String| LoadError::Corrupt { path: path.to_path_buf(), reason };
-        let stored = SafeTensors::deserialize(&bytes).map_err(|e| corrupt(e.to_string()))?;
+        let bytes = std::fs::read(path).map_err(LoadError::file(path))?;
+        let unsound = "its header is unsound, or the file is not as long as that says";
+        let stored = SafeTensors::deserialize(&bytes).map_err(|e| LoadError::refused(path, unsound, e))?;
         let mut tensors = BTreeMap::new();
         for (name, view) in stored.tensors() {
             let values = floats(view.dtype(), view.data())
                 .ok_or_else(|| LoadError::DType { name: name.clone(), given: format!("{:?}", view.dtype()) })?;
-            let array = ArrayD::from_shape_vec(IxDyn(view.shape()), values).map_err(|e| corrupt(e.to_string()))?;
+            let array = ArrayD::from_shape_vec(IxDyn(view.shape()), values)
+                .map_err(|e| LoadError::refused(path, &format!("`{name}` is no array"), e))?;
             tensors.insert(name, array);
         }
         Ok(Self { path: path.to_path_buf(), tensors })

@@ -42,7 +42,7 @@ impl BaseRun {
         let output = model.run(tokens, options)?;
         let resid_pre = (0..n_layers).map(|layer| output.cache.get(hook::resid_pre(layer)));
         let resid_pre = resid_pre.collect::<Result<Vec<_>, _>>()?;
-        let logits = output.logits.ok_or(crate::error::InputError::Options("the run gave no logits"))?;
+        let logits = output.logits.ok_or(crate::error::InputError::NoOutput { what: "logits" })?;
         Ok(Self { len: tokens.len(), resid_pre, kv_cache, logits, recorded: output.cache })
     }
 

@@ -87,7 +87,7 @@ impl<M: Patchable> Example<'_, M> {
             judged.take().transpose()?;
         }
         let output = output?;
-        let judged = judged.ok_or(InputError::Options("the run gave no logits"))??;
+        let judged = judged.ok_or(InputError::NoOutput { what: "logits" })??;
         Ok((output, read_values(judged, self.number, |_| "without a patch".to_string())?[0]))
     }
 
@@ -100,7 +100,7 @@ impl<M: Patchable> Example<'_, M> {
     pub(crate) fn source_run(&self, points: &[&str]) -> Result<ActivationCache> {
         match self.source {
             Source::Run(prompts) => self.model.record(M::copies(&prompts[self.number], 1)?, points),
-            _ => Err(InputError::Options("an ablation has no run that patches come from").into()),
+            _ => Err(InputError::NeedsPairs { what: "this attribution" }.into()),
         }
     }
 

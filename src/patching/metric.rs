@@ -11,7 +11,7 @@ use super::model::Patchable;
 use crate::activations::TokenChoice;
 use crate::driver::Logits;
 use crate::error::PatchError;
-use crate::error::{InputError, Result};
+use crate::error::{BoxError, InputError, Result};
 
 type OfLast = Arc<dyn Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync>;
 type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
@@ -215,9 +215,9 @@ impl Metric {
 /// The values on the host, none of which may be no number; `site` tells where row so-and-so was
 /// patched.
 pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize) -> String) -> Result<Vec<f64>> {
-    let unreadable = |reason: String| HookError::Io { name: "the metric".into(), reason };
-    let data = values.try_into_data().map_err(|e| unreadable(e.to_string()))?.convert::<f64>();
-    let values = data.try_into_vec::<f64>().map_err(|e| unreadable(format!("{e:?}")))?;
+    let unreadable = |source: BoxError| HookError::Io { name: "the metric".into(), source };
+    let data = values.try_into_data().map_err(|e| unreadable(e.into()))?.convert::<f64>();
+    let values = data.try_into_vec::<f64>().map_err(|e| unreadable(e.into()))?;
     match values.iter().position(|value| value.is_nan()) {
         Some(row) => Err(PatchError::NotANumber { site: site(row), example, value: values[row] }.into()),
         None => Ok(values),
@@ -242,7 +242,9 @@ fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
         TokenChoice::Id(id) => vec![id],
         TokenChoice::Rows(rows) => rows,
         TokenChoice::Places(_) => {
-            return Err(InputError::Options("this metric reads last logits: name one token, or one an example").into());
+            let (given, allowed) =
+                ("a token a position".into(), "one token, or one an example: the last logits are read");
+            return Err(InputError::Setting { name: "answer", given, allowed: allowed.into() }.into());
         }
     };
     let d_vocab = model.d_vocab_out();

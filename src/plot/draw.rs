@@ -127,7 +127,7 @@ pub(super) fn save(
 
 /// Writes a file that appears whole or not at all.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), PlotError> {
-    let failed = |e: std::io::Error| PlotError::Write { path: path.to_path_buf(), reason: e.to_string() };
+    let failed = |source: std::io::Error| PlotError::Write { path: path.to_path_buf(), source };
     hooklens_hooks::write_file(path, bytes).map_err(failed)
 }
 

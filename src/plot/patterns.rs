@@ -36,6 +36,7 @@ pub struct AttentionPatterns {
 
 /// The attention pattern of one head.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct HeadAttention {
     /// Its layer.
     pub layer: usize,

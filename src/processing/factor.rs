@@ -5,7 +5,7 @@ use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 use faer::Mat;
 
-use crate::error::ProcessingError;
+use crate::error::{BoxError, ProcessingError};
 use crate::model::{HookedTransformer, Linear};
 
 const STEP: &str = "refactor_factored_attn_matrices";
@@ -16,7 +16,7 @@ pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError
     super::fold_values::apply(model);
     for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
         let attn = &mut block.attn;
-        let lost = |reason: String| ProcessingError::Unreadable { step: STEP, layer, reason };
+        let lost = |source: BoxError| ProcessingError::Unreadable { step: STEP, layer, source };
         let read = || Ok((PerHead::with_bias(&attn.q, heads)?, PerHead::with_bias(&attn.k, heads)?));
         let (mut q, mut k) = read().map_err(lost)?;
         let read = || Ok((PerHead::columns(&attn.v, heads)?, PerHead::rows(&attn.o, heads)?));
@@ -58,7 +58,7 @@ struct PerHead(Vec<Mat<f64>>);
 
 impl PerHead {
     /// `[d_model + 1, d_head]`: the weight's columns with the bias below.
-    fn with_bias(linear: &Linear, heads: usize) -> Result<Self, String> {
+    fn with_bias(linear: &Linear, heads: usize) -> Result<Self, BoxError> {
         let (weight, [rows, columns]) = host(linear.weight.val())?;
         let bias = match &linear.bias {
             Some(bias) => host(bias.val().unsqueeze::<2>())?.0,
@@ -78,7 +78,7 @@ impl PerHead {
     }
 
     /// `[d_model, d_head]`.
-    fn columns(linear: &Linear, heads: usize) -> Result<Self, String> {
+    fn columns(linear: &Linear, heads: usize) -> Result<Self, BoxError> {
         let (weight, [rows, columns]) = host(linear.weight.val())?;
         let width = columns / heads;
         let head = |h: usize| Mat::from_fn(rows, width, |i, j| weight[i * columns + h * width + j]);
@@ -86,7 +86,7 @@ impl PerHead {
     }
 
     /// `[d_head, d_model]`.
-    fn rows(linear: &Linear, heads: usize) -> Result<Self, String> {
+    fn rows(linear: &Linear, heads: usize) -> Result<Self, BoxError> {
         let (weight, [rows, columns]) = host(linear.weight.val())?;
         let height = rows / heads;
         let head = |h: usize| Mat::from_fn(height, columns, |i, j| weight[(h * height + i) * columns + j]);
@@ -116,9 +116,9 @@ impl PerHead {
     }
 }
 
-fn host(matrix: Tensor<2>) -> Result<(Vec<f64>, [usize; 2]), String> {
+fn host(matrix: Tensor<2>) -> Result<(Vec<f64>, [usize; 2]), BoxError> {
     let dims = matrix.dims();
-    let data = matrix.try_into_data().map_err(|e| e.to_string())?;
+    let data = matrix.try_into_data()?;
     Ok((data.iter::<f64>().collect(), dims))
 }
 

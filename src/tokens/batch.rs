@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use crate::error::InputError;
+use crate::error::{BoxError, InputError};
 
 /// Where padding goes in rows shorter than the longest.
 ///
@@ -128,13 +128,13 @@ impl Tokens {
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Tokenize`] if they can't be read or are negative.
+    /// [`InputError::Unreadable`] if the device can't give them, [`InputError::NotAnId`] for a number that is none.
     pub fn from_tensor(ids: Tensor<2, Int>) -> Result<Self, InputError> {
         let [batch, len] = ids.dims();
-        let unreadable = |reason: String| InputError::Tokenize { reason };
-        let data = ids.try_into_data().map_err(|e| unreadable(e.to_string()))?.convert::<i64>();
-        let values = data.try_into_vec::<i64>().map_err(|e| unreadable(format!("{e:?}")))?;
-        let to_id = |id: &i64| u32::try_from(*id).map_err(|_| unreadable(format!("{id} is not a token id")));
+        let unreadable = |source: BoxError| InputError::Unreadable { source };
+        let data = ids.try_into_data().map_err(|e| unreadable(e.into()))?.convert::<i64>();
+        let values = data.try_into_vec::<i64>().map_err(|e| unreadable(e.into()))?;
+        let to_id = |id: &i64| u32::try_from(*id).map_err(|_| InputError::NotAnId { id: *id });
         let ids = values.iter().map(to_id).collect::<Result<_, _>>()?;
         Ok(Self { ids, batch, len, mask: None })
     }

@@ -44,9 +44,13 @@ impl Tokenizer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn chat(&self, messages: &[Message], answer: bool) -> Result<String, InputError> {
-        let failed = |error: Error| InputError::Chat { reason: error.to_string() };
+        let failed = |error: Error| InputError::Chat {
+            reason: "the template can't be followed".into(),
+            source: Some(error.into()),
+        };
         let template = self.chat_template().ok_or_else(|| InputError::Chat {
             reason: "the tokenizer comes with no chat template (`chat_template` in tokenizer_config.json)".into(),
+            source: None,
         })?;
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);

@@ -18,6 +18,7 @@ use crate::error::InputError;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tokenized {
     /// The text.
     pub text: String,

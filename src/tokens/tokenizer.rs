@@ -76,7 +76,7 @@ impl Tokenizer {
         if !path.is_file() {
             return Ok(None);
         }
-        let text = std::fs::read(&path).map_err(|e| LoadError::File { path: path.clone(), reason: e.to_string() })?;
+        let text = std::fs::read(&path).map_err(LoadError::file(&path))?;
         let mut side = Vec::new();
         for name in ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"] {
             let path = folder.join(name);
@@ -90,10 +90,10 @@ impl Tokenizer {
     /// A tokenizer from the bytes of `tokenizer.json` and the JSON beside it; `path` is for
     /// error messages.
     pub(crate) fn from_parts(json: &[u8], side: &[Value], path: &Path) -> Result<Self, LoadError> {
-        let bad = |reason: String| LoadError::Tokenizer { path: path.to_path_buf(), reason };
-        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| bad(e.to_string()))?;
+        let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: path.to_path_buf(), source };
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(bad)?;
         inner.with_padding(None);
-        inner.with_truncation(None).map_err(|e| bad(e.to_string()))?;
+        inner.with_truncation(None).map_err(bad)?;
         let special = |name: &str| {
             let text_key = format!("{name}_token");
             let by_text = side.iter().find_map(|json| match json.get(&text_key)? {
@@ -114,8 +114,8 @@ impl Tokenizer {
 
     /// The files a folder keeps the tokenizer in, by name: what [`Tokenizer::from_folder`] reads.
     pub(crate) fn files(&self) -> Result<[(&'static str, String); 2], LoadError> {
-        let bad = |reason: String| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), reason };
-        let json = self.inner.to_string(true).map_err(|e| bad(e.to_string()))?;
+        let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), source };
+        let json = self.inner.to_string(true).map_err(bad)?;
         let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad)];
         let special =
             named.into_iter().filter_map(|(name, id)| Some((format!("{name}_token"), self.token(id?)?.into())));
@@ -175,7 +175,7 @@ impl Tokenizer {
     /// [`InputError::UnknownWords`] where the vocabulary has no token for what it lacks, and [`InputError::Tokenize`] if
     /// the tokenizer refuses the text for another reason.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, InputError> {
-        let encoding = self.inner.encode(text, false).map_err(|e| self.refused(text, &e))?;
+        let encoding = self.inner.encode(text, false).map_err(|e| self.refused(text, e))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -185,13 +185,13 @@ impl Tokenizer {
             Some(second) => self.inner.encode((text, second), true),
             None => self.inner.encode(text, true),
         };
-        let encoding = encoding.map_err(|e| self.refused(&[text, pair.unwrap_or_default()].join(" "), &e))?;
+        let encoding = encoding.map_err(|e| self.refused(&[text, pair.unwrap_or_default()].join(" "), e))?;
         Ok((encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec()))
     }
 
     /// [`Tokenizer::encode_special`] of one text, its own tokens cut so that all are at most `longest`.
     pub(crate) fn encode_special_truncated(&self, text: &str, longest: usize) -> Result<Vec<u32>, InputError> {
-        let failed = |e: tokenizers::Error| self.refused(text, &e);
+        let failed = |e: tokenizers::Error| self.refused(text, e);
         let mut encoding = self.inner.encode(text, false).map_err(failed)?;
         let added = self.inner.get_post_processor().map_or(0, |own| own.added_tokens(false));
         encoding.truncate(longest.saturating_sub(added), 0, tokenizers::TruncationDirection::Right);
@@ -201,7 +201,7 @@ impl Tokenizer {
 
     /// The ids of a text, each with the bytes of the text it stands for.
     pub(crate) fn encode_with_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, InputError> {
-        let encoding = self.inner.encode(text, false).map_err(|e| self.refused(text, &e))?;
+        let encoding = self.inner.encode(text, false).map_err(|e| self.refused(text, e))?;
         let spans = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
         Ok(encoding.get_ids().iter().copied().zip(spans).collect())
     }
@@ -243,7 +243,7 @@ impl Tokenizer {
     /// The text of generated ids. A model may know more ids than its tokenizer has tokens, as GPT-J and Qwen do,
     /// whose tables are padded to a round size: such an id has no text, and adds none.
     pub(crate) fn decode_made(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
-        self.inner.decode(ids, skip_special).map_err(|e| InputError::Tokenize { reason: e.to_string() })
+        self.inner.decode(ids, skip_special).map_err(|source| InputError::Tokenize { source })
     }
 
     /// The token of an id as the vocabulary spells it.
@@ -265,6 +265,6 @@ fn chat_template(json: &Value) -> Option<&str> {
 }
 
 pub(crate) fn read_json(path: PathBuf) -> Result<Value, LoadError> {
-    let text = std::fs::read(&path).map_err(|e| LoadError::File { path: path.clone(), reason: e.to_string() })?;
-    serde_json::from_slice(&text).map_err(|e| LoadError::File { path, reason: e.to_string() })
+    let text = std::fs::read(&path).map_err(LoadError::file(&path))?;
+    serde_json::from_slice(&text).map_err(|source| LoadError::Json { path, source })
 }

@@ -27,10 +27,10 @@ impl Tokenizer {
     }
 
     /// Why a text was refused: the words the vocabulary lacks, if that is the reason.
-    pub(super) fn refused(&self, text: &str, error: &tokenizers::Error) -> InputError {
+    pub(super) fn refused(&self, text: &str, source: tokenizers::Error) -> InputError {
         let words = self.unknown_words(text);
         if words.is_empty() {
-            return InputError::Tokenize { reason: error.to_string() };
+            return InputError::Tokenize { source };
         }
         let vocabulary = self.vocabulary();
         let tokens = || vocabulary.iter().map(|(_, token)| token.as_str());

@@ -106,8 +106,7 @@ pub(crate) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, T
     let start = file.start(HEADER)?;
     let header = start.first_chunk::<HEADER>().and_then(|bytes| Header::of(bytes, file.len()));
     let Some(header) = header else {
-        let reason = "its header tells another length than it has".to_string();
-        return Err(LoadError::Corrupt { path: file.path.clone(), reason });
+        return Err(LoadError::corrupt(&file.path, "its header tells another length than it has"));
     };
     let mut at = HEADER;
     let mut tensors = Vec::new();

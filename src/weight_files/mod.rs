@@ -127,8 +127,8 @@ impl WeightFiles {
                 return Self::open_with(&paths.collect::<Result<Vec<_>, _>>()?, mmap);
             }
         }
-        let failed = |e: std::io::Error| LoadError::File { path: folder.to_path_buf(), reason: e.to_string() };
-        let entries = std::fs::read_dir(folder).map_err(failed)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let entries =
+            std::fs::read_dir(folder).map_err(LoadError::file(folder))?.filter_map(|entry| Some(entry.ok()?.path()));
         let mut checkpoints: Vec<PathBuf> =
             entries.filter(|path| matches!(path.extension().and_then(|e| e.to_str()), Some("pt" | "pth"))).collect();
         if checkpoints.len() == 1 {
@@ -137,12 +137,12 @@ impl WeightFiles {
         checkpoints.sort();
         let reason = if checkpoints.is_empty() {
             "the folder has no model.safetensors or pytorch_model.bin, no index of either, and no .pt or .pth file"
-                .into()
+                .to_string()
         } else {
             let names = checkpoints.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
             format!("the folder has several checkpoints; name one: {}", names.collect::<Vec<_>>().join(", "))
         };
-        Err(LoadError::NotFound { name: folder.display().to_string(), reason })
+        Err(LoadError::not_found(folder.display().to_string(), reason))
     }
 
     /// Opens these files together: safetensors, or PyTorch's by their ending `.bin`, `.pt`, `.pth` or `.ckpt`.
@@ -185,7 +185,7 @@ impl WeightFiles {
         for (name, tensor) in tensors {
             let reason = format!("the tensor `{name}` is in another file too");
             if self.tensors.insert(name, tensor).is_some() {
-                return Err(LoadError::Corrupt { path: path.to_path_buf(), reason });
+                return Err(LoadError::corrupt(path, reason));
             }
         }
         Ok(())
@@ -304,7 +304,8 @@ impl WeightFiles {
 
 /// Where the data of a safetensors file begins, and what its header says of them: that they fill the file.
 fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError> {
-    let corrupt = |reason: String| LoadError::Corrupt { path: file.path.clone(), reason };
+    let unsound = "its header is unsound, or the file is not as long as that says";
+    let corrupt = |error: SafeTensorError| LoadError::refused(&file.path, unsound, error);
     let start = match file.in_memory() {
         Some(all) => Cow::Borrowed(&all[..]),
         None => {
@@ -316,17 +317,13 @@ fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError>
     let (header, metadata) = match SafeTensors::read_metadata(&start) {
         // The header is sound; whether the file is as long as it says is seen below.
         Err(SafeTensorError::MetadataIncompleteBuffer) if file.in_memory().is_none() => {
-            let parsed: Metadata = serde_json::from_slice(&start[8..]).map_err(|e| corrupt(e.to_string()))?;
+            let parsed: Metadata = serde_json::from_slice(&start[8..]).map_err(|e| corrupt(e.into()))?;
             (start.len() - 8, parsed)
         }
-        read => read.map_err(|e| corrupt(e.to_string()))?,
+        read => read.map_err(corrupt)?,
     };
     let (end, len) = ((header + 8) as u64 + metadata.data_len() as u64, file.len());
-    if end == len {
-        Ok((header + 8, metadata))
-    } else {
-        Err(corrupt(SafeTensorError::MetadataIncompleteBuffer.to_string()))
-    }
+    if end == len { Ok((header + 8, metadata)) } else { Err(corrupt(SafeTensorError::MetadataIncompleteBuffer)) }
 }
 
 /// Converts elements to a smaller type in place, so that memory never holds a large tensor in both.
@@ -348,7 +345,7 @@ fn narrowed_in_place(mut bytes: Vec<u8>, stored: DType, compute: DType) -> Vec<u
 /// File names in an index, each once, in order. A name may not lead out of the folder.
 pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
     let json = read_json(index.to_path_buf())?;
-    let bad = |reason: &str| LoadError::Corrupt { path: index.to_path_buf(), reason: reason.to_string() };
+    let bad = |reason: &str| LoadError::corrupt(index, reason);
     let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`"))?;
     let mut names = Vec::new();
     for shard in map.values() {

@@ -39,14 +39,14 @@ impl TensorFile {
     /// # Errors
     /// [`LoadError::File`]; [`LoadError::Corrupt`] if it is empty.
     pub(crate) fn open(path: &Path, mmap: bool) -> Result<Self, LoadError> {
-        let failed = |e: std::io::Error| failed(path, &e);
-        let file = File::open(path).map_err(failed)?;
-        let len = file.metadata().map_err(failed)?.len();
+        let failed = LoadError::file(path);
+        let file = File::open(path).map_err(&failed)?;
+        let len = file.metadata().map_err(&failed)?.len();
         if len == 0 {
-            return Err(LoadError::Corrupt { path: path.to_path_buf(), reason: "the file is empty".into() });
+            return Err(LoadError::corrupt(path, "the file is empty"));
         }
         let content = if mmap {
-            let map = map(&file).map_err(failed)?;
+            let map = map(&file).map_err(&failed)?;
             Content::Mapped(file, map)
         } else {
             Content::File(file)
@@ -117,7 +117,7 @@ impl TensorFile {
     fn read_at(&self, at: usize, bytes: &mut [u8]) -> Result<(), LoadError> {
         match &self.content {
             Content::Mapped(file, _) | Content::File(file) => {
-                read_at(file, at as u64, bytes).map_err(|e| failed(&self.path, &e))
+                read_at(file, at as u64, bytes).map_err(LoadError::file(&self.path))
             }
             Content::Static(all) => {
                 bytes.copy_from_slice(&all[at..at + bytes.len()]);
@@ -125,10 +125,6 @@ impl TensorFile {
             }
         }
     }
-}
-
-fn failed(path: &Path, error: &std::io::Error) -> LoadError {
-    LoadError::File { path: path.to_path_buf(), reason: error.to_string() }
 }
 
 fn map(file: &File) -> std::io::Result<SharedBytes> {

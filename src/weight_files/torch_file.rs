@@ -31,20 +31,17 @@ impl fmt::Debug for TorchTensor {
 impl TorchTensor {
     /// All its bytes, row-major, little-endian.
     pub(crate) fn read(&self) -> Result<Vec<u8>, LoadError> {
-        let bytes = self.tensor.read().map_err(|error| {
-            let (path, reason) = (self.path.clone(), error.to_string());
-            match error.kind() {
-                std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
-                    LoadError::Corrupt { path, reason }
-                }
-                _ => LoadError::File { path, reason },
+        let bytes = self.tensor.read().map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
+                LoadError::refused(&self.path, &format!("`{}` can't be read", self.tensor.name), error)
             }
+            _ => LoadError::file(&self.path)(error),
         })?;
         if bytes.len() == self.tensor.byte_len() {
             return Ok(bytes);
         }
         let reason = format!("`{}` gave {} bytes of {}", self.tensor.name, bytes.len(), self.tensor.byte_len());
-        Err(LoadError::Corrupt { path: self.path.clone(), reason })
+        Err(LoadError::corrupt(&self.path, reason))
     }
 }
 
@@ -56,7 +53,7 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadErro
         None => PytorchReader::new(path).map_err(|error| unreadable(path, error))?,
     };
     if reader.is_empty() {
-        return Err(LoadError::Corrupt { path: path.to_path_buf(), reason: "it holds no tensors".into() });
+        return Err(LoadError::corrupt(path, "it holds no tensors"));
     }
     let info = |(name, tensor): (String, pytorch_reader::Tensor)| {
         let bare = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper)).map(str::to_string);
@@ -93,11 +90,8 @@ pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
 }
 
 fn unreadable(path: &Path, error: PytorchError) -> LoadError {
-    let path = path.to_path_buf();
     match error {
-        PytorchError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            LoadError::File { path, reason: error.to_string() }
-        }
-        error => LoadError::Corrupt { path, reason: error.to_string() },
+        PytorchError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => LoadError::file(path)(error),
+        error => LoadError::refused(path, "it can't be read as a PyTorch checkpoint", error),
     }
 }

@@ -165,7 +165,7 @@ fn hooks_must_return_what_they_were_given() {
     let dtype = hook_error(model.run_with_hooks(ROW, [hook::z(1).edit(|x, _| x.cast(burn::tensor::FloatDType::F16))]));
     assert!(matches!(dtype, HookError::DType { .. }));
     let failed = hook_error(model.run_with_hooks(ROW, [hook::z(1).edit(|_, _| Err::<Tensor<4>, _>("no"))]));
-    assert_eq!(failed.to_string(), "the hook at `blocks.1.attn.hook_z` failed: no");
+    assert_eq!(hooklens::error_chain(&failed), "the hook at `blocks.1.attn.hook_z` failed: no");
 }
 
 /// 4. Typed points, names, globs and shorthands find the same activation.
@@ -299,7 +299,7 @@ fn tokens_go_to_experts_there_are() {
             let chosen = chosen.to_int_tensor::<2>()?;
             Ok(Some(chosen.zeros_like().add_scalar(wrong).into()))
         });
-        let error = hook_error(model.run_with_hooks(ROW, [edit])).to_string();
+        let error = hooklens::error_chain(&hook_error(model.run_with_hooks(ROW, [edit])));
         assert!(error.contains(&format!("expert {wrong} is not one of the 3")), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use crate::support::{any_config, assert_close, device, random_model, values};
 
 fn refused(name: &str) -> String {
     match parse_device(name) {
-        Err(Error::Device { name: named, reason }) => {
+        Err(Error::Device { name: named, reason, .. }) => {
             assert_eq!(named, name);
             reason
         }

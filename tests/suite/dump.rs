@@ -225,7 +225,8 @@ fn a_bad_prompt_is_named_before_the_run() {
         (vec![1], "prompt 3: positions 1 are not within the 1"),
     ] {
         let rows = [good.clone(), good.clone(), bad];
-        let error = Dump::new("*").positions(1).batch_size(1).run(&model(), &rows, &out).unwrap_err().to_string();
+        let error = Dump::new("*").positions(1).batch_size(1).run(&model(), &rows, &out).unwrap_err();
+        let error = hooklens::error_chain(&error);
         assert!(error.contains(says), "{error}");
         assert!(!out.exists());
     }

@@ -222,11 +222,11 @@ fn wrong_input_is_refused_before_the_run() {
     let resid = Tensor::<3>::zeros([1, 2, 15], &device());
     let wide = input_error(model.forward_with(resid.clone(), ForwardOptions::new().start_at_layer(0)));
     assert!(matches!(wide, InputError::Residual { d_model: 16, .. }));
-    assert!(matches!(input_error(model.forward(resid)), InputError::Options(_)));
-    assert!(matches!(input_error(model.loss([1])), InputError::Options(_)));
+    assert!(matches!(input_error(model.forward(resid)), InputError::Needs { .. }));
+    assert!(matches!(input_error(model.loss([1])), InputError::NothingToPredict));
     assert!(matches!(
         input_error(model.forward_with([1], ForwardOptions::new().logits(Logits::None))),
-        InputError::Options(_)
+        InputError::NoOutput { what: "logits", .. }
     ));
     let negative = Tensor::<2, Int>::from_ints([[1, -2]], &device());
     assert!(model.forward(negative).unwrap_err().to_string().contains("-2"));
@@ -243,7 +243,7 @@ fn wrong_input_is_refused_before_the_run() {
     let lonely = Tokens::padded_to(&[vec![1]], 3, 0, PaddingSide::Right).unwrap();
     assert!(matches!(
         input_error(narrow.loss_with(&lonely, ForwardOptions::new().kv_cache(&mut cache))),
-        InputError::Options(_)
+        InputError::NothingToPredict
     ));
     assert!(cache.is_empty());
     let outside = model.record([1, 2], Record::all().positions(5)).unwrap_err();

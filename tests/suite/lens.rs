@@ -96,5 +96,6 @@ fn steering_moves_the_answer() {
     let zero = SteeringVector::new("resid_post3", Tensor::zeros([64], &device()));
     assert!(zero.ablation().is_err());
     let narrow = SteeringVector::new("resid_post3", Tensor::ones([3], &device()));
-    assert!(model.run_with_hooks(mary_gives, [narrow.hook(1.0)]).unwrap_err().to_string().contains("[64]"));
+    let told = hooklens::error_chain(&model.run_with_hooks(mary_gives, [narrow.hook(1.0)]).unwrap_err());
+    assert!(told.contains("[64]"), "{told}");
 }

@@ -573,7 +573,8 @@ fn unsound_files_are_refused_unmapped_too() {
         fs::write(&path, bytes).unwrap();
         [true, false].map(|mmap| {
             let options = LoadOptions::new().mmap(mmap);
-            HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), options).unwrap_err().to_string()
+            let path = folder.path().to_str().unwrap();
+            hooklens::error_chain(&HookedTransformer::from_pretrained_with(path, options).unwrap_err())
         })
     };
     let long = [&whole[..], &[0; 4]].concat();

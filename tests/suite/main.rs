@@ -18,6 +18,7 @@ mod documents;
 mod dump;
 mod embedded;
 mod encoders;
+mod errors;
 mod fingerprint;
 mod generation;
 mod gradients;

@@ -38,7 +38,8 @@ fn dumps_of_encoders_hold_what_each_prompt_gives_alone() {
         assert!(near(&of_row.into_dyn(), &logits.index_axis(ndarray::Axis(0), 0).to_owned()), "{number}");
     }
     let behind = Dump::new("z0").prefix(vec![5]).run(&model, &rows, &out).unwrap_err();
-    assert!(behind.to_string().ends_with("an encoder has no use for the option `prefix`"), "{behind}");
+    let behind = hooklens::error_chain(&behind);
+    assert!(behind.ends_with("an encoder has no use for the option `prefix`"), "{behind}");
 }
 
 /// Positive coordinates.

@@ -145,7 +145,8 @@ fn conversations_follow_their_template() {
         }
         assert_eq!(text.unwrap(), "<|system|>Be brief.<|user|>Hi<|assistant|>");
         assert_eq!(tokenizer.chat(&messages[1..], false).unwrap(), "<|user|>Hi");
-        let refused = tokenizer.chat(&[Message::new("king", "Hi")], false).unwrap_err().to_string();
+        let refused = tokenizer.chat(&[Message::new("king", "Hi")], false).unwrap_err();
+        let refused = hooklens::error_chain(&refused);
         assert!(refused.contains("unknown role"), "{refused}");
     }
 }

@@ -201,7 +201,7 @@ fn parts_run_as_far_as_they_are_wanted() {
 #[test]
 fn errors_of_parts_name_them() {
     let model = random_model(hooklens::TransformerConfig::new(2, 16, 2, 20, 16), 1);
-    let told = |error: hooklens::Error| error.to_string();
+    let told = |error: hooklens::Error| hooklens::error_chain(&error);
     let spliced = model.splice("resid_post0", dictionary("sae", true)).unwrap();
     let twice = told(spliced.splice("resid_post0", dictionary("sae", true)).unwrap_err());
     assert_eq!(

@@ -119,7 +119,7 @@ fn tokens_around_are_those_of_the_text_each_with_its_value() {
     let (model, texts) = ioi();
     for window in [0, 1, 3, 100, usize::MAX] {
         let found = TopExamples::new("mlp_post1").neuron(9).k(40).window(window).run(&model, &texts).unwrap();
-        for FoundExample { text, position, token, id, value, start, tokens, values } in &found.examples {
+        for FoundExample { text, position, token, id, value, start, tokens, values, .. } in &found.examples {
             let words = model.to_str_tokens(&texts[*text]).unwrap();
             let end = words.len().min(position.saturating_add(window).saturating_add(1));
             assert_eq!(*start, position.saturating_sub(window));
@@ -218,12 +218,16 @@ fn what_cannot_be_looked_at_is_said() {
         let asked = asked.clone().batch_size(batch);
         let error = asked.run(&model, ["When", "Mary", "", "John"]).unwrap_err();
         assert!(matches!(&error, Error::Input(InputError::Text { number: 2, .. })), "{error:?}");
-        assert_eq!(error.to_string(), "text 2, counted from 0: the text \"\" is empty; there is nothing to run on");
-        let told = asked.run(&model, vec![vec![0u32, 1], vec![], vec![0]]).unwrap_err().to_string();
+        let said = hooklens::error_chain(&error);
+        assert_eq!(said, "text 2, counted from 0: the text \"\" is empty; there is nothing to run on");
+        let told = asked.run(&model, vec![vec![0u32, 1], vec![], vec![0]]).unwrap_err();
+        let told = hooklens::error_chain(&told);
         assert!(told.starts_with("text 1, counted from 0: "), "{told}");
-        let told = asked.run(&model, vec![vec![0u32], vec![0, 99]]).unwrap_err().to_string();
+        let told = asked.run(&model, vec![vec![0u32], vec![0, 99]]).unwrap_err();
+        let told = hooklens::error_chain(&told);
         assert!(told.starts_with("text 1, counted from 0: ") && told.contains("vocabulary of 61"), "{told}");
-        let told = asked.run(&model, vec![vec![0u32], vec![1; 1000]]).unwrap_err().to_string();
+        let told = asked.run(&model, vec![vec![0u32], vec![1; 1000]]).unwrap_err();
+        let told = hooklens::error_chain(&told);
         assert!(told.starts_with("text 1, counted from 0: 1000 positions"), "{told}");
     }
 }
@@ -243,7 +247,8 @@ fn experts_and_models_without_texts_can_be_looked_at() {
     assert_near(&places(&found), &largest(all.clone(), 4), &all);
     // Without a tokenizer tokens are their ids.
     assert!(found.examples.iter().all(|one| one.token == one.id.to_string() && one.id == rows[one.text][one.position]));
-    let told = TopExamples::new(point).neuron(0).run(&model, ["text"]).unwrap_err().to_string();
+    let told = TopExamples::new(point).neuron(0).run(&model, ["text"]).unwrap_err();
+    let told = hooklens::error_chain(&told);
     assert!(told.contains("no tokenizer"), "{told}");
     // A direction that is trained, and on a device that differentiates.
     let direction = Tensor::<1>::ones([16], &device().autodiff()).require_grad();

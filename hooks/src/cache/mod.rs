@@ -3,6 +3,7 @@
 mod batch;
 mod gradients;
 mod lookup;
+mod stack;
 mod stitch;
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor};
 
 pub use lookup::Lookup;
+pub use stack::Stackable;
 
 use crate::activation::Activation;
 use crate::catalog::{Catalog, PointId};

@@ -20,6 +20,7 @@ use crate::tokens::Tokenizer;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct FoundExamples {
     /// Full name of the point.
     pub point: String,
@@ -35,6 +36,7 @@ pub struct FoundExamples {
 
 /// One example: a position with a large activation.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct FoundExample {
     /// The text, counted from 0.
     pub text: usize,

@@ -196,7 +196,7 @@ impl TopExamples {
     /// assert_eq!((found.texts, found.tokens, found.examples.len()), (2, 5, 5));
     /// let told = TopExamples::new("resid_post0").neuron(3).run(&model, ["king", ""]).unwrap_err();
     /// assert_eq!(
-    ///     told.to_string(),
+    ///     hooklens::error_chain(&told),
     ///     "text 1, counted from 0: the text \"\" is empty; there is nothing to run on",
     /// );
     /// # Ok::<(), hooklens::Error>(())

@@ -7,7 +7,7 @@ mod tensors;
 
 use std::io::Write;
 
-use crate::error::PlotError;
+use crate::error::{PlotError, error_chain};
 
 /// The display of a value that is the last expression of a notebook's cell: a picture, a table, an interactive page,
 /// by the protocol of [evcxr](https://github.com/evcxr/evcxr), the Rust kernel of Jupyter. It is part of the
@@ -36,7 +36,8 @@ pub trait Show {
 
     /// Prints the value for evcxr, or why it can't be shown.
     fn evcxr_display(&self) {
-        let shown = self.shown().unwrap_or_else(|error| vec![Shown::text(format!("can't be shown: {error}"))]);
+        let shown =
+            self.shown().unwrap_or_else(|error| vec![Shown::text(format!("can't be shown: {}", error_chain(&error)))]);
         let blocks: String = shown.iter().map(Shown::block).collect();
         // In one piece, so that what other threads print doesn't get in between. A notebook that is gone needs nothing.
         let _ = std::io::stdout().lock().write_all(blocks.as_bytes());
@@ -45,6 +46,7 @@ pub trait Show {
 
 /// One form of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Shown {
     /// Its MIME type: `text/plain`, `text/html`, `image/svg+xml` or `image/png`.
     pub mime: &'static str,
