@@ -403,3 +403,20 @@ fn sizes_that_can_not_be_are_named() {
     let told = KeyValueCache::of_shape(shape, CacheKind::GROWING).map(drop).unwrap_err().to_string();
     assert!(told.starts_with("`windows` is 0"), "{told}");
 }
+
+/// One point of all layers, whichever stack it is in.
+#[test]
+fn a_point_of_every_layer_is_one_tensor() {
+    let model = random_model(hooklens::TransformerConfig::new(3, 16, 2, 20, 8), 1);
+    let cache = model.record([1, 2, 3, 4], Record::all()).unwrap();
+    let patterns = cache.stack(hook::pattern).unwrap();
+    assert_eq!(patterns.dims(), [3, 1, 2, 4, 4]);
+    let gap = patterns.narrow(0, 2, 1).squeeze_dim::<4>(0) - cache.get(hook::pattern(2)).unwrap();
+    assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+    let some = model.record([1, 2, 3, 4], ["pattern0", "pattern2"]).unwrap();
+    assert!(matches!(some.stack(hook::pattern), Err(HookError::NotRecorded { name, .. }) if name.contains("blocks.1")));
+    assert!(cache.stack(|layer| hook::Point::<3>::in_layer(layer, "hook_resid_pst")).is_err());
+    let t5 = hooklens::encoder_decoder::HookedEncoderDecoder::from_pretrained(fixtures().join("t5").to_str().unwrap());
+    let cache = t5.unwrap().run(([5, 6, 1], [0, 4]), Record::all()).unwrap().cache;
+    assert_eq!(cache.stack(hook::cross_pattern).unwrap().dims()[3..], [2, 3]);
+}

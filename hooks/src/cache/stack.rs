@@ -12,7 +12,7 @@ pub trait Stackable: Sized {
     type Stacked;
 
     #[doc(hidden)]
-    fn named(&self) -> &str;
+    fn named(&self) -> String;
 
     #[doc(hidden)]
     fn stacked(points: Vec<Self>, cache: &ActivationCache) -> Result<Self::Stacked, HookError>;
@@ -23,7 +23,7 @@ macro_rules! stackable {
         impl Stackable for Point<$rank> {
             type Stacked = Tensor<$stacked>;
 
-            fn named(&self) -> &str {
+            fn named(&self) -> String {
                 self.name()
             }
 
@@ -33,7 +33,7 @@ macro_rules! stackable {
                     let tensor = cache.get(&point)?;
                     let (given, first) = (tensor.dims(), of_layers.first().unwrap_or(&tensor).clone());
                     if given != first.dims() {
-                        let (point, expected) = (point.name().to_string(), first.dims().to_vec());
+                        let (point, expected) = (point.name(), first.dims().to_vec());
                         return Err(HookError::Stack { point, expected, given: given.to_vec() });
                     }
                     of_layers.push(tensor.to_device(&first.device()));
@@ -73,9 +73,9 @@ impl ActivationCache {
     /// missing, [`HookError::Stack`] if layers differ in shape.
     pub fn stack<P: Stackable>(&self, of: impl Fn(isize) -> P) -> Result<P::Stacked, HookError> {
         let of_layers = (0..self.catalog.n_layers() as isize).map(&of);
-        let fired: Vec<P> = of_layers.filter(|point| self.catalog.has(point.named())).collect();
+        let fired: Vec<P> = of_layers.filter(|point| self.catalog.has(&point.named())).collect();
         if fired.is_empty() {
-            self.catalog.find(of(0).named())?;
+            self.catalog.find(&of(0).named())?;
         }
         P::stacked(fired, self)
     }
