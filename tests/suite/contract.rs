@@ -416,7 +416,9 @@ fn a_point_of_every_layer_is_one_tensor() {
     let some = model.record([1, 2, 3, 4], ["pattern0", "pattern2"]).unwrap();
     assert!(matches!(some.stack(hook::pattern), Err(HookError::NotRecorded { name, .. }) if name.contains("blocks.1")));
     assert!(cache.stack(|layer| hook::Point::<3>::in_layer(layer, "hook_resid_pst")).is_err());
-    let t5 = hooklens::encoder_decoder::HookedEncoderDecoder::from_pretrained(fixtures().join("t5").to_str().unwrap());
+    let t5 = hooklens::encoder_decoder::HookedEncoderDecoder::from_pretrained(
+        crate::support::fixtures().join("t5").to_str().unwrap(),
+    );
     let cache = t5.unwrap().run(([5, 6, 1], [0, 4]), Record::all()).unwrap().cache;
     assert_eq!(cache.stack(hook::cross_pattern).unwrap().dims()[3..], [2, 3]);
 }
