@@ -139,14 +139,12 @@ fn commands_take_every_kind_or_say_why_not() {
         let (done, told) =
             said(&["attention", "--model", model, "--tokens", "5,6,7,1", "--out", page.to_str().unwrap()]);
         assert!(done && told.contains("L0H0") && page.is_file(), "{told}");
-        for command in ["patch", "attribute"] {
-            let pair = ["--clean-tokens", "5,6", "--corrupted-tokens", "5,7", "--answer", "3", "--wrong", "4"];
-            let args = [&[command, "--model", model], &pair[..]].concat();
-            let (done, told) = said(&args);
-            assert!(!done, "{told}");
-        }
-        let (done, told) = said(&["bench", "--model", model]);
-        assert!(!done && told.contains("`hooklens bench` works on decoders"), "{told}");
+        let (done, told) = said(&["attribute", "--model", model, "--prompt", "a", "--answer", "b"]);
+        assert!(!done && told.contains("`hooklens attribute` works on decoders"), "{told}");
+        let (done, told) = said(&["bench", "--model", model, "--rounds", "1"]);
+        assert!(done && told.contains("forward") && told.contains("patching"), "{told}");
+        let (done, told) = said(&["bench", "--model", model, "--work", "decode"]);
+        assert!(!done && told.contains("forward, cache or patch of a model that is no decoder"), "{told}");
     }
     let (done, told) = said(&["generate", "--model", &t5, "--tokens", "5,6,7,1", "--max-new-tokens", "3", "--json"]);
     assert!(done && told.contains("new_tokens"), "{told}");

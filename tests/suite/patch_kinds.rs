@@ -132,8 +132,8 @@ fn attribution_of_other_kinds_is_exact_where_the_metric_is_linear() {
 
     let model = t5("t5");
     let patching = model.patching(([5, 6, 1], [0, 4]), ([5, 8, 1], [0, 4])).metric(linear()).unwrap();
-    let sites = Sites::new("decoder_final_layer_norm.hook_normalized").per([Axis::Pos]);
-    let guess = patching.attribution("decoder_final_layer_norm.hook_normalized").unwrap().sweep(&sites).unwrap();
+    let sites = Sites::new("decoder_final_ln.hook_normalized").per([Axis::Pos]);
+    let guess = patching.attribution("decoder_final_ln.hook_normalized").unwrap().sweep(&sites).unwrap();
     assert!(close(&guess, &patching.sweep(&sites).unwrap()), "{guess:?}");
     assert!(guess.effect().values()[[0, 1]].abs() > 1e-5);
     // Through the whole model it is the slope: a small step there is what the estimate says.
