@@ -7,12 +7,13 @@ use clap::{Args, ValueEnum};
 use hooklens_hooks::{Positions, Record};
 use serde_json::json;
 
+use super::any_model::AnyModel;
 use super::args::{ModelArg, positions};
 use super::out::{Finding, OutFile};
-use super::{CliResult, load};
+use super::{CliResult, Failure};
 use crate::activations::Per;
 use crate::driver::HookedModel;
-use crate::lens::TunedLens;
+use crate::lens::{LensReading, TunedLens};
 use crate::patching::position_labels;
 use crate::plot::{LensShade, LensTable};
 
@@ -23,6 +24,9 @@ pub(super) struct LensArgs {
     /// The prompt
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: String,
+    /// What the decoder of an encoder-decoder has written, after its start token: the lens is over this
+    #[arg(long, value_name = "TEXT")]
+    pub(super) decoder_prompt: Option<String>,
     /// A token whose rank to follow
     #[arg(long, value_name = "TEXT")]
     pub(super) answer: Option<String>,
@@ -56,19 +60,50 @@ pub(super) enum ShadeArg {
 }
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
-    let model = load("lens", &args.model)?;
-    let answer = args.answer.as_deref().map(|text| model.to_single_token(text)).transpose()?;
-    let tokens = model.token_row(&args.prompt, None)?;
-    let range = args.positions.resolve(tokens.len())?;
-    let points = if args.mid { "*hook_resid_{pre,mid,post}" } else { "*hook_resid_{pre,post}" };
-    let recorded = model.record(&tokens, Record::new(points).positions(args.positions.clone()))?;
-    let analysis = model.analyze(&recorded)?;
-    let reading = match &args.tuned {
-        Some(path) => analysis.tuned_lens(&TunedLens::load(path, &model.device())?)?,
-        None => analysis.logit_lens(if args.mid { Per::Sublayer } else { Per::Layer })?,
+    let model = AnyModel::load(&args.model, args.model.options()?)?;
+    if !matches!(model, AnyModel::Decoder(_)) && (args.mid || args.tuned.is_some()) {
+        return Err(Failure::Usage("--mid and --tuned are for decoders".into()));
+    }
+    if !matches!(model, AnyModel::EncoderDecoder(_)) && args.decoder_prompt.is_some() {
+        return Err(Failure::Usage("--decoder-prompt is for encoder-decoders".into()));
+    }
+    match &model {
+        AnyModel::Decoder(model) => {
+            let tokens = model.token_row(&args.prompt, None)?;
+            let points = if args.mid { "*hook_resid_{pre,mid,post}" } else { "*hook_resid_{pre,post}" };
+            let recorded = model.record(&tokens, Record::new(points).positions(args.positions.clone()))?;
+            let analysis = model.analyze(&recorded)?;
+            let reading = match &args.tuned {
+                Some(path) => analysis.tuned_lens(&TunedLens::load(path, &model.device())?)?,
+                None => analysis.logit_lens(if args.mid { Per::Sublayer } else { Per::Layer })?,
+            };
+            told(args, model, &tokens, &reading)
+        }
+        AnyModel::Encoder(model) => {
+            let tokens = model.to_tokens(&args.prompt)?.tokens.real(0);
+            let reading = model.logit_lens(&args.prompt)?.positions(args.positions.clone())?;
+            told(args, model, &tokens, &reading)
+        }
+        AnyModel::EncoderDecoder(model) => {
+            let written = model.written(args.decoder_prompt.as_deref())?;
+            let reading = model.logit_lens((&args.prompt, &written))?.positions(args.positions.clone())?;
+            told(args, model, &written, &reading)
+        }
+    }
+}
+
+/// Prints what was read at the last position, and writes all of it to a file.
+fn told<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &LensReading) -> CliResult {
+    let answer = match &args.answer {
+        Some(text) => Some(model.tokenizer()?.single(text)?),
+        None => None,
     };
+    let range = args.positions.resolve(tokens.len())?;
     let top = reading.top(args.top.max(1))?;
-    let text = |id: u32| model.to_string(&[id]).unwrap_or_else(|_| id.to_string());
+    let text = |id: u32| {
+        let decoded = model.tokenizer().ok().and_then(|tokenizer| tokenizer.decode(&[id], false).ok());
+        decoded.unwrap_or_else(|| id.to_string())
+    };
     let rank = answer.map(|id| reading.rank(id)).transpose()?;
 
     let mut out = std::io::stdout().lock();
@@ -82,7 +117,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
     }
     drop(out);
     let Some(file) = &args.out else { return Ok(()) };
-    let labels = position_labels(model.tokenizer().ok(), &[&tokens], tokens.len())[range.clone()].to_vec();
+    let labels = position_labels(model.tokenizer().ok(), &[tokens], tokens.len())[range.clone()].to_vec();
     let shape = [reading.labels().len(), range.len()];
     let places = || (0..shape[0]).flat_map(|stage| (0..shape[1]).map(move |pos| (stage, pos)));
     let entry = |(stage, pos): (usize, usize)| {
@@ -110,7 +145,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
         _ => LensShade::Probability,
     };
     Finding { json, csv }.write(file, |path| {
-        let table = LensTable::of(&model, &reading, &tokens[range.clone()], 0, shade)?;
+        let table = LensTable::of(model, reading, &tokens[range.clone()], 0, shade)?;
         Ok(table.first(range.start).title("logit lens").save(path)?)
     })
 }

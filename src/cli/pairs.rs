@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::Failure;
 use crate::activations::TokenChoice;
-use crate::driver::{HookedModel, Input};
+use crate::driver::Input;
 use crate::encoder::{EncoderInput, HookedEncoder};
 use crate::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
 use crate::error::{InputError, Result as LibResult};
@@ -215,13 +215,7 @@ impl PairModel for HookedEncoder {
 
 impl PairModel for HookedEncoderDecoder {
     fn input(&self, texts: Vec<String>, written: Option<&str>) -> LibResult<EncoderDecoderInput> {
-        let start = vec![self.config().decoder_start_token];
-        let text = match written {
-            Some(text) => self.tokenizer()?.encode(text)?,
-            None => vec![],
-        };
-        let row = [start, text].concat();
-        let rows = vec![row; texts.len()];
+        let rows = vec![self.written(written)?; texts.len()];
         Ok((texts, rows).into())
     }
 }

@@ -162,6 +162,15 @@ impl HookedEncoderDecoder {
         Ok((read, written))
     }
 
+    /// Tokens that the decoder has written: its start token, and those of a text.
+    pub(crate) fn written(&self, text: Option<&str>) -> Result<Vec<u32>> {
+        let text = match text {
+            Some(text) => self.tokenizer()?.encode(text)?,
+            None => Vec::new(),
+        };
+        Ok([vec![self.config.decoder_start_token], text].concat())
+    }
+
     /// Whether a point is in cross attention, of a layer that attends to the encoder.
     pub(crate) fn attends_to_encoder(&self, point: PointId) -> bool {
         let cross = self.points.stack(CROSS);

@@ -17,6 +17,7 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
+mod kinds;
 mod reading;
 mod tuned;
 

@@ -1,7 +1,7 @@
 //! Logits decoded from each stage of the residual stream.
 
 use burn::tensor::{Tensor, activation};
-use hooklens_hooks::Activation;
+use hooklens_hooks::{Activation, Positions};
 use ndarray::{Array3, ArrayD, Axis};
 
 use super::tuned::TunedLens;
@@ -59,11 +59,33 @@ impl Analysis<'_> {
             let stream = change(place, stack.vector(label)?)?;
             logits.push(self.model().unembed(stream)?.unsqueeze_dim(0));
         }
-        Ok(LensReading { labels: stack.labels().to_vec(), logits: Tensor::cat(logits, 0) })
+        Ok(LensReading::new(stack.labels().to_vec(), Tensor::cat(logits, 0)))
     }
 }
 
 impl LensReading {
+    pub(super) fn new(labels: Vec<String>, logits: Tensor<4>) -> Self {
+        Self { labels, logits }
+    }
+
+    /// The reading at these positions only.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// let last = model.logit_lens(([5, 6, 7, 1], [0, 4, 9]))?.positions(-1)?;
+    /// assert_eq!(last.logits().dims()[2], 1);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Positions that are no range within those read.
+    pub fn positions(self, positions: impl Into<Positions>) -> Result<Self> {
+        let [_, _, pos, _] = self.logits.dims();
+        let range = positions.into().resolve(pos)?;
+        Ok(Self { logits: self.logits.narrow(2, range.start, range.len()), ..self })
+    }
+
     /// Stages, from `0_pre` to `final_post`.
     pub fn labels(&self) -> &[String] {
         &self.labels

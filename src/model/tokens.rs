@@ -177,10 +177,7 @@ impl HookedTransformer {
     /// # Errors
     /// [`InputError::NotOneToken`] if it is none or several.
     pub fn to_single_token(&self, text: &str) -> Result<u32> {
-        match self.tokenizer()?.encode(text)?[..] {
-            [id] => Ok(id),
-            ref ids => Err(InputError::NotOneToken { text: text.to_string(), count: ids.len() }.into()),
-        }
+        Ok(self.tokenizer()?.single(text)?)
     }
 }
 

@@ -224,20 +224,13 @@ pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize
     }
 }
 
-/// A text that is one token.
-fn single_token(model: &impl Patchable, text: &str) -> Result<u32> {
-    match model.tokenizer()?.encode(text)?[..] {
-        [id] => Ok(id),
-        ref ids => Err(InputError::NotOneToken { text: text.to_string(), count: ids.len() }.into()),
-    }
-}
-
 /// Token ids: one, or one an example.
 fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
     let ids = match choice {
-        TokenChoice::Text(text) => vec![single_token(model, &text)?],
+        TokenChoice::Text(text) => vec![model.tokenizer()?.single(&text)?],
         TokenChoice::Texts(texts) => {
-            texts.iter().map(|text| single_token(model, text)).collect::<Result<Vec<u32>>>()?
+            let tokenizer = model.tokenizer()?;
+            texts.iter().map(|text| tokenizer.single(text)).collect::<Result<Vec<u32>, _>>()?
         }
         TokenChoice::Id(id) => vec![id],
         TokenChoice::Rows(rows) => rows,

@@ -74,7 +74,7 @@ impl LensTable {
     /// [`PlotError::OtherTokens`] for more or fewer tokens than positions, [`PlotError::TooMany`] beyond 5,000 cells,
     /// [`HookError::Rows`] for a row there is none of; an id that has no logit.
     pub fn of(
-        model: &HookedTransformer,
+        model: &impl HookedModel,
         reading: &LensReading,
         tokens: &[u32],
         row: usize,

@@ -180,6 +180,25 @@ impl Tokenizer {
     }
 
     /// The ids of a text, or of a pair of texts, with the tokenizer's own special tokens, and the type of each.
+    /// The id of a text that is one token.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.tokenizer()?.single("red")?, 1);
+    /// assert!(model.tokenizer()?.single("red fox").is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::NotOneToken`], or a text the tokenizer refuses.
+    pub fn single(&self, text: &str) -> Result<u32, InputError> {
+        match self.encode(text)?[..] {
+            [id] => Ok(id),
+            ref ids => Err(InputError::NotOneToken { text: text.to_string(), count: ids.len() }),
+        }
+    }
+
     pub(crate) fn encode_special(&self, text: &str, pair: Option<&str>) -> Result<(Vec<u32>, Vec<u32>), InputError> {
         let encoding = match pair {
             Some(second) => self.inner.encode((text, second), true),

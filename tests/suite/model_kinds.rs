@@ -139,6 +139,8 @@ fn commands_take_every_kind_or_say_why_not() {
         let (done, told) =
             said(&["attention", "--model", model, "--tokens", "5,6,7,1", "--out", page.to_str().unwrap()]);
         assert!(done && told.contains("L0H0") && page.is_file(), "{told}");
+        let (done, told) = said(&["lens", "--model", model, "--prompt", "a", "--mid"]);
+        assert!(!done && told.contains("--mid and --tuned are for decoders"), "{told}");
         let (done, told) = said(&["attribute", "--model", model, "--prompt", "a", "--answer", "b"]);
         assert!(!done && told.contains("`hooklens attribute` works on decoders"), "{told}");
         let (done, told) = said(&["bench", "--model", model, "--rounds", "1"]);
