@@ -116,7 +116,7 @@ impl Tokenizer {
     pub(crate) fn files(&self) -> Result<[(&'static str, String); 2], LoadError> {
         let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), source };
         let json = self.inner.to_string(true).map_err(bad)?;
-        let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad)];
+        let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad), ("mask", self.mask)];
         let special =
             named.into_iter().filter_map(|(name, id)| Some((format!("{name}_token"), self.token(id?)?.into())));
         let mut special: serde_json::Map<String, Value> = special.collect();

@@ -182,29 +182,63 @@ fn what_can_not_be_patched_is_said() {
     assert!(patching.sweep(&Sites::new("encoder.*.attn.hook_pattern").per([Axis::Pos])).is_err());
 }
 
-/// `hooklens patch` takes an encoder-decoder's folder.
+/// A fixture's model with a tokenizer of words: ids 2 to 9.
+fn with_words(fixture: &str, folder: &std::path::Path) -> String {
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixtures().join(fixture).join(file), folder.join(file)).unwrap();
+    }
+    let vocab =
+        serde_json::json!({"[UNK]": 0, "[MASK]": 2, "Rome": 3, "Paris": 4, "is": 5, "in": 6, "Italy": 7, "France": 8});
+    let mask = serde_json::json!([{"id": 2, "content": "[MASK]", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true}]);
+    let tokenizer = serde_json::json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": mask,
+        "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"}});
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    std::fs::write(folder.join("tokenizer_config.json"), r#"{"mask_token": "[MASK]"}"#).unwrap();
+    folder.to_str().unwrap().to_string()
+}
+
+/// `hooklens patch` and `hooklens lens` take encoders and encoder-decoders.
 #[test]
 fn the_program_patches_models_of_every_kind() {
-    for fixture in ["t5", "bert"] {
-        let said = program()
-            .args([
-                "patch",
-                "--model",
-                fixtures().join(fixture).to_str().unwrap(),
-                "--clean",
-                "a",
-                "--corrupted",
-                "b",
-                "--answer",
-                "c",
-                "--wrong",
-                "d",
-            ])
-            .output()
-            .unwrap();
-        // These fixtures have no tokenizer, and that is what is said.
-        assert!(!said.status.success());
-        let told = String::from_utf8_lossy(&said.stderr).to_string();
-        assert!(told.contains("tokenizer") && !told.contains("works on decoders"), "{told}");
-    }
+    let folder = tempfile::tempdir().unwrap();
+    let said = |args: &[&str]| {
+        let done = program().args(args).output().unwrap();
+        let text = [done.stdout, done.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        (done.status.success(), text)
+    };
+    let bert = with_words("bert", folder.path());
+    let pair = ["--answer", "France", "--wrong", "Italy"];
+    let prompts = ["--clean", "Paris is in [MASK]", "--corrupted", "Rome is in [MASK]"];
+    let out = folder.path().join("patch.json");
+    let files = ["--out", out.to_str().unwrap()];
+    let (done, told) = said(&[&["patch", "--model", &bert], &prompts[..], &pair, &files].concat());
+    assert!(done && told.contains("1 prompts; metric"), "{told}");
+    let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
+    assert_eq!(json["axes"][1]["labels"][0], "0"); // the two prompts differ there
+    assert_eq!(json["axes"][1]["labels"][3], "3: [MASK]");
+    // The metric is that of the masked token.
+    let model = HookedEncoder::from_pretrained(&bert).unwrap();
+    let logits = model.forward("Rome is in [MASK]").unwrap().narrow(1, 3, 1);
+    let expected = (logits.clone().narrow(2, 8, 1) - logits.narrow(2, 7, 1)).into_scalar::<f32>();
+    let baseline = json["baseline"][0].as_f64().unwrap();
+    assert!((baseline - f64::from(expected)).abs() < 1e-4, "{baseline} {expected}");
+    let masks = ["--clean", "Paris is in Italy", "--corrupted", "Rome is in Italy"];
+    let (done, told) = said(&[&["patch", "--model", &bert], &masks[..], &pair].concat());
+    assert!(!done && told.contains("0 masked tokens"), "{told}");
+    let lens = folder.path().join("lens.html");
+    let args = ["lens", "--model", &bert, "--prompt", "Paris is in [MASK]", "--answer", "France"];
+    let (done, told) = said(&[&args[..], &["--out", lens.to_str().unwrap()]].concat());
+    assert!(done && told.contains("rank") && lens.is_file(), "{told}");
+
+    let t5 = with_words("t5", folder.path());
+    let at = ["--at", "encoder.*.hook_resid_pre", "--decoder-prompt", "is in"];
+    let texts = ["--clean", "Paris is", "--corrupted", "Rome is"];
+    let (done, told) = said(&[&["patch", "--model", &t5], &texts[..], &pair, &at].concat());
+    assert!(done && told.contains("1 prompts; metric"), "{told}");
+    let (done, told) = said(&["lens", "--model", &t5, "--prompt", "Paris is", "--decoder-prompt", "in", "--top", "2"]);
+    assert!(done && told.contains("final_post"), "{told}");
+    let (done, told) = said(&[&["patch", "--model", &bert, "--decoder-prompt", "is"], &prompts[..], &pair].concat());
+    assert!(done || told.contains("--decoder-prompt"), "{told}");
 }
