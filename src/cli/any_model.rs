@@ -75,7 +75,7 @@ pub(super) fn decoder(command: &str, model: &ModelArg, options: LoadOptions) -> 
 pub(super) fn other_kind(command: &str, family: &str, kind: &str) -> Failure {
     let takes = match kind {
         "an encoder" => "info, hooks, dump, patch, lens, bench, attention and parity",
-        _ => "info, hooks, patch, lens, bench, attention, generate and parity",
+        _ => "info, hooks, dump, patch, lens, bench, attention, generate and parity",
     };
     let told = format!(
         "a {family} model is {kind}, and `hooklens {command}` works on decoders: models that predict the next token of \

@@ -8,7 +8,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::any_model::{AnyModel, other_kind};
+use super::any_model::AnyModel;
 use super::args::{ModelArg, TokenRows, positions, token_rows};
 use super::findings::Findings;
 use super::{CliResult, Failure};
@@ -158,19 +158,31 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
             written(args, globs, &model, prefix, rows)
         }
         AnyModel::Encoder(model) => {
-            let given = [
-                ("--prefix", args.prefix.is_some() || args.prefix_tokens.is_some()),
-                ("--concatenate", args.concatenate.is_some()),
-                ("--prepend-bos", args.prepend_bos.is_some()),
-            ];
-            if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
-                let told = format!("{option} is for decoders; an encoder's tokenizer frames each prompt itself");
-                return Err(Failure::Usage(told));
-            }
+            framed(args)?;
             let rows = rows(args, |text| Ok(model.to_tokens(text)?.tokens.real(0)))?;
             written(args, globs, &model, Vec::new(), rows)
         }
-        AnyModel::EncoderDecoder(_) => Err(other_kind("dump", "T5", "an encoder with a decoder")),
+        AnyModel::EncoderDecoder(model) => {
+            framed(args)?;
+            let rows = rows(args, |text| Ok(model.to_tokens(text)?.real(0)))?;
+            written(args, globs, &model, Vec::new(), rows)
+        }
+    }
+}
+
+/// An error for options that an encoder has no use for.
+fn framed(args: &DumpArgs) -> CliResult {
+    let given = [
+        ("--prefix", args.prefix.is_some() || args.prefix_tokens.is_some()),
+        ("--concatenate", args.concatenate.is_some()),
+        ("--prepend-bos", args.prepend_bos.is_some()),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => {
+            let told = format!("{option} is for decoders; an encoder's tokenizer frames each prompt itself");
+            Err(Failure::Usage(told))
+        }
+        None => Ok(()),
     }
 }
 

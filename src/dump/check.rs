@@ -6,6 +6,7 @@ use hooklens_hooks::{Axis, HookError, Positions};
 
 use super::placing::PromptRow;
 use super::{Dump, DumpModel};
+use crate::driver::Logits;
 use crate::error::{DumpError, InputError, Result};
 
 impl Dump {
@@ -16,6 +17,10 @@ impl Dump {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
         }
         let points = self.selection.resolve(model.catalog())?;
+        if self.logits != Logits::None && !M::LOGITS {
+            return Err(DumpError::OfDecoder { point: "logits".into() }.into());
+        }
+        points.iter().try_for_each(|id| model.check_point(model.catalog().info(*id)))?;
         let routed = points.iter().map(|id| model.catalog().info(*id)).find(|p| p.axes.first() == Some(&Axis::Routed));
         if let Some(point) = routed.filter(|_| to_file) {
             return Err(DumpError::NotRectangular { point: point.name.to_string() }.into());

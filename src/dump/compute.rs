@@ -44,7 +44,7 @@ impl Dump {
         if self.prefix.is_empty() {
             return Ok(None);
         }
-        Ok(Some(model.behind(&self.prefix)?))
+        Ok(Some(model.behind(&self.prefix, &|input, options| model.run(input, options))?))
     }
 
     pub(super) fn compute<M: DumpModel>(

@@ -1,18 +1,27 @@
 //! What a dump needs of a model.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::Record;
+use hooklens_hooks::{PointInfo, Record, Segment};
 
-use crate::driver::{Hooked, HookedModel, Input, Logits, private};
+use crate::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, private};
 use crate::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
-use crate::error::{InputError, Result};
+use crate::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
+use crate::error::{DumpError, InputError, Result};
 use crate::experiments::SharedPrefix;
 use crate::kv_cache::KeyValueCache;
-use crate::model::{DecoderModel, HookedTransformer, Output};
+use crate::model::{HookedTransformer, Output};
 use crate::tokens::Tokens;
 
-/// A model whose activations can be dumped: a decoder or an encoder, with parts in it and under hooks that stay.
+/// A run of a model or of a view of it.
+pub(super) type RunWith<'r, I, O> = &'r dyn Fn(I, ForwardOptions<'_>) -> Result<O>;
+
+/// A model whose activations can be dumped: a decoder, an encoder, or the encoder in front of a decoder, with parts in
+/// it and under hooks that stay.
 pub trait DumpModel: HookedModel + private::Sealed {
+    /// Whether its logits are those of the prompts.
+    #[doc(hidden)]
+    const LOGITS: bool = true;
+
     /// The hash of configuration and weights.
     #[doc(hidden)]
     fn fingerprint_of_weights(&self) -> Result<String>;
@@ -24,6 +33,12 @@ pub trait DumpModel: HookedModel + private::Sealed {
     /// An error for a prompt that the model can't run behind `before` other positions.
     #[doc(hidden)]
     fn check_prompt(&self, prompt: &[u32], before: usize) -> Result<()>;
+
+    /// An error for a point whose positions are not those of the prompts.
+    #[doc(hidden)]
+    fn check_point(&self, _point: &PointInfo) -> Result<()> {
+        Ok(())
+    }
 
     /// The id that fills rows.
     #[doc(hidden)]
@@ -41,9 +56,9 @@ pub trait DumpModel: HookedModel + private::Sealed {
     #[doc(hidden)]
     fn sharing(&self, record: Record, logits: Logits) -> Option<SharedPrefix<'_>>;
 
-    /// The frozen cache of a prefix.
+    /// The frozen cache of a prefix that `run` ran on: the model itself, or under hooks.
     #[doc(hidden)]
-    fn behind(&self, prefix: &[u32]) -> Result<KeyValueCache>;
+    fn behind(&self, prefix: &[u32], run: RunWith<'_, Self::Input, Self::Output>) -> Result<KeyValueCache>;
 }
 
 impl DumpModel for HookedTransformer {
@@ -76,43 +91,11 @@ impl DumpModel for HookedTransformer {
         (!self.config().bidirectional).then(|| SharedPrefix::new(self, record, logits))
     }
 
-    fn behind(&self, prefix: &[u32]) -> Result<KeyValueCache> {
-        frozen(self, prefix)
-    }
-}
-
-impl DumpModel for Hooked<'_, '_, HookedTransformer> {
-    fn fingerprint_of_weights(&self) -> Result<String> {
-        self.model().fingerprint_of_weights()
-    }
-
-    fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {
-        self.model().prompts(prompts)
-    }
-
-    fn check_prompt(&self, prompt: &[u32], before: usize) -> Result<()> {
-        self.model().check_prompt(prompt, before)
-    }
-
-    fn filler(&self) -> u32 {
-        self.model().filler()
-    }
-
-    fn batch(tokens: Tokens) -> Input {
-        tokens.into()
-    }
-
-    fn logits(output: &mut Output) -> Option<Tensor<3>> {
-        output.logits.take()
-    }
-
-    /// A hook may do something else at each position, so nothing is shared under hooks.
-    fn sharing(&self, _: Record, _: Logits) -> Option<SharedPrefix<'_>> {
-        None
-    }
-
-    fn behind(&self, prefix: &[u32]) -> Result<KeyValueCache> {
-        frozen(self, prefix)
+    fn behind(&self, prefix: &[u32], run: RunWith<'_, Input, Output>) -> Result<KeyValueCache> {
+        let mut cache = KeyValueCache::new(self.config(), 1);
+        run(prefix.into(), ForwardOptions::new().logits(Logits::None).kv_cache(&mut cache))?;
+        cache.freeze();
+        Ok(cache)
     }
 }
 
@@ -152,12 +135,14 @@ impl DumpModel for HookedEncoder {
         None
     }
 
-    fn behind(&self, _: &[u32]) -> Result<KeyValueCache> {
+    fn behind(&self, _: &[u32], _: RunWith<'_, EncoderInput, EncoderOutput>) -> Result<KeyValueCache> {
         Err(no_prefix().into())
     }
 }
 
-impl DumpModel for Hooked<'_, '_, HookedEncoder> {
+impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
+    const LOGITS: bool = M::LOGITS;
+
     fn fingerprint_of_weights(&self) -> Result<String> {
         self.model().fingerprint_of_weights()
     }
@@ -170,15 +155,67 @@ impl DumpModel for Hooked<'_, '_, HookedEncoder> {
         self.model().check_prompt(prompt, before)
     }
 
+    fn check_point(&self, point: &PointInfo) -> Result<()> {
+        self.model().check_point(point)
+    }
+
     fn filler(&self) -> u32 {
         self.model().filler()
     }
 
-    fn batch(tokens: Tokens) -> EncoderInput {
+    fn batch(tokens: Tokens) -> M::Input {
+        M::batch(tokens)
+    }
+
+    fn logits(output: &mut M::Output) -> Option<Tensor<3>> {
+        M::logits(output)
+    }
+
+    /// A hook may do something else at each position, so nothing is shared under hooks.
+    fn sharing(&self, _: Record, _: Logits) -> Option<SharedPrefix<'_>> {
+        None
+    }
+
+    fn behind(&self, prefix: &[u32], run: RunWith<'_, M::Input, M::Output>) -> Result<KeyValueCache> {
+        self.model().behind(prefix, run)
+    }
+}
+
+/// What an encoder makes of prompts; the decoder's text is not among them.
+impl DumpModel for HookedEncoderDecoder {
+    const LOGITS: bool = false;
+
+    fn fingerprint_of_weights(&self) -> Result<String> {
+        self.fingerprint()
+    }
+
+    fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {
+        rows(prompts, |tokens| Ok(self.both_tokens(tokens.into())?.0))
+    }
+
+    fn check_prompt(&self, prompt: &[u32], before: usize) -> Result<()> {
+        if before > 0 {
+            return Err(no_prefix().into());
+        }
+        Ok(Tokens::new(vec![prompt.to_vec()])?.check(self.config().d_vocab)?)
+    }
+
+    fn check_point(&self, point: &PointInfo) -> Result<()> {
+        match point.segment {
+            Segment::Encoder => Ok(()),
+            _ => Err(DumpError::OfDecoder { point: point.name.to_string() }.into()),
+        }
+    }
+
+    fn filler(&self) -> u32 {
+        filler(self, self.config().d_vocab)
+    }
+
+    fn batch(tokens: Tokens) -> EncoderDecoderInput {
         tokens.into()
     }
 
-    fn logits(output: &mut EncoderOutput) -> Option<Tensor<3>> {
+    fn logits(output: &mut EncoderDecoderOutput) -> Option<Tensor<3>> {
         output.logits.take()
     }
 
@@ -186,19 +223,13 @@ impl DumpModel for Hooked<'_, '_, HookedEncoder> {
         None
     }
 
-    fn behind(&self, _: &[u32]) -> Result<KeyValueCache> {
+    fn behind(&self, _: &[u32], _: RunWith<'_, EncoderDecoderInput, EncoderDecoderOutput>) -> Result<KeyValueCache> {
         Err(no_prefix().into())
     }
 }
 
 fn no_prefix() -> InputError {
     InputError::NoSuchOption { option: "prefix", model: "an encoder" }
-}
-
-fn frozen(model: &impl DecoderModel, prefix: &[u32]) -> Result<KeyValueCache> {
-    let mut cache = model.prefill(vec![prefix.to_vec()])?;
-    cache.freeze();
-    Ok(cache)
 }
 
 /// The tokenizer's padding token, if the model knows it.

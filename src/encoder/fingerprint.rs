@@ -1,11 +1,8 @@
 //! Fingerprints of encoders: a hash of configuration and weights.
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::Tensor;
-
 use super::HookedEncoder;
-use crate::error::{ConfigError, Result};
-use crate::model::Hashed;
+use crate::error::Result;
+use crate::model::hash_of;
 
 impl HookedEncoder {
     /// A hash of the configuration and of every weight as it is in memory, as
@@ -24,27 +21,6 @@ impl HookedEncoder {
     /// # Errors
     /// If the device can't give the weights.
     pub fn fingerprint(&self) -> Result<String> {
-        let config = serde_json::to_vec(self.config()).map_err(|source| ConfigError::Unwritable { source })?;
-        let mut tensors = Tensors::default();
-        self.weights.visit(&mut tensors);
-        tensors.hashed.finish(&config)
-    }
-}
-
-/// Every tensor of a module, in order.
-#[derive(Default)]
-struct Tensors {
-    hashed: Hashed,
-    count: usize,
-}
-
-impl ModuleVisitor for Tensors {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let tensor = param.val();
-        let shape = tensor.dims().to_vec();
-        let columns = shape.last().copied().unwrap_or(1).max(1);
-        let rows = shape.iter().product::<usize>() / columns;
-        self.hashed.add(&format!("tensor {}", self.count), &shape, tensor.reshape([rows, columns]));
-        self.count += 1;
+        hash_of(self.config(), &self.weights)
     }
 }

@@ -16,6 +16,7 @@
 mod bias;
 mod cache;
 mod config;
+mod fingerprint;
 mod forward;
 mod generate;
 mod input;

@@ -19,6 +19,15 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DumpError {
+    /// A point of the decoder behind an encoder, or its logits.
+    #[error(
+        "`{point}` is of the decoder, and a dump's prompts are what the encoder reads: choose points of the encoder \
+         (`encoder*`), and record the decoder's by `run`"
+    )]
+    OfDecoder {
+        /// The point.
+        point: String,
+    },
     /// A file could not be read or written.
     #[error("can't read or write {}", path.display())]
     #[non_exhaustive]

@@ -60,7 +60,7 @@ impl HookedEncoderDecoder {
     /// # use hooklens::prelude::*;
     /// let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
     /// let input = ([5, 6, 7, 1], [0, 4]);
-    /// let last: Tensor<3> = model.record(input.into(), "decoder.1.hook_resid_post")?.get("decoder.1.hook_resid_post")?;
+    /// let last: Tensor<3> = model.record(input, "decoder.1.hook_resid_post")?.get("decoder.1.hook_resid_post")?;
     /// let gap = model.unembed(last)? - model.forward(input)?;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())

@@ -1,11 +1,13 @@
 //! A hash of weights, piece by piece.
 
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{Activation, HookError};
 use rayon::prelude::*;
+use serde::Serialize;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use crate::error::Result;
+use crate::error::{ConfigError, Result};
 
 /// Elements that are copied and hashed at once, so that no weight is in memory twice.
 const PIECE: usize = 1 << 20;
@@ -64,5 +66,31 @@ impl Piece {
         hash.update(self.label.as_bytes());
         hash.update(&elements.to_le_bytes());
         Ok(hash.digest128())
+    }
+}
+
+/// The hash of a configuration and of every tensor of a module, in order.
+pub(crate) fn hash_of(config: &impl Serialize, weights: &impl Module) -> Result<String> {
+    let config = serde_json::to_vec(config).map_err(|source| ConfigError::Unwritable { source })?;
+    let mut tensors = Tensors::default();
+    weights.visit(&mut tensors);
+    tensors.hashed.finish(&config)
+}
+
+/// Every tensor of a module, in order.
+#[derive(Default)]
+struct Tensors {
+    hashed: Hashed,
+    count: usize,
+}
+
+impl ModuleVisitor for Tensors {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = param.val();
+        let shape = tensor.dims().to_vec();
+        let columns = shape.last().copied().unwrap_or(1).max(1);
+        let rows = shape.iter().product::<usize>() / columns;
+        self.hashed.add(&format!("tensor {}", self.count), &shape, tensor.reshape([rows, columns]));
+        self.count += 1;
     }
 }

@@ -45,7 +45,7 @@ pub(crate) use attention::{ProjectionInput, mix, raw_scores, softmax_rows};
 pub(crate) use block::attention_reads;
 pub(crate) use embedding::{position_vectors, rows_of, token_vectors};
 pub(crate) use forward::last_rows;
-pub(crate) use hashed::Hashed;
+pub(crate) use hashed::{Hashed, hash_of};
 pub(crate) use init::solu_norm;
 pub(crate) use norm::{NormPoints, narrowed, widened};
 pub(crate) use pass::Pass;

@@ -42,6 +42,27 @@ fn dumps_of_encoders_hold_what_each_prompt_gives_alone() {
     assert!(behind.ends_with("an encoder has no use for the option `prefix`"), "{behind}");
 }
 
+/// A dump of an encoder-decoder holds for each prompt what its encoder makes of it alone; under hooks, too.
+#[test]
+fn dumps_of_encoder_decoders_hold_what_the_encoder_makes() {
+    let model = HookedEncoderDecoder::from_pretrained(fixtures().join("t5-gated").to_str().unwrap()).unwrap();
+    let rows = vec![vec![5, 6, 7, 1], vec![8, 1], vec![4, 4, 9, 9, 1]];
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("all.safetensors");
+    let hooked = model.hooks([hook::attn_out(0).of_encoder().scale(2.0)]);
+    Dump::new("encoder*").batch_size(2).run(&hooked, &rows, &out).unwrap();
+    let file = read(&out);
+    for (number, row) in rows.iter().enumerate() {
+        let cache = hooked.record(row.clone(), Record::new("encoder*")).unwrap();
+        let last = cache.activation("encoder_final_ln.hook_normalized").unwrap().to_ndarray().unwrap();
+        let of_row = file["encoder_final_ln.hook_normalized"].index_axis(ndarray::Axis(0), number).to_owned();
+        let of_row = of_row.slice(ndarray::s![..row.len(), ..]).to_owned().into_dyn();
+        assert!(near(&of_row, &last.index_axis(ndarray::Axis(0), 0).to_owned()), "{number}");
+    }
+    let refused = Dump::new("decoder.0.hook_resid_pre").run(&model, &rows, &out).unwrap_err();
+    assert!(matches!(refused, Error::Dump(DumpError::OfDecoder { .. })), "{refused}");
+}
+
 /// Positive coordinates.
 struct Positive;
 
@@ -129,10 +150,12 @@ fn commands_take_every_kind_or_say_why_not() {
         said(&["dump", "--model", &bert, "--tokens", "2", "--hooks", "z0", "--out", out, "--prefix-tokens", "3"]);
     assert!(!done && told.contains("--prefix is for decoders"), "{told}");
     let (done, told) = said(&["dump", "--model", &t5, "--tokens", "5,6", "--hooks", "*", "--out", out]);
-    assert!(
-        !done && told.contains("`hooklens dump` works on decoders") && told.contains("generate and parity"),
-        "{told}"
-    );
+    assert!(!done && told.contains("is of the decoder") && told.contains("`encoder*`"), "{told}");
+    let (done, told) = said(&["dump", "--model", &t5, "--tokens", "5,6;7", "--hooks", "encoder*", "--out", out]);
+    assert!(done && told.contains("2 prompts, 3 tokens"), "{told}");
+    let (done, told) =
+        said(&["dump", "--model", &t5, "--tokens", "5", "--hooks", "encoder*", "--logits", "all", "--out", out]);
+    assert!(!done && told.contains("`logits` is of the decoder"), "{told}");
 
     let page = folder.path().join("page.html");
     for model in [&bert, &t5] {
