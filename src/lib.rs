@@ -46,9 +46,15 @@
 //!
 //! # Features
 //!
-//! `cli` (the `hooklens` program) and `hub` (loading by hub id) are on by default; `libtorch`, `cuda` and `remote` add
-//! devices.
+//! On by default, and left out with `default-features = false`: `cli` (the `hooklens` program), `hub` (loading by hub id),
+//! `chat` (chat templates), `decompositions` (singular values, eigenvalues) and `plot` (pictures, display in notebooks).
+//! `libtorch`, `cuda` and `remote` add devices.
 
+// Documentation names all there is by default.
+#![cfg_attr(
+    not(all(feature = "chat", feature = "decompositions", feature = "plot")),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -81,6 +87,7 @@ mod model;
 mod numerals;
 pub mod parity;
 pub mod patching;
+#[cfg(feature = "plot")]
 pub mod plot;
 mod points;
 pub mod prelude;
@@ -140,7 +147,9 @@ pub use model::{
 };
 pub use processing::Processing;
 pub use tensor_ext::TensorExt;
-pub use tokens::{Message, PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
+#[cfg(feature = "chat")]
+pub use tokens::Message;
+pub use tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
 pub use weight_files::{TensorInfo, WeightFiles};
 
 /// The examples of README.md and of the guide are tests.

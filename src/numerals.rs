@@ -1,6 +1,7 @@
 //! Formatting of byte counts and large integers.
 
 /// Bytes as `1.2 MB`.
+#[cfg(any(feature = "plot", test))]
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let mut value = count as f64;

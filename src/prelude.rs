@@ -18,6 +18,7 @@ pub use crate::experiments::{SteeringVector, TopExamples};
 pub use crate::generation::{GenerateOptions, Sampling};
 pub use crate::hook::{self, Axis, at};
 pub use crate::patching::{Ablation, Freeze, Metric, PatchModel, Patching, Receiver, Sites};
+#[cfg(feature = "plot")]
 pub use crate::plot::{Heatmap, Show};
 pub use crate::{
     Activation, ActivationCache, DType, DecoderModel, ForwardOptions, HookedModel, HookedTransformer, KeyValueCache,

@@ -17,14 +17,18 @@
 //! ```
 
 mod composition;
+#[cfg(feature = "decompositions")]
 mod decompositions;
+#[cfg(feature = "decompositions")]
 mod directions;
 mod factored_matrix;
 mod stacked;
 
 pub use crate::error::MatrixError;
 pub use composition::Composition;
+#[cfg(feature = "decompositions")]
 pub use decompositions::{Eigenvalues, Svd};
+#[cfg(feature = "decompositions")]
 pub use directions::{Directions, WeightMatrix};
 pub use factored_matrix::FactoredMatrix;
 pub use stacked::Biases;

@@ -14,8 +14,8 @@ use super::out::{Kind, OutFile, said, write};
 use super::{CliResult, Failure};
 use crate::driver::HookedModel;
 use crate::experiments::{HeadScores, head_scores};
-use crate::plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError, token_text};
-use crate::tokens::Tokens;
+use crate::plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError};
+use crate::tokens::{Tokens, token_text};
 
 /// Most numbers that a table file may hold.
 const MOST_VALUES: usize = 4_000_000;

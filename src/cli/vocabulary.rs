@@ -9,7 +9,8 @@ use super::CliResult;
 use super::args::NameArg;
 use crate::error::InputError;
 use crate::loading::inspect;
-use crate::plot::token_text::{token_text, visible};
+use crate::plot::token_text::visible;
+use crate::tokens::token_text;
 
 #[derive(Debug, Args)]
 pub(super) struct VocabularyArgs {

@@ -164,6 +164,7 @@ impl HookedEncoderDecoder {
     }
 
     /// Tokens that the decoder has written: its start token, and those of a text.
+    #[cfg(feature = "cli")]
     pub(crate) fn written(&self, text: Option<&str>) -> Result<Vec<u32>> {
         let text = match text {
             Some(text) => self.tokenizer()?.encode(text)?,

@@ -8,6 +8,7 @@ mod input;
 mod load;
 mod matrix;
 mod patch;
+#[cfg(feature = "plot")]
 mod plot;
 mod processing;
 
@@ -23,6 +24,7 @@ pub use input::InputError;
 pub use load::LoadError;
 pub use matrix::MatrixError;
 pub use patch::PatchError;
+#[cfg(feature = "plot")]
 pub use plot::PlotError;
 pub use processing::ProcessingError;
 
@@ -74,6 +76,7 @@ pub enum Error {
     #[error(transparent)]
     Matrix(#[from] MatrixError),
     /// A picture.
+    #[cfg(feature = "plot")]
     #[error(transparent)]
     Plot(#[from] PlotError),
     /// Processing of weights.

@@ -13,6 +13,7 @@
 mod head_detector;
 mod head_scores;
 mod ioi;
+#[cfg(feature = "plot")]
 mod notebook;
 mod prefix_store;
 mod shared_prefix;

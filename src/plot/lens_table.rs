@@ -9,7 +9,7 @@ use super::color::Scale;
 use super::draw;
 use super::heatmap::Heatmap;
 use super::page::{self, escaped};
-use super::token_text::{drawn, token_text, visible};
+use super::token_text::{drawn, visible};
 use crate::activations::Per;
 use crate::driver::{HookedModel, Input};
 use crate::error::PlotError;
@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::lens::LensReading;
 use crate::model::HookedTransformer;
+use crate::tokens::token_text;
 
 /// Cells a table has at most.
 const MOST: usize = 5_000;

@@ -47,5 +47,3 @@ pub use notebook::{Show, Shown};
 pub use pattern_grid::PatternGrid;
 pub use patterns::{AttentionPatterns, HeadAttention};
 pub use scatter::Scatter;
-
-pub(crate) use token_text::token_text;

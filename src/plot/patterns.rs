@@ -3,14 +3,13 @@
 use hooklens_hooks::{Activation, ActivationCache, HookError, Positions};
 use ndarray::{Array2, Array3, ArrayD, Axis, Ix3, IxDyn};
 
-use super::token_text::token_text;
 use crate::driver::{HookedModel, Input};
 use crate::error::PlotError;
 use crate::error::Result;
 use crate::hook;
 use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
-use crate::tokens::{Tokenizer, Tokens};
+use crate::tokens::{Tokenizer, Tokens, token_text};
 
 /// Attention patterns of one text: its tokens, and for each head a pattern `[query, key]`. Padding is no part
 /// of it. What [`AttentionView`](super::AttentionView) and [`PatternGrid`](super::PatternGrid) show.

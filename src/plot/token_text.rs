@@ -1,7 +1,5 @@
 //! Tokens made visible: spaces, line breaks and invisible characters are shown by signs.
 
-use crate::tokens::Tokenizer;
-
 /// A token with its spaces as `·`, line breaks as `↵`, and what else can't be seen by its name: `\t`, `‹U+200B›`.
 pub(crate) fn visible(token: &str) -> String {
     if token.is_empty() {
@@ -28,19 +26,6 @@ pub(super) fn drawn(token: &str, most: usize) -> String {
         return shown;
     }
     shown.chars().take(most.saturating_sub(1)).chain(['…']).collect()
-}
-
-/// A token as text. One that is part of a letter only is spelled as the vocabulary spells its byte, and a space before
-/// a word is kept where decoding a token alone drops it. Without a vocabulary it is its id.
-pub(crate) fn token_text(tokenizer: Option<&Tokenizer>, id: u32) -> String {
-    let Some(tokenizer) = tokenizer else { return id.to_string() };
-    let spelled = tokenizer.token(id).unwrap_or_default();
-    match tokenizer.decode(&[id], false) {
-        Ok(text) if text.contains('\u{fffd}') && spelled.starts_with("<0x") => spelled,
-        Ok(text) if spelled.starts_with('▁') && !text.starts_with(' ') => format!(" {text}"),
-        Ok(text) => text,
-        Err(_) => id.to_string(),
-    }
 }
 
 /// Controls, and what joins, splits or turns around the letters beside it.

@@ -5,10 +5,25 @@ use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 use faer::Mat;
 
+use super::Step;
+use crate::config::{Positional, TransformerConfig};
 use crate::error::{BoxError, ProcessingError};
 use crate::model::{HookedTransformer, Linear};
 
 const STEP: &str = "refactor_factored_attn_matrices";
+
+/// Why the step would change this model's outputs, if it would.
+pub(super) fn obstacle(c: &TransformerConfig) -> Option<&'static str> {
+    match c.positional {
+        // The value biases are folded first.
+        _ if c.attn_sinks => Step::FoldValueBiases.obstacle(c),
+        Positional::Rotary(_) => Some("rotation stands between queries and keys, so their product is no single matrix"),
+        Positional::Shortformer => Some("queries and keys read another stream than values"),
+        _ if c.qk_norm => Some("a norm stands between queries and keys"),
+        _ if c.n_kv_heads != c.n_heads => Some("heads share keys and values"),
+        _ => None,
+    }
+}
 
 pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError> {
     let heads = model.config.n_heads;

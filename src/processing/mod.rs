@@ -6,6 +6,7 @@
 //! behind it; every row of an attention pattern sums to one.
 
 mod center;
+#[cfg(feature = "decompositions")]
 mod factor;
 mod fold_norm;
 mod fold_values;
@@ -49,12 +50,19 @@ enum Step {
     CenterWriting,
     CenterUnembed,
     FoldValueBiases,
+    #[cfg(feature = "decompositions")]
     Factor,
 }
 
 impl Step {
-    const ALL: [Step; 5] =
-        [Step::FoldNorm, Step::CenterWriting, Step::CenterUnembed, Step::FoldValueBiases, Step::Factor];
+    const ALL: &[Step] = &[
+        Step::FoldNorm,
+        Step::CenterWriting,
+        Step::CenterUnembed,
+        Step::FoldValueBiases,
+        #[cfg(feature = "decompositions")]
+        Step::Factor,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -62,6 +70,7 @@ impl Step {
             Step::CenterWriting => "center_writing_weights",
             Step::CenterUnembed => "center_unembed",
             Step::FoldValueBiases => "fold_value_biases",
+            #[cfg(feature = "decompositions")]
             Step::Factor => "refactor_factored_attn_matrices",
         }
     }
@@ -82,15 +91,11 @@ impl Step {
             Step::CenterUnembed if c.output_logits_soft_cap.is_some() => {
                 Some("the soft cap makes a constant added to all logits matter")
             }
-            Step::FoldValueBiases | Step::Factor if c.attn_sinks => {
+            Step::FoldValueBiases if c.attn_sinks => {
                 Some("sinks take a share of attention, so that no constant of the values comes through whole")
             }
-            Step::Factor if matches!(c.positional, Positional::Rotary(_)) => {
-                Some("rotation stands between queries and keys, so their product is no single matrix")
-            }
-            Step::Factor if shortformer => Some("queries and keys read another stream than values"),
-            Step::Factor if c.qk_norm => Some("a norm stands between queries and keys"),
-            Step::Factor if c.n_kv_heads != c.n_heads => Some("heads share keys and values"),
+            #[cfg(feature = "decompositions")]
+            Step::Factor => factor::obstacle(c),
             _ => None,
         }
     }
@@ -195,6 +200,7 @@ impl Processing {
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
+    #[cfg(feature = "decompositions")]
     #[must_use]
     pub fn refactor_factored_attn_matrices(self) -> Self {
         self.wish(Step::Factor)
@@ -258,7 +264,7 @@ impl HookedTransformer {
         let (first, last) = (self.weights.device(), self.weights.unembed.weight.val().device());
         let layers: Vec<Device> = self.weights.blocks.iter().map(Block::device).collect();
         self.weights = self.weights.valid();
-        for step in Step::ALL {
+        for &step in Step::ALL {
             let wish = processing.steps[step as usize];
             match (wish, step.obstacle(&self.config)) {
                 (Request::No, _) | (Request::IfAllowed, Some(_)) => continue,
@@ -272,6 +278,7 @@ impl HookedTransformer {
                 Step::CenterWriting => center::writing_weights(&mut self),
                 Step::CenterUnembed => center::unembed(&mut self),
                 Step::FoldValueBiases => fold_values::apply(&mut self),
+                #[cfg(feature = "decompositions")]
                 Step::Factor => factor::apply(&mut self)?,
             }
         }

@@ -1,17 +1,21 @@
 //! Text to token ids and back.
 
 mod batch;
+#[cfg(feature = "chat")]
 mod chat;
 mod texts;
+mod token_text;
 mod tokenized;
 mod tokenizer;
 mod vocabulary;
 
 pub use batch::{PaddingSide, Tokens};
+#[cfg(feature = "chat")]
 pub use chat::Message;
 pub use texts::Texts;
 pub use tokenized::Tokenized;
 pub use tokenizer::{TokenizeOptions, Tokenizer};
 
 pub(crate) use batch::flat_mask;
+pub(crate) use token_text::token_text;
 pub(crate) use tokenizer::read_json;

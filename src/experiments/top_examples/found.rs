@@ -5,8 +5,9 @@ use std::fmt;
 use super::best::{Best, Context, Firing};
 use super::unit::Unit;
 use crate::numerals::grouped;
-use crate::plot::{ColoredText, PlotError, token_text};
-use crate::tokens::Tokenizer;
+#[cfg(feature = "plot")]
+use crate::plot::{ColoredText, PlotError};
+use crate::tokens::{Tokenizer, token_text};
 
 /// The top activating examples, largest first. Displayed in a notebook as colored texts, printed as a list.
 ///
@@ -83,6 +84,7 @@ impl FoundExamples {
     ///
     /// # Errors
     /// [`PlotError::Values`] if an example was changed to have more or fewer values than tokens.
+    #[cfg(feature = "plot")]
     pub fn colored_text(&self) -> Result<ColoredText, PlotError> {
         let none: [String; 0] = [];
         self.examples.iter().try_fold(ColoredText::new(none).title(self.heading()), |page, example| {
