@@ -90,11 +90,9 @@ fn dependency(model: &str) -> String {
         false => format!("version = {:?}", env!("CARGO_PKG_VERSION")),
     };
     let of_hub = !model.starts_with("embedded:") && !Path::new(model).exists();
-    let features: Vec<&str> =
-        [("hub", of_hub), ("libtorch", cfg!(feature = "libtorch")), ("cuda", cfg!(feature = "cuda"))]
-            .into_iter()
-            .filter_map(|(name, wanted)| wanted.then_some(name))
-            .collect();
-    let features = if features.is_empty() { String::new() } else { format!(", features = {features:?}") };
-    format!(":dep hooklens = {{ {place}, default-features = false{features} }}")
+    let asked = [("hub", of_hub), ("libtorch", cfg!(feature = "libtorch")), ("cuda", cfg!(feature = "cuda"))];
+    let asked = asked.into_iter().filter_map(|(name, wanted)| wanted.then_some(name));
+    // All a notebook may use but the program: `plot` is what shows values.
+    let features: Vec<&str> = ["chat", "decompositions", "plot"].into_iter().chain(asked).collect();
+    format!(":dep hooklens = {{ {place}, default-features = false, features = {features:?} }}")
 }
