@@ -1,4 +1,4 @@
-//! README.md and the pages of the guide, so that their examples run as tests.
+//! README.md and the pages of the guide, so that their examples run as tests: where the features they take are on.
 
 #[doc = include_str!("../README.md")]
 mod readme {}
@@ -9,6 +9,7 @@ mod analysis {}
 #[doc = include_str!("../docs/attribution.md")]
 mod attribution {}
 
+#[cfg(feature = "decompositions")]
 #[doc = include_str!("../docs/circuits.md")]
 mod circuits {}
 
@@ -24,6 +25,7 @@ mod dumps {}
 #[doc = include_str!("../docs/families.md")]
 mod families {}
 
+#[cfg(feature = "plot")]
 #[doc = include_str!("../docs/first_hour.md")]
 mod first_hour {}
 
@@ -45,9 +47,11 @@ mod notebooks {}
 #[doc = include_str!("../docs/patching.md")]
 mod patching {}
 
+#[cfg(feature = "plot")]
 #[doc = include_str!("../docs/pictures.md")]
 mod pictures {}
 
+#[cfg(feature = "decompositions")]
 #[doc = include_str!("../docs/recipes.md")]
 mod recipes {}
 
