@@ -216,7 +216,7 @@ fn the_program_patches_models_of_every_kind() {
     let (done, told) = said(&[&["patch", "--model", &bert], &prompts[..], &pair, &files].concat());
     assert!(done && told.contains("1 prompts; metric"), "{told}");
     let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
-    assert_eq!(json["axes"][1]["labels"][0], "0"); // the two prompts differ there
+    assert_eq!(json["axes"][1]["labels"][0], "0: Rome"); // tokens of the prompts that are patched
     assert_eq!(json["axes"][1]["labels"][3], "3: [MASK]");
     // The metric is that of the masked token.
     let model = HookedEncoder::from_pretrained(&bert).unwrap();
