@@ -72,7 +72,11 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn remove_unfinished(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        // Safetensors writes through a file of its own.
+        let of_safetensors = name.starts_with(".tmp") && name.len() == ".tmpXXXXXX".len();
+        if name.starts_with(UNFINISHED) || of_safetensors {
             fs::remove_file(entry.path())?;
         }
     }

@@ -133,6 +133,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if args.resume && args.out.extension().is_some_and(|e| e == "safetensors") {
         return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
     }
+    spare_inputs(args)?;
     let processing = match args.process {
         ProcessArg::None => Processing::none(),
         ProcessArg::Standard => Processing::standard(),
@@ -168,6 +169,19 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
             written(args, globs, &model, Vec::new(), rows)
         }
     }
+}
+
+/// An error if the output would replace the model, the adapter or the prompts, by whatever name.
+fn spare_inputs(args: &DumpArgs) -> CliResult {
+    let Ok(out) = args.out.canonicalize() else { return Ok(()) };
+    let given = [Some(PathBuf::from(&args.model.model)), args.model.adapter.clone(), args.prompts.clone()];
+    for input in given.into_iter().flatten().filter_map(|path| path.canonicalize().ok()) {
+        if out == input || (out.is_file() && out.parent() == Some(&input)) {
+            let told = format!("{} is what is read ({}); choose another place", args.out.display(), input.display());
+            return Err(Failure::Failed(told.into()));
+        }
+    }
+    Ok(())
 }
 
 /// An error for options that an encoder has no use for.

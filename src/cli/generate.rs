@@ -121,7 +121,10 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         .max_new_tokens(args.max_new_tokens)
         .sampling(sampling)
         .seed(args.seed)
-        .cache_kind(KvArg::kind(&args.kv, rows.iter().map(Vec::len).max().unwrap_or(0) + args.max_new_tokens))
+        .cache_kind(KvArg::kind(
+            &args.kv,
+            rows.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_new_tokens),
+        ))
         .stop_strings(args.stop.clone());
     let (made, before) = match &model {
         AnyModel::Decoder(model) if !args.json && rows.len() == 1 && model.tokenizer().is_ok() => {

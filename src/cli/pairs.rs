@@ -36,9 +36,9 @@ pub(super) struct PairArgs {
     /// A file with {"clean": ..., "corrupted": ..., "answer": ..., "wrong": ...} a line
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["clean", "corrupted", "answer", "wrong"])]
     pairs: Option<PathBuf>,
-    /// So many pairs of the grammar that embedded:ioi was trained on
-    #[arg(long, value_name = "N", conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "pairs"])]
-    ioi: Option<usize>,
+    /// So many pairs of the grammar that embedded:ioi was trained on, at most a million
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000), conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "pairs"])]
+    ioi: Option<u32>,
     /// What to measure
     #[arg(long, value_enum, default_value = "logit-diff")]
     metric: MetricArg,
@@ -119,7 +119,7 @@ impl PairArgs {
                 answer: prompt.answer.into(),
                 wrong: Some(prompt.wrong.into()),
             };
-            return Ok(ioi_prompts(count, 0).into_iter().map(line).collect());
+            return Ok(ioi_prompts(count as usize, 0).into_iter().map(line).collect());
         }
         if let Some(path) = &self.pairs {
             let failed = |line: usize, reason: String| {

@@ -9,6 +9,7 @@ use hooklens_hooks::{HookError, remove_unfinished, write_views};
 
 use super::DumpReport;
 use super::batch::Batch;
+use super::lock::{self, Lock};
 use super::manifest::{BatchFile, LOG, Log, Manifest, NAME, hash_bytes};
 use super::writer::Sink;
 use crate::error::DumpError;
@@ -18,18 +19,25 @@ pub(super) struct FolderSink {
     folder: PathBuf,
     manifest: Manifest,
     log: Log,
+    _lock: Lock,
 }
 
 impl FolderSink {
     /// Opens the folder, making it if need be. With `resume`, finished files of a run with the
     /// same settings are kept.
-    pub(super) fn open(folder: &Path, mut manifest: Manifest, resume: bool) -> Result<Self, DumpError> {
+    pub(super) fn open(
+        folder: &Path,
+        mut manifest: Manifest,
+        resume: bool,
+        first_row: usize,
+    ) -> Result<Self, DumpError> {
         let failed = |source: std::io::Error| DumpError::File { path: folder.to_path_buf(), source };
         let refused = |reason: &str| DumpError::Refused { path: folder.to_path_buf(), reason: reason.into() };
         if folder.exists() && !folder.is_dir() {
             return Err(refused("it is a file; a dump goes to a folder or to a name ending in .safetensors"));
         }
         fs::create_dir_all(folder).map_err(failed)?;
+        let lock = Lock::take(folder)?;
         match Manifest::read(folder)? {
             Some(_) if !resume => return Err(DumpError::Exists { path: folder.join(NAME) }),
             Some(before) => {
@@ -41,12 +49,18 @@ impl FolderSink {
                 }
                 remove_unfinished(folder).map_err(failed)?;
                 let listed = if before.complete { before.files } else { Log::read(folder)? };
-                manifest.files = sound_files(folder, listed);
+                manifest.files = sound_files(folder, listed, first_row);
             }
             None => {
                 remove_unfinished(folder).map_err(failed)?;
-                let mut inside = fs::read_dir(folder).map_err(failed)?;
-                if inside.next().is_some() {
+                for entry in fs::read_dir(folder).map_err(failed)? {
+                    let entry = entry.map_err(failed)?;
+                    // A log of nothing is what an interrupted start leaves.
+                    let empty_log =
+                        entry.file_name() == LOG && entry.metadata().is_ok_and(|metadata| metadata.len() == 0);
+                    if empty_log || entry.file_name() == lock::NAME {
+                        continue;
+                    }
                     return Err(refused("the folder is not empty and holds no dump"));
                 }
             }
@@ -54,7 +68,7 @@ impl FolderSink {
         // The log first: a manifest without one would say that nothing is finished.
         let log = Log::begin(folder, &manifest.files)?;
         manifest.write(folder)?;
-        Ok(Self { folder: folder.to_path_buf(), manifest, log })
+        Ok(Self { folder: folder.to_path_buf(), manifest, log, _lock: lock })
     }
 
     /// How many batches, from the first on, need not be computed again.
@@ -63,9 +77,15 @@ impl FolderSink {
     }
 }
 
-/// The files, from the first on, that are as they were written.
-fn sound_files(folder: &Path, listed: Vec<BatchFile>) -> Vec<BatchFile> {
-    listed.into_iter().take_while(|entry| is_sound(&folder.join(&entry.file), entry)).collect()
+/// The files, from the first on, that follow each other and are as they were written.
+fn sound_files(folder: &Path, listed: Vec<BatchFile>, first_row: usize) -> Vec<BatchFile> {
+    let mut next = first_row;
+    let sound = |entry: &BatchFile| {
+        let follows = entry.first_row == next && Path::new(&entry.file).file_name() == Some(entry.file.as_ref());
+        next = next.saturating_add(entry.rows);
+        follows && is_sound(&folder.join(&entry.file), entry)
+    };
+    listed.into_iter().take_while(sound).collect()
 }
 
 /// Whether a file has the length and the header that were noted when it was on the disk.

@@ -24,6 +24,7 @@ mod check;
 mod compute;
 mod file;
 mod folder;
+mod lock;
 mod manifest;
 mod merge;
 mod model;

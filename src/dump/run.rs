@@ -93,7 +93,8 @@ impl Dump {
             false => self.clone().setting("interventions", &interventions.join(", ")),
         };
         let manifest = Manifest::new(&settings, model.fingerprint_of_weights()?, rows);
-        let sink = FolderSink::open(out, manifest, self.resume)?;
+        let first_row = self.own_batches(rows.len()).start * self.batch_size;
+        let sink = FolderSink::open(out, manifest, self.resume, first_row)?;
         let finished = sink.finished();
         self.stream(model, rows, &placed, finished, Box::new(sink), watcher)
     }

@@ -61,6 +61,14 @@ pub enum DumpError {
         /// The output.
         path: PathBuf,
     },
+    /// Another process writes to the folder.
+    #[error("{} is being written by another run ({holder})", path.display())]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+        /// The process that writes to it.
+        holder: String,
+    },
     /// The folder was begun with other settings.
     #[error("{} was begun with another {what}: {before} there, {now} now", path.display())]
     #[non_exhaustive]

@@ -83,7 +83,7 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS_3);
     let pattern = json.maybe_size("sliding_window_pattern")?.unwrap_or(6).max(1);
     let base = around(json, |layer| (layer + 1) % pattern != 0)?;
-    let newer = match rope::parameters(json, "sliding_attention") {
+    let newer = match rope::parameters(json, "sliding_attention")? {
         Some(parameters) if json.get("rope_local_base_freq").is_none() => parameters.maybe_number("rope_theta")?,
         _ => None,
     };

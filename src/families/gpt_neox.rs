@@ -16,7 +16,7 @@ pub(super) static FAMILY: Family = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(HfConfig::SIZES, json.size("max_position_embeddings")?)?;
-    let share = match json.object("rope_parameters") {
+    let share = match json.object("rope_parameters")? {
         Some(parameters) => parameters.number("partial_rotary_factor", json.number("rotary_pct", 0.25)?)?,
         None => json.number("rotary_pct", 0.25)?,
     };

@@ -39,9 +39,35 @@ impl<'j> HfConfig<'j> {
     }
 
     /// An object within the configuration, if it is there.
-    pub(crate) fn object(&self, field: &str) -> Option<HfConfig<'j>> {
-        let json = self.get(field).filter(|value| value.is_object())?;
-        Some(HfConfig::new(self.family, json))
+    pub(crate) fn object(&self, field: &str) -> Result<Option<HfConfig<'j>>, ConfigError> {
+        let Some(json) = self.get(field) else { return Ok(None) };
+        if !json.is_object() {
+            return Err(self.wrong(field, json, "an object"));
+        }
+        Ok(Some(HfConfig::new(self.family, json)))
+    }
+
+    /// A field that must say something if it is there.
+    pub(crate) fn not_null(&self, field: &str) -> Result<(), ConfigError> {
+        match self.json.get(field) {
+            Some(null) if null.is_null() => Err(self.wrong(field, null, "a value")),
+            _ => Ok(()),
+        }
+    }
+
+    /// A list with an entry for each layer, if it is there.
+    pub(crate) fn per_layer(
+        &self,
+        field: &'static str,
+        n_layers: usize,
+    ) -> Result<Option<&'j Vec<Value>>, ConfigError> {
+        match self.list(field)? {
+            Some(list) if list.len() != n_layers => {
+                let reason = format!("it has {} entries, and there are {n_layers} layers", list.len());
+                Err(ConfigError::Contradiction { field, reason })
+            }
+            list => Ok(list),
+        }
     }
 
     fn wrong(&self, field: &str, value: &Value, wanted: &str) -> ConfigError {

@@ -1,5 +1,7 @@
 //! Configuration and tensor names shared by Llama and its many successors.
 
+use serde_json::Value;
+
 use super::hf_config::HfConfig;
 use super::rope;
 use crate::config::{ActivationFn, Experts, NormKind, Positional, TransformerConfig, Window};
@@ -55,11 +57,22 @@ pub(super) fn windows_by_type(
     n_layers: usize,
     otherwise: impl Fn(usize) -> bool,
 ) -> Result<Vec<Option<Window>>, ConfigError> {
+    let slides = |kind: &Value| match kind.as_str() {
+        Some("sliding_attention") => Ok(true),
+        Some("full_attention") => Ok(false),
+        _ => Err(ConfigError::UnknownValue {
+            field: "layer_types",
+            given: kind.to_string(),
+            known: "full_attention, sliding_attention",
+        }),
+    };
+    let kinds = match json.per_layer("layer_types", n_layers)? {
+        Some(kinds) => Some(kinds.iter().map(slides).collect::<Result<Vec<bool>, _>>()?),
+        None => None,
+    };
     let Some(window) = json.maybe_size("sliding_window")?.map(Window::Sliding) else { return Ok(Vec::new()) };
-    Ok(match json.list("layer_types")? {
-        Some(kinds) => {
-            kinds.iter().map(|kind| (kind.as_str() == Some("sliding_attention")).then_some(window)).collect()
-        }
+    Ok(match kinds {
+        Some(kinds) => kinds.into_iter().map(|slides| slides.then_some(window)).collect(),
         None => (0..n_layers).map(|layer| otherwise(layer).then_some(window)).collect(),
     })
 }

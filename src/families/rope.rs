@@ -7,12 +7,16 @@ use crate::error::ConfigError;
 /// Reads base and scaling; `dim` is the number of rotated coordinates. Newer files keep all of
 /// it in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
 pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<Rotary, ConfigError> {
-    let parameters = parameters(json, "full_attention");
+    let parameters = parameters(json, "full_attention")?;
     let base = match &parameters {
         Some(parameters) => parameters.number("rope_theta", json.number(base_field, 10_000.0)?)?,
         None => json.number(base_field, 10_000.0)?,
     };
-    let scaling = match parameters.or_else(|| json.object("rope_scaling")) {
+    let scaling = match parameters {
+        Some(parameters) => Some(parameters),
+        None => json.object("rope_scaling")?,
+    };
+    let scaling = match scaling {
         Some(scaling) => read_scaling(json, &scaling)?,
         None => RopeScaling::None,
     };
@@ -20,9 +24,9 @@ pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<
 }
 
 /// What newer files keep of the rotation; of a family with windows, for layers of this type.
-pub(super) fn parameters<'j>(json: &HfConfig<'j>, layers: &str) -> Option<HfConfig<'j>> {
-    let all = json.object("rope_parameters")?;
-    Some(all.object(layers).unwrap_or(all))
+pub(super) fn parameters<'j>(json: &HfConfig<'j>, layers: &str) -> Result<Option<HfConfig<'j>>, ConfigError> {
+    let Some(all) = json.object("rope_parameters")? else { return Ok(None) };
+    Ok(Some(all.object(layers)?.unwrap_or(all)))
 }
 
 /// Each layer's rotation: `near` where it has a window, else `far`.
@@ -32,7 +36,7 @@ pub(super) fn by_window(windows: &[Option<Window>], near: &Rotary, far: &Rotary)
 
 /// The share of each head that is rotated.
 pub(super) fn share(json: &HfConfig<'_>, default: f64) -> Result<f64, ConfigError> {
-    let newer = match parameters(json, "full_attention") {
+    let newer = match parameters(json, "full_attention")? {
         Some(parameters) => parameters.maybe_number("partial_rotary_factor")?,
         None => None,
     };
@@ -46,6 +50,7 @@ pub(super) fn context(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
 }
 
 fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>) -> Result<RopeScaling, ConfigError> {
+    scaling.not_null("rope_type")?;
     let kind = scaling.text("rope_type", scaling.text("type", "default")?)?;
     let factor = match kind {
         "linear" | "llama3" | "yarn" => scaling.needed_number("factor")?,

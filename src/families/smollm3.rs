@@ -26,9 +26,14 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rope_theta": 2e6}));
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    let rotates: Vec<bool> = match json.list("no_rope_layers")? {
-        // One for layers that rotate, whatever the name says.
-        Some(layers) => layers.iter().map(|layer| layer.as_u64() != Some(0)).collect(),
+    // One for layers that rotate, whatever the name says.
+    let rotates = |layer: &Value| match layer.as_u64() {
+        Some(0) => Ok(false),
+        Some(1) => Ok(true),
+        _ => Err(ConfigError::UnknownValue { field: "no_rope_layers", given: layer.to_string(), known: "0, 1" }),
+    };
+    let rotates: Vec<bool> = match json.per_layer("no_rope_layers", base.n_layers)? {
+        Some(layers) => layers.iter().map(rotates).collect::<Result<_, _>>()?,
         None => {
             let interval = json.maybe_size("no_rope_layer_interval")?.unwrap_or(4).max(1);
             (0..base.n_layers).map(|layer| (layer + 1) % interval != 0).collect()

@@ -6,6 +6,7 @@ use hooklens_hooks::{ActivationCache, Hook};
 use super::Generation;
 use super::chooser::{Chooser, host};
 use super::options::GenerateOptions;
+use crate::device::check_room;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
 use crate::error::{CacheError, InputError, Result};
 use crate::kv_cache::KeyValueCache;
@@ -96,7 +97,14 @@ impl<'m, 'h> Steps<'m, 'h> {
             }
             (Some(cache), None) if cache.is_frozen() => return Err(CacheError::Frozen.into()),
             (Some(cache), None) => Filled::Lent(cache),
-            (None, None) => Filled::Own(KeyValueCache::of_kind(config, batch, options.cache_kind)?),
+            (None, None) => {
+                if let Some(positions) = options.cache_kind.allocated_at_once() {
+                    let elements = [config.n_layers, batch, positions, config.n_kv_heads, 2 * config.d_head];
+                    let size = model.weights.embed.tokens.val().dtype().size();
+                    check_room(&model.device(), elements.into_iter().fold(size, usize::saturating_mul))?;
+                }
+                Filled::Own(KeyValueCache::of_kind(config, batch, options.cache_kind)?)
+            }
             (None, Some(prefix)) if prefix.batch() == 1 => Filled::Own(prefix.fork(batch)?),
             (None, Some(prefix)) if prefix.batch() == batch => Filled::Own(prefix.fork(1)?),
             (None, Some(prefix)) => return Err(CacheError::Batch { cache: prefix.batch(), run: batch }.into()),
@@ -105,9 +113,10 @@ impl<'m, 'h> Steps<'m, 'h> {
         let before = cache.lengths().into_iter().max().unwrap_or(0);
         let longest = (0..batch).map(|row| prompts.real(row).len()).max().unwrap_or(0);
         // The last new token is chosen, never run.
-        model.check_length(before + longest + options.max_new_tokens - 1)?;
-        if let Some(max_len) = cache.max_len().filter(|max| *max < cache.len() + len + options.max_new_tokens - 1) {
-            let needed = cache.len() + len + options.max_new_tokens - 1;
+        let to_run = options.max_new_tokens.saturating_sub(1);
+        model.check_length((before + longest).saturating_add(to_run))?;
+        let needed = (cache.len() + len).saturating_add(to_run);
+        if let Some(max_len) = cache.max_len().filter(|max| *max < needed) {
             return Err(CacheError::Full { max_len, needed }.into());
         }
         Ok(Self {

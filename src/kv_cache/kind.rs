@@ -88,6 +88,11 @@ impl CacheKind {
         self
     }
 
+    /// Positions whose keys and values are allocated together, before the first is there.
+    pub(crate) fn allocated_at_once(&self) -> Option<usize> {
+        self.max_len.filter(|_| !self.sliding && self.quantization.is_none() && self.offload.is_none())
+    }
+
     /// This kind, dropping what layers with a window no longer see.
     #[must_use]
     pub const fn sliding(mut self) -> Self {

@@ -48,6 +48,20 @@ pub(super) struct LowRank {
     transposed: bool,
 }
 
+/// Kinds of adapter that are no plain LoRA.
+const OTHERS: [&str; 5] =
+    ["use_qalora", "alora_invocation_tokens", "layer_replication", "trainable_token_indices", "target_parameters"];
+
+/// Whether a setting is as if it were not there.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
 impl Adapter {
     /// Whether a folder is an adapter and no model.
     pub(super) fn is_one(folder: &Path) -> bool {
@@ -62,19 +76,30 @@ impl Adapter {
         if kind != "LORA" {
             return Err(refused(format!("its `peft_type` is {kind}; only LORA is merged")));
         }
-        let set = |field: &str| json.get(field).is_some_and(|v| v.as_bool() == Some(true));
+        let set = |field: &str| match json.get(field) {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(set)) => Ok(*set),
+            Some(other) => Err(refused(format!("its `{field}` is {other}, not true or false"))),
+        };
+        // What no product of two matrices, added once, stands for.
+        let given = |field: &&&str| json.get(**field).is_some_and(|value| !is_nothing(value));
+        if let Some(field) = OTHERS.iter().find(given) {
+            return Err(refused(format!("`{field}` is not supported")));
+        }
         // These train against a base that they changed first.
         let start = json.get("init_lora_weights").and_then(Value::as_str).unwrap_or_default().to_ascii_lowercase();
         if ["pissa", "olora", "corda", "loftq", "orthogonal"].iter().any(|other| start.starts_with(other)) {
             return Err(refused(format!("it was trained against a changed base (`init_lora_weights` = {start})")));
         }
-        if set("use_dora") {
+        if set("use_dora")? {
             return Err(refused("`use_dora` is not supported".into()));
         }
         let path = ["adapter_model.safetensors", "adapter_model.bin"].map(|name| folder.join(name));
         let path = path.into_iter().find(|path| path.is_file());
         let path = path.ok_or_else(|| refused("it has no adapter_model.safetensors or adapter_model.bin".into()))?;
         let files = WeightFiles::open_with(&[path], mmap)?;
+        let turned = set("fan_in_fan_out")?;
+        set("use_rslora")?;
         let scales = Scales::of(&json, folder)?;
         let mut changes = BTreeMap::new();
         for (name, _) in files.tensors() {
@@ -86,7 +111,7 @@ impl Adapter {
                 Ok::<_, LoadError>((format!("{module}.weight"), Change::LowRank(change)))
             };
             let (target, change) = if let Some(module) = module(".lora_A.weight") {
-                low_rank(module, name.replace(".lora_A.", ".lora_B."), set("fan_in_fan_out"))?
+                low_rank(module, name.replace(".lora_A.", ".lora_B."), turned)?
             } else if let Some(module) = module(".lora_embedding_A") {
                 low_rank(module, name.replace("_embedding_A", "_embedding_B"), true)?
             } else if bare.ends_with(".lora_B.weight") || bare.ends_with(".lora_embedding_B") {
@@ -197,6 +222,13 @@ impl<'j> Scales<'j> {
             })
         };
         let (rank, alpha) = (number("r", "rank_pattern")?, number("lora_alpha", "alpha_pattern")?);
+        let refused = |reason: String| LoadError::Adapter { path: self.folder.to_path_buf(), reason };
+        if rank.fract() != 0.0 {
+            return Err(refused(format!("its `r` is {rank}, not a whole number")));
+        }
+        if !((alpha / rank) as f32).is_finite() {
+            return Err(refused(format!("its `lora_alpha` is {alpha}, which no f32 holds")));
+        }
         let stable = self.json.get("use_rslora").and_then(Value::as_bool) == Some(true);
         Ok((alpha / if stable { rank.sqrt() } else { rank }, rank as usize))
     }

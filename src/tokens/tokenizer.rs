@@ -91,7 +91,10 @@ impl Tokenizer {
     /// error messages.
     pub(crate) fn from_parts(json: &[u8], side: &[Value], path: &Path) -> Result<Self, LoadError> {
         let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: path.to_path_buf(), source };
-        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(bad)?;
+        // The library panics at some damage: at syntax within a decoder, and at contents of no sense.
+        serde_json::from_slice::<serde::de::IgnoredAny>(json).map_err(|error| bad(error.into()))?;
+        let read = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
+        let mut inner = read.unwrap_or_else(|_| Err("its contents make no tokenizer".into())).map_err(bad)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(bad)?;
         let special = |name: &str| {

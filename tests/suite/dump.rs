@@ -172,6 +172,53 @@ fn a_damaged_shard_is_made_again() {
     assert!(matches!(&error, Error::Dump(DumpError::Mismatch { what, .. }) if what == "weights"), "{error}");
 }
 
+/// An interrupted start, a second writer, a log out of order, a file that a killed run left.
+#[test]
+fn folders_are_kept_in_order() {
+    let model = model();
+    let folder = tempfile::tempdir().unwrap();
+    let rows: Vec<Vec<u32>> = (0..6).map(|i| vec![i, i + 1, i + 2]).collect();
+    let dump = Dump::new("*hook_z").batch_size(2);
+    let names = |out: &std::path::Path| {
+        let mut names: Vec<_> = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let fresh = folder.path().join("fresh");
+    dump.run(&model, &rows, &fresh).unwrap();
+    for resume in [false, true] {
+        let stuck = folder.path().join(format!("stuck-{resume}"));
+        fs::create_dir(&stuck).unwrap();
+        fs::write(stuck.join("shards.jsonl"), "").unwrap();
+        dump.clone().resume(resume).run(&model, &rows, &stuck).unwrap();
+        assert_eq!(names(&stuck), names(&fresh));
+    }
+
+    let held = fs::File::create(fresh.join(".hooklens-lock")).unwrap();
+    held.try_lock().unwrap();
+    let error = dump.clone().resume(true).run(&model, &rows, &fresh).unwrap_err();
+    assert!(matches!(&error, Error::Dump(DumpError::Locked { .. })), "{error}");
+    drop(held);
+
+    let manifest = fs::read_to_string(fresh.join("manifest.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    let line = |number: usize| json["shards"][number].to_string();
+    let elsewhere = line(1).replace("shard-00001", "../fresh/shard-00001");
+    for (log, kept) in [
+        (vec![line(0), line(1), line(2)], 3),
+        (vec![line(0), line(0), line(1)], 1),
+        (vec![line(1), line(0)], 0),
+        (vec![line(0), elsewhere], 1),
+    ] {
+        fs::write(fresh.join("shards.jsonl"), format!("{}\n", log.join("\n"))).unwrap();
+        fs::write(fresh.join("manifest.json"), manifest.replace("\"complete\": true", "\"complete\": false")).unwrap();
+        fs::write(fresh.join(".tmpAbc123"), "left").unwrap();
+        let resumed = dump.clone().resume(true).run(&model, &rows, &fresh).unwrap();
+        assert_eq!((resumed.resumed, resumed.files.len()), (kept, 3), "{log:?}");
+        assert!(!fresh.join(".tmpAbc123").exists());
+    }
+}
+
 /// What prompts begin with is computed once, and what is written is the same.
 #[test]
 fn sharing_a_prefix_does_not_show() {

@@ -122,6 +122,10 @@ fn wrong_configurations_say_which_field() {
         ("rope_scaling", json!({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}), "1 short"),
         ("rope_scaling", json!({"rope_type": "linear", "factor": 0.0}), "factor"),
         ("rms_norm_eps", json!(-1.0), "eps"),
+        ("rope_scaling", json!("x"), "`rope_scaling` is \"x\", not an object"),
+        ("rope_scaling", json!([]), "not an object"),
+        ("rope_scaling", json!({"rope_type": null, "factor": 2.0}), "`rope_type` is null"),
+        ("rope_parameters", json!(true), "not an object"),
     ] {
         let error = with(field, value.clone());
         assert!(error.contains(says), "{field} = {value}: {error}");
@@ -262,6 +266,49 @@ fn an_unusable_tokenizer_is_named() {
     }
 }
 
+/// Damage within a tokenizer's decoder, at which the library that reads it panics.
+#[test]
+fn a_damaged_tokenizer_is_an_error() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    model.save_pretrained(folder.path()).unwrap();
+    let path = folder.path().join("tokenizer.json");
+    let mut json: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    json["decoder"] = json!({"type": "Sequence", "decoders": [{"type": "Fuse"}]});
+    let text = json.to_string();
+    let broken = [
+        text.replace("\"Sequence\",", "\"Sequence\""),
+        text.replace("\"Fuse\"", "\"\\ud800\""),
+        text.replace("{\"type\":\"Fuse\"}", "{\"type\":\"Fuse\","),
+    ];
+    for text in broken {
+        fs::write(&path, text).unwrap();
+        let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err();
+        assert!(matches!(error, Error::Load(LoadError::Tokenizer { .. })), "{error:?}");
+    }
+}
+
+/// Counts that no memory holds are errors, not an abort.
+#[test]
+fn absurd_counts_are_errors() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    for count in [1 << 50, usize::MAX / 2, usize::MAX - 5, usize::MAX] {
+        let options = GenerateOptions::new().max_new_tokens(count).cache_kind(hooklens::CacheKind::preallocated(count));
+        assert!(model.generate_with("When Mary", options).is_err(), "{count}");
+    }
+    let random = random_model(
+        TransformerConfig { positional: hooklens::Positional::None, ..TransformerConfig::new(1, 8, 2, 10, 8) },
+        1,
+    );
+    for count in [1 << 50, usize::MAX - 5] {
+        let options = GenerateOptions::new().max_new_tokens(count).cache_kind(hooklens::CacheKind::preallocated(count));
+        let error = random.generate_with([1, 2, 3], options).map(drop).unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    }
+    let done = crate::support::program().args(["patch", "--model", "embedded:ioi", "--ioi", "1000000000000"]).output();
+    assert_eq!(done.unwrap().status.code(), Some(2));
+}
+
 /// A variant of a known family that is not supported is refused by the name of the setting that asks for it.
 #[test]
 fn unsupported_variants_are_refused_by_their_setting() {
@@ -284,6 +331,10 @@ fn unsupported_variants_are_refused_by_their_setting() {
         ("santacoder", "attention_head_type", json!("multihead")),
         ("stablelm", "qk_layernorm", json!(true)),
         ("t5", "feed_forward_proj", json!("gated-swoosh")),
+        ("gemma3", "layer_types", json!(["sliding_attentoin", "full_attention"])),
+        ("gemma2", "layer_types", json!([])),
+        ("gpt-oss", "layer_types", json!([null, 0])),
+        ("smollm3", "no_rope_layers", json!([0, -1])),
         ("toy-solu", "architecture", json!("neel-solu-old")),
         ("llama", "quantization_config", json!({"quant_method": "gptq", "bits": 4})),
     ] {

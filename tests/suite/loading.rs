@@ -368,6 +368,14 @@ fn an_adapter_for_another_base_says_so() {
     let json = fs::read_to_string(fixtures().join("lora-llama/adapter_config.json")).unwrap();
     for (from, to, says) in [
         ("\"use_dora\": false", "\"use_dora\": true", "use_dora"),
+        ("\"use_dora\": false", "\"use_dora\": \"true\"", "`use_dora` is \"true\", not true or false"),
+        ("\"use_rslora\": false", "\"use_rslora\": 1", "`use_rslora`"),
+        ("\"fan_in_fan_out\": false", "\"fan_in_fan_out\": \"no\"", "`fan_in_fan_out`"),
+        ("\"use_qalora\": false", "\"use_qalora\": true", "`use_qalora` is not supported"),
+        ("\"layer_replication\": null", "\"layer_replication\": [[0, 2]]", "`layer_replication`"),
+        ("\"use_dora\": false", "\"use_dora\": false, \"alora_invocation_tokens\": [1]", "`alora_invocation_tokens`"),
+        ("\"r\": 3", "\"r\": 3.7", "`r` is 3.7"),
+        ("\"lora_alpha\": 7", "\"lora_alpha\": 1e300", "`lora_alpha`"),
         ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "IA3"),
         ("\"r\": 3", "\"r\": 0", "`r`"),
         ("\"r\": 3", "\"r\": 3", "adapter_model"),

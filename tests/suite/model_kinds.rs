@@ -157,6 +157,22 @@ fn commands_take_every_kind_or_say_why_not() {
         said(&["dump", "--model", &t5, "--tokens", "5", "--hooks", "encoder*", "--logits", "all", "--out", out]);
     assert!(!done && told.contains("`logits` is of the decoder"), "{told}");
 
+    // A dump does not replace what it reads, by whatever name.
+    let own = folder.path().join("own");
+    std::fs::create_dir(&own).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixtures().join("t5").join(file), own.join(file)).unwrap();
+    }
+    let weights = own.join("model.safetensors");
+    let link = folder.path().join("link.safetensors");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&weights, &link).unwrap();
+    for out in [&weights, &link] {
+        let args = ["dump", "--model", own.to_str().unwrap(), "--tokens", "5", "--hooks", "encoder*"];
+        let (done, told) = said(&[&args[..], &["--out", out.to_str().unwrap()]].concat());
+        assert!(!done && told.contains("is what is read"), "{told}");
+    }
+
     let page = folder.path().join("page.html");
     for model in [&bert, &t5] {
         let (done, told) =
