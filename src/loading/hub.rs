@@ -1,6 +1,8 @@
 //! Models by hub id: fetched once into the standard cache folder.
 
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use hf_hub::api::Progress;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
@@ -20,6 +22,9 @@ const SMALL: [&str; 7] = [
     "modules.json",
     "sentence_bert_config.json",
 ];
+
+/// How long a download by another process is waited for.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Which files of a hub model to fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +58,11 @@ pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
     if is_set("HF_HUB_OFFLINE") {
         let reason = "HF_HUB_OFFLINE is set and the model is not in the cache; pass a folder instead";
         return Err(not_found(name, reason.into()));
+    }
+    // Whoever comes first downloads; the others find all of it in the cache.
+    let _turn = Turn::wait(cache.path(), name);
+    if let Some(folder) = cached(&cache.repo(of(revision)), revision, want) {
+        return Ok(folder);
     }
     let token = std::env::var("HF_TOKEN").ok().filter(|t| !t.is_empty()).or_else(|| Cache::from_env().token());
     let builder = ApiBuilder::from_env().with_cache_dir(cache.path().clone());
@@ -98,9 +108,48 @@ pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
 }
 
 fn get(cache: &Cache, api: &Api, repo: Repo, name: &str) -> Result<PathBuf, ApiError> {
-    match cache.repo(repo.clone()).get(name) {
-        Some(path) => Ok(path),
-        None => api.repo(repo).download_with_progress(name, Bar::default()),
+    let waits = Instant::now();
+    loop {
+        if let Some(path) = cache.repo(repo.clone()).get(name) {
+            return Ok(path);
+        }
+        match api.repo(repo.clone()).download_with_progress(name, Bar::default()) {
+            // Another program is at it.
+            Err(ApiError::LockAcquisition(_)) if waits.elapsed() < LONGEST_WAIT => {}
+            done => return done,
+        }
+    }
+}
+
+/// The turn to download a model, which one process of this program has at a time.
+struct Turn {
+    _locked: Option<File>,
+}
+
+impl Turn {
+    /// Waits while another process downloads, and says so. A cache that can't be locked is used without.
+    fn wait(cache: &Path, name: &str) -> Self {
+        let open = || {
+            std::fs::create_dir_all(cache)?;
+            let options =
+                OpenOptions::new().write(true).create(true).truncate(false).open(cache.join(".hooklens-lock"))?;
+            Ok::<_, std::io::Error>(options)
+        };
+        let Ok(file) = open() else { return Self { _locked: None } };
+        let begun = Instant::now();
+        let mut told = false;
+        loop {
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) if begun.elapsed() < LONGEST_WAIT => {}
+                Ok(()) => return Self { _locked: Some(file) },
+                Err(_) => return Self { _locked: None },
+            }
+            if !told {
+                eprintln!("note: another process is downloading to {}; {name} waits for it", cache.display());
+                told = true;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 }
 

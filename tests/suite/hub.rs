@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::fixtures;
 
@@ -16,19 +17,25 @@ type Asked = Arc<Mutex<Vec<(String, Option<String>)>>>;
 /// Serves the files of `folder` as the model `org/tiny`, and those of GPT-2 as what it was at step 7; ends with the test
 /// program.
 fn serve(folder: PathBuf) -> (String, Asked) {
+    serve_slowly(folder, Duration::ZERO)
+}
+
+/// The same, the last file of weights after so long.
+fn serve_slowly(folder: PathBuf, late: Duration) -> (String, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let asked: Asked = Arc::default();
     let log = asked.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let _ = answer(stream, &folder, &log);
+            let (folder, log) = (folder.clone(), log.clone());
+            std::thread::spawn(move || answer(stream, &folder, late, &log));
         }
     });
     (endpoint, asked)
 }
 
-fn answer(mut stream: TcpStream, folder: &Path, log: &Asked) -> std::io::Result<()> {
+fn answer(mut stream: TcpStream, folder: &Path, late: Duration, log: &Asked) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
     let path = request.split_whitespace().nth(1).unwrap_or_default().to_string();
@@ -46,6 +53,9 @@ fn answer(mut stream: TcpStream, folder: &Path, log: &Asked) -> std::io::Result<
         }
     }
     log.lock().unwrap().push((path.clone(), token));
+    if path.ends_with("model-00002-of-00002.safetensors") && end != Some(0) {
+        std::thread::sleep(late);
+    }
     let earlier = fixtures().join("gpt2");
     let revisions = [("main/", "abc123", folder), ("abc123/", "abc123", folder), ("step7/", "de7", &earlier)];
     let revisions =
@@ -125,6 +135,31 @@ fn a_hub_model_is_fetched_once_and_then_works_offline() {
     let elsewhere = [&nowhere[..], &[("HF_HUB_CACHE", hub.to_str().unwrap())]].concat();
     let other = tempfile::tempdir().unwrap();
     assert!(info("org/tiny", other.path(), &elsewhere).status.success());
+}
+
+/// Jobs that begin at once on a model that no one has yet: one downloads, all have it.
+#[test]
+fn many_at_once_share_one_download() {
+    let (endpoint, asked) = serve_slowly(fixtures().join("llama-sharded"), Duration::from_secs(7));
+    let home = tempfile::tempdir().unwrap();
+    let jobs: Vec<_> = (0..8)
+        .map(|_| {
+            let (endpoint, home) = (endpoint.clone(), home.path().to_path_buf());
+            std::thread::spawn(move || {
+                let out = tempfile::tempdir().unwrap();
+                let file = out.path().join("out.safetensors");
+                let arguments = ["dump", "--model", "org/tiny", "--tokens", "1,2", "--out", file.to_str().unwrap()];
+                run(&arguments, &home, &[("HF_ENDPOINT", &endpoint)])
+            })
+        })
+        .collect();
+    for job in jobs {
+        let done = job.join().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    let asked = asked.lock().unwrap();
+    let last = asked.iter().filter(|(path, _)| path.ends_with("model-00002-of-00002.safetensors")).count();
+    assert!(last <= 3, "the last file was asked for {last} times");
 }
 
 #[test]
