@@ -79,6 +79,9 @@ pub(super) struct DumpArgs {
     /// Prompts computed together; each batch of a folder is a file
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
+    /// Write values that are no finite numbers, with a note, instead of failing
+    #[arg(long)]
+    allow_non_finite: bool,
     /// Continue a folder that an earlier run left unfinished
     #[arg(long)]
     resume: bool,
@@ -218,6 +221,7 @@ fn written<M: DumpModel>(
         .prefix(prefix)
         .resume(args.resume)
         .share_prefix(!args.no_share_prefix)
+        .allow_non_finite(args.allow_non_finite)
         .setting("model", &args.model.model)
         .setting("process", if args.process == ProcessArg::None { "none" } else { "standard" });
 
@@ -260,6 +264,9 @@ fn written<M: DumpModel>(
         grouped(report.tokens),
         bytes(report.bytes)
     )?;
+    if !report.non_finite.is_empty() {
+        eprintln!("note: values that are no finite numbers were written: {}", report.non_finite.join(", "));
+    }
     if report.shared > 0 {
         let share = 100.0 * report.shared as f64 / report.tokens.max(1) as f64;
         writeln!(out, "{} tokens ({share:.0} %) not run: prompts begin alike", grouped(report.shared))?;

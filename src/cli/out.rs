@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde_json::Value;
 
 use super::{CliResult, Failure};
+use crate::error::Error;
 use crate::labeled::LabeledArray;
 use crate::plot::Heatmap;
 
@@ -90,6 +91,12 @@ pub(super) fn said(path: &Path) -> CliResult {
 
 /// Prints the values of the largest magnitude, largest first.
 pub(super) fn print_largest(array: &LabeledArray, count: usize) -> CliResult {
+    if let Some((place, _)) = array.values().indexed_iter().find(|(_, value)| value.is_nan()) {
+        let labels =
+            array.axes().iter().enumerate().map(|(axis, own)| format!("{} {}", own.name, own.labels[place[axis]]));
+        let what = format!("the value at {}", labels.collect::<Vec<_>>().join(", "));
+        return Err(Error::NotANumber { what }.into());
+    }
     let mut out = std::io::stdout().lock();
     let names: Vec<&str> = array.axes().iter().map(|axis| axis.name.as_str()).collect();
     writeln!(out, "{}", names.join("  "))?;

@@ -1,8 +1,14 @@
 //! One computed batch.
 
-use hooklens_hooks::HookError;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hooklens_hooks::{Axis, HookError};
+use safetensors::Dtype;
 
 use super::placing::{FileTensor, Named, Placing, Widths};
+use crate::error::DumpError;
 
 /// One computed batch on its way to the disk.
 pub(crate) struct Batch {
@@ -11,11 +17,44 @@ pub(crate) struct Batch {
     pub(super) first_row: usize,
     pub(super) placing: Placing,
     pub(super) tensors: Vec<Named>,
+    /// Points with values that are not finite, where these are written all the same.
+    pub(super) non_finite: Option<Noted>,
 }
+
+/// Names of points, noted by the thread that writes.
+pub(super) type Noted = Arc<Mutex<BTreeSet<String>>>;
 
 impl Batch {
     /// The tensors as an output of these widths holds them.
-    pub(super) fn place(&self, widths: Widths) -> Result<Vec<FileTensor>, HookError> {
-        self.tensors.iter().map(|named| self.placing.place(named, widths)).collect()
+    ///
+    /// # Errors
+    /// [`DumpError::NotFinite`] for a value that is no finite number, unless such values are written and noted.
+    pub(super) fn place(&self, widths: Widths, path: &Path) -> Result<Vec<FileTensor>, DumpError> {
+        let failed = |e: HookError| DumpError::File { path: path.to_path_buf(), source: std::io::Error::other(e) };
+        let place = |named: &Named| {
+            let tensor = self.placing.place(named, widths).map_err(failed)?;
+            self.check_finite(named, &tensor)?;
+            Ok(tensor)
+        };
+        self.tensors.iter().map(place).collect()
+    }
+
+    fn check_finite(&self, named: &Named, tensor: &FileTensor) -> Result<(), DumpError> {
+        let masked = !named.filler.is_empty();
+        let Some((at, value)) = tensor.first_non_finite(masked) else { return Ok(()) };
+        if let Some(noted) = &self.non_finite {
+            noted.lock().unwrap_or_else(PoisonError::into_inner).insert(named.name.clone());
+            return Ok(());
+        }
+        let inner = |axes: usize| tensor.shape[axes..].iter().product::<usize>().max(1);
+        let by_row = named.axes.first() == Some(&Axis::Batch);
+        let by_position = matches!(named.axes.get(1), Some(Axis::Pos | Axis::Query | Axis::One));
+        Err(DumpError::NotFinite {
+            point: named.name.clone(),
+            value,
+            prompt: by_row.then(|| self.first_row + at / inner(1)),
+            position: (by_row && by_position).then(|| at % inner(1) / inner(2)),
+            half: tensor.dtype == Dtype::F16,
+        })
     }
 }

@@ -30,6 +30,7 @@ pub struct Dump {
     pub(super) prefix: Vec<u32>,
     pub(super) resume: bool,
     pub(super) share_prefix: bool,
+    pub(super) allow_non_finite: bool,
     pub(super) shard: Option<Shard>,
     pub(super) settings: Vec<(String, String)>,
 }
@@ -60,6 +61,7 @@ impl Dump {
             prefix: Vec::new(),
             resume: false,
             share_prefix: true,
+            allow_non_finite: false,
             shard: None,
             settings: Vec::new(),
         }
@@ -208,6 +210,29 @@ impl Dump {
     #[must_use]
     pub fn share_prefix(mut self, share: bool) -> Self {
         self.share_prefix = share;
+        self
+    }
+
+    /// Whether values that are no finite numbers are written, and told in the report, instead of being an error: NaN,
+    /// and infinities such as f16 makes of numbers over 65,504. (Where a query may not look, minus infinity is no
+    /// fault.)
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let hooked = model.hooks([hook::resid_post(0).scale(1e6)]);
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// let dump = Dump::new("resid_post0").dtype(DType::F16);
+    /// let told = dump.run(&hooked, "red fox", &out).unwrap_err().to_string();
+    /// assert!(told.contains("blocks.0.hook_resid_post") && told.contains("f16"), "{told}");
+    /// assert_eq!(dump.allow_non_finite(true).run(&hooked, "red fox", &out)?.non_finite, ["blocks.0.hook_resid_post"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn allow_non_finite(mut self, allow: bool) -> Self {
+        self.allow_non_finite = allow;
         self
     }
 

@@ -88,7 +88,7 @@ impl FileSink {
 impl Sink for FileSink {
     fn write(&mut self, batch: Batch) -> Result<(), DumpError> {
         let (rows, first_row) = (batch.placing.rows(), batch.first_row);
-        let tensors = batch.place(self.widths).map_err(|e| self.failed(std::io::Error::other(e)))?;
+        let tensors = batch.place(self.widths, &self.path)?;
         if self.tensors.is_empty() {
             self.begin(&tensors, rows)?;
         }

@@ -109,7 +109,7 @@ impl Sink for FolderSink {
         let file = format!("shard-{:05}.safetensors", batch.number);
         let path = self.folder.join(&file);
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
-        let tensors = batch.place(batch.placing.widths()).map_err(|e| failed(std::io::Error::other(e)))?;
+        let tensors = batch.place(batch.placing.widths(), &path)?;
         let named = tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
         let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
         // The error names the file already.

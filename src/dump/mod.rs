@@ -23,6 +23,7 @@ mod builder;
 mod check;
 mod compute;
 mod file;
+mod finite;
 mod folder;
 mod lock;
 mod manifest;

@@ -28,6 +28,9 @@ pub struct DumpReport {
     pub bytes: u64,
     /// Batches found finished by an earlier run.
     pub resumed: usize,
+    /// Points with values that are no finite numbers, which [`Dump::allow_non_finite`](super::Dump::allow_non_finite)
+    /// let pass.
+    pub non_finite: Vec<String>,
     /// Files written, finished ones of an earlier run included.
     pub files: Vec<PathBuf>,
 }

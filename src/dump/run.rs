@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::PoisonError;
 
-use super::batch::Batch;
+use super::batch::{Batch, Noted};
 use super::compute::worth_sharing;
 use super::file::FileSink;
 use super::folder::FolderSink;
@@ -122,6 +123,7 @@ impl Dump {
     ) -> Result<DumpReport> {
         let mut prefix = self.prefilled(model)?;
         let mut shared_prefix = self.shared_prefix(model)?;
+        let non_finite = self.allow_non_finite.then(Noted::default);
         let writer = Writer::start(sink);
         let mut tokens_run = 0;
         let own = self.own_batches(rows.len());
@@ -149,7 +151,7 @@ impl Dump {
                 }
             };
             tokens_run += batch.iter().map(Vec::len).sum::<usize>();
-            if !writer.send(Batch { number, first_row, placing, tensors }) {
+            if !writer.send(Batch { number, first_row, placing, tensors, non_finite: non_finite.clone() }) {
                 break;
             }
         }
@@ -157,6 +159,9 @@ impl Dump {
         report.rows = self.own_rows(rows.len());
         report.tokens = tokens_run;
         report.resumed = finished;
+        if let Some(noted) = non_finite {
+            report.non_finite = noted.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        }
         report.shared = shared_prefix.map_or(0, |shared_prefix| shared_prefix.saved());
         Ok(report)
     }

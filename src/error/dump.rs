@@ -61,6 +61,26 @@ pub enum DumpError {
         /// The output.
         path: PathBuf,
     },
+    /// A value that is no finite number.
+    #[error(
+        "`{point}` holds {value}{}{}{}; `allow_non_finite` (--allow-non-finite) writes it all the same",
+        prompt.map_or(String::new(), |prompt| format!(" at prompt {}", prompt + 1)),
+        position.map_or(String::new(), |position| format!(", position {position}")),
+        if *half { " (f16 ends at 65,504; bf16 and f32 do not)" } else { "" }
+    )]
+    #[non_exhaustive]
+    NotFinite {
+        /// The point.
+        point: String,
+        /// The value.
+        value: f32,
+        /// The prompt, counted from 0, where the tensor has a row for each.
+        prompt: Option<usize>,
+        /// Where among the positions kept, where it has such.
+        position: Option<usize>,
+        /// Whether it was written as f16.
+        half: bool,
+    },
     /// Another process writes to the folder.
     #[error("{} is being written by another run ({holder})", path.display())]
     Locked {

@@ -100,6 +100,13 @@ pub enum Error {
         /// How much the allocation that failed asked for.
         asked: String,
     },
+    /// What is asked for is no number: the weights or a hook gave NaN.
+    #[error("{what} is NaN: the weights, or a hook, gave what is no number")]
+    #[non_exhaustive]
+    NotANumber {
+        /// What was asked for.
+        what: String,
+    },
     /// A run failed on the way.
     #[error("the run failed")]
     #[non_exhaustive]

@@ -5,7 +5,7 @@ use ndarray::{Array2, ArrayD, ArrayView2, IxDyn};
 
 use crate::activations::AnalysisError;
 use crate::driver::{HookedModel, Input};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hook;
 use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
@@ -188,6 +188,9 @@ impl HookedTransformer {
                     sums[[layer, head]] += detection.score(own, &expected) / batch as f64;
                 }
             }
+        }
+        if let Some((place, _)) = sums.indexed_iter().find(|(_, score)| score.is_nan()) {
+            return Err(Error::NotANumber { what: format!("the score of head {} of layer {}", place[1], place[0]) });
         }
         let axes = [LabeledAxis::numbered("layer", layers), LabeledAxis::numbered("head", heads)];
         Ok(LabeledArray::of(axes, sums))

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use super::options::GenerateOptions;
 use super::sampling::log_prob;
 use super::{GeneratedRow, Generation, Stop};
-use crate::error::{InputError, Result};
+use crate::error::{Error, InputError, Result};
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::{Tokenizer, Tokens};
 
@@ -90,10 +90,14 @@ impl<'m> Chooser<'m> {
     pub(crate) fn choose(&mut self, logits: &[f32], options: &GenerateOptions<'_>) -> Result<Vec<Option<u32>>> {
         let d_vocab = logits.len() / self.rows.len().max(1);
         let mut tokens = Vec::with_capacity(self.rows.len());
-        for (row, logits) in self.rows.iter_mut().zip(logits.chunks(d_vocab)) {
+        for (number, (row, logits)) in self.rows.iter_mut().zip(logits.chunks(d_vocab)).enumerate() {
             if row.ended {
                 tokens.push(None);
                 continue;
+            }
+            if let Some(token) = logits.iter().position(|logit| logit.is_nan()) {
+                let what = format!("row {number}'s logit of token {token} after {} new ones", row.made.new.len());
+                return Err(Error::NotANumber { what });
             }
             let made = &row.made;
             let before = self.begin.as_deref().unwrap_or(&made.prompt);

@@ -6,7 +6,7 @@ use ndarray::{Array3, ArrayD, Axis};
 
 use super::tuned::TunedLens;
 use crate::activations::{Analysis, Per, Stage};
-use crate::error::{InputError, Result};
+use crate::error::{Error, InputError, Result};
 
 /// Logits at every stage of the stream, `[stage, batch, pos, d_vocab_out]`.
 ///
@@ -168,6 +168,11 @@ impl LensReading {
     }
 
     fn host(&self) -> Result<ArrayD<f32>> {
-        Ok(Activation::from(self.log_probs()).to_ndarray()?)
+        let log_probs = Activation::from(self.log_probs()).to_ndarray()?;
+        let strange = log_probs.outer_iter().position(|stage| stage.iter().any(|value| value.is_nan()));
+        match strange {
+            Some(stage) => Err(Error::NotANumber { what: format!("the prediction at `{}`", self.labels[stage]) }),
+            None => Ok(log_probs),
+        }
     }
 }

@@ -309,6 +309,44 @@ fn absurd_counts_are_errors() {
     assert_eq!(done.unwrap().status.code(), Some(2));
 }
 
+/// Weights that are no numbers are an error wherever a result is told.
+#[test]
+fn what_is_no_number_is_said() {
+    let mut model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let attn = &mut model.weights.blocks[1].attn.o.weight;
+    *attn = attn.clone().map(|weight| weight * f32::NAN);
+    let prompt = "king drum sun king";
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.safetensors");
+    let dump = hooklens::dump::Dump::new(["resid_post0", "resid_post1", "attn_scores0"]);
+    let error = dump.run(&model, vec![vec![0, 1], vec![0, 2, 3]], &out).unwrap_err().to_string();
+    assert!(error.contains("`blocks.1.hook_resid_post` holds NaN at prompt 1, position 0"), "{error}");
+    assert!(!out.exists());
+    let report = dump.allow_non_finite(true).run(&model, vec![vec![0, 1], vec![0, 2, 3]], &out).unwrap();
+    assert_eq!(report.non_finite, ["blocks.1.hook_resid_post"]);
+
+    let no_number = |error: Error| {
+        assert!(matches!(&error, Error::NotANumber { .. }), "{error}");
+    };
+    no_number(model.generate_with(prompt, GenerateOptions::new().max_new_tokens(3)).map(drop).unwrap_err());
+    let cache = model.record(prompt, Record::all()).unwrap();
+    no_number(model.analyze(&cache).unwrap().logit_lens(Per::Layer).unwrap().top(1).map(drop).unwrap_err());
+    assert!(model.ablating(prompt, Ablation::Zero).logit("sun").unwrap().attn_out().is_err());
+    let saved = folder.path().join("saved");
+    model.save_pretrained(&saved).unwrap();
+    for args in [
+        &["heads"][..],
+        &["lens", "--prompt", prompt],
+        &["generate", "--prompt", prompt],
+        &["attribute", "--prompt", prompt, "--answer", "sun"],
+    ] {
+        let done = crate::support::program().args(args).args(["--model", saved.to_str().unwrap()]).output().unwrap();
+        let told = String::from_utf8(done.stderr).unwrap();
+        // The last layer's output is damaged, its patterns are not.
+        assert!(args[0] == "heads" || (!done.status.success() && told.contains("NaN")), "{args:?} {told}");
+    }
+}
+
 /// A variant of a known family that is not supported is refused by the name of the setting that asks for it.
 #[test]
 fn unsupported_variants_are_refused_by_their_setting() {
