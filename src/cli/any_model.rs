@@ -83,3 +83,13 @@ pub(super) fn other_kind(command: &str, family: &str, kind: &str) -> Failure {
     );
     Failure::Failed(told.into())
 }
+
+/// A note on positions that a model was not trained for. (One with a table of positions refuses them.)
+pub(super) fn past_context(model: &HookedTransformer, positions: usize) {
+    let n_ctx = model.config().n_ctx;
+    if positions > n_ctx && model.check_length(positions).is_ok() {
+        eprintln!(
+            "note: up to {positions} positions, and the model was made for {n_ctx}: what lies behind may be of no use"
+        );
+    }
+}

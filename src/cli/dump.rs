@@ -8,7 +8,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::any_model::AnyModel;
+use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, TokenRows, positions, token_rows};
 use super::findings::Findings;
 use super::{CliResult, Failure};
@@ -130,10 +130,10 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if globs.is_empty() {
         return Err(Failure::Usage("--hooks names no point".into()));
     }
-    if args.shard.is_some() && args.out.extension().is_some_and(|e| e == "safetensors") {
+    if args.shard.is_some() && args.out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors")) {
         return Err(Failure::Usage("--shard writes a folder, which `hooklens merge` makes one with the others".into()));
     }
-    if args.resume && args.out.extension().is_some_and(|e| e == "safetensors") {
+    if args.resume && args.out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors")) {
         return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
     }
     spare_inputs(args)?;
@@ -159,6 +159,9 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
                 }
                 rows = whole;
             }
+            let longest =
+                rows.iter().map(|row| row.len().min(args.truncate.map_or(usize::MAX, |most| most as usize))).max();
+            past_context(&model, prefix.len() + longest.unwrap_or(0));
             written(args, globs, &model, prefix, rows)
         }
         AnyModel::Encoder(model) => {

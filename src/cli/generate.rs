@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
 
-use super::any_model::AnyModel;
+use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, TokenRows, token_rows};
 use super::{CliResult, Failure};
 use crate::driver::HookedModel;
@@ -126,6 +126,10 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
             rows.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_new_tokens),
         ))
         .stop_strings(args.stop.clone());
+    if let AnyModel::Decoder(model) = &model {
+        let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
+        past_context(model, longest.saturating_add(args.max_new_tokens));
+    }
     let (made, before) = match &model {
         AnyModel::Decoder(model) if !args.json && rows.len() == 1 && model.tokenizer().is_ok() => {
             return stream(model, &input, options);

@@ -74,7 +74,7 @@ impl Dump {
         watcher: &mut Watcher<'_>,
     ) -> Result<DumpReport> {
         let out = out.as_ref();
-        let to_file = out.extension().is_some_and(|e| e == "safetensors");
+        let to_file = out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
         let placed = self.check(model, rows, to_file)?;
         if to_file {
             if self.shard.is_some() {

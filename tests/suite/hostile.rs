@@ -347,6 +347,23 @@ fn what_is_no_number_is_said() {
     }
 }
 
+/// Positions beyond those a rotary model was made for are run, with a note.
+#[test]
+fn long_prompts_of_rotary_models_are_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let llama = crate::support::fixtures().join("llama");
+    let n_ctx = HookedTransformer::from_pretrained(llama.to_str().unwrap()).unwrap().config().n_ctx;
+    for (file, len, noted) in [("short.safetensors", n_ctx, false), ("LONG.SAFETENSORS", n_ctx + 1, true)] {
+        let tokens = vec!["3"; len].join(",");
+        let out = folder.path().join(file);
+        let args = ["dump", "--model", llama.to_str().unwrap(), "--hooks", "z0", "--tokens", &tokens, "--out"];
+        let done = crate::support::program().args(args).arg(&out).output().unwrap();
+        let told = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.success() && out.is_file(), "{told}");
+        assert_eq!(told.contains(&format!("the model was made for {n_ctx}")), noted, "{told}");
+    }
+}
+
 /// A variant of a known family that is not supported is refused by the name of the setting that asks for it.
 #[test]
 fn unsupported_variants_are_refused_by_their_setting() {
