@@ -1,13 +1,16 @@
 //! Atomic file writes: a temporary file is renamed into place.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use tempfile::{Builder, NamedTempFile};
 
 /// How the names of unfinished files begin.
 const UNFINISHED: &str = ".hooklens-unfinished-";
+/// A file younger than this may not be locked yet.
+const JUST_MADE: Duration = Duration::from_secs(60);
 
 /// A new file in the folder of `path`, to be written and then renamed to it.
 ///
@@ -81,4 +84,20 @@ pub fn remove_unfinished(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Removes what killed runs left in a folder where others may be writing: unfinished files that no process holds, a
+/// minute old or more. A folder that can't be listed is left alone.
+pub fn remove_stale(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let unfinished = entry.file_name().to_string_lossy().starts_with(UNFINISHED);
+        let age = || entry.metadata().and_then(|metadata| metadata.modified()).ok()?.elapsed().ok();
+        if unfinished
+            && age().is_some_and(|age| age >= JUST_MADE)
+            && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok())
+        {
+            fs::remove_file(entry.path()).ok();
+        }
+    }
 }

@@ -56,7 +56,7 @@ mod splice;
 mod suggest;
 
 pub use activation::Activation;
-pub use beside::{beside, remove_unfinished, write_file};
+pub use beside::{beside, remove_stale, remove_unfinished, write_file};
 pub use cache::{ActivationCache, Lookup, Stackable};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
 pub use convert::{DType, write_safetensors, write_views};

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use hooklens_hooks::beside;
+use hooklens_hooks::{beside, remove_stale};
 use serde_json::{Map, Value, json};
 use tempfile::NamedTempFile;
 
@@ -40,7 +40,11 @@ impl FileSink {
         if path.is_dir() {
             return Err(DumpError::Refused { path: path.to_path_buf(), reason: "it is a folder".into() });
         }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        remove_stale(folder.unwrap_or(Path::new(".")));
         let beside = beside(path).map_err(failed)?;
+        // Held while it is written, so that no other run takes it for what a killed one left.
+        beside.as_file().try_lock().ok();
         let path = path.to_path_buf();
         Ok(Self { path, beside, total_rows, widths, written_rows: 0, tensors: Vec::new(), data_start: 0 })
     }

@@ -219,6 +219,26 @@ fn folders_are_kept_in_order() {
     }
 }
 
+/// What a killed run left beside a single file goes with the next run, and what a live one writes stays.
+#[test]
+fn files_that_killed_runs_left_are_removed() {
+    let model = model();
+    let folder = tempfile::tempdir().unwrap();
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(120);
+    let made = |name: &str| {
+        let file = fs::File::create(folder.path().join(format!(".hooklens-unfinished-{name}"))).unwrap();
+        file.set_modified(old).unwrap();
+        file
+    };
+    drop(made("left"));
+    let live = made("live");
+    live.try_lock().unwrap();
+    Dump::new("z0").run(&model, &[vec![1, 2, 3]], folder.path().join("out.safetensors")).unwrap();
+    let mut names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, [".hooklens-unfinished-live", "out.safetensors"]);
+}
+
 /// What prompts begin with is computed once, and what is written is the same.
 #[test]
 fn sharing_a_prefix_does_not_show() {
