@@ -32,5 +32,6 @@ fn first<const N: usize>(
         return None;
     }
     let mut values = elements.iter().map(value).enumerate();
-    values.find(|(_, value)| !value.is_finite() && !(masked && *value == f32::NEG_INFINITY))
+    let is_sound = |value: f32| value.is_finite() || (masked && value == f32::NEG_INFINITY);
+    values.find(|(_, value)| !is_sound(*value))
 }

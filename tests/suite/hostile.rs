@@ -337,7 +337,7 @@ fn what_is_no_number_is_said() {
     for args in [
         &["heads"][..],
         &["lens", "--prompt", prompt],
-        &["generate", "--prompt", prompt],
+        &["generate", "--prompt", prompt, "--max-new-tokens", "3"],
         &["attribute", "--prompt", prompt, "--answer", "sun"],
     ] {
         let done = crate::support::program().args(args).args(["--model", saved.to_str().unwrap()]).output().unwrap();
