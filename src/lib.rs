@@ -62,6 +62,7 @@ pub mod activations;
 pub mod attribution;
 #[doc(hidden)]
 pub mod benchmark;
+mod caught;
 pub mod circuits;
 #[cfg(feature = "cli")]
 #[doc(hidden)]

@@ -3,17 +3,20 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::str::FromStr;
 
 use burn::tensor::{Bytes, DType as BurnDType, FloatDType};
 use ndarray::{ArrayD, IxDyn};
 use safetensors::{Dtype, View};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::activation::Activation;
-use crate::beside::beside;
 use crate::error::HookError;
 use crate::hook::BoxError;
+use crate::safetensors_header::SafetensorsHeader;
+use crate::unfinished::Unfinished;
 
 /// Element type of floats, in memory or in a file.
 ///
@@ -211,10 +214,10 @@ pub fn write_safetensors<'a>(
         let bytes = activation.to_le_bytes().map_err(|e| HookError::Io { name: name.clone(), source: e.into() })?;
         views.push((name, Readable { activation, bytes }));
     }
-    write_views(path, views, metadata)
+    write_views(path, views, metadata).map(drop)
 }
 
-/// [`write_safetensors`] for whatever safetensors can write.
+/// [`write_safetensors`] for whatever safetensors can write; the XXH3 hash of the file's bytes (128 bits).
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -232,18 +235,29 @@ pub fn write_safetensors<'a>(
 /// [`HookError::Io`] naming the file.
 pub fn write_views<V: View>(
     path: &Path,
-    views: Vec<(String, V)>,
+    mut views: Vec<(String, V)>,
     metadata: HashMap<String, String>,
-) -> Result<(), HookError> {
+) -> Result<u128, HookError> {
     let io = |source: BoxError| HookError::Io { name: path.display().to_string(), source };
-    let failed = |e: std::io::Error| io(e.into());
-    let unfinished = beside(path).map_err(failed)?;
-    let permissions = unfinished.as_file().metadata().map_err(failed)?.permissions();
-    // This puts another file in the place of ours, readable by its owner alone.
-    safetensors::serialize_to_file(views, Some(metadata), unfinished.path()).map_err(|e| io(e.into()))?;
-    std::fs::set_permissions(unfinished.path(), permissions).map_err(failed)?;
-    // On the disk before it has its name: a machine that stops leaves no empty file behind it.
-    std::fs::File::open(unfinished.path()).and_then(|file| file.sync_all()).map_err(failed)?;
-    unfinished.persist(path).map_err(|e| failed(e.error))?;
-    Ok(())
+    views.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let tensors = views.iter().map(|(name, view)| (name.clone(), view.dtype(), view.shape().to_vec()));
+    let header = SafetensorsHeader::new(tensors, metadata).map_err(|e| io(e.into()))?;
+    let write = || -> std::io::Result<u128> {
+        let mut unfinished = Unfinished::beside(path)?;
+        unfinished.as_file()?.set_len(header.bytes().len() as u64 + header.data_len())?;
+        let mut hash = Xxh3::new();
+        let mut file = BufWriter::with_capacity(1 << 20, &mut unfinished);
+        hash.update(header.bytes());
+        file.write_all(header.bytes())?;
+        for number in header.order() {
+            let data = views[*number].1.data();
+            hash.update(&data);
+            file.write_all(&data)?;
+        }
+        file.flush()?;
+        drop(file);
+        unfinished.finish()?;
+        Ok(hash.digest128())
+    };
+    write().map_err(|e| io(e.into()))
 }

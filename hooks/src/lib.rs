@@ -33,7 +33,6 @@
 #![deny(missing_docs)]
 
 mod activation;
-mod beside;
 mod cache;
 mod catalog;
 mod convert;
@@ -49,14 +48,15 @@ mod positions;
 mod queue;
 mod record;
 mod run;
+mod safetensors_header;
 mod selection;
 mod shorthand;
 mod slice;
 mod splice;
 mod suggest;
+mod unfinished;
 
 pub use activation::Activation;
-pub use beside::{beside, remove_stale, remove_unfinished, write_file};
 pub use cache::{ActivationCache, Lookup, Stackable};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
 pub use convert::{DType, write_safetensors, write_views};
@@ -69,11 +69,13 @@ pub use positions::Positions;
 pub use queue::{ActivationQueue, QueueError, Rejected, Stored, WhenFull};
 pub use record::Record;
 pub use run::{Halt, Rows, Run};
+pub use safetensors_header::SafetensorsHeader;
 pub use selection::{Selection, Silent};
 pub use shorthand::expand_shorthand;
 pub use slice::Slice;
 pub use splice::{Shift, Splices};
 pub use suggest::nearest;
+pub use unfinished::{Unfinished, remove_unfinished, write_file};
 
 /// Result of anything that can go wrong with a hook or a recording.
 pub type Result<T, E = HookError> = std::result::Result<T, E>;

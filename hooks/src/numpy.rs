@@ -8,10 +8,10 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::activation::Activation;
-use crate::beside::beside;
 use crate::cache::ActivationCache;
 use crate::error::HookError;
 use crate::hook::BoxError;
+use crate::unfinished::Unfinished;
 
 impl Activation {
     /// Writes a `.npy` file for `numpy.load`: in C order, `f32` (16-bit floats are widened, 64-bit
@@ -67,7 +67,7 @@ impl ActivationCache {
         let named = self.iter().map(|(name, activation)| (format!("{name}.npy"), activation));
         let gradients = self.gradients().map(|(name, gradient)| (format!("{name}_grad.npy"), gradient));
         let write = || -> Result<(), BoxError> {
-            let mut file = ZipWriter::new(BufWriter::new(beside(path)?));
+            let mut file = ZipWriter::new(BufWriter::new(Unfinished::beside(path)?));
             for (name, activation) in named.chain(gradients) {
                 let bytes = npy(activation)?;
                 let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
@@ -76,8 +76,7 @@ impl ActivationCache {
                 file.write_all(&bytes)?;
             }
             let unfinished = file.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
-            unfinished.as_file().sync_all()?;
-            unfinished.persist(path).map_err(|e| e.error)?;
+            unfinished.finish()?;
             Ok(())
         };
         write().map_err(|e| unwritten(path, e))

@@ -3,6 +3,7 @@
 use super::Failure;
 use super::args::ModelArg;
 use super::dump::unused;
+use super::terminal::note;
 use crate::config::ConfigError;
 use crate::driver::HookedModel;
 use crate::encoder::HookedEncoder;
@@ -88,8 +89,8 @@ pub(super) fn other_kind(command: &str, family: &str, kind: &str) -> Failure {
 pub(super) fn past_context(model: &HookedTransformer, positions: usize) {
     let n_ctx = model.config().n_ctx;
     if positions > n_ctx && model.check_length(positions).is_ok() {
-        eprintln!(
-            "note: up to {positions} positions, and the model was made for {n_ctx}: what lies behind may be of no use"
-        );
+        note(format!(
+            "up to {positions} positions, and the model was made for {n_ctx}: what lies behind may be of no use"
+        ));
     }
 }

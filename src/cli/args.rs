@@ -1,6 +1,6 @@
 //! Arguments that several commands take.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use clap::Args;
@@ -35,6 +35,11 @@ pub(super) struct ModelArg {
 }
 
 impl ModelArg {
+    /// The files and folders it is read from.
+    pub(super) fn inputs(&self) -> Vec<&Path> {
+        std::iter::once(Path::new(&self.model)).chain(self.adapter.as_deref()).collect()
+    }
+
     /// The options to load it with.
     pub(super) fn options(&self) -> Result<LoadOptions, Failure> {
         let options = LoadOptions::new().devices(&devices(&self.device)?).mmap(!self.no_mmap);

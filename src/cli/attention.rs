@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::any_model::AnyModel;
 use super::args::{ModelArg, TokenRows, positions, token_rows};
-use super::out::{Kind, OutFile, said, write};
+use super::out::{Kind, OutFile, said, spare, write};
+use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
 use crate::driver::HookedModel;
 use crate::experiments::{HeadScores, head_scores};
@@ -49,6 +50,7 @@ pub(super) struct AttentionArgs {
 }
 
 pub(super) fn run(args: &AttentionArgs) -> CliResult {
+    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
     let model = AnyModel::load(&args.model, args.model.options()?)?;
     let (n_layers, n_heads) = match &model {
         AnyModel::Decoder(model) => (model.config().n_layers, model.config().n_heads),
@@ -78,7 +80,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         AnyModel::Decoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
         AnyModel::Encoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
         AnyModel::EncoderDecoder(model) => {
-            eprintln!("note: these are the encoder's patterns; the decoder's are recorded from Rust");
+            note(format!("these are the encoder's patterns; the decoder's are recorded from Rust"));
             recorded(model, (&tokens).into(), &tokens, &layers, "encoder")?
         }
     };
@@ -191,7 +193,7 @@ fn print(mut found: Vec<HeadSummary>, top: usize) -> CliResult {
         found.sort_by(|a, b| b.most().total_cmp(&a.most()));
         found.truncate(top);
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     writeln!(out, "{:<8}previous  duplicate  induction  looks most at", "head")?;
     for one in &found {
         let (HeadScores { previous_token, duplicate_token, induction }, (place, share)) = (one.scores, &one.mostly);

@@ -8,8 +8,9 @@ use ndarray::{ArrayD, IxDyn};
 use serde_json::json;
 
 use super::args::ModelArg;
-use super::out::{Finding, OutFile, heatmap, print_largest};
+use super::out::{Finding, OutFile, heatmap, print_largest, spare};
 use super::pairs::PairArgs;
+use super::terminal::stdout;
 use super::{CliResult, Failure, load};
 use crate::activations::{Components, Direction, Stage};
 use crate::attribution::Gradient;
@@ -54,6 +55,7 @@ pub(super) enum ToArg {
 }
 
 pub(super) fn run(args: &AttributeArgs) -> CliResult {
+    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.pairs.file()))?;
     let model = load("attribute", &args.model)?;
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
 }
@@ -78,7 +80,7 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     let values = ArrayD::from_shape_fn(IxDyn(&[components.len()]), |at| f64::from(shares[[at[0], 0, 0]]));
     let flat = LabeledArray::of([LabeledAxis::new("component", components.labels())], values);
     let asked = wrong.map_or(answer.clone(), |wrong| format!("{answer} - {wrong}"));
-    writeln!(std::io::stdout().lock(), "{} components of the logit of {asked}:", components.len())?;
+    writeln!(stdout(), "{} components of the logit of {asked}:", components.len())?;
     print_largest(&flat, args.top)?;
     let Some(out) = &args.out else { return Ok(()) };
     let json = json!({"model": args.model.model, "prompt": prompt, "logit": asked, "attribution": flat});
@@ -112,7 +114,7 @@ fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     let gradient = args.integrated.map_or(Gradient::AtBase, Gradient::Integrated);
     let scores = pairs.patching(model, None)?.edges(gradient)?;
     {
-        let mut out = std::io::stdout().lock();
+        let mut out = stdout();
         writeln!(out, "{count} prompts; edges:")?;
         for (writer, reader, score) in scores.largest(args.top) {
             writeln!(

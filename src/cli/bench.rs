@@ -9,6 +9,7 @@ use serde_json::json;
 use super::CliResult;
 use super::any_model::AnyModel;
 use super::args::{ModelArg, float_type};
+use super::terminal::{print_json, stdout};
 use crate::benchmark::{BenchModel, Work, measure};
 
 #[derive(Debug, Args)]
@@ -40,7 +41,7 @@ pub(super) fn run(args: &BenchArgs) -> CliResult {
 }
 
 fn bench<M: BenchModel>(args: &BenchArgs, model: &M) -> CliResult {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if !args.json {
         writeln!(out, "{:38} {:>10} {:>10} {:>12} {:>10}", "", "median ms", "min ms", "tokens/s", "peak")?;
     }
@@ -57,7 +58,7 @@ fn bench<M: BenchModel>(args: &BenchArgs, model: &M) -> CliResult {
     if args.json {
         let value = json!({"model": args.model.model, "device": args.model.device, "dtype": args.dtype.to_string(),
             "rounds": args.rounds, "threads": rayon::current_num_threads(), "timings": all});
-        writeln!(out, "{value:#}")?;
+        print_json(&value)?;
     }
     Ok(())
 }

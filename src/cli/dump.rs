@@ -11,6 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, TokenRows, positions, token_rows};
 use super::findings::Findings;
+use super::out::spare;
+use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
 use crate::driver::{HookedModel, Logits};
 use crate::dump::{Dump, DumpModel, Prompt, Seen, Shard, read_prompts};
@@ -85,6 +87,9 @@ pub(super) struct DumpArgs {
     /// Continue a folder that an earlier run left unfinished
     #[arg(long)]
     resume: bool,
+    /// With --resume: compare the lengths of finished files only, not their bytes
+    #[arg(long, requires = "resume")]
+    no_verify: bool,
     /// A name ending in .safetensors for one file (which replaces one of that name), else a folder of files, one a batch
     #[arg(long, value_name = "FILE.safetensors|FOLDER")]
     out: PathBuf,
@@ -136,7 +141,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if args.resume && args.out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors")) {
         return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
     }
-    spare_inputs(args)?;
+    spare(Some(&args.out), args.model.inputs().into_iter().chain(args.prompts.as_deref()))?;
     let processing = match args.process {
         ProcessArg::None => Processing::none(),
         ProcessArg::Standard => Processing::standard(),
@@ -155,7 +160,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
             if let Some(len) = args.concatenate {
                 let (whole, left) = model.concatenated(&rows, len, prepend_bos)?;
                 if left > 0 {
-                    eprintln!("note: {left} tokens at the end fill no row of {len} and are left out");
+                    note(format!("{left} tokens at the end fill no row of {len} and are left out"));
                 }
                 rows = whole;
             }
@@ -175,19 +180,6 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
             written(args, globs, &model, Vec::new(), rows)
         }
     }
-}
-
-/// An error if the output would replace the model, the adapter or the prompts, by whatever name.
-fn spare_inputs(args: &DumpArgs) -> CliResult {
-    let Ok(out) = args.out.canonicalize() else { return Ok(()) };
-    let given = [Some(PathBuf::from(&args.model.model)), args.model.adapter.clone(), args.prompts.clone()];
-    for input in given.into_iter().flatten().filter_map(|path| path.canonicalize().ok()) {
-        if out == input || (out.is_file() && out.parent() == Some(&input)) {
-            let told = format!("{} is what is read ({}); choose another place", args.out.display(), input.display());
-            return Err(Failure::Failed(told.into()));
-        }
-    }
-    Ok(())
 }
 
 /// An error for options that an encoder has no use for.
@@ -223,6 +215,7 @@ fn written<M: DumpModel>(
         .batch_size(args.batch_size as usize)
         .prefix(prefix)
         .resume(args.resume)
+        .verify(!args.no_verify)
         .share_prefix(!args.no_share_prefix)
         .allow_non_finite(args.allow_non_finite)
         .setting("model", &args.model.model)
@@ -256,7 +249,7 @@ fn written<M: DumpModel>(
     bar.finish_and_clear();
     let report = report?;
 
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     let seconds = start.elapsed().as_secs_f64();
     let place = args.out.display();
     let files = if report.files.len() == 1 { String::new() } else { format!(" in {} files", report.files.len()) };
@@ -268,7 +261,7 @@ fn written<M: DumpModel>(
         bytes(report.bytes)
     )?;
     if !report.non_finite.is_empty() {
-        eprintln!("note: values that are no finite numbers were written: {}", report.non_finite.join(", "));
+        note(format!("values that are no finite numbers were written: {}", report.non_finite.join(", ")));
     }
     if report.shared > 0 {
         let share = 100.0 * report.shared as f64 / report.tokens.max(1) as f64;
@@ -289,7 +282,7 @@ pub(super) fn unused(report: &LoadReport) {
     if !report.unused.is_empty() {
         let more = if report.unused.len() > SHOWN { ", ..." } else { "" };
         let some = &report.unused[..report.unused.len().min(SHOWN)];
-        eprintln!("note: {} tensors of the model's files are not used: {}{more}", report.unused.len(), some.join(", "));
+        note(format!("{} tensors of the model's files are not used: {}{more}", report.unused.len(), some.join(", ")));
     }
 }
 
@@ -338,7 +331,7 @@ fn truncated(args: &DumpArgs, mut rows: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
         let longer = rows.iter().filter(|row| row.len() > most).count();
         rows.iter_mut().for_each(|row| row.truncate(most));
         if longer > 0 {
-            eprintln!("note: {longer} of {} prompts cut to {most} tokens", rows.len());
+            note(format!("{longer} of {} prompts cut to {most} tokens", rows.len()));
         }
     }
     rows

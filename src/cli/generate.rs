@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, TokenRows, token_rows};
+use super::terminal::{print_json, stdout};
 use super::{CliResult, Failure};
 use crate::driver::HookedModel;
 use crate::generation::{GenerateOptions, Generation, Sampling, Stop};
@@ -143,9 +144,9 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         }
     };
     if args.json {
-        return print_json(&made);
+        return print_generation(&made);
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     for row in &made.rows {
         match &row.text {
             Some(text) if !before => writeln!(out, "{text}")?,
@@ -164,7 +165,7 @@ fn ids(tokens: &[u32]) -> String {
 
 /// Prints one row's text token by token.
 fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_>) -> CliResult {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     let mut tokens = input.row(0).to_vec();
     let mut shown = 0;
     let mut show = |tokens: &[u32], all: bool| -> CliResult {
@@ -189,7 +190,7 @@ fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_
     Ok(())
 }
 
-fn print_json(made: &Generation) -> CliResult {
+fn print_generation(made: &Generation) -> CliResult {
     let rows: Vec<_> = (made.rows.iter())
         .map(|row| {
             let stop = match &row.stop {
@@ -203,6 +204,5 @@ fn print_json(made: &Generation) -> CliResult {
             })
         })
         .collect();
-    writeln!(std::io::stdout().lock(), "{:#}", json!({ "rows": rows }))?;
-    Ok(())
+    Ok(print_json(&json!({ "rows": rows }))?)
 }

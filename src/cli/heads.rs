@@ -9,7 +9,8 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::args::ModelArg;
-use super::out::{Finding, OutFile, heatmap};
+use super::out::{Finding, OutFile, heatmap, spare};
+use super::terminal::stdout;
 use super::{CliResult, Failure, load};
 use crate::driver::{HookedModel, Input};
 use crate::experiments::{HeadDetection, HeadError, HeadPattern};
@@ -55,6 +56,7 @@ pub(super) enum MeasureArg {
 }
 
 pub(super) fn run(args: &HeadsArgs) -> CliResult {
+    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
     if args.measure == MeasureArg::Mean && (args.exclude_bos || args.exclude_current_token) {
         return Err(Failure::Usage("what is left out of the attention is for --measure mul or abs".into()));
     }
@@ -68,7 +70,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
         MeasureArg::Mul => detected(&model, &input, HeadError::Mul, args)?,
         MeasureArg::Abs => detected(&model, &input, HeadError::Abs, args)?,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     for (place, name) in all.axes()[0].labels.iter().enumerate() {
         let own = all.at("pattern", place as isize)?;
         let best: Vec<String> =

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::args::NameArg;
+use super::terminal::{print_json, stdout};
 use crate::encoder::{self, OutputHeads};
 use crate::encoder_decoder;
 use crate::loading::{ModelConfig, inspect};
@@ -31,7 +32,7 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
         ModelConfig::EncoderDecoder(config) => encoder_decoder::catalog_of(config),
     };
     let lengths = Lengths::of(&info.config);
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if args.json {
         let points: Vec<_> = (catalog.points().iter())
             .map(|point| {
@@ -45,8 +46,7 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
                 })
             })
             .collect();
-        writeln!(out, "{:#}", json!({"model": args.model.model, "points": points}))?;
-        return Ok(());
+        return Ok(print_json(&json!({"model": args.model.model, "points": points}))?);
     }
     print(&catalog, &lengths, &mut out)?;
     Ok(())

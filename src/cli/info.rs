@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::args::NameArg;
+use super::terminal::{print_json, stdout};
 use crate::config::{ActivationFn, Positional, RopeScaling, TransformerConfig, Window};
 use crate::encoder::{EncoderConfig, OutputHeads};
 use crate::encoder_decoder::EncoderDecoderConfig;
@@ -38,7 +39,7 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
         ModelConfig::Decoder(config) => Processing::standard().left_out(config),
         _ => Vec::new(),
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if args.json {
         let (kind, config, heads) = match &info.config {
             ModelConfig::Decoder(config) => ("decoder", json!(config), None),
@@ -53,7 +54,7 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
             "tokenizer": tokenizer_size.is_some(), "tokenizer_size": tokenizer_size,
             "processing_left_out": left_out.iter().map(|(step, why)| json!({"step": step, "reason": why})).collect::<Vec<_>>(),
         });
-        writeln!(out, "{value:#}")?;
+        print_json(&value)?;
         return Ok(());
     }
     let mut line = |name: &str, value: String| writeln!(out, "{name:14} {value}");

@@ -9,7 +9,8 @@ use serde_json::json;
 
 use super::any_model::AnyModel;
 use super::args::{ModelArg, positions};
-use super::out::{Finding, OutFile};
+use super::out::{Finding, OutFile, spare};
+use super::terminal::stdout;
 use super::{CliResult, Failure};
 use crate::activations::Per;
 use crate::driver::HookedModel;
@@ -60,6 +61,7 @@ pub(super) enum ShadeArg {
 }
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
+    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.tuned.as_deref()))?;
     let model = AnyModel::load(&args.model, args.model.options()?)?;
     if !matches!(model, AnyModel::Decoder(_)) && (args.mid || args.tuned.is_some()) {
         return Err(Failure::Usage("--mid and --tuned are for decoders".into()));
@@ -106,7 +108,7 @@ fn told<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
     };
     let rank = answer.map(|id| reading.rank(id)).transpose()?;
 
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     let last = range.len() - 1;
     writeln!(out, "behind {:?}:", text(tokens[range.end - 1]))?;
     for (stage, label) in reading.labels().iter().enumerate() {

@@ -9,6 +9,7 @@ use clap_mangen::Man;
 use super::CliResult;
 use super::command::Cli;
 use super::out::{unwritten, write};
+use super::terminal::stdout;
 
 #[derive(Debug, Args)]
 pub(super) struct ManArgs {
@@ -34,7 +35,7 @@ pub(super) fn run(args: &ManArgs) -> CliResult {
                 write(&path, &page(command)?)?;
                 written += 1;
             }
-            writeln!(std::io::stdout().lock(), "{written} pages -> {}", folder.display())?;
+            writeln!(stdout(), "{written} pages -> {}", folder.display())?;
         }
     }
     Ok(())

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::CliResult;
-use crate::dump::merge;
+use super::terminal::stdout;
+use crate::dump::{merge, merge_unverified};
 use crate::numerals::{bytes, grouped};
 
 #[derive(Debug, Args)]
@@ -17,11 +18,15 @@ pub(super) struct MergeArgs {
     /// The folder of the whole dump
     #[arg(long, value_name = "FOLDER")]
     pub(super) out: PathBuf,
+    /// Compare the lengths of the shards' files only, not their bytes
+    #[arg(long)]
+    pub(super) no_verify: bool,
 }
 
 pub(super) fn run(args: &MergeArgs) -> CliResult {
-    let report = merge(&args.out, &args.shards)?;
+    let merged = if args.no_verify { merge_unverified } else { merge };
+    let report = merged(&args.out, &args.shards)?;
     let (rows, files, size) = (grouped(report.rows), report.files.len(), bytes(report.bytes));
-    writeln!(std::io::stdout().lock(), "{rows} prompts in {files} files, {size}: {}", args.out.display())?;
+    writeln!(stdout(), "{rows} prompts in {files} files, {size}: {}", args.out.display())?;
     Ok(())
 }

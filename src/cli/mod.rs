@@ -23,6 +23,8 @@ mod parity;
 mod patch;
 #[cfg(feature = "remote")]
 mod serve;
+mod signals;
+mod terminal;
 mod vocabulary;
 
 use std::process::ExitCode;
@@ -55,6 +57,8 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
 /// Runs the program on its arguments: exit code 0 when done, 1 when it failed, 2 on wrong usage.
 pub fn main() -> ExitCode {
     crate::keep_freed_memory();
+    crate::caught::print_others_only();
+    signals::watch();
     let done = match Cli::parse().command {
         Command::Hooks(args) => hooks::run(&args),
         Command::Info(args) => info::run(&args),
@@ -78,13 +82,13 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(reason)) => {
-            eprintln!("error: {reason}\n\nFor more information, try '--help'.");
+            eprintln!("error: {}\n\nFor more information, try '--help'.", terminal::shown(&reason));
             ExitCode::from(2)
         }
         // The reader of our output went away: that is its right.
         Err(Failure::Failed(error)) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(Failure::Failed(error)) => {
-            eprintln!("error: {}", error_chain(&*error));
+            eprintln!("error: {}", terminal::shown(&error_chain(&*error)));
             ExitCode::FAILURE
         }
     }

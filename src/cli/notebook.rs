@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::out::{said, write};
+use super::out::{said, spare, write};
+use super::terminal::stdout;
 use super::{CliResult, Failure};
 
 #[derive(Debug, Args)]
@@ -32,9 +33,10 @@ pub(super) fn run(args: &NotebookArgs) -> CliResult {
     if args.file.exists() && !args.force {
         return Err(Failure::Failed(format!("{} is there; --force writes over it", args.file.display()).into()));
     }
+    spare(Some(&args.file), [Path::new(&args.model)])?;
     write(&args.file, format!("{:#}\n", notebook(args)).as_bytes())?;
     said(&args.file)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     writeln!(out, "It runs on Rust's kernel: cargo install --locked evcxr_jupyter@0.22.0 && evcxr_jupyter --install")?;
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
+use super::terminal::stdout;
 use super::{CliResult, Failure};
 use crate::error::Error;
 use crate::labeled::LabeledArray;
@@ -41,6 +42,20 @@ impl FromStr for OutFile {
         };
         Ok(Self { path, kind })
     }
+}
+
+/// An error if an output would replace what is read, by whatever name: a file, or one of a folder's.
+pub(super) fn spare<'p>(out: Option<&Path>, inputs: impl IntoIterator<Item = &'p Path>) -> CliResult {
+    let Some(out) = out else { return Ok(()) };
+    // What is not there yet replaces nothing.
+    let Ok(real) = out.canonicalize() else { return Ok(()) };
+    for input in inputs.into_iter().filter_map(|path| path.canonicalize().ok()) {
+        if real == input || (real.is_file() && real.parent() == Some(&input)) {
+            let told = format!("{} is what is read ({}); choose another place", out.display(), input.display());
+            return Err(Failure::Failed(told.into()));
+        }
+    }
+    Ok(())
 }
 
 /// A result in the forms it can be written in.
@@ -85,7 +100,7 @@ pub(super) fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
 
 /// Prints where something was written.
 pub(super) fn said(path: &Path) -> CliResult {
-    writeln!(std::io::stdout().lock(), "-> {}", path.display())?;
+    writeln!(stdout(), "-> {}", path.display())?;
     Ok(())
 }
 
@@ -97,7 +112,7 @@ pub(super) fn print_largest(array: &LabeledArray, count: usize) -> CliResult {
         let what = format!("the value at {}", labels.collect::<Vec<_>>().join(", "));
         return Err(Error::NotANumber { what }.into());
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     let names: Vec<&str> = array.axes().iter().map(|axis| axis.name.as_str()).collect();
     writeln!(out, "{}", names.join("  "))?;
     let sized = array.map(|value| value.abs());

@@ -1,6 +1,6 @@
 //! Pairs of prompts and what is asked of them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -42,6 +42,13 @@ pub(super) struct PairArgs {
     /// What to measure
     #[arg(long, value_enum, default_value = "logit-diff")]
     metric: MetricArg,
+}
+
+impl PairArgs {
+    /// The file they are read from.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.pairs.as_deref()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

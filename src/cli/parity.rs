@@ -8,6 +8,7 @@ use hooklens_hooks::DType;
 use serde_json::json;
 
 use super::args::{ModelArg, float_type};
+use super::terminal::{print_json, stdout};
 use super::{CliResult, Failure};
 use crate::parity::compare;
 
@@ -36,7 +37,7 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
     let options = args.model.options()?.dtype(args.dtype);
     let report = compare(&args.model.model, options, &args.reference)?;
     let beyond = report.first_beyond(args.tolerance);
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if args.json {
         let rows = report.compared.iter().map(|one| {
             json!({"name": one.name, "shape": one.shape, "largest": one.largest, "difference": one.difference,
@@ -44,7 +45,7 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
         });
         let value = json!({"model": args.model.model, "reference": args.reference, "tolerance": args.tolerance,
             "agrees": beyond.is_none(), "compared": rows.collect::<Vec<_>>()});
-        writeln!(out, "{value:#}")?;
+        print_json(&value)?;
     } else {
         write!(out, "{report}")?;
         if let Some(worst) = report.worst() {

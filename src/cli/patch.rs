@@ -10,8 +10,9 @@ use serde_json::json;
 use super::CliResult;
 use super::any_model::AnyModel;
 use super::args::ModelArg;
-use super::out::{Finding, OutFile, heatmap, print_largest};
+use super::out::{Finding, OutFile, heatmap, print_largest, spare};
 use super::pairs::{AblateArg, PairArgs, PairModel};
+use super::terminal::{note, stdout};
 use crate::patching::{PatchingResult, Sites};
 
 #[derive(Debug, Args)]
@@ -72,6 +73,7 @@ pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
 }
 
 pub(super) fn run(args: &PatchArgs) -> CliResult {
+    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.pairs.file()))?;
     match AnyModel::load(&args.model, args.model.options()?)? {
         AnyModel::Decoder(model) => sweep(args, &model),
         AnyModel::Encoder(model) => sweep(args, &model),
@@ -110,7 +112,7 @@ fn report(found: &PatchingResult, count: usize, args: &PatchArgs) -> CliResult {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let what = if args.estimate { "estimated effect" } else { "effect" };
     {
-        let mut out = std::io::stdout().lock();
+        let mut out = stdout();
         let source =
             found.source().map_or(String::new(), |source| format!(", {:+.3} where patches come from", mean(source)));
         writeln!(out, "{count} prompts; metric {:+.3} unpatched{source}; {what}:", mean(found.baseline()))?;
@@ -120,7 +122,7 @@ fn report(found: &PatchingResult, count: usize, args: &PatchArgs) -> CliResult {
     let Some(out) = &args.out else { return Ok(()) };
     let normalized = found.normalized();
     if let Err(none) = &normalized {
-        eprintln!("note: {none}; effects are written in their place");
+        note(format!("{none}; effects are written in their place"));
     }
     let normalized = normalized.ok();
     let picture = normalized.as_ref().filter(|_| args.ablate.is_none()).unwrap_or(&effect);

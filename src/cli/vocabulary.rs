@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::args::NameArg;
+use super::terminal::{print_json, stdout};
 use crate::error::InputError;
 use crate::loading::inspect;
 use crate::plot::token_text::visible;
@@ -33,12 +34,11 @@ pub(super) fn run(args: &VocabularyArgs) -> CliResult {
     if listed.is_empty() {
         return Err(format!("none of the {} tokens contains {wanted:?}", tokens.len()).into());
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if args.json {
         let entry = |(id, token, text): &(u32, &String, String)| json!({"id": id, "token": token, "text": text});
         let listed: Vec<_> = listed.iter().map(entry).collect();
-        writeln!(out, "{:#}", json!({"model": args.model.model, "size": tokens.len(), "tokens": listed}))?;
-        return Ok(());
+        return Ok(print_json(&json!({"model": args.model.model, "size": tokens.len(), "tokens": listed}))?);
     }
     let width = tokens.last().map_or(0, |(id, _)| id.to_string().len());
     for (id, _, text) in &listed {

@@ -29,6 +29,7 @@ pub struct Dump {
     pub(super) batch_size: usize,
     pub(super) prefix: Vec<u32>,
     pub(super) resume: bool,
+    pub(super) verify: bool,
     pub(super) share_prefix: bool,
     pub(super) allow_non_finite: bool,
     pub(super) shard: Option<Shard>,
@@ -60,6 +61,7 @@ impl Dump {
             batch_size: 8,
             prefix: Vec::new(),
             resume: false,
+            verify: true,
             share_prefix: true,
             allow_non_finite: false,
             shard: None,
@@ -254,6 +256,31 @@ impl Dump {
     #[must_use]
     pub fn resume(mut self, resume: bool) -> Self {
         self.resume = resume;
+        self
+    }
+
+    /// Whether a run that continues a folder compares the bytes of its finished files with their checksums, and computes
+    /// damaged ones anew: so it is unless it is told not to, for haste. Their lengths are compared in any case.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out");
+    /// let rows = vec![vec![0, 51], vec![0, 9]];
+    /// let dump = Dump::new("z0").batch_size(1).resume(true);
+    /// let first = &dump.run(&model, &rows, &out)?.files[0];
+    /// let mut bytes = std::fs::read(first)?;
+    /// *bytes.last_mut().unwrap() ^= 1;
+    /// std::fs::write(first, bytes)?;
+    /// assert_eq!(dump.clone().verify(false).run(&model, &rows, &out)?.resumed, 2); // not seen
+    /// assert_eq!(dump.run(&model, &rows, &out)?.resumed, 0); // from the damaged file on
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn verify(mut self, verify: bool) -> Self {
+        self.verify = verify;
         self
     }
 

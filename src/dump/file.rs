@@ -4,9 +4,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use hooklens_hooks::{beside, remove_stale};
-use serde_json::{Map, Value, json};
-use tempfile::NamedTempFile;
+use hooklens_hooks::{SafetensorsHeader, Unfinished};
 
 use super::DumpReport;
 use super::batch::Batch;
@@ -18,7 +16,7 @@ use crate::error::DumpError;
 /// its number of rows, so each tensor's place can be told in advance.
 pub(super) struct FileSink {
     path: PathBuf,
-    beside: NamedTempFile,
+    unfinished: Unfinished,
     total_rows: usize,
     widths: Widths,
     written_rows: usize,
@@ -40,13 +38,9 @@ impl FileSink {
         if path.is_dir() {
             return Err(DumpError::Refused { path: path.to_path_buf(), reason: "it is a folder".into() });
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        remove_stale(folder.unwrap_or(Path::new(".")));
-        let beside = beside(path).map_err(failed)?;
-        // Held while it is written, so that no other run takes it for what a killed one left.
-        beside.as_file().try_lock().ok();
+        let unfinished = Unfinished::beside(path).map_err(failed)?;
         let path = path.to_path_buf();
-        Ok(Self { path, beside, total_rows, widths, written_rows: 0, tensors: Vec::new(), data_start: 0 })
+        Ok(Self { path, unfinished, total_rows, widths, written_rows: 0, tensors: Vec::new(), data_start: 0 })
     }
 
     fn failed(&self, source: std::io::Error) -> DumpError {
@@ -59,32 +53,22 @@ impl FileSink {
 
     /// Writes the header, from the shapes of the first batch.
     fn begin(&mut self, tensors: &[FileTensor], rows: usize) -> Result<(), DumpError> {
-        let mut header = Map::new();
-        header.insert("__metadata__".into(), json!({"format": "pt", "written_by": "hooklens"}));
-        let mut at = 0;
-        // Large elements first: each tensor then begins at a multiple of its element's size.
-        let mut order: Vec<&FileTensor> = tensors.iter().collect();
-        order.sort_by_key(|tensor| std::cmp::Reverse(tensor.dtype.bitsize()));
-        for FileTensor { name, dtype, shape, .. } in order {
+        let whole = tensors.iter().map(|FileTensor { name, dtype, shape, .. }| {
             let mut shape = shape.clone();
             // Rows of the tensor for one row of the batch: one, or as many as it has positions.
             shape[0] = shape[0] / rows * self.total_rows;
-            let bytes = (shape.iter().product::<usize>() * dtype.bitsize() / 8) as u64;
-            let entry = json!({"dtype": format!("{dtype:?}"), "shape": shape, "data_offsets": [at, at + bytes]});
-            header.insert(name.clone(), entry);
-            let bytes_a_row = bytes / self.total_rows as u64;
-            self.tensors.push(TensorRegion { name: name.clone(), start: at, bytes_a_row });
-            at += bytes;
+            (name.clone(), *dtype, shape)
+        });
+        let metadata = [("format", "pt"), ("written_by", "hooklens")].map(|(key, value)| (key.into(), value.into()));
+        let header = SafetensorsHeader::new(whole, metadata).map_err(|e| self.failed(std::io::Error::other(e)))?;
+        for FileTensor { name, .. } in tensors {
+            let Some((start, end)) = header.place(name) else { continue };
+            let bytes_a_row = (end - start) / self.total_rows as u64;
+            self.tensors.push(TensorRegion { name: name.clone(), start, bytes_a_row });
         }
-        let mut header = Value::Object(header).to_string().into_bytes();
-        // Data begins at a multiple of eight bytes, so that readers can map it.
-        header.resize(header.len().next_multiple_of(8), b' ');
-        self.data_start = 8 + header.len() as u64;
-        let file = self.beside.as_file_mut();
-        let written = file
-            .write_all(&(header.len() as u64).to_le_bytes())
-            .and_then(|()| file.write_all(&header))
-            .and_then(|()| file.set_len(self.data_start + at));
+        self.data_start = header.bytes().len() as u64;
+        let len = self.data_start + header.data_len();
+        let written = self.unfinished.write_all(header.bytes()).and_then(|()| self.unfinished.as_file()?.set_len(len));
         written.map_err(|e| self.failed(e))
     }
 }
@@ -104,22 +88,21 @@ impl Sink for FileSink {
                 return Err(self.refused(format!("`{}` has a varying number of rows; dump to a folder", slot.name)));
             }
             let at = self.data_start + slot.start + slot.bytes_a_row * first_row as u64;
-            write_at(self.beside.as_file(), at, &tensor.bytes).map_err(|e| self.failed(e))?;
+            self.unfinished.as_file().and_then(|file| write_at(file, at, &tensor.bytes)).map_err(|e| self.failed(e))?;
         }
         self.written_rows += rows;
         Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<DumpReport, DumpError> {
-        let Self { path, beside, total_rows, written_rows, data_start, .. } = *self;
+        let Self { path, unfinished, total_rows, written_rows, data_start, .. } = *self;
         if written_rows != total_rows {
             // The run failed elsewhere; what is incomplete does not get the file's name.
             return Ok(DumpReport::default());
         }
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
-        beside.as_file().sync_all().map_err(failed)?;
-        let bytes = beside.as_file().metadata().map_err(failed)?.len() - data_start;
-        beside.persist(&path).map_err(|e| failed(e.error))?;
+        let file = unfinished.finish().map_err(failed)?;
+        let bytes = file.metadata().map_err(failed)?.len() - data_start;
         Ok(DumpReport { bytes, files: vec![path], ..DumpReport::default() })
     }
 }

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use hooklens_hooks::{HookError, remove_unfinished, write_views};
+use rayon::prelude::*;
 
-use super::DumpReport;
 use super::batch::Batch;
 use super::lock::{self, Lock};
-use super::manifest::{BatchFile, LOG, Log, Manifest, NAME, hash_bytes};
+use super::manifest::{BatchFile, LOG, Log, Manifest, NAME};
 use super::writer::Sink;
+use super::{Dump, DumpReport};
 use crate::error::DumpError;
 
 /// Writes a file a batch, and for each a line of the log that lists the finished ones.
@@ -23,12 +23,12 @@ pub(super) struct FolderSink {
 }
 
 impl FolderSink {
-    /// Opens the folder, making it if need be. With `resume`, finished files of a run with the
+    /// Opens the folder, making it if need be. If the dump resumes, finished files of a run with the
     /// same settings are kept.
     pub(super) fn open(
         folder: &Path,
         mut manifest: Manifest,
-        resume: bool,
+        dump: &Dump,
         first_row: usize,
     ) -> Result<Self, DumpError> {
         let failed = |source: std::io::Error| DumpError::File { path: folder.to_path_buf(), source };
@@ -39,7 +39,7 @@ impl FolderSink {
         fs::create_dir_all(folder).map_err(failed)?;
         let lock = Lock::take(folder)?;
         match Manifest::read(folder)? {
-            Some(_) if !resume => return Err(DumpError::Exists { path: folder.join(NAME) }),
+            Some(_) if !dump.resume => return Err(DumpError::Exists { path: folder.join(NAME) }),
             Some(before) => {
                 before.check_same(&manifest, folder)?;
                 if before.shard != manifest.shard {
@@ -49,7 +49,7 @@ impl FolderSink {
                 }
                 remove_unfinished(folder).map_err(failed)?;
                 let listed = if before.complete { before.files } else { Log::read(folder)? };
-                manifest.files = sound_files(folder, listed, first_row);
+                manifest.files = sound_files(folder, listed, first_row, dump.verify);
             }
             None => {
                 remove_unfinished(folder).map_err(failed)?;
@@ -78,30 +78,16 @@ impl FolderSink {
 }
 
 /// The files, from the first on, that follow each other and are as they were written.
-fn sound_files(folder: &Path, listed: Vec<BatchFile>, first_row: usize) -> Vec<BatchFile> {
+fn sound_files(folder: &Path, listed: Vec<BatchFile>, first_row: usize, verify: bool) -> Vec<BatchFile> {
+    let sound = |entry: &BatchFile| entry.is_within() && entry.is_sound(&folder.join(&entry.file), verify);
+    let sound: Vec<bool> = listed.par_iter().map(sound).collect();
     let mut next = first_row;
-    let sound = |entry: &BatchFile| {
-        let follows = entry.first_row == next && Path::new(&entry.file).file_name() == Some(entry.file.as_ref());
+    let follows = |(entry, sound): &(BatchFile, bool)| {
+        let follows = entry.first_row == next;
         next = next.saturating_add(entry.rows);
-        follows && is_sound(&folder.join(&entry.file), entry)
+        follows && *sound
     };
-    listed.into_iter().take_while(sound).collect()
-}
-
-/// Whether a file has the length and the header that were noted when it was on the disk.
-fn is_sound(path: &Path, entry: &BatchFile) -> bool {
-    let whole = fs::metadata(path).is_ok_and(|m| m.len() == entry.bytes);
-    whole && header_hash(path).is_ok_and(|hash| hash == entry.header)
-}
-
-/// Hash of a safetensors file's header: names, types, shapes and places of all its tensors.
-fn header_hash(path: &Path) -> std::io::Result<String> {
-    let mut file = fs::File::open(path)?;
-    let mut len = [0; 8];
-    file.read_exact(&mut len)?;
-    let mut header = Vec::new();
-    file.take(u64::from_le_bytes(len)).read_to_end(&mut header)?;
-    Ok(hash_bytes(&header))
+    listed.into_iter().zip(sound).take_while(follows).map(|(entry, _)| entry).collect()
 }
 
 impl Sink for FolderSink {
@@ -117,10 +103,9 @@ impl Sink for FolderSink {
             HookError::Io { source, .. } => source.downcast().map_or_else(std::io::Error::other, |io| *io),
             other => std::io::Error::other(other),
         };
-        write_views(&path, named, metadata).map_err(|error| failed(cause(error)))?;
+        let hash = write_views(&path, named, metadata).map_err(|error| failed(cause(error)))?;
         let bytes = fs::metadata(&path).map_err(failed)?.len();
-        let header = header_hash(&path).map_err(failed)?;
-        let entry = BatchFile { file, first_row: batch.first_row, rows: batch.placing.rows(), bytes, header };
+        let entry = BatchFile::new(file, batch.first_row, batch.placing.rows(), bytes, hash);
         self.log.add(&entry)?;
         self.manifest.files.push(entry);
         Ok(())

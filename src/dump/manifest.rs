@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::io::{Read, Write};
+use std::path::{Component, Path, PathBuf};
 
-use hooklens_hooks::beside;
+use hooklens_hooks::{Unfinished, write_file};
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::{Dump, Shard};
 use crate::error::DumpError;
@@ -15,8 +15,8 @@ use crate::error::DumpError;
 /// Name of the manifest within the folder.
 pub(super) const NAME: &str = "manifest.json";
 
-/// Version 3: hashes of 128 bits, of all bytes of the weights.
-const VERSION: u32 = 3;
+/// Version 4: a checksum of each file.
+const VERSION: u32 = 4;
 
 /// Name of the list of finished files, a JSON object a line, while the dump is not complete.
 pub(super) const LOG: &str = "shards.jsonl";
@@ -50,8 +50,37 @@ pub(super) struct BatchFile {
     pub(super) first_row: usize,
     pub(super) rows: usize,
     pub(super) bytes: u64,
-    /// Hash of the file's header.
-    pub(super) header: String,
+    /// Hash of the file's bytes.
+    pub(super) checksum: String,
+}
+
+impl BatchFile {
+    /// A file that was written, of `bytes` with this hash.
+    pub(super) fn new(file: String, first_row: usize, rows: usize, bytes: u64, hash: u128) -> Self {
+        Self { file, first_row, rows, bytes, checksum: hex(hash) }
+    }
+
+    /// Whether its name stays within the folder.
+    pub(super) fn is_within(&self) -> bool {
+        !self.file.is_empty() && Path::new(&self.file).components().all(|part| matches!(part, Component::Normal(_)))
+    }
+
+    /// Whether the file at `path` is as it was written: of its length and, if `verify`, its bytes.
+    pub(super) fn is_sound(&self, path: &Path, verify: bool) -> bool {
+        let whole = std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);
+        whole && (!verify || hash_of_file(path).is_ok_and(|hash| hash == self.checksum))
+    }
+}
+
+fn hash_of_file(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let (mut hash, mut block) = (Xxh3::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok(hex(hash.digest128())),
+            read => hash.update(&block[..read]),
+        }
+    }
 }
 
 /// The list of finished files, added to line by line.
@@ -65,12 +94,12 @@ impl Log {
     pub(super) fn begin(folder: &Path, files: &[BatchFile]) -> Result<Self, DumpError> {
         let path = folder.join(LOG);
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
-        let mut unfinished = beside(&path).map_err(failed)?;
+        let mut unfinished = Unfinished::beside(&path).map_err(failed)?;
         for entry in files {
             let line = line(entry).map_err(failed)?;
             unfinished.write_all(&line).map_err(failed)?;
         }
-        let file = unfinished.persist(&path).map_err(|e| failed(e.error))?;
+        let file = unfinished.finish().map_err(failed)?;
         Ok(Self { path, file })
     }
 
@@ -135,11 +164,7 @@ impl Manifest {
         let path = folder.join(NAME);
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
         let text = serde_json::to_vec_pretty(self).map_err(|e| failed(e.into()))?;
-        let mut unfinished = beside(&path).map_err(failed)?;
-        unfinished.write_all(&text).map_err(failed)?;
-        unfinished.as_file().sync_all().map_err(failed)?;
-        unfinished.persist(&path).map_err(|e| failed(e.error))?;
-        Ok(())
+        write_file(&path, &text).map_err(failed)
     }
 
     /// Whether a run with the settings of `now` would continue this one.
@@ -181,6 +206,10 @@ fn hash(rows: &[Vec<u32>]) -> String {
 }
 
 /// XXH3 of 128 bits: the same on every machine and in every version.
-pub(super) fn hash_bytes(bytes: &[u8]) -> String {
-    format!("{:032x}", xxh3_128(bytes))
+fn hash_bytes(bytes: &[u8]) -> String {
+    hex(xxh3_128(bytes))
+}
+
+fn hex(hash: u128) -> String {
+    format!("{hash:032x}")
 }

@@ -2,8 +2,10 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use rayon::prelude::*;
+
 use super::DumpReport;
-use super::manifest::{Manifest, NAME};
+use super::manifest::{BatchFile, Manifest, NAME};
 use crate::error::{DumpError, Result};
 
 /// Writes a manifest over the shards that several jobs made with [`Dump::shard`](super::Dump::shard): the files stay
@@ -27,10 +29,21 @@ use crate::error::{DumpError, Result};
 /// ```
 ///
 /// # Errors
-/// A shard that is not within the folder, not complete, of another run, or of which a file is gone; rows that no shard
-/// has, or two have.
+/// A shard that is not within the folder, not complete, of another run, or of which a file is gone or not as it was
+/// written; rows that no shard has, or two have.
 pub fn merge(folder: impl AsRef<Path>, shards: &[PathBuf]) -> Result<DumpReport> {
-    let folder = folder.as_ref();
+    merged(folder.as_ref(), shards, true)
+}
+
+/// [`merge`], which looks at the lengths of files only and not at their bytes.
+///
+/// # Errors
+/// As [`merge`].
+pub fn merge_unverified(folder: impl AsRef<Path>, shards: &[PathBuf]) -> Result<DumpReport> {
+    merged(folder.as_ref(), shards, false)
+}
+
+fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport> {
     let failed = |path: &Path, reason: String| DumpError::Refused { path: path.to_path_buf(), reason };
     let mut whole: Option<Manifest> = None;
     for path in shards {
@@ -43,11 +56,13 @@ pub fn merge(folder: impl AsRef<Path>, shards: &[PathBuf]) -> Result<DumpReport>
         if shard.shard.is_none() {
             return Err(failed(path, "it is a whole dump, not a shard of one".into()).into());
         }
+        let sound = |entry: &BatchFile| entry.is_within() && entry.is_sound(&path.join(&entry.file), verify);
+        let damaged = shard.files.par_iter().find_first(|entry| !sound(entry));
+        if let Some(entry) = damaged {
+            let told = "it is not there, or not as it was written; --resume makes it anew";
+            return Err(failed(&path.join(&entry.file), told.into()).into());
+        }
         for entry in &mut shard.files {
-            let file = path.join(&entry.file);
-            if std::fs::metadata(&file).map(|m| m.len()).ok() != Some(entry.bytes) {
-                return Err(failed(&file, "it is not there, or not as it was written".into()).into());
-            }
             entry.file = format!("{inside}/{}", entry.file);
         }
         match &mut whole {

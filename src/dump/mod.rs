@@ -38,7 +38,7 @@ mod watch;
 mod writer;
 
 pub use builder::Dump;
-pub use merge::merge;
+pub use merge::{merge, merge_unverified};
 pub use model::DumpModel;
 pub use prompts::{Prompt, read_prompts};
 pub use report::DumpReport;

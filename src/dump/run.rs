@@ -95,7 +95,7 @@ impl Dump {
         };
         let manifest = Manifest::new(&settings, model.fingerprint_of_weights()?, rows);
         let first_row = self.own_batches(rows.len()).start * self.batch_size;
-        let sink = FolderSink::open(out, manifest, self.resume, first_row)?;
+        let sink = FolderSink::open(out, manifest, self, first_row)?;
         let finished = sink.finished();
         self.stream(model, rows, &placed, finished, Box::new(sink), watcher)
     }

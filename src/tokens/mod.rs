@@ -3,6 +3,7 @@
 mod batch;
 #[cfg(feature = "chat")]
 mod chat;
+mod growth;
 mod texts;
 mod token_text;
 mod tokenized;

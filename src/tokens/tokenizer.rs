@@ -8,6 +8,8 @@ use serde_json::Value;
 use tokenizers::PostProcessor;
 
 use super::batch::PaddingSide;
+use super::growth::Parts;
+use crate::caught::caught;
 use crate::error::{InputError, LoadError};
 
 /// Options of tokenization; what is not set is the model's default.
@@ -91,9 +93,10 @@ impl Tokenizer {
     /// error messages.
     pub(crate) fn from_parts(json: &[u8], side: &[Value], path: &Path) -> Result<Self, LoadError> {
         let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: path.to_path_buf(), source };
-        // The library panics at some damage: at syntax within a decoder, and at contents of no sense.
-        serde_json::from_slice::<serde::de::IgnoredAny>(json).map_err(|error| bad(error.into()))?;
-        let read = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
+        let parts: Parts = serde_json::from_slice(json).map_err(|error| bad(error.into()))?;
+        parts.check().map_err(|told| bad(told.into()))?;
+        // The library panics at some damage.
+        let read = caught(|| tokenizers::Tokenizer::from_bytes(json));
         let mut inner = read.unwrap_or_else(|_| Err("its contents make no tokenizer".into())).map_err(bad)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(bad)?;
@@ -178,11 +181,10 @@ impl Tokenizer {
     /// [`InputError::UnknownWords`] where the vocabulary has no token for what it lacks, and [`InputError::Tokenize`] if
     /// the tokenizer refuses the text for another reason.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, InputError> {
-        let encoding = self.inner.encode(text, false).map_err(|e| self.refused(text, e))?;
+        let encoding = used(|| self.inner.encode(text, false)).map_err(|e| self.refused(text, e))?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The ids of a text, or of a pair of texts, with the tokenizer's own special tokens, and the type of each.
     /// The id of a text that is one token.
     ///
     /// ```
@@ -202,10 +204,11 @@ impl Tokenizer {
         }
     }
 
+    /// The ids of a text, or of a pair of texts, with the tokenizer's own special tokens, and the type of each.
     pub(crate) fn encode_special(&self, text: &str, pair: Option<&str>) -> Result<(Vec<u32>, Vec<u32>), InputError> {
         let encoding = match pair {
-            Some(second) => self.inner.encode((text, second), true),
-            None => self.inner.encode(text, true),
+            Some(second) => used(|| self.inner.encode((text, second), true)),
+            None => used(|| self.inner.encode(text, true)),
         };
         let encoding = encoding.map_err(|e| self.refused(&[text, pair.unwrap_or_default()].join(" "), e))?;
         Ok((encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec()))
@@ -214,16 +217,16 @@ impl Tokenizer {
     /// [`Tokenizer::encode_special`] of one text, its own tokens cut so that all are at most `longest`.
     pub(crate) fn encode_special_truncated(&self, text: &str, longest: usize) -> Result<Vec<u32>, InputError> {
         let failed = |e: tokenizers::Error| self.refused(text, e);
-        let mut encoding = self.inner.encode(text, false).map_err(failed)?;
+        let mut encoding = used(|| self.inner.encode(text, false)).map_err(failed)?;
         let added = self.inner.get_post_processor().map_or(0, |own| own.added_tokens(false));
         encoding.truncate(longest.saturating_sub(added), 0, tokenizers::TruncationDirection::Right);
-        let whole = self.inner.post_process(encoding, None, true).map_err(failed)?;
+        let whole = used(|| self.inner.post_process(encoding, None, true)).map_err(failed)?;
         Ok(whole.get_ids().to_vec())
     }
 
     /// The ids of a text, each with the bytes of the text it stands for.
     pub(crate) fn encode_with_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, InputError> {
-        let encoding = self.inner.encode(text, false).map_err(|e| self.refused(text, e))?;
+        let encoding = used(|| self.inner.encode(text, false)).map_err(|e| self.refused(text, e))?;
         let spans = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
         Ok(encoding.get_ids().iter().copied().zip(spans).collect())
     }
@@ -265,7 +268,7 @@ impl Tokenizer {
     /// The text of generated ids. A model may know more ids than its tokenizer has tokens, as GPT-J and Qwen do,
     /// whose tables are padded to a round size: such an id has no text, and adds none.
     pub(crate) fn decode_made(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
-        self.inner.decode(ids, skip_special).map_err(|source| InputError::Tokenize { source })
+        used(|| self.inner.decode(ids, skip_special)).map_err(|source| InputError::Tokenize { source })
     }
 
     /// The token of an id as the vocabulary spells it.
@@ -289,4 +292,9 @@ fn chat_template(json: &Value) -> Option<&str> {
 pub(crate) fn read_json(path: PathBuf) -> Result<Value, LoadError> {
     let text = std::fs::read(&path).map_err(LoadError::file(&path))?;
     serde_json::from_slice(&text).map_err(|source| LoadError::Json { path, source })
+}
+
+/// What the library makes of a text; where it panics, at parts of a file that make no sense, an error.
+fn used<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    caught(work).unwrap_or_else(|_| Err("its file makes no sense for this text".into()))
 }

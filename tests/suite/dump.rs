@@ -353,3 +353,88 @@ fn shards_merged_are_the_whole() {
     fs::remove_file(lost.unwrap()).unwrap();
     assert!(error(&[1, 2, 3]).contains("not there"), "{}", error(&[1, 2, 3]));
 }
+
+/// A finished file of which any byte was changed is computed anew, and is not merged.
+#[test]
+fn damaged_files_are_seen() {
+    use hooklens::dump::{Shard, merge, merge_unverified};
+    let folder = tempfile::tempdir().unwrap();
+    let rows: Vec<Vec<u32>> = (0..6).map(|row| vec![row, 2, 3]).collect();
+    let dump = |index| Dump::new("*hook_z").batch_size(1).resume(true).shard(Shard::new(index, 2).unwrap());
+    let shards = [1, 2].map(|index| folder.path().join(index.to_string()));
+    let mut whole = Vec::new();
+    for (index, out) in shards.iter().enumerate() {
+        whole.extend(dump(index + 1).run(&model(), &rows, out).unwrap().files);
+    }
+    for (number, file) in whole.iter().enumerate() {
+        let before = fs::read(file).unwrap();
+        for at in [8, before.len() / 2, before.len() - 1] {
+            let mut damaged = before.clone();
+            damaged[at] ^= 1;
+            fs::write(file, damaged).unwrap();
+            let error = merge(folder.path(), &shards).unwrap_err().to_string();
+            assert!(error.contains("not as it was written") && error.contains("shard-0"), "{error}");
+            let (index, done) = (1 + number / 3, number % 3);
+            let out = &shards[index - 1];
+            assert_eq!(dump(index).verify(false).run(&model(), &rows, out).unwrap().resumed, 3);
+            assert_eq!(dump(index).run(&model(), &rows, out).unwrap().resumed, done);
+            assert_eq!(fs::read(file).unwrap(), before);
+        }
+    }
+    let last = whole.last().unwrap();
+    let mut damaged = fs::read(last).unwrap();
+    *damaged.last_mut().unwrap() ^= 1;
+    fs::write(last, damaged).unwrap();
+    assert_eq!(merge_unverified(folder.path(), &shards).unwrap().rows, 6);
+    // A merged dump is continued as one that was made whole.
+    let all = Dump::new("*hook_z").batch_size(1).resume(true);
+    assert_eq!(all.clone().verify(false).run(&model(), &rows, folder.path()).unwrap().resumed, 6);
+    assert_eq!(all.run(&model(), &rows, folder.path()).unwrap().resumed, 5);
+}
+
+/// The same command writes the same bytes, whatever the number of threads.
+#[test]
+fn threads_do_not_show() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "When Mary and John went to the store, John gave a drink to";
+    let run = |threads: Option<&str>, arguments: &[&str], out: &str| {
+        let mut command = crate::support::program();
+        command.args(arguments).current_dir(folder.path()).env("HOOKLENS_DEVICE", "flex");
+        command.env_remove("RAYON_NUM_THREADS");
+        if let Some(threads) = threads {
+            command.env("RAYON_NUM_THREADS", threads);
+        }
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+        if out.is_empty() { done.stdout } else { fs::read(folder.path().join(out)).unwrap() }
+    };
+    let sampled = ["generate", "--model", "embedded:ioi", "--prompt", text, "--temperature", "0.9", "--seed", "3"];
+    let commands: [(Vec<&str>, &str); 5] = [
+        (
+            vec![
+                "dump",
+                "--model",
+                "embedded:ioi",
+                "--prompt",
+                text,
+                "--logits",
+                "all",
+                "--hooks",
+                "*",
+                "--out",
+                "o.safetensors",
+            ],
+            "o.safetensors",
+        ),
+        ([&sampled[..], &["--max-new-tokens", "20", "--json"]].concat(), ""),
+        (vec!["patch", "--model", "embedded:ioi", "--ioi", "4", "--out", "p.json"], "p.json"),
+        (vec!["attribute", "--model", "embedded:ioi", "--to", "edges", "--ioi", "4", "--out", "e.csv"], "e.csv"),
+        (vec!["lens", "--model", "embedded:ioi", "--prompt", text, "--out", "l.svg"], "l.svg"),
+    ];
+    for (arguments, out) in &commands {
+        let expected = run(None, arguments, out);
+        for threads in ["1", "2", "3", "8"] {
+            assert!(run(Some(threads), arguments, out) == expected, "{arguments:?} with {threads} threads");
+        }
+    }
+}

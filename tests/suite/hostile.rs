@@ -285,7 +285,125 @@ fn a_damaged_tokenizer_is_an_error() {
         fs::write(&path, text).unwrap();
         let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err();
         assert!(matches!(error, Error::Load(LoadError::Tokenizer { .. })), "{error:?}");
+        let info = crate::support::program().args(["info", "--model"]).arg(folder.path()).output().unwrap();
+        let told = String::from_utf8(info.stderr).unwrap();
+        assert!(info.status.code() == Some(1) && told.starts_with("error:") && !told.contains("panicked"), "{told}");
     }
+}
+
+/// A tokenizer that would make one letter into a terabyte is refused.
+#[test]
+fn tokenizers_that_grow_texts_are_refused() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    model.save_pretrained(folder.path()).unwrap();
+    let path = folder.path().join("tokenizer.json");
+    let mut json: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(1000)});
+    for part in ["normalizer", "decoder"] {
+        let mut grown = json.clone();
+        let parts = if part == "normalizer" { "normalizers" } else { "decoders" };
+        grown[part] = json!({"type": "Sequence", parts: vec![replace.clone(); 4]});
+        fs::write(&path, grown.to_string()).unwrap();
+        let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err();
+        let told = hooklens::error_chain(&error);
+        assert!(told.contains(&format!("`{part}` may turn one letter into 1e12")), "{told}");
+    }
+    // Padding that the file asks for is not done.
+    json["padding"] = json!({"strategy": {"Fixed": 1_000_000_000_000u64}, "direction": "Right", "pad_to_multiple_of": null,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "<bos>"});
+    fs::write(&path, json.to_string()).unwrap();
+    let model = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
+    assert_eq!(model.tokenizer().unwrap().encode("king").unwrap().len(), 1);
+}
+
+/// Control characters of files and prompts are shown by the program, not sent to the terminal.
+#[test]
+fn terminals_are_not_controlled() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = random_model(TransformerConfig::new(1, 8, 2, 10, 8), 1);
+    model.save_pretrained(folder.path()).unwrap();
+    let place = folder.path().to_str().unwrap();
+    let escape = "\u{1b}]0;x\u{7}\u{9b}31m\r\u{202e}";
+    let config = folder.path().join("config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    let ran = |args: &[&str]| {
+        let done = crate::support::program().args(args).output().unwrap();
+        for (name, bytes) in [("stdout", &done.stdout), ("stderr", &done.stderr)] {
+            let told = String::from_utf8(bytes.clone()).unwrap();
+            assert!(
+                !told.contains(|c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}'),
+                "{args:?}: {name}: {told:?}"
+            );
+        }
+        String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
+    };
+    let mut json: Value = serde_json::from_str(&text).unwrap();
+    json["architectures"] = json!([escape]);
+    fs::write(&config, json.to_string()).unwrap();
+    assert!(ran(&["info", "--model", place]).contains("‹U+001B›"));
+    fs::write(&config, &text).unwrap();
+    // A tensor's name, in a note.
+    let header =
+        json!({(format!("{escape}.weight")): {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).to_string();
+    fs::write(folder.path().join("model-2.safetensors"), file(&header, 4)).unwrap();
+    let index = json!({"weight_map": {(format!("{escape}.weight")): "model-2.safetensors"}});
+    fs::write(folder.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+    ran(&["info", "--model", place]);
+    ran(&["generate", "--model", place, "--tokens", "1,2", "--max-new-tokens", "1"]);
+    // A token's text.
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    model.save_pretrained(folder.path()).unwrap();
+    fs::remove_file(folder.path().join("model.safetensors.index.json")).unwrap();
+    let tokenizer = folder.path().join("tokenizer.json");
+    let renamed = fs::read_to_string(&tokenizer).unwrap().replace("\"fox\"", &json!(escape).to_string());
+    fs::write(&tokenizer, renamed).unwrap();
+    assert!(ran(&["vocabulary", "--model", place]).contains("‹U+001B›"));
+    ran(&["vocabulary", "--model", place, "--json"]);
+    ran(&["generate", "--model", place, "--tokens", "0,9,1,9", "--max-new-tokens", "3"]);
+    ran(&["generate", "--model", place, "--tokens", "0,9,1,9", "--max-new-tokens", "3", "--json"]);
+    ran(&["lens", "--model", place, "--prompt", "king"]);
+    ran(&["lens", "--model", place, "--prompt", escape]);
+    ran(&["dump", "--model", place, "--prompt", "king", "--hooks", escape, "--out", "x.safetensors"]);
+}
+
+/// An output that would replace what is read is refused, by whatever name.
+#[test]
+fn outputs_are_not_inputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    HookedTransformer::from_pretrained("embedded:ioi").unwrap().save_pretrained(&model).unwrap();
+    let pairs = folder.path().join("pairs.json");
+    let pair = json!({"clean": "When Mary and John went to the store, John gave a drink to", "corrupted":
+        "When Mary and John went to the store, Mary gave a drink to", "answer": "Mary", "wrong": "John"});
+    fs::write(&pairs, pair.to_string()).unwrap();
+    let config = model.join("config.json");
+    let before = [&pairs, &config].map(|path| fs::read(path).unwrap());
+    let link = folder.path().join("link.json");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&config, &link).unwrap();
+    let prompt = ["--prompt", "When Mary"];
+    let pairs_of = ["--pairs", pairs.to_str().unwrap()];
+    for (command, given, out) in [
+        ("patch", &pairs_of[..], &pairs),
+        ("patch", &pairs_of, &config),
+        ("attribute", &["--to", "edges", pairs_of[0], pairs_of[1]], &pairs),
+        ("attribute", &["--prompt", "When Mary", "--answer", "John"], &config),
+        ("lens", &prompt, &config),
+        ("lens", &prompt, &link),
+        ("attention", &prompt, &config),
+        ("heads", &prompt, &link),
+    ] {
+        if !out.exists() {
+            continue; // no links here
+        }
+        let mut program = crate::support::program();
+        program.arg(command).args(["--model", model.to_str().unwrap()]).args(given).arg("--out").arg(out);
+        let done = program.output().unwrap();
+        let told = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.code() == Some(1) && told.contains("is what is read"), "{command} {out:?}: {told}");
+    }
+    assert_eq!([&pairs, &config].map(|path| fs::read(path).unwrap()), before);
 }
 
 /// Counts that no memory holds are errors, not an abort.

@@ -27,6 +27,8 @@ mod guide;
 mod hostile;
 #[cfg(feature = "hub")]
 mod hub;
+#[cfg(unix)]
+mod interrupted;
 mod laws;
 mod lens;
 mod loading;

@@ -1,0 +1,35 @@
+//! Signals that end the program: its unfinished files are removed first.
+
+#[cfg(unix)]
+pub(super) fn watch() {
+    use hooklens_hooks::Unfinished;
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+    use signal_hook::iterator::Signals;
+    use signal_hook::low_level::emulate_default_handler;
+
+    // `nohup`, and shells without job control, have some ignored: so it stays.
+    let ignored = ignored();
+    // A file that grows too large: with the signal caught, writing it fails with an error.
+    let wanted = [SIGHUP, SIGINT, SIGTERM, SIGXFSZ];
+    let watched = wanted.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+    // Where signals can't be watched, the next run in the folder removes what is left.
+    let Ok(mut signals) = Signals::new(watched) else { return };
+    std::thread::spawn(move || {
+        for signal in signals.forever().filter(|signal| *signal != SIGXFSZ) {
+            Unfinished::abandon_all(|| {
+                emulate_default_handler(signal).ok();
+            });
+        }
+    });
+}
+
+/// The signals that are ignored, a bit each.
+#[cfg(unix)]
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(not(unix))]
+pub(super) fn watch() {}
