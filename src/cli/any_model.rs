@@ -2,7 +2,6 @@
 
 use super::Failure;
 use super::args::ModelArg;
-use super::dump::unused;
 use super::terminal::note;
 use crate::config::ConfigError;
 use crate::driver::HookedModel;
@@ -10,7 +9,7 @@ use crate::encoder::HookedEncoder;
 use crate::encoder_decoder::HookedEncoderDecoder;
 use crate::error::Error;
 use crate::loading::LoadOptions;
-use crate::model::HookedTransformer;
+use crate::model::{HookedTransformer, LoadReport};
 use crate::tokens::Tokenizer;
 
 /// A model of any kind.
@@ -35,7 +34,7 @@ impl AnyModel {
             }
             Err(error) => return Err(error.into()),
         };
-        unused(match &any {
+        told(match &any {
             AnyModel::Decoder(model) => model.load_report(),
             AnyModel::Encoder(model) => model.load_report(),
             AnyModel::EncoderDecoder(model) => model.load_report(),
@@ -68,7 +67,7 @@ pub(super) fn decoder(command: &str, model: &ModelArg, options: LoadOptions) -> 
         Error::Config(ConfigError::OtherKind { family, kind, .. }) => other_kind(command, family, kind),
         error => error.into(),
     })?;
-    unused(model.load_report());
+    told(model.load_report());
     Ok(model)
 }
 
@@ -83,6 +82,19 @@ pub(super) fn other_kind(command: &str, family: &str, kind: &str) -> Failure {
          their input; {takes} take this one"
     );
     Failure::Failed(told.into())
+}
+
+/// Notes on what of the files and their configuration has no effect.
+fn told(report: &LoadReport) {
+    const SHOWN: usize = 5;
+    for setting in &report.ignored {
+        note(format!("ignored: {setting}"));
+    }
+    if !report.unused.is_empty() {
+        let more = if report.unused.len() > SHOWN { ", ..." } else { "" };
+        let some = &report.unused[..report.unused.len().min(SHOWN)];
+        note(format!("{} tensors of the model's files are not used: {}{more}", report.unused.len(), some.join(", ")));
+    }
 }
 
 /// A note on positions that a model was not trained for. (One with a table of positions refuses them.)

@@ -18,7 +18,6 @@ use crate::driver::{HookedModel, Logits};
 use crate::dump::{Dump, DumpModel, Prompt, Seen, Shard, read_prompts};
 use crate::error::Error;
 use crate::model::HookedTransformer;
-use crate::model::LoadReport;
 use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
 use crate::tokens::PaddingSide;
@@ -274,16 +273,6 @@ fn written<M: DumpModel>(
         writeln!(out, "  {line}")?;
     }
     Ok(())
-}
-
-/// Prints to standard error which tensors of the files are not used.
-pub(super) fn unused(report: &LoadReport) {
-    const SHOWN: usize = 5;
-    if !report.unused.is_empty() {
-        let more = if report.unused.len() > SHOWN { ", ..." } else { "" };
-        let some = &report.unused[..report.unused.len().min(SHOWN)];
-        note(format!("{} tensors of the model's files are not used: {}{more}", report.unused.len(), some.join(", ")));
-    }
 }
 
 /// Commas separate globs, but not within braces.

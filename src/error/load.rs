@@ -109,6 +109,25 @@ pub enum LoadError {
         /// Its element type.
         given: String,
     },
+    /// The unembedding is to be the embedding, and the files hold another.
+    #[error(
+        "config.json ties the unembedding to the embedding, and the files hold a `{unembedding}` that is not `{embedding}`: \
+         versions of transformers differ in which they take. With `\"tie_word_embeddings\": false` it is `{unembedding}`"
+    )]
+    NotTied {
+        /// The files' unembedding.
+        unembedding: String,
+        /// The embedding.
+        embedding: String,
+    },
+    /// The files hold a weight under two names, and the two differ.
+    #[error("`{one}` and `{other}` are one weight to some versions of transformers, and they differ: take one out")]
+    Ambiguous {
+        /// A tensor.
+        one: String,
+        /// The other.
+        other: String,
+    },
     /// A reference to compare with can't be used.
     #[error("the reference {}: {reason}", path.display())]
     #[non_exhaustive]

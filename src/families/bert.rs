@@ -53,8 +53,12 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
     table.add("mlm_head.W", "cls.predictions.transform.dense.weight", Layout::Transposed);
     table.add("mlm_head.b", "cls.predictions.transform.dense.bias", Layout::AsIs);
     table.norm("mlm_head.ln", "cls.predictions.transform.LayerNorm");
-    table.unembedding("cls.predictions.decoder.weight", json.flag("tie_word_embeddings", true)?);
+    let tied = json.flag("tie_word_embeddings", true)?;
+    table.unembedding("cls.predictions.decoder.weight", tied);
     table.add("unembed.b_U", "cls.predictions.bias", Layout::AsIs);
+    if !tied {
+        table.twins.push(("cls.predictions.decoder.bias".into(), "cls.predictions.bias".into()));
+    }
     table.add("nsp_head.W", "cls.seq_relationship.weight", Layout::Transposed);
     table.add("nsp_head.b", "cls.seq_relationship.bias", Layout::AsIs);
     table.optional(&["mlm_head.", "unembed.", "nsp_head.", "pooler."]);

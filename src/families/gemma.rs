@@ -17,7 +17,7 @@ pub(super) static GEMMA: Family = Family {
     name: "gemma",
     architectures: &["GemmaForCausalLM", "GemmaModel"],
     prefix: "model.",
-    config: one,
+    config: first,
     weights,
 };
 
@@ -37,12 +37,27 @@ pub(super) static GEMMA3: Family = Family {
     weights,
 };
 
+fn first(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = one(json)?;
+    // The first Gemma has `hidden_activation` in name only.
+    let used = json.text("hidden_act", "gelu")?;
+    let used = if used == "gelu" { "gelu_pytorch_tanh" } else { used };
+    if base.activation != ActivationFn::from_name(used)? {
+        let reason = format!("it is not {used}, as `hidden_act` says, by which this Gemma goes");
+        return Err(ConfigError::Contradiction { field: "hidden_activation", reason });
+    }
+    Ok(base)
+}
+
 fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     // `hidden_act` of the first files says `gelu` by mistake: the model has always used the approximation, which
     // transformers 4.57 forgets where `hidden_activation` is given beside it.
     let older = Some(json.text("hidden_act", "gelu")?).filter(|function| *function != "gelu");
     let function = json.text("hidden_activation", older.unwrap_or("gelu_pytorch_tanh"))?;
+    if json.flag("use_bidirectional_attention", false)? {
+        return Err(json.unsupported("use_bidirectional_attention"));
+    }
     Ok(TransformerConfig {
         embed_scale: Some((base.d_model as f64).sqrt()),
         activation: ActivationFn::from_name(function)?,
@@ -77,25 +92,31 @@ fn around(json: &HfConfig<'_>, near: impl Fn(usize) -> bool) -> Result<Transform
 }
 
 fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    if json.flag("use_bidirectional_attention", false)? {
-        return Err(json.unsupported("use_bidirectional_attention"));
-    }
     let json = &json.defaulting(&DEFAULTS_3);
     let pattern = json.maybe_size("sliding_window_pattern")?.unwrap_or(6).max(1);
     let base = around(json, |layer| (layer + 1) % pattern != 0)?;
-    let newer = match rope::parameters(json, "sliding_attention")? {
+    let flat = match rope::parameters(json, "sliding_attention")? {
         Some(parameters) if json.get("rope_local_base_freq").is_none() => parameters.maybe_number("rope_theta")?,
         _ => None,
     };
-    let near = newer.unwrap_or(json.number("rope_local_base_freq", 10_000.0)?);
+    let near = flat.unwrap_or(json.number("rope_local_base_freq", 10_000.0)?);
     let layer_rotary = match &base.positional {
         Positional::Rotary(far) => {
-            let near = Rotary { base: near, scaling: RopeScaling::None, ..far.clone() };
-            rope::by_window(&base.windows, &near, far)
+            let older = Rotary { base: near, scaling: RopeScaling::None, ..far.clone() };
+            let own = if json.get("rope_local_base_freq").is_none() { rope::of_windows(json, far)? } else { None };
+            rope::by_window(&base.windows, &own.unwrap_or(older), far)
         }
         _ => Vec::new(),
     };
-    Ok(TransformerConfig { qk_norm: true, layer_rotary, ..base })
+    // Hugging Face's code reads this cap and never applies it.
+    Ok(TransformerConfig { qk_norm: true, layer_rotary, attn_scores_soft_cap: None, ..base })
+}
+
+/// Settings of Gemma 3 that have no effect.
+pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
+    let cap = json.maybe_number("attn_logit_softcapping")?;
+    let told = |cap| format!("attn_logit_softcapping = {cap}, which Gemma 3 does not apply");
+    Ok(cap.map(told).into_iter().collect())
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -32,7 +32,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let limit = json.number("swiglu_limit", 7.0)?;
     let mut experts = llama_like::experts(json, "num_local_experts", true)?;
     if let Some(experts) = &mut experts {
-        experts.clipped = Some(ClippedGate { alpha: 1.702, limit });
+        experts.clipped = Some(ClippedGate { alpha: json.number("swiglu_alpha", 1.702)?, limit });
     }
     Ok(TransformerConfig {
         eps: json.number("rms_norm_eps", 1e-5)?,

@@ -90,6 +90,11 @@ impl<'j> HfConfig<'j> {
         size.map(Some).ok_or_else(|| self.wrong(field, value, "a size"))
     }
 
+    /// A size that the file itself gives, whatever the family's default.
+    pub(crate) fn given_size(&self, field: &str) -> Result<Option<usize>, ConfigError> {
+        HfConfig { defaults: None, ..*self }.maybe_size(field)
+    }
+
     /// The number of layers, which must be there. Lists with one entry per layer are made from it, so it is
     /// checked at once.
     pub(crate) fn layers(&self, field: &'static str) -> Result<usize, ConfigError> {

@@ -245,6 +245,11 @@ const LLAMA_FIELDS: &[&str] = &[
     "_attn_implementation_autoset",
 ];
 
+/// Settings that a family's models have in name only, with the reason.
+pub(crate) fn ignored(family: &'static str, json: &Value) -> Result<Vec<String>, ConfigError> {
+    if family == gemma::GEMMA3.name { gemma::ignored(&HfConfig::new(family, json)) } else { Ok(Vec::new()) }
+}
+
 /// Reads a configuration as Llama's, if it has Llama's settings at all; returns the model and the settings that
 /// Llama does not have.
 pub(crate) fn as_llama(json: &Value) -> Option<(Described, Vec<String>)> {
@@ -262,6 +267,10 @@ pub(crate) fn as_llama(json: &Value) -> Option<(Described, Vec<String>)> {
         ["ernie4_5", "helium"].contains(&kind).then(|| format!("model_type = {kind}, which rotates otherwise"));
     let fields = json.as_object()?.iter();
     let strange = fields.filter(|(field, value)| !LLAMA_FIELDS.contains(&field.as_str()) && !off(value));
-    let strange = turned.into_iter().chain(strange.map(|(field, value)| format!("{field} = {value}"))).collect();
+    let strange = strange.map(|(field, value)| format!("{field} = {value}"));
+    let rotation = json.get("rope_parameters").and_then(Value::as_object).into_iter().flatten();
+    let rotation = rotation.filter(|(field, value)| !rope::FIELDS.contains(&field.as_str()) && !off(value));
+    let rotation = rotation.map(|(field, value)| format!("rope_parameters.{field} = {value}"));
+    let strange = turned.into_iter().chain(strange).chain(rotation).collect();
     Some((Described::Decoder(&llama::FAMILY, Box::new(config)), strange))
 }

@@ -31,9 +31,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         false => Vec::new(),
     };
     let layer_rotary = match &base.positional {
-        Positional::Rotary(rotary) if !windows.is_empty() && rotary.scaling != RopeScaling::None => {
-            let near = Rotary { scaling: RopeScaling::None, ..rotary.clone() };
-            rope::by_window(&windows, &near, rotary)
+        Positional::Rotary(far) if !windows.is_empty() => {
+            let older = Rotary { scaling: RopeScaling::None, ..far.clone() };
+            let near = rope::of_windows(json, far)?.unwrap_or(older);
+            if near == *far { Vec::new() } else { rope::by_window(&windows, &near, far) }
         }
         _ => Vec::new(),
     };

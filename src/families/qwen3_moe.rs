@@ -22,7 +22,9 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.list("mlp_only_layers")?.is_some_and(|layers| !layers.is_empty()) {
         return Err(json.unsupported("mlp_only_layers"));
     }
-    let experts = llama_like::experts(json, "num_experts", json.flag("norm_topk_prob", false)?)?;
+    // What newer files call them.
+    let count = if json.get("num_experts").is_some() { "num_experts" } else { "num_local_experts" };
+    let experts = llama_like::experts(json, count, json.flag("norm_topk_prob", false)?)?;
     let base = qwen3::config(json)?;
     // In a mixture all layers have the window.
     let windows = match json.flag("use_sliding_window", false)? {

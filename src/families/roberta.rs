@@ -47,8 +47,12 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
     table.add("mlm_head.W", "lm_head.dense.weight", Layout::Transposed);
     table.add("mlm_head.b", "lm_head.dense.bias", Layout::AsIs);
     table.norm("mlm_head.ln", "lm_head.layer_norm");
-    table.unembedding("lm_head.decoder.weight", json.flag("tie_word_embeddings", true)?);
+    let tied = json.flag("tie_word_embeddings", true)?;
+    table.unembedding("lm_head.decoder.weight", tied);
     table.add("unembed.b_U", "lm_head.bias", Layout::AsIs);
+    if !tied {
+        table.twins.push(("lm_head.decoder.bias".into(), "lm_head.bias".into()));
+    }
     table.optional(&["mlm_head.", "unembed.", "pooler."]);
     Ok(table)
 }

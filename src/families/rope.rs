@@ -4,6 +4,26 @@ use super::hf_config::HfConfig;
 use crate::config::{RopeScaling, Rotary, Window};
 use crate::error::ConfigError;
 
+/// What a rotation is told by.
+pub(super) const FIELDS: [&str; 16] = [
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "high_freq_factor",
+    "long_factor",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "short_factor",
+    "truncate",
+    "type",
+];
+
 /// Reads base and scaling; `dim` is the number of rotated coordinates. Newer files keep all of
 /// it in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
 pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<Rotary, ConfigError> {
@@ -12,15 +32,20 @@ pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<
         Some(parameters) => parameters.number("rope_theta", json.number(base_field, 10_000.0)?)?,
         None => json.number(base_field, 10_000.0)?,
     };
-    let scaling = match parameters {
-        Some(parameters) => Some(parameters),
-        None => json.object("rope_scaling")?,
-    };
-    let scaling = match scaling {
-        Some(scaling) => read_scaling(json, &scaling)?,
-        None => RopeScaling::None,
+    let scaling = match (parameters, json.object("rope_scaling")?) {
+        (Some(parameters), _) => read_scaling(json, &parameters, true)?,
+        (None, Some(older)) => read_scaling(json, &older, false)?,
+        (None, None) => RopeScaling::None,
     };
     Ok(Rotary { dim, base, adjacent_pairs: false, scaling })
+}
+
+/// The rotation that newer files of a family with windows keep for layers that have one, if this is such a file.
+pub(super) fn of_windows(json: &HfConfig<'_>, far: &Rotary) -> Result<Option<Rotary>, ConfigError> {
+    let Some(all) = json.object("rope_parameters")? else { return Ok(None) };
+    let Some(own) = all.object("sliding_attention")? else { return Ok(None) };
+    let base = own.number("rope_theta", 10_000.0)?;
+    Ok(Some(Rotary { base, scaling: read_scaling(json, &own, true)?, ..far.clone() }))
 }
 
 /// What newer files keep of the rotation; of a family with windows, for layers of this type.
@@ -49,16 +74,23 @@ pub(super) fn context(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
     Ok(json.maybe_size("max_position_embeddings")?.unwrap_or(older))
 }
 
-fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>) -> Result<RopeScaling, ConfigError> {
+/// `newer` files keep it in `rope_parameters`.
+fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Result<RopeScaling, ConfigError> {
     scaling.not_null("rope_type")?;
     let kind = scaling.text("rope_type", scaling.text("type", "default")?)?;
     let factor = match kind {
         "linear" | "llama3" | "yarn" => scaling.needed_number("factor")?,
         _ => 1.0,
     };
-    let original = match scaling.maybe_size("original_max_position_embeddings")? {
-        Some(context) => Some(context),
-        None => json.maybe_size("original_max_position_embeddings")?,
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    let original = match (scaling.maybe_size(ORIGINAL)?, json.given_size(ORIGINAL)?) {
+        // Versions of transformers differ in which they take.
+        (Some(within), Some(beside)) if within != beside => {
+            let reason = format!("it is {beside}, and {within} within the rotation's settings");
+            return Err(ConfigError::Contradiction { field: ORIGINAL, reason });
+        }
+        (Some(context), _) => Some(context),
+        (None, _) => json.maybe_size(ORIGINAL)?,
     };
     let longest = context(json)?;
     let original_context = original.unwrap_or(longest);
@@ -90,10 +122,10 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>) -> Result<RopeScali
         }
         // Older files of Phi 3 say `su`.
         "longrope" | "su" => {
-            let stretch = match original {
-                Some(context) => longest as f64 / context.max(1) as f64,
-                None => scaling.number("factor", 1.0)?,
-            };
+            let ratio = original.map(|context| longest as f64 / context.max(1) as f64);
+            let factor = scaling.maybe_number("factor")?;
+            // Which comes first has changed.
+            let stretch = if newer { factor.or(ratio) } else { ratio.or(factor) }.unwrap_or(1.0);
             let root = (1.0 + stretch.ln() / (original_context.max(2) as f64).ln()).sqrt();
             Ok(RopeScaling::Long {
                 short_factor: scaling.numbers("short_factor")?,

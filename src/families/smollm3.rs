@@ -45,7 +45,9 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
         _ => Vec::new(),
     };
-    let windows = match json.flag("use_sliding_window", false)? {
+    // A list of the layers' types has the last word.
+    let listed = json.list("layer_types")?.is_some();
+    let windows = match listed || json.flag("use_sliding_window", false)? {
         true => llama_like::windows_by_type(json, base.n_layers, |layer| rotates.get(layer) == Some(&false))?,
         false => Vec::new(),
     };

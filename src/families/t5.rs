@@ -15,6 +15,13 @@ pub(super) static FAMILY: Family<EncoderDecoderConfig> = Family {
     weights,
 };
 
+/// Whether transformers 5 wrote the file. Its `tie_word_embeddings` is true whatever the model; whether the unembedding is
+/// tied is told by the weights, and whether it reads a scaled stream by a setting of its own, which mT5 lacks.
+fn is_newer(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
+    let version = json.text("transformers_version", "0")?.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    Ok(json.get("scale_decoder_outputs").is_some() || version.is_some_and(|major| major >= 5))
+}
+
 /// The MLP and whether the unembedding is tied, where a file does not say.
 fn defaults(json: &HfConfig<'_>) -> (&'static str, bool) {
     let multilingual = json.architecture().starts_with("MT5");
@@ -34,7 +41,11 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     let n_encoder_layers = json.layers("num_layers")?;
     let d_model = json.size("d_model")?;
     let start = json.maybe_size("decoder_start_token_id")?.or(json.maybe_size("pad_token_id")?).unwrap_or(0);
-    let tied = json.flag("tie_word_embeddings", tied)?;
+    // A tied unembedding reads a scaled stream.
+    let scaled = match is_newer(json)? {
+        true => json.flag("scale_decoder_outputs", false)?,
+        false => json.flag("tie_word_embeddings", tied)?,
+    };
     Ok(EncoderDecoderConfig {
         n_encoder_layers,
         n_decoder_layers: match json.get("num_decoder_layers") {
@@ -51,8 +62,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
         gated_mlp: gated,
         relative_buckets: json.maybe_size("relative_attention_num_buckets")?.unwrap_or(32),
         relative_max_distance: json.maybe_size("relative_attention_max_distance")?.unwrap_or(128),
-        // A tied unembedding reads a scaled stream.
-        output_scale: tied.then(|| (d_model as f64).powf(-0.5)),
+        output_scale: scaled.then(|| (d_model as f64).powf(-0.5)),
         decoder_start_token: u32::try_from(start).unwrap_or(0),
     })
 }
@@ -93,6 +103,9 @@ fn weights(config: &EncoderDecoderConfig, json: &HfConfig<'_>) -> Result<WeightT
         table.add(format!("{stack}.0.attn.rel_pos_bias"), bias, Layout::AsIs);
         table.add(format!("{stack}_final_ln.w"), format!("{stack}.final_layer_norm.weight"), Layout::AsIs);
     }
-    table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", defaults(json).1)?);
+    match is_newer(json)? {
+        true => table.unembedding_if_there("lm_head.weight"),
+        false => table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", defaults(json).1)?),
+    }
     Ok(table)
 }

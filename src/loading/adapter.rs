@@ -136,7 +136,7 @@ impl Adapter {
     pub(super) fn check(&self, table: &WeightTable, files: &WeightFiles) -> Result<(), LoadError> {
         let used = |target: &str| {
             table.sources.values().any(|source| {
-                let there = !source.tied && table.find(files, &source.name).is_some();
+                let there = (!source.tied || source.own_if_there) && table.find(files, &source.name).is_some();
                 let same = |name: &str| name.strip_prefix(table.prefix).unwrap_or(name).to_string();
                 there && same(&source.name) == same(target)
             })

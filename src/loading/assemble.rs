@@ -95,13 +95,17 @@ impl<'a> Assembler<'a> {
             missing: self.missing,
             stored_bytes: self.files.stored_bytes(),
             applied: self.applied.into_iter().collect(),
+            ignored: Vec::new(),
         }
     }
 
     /// Checks, before anything large is read, that every required weight is there.
     pub(super) fn check_all_there(&self) -> Result<(), LoadError> {
-        match self.table.missing(self.files).into_iter().next() {
-            Some(name) => Err(LoadError::MissingTensor { nearest: self.files.nearest(&name), name }),
+        if let Some(name) = self.table.missing(self.files).into_iter().next() {
+            return Err(LoadError::MissingTensor { nearest: self.files.nearest(&name), name });
+        }
+        match self.table.twins(self.files)? {
+            Some([one, other]) => Err(LoadError::Ambiguous { one, other }),
             None => Ok(()),
         }
     }
@@ -135,11 +139,15 @@ impl<'a> Assembler<'a> {
     /// The unembedding: its own, or in a tied model another view of the token embedding.
     pub(super) fn unembed(&mut self, tokens: &Tensor<2>, shape: [usize; 2]) -> Result<Linear, LoadError> {
         let tied = self.table.sources.get("unembed.W_U").filter(|source| source.tied);
-        match tied.map(|source| source.name.clone()) {
+        let own = |name: &String| self.table.find(self.files, name);
+        match tied.filter(|tied| !tied.own_if_there || own(&tied.name).is_none()).map(|source| source.name.clone()) {
             Some(name) => {
-                match self.table.find(self.files, &name) {
+                match own(&name) {
                     // PyTorch's files hold the one tensor under both names.
-                    Some(second) => drop(self.applied.insert(second)),
+                    Some(second) => {
+                        self.check_tied(&second)?;
+                        self.applied.insert(second);
+                    }
                     None => self.missing.push(name),
                 }
                 let tokens = tokens.clone().to_device(self.device);
@@ -147,6 +155,16 @@ impl<'a> Assembler<'a> {
             }
             None => self.linear("unembed.W_U", "unembed.b_U", shape),
         }
+    }
+
+    /// An error if what the files hold for a tied unembedding is not the embedding: some versions of transformers take
+    /// the one, some the other.
+    fn check_tied(&self, unembedding: &str) -> Result<(), LoadError> {
+        let Some((embedding, _)) = self.locate("embed.W_E") else { return Ok(()) };
+        if self.files.same(unembedding, &embedding)? {
+            return Ok(());
+        }
+        Err(LoadError::NotTied { unembedding: unembedding.to_string(), embedding })
     }
 
     pub(super) fn matrix(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {

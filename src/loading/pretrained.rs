@@ -267,7 +267,8 @@ impl ModelFiles {
         let assembler = Assembler::new(files, &table, options.dtype, borrow, &placement);
         let mut assembler = assembler.with_adapter(given.as_ref().or(self.adapter.as_ref()))?;
         let weights = guarded(|| placement.devices(), || Ok(read(&mut assembler)?))?;
-        Ok((weights, assembler.report()))
+        let ignored = families::ignored(self.described.family(), &self.json)?;
+        Ok((weights, LoadReport { ignored, ..assembler.report() }))
     }
 }
 

@@ -21,13 +21,15 @@ pub struct LoadReport {
     pub unused: Vec<String>,
     /// Tensors the files may leave out and did: the unembedding of a tied model.
     pub missing: Vec<String>,
+    /// Settings of `config.json` that have no effect, in Hugging Face's code as here, each with the reason.
+    pub ignored: Vec<String>,
     /// Bytes of the files' tensors.
     pub stored_bytes: usize,
 }
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { applied, unused, missing, .. } = self;
+        let Self { applied, unused, missing, ignored, .. } = self;
         write!(
             f,
             "{} tensors applied, {} unused{}",
@@ -37,6 +39,9 @@ impl fmt::Display for LoadReport {
         )?;
         for name in unused {
             write!(f, "\n  unused: {name}")?;
+        }
+        for setting in ignored {
+            write!(f, "\n  ignored: {setting}")?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use burn::tensor::Tensor;
 
 use super::{Runs, WeightFiles};
+use crate::error::LoadError;
 
 /// How a file holds a matrix that the model keeps as `[in, out]`, or a vector it keeps flat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,8 +190,10 @@ pub(crate) enum StoredTensor {
 pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) layout: Layout,
-    /// Whether it is the token embedding, whatever the files hold under its name.
+    /// Whether it is the token embedding.
     pub(crate) tied: bool,
+    /// Whether a tied one is read from the files where they hold it under its own name.
+    pub(crate) own_if_there: bool,
     /// What it is multiplied by.
     pub(crate) scale: f64,
     /// Whether the model can do without, such as a head.
@@ -207,11 +210,14 @@ pub(crate) struct WeightTable {
     pub(crate) derived: &'static [&'static str],
     /// Ends of tensor names that some files replace by others.
     pub(crate) aliases: &'static [(&'static str, &'static str)],
+    /// Tensors that files may hold under two names, and of which transformers reads one in some versions and the other
+    /// in others.
+    pub(crate) twins: Vec<(String, String)>,
 }
 
 impl WeightTable {
     pub(crate) fn new(prefix: &'static str, derived: &'static [&'static str]) -> Self {
-        Self { sources: BTreeMap::new(), prefix, derived, aliases: &[] }
+        Self { sources: BTreeMap::new(), prefix, derived, aliases: &[], twins: Vec::new() }
     }
 
     /// A tensor's name in the files, with or without the family's prefix.
@@ -225,8 +231,12 @@ impl WeightTable {
 
     /// Number of weights the files hold: each tensor once, buffers left out.
     pub(crate) fn parameters(&self, files: &WeightFiles) -> usize {
-        let names: BTreeSet<String> =
-            self.sources.values().filter(|s| !s.tied).filter_map(|source| self.find(files, &source.name)).collect();
+        let names: BTreeSet<String> = self
+            .sources
+            .values()
+            .filter(|s| !s.tied || s.own_if_there)
+            .filter_map(|source| self.find(files, &source.name))
+            .collect();
         names.iter().filter_map(|name| files.info(name)).map(|info| info.shape.iter().product::<usize>()).sum()
     }
 
@@ -247,14 +257,38 @@ impl WeightTable {
 
     /// A weight the files must hold.
     pub(crate) fn add(&mut self, weight: impl Into<String>, name: impl Into<String>, layout: Layout) {
-        self.sources
-            .insert(weight.into(), Source { name: name.into(), layout, tied: false, scale: 1.0, optional: false });
+        self.sources.insert(
+            weight.into(),
+            Source { name: name.into(), layout, tied: false, own_if_there: false, scale: 1.0, optional: false },
+        );
     }
 
     /// The unembedding, held under `name`, or, in a tied model, the token embedding.
     pub(crate) fn unembedding(&mut self, name: &str, tied: bool) {
-        let source = Source { name: name.into(), layout: Layout::Transposed, tied, scale: 1.0, optional: false };
-        self.sources.insert("unembed.W_U".into(), source);
+        self.add("unembed.W_U", name, Layout::Transposed);
+        if let Some(source) = self.sources.get_mut("unembed.W_U") {
+            source.tied = tied;
+        }
+    }
+
+    /// The unembedding, held under `name`, or, where the files lack it, the token embedding.
+    pub(crate) fn unembedding_if_there(&mut self, name: &str) {
+        self.unembedding(name, true);
+        if let Some(source) = self.sources.get_mut("unembed.W_U") {
+            source.own_if_there = true;
+        }
+    }
+
+    /// Two tensors that versions of transformers take for one another, if the files hold both and they differ.
+    pub(crate) fn twins(&self, files: &WeightFiles) -> Result<Option<[String; 2]>, LoadError> {
+        for (one, other) in &self.twins {
+            if let (Some(one), Some(other)) = (self.find(files, one), self.find(files, other))
+                && !files.same(&one, &other)?
+            {
+                return Ok(Some([one, other]));
+            }
+        }
+        Ok(None)
     }
 
     /// A layer norm's weight and bias.

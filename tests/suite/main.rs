@@ -33,6 +33,7 @@ mod laws;
 mod lens;
 mod loading;
 mod model_kinds;
+mod newer_files;
 mod notebook;
 mod notebook_twins;
 mod numpy;

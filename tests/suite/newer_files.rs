@@ -1,0 +1,122 @@
+//! Files that transformers 5 writes, whose configurations name some settings otherwise, against what it computes.
+
+use std::fs;
+
+use hooklens::encoder_decoder::HookedEncoderDecoder;
+use hooklens::prelude::*;
+use hooklens::{Error, LoadError, write_safetensors};
+use serde_json::{Value, json};
+
+use crate::parity::{Golden, Tally, load};
+use crate::support::{fixtures, values};
+
+#[test]
+fn decoders_are_read_as_transformers_5_writes_them() {
+    let mut tally = Tally::default();
+    for case in ["v5-qwen3-moe", "v5-olmo3", "v5-gemma3", "v5-gpt-oss", "v5-smollm3", "v5-longrope"] {
+        let (model, golden) = (load(case, LoadOptions::new()), Golden::of_file(case, "golden.safetensors"));
+        assert!(model.load_report().unused.is_empty(), "{case}: {}", model.load_report());
+        let logits = model.forward(golden.tokens("")).unwrap();
+        tally.compare(case, &values(&logits), golden.get("logits").unwrap());
+    }
+    assert!(tally.compared == 6 && tally.problems.is_empty(), "{}", tally.problems.join("\n"));
+}
+
+#[test]
+fn encoder_decoders_are_read_as_transformers_5_writes_them() {
+    let mut tally = Tally::default();
+    for case in ["v5-t5", "v5-t5-gated", "v5-mt5"] {
+        let model = HookedEncoderDecoder::from_pretrained(fixtures().join(case).to_str().unwrap()).unwrap();
+        let golden = Golden::of_file(case, "encoder.safetensors");
+        assert!(model.load_report().unused.is_empty(), "{case}: {}", model.load_report());
+        let logits = model.forward((golden.tokens(""), golden.tokens("decoder_"))).unwrap();
+        tally.compare(case, &values(&logits), golden.get("logits").unwrap());
+    }
+    assert!(tally.compared == 3 && tally.problems.is_empty(), "{}", tally.problems.join("\n"));
+}
+
+/// A cap that Gemma 3 has in name only is told.
+#[test]
+fn settings_without_effect_are_told() {
+    let model = load("v5-gemma3", LoadOptions::new());
+    let told = model.load_report().to_string();
+    assert!(told.contains("ignored: attn_logit_softcapping = 5, which Gemma 3 does not apply"), "{told}");
+    let folder = fixtures().join("v5-gemma3");
+    let said = crate::support::program()
+        .args(["generate", "--tokens", "1,2", "--max-new-tokens", "1", "--model"])
+        .arg(folder)
+        .output();
+    let said = String::from_utf8(said.unwrap().stderr).unwrap();
+    assert!(said.contains("note: ignored: attn_logit_softcapping"), "{said}");
+}
+
+/// Where versions of transformers differ in which of two settings or tensors they take, the file is refused.
+#[test]
+fn what_versions_take_differently_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |case: &str, changed: &[(&str, Value)]| {
+        fs::copy(fixtures().join(case).join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+        let text = fs::read(fixtures().join(case).join("config.json")).unwrap();
+        let mut json: Value = serde_json::from_slice(&text).unwrap();
+        changed.iter().for_each(|(field, value)| json[*field] = value.clone());
+        fs::write(folder.path().join("config.json"), json.to_string()).unwrap();
+        HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err()
+    };
+    let tied = refused("v5-longrope", &[("tie_word_embeddings", json!(true))]);
+    assert!(matches!(&tied, Error::Load(LoadError::NotTied { unembedding, .. }) if unembedding == "lm_head.weight"));
+    let twice = refused("v5-longrope", &[("original_max_position_embeddings", json!(32))]).to_string();
+    assert!(twice.contains("it is 32, and 16 within"), "{twice}");
+    let activation =
+        refused("gemma", &[("hidden_activation", json!("relu")), ("hidden_act", json!("silu"))]).to_string();
+    assert!(activation.contains("hidden_activation"), "{activation}");
+    for case in ["gemma", "gemma2"] {
+        let both = refused(case, &[("use_bidirectional_attention", json!(true))]).to_string();
+        assert!(both.contains("use_bidirectional_attention"), "{both}");
+    }
+    // A model that is Llama's but for a setting within the rotation's.
+    let mut rotation = json!({"rope_type": "default", "rope_theta": 500.0});
+    rotation["llama_4_scaling_beta"] = json!(0.3);
+    let plain = |rotation: &Value| {
+        [
+            ("architectures", json!(["Llama7ForCausalLM"])),
+            ("rope_parameters", rotation.clone()),
+            ("model_type", json!("x")),
+        ]
+    };
+    let other = refused("v5-longrope", &plain(&rotation)).to_string();
+    assert!(other.contains("rope_parameters.llama_4_scaling_beta = 0.3"), "{other}");
+}
+
+/// An unembedding that is the embedding, in the files a second time, is no contradiction.
+#[test]
+fn a_tied_unembedding_may_be_there_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let llama = fixtures().join("llama-biases");
+    fs::copy(llama.join("config.json"), folder.path().join("config.json")).unwrap();
+    let files = hooklens::WeightFiles::open_folder(&llama).unwrap();
+    let read = |name: &str| {
+        let data = files.read(name, DType::F32).unwrap();
+        match data.shape().len() {
+            1 => Activation::from(Tensor::<1>::from_data(data, &crate::support::device())),
+            _ => Activation::from(Tensor::<2>::from_data(data, &crate::support::device())),
+        }
+    };
+    let mut tensors: Vec<(String, Activation)> =
+        files.tensors().map(|(name, _)| (name.to_string(), read(name))).collect();
+    tensors.push(("lm_head.weight".into(), read("model.embed_tokens.weight")));
+    let save = |tensors: &[(String, Activation)]| {
+        let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+        write_safetensors(&folder.path().join("model.safetensors"), named, Default::default()).unwrap();
+    };
+    save(&tensors);
+    let twice = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
+    let once = HookedTransformer::from_pretrained(llama.to_str().unwrap()).unwrap();
+    assert_eq!(values(&twice.forward([1, 2, 3]).unwrap()), values(&once.forward([1, 2, 3]).unwrap()));
+    let last = tensors.len() - 1;
+    let other =
+        Tensor::<2>::from_data(files.read("model.embed_tokens.weight", DType::F32).unwrap(), &crate::support::device());
+    tensors[last].1 = Activation::from(other * 1.001);
+    save(&tensors);
+    let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err();
+    assert!(matches!(error, Error::Load(LoadError::NotTied { .. })), "{error}");
+}
