@@ -1,0 +1,20 @@
+//! A saved cache of keys and values: refused, or a cache that the model runs behind.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use hooklens::prelude::*;
+use libfuzzer_sys::fuzz_target;
+
+static MODEL: LazyLock<HookedTransformer> =
+    LazyLock::new(|| HookedTransformer::from_pretrained("embedded:induction").expect("a model"));
+
+fuzz_target!(|bytes: &[u8]| {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("prefix.safetensors");
+    std::fs::write(&path, bytes).expect("a file");
+    let Ok(mut cache) = KeyValueCache::load(&path, &*MODEL) else { return };
+    if cache.len() < 32 && cache.lengths().len() < 8 {
+        let _ = MODEL.forward_with(vec![vec![1u32, 2]; cache.lengths().len()], ForwardOptions::new().kv_cache(&mut cache));
+    }
+});

@@ -1,0 +1,33 @@
+//! The manifest and the log of a dump's folder, behind one another: refused, or continued to a whole dump.
+#![no_main]
+
+use std::fs;
+use std::sync::LazyLock;
+
+use hooklens::dump::{Dump, merge};
+use hooklens::prelude::*;
+use libfuzzer_sys::fuzz_target;
+
+static MODEL: LazyLock<HookedTransformer> =
+    LazyLock::new(|| HookedTransformer::from_pretrained("embedded:induction").expect("a model"));
+
+fuzz_target!(|bytes: &[u8]| {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let rows = vec![vec![0, 1], vec![2, 3]];
+    let dump = Dump::new("resid_pre0").batch_size(1);
+    dump.run(&*MODEL, &rows, &out).expect("a dump");
+    // A byte that stands in no JSON parts the two.
+    let mut parts = bytes.splitn(2, |byte| *byte == 0);
+    fs::write(out.join("manifest.json"), parts.next().unwrap_or_default()).expect("a file");
+    fs::write(out.join("shards.jsonl"), parts.next().unwrap_or_default()).expect("a file");
+    let _ = merge(folder.path(), &[out.clone()]);
+    if dump.resume(true).run(&*MODEL, &rows, &out).is_ok() {
+        assert!(fs::read_to_string(out.join("manifest.json")).expect("text").contains("\"complete\": true"));
+    }
+    // Nothing is written beside the folder but what a merge writes.
+    for entry in fs::read_dir(folder.path()).expect("a folder") {
+        let name = entry.expect("an entry").file_name();
+        assert!(name == "out" || name == "manifest.json", "{name:?}");
+    }
+});

@@ -1,0 +1,17 @@
+//! A PyTorch checkpoint, as a zip archive or an older stream: refused, or read whole; never run.
+#![no_main]
+
+use hooklens::WeightFiles;
+use hooklens::prelude::DType;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pytorch_model.bin");
+    std::fs::write(&path, bytes).expect("a file");
+    let Ok(files) = WeightFiles::open(&[path]) else { return };
+    let names: Vec<String> = files.tensors().map(|(name, _)| name.to_string()).collect();
+    for name in names {
+        let _ = files.read(&name, DType::F32);
+    }
+});

@@ -1,0 +1,20 @@
+//! A safetensors file of weights: refused, or read whole.
+#![no_main]
+
+use hooklens::WeightFiles;
+use hooklens::prelude::DType;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    std::fs::write(&path, bytes).expect("a file");
+    let Ok(files) = WeightFiles::open(&[path]) else { return };
+    let names: Vec<String> = files.tensors().map(|(name, _)| name.to_string()).collect();
+    for name in names {
+        // What is there can't be larger than the file.
+        if let Ok(data) = files.read(&name, DType::F32) {
+            assert!(data.num_elements() <= bytes.len());
+        }
+    }
+});

@@ -1,0 +1,21 @@
+//! A `tokenizer.json`: refused, or used on a text and its ids.
+#![no_main]
+
+use hooklens::Tokenizer;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(
+    init: {
+        // Panics of the tokenizers library become errors; those that do not still end the run.
+        std::panic::set_hook(Box::new(|_| {}));
+    },
+    |bytes: &[u8]| {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("tokenizer.json"), bytes).expect("a file");
+        let Ok(Some(tokenizer)) = Tokenizer::from_folder(folder.path()) else { return };
+        if let Ok(ids) = tokenizer.encode("The fox's 12 é\u{301} 日本 👍🏽  <s>") {
+            let _ = tokenizer.decode(&ids, true);
+        }
+        let _ = tokenizer.decode(&[0, 1, 2, u32::MAX], false);
+    }
+);
