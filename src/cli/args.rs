@@ -52,6 +52,13 @@ impl ModelArg {
 
 /// The devices with these names.
 pub(super) fn devices(names: &[String]) -> Result<Vec<Device>, Failure> {
+    let mut servers: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix("remote:")).collect();
+    servers.iter_mut().for_each(|server| *server = server.split('#').next().unwrap_or_default().trim_end_matches('/'));
+    servers.dedup();
+    if servers.len() > 1 {
+        let reason = "tensors move between devices of one server, remote:ws://HOST:PORT#0 and #1, not between servers";
+        return Err(Failure::Usage(reason.to_string()));
+    }
     names.iter().map(|name| parse_device(name).map_err(|e| Failure::Usage(e.to_string()))).collect()
 }
 

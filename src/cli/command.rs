@@ -118,8 +118,9 @@ Exit code 0 if every tensor agrees, 1 if one does not.")]
     Man(ManArgs),
     /// Offer this machine's devices to others, where `--device remote:ws://HOST:PORT` computes on them
     #[cfg(feature = "remote")]
-    #[command(after_help = "Example:
-  HOOKLENS_TOKEN=secret hooklens serve --device cuda:0 --listen 0.0.0.0:3000
-  HOOKLENS_TOKEN=secret hooklens dump --device remote:ws://gpu:3000 --model ./gpt2 --prompt Hello --out dump")]
+    #[command(after_help = "Example, with the same token on both machines:
+  export HOOKLENS_TOKEN=$(openssl rand -hex 16)
+  hooklens serve --device cuda:0 --listen 0.0.0.0:3000
+  hooklens dump --device remote:ws://gpu:3000 --model ./gpt2 --prompt Hello --out dump")]
     Serve(ServeArgs),
 }

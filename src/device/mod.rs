@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 pub use freed::keep_freed_memory;
 pub(crate) use memory::{check_room, guarded, main_memory};
 pub(crate) use placement::Placement;
-#[cfg(feature = "remote")]
+#[cfg(all(feature = "remote", feature = "cli"))]
 pub(crate) use remote::TOKEN_VARIABLE;
 
 /// The environment variable that names the [`default_device`].

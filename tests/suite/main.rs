@@ -49,6 +49,8 @@ mod readme;
 mod reference;
 #[cfg(feature = "remote")]
 mod remote;
+#[cfg(feature = "remote")]
+mod serve_guard;
 mod shell;
 mod splice;
 mod support;

@@ -11,15 +11,22 @@ use hooklens::{Error, parse_device};
 use crate::support::assert_close;
 
 /// A server of the CPU, stopped when dropped.
-struct Server {
-    process: Child,
-    device: String,
+pub(crate) struct Server {
+    pub(crate) process: Child,
+    pub(crate) device: String,
 }
 
 impl Server {
     fn start(token: Option<&str>) -> Self {
+        Self::with(token, &[])
+    }
+
+    pub(crate) fn with(token: Option<&str>, options: &[&str]) -> Self {
         let mut command = crate::support::program();
-        command.args(["serve", "--device", "flex", "--listen", "127.0.0.1:0"]).env("RUST_LOG", "off");
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(options).env("RUST_LOG", "off");
+        if !options.contains(&"--device") {
+            command.args(["--device", "flex"]);
+        }
         command.stdout(Stdio::piped()).stderr(Stdio::null()).env_remove("HOOKLENS_TOKEN");
         if let Some(token) = token {
             command.env("HOOKLENS_TOKEN", token);
@@ -31,7 +38,7 @@ impl Server {
         Self { process, device }
     }
 
-    fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -43,12 +50,13 @@ impl Drop for Server {
     }
 }
 
-fn loaded(device: &str) -> HookedTransformer {
+pub(crate) fn loaded(device: &str) -> HookedTransformer {
     let options = LoadOptions::new().device(&parse_device(device).unwrap());
     HookedTransformer::from_pretrained_with("embedded:ioi", options).unwrap()
 }
 
-const TEXT: &str = "When Mary and John went to the store, John gave a drink to";
+pub(crate) const TEXT: &str = "When Mary and John went to the store, John gave a drink to";
+const TOKEN: &str = "a secret of the tests";
 
 /// Model and caches there, hooks here: the same numbers.
 #[test]
@@ -94,7 +102,7 @@ fn hooks_here_and_the_model_there() {
 /// The program as a client: what it writes is what it writes on its own.
 #[test]
 fn dumps_from_there() {
-    let server = Server::start(Some("secret"));
+    let server = Server::start(Some(TOKEN));
     let folder = tempfile::tempdir().unwrap();
     let dump = |device: &str, token: &str, out: &str| {
         let mut command = crate::support::program();
@@ -105,7 +113,7 @@ fn dumps_from_there() {
             .output()
             .unwrap()
     };
-    assert!(dump(&server.device, "secret", "there.safetensors").status.success());
+    assert!(dump(&server.device, TOKEN, "there.safetensors").status.success());
     assert!(dump("flex", "", "here.safetensors").status.success());
     let z = |file: &str| {
         let bytes = std::fs::read(folder.path().join(file)).unwrap();
@@ -121,9 +129,38 @@ fn dumps_from_there() {
     let said = String::from_utf8_lossy(&refused.stderr).to_string();
     assert!(!refused.status.success() && said.contains("rejected the credential"), "{said}");
     // And a device that the server lacks.
-    let refused = dump(&format!("{}#3", server.device), "secret", "none.safetensors");
+    let refused = dump(&format!("{}#3", server.device), TOKEN, "none.safetensors");
     let said = String::from_utf8_lossy(&refused.stderr).to_string();
     assert!(!refused.status.success() && said.contains("hosts only 1"), "{said}");
+}
+
+/// Blocks over two devices of a server: what passes from one to the other stays there.
+#[test]
+fn two_devices_there() {
+    let server = Server::with(None, &["--device", "flex,flex"]);
+    let devices = ["#0", "#1"].map(|number| parse_device(format!("{}{number}", server.device)).unwrap());
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let options = LoadOptions::new().devices(&devices);
+        let there = HookedTransformer::from_pretrained_with("embedded:ioi", options).unwrap();
+        let recorded = there.record(TEXT, "*resid_post").unwrap();
+        let places: Vec<_> = [0, -1].map(|layer| recorded.get(hook::resid_post(layer)).unwrap().device()).into();
+        assert_eq!(places, devices);
+        assert_close(&there.forward(TEXT).unwrap(), &loaded("flex").forward(TEXT).unwrap(), 1e-4, "logits");
+        done.send(()).unwrap();
+    });
+    // A tensor that does not arrive is waited for without end.
+    is_done.recv_timeout(Duration::from_secs(60)).expect("one device's tensors reach the other");
+}
+
+/// Two servers send nothing to each other, and it is said before anything is computed.
+#[test]
+fn two_servers_are_no_devices_of_one_model() {
+    let mut command = crate::support::program();
+    command.args(["dump", "--model", "embedded:ioi", "--prompt", TEXT, "--out", "none.safetensors", "--device"]);
+    let refused = command.arg("remote:ws://127.0.0.1:1#0,remote:ws://127.0.0.1:2#0").output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(refused.status.code() == Some(2) && said.contains("not between servers"), "{said}");
 }
 
 /// A server that goes away in the midst is an error, and soon.

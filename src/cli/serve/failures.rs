@@ -1,0 +1,86 @@
+//! Connections that failed to open a session, by address: who guesses tokens is refused for a while.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How many failures of each address lie how far back.
+#[derive(Debug)]
+pub(super) struct Failures {
+    most: u32,
+    within: Duration,
+    counts: HashMap<IpAddr, Count>,
+}
+
+#[derive(Debug)]
+struct Count {
+    failures: u32,
+    since: Instant,
+}
+
+impl Failures {
+    /// An address with `most` failures within this time is refused until it has passed.
+    pub(super) fn new(most: u32, within: Duration) -> Self {
+        Self { most, within, counts: HashMap::new() }
+    }
+
+    /// Notes a failure.
+    pub(super) fn note(&mut self, address: IpAddr, now: Instant) {
+        let within = self.within;
+        self.counts.retain(|_, count| now.saturating_duration_since(count.since) < within);
+        let count = self.counts.entry(network(address)).or_insert(Count { failures: 0, since: now });
+        count.failures += 1;
+        // The time of refusal runs from the failure that brought it about.
+        if count.failures == self.most {
+            count.since = now;
+        }
+    }
+
+    /// Whether the address is to be refused now.
+    pub(super) fn refuses(&self, address: IpAddr, now: Instant) -> bool {
+        let recent = |count: &&Count| now.saturating_duration_since(count.since) < self.within;
+        self.counts.get(&network(address)).filter(recent).is_some_and(|count| count.failures >= self.most)
+    }
+}
+
+/// What stands for an address: of IPv6 the network of 64 bits, as one machine has all of its addresses.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_refused_for_a_while() {
+        let (minute, start) = (Duration::from_secs(60), Instant::now());
+        let mut failures = Failures::new(3, minute);
+        let (one, other): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        for second in [0, 1] {
+            failures.note(one, start + Duration::from_secs(second));
+            assert!(!failures.refuses(one, start + Duration::from_secs(second)));
+        }
+        failures.note(one, start + Duration::from_secs(50));
+        assert!(failures.refuses(one, start + Duration::from_secs(109)));
+        assert!(failures.refuses("::ffff:10.0.0.1".parse().unwrap(), start + minute));
+        assert!(!failures.refuses(other, start + minute));
+        assert!(!failures.refuses(one, start + Duration::from_secs(110)));
+        // What lies long back counts no more, and takes no memory.
+        failures.note(other, start + 3 * minute);
+        assert_eq!(failures.counts.len(), 1);
+    }
+
+    #[test]
+    fn a_network_of_the_sixth_version_is_one_address() {
+        let mut failures = Failures::new(2, Duration::from_secs(60));
+        let now = Instant::now();
+        failures.note("2001:db8::1".parse().unwrap(), now);
+        failures.note("2001:db8::2".parse().unwrap(), now);
+        assert!(failures.refuses("2001:db8::3".parse().unwrap(), now));
+        assert!(!failures.refuses("2001:db8:0:1::3".parse().unwrap(), now));
+    }
+}

@@ -1,0 +1,187 @@
+//! The head of the HTTP request that opens a WebSocket connection.
+
+/// Length in bytes beyond which a head is refused.
+pub(super) const LONGEST: usize = 16 << 10;
+
+/// Why a request is refused, as HTTP says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It can't be read, or asks for no WebSocket.
+    Malformed,
+    /// A page of a browser made it.
+    Origin,
+    /// It asks for something other than the session route.
+    Route,
+    /// Its head did not come in time.
+    Slow,
+    /// Its head is longer than [`LONGEST`].
+    Overlong,
+    /// Too many attempts from its address failed.
+    Failures,
+    /// As many sessions as allowed are open.
+    Full,
+    /// The process of its session did not start.
+    NoProcess,
+}
+
+impl Refusal {
+    /// Status code and reason.
+    pub(super) fn status(self) -> &'static str {
+        match self {
+            Refusal::Malformed => "400 Bad Request",
+            Refusal::Origin => "403 Forbidden",
+            Refusal::Route => "404 Not Found",
+            Refusal::Slow => "408 Request Timeout",
+            Refusal::Overlong => "431 Request Header Fields Too Large",
+            Refusal::Failures => "429 Too Many Requests",
+            Refusal::Full => "503 Service Unavailable",
+            Refusal::NoProcess => "500 Internal Server Error",
+        }
+    }
+}
+
+/// Where the head ends, if all of it is there: behind the first empty line.
+pub(super) fn end(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
+}
+
+/// The key of a request to open a session; the head is given whole, with the empty line at its end.
+///
+/// Only what a WebSocket client sends is let through: no body, no origin, no second copy of a header that matters.
+pub(super) fn key(head: &[u8]) -> Result<&str, Refusal> {
+    let text = std::str::from_utf8(head).map_err(|_| Refusal::Malformed)?;
+    let text = text.strip_suffix("\r\n\r\n").ok_or(Refusal::Malformed)?;
+    let mut lines = text.split("\r\n");
+    let request = lines.next().ok_or(Refusal::Malformed)?;
+    let headers = lines.map(header).collect::<Option<Vec<_>>>().ok_or(Refusal::Malformed)?;
+    let mut words = request.split(' ');
+    let (Some(method), Some(target), Some("HTTP/1.1"), None) = (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(Refusal::Malformed);
+    };
+    let all = |name: &'static str| headers.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| *v);
+    // A program sends none; a page can't leave it out.
+    if all("Origin").next().is_some() {
+        return Err(Refusal::Origin);
+    }
+    if (method, target) != ("GET", "/session") {
+        return Err(Refusal::Route);
+    }
+    let one = |name| match (all(name).next(), all(name).nth(1)) {
+        (Some(value), None) => Ok(value),
+        _ => Err(Refusal::Malformed),
+    };
+    let asks = one("Upgrade")?.eq_ignore_ascii_case("websocket")
+        && one("Connection")?.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"))
+        && one("Sec-WebSocket-Version")? == "13";
+    let has_body = all("Content-Length").next().or_else(|| all("Transfer-Encoding").next()).is_some();
+    let key = one("Sec-WebSocket-Key")?;
+    if !asks || has_body || !is_key(key) {
+        return Err(Refusal::Malformed);
+    }
+    Ok(key)
+}
+
+/// A request to open a session, with this key.
+pub(super) fn request(key: &str) -> String {
+    format!(
+        "GET /session HTTP/1.1\r\nHost: session\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
+    )
+}
+
+/// Name and value of a header's line.
+fn header(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = line.split_once(':')?;
+    let in_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let in_value = |byte: u8| byte == b'\t' || !byte.is_ascii_control();
+    let sound = !name.is_empty() && name.bytes().all(in_name) && value.bytes().all(in_value);
+    sound.then(|| (name, value.trim_matches([' ', '\t'])))
+}
+
+/// Whether this is sixteen bytes in base64.
+fn is_key(text: &str) -> bool {
+    let digit = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/';
+    text.len() == 24 && text.strip_suffix("==").is_some_and(|digits| digits.bytes().all(digit))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SOUND: &str = "GET /session HTTP/1.1\r\nHost: 127.0.0.1:3000\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+
+    fn said(head: &str) -> Result<&str, Refusal> {
+        key(head.as_bytes())
+    }
+
+    #[test]
+    fn a_client_of_burn_is_let_through() {
+        assert_eq!(said(SOUND), Ok("dGhlIHNhbXBsZSBub25jZQ=="));
+        assert_eq!(said(&request("dGhlIHNhbXBsZSBub25jZQ==")), Ok("dGhlIHNhbXBsZSBub25jZQ=="));
+        assert!(said(&SOUND.replace("Connection: Upgrade", "connection:keep-alive, upgrade")).is_ok());
+    }
+
+    #[test]
+    fn a_head_ends_at_the_first_empty_line() {
+        let with_frames = [SOUND.as_bytes(), b"\x82\x80\r\n\r\n"].concat();
+        for length in 0..=with_frames.len() {
+            assert_eq!(end(&with_frames[..length]), (length >= SOUND.len()).then_some(SOUND.len()), "{length}");
+        }
+        // Cut short, it is no request.
+        for length in 0..SOUND.len() {
+            assert!(key(&SOUND.as_bytes()[..length]).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_and_as_what() {
+        let with = |line: &str| SOUND.replace("\r\n\r\n", &format!("\r\n{line}\r\n\r\n"));
+        assert_eq!(said(&with("Origin: null")), Err(Refusal::Origin));
+        assert_eq!(said(&with("oRIGIN:")), Err(Refusal::Origin));
+        for target in ["/data", "/", "/session/", "/session?a", "http://a/session", "*"] {
+            assert_eq!(said(&SOUND.replace("/session", target)), Err(Refusal::Route), "{target}");
+        }
+        assert_eq!(said(&SOUND.replace("GET", "POST")), Err(Refusal::Route));
+        let malformed = [
+            with("Content-Length: 4"),
+            with("Transfer-Encoding: chunked"),
+            with("Upgrade: websocket"),
+            with("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="),
+            with(" folded"),
+            with("Origin : null"),
+            with("A: b\nOrigin: null"),
+            with("A: b\rc"),
+            with("A: \0"),
+            with("no colon"),
+            SOUND.replace("HTTP/1.1", "HTTP/1.0"),
+            SOUND.replace("GET ", "GET  "),
+            SOUND.replace("Version: 13", "Version: 8"),
+            SOUND.replace("websocket\r", "h2c\r"),
+            SOUND.replace("ZQ==", "ZQ=\""),
+            SOUND.replace("Connection: Upgrade\r\n", ""),
+        ];
+        for head in &malformed {
+            assert_eq!(said(head), Err(Refusal::Malformed), "{head}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let _ = end(&bytes);
+            let _ = key(&bytes);
+        }
+
+        #[test]
+        fn damage_is_read_or_refused(at in 0..SOUND.len(), byte in any::<u8>()) {
+            let mut bytes = SOUND.as_bytes().to_vec();
+            bytes[at] = byte;
+            let _ = end(&bytes);
+            let _ = key(&bytes);
+        }
+    }
+}
