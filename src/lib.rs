@@ -93,6 +93,7 @@ pub mod plot;
 mod points;
 pub mod prelude;
 mod processing;
+mod regular;
 mod tensor_ext;
 mod tokens;
 mod weight_files;

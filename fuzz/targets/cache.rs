@@ -15,6 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
     std::fs::write(&path, bytes).expect("a file");
     let Ok(mut cache) = KeyValueCache::load(&path, &*MODEL) else { return };
     if cache.len() < 32 && cache.lengths().len() < 8 {
-        let _ = MODEL.forward_with(vec![vec![1u32, 2]; cache.lengths().len()], ForwardOptions::new().kv_cache(&mut cache));
+        let _ =
+            MODEL.forward_with(vec![vec![1u32, 2]; cache.lengths().len()], ForwardOptions::new().kv_cache(&mut cache));
     }
 });

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::args::ModelArg;
-use super::out::{Finding, OutFile, heatmap, spare};
+use super::out::{Finding, OutFile, check_finite, heatmap, spare};
 use super::terminal::stdout;
 use super::{CliResult, Failure, load};
 use crate::driver::{HookedModel, Input};
@@ -70,6 +70,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
         MeasureArg::Mul => detected(&model, &input, HeadError::Mul, args)?,
         MeasureArg::Abs => detected(&model, &input, HeadError::Abs, args)?,
     };
+    check_finite(&all)?;
     let mut out = stdout();
     for (place, name) in all.axes()[0].labels.iter().enumerate() {
         let own = all.at("pattern", place as isize)?;

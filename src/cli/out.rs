@@ -104,14 +104,17 @@ pub(super) fn said(path: &Path) -> CliResult {
     Ok(())
 }
 
+/// An error that names the first place where a value is no finite number.
+pub(super) fn check_finite(array: &LabeledArray) -> CliResult {
+    let Some((place, _)) = array.values().indexed_iter().find(|(_, value)| !value.is_finite()) else { return Ok(()) };
+    let labels = array.axes().iter().enumerate().map(|(axis, own)| format!("{} {}", own.name, own.labels[place[axis]]));
+    let what = format!("the value at {}", labels.collect::<Vec<_>>().join(", "));
+    Err(Error::NotANumber { what }.into())
+}
+
 /// Prints the values of the largest magnitude, largest first.
 pub(super) fn print_largest(array: &LabeledArray, count: usize) -> CliResult {
-    if let Some((place, _)) = array.values().indexed_iter().find(|(_, value)| value.is_nan()) {
-        let labels =
-            array.axes().iter().enumerate().map(|(axis, own)| format!("{} {}", own.name, own.labels[place[axis]]));
-        let what = format!("the value at {}", labels.collect::<Vec<_>>().join(", "));
-        return Err(Error::NotANumber { what }.into());
-    }
+    check_finite(array)?;
     let mut out = stdout();
     let names: Vec<&str> = array.axes().iter().map(|axis| axis.name.as_str()).collect();
     writeln!(out, "{}", names.join("  "))?;

@@ -31,8 +31,8 @@ pub(super) struct ParityArgs {
 }
 
 pub(super) fn run(args: &ParityArgs) -> CliResult {
-    if args.tolerance.is_nan() || args.tolerance < 0.0 {
-        return Err(Failure::Usage("--tolerance is a share, 0 or more".into()));
+    if !args.tolerance.is_finite() || args.tolerance < 0.0 {
+        return Err(Failure::Usage("--tolerance is a finite share, 0 or more".into()));
     }
     let options = args.model.options()?.dtype(args.dtype);
     let report = compare(&args.model.model, options, &args.reference)?;

@@ -49,7 +49,7 @@ impl FolderSink {
                 }
                 remove_unfinished(folder).map_err(failed)?;
                 let listed = if before.complete { before.files } else { Log::read(folder)? };
-                manifest.files = sound_files(folder, listed, first_row, dump.verify);
+                manifest.files = sound_files(folder, listed, dump, manifest.rows, first_row);
             }
             None => {
                 remove_unfinished(folder).map_err(failed)?;
@@ -78,21 +78,36 @@ impl FolderSink {
 }
 
 /// The files, from the first on, that follow each other and are as they were written.
-fn sound_files(folder: &Path, listed: Vec<BatchFile>, first_row: usize, verify: bool) -> Vec<BatchFile> {
-    let sound = |entry: &BatchFile| entry.is_within() && entry.is_sound(&folder.join(&entry.file), verify);
-    let sound: Vec<bool> = listed.par_iter().map(sound).collect();
-    let mut next = first_row;
-    let follows = |(entry, sound): &(BatchFile, bool)| {
-        let follows = entry.first_row == next;
-        next = next.saturating_add(entry.rows);
-        follows && *sound
+fn sound_files(
+    folder: &Path,
+    mut listed: Vec<BatchFile>,
+    dump: &Dump,
+    rows: usize,
+    first_row: usize,
+) -> Vec<BatchFile> {
+    let end = first_row + dump.own_rows(rows);
+    let expected = |number: usize, entry: &BatchFile| {
+        let row = first_row + number * dump.batch_size;
+        let own = file_name(row / dump.batch_size);
+        // A merged dump's files lie in folders.
+        let named = entry.is_within() && Path::new(&entry.file).file_name() == Some(own.as_ref());
+        named && row < end && entry.first_row == row && entry.rows == dump.batch_size.min(end - row)
     };
-    listed.into_iter().zip(sound).take_while(follows).map(|(entry, _)| entry).collect()
+    let count = listed.iter().enumerate().take_while(|(number, entry)| expected(*number, entry)).count();
+    listed.truncate(count);
+    let sound = |entry: &BatchFile| entry.is_sound(&folder.join(&entry.file), dump.verify);
+    let sound: Vec<bool> = listed.par_iter().map(sound).collect();
+    listed.into_iter().zip(sound).take_while(|(_, sound)| *sound).map(|(entry, _)| entry).collect()
+}
+
+/// The name of a batch's file.
+fn file_name(batch: usize) -> String {
+    format!("shard-{batch:05}.safetensors")
 }
 
 impl Sink for FolderSink {
     fn write(&mut self, batch: Batch) -> Result<(), DumpError> {
-        let file = format!("shard-{:05}.safetensors", batch.number);
+        let file = file_name(batch.number);
         let path = self.folder.join(&file);
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
         let tensors = batch.place(batch.placing.widths(), &path)?;

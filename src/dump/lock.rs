@@ -8,6 +8,10 @@ use crate::error::DumpError;
 
 /// The file that is locked.
 pub(super) const NAME: &str = ".hooklens-lock";
+/// What it begins with.
+const HOLDER: &str = "process ";
+/// It is no longer than this.
+const LONGEST: u64 = 64;
 
 /// A folder that no other process writes to. The system lets go of it when the process ends, however it ends; the file
 /// that a killed one left is taken over.
@@ -22,6 +26,16 @@ impl Lock {
         let path = folder.join(NAME);
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
         let mut file = loop {
+            // A link of that name, or a file of another's, is not written to.
+            match fs::symlink_metadata(&path) {
+                Ok(there) if !there.is_file() || there.len() > LONGEST || !is_own(&path) => {
+                    let reason = "it is no lock of a dump; take it away".to_string();
+                    return Err(DumpError::Refused { path, reason });
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(error)),
+            }
             let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
             let mut file = options.map_err(failed)?;
             match file.try_lock() {
@@ -40,9 +54,14 @@ impl Lock {
             }
         };
         file.set_len(0).map_err(failed)?;
-        writeln!(file, "process {}", std::process::id()).map_err(failed)?;
+        writeln!(file, "{HOLDER}{}", std::process::id()).map_err(failed)?;
         Ok(Self { path, _file: file })
     }
+}
+
+/// Whether a file is empty or says which process locks it.
+fn is_own(path: &Path) -> bool {
+    fs::read_to_string(path).is_ok_and(|text| text.is_empty() || text.starts_with(HOLDER))
 }
 
 impl Drop for Lock {

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::{Dump, Shard};
 use crate::error::DumpError;
+use crate::regular;
 
 /// Name of the manifest within the folder.
 pub(super) const NAME: &str = "manifest.json";
@@ -113,7 +114,7 @@ impl Log {
     /// The files a folder's log lists, up to a line that was cut off.
     pub(super) fn read(folder: &Path) -> Result<Vec<BatchFile>, DumpError> {
         let path = folder.join(LOG);
-        match std::fs::read(&path) {
+        match regular::read(&path) {
             Ok(text) => Ok(text.split(|b| *b == b'\n').map_while(|line| serde_json::from_slice(line).ok()).collect()),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(source) => Err(DumpError::File { path, source }),
@@ -147,7 +148,7 @@ impl Manifest {
     /// Reads a folder's manifest; `None` if it has none.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, DumpError> {
         let path = folder.join(NAME);
-        match std::fs::read(&path) {
+        match regular::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|source| DumpError::Manifest { path, source }),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(DumpError::File { path, source }),

@@ -13,6 +13,7 @@ use super::kind::CacheKind;
 use super::shape::CacheShape;
 use super::{Entry, KeyValueCache};
 use crate::error::{BoxError, CacheError, Result};
+use crate::regular;
 
 /// A model that a cache is saved for and loaded to.
 pub trait CacheModel {
@@ -129,7 +130,7 @@ impl KeyValueCache {
         };
         let unsound = |e: SafeTensorError| because("it is no sound safetensors file", e.into());
         let foreign = |e: serde_json::Error| because("its header is not that of a saved cache", e.into());
-        let bytes = std::fs::read(path).map_err(|e| because("it can't be read", e.into()))?;
+        let bytes = regular::read_tensors(path).map_err(|e| because("it can't be read", e.into()))?;
         let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(unsound)?;
         let header = metadata.metadata().as_ref().and_then(|fields| fields.get(FORMAT));
         let header = header.ok_or_else(|| bad("it is no saved cache".into()))?;

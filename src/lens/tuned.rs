@@ -71,6 +71,13 @@ impl TunedLens {
         let first = format!("{prefix}0.weight");
         let width = files.info(&first).and_then(|info| info.shape.first().copied()).unwrap_or(0);
         let translator = |layer: usize| {
+            if width == 0 {
+                let given = files.info(&first).map(|info| info.shape.clone());
+                return match given {
+                    Some(given) => Err(LoadError::Shape { name: first.clone(), expected: vec![1, 1], given }),
+                    None => Err(LoadError::MissingTensor { name: first.clone(), nearest: files.nearest(&first) }),
+                };
+            }
             let weight = read(format!("{prefix}{layer}.weight"), &[width, width])?;
             Ok((weight, read(format!("{prefix}{layer}.bias"), &[width])?))
         };

@@ -105,7 +105,7 @@ impl ParityReport {
     /// assert!(report.first_beyond(0.2).is_some() && report.first_beyond(0.3).is_none());
     /// ```
     pub fn first_beyond(&self, tolerance: f32) -> Option<&Comparison> {
-        self.compared.iter().find(|one| one.relative() > tolerance || one.relative().is_nan())
+        self.compared.iter().find(|one| one.relative() > tolerance || !one.relative().is_finite())
     }
 }
 

@@ -10,6 +10,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::{Comparison, distance};
 use crate::error::{LoadError, Result};
+use crate::regular;
 use crate::tokens::Tokens;
 
 /// What the file holds besides points.
@@ -25,7 +26,7 @@ pub(super) struct Reference {
 
 impl Reference {
     pub(super) fn read(path: &Path) -> Result<Self, LoadError> {
-        let bytes = std::fs::read(path).map_err(LoadError::file(path))?;
+        let bytes = regular::read_tensors(path).map_err(LoadError::file(path))?;
         let unsound = "its header is unsound, or the file is not as long as that says";
         let stored = SafeTensors::deserialize(&bytes).map_err(|e| LoadError::refused(path, unsound, e))?;
         let mut tensors = BTreeMap::new();
@@ -69,6 +70,9 @@ impl Reference {
         let tokens = Tokens::new(ids)?;
         match self.ids(mask)? {
             Some(mask) => {
+                if mask.iter().flatten().all(|real| *real == 0) {
+                    return Err(self.wrong("its mask leaves no token to compare".to_string()).into());
+                }
                 Ok(tokens.with_mask(mask.iter().map(|row| row.iter().map(|real| *real != 0).collect()).collect())?)
             }
             None => Ok(tokens),

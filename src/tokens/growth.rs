@@ -78,7 +78,8 @@ fn growth(part: &Value) -> f64 {
 fn longest_replacement(table: &str) -> usize {
     let table = STANDARD.decode(table).unwrap_or_default();
     let Some((len, rest)) = table.split_first_chunk() else { return 1 };
-    let texts = rest.get(u32::from_le_bytes(*len) as usize..).unwrap_or_default();
+    // Room is made for a trie of the length that is claimed.
+    let Some(texts) = rest.get(u32::from_le_bytes(*len) as usize..) else { return usize::MAX };
     texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(1).max(1)
 }
 
@@ -125,6 +126,7 @@ mod tests {
         assert!(told.contains("`normalizer` may turn one letter into 1e4"), "{told}");
         let table = [&0u32.to_le_bytes()[..], &[b'x'; 2000], &[0]].concat();
         of(json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(table)})).unwrap_err();
+        of(json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="})).unwrap_err();
         let template = json!({"type": "TemplateProcessing", "single": vec![json!({"SpecialToken": {"id": "x"}}); 101],
             "special_tokens": {"x": {"ids": vec![0; 100]}}});
         let parts: Parts = serde_json::from_value(json!({"post_processor": template})).unwrap();

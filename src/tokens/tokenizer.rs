@@ -11,6 +11,7 @@ use super::batch::PaddingSide;
 use super::growth::Parts;
 use crate::caught::caught;
 use crate::error::{InputError, LoadError};
+use crate::regular;
 
 /// Options of tokenization; what is not set is the model's default.
 ///
@@ -78,7 +79,7 @@ impl Tokenizer {
         if !path.is_file() {
             return Ok(None);
         }
-        let text = std::fs::read(&path).map_err(LoadError::file(&path))?;
+        let text = regular::read(&path).map_err(LoadError::file(&path))?;
         let mut side = Vec::new();
         for name in ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"] {
             let path = folder.join(name);
@@ -290,7 +291,7 @@ fn chat_template(json: &Value) -> Option<&str> {
 }
 
 pub(crate) fn read_json(path: PathBuf) -> Result<Value, LoadError> {
-    let text = std::fs::read(&path).map_err(LoadError::file(&path))?;
+    let text = regular::read(&path).map_err(LoadError::file(&path))?;
     serde_json::from_slice(&text).map_err(|source| LoadError::Json { path, source })
 }
 

@@ -438,3 +438,46 @@ fn threads_do_not_show() {
         }
     }
 }
+
+/// A folder's lock and log are not taken at their word: links and foreign files stay as they are, and what the log says
+/// must be what the prompts make.
+#[test]
+fn locks_and_logs_of_strangers() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let rows: Vec<Vec<u32>> = (0..5).map(|row| vec![row, 2, 3]).collect();
+    let dump = Dump::new("*hook_z").batch_size(2).resume(true);
+    dump.run(&model(), &rows, &out).unwrap();
+    let whole = fs::read(out.join("manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&whole).unwrap();
+    let damaged = |change: &dyn Fn(&mut Vec<serde_json::Value>)| {
+        let mut manifest = manifest.clone();
+        change(manifest["shards"].as_array_mut().unwrap());
+        fs::write(out.join("manifest.json"), manifest.to_string()).unwrap();
+        dump.run(&model(), &rows, &out).unwrap();
+        assert_eq!(fs::read(out.join("manifest.json")).unwrap(), whole);
+    };
+    damaged(&|files| files[2] = files[0].clone());
+    damaged(&|files| files.push(files[0].clone()));
+    damaged(&|files| files[1]["rows"] = 4.into());
+    damaged(&|files| files[1]["rows"] = 0.into());
+    damaged(&|files| files.swap(0, 1));
+    damaged(&|files| files[0]["file"] = "../out/shard-00000.safetensors".into());
+
+    let lock = out.join(".hooklens-lock");
+    let thesis = folder.path().join("thesis.tex");
+    fs::write(&thesis, "years of work").unwrap();
+    fs::hard_link(&thesis, &lock).unwrap();
+    let error = dump.run(&model(), &rows, &out).unwrap_err().to_string();
+    assert!(error.contains("no lock of a dump"), "{error}");
+    fs::remove_file(&lock).unwrap();
+    #[cfg(unix)]
+    for target in [&thesis, &folder.path().join("nowhere")] {
+        std::os::unix::fs::symlink(target, &lock).unwrap();
+        assert!(dump.run(&model(), &rows, &out).is_err());
+        fs::remove_file(&lock).unwrap();
+    }
+    assert_eq!(fs::read(&thesis).unwrap(), b"years of work");
+    assert!(!folder.path().join("nowhere").exists());
+    dump.run(&model(), &rows, &out).unwrap();
+}

@@ -367,6 +367,50 @@ fn terminals_are_not_controlled() {
     ran(&["dump", "--model", place, "--prompt", "king", "--hooks", escape, "--out", "x.safetensors"]);
 }
 
+/// What is no file is not waited for, and what compares nothing does not agree.
+#[test]
+#[cfg(unix)]
+fn devices_pipes_and_empty_comparisons() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    HookedTransformer::from_pretrained("embedded:induction").unwrap().save_pretrained(place).unwrap();
+    let ran = |args: &[&str]| {
+        let done = crate::support::program().args(args).current_dir(place).output().unwrap();
+        (done.status.code(), String::from_utf8(done.stderr).unwrap())
+    };
+    for name in ["tokenizer_config.json", "generation_config.json", "config.json"] {
+        fs::remove_file(folder.path().join(name)).ok();
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join(name)).unwrap();
+        let (code, told) = ran(&["info", "--model", "."]);
+        // Beside a tokenizer, what is no file is not there.
+        assert!(code == Some(0) || told.contains("not a file") || told.contains("config.json"), "{name}: {told}");
+    }
+    let reference = folder.path().join("reference.safetensors");
+    std::os::unix::fs::symlink("/dev/zero", &reference).unwrap();
+    let (code, told) = ran(&["parity", "--model", "embedded:induction", "--reference", "reference.safetensors"]);
+    assert!(code == Some(1) && told.contains("not a file"), "{told}");
+    fs::remove_file(&reference).unwrap();
+    let ints = |values: [f32; 3]| Activation::from(Tensor::<2>::from_floats([values], &device()));
+    let named = [
+        ("tokens".to_string(), &ints([1.0, 2.0, 3.0])),
+        ("attention_mask".to_string(), &ints([0.0; 3])),
+        ("logits".to_string(), &Activation::from(Tensor::<3>::zeros([1, 3, 63], &device()))),
+    ];
+    hooklens::write_safetensors(&reference, named, Default::default()).unwrap();
+    let parity = ["parity", "--model", "embedded:induction", "--reference", "reference.safetensors"];
+    let (code, told) = ran(&parity);
+    assert!(code == Some(1) && told.contains("leaves no token to compare"), "{told}");
+    assert_eq!(ran(&[&parity[..], &["--tolerance", "inf"]].concat()).0, Some(2));
+    // A lens of nothing.
+    let nothing =
+        [Activation::from(Tensor::<2>::zeros([0, 0], &device())), Activation::from(Tensor::<1>::zeros([0], &device()))];
+    let named = [("0.weight".to_string(), &nothing[0]), ("0.bias".to_string(), &nothing[1])];
+    hooklens::write_safetensors(&folder.path().join("lens.safetensors"), named, Default::default()).unwrap();
+    let (code, told) =
+        ran(&["lens", "--model", "embedded:induction", "--prompt", "king", "--tuned", "lens.safetensors"]);
+    assert!(code == Some(1) && told.contains("0.weight"), "{told}");
+}
+
 /// An output that would replace what is read is refused, by whatever name.
 #[test]
 fn outputs_are_not_inputs() {
