@@ -80,7 +80,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         AnyModel::Decoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
         AnyModel::Encoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
         AnyModel::EncoderDecoder(model) => {
-            note(format!("these are the encoder's patterns; the decoder's are recorded from Rust"));
+            note("these are the encoder's patterns; the decoder's are recorded from Rust");
             recorded(model, (&tokens).into(), &tokens, &layers, "encoder")?
         }
     };

@@ -194,7 +194,7 @@ impl Dump {
     }
 
     /// Whether what the prompts of a batch begin with is computed once (it is unless told
-    /// otherwise, where that is worth it). What is written is the same.
+    /// otherwise, where that is worth it). What is written is the same but for rounding: some 1e-6 of a tensor's largest value.
     ///
     /// ```
     /// use hooklens::dump::Dump;
