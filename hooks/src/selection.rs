@@ -277,7 +277,25 @@ fn negative_within(pattern: &str) -> bool {
     })
 }
 
+/// The longest pattern, and the deepest braces: what is made of a pattern grows with both, and the library that makes it
+/// panics where it becomes too large.
+const LONGEST: usize = 8192;
+const DEEPEST: usize = 8;
+
 fn compile(pattern: &str) -> Result<GlobMatcher, HookError> {
+    let depths = pattern.chars().scan(0usize, |depth, letter| {
+        match letter {
+            '{' => *depth += 1,
+            '}' => *depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        Some(*depth)
+    });
+    if pattern.len() > LONGEST || depths.max().unwrap_or(0) > DEEPEST {
+        let shown: String = pattern.chars().take(40).collect();
+        let reason = format!("it may have {LONGEST} letters and {DEEPEST} braces within one another at most");
+        return Err(HookError::BadPattern { pattern: format!("{shown}..."), reason });
+    }
     let built = GlobBuilder::new(pattern).literal_separator(false).build();
     let bad = |e: globset::Error| HookError::BadPattern { pattern: pattern.to_string(), reason: e.kind().to_string() };
     Ok(built.map_err(bad)?.compile_matcher())

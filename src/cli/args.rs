@@ -1,6 +1,6 @@
 //! Arguments that several commands take.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use burn::tensor::Device;
 use clap::Args;
@@ -8,7 +8,7 @@ use hooklens_hooks::{DType, Positions};
 
 use super::Failure;
 use crate::device::{DEVICE_VARIABLE, parse_device};
-use crate::loading::LoadOptions;
+use crate::loading::{LoadOptions, sources};
 
 #[derive(Debug, Args)]
 pub(super) struct NameArg {
@@ -36,8 +36,8 @@ pub(super) struct ModelArg {
 
 impl ModelArg {
     /// The files and folders it is read from.
-    pub(super) fn inputs(&self) -> Vec<&Path> {
-        std::iter::once(Path::new(&self.model)).chain(self.adapter.as_deref()).collect()
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        sources(&self.model).into_iter().chain(self.adapter.clone()).collect()
     }
 
     /// The options to load it with.

@@ -55,7 +55,7 @@ pub(super) enum ToArg {
 }
 
 pub(super) fn run(args: &AttributeArgs) -> CliResult {
-    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.pairs.file()))?;
+    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
     let model = load("attribute", &args.model)?;
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
 }

@@ -140,7 +140,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if args.resume && args.out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors")) {
         return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
     }
-    spare(Some(&args.out), args.model.inputs().into_iter().chain(args.prompts.as_deref()))?;
+    spare(Some(&args.out), args.model.inputs().into_iter().chain(args.prompts.clone()))?;
     let processing = match args.process {
         ProcessArg::None => Processing::none(),
         ProcessArg::Standard => Processing::standard(),

@@ -61,7 +61,7 @@ pub(super) enum ShadeArg {
 }
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
-    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.tuned.as_deref()))?;
+    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.tuned.clone()))?;
     let model = AnyModel::load(&args.model, args.model.options()?)?;
     if !matches!(model, AnyModel::Decoder(_)) && (args.mid || args.tuned.is_some()) {
         return Err(Failure::Usage("--mid and --tuned are for decoders".into()));

@@ -58,6 +58,10 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
 pub fn main() -> ExitCode {
     crate::keep_freed_memory();
     crate::caught::print_others_only();
+    if let Some(told) = too_many_threads() {
+        eprintln!("error: {told}");
+        return ExitCode::from(2);
+    }
     signals::watch();
     let done = match Cli::parse().command {
         Command::Hooks(args) => hooks::run(&args),
@@ -92,6 +96,13 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What is wrong, if more threads are asked for than a machine may start.
+fn too_many_threads() -> Option<String> {
+    const MOST: usize = 4096;
+    let asked = std::env::var("RAYON_NUM_THREADS").ok()?.parse().unwrap_or(0);
+    (asked > MOST).then(|| format!("RAYON_NUM_THREADS is {asked}; it may be {MOST} at most"))
 }
 
 /// A decoder with its weights as published.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::out::{said, spare, write};
 use super::terminal::stdout;
 use super::{CliResult, Failure};
+use crate::loading::sources;
 
 #[derive(Debug, Args)]
 pub(super) struct NotebookArgs {
@@ -33,7 +34,7 @@ pub(super) fn run(args: &NotebookArgs) -> CliResult {
     if args.file.exists() && !args.force {
         return Err(Failure::Failed(format!("{} is there; --force writes over it", args.file.display()).into()));
     }
-    spare(Some(&args.file), [Path::new(&args.model)])?;
+    spare(Some(&args.file), sources(&args.model))?;
     write(&args.file, format!("{:#}\n", notebook(args)).as_bytes())?;
     said(&args.file)?;
     let mut out = stdout();

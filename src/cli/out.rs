@@ -45,12 +45,15 @@ impl FromStr for OutFile {
 }
 
 /// An error if an output would replace what is read, by whatever name: a file, or one of a folder's.
-pub(super) fn spare<'p>(out: Option<&Path>, inputs: impl IntoIterator<Item = &'p Path>) -> CliResult {
+pub(super) fn spare(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> CliResult {
     let Some(out) = out else { return Ok(()) };
     // What is not there yet replaces nothing.
     let Ok(real) = out.canonicalize() else { return Ok(()) };
     for input in inputs.into_iter().filter_map(|path| path.canonicalize().ok()) {
-        if real == input || (real.is_file() && real.parent() == Some(&input)) {
+        // A folder's files may be links to where they lie.
+        let entries = std::fs::read_dir(&input).into_iter().flatten().flatten();
+        let mut files = entries.filter_map(|entry| entry.path().canonicalize().ok());
+        if real == input || (real.is_file() && files.any(|file| file == real)) {
             let told = format!("{} is what is read ({}); choose another place", out.display(), input.display());
             return Err(Failure::Failed(told.into()));
         }

@@ -1,6 +1,6 @@
 //! Pairs of prompts and what is asked of them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -46,8 +46,8 @@ pub(super) struct PairArgs {
 
 impl PairArgs {
     /// The file they are read from.
-    pub(super) fn file(&self) -> Option<&Path> {
-        self.pairs.as_deref()
+    pub(super) fn file(&self) -> Option<&PathBuf> {
+        self.pairs.as_ref()
     }
 }
 

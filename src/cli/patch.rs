@@ -73,7 +73,7 @@ pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
 }
 
 pub(super) fn run(args: &PatchArgs) -> CliResult {
-    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.pairs.file()))?;
+    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
     match AnyModel::load(&args.model, args.model.options()?)? {
         AnyModel::Decoder(model) => sweep(args, &model),
         AnyModel::Encoder(model) => sweep(args, &model),

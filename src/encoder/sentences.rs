@@ -1,6 +1,6 @@
 //! Sentence embeddings: one vector per text, as sentence-transformers' models compute it.
 
-use std::path::Path;
+use std::path::{Component, Path};
 
 use burn::tensor::Tensor;
 use serde_json::Value;
@@ -77,6 +77,10 @@ impl SentenceEmbedding {
             let text = |field: &str| module.get(field).and_then(Value::as_str).unwrap_or_default();
             match text("type").rsplit('.').next() {
                 Some("Pooling") => {
+                    let inside = |part| matches!(part, Component::Normal(_));
+                    if !Path::new(text("path")).components().all(inside) {
+                        return Err(bad(format!("`{}` leads out of the folder", text("path"))));
+                    }
                     let own = read_json(folder.join(text("path")).join("config.json"))?;
                     let modes = own.as_object().into_iter().flatten();
                     let on =

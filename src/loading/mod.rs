@@ -10,6 +10,8 @@ mod hub;
 mod options;
 mod pretrained;
 mod save;
+#[cfg(feature = "cli")]
+mod sources;
 
 /// The configurations of a sentence encoder's modules, as its `modules.json` names them.
 #[cfg(feature = "hub")]
@@ -22,5 +24,7 @@ fn sentence_modules(folder: &std::path::Path) -> Vec<String> {
 }
 
 pub use options::LoadOptions;
+#[cfg(feature = "cli")]
+pub(crate) use sources::sources;
 
 pub use pretrained::{ModelConfig, ModelInfo, StoredWeights, inspect};

@@ -58,7 +58,7 @@ impl Reference {
     pub(super) fn ids(&self, name: &str) -> Result<Option<Vec<Vec<u32>>>, LoadError> {
         let Some(table) = self.tensors.get(name) else { return Ok(None) };
         let whole = |x: &f32| *x >= 0.0 && x.fract() == 0.0 && *x < 16_777_216.0;
-        if table.ndim() != 2 || !table.iter().all(whole) {
+        if table.ndim() != 2 || table.is_empty() || !table.iter().all(whole) {
             return Err(self.wrong(format!("`{name}` is no table [batch, pos] of ids")));
         }
         Ok(Some(table.rows().into_iter().map(|row| row.iter().map(|id| *id as u32).collect()).collect()))

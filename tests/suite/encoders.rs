@@ -323,6 +323,13 @@ fn a_module_that_is_not_supported_leaves_the_encoder_usable() {
     assert!(error.contains("Dense") && error.contains("with_sentence_embedding"), "{error}");
     let own = SentenceEmbedding { pooling: Pooling::First, normalize: false, max_len: None };
     assert_eq!(model.with_sentence_embedding(own).sentence_embedding().unwrap(), own);
+    // Configurations lie within the folder.
+    for path in ["../elsewhere", "/etc"] {
+        let modules = format!(r#"[{{"type": "sentence_transformers.models.Pooling", "path": "{path}"}}]"#);
+        std::fs::write(folder.path().join("modules.json"), modules).unwrap();
+        let error = HookedEncoder::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("leads out of the folder"), "{error}");
+    }
 }
 
 #[test]

@@ -401,6 +401,25 @@ fn devices_pipes_and_empty_comparisons() {
     let (code, told) = ran(&parity);
     assert!(code == Some(1) && told.contains("leaves no token to compare"), "{told}");
     assert_eq!(ran(&[&parity[..], &["--tolerance", "inf"]].concat()).0, Some(2));
+    // Masks of no columns and very many rows, and braces within braces.
+    let header = json!({"tokens": {"dtype": "I64", "shape": [1, 1], "data_offsets": [0, 8]},
+        "attention_mask": {"dtype": "I64", "shape": [1u64 << 40, 0], "data_offsets": [8, 8]}});
+    fs::write(&reference, file(&header.to_string(), 8)).unwrap();
+    let (code, told) = ran(&parity);
+    assert!(code == Some(1) && told.contains("attention_mask"), "{told}");
+    let braces = "{x,".repeat(2000) + &"}".repeat(2000);
+    let (code, told) = ran(&[
+        "dump",
+        "--model",
+        "embedded:induction",
+        "--prompt",
+        "king",
+        "--hooks",
+        &braces,
+        "--out",
+        "x.safetensors",
+    ]);
+    assert!(code == Some(1) && told.contains("within one another"), "{code:?} {told}");
     // A lens of nothing.
     let nothing =
         [Activation::from(Tensor::<2>::zeros([0, 0], &device())), Activation::from(Tensor::<1>::zeros([0], &device()))];
@@ -448,6 +467,25 @@ fn outputs_are_not_inputs() {
         assert!(done.status.code() == Some(1) && told.contains("is what is read"), "{command} {out:?}: {told}");
     }
     assert_eq!([&pairs, &config].map(|path| fs::read(path).unwrap()), before);
+    // The base that an adapter names, and a file that the model's folder links to.
+    let adapter = folder.path().join("adapter");
+    fs::create_dir(&adapter).unwrap();
+    let json = json!({"peft_type": "LORA", "base_model_name_or_path": "../model", "r": 1, "lora_alpha": 1});
+    fs::write(adapter.join("adapter_config.json"), json.to_string()).unwrap();
+    let refused = |model: &std::path::Path, out: &std::path::Path| {
+        let mut program = crate::support::program();
+        program.args(["dump", "--prompt", "When Mary", "--hooks", "z0", "--model"]).arg(model).arg("--out").arg(out);
+        let told = String::from_utf8(program.output().unwrap().stderr).unwrap();
+        assert!(told.contains("is what is read"), "{told}");
+    };
+    refused(&adapter, &model.join("model.safetensors"));
+    #[cfg(unix)]
+    {
+        let blob = folder.path().join("blob.safetensors");
+        fs::rename(model.join("model.safetensors"), &blob).unwrap();
+        std::os::unix::fs::symlink(&blob, model.join("model.safetensors")).unwrap();
+        refused(&model, &blob);
+    }
 }
 
 /// Counts that no memory holds are errors, not an abort.
