@@ -227,7 +227,7 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
             let prompt = vec![row(0, len)];
             let options = || GenerateOptions::new().max_new_tokens(new + 1).stop_at_eos(false);
             let name = format!("decoding {new} tokens behind {len}");
-            let mut taken = Vec::with_capacity(rounds);
+            let mut taken = Vec::new();
             reset_peak();
             for _ in 0..rounds {
                 // The prompt's own run is no decoding.
@@ -290,7 +290,7 @@ impl Times<'_> {
         };
         round()?;
         reset_peak();
-        let mut times = Vec::with_capacity(self.rounds);
+        let mut times = Vec::new();
         for _ in 0..self.rounds {
             let start = Instant::now();
             round()?;

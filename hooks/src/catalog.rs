@@ -65,6 +65,11 @@ impl Catalog {
         &self.points[id.index()]
     }
 
+    /// The ids of all points, in firing order.
+    pub fn ids(&self) -> impl Iterator<Item = PointId> + use<> {
+        (0..self.points.len() as u32).map(PointId)
+    }
+
     /// Number of blocks of the model.
     pub fn n_layers(&self) -> usize {
         self.n_layers

@@ -14,13 +14,15 @@ pub(super) fn watch() {
     let watched = wanted.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
     // Where signals can't be watched, the next run in the folder removes what is left.
     let Ok(mut signals) = Signals::new(watched) else { return };
-    std::thread::spawn(move || {
+    let watcher = std::thread::Builder::new().spawn(move || {
         for signal in signals.forever().filter(|signal| *signal != SIGXFSZ) {
             Unfinished::abandon_all(|| {
                 emulate_default_handler(signal).ok();
             });
         }
     });
+    // A system that starts no more threads: as where signals can't be watched.
+    drop(watcher);
 }
 
 /// The signals that are ignored, a bit each.

@@ -1,11 +1,14 @@
 //! One run of any model: plan and check it, run the forward pass, give the recordings.
 
 use burn::tensor::{Device, Tensor};
-use hooklens_hooks::{ActivationCache, Halt, Hook, Record, Rows, Run, Silent};
+use hooklens_hooks::{ActivationCache, Axis, Halt, Hook, Record, Rows, Run, Silent};
 
 use crate::device::check_room;
 use crate::error::Result;
 use crate::points::Points;
+
+/// Elements of scores below which a look for their watchers is not worth it.
+const LARGE: usize = 1 << 26;
 
 /// The plan of a run before its forward pass.
 pub(crate) struct Plan<'p> {
@@ -17,6 +20,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) silent: Silent<'p>,
     /// Elements of the largest tensors that are alive at one time.
     pub(crate) at_once: usize,
+    /// Heads of attention, the most of any layer.
+    pub(crate) heads: usize,
     /// Whether the run ends with the last point that is watched.
     pub(crate) stop_when_done: bool,
 }
@@ -29,10 +34,18 @@ pub(crate) fn drive<T>(
     record: Record,
     pass: impl FnOnce(&mut Run<'_, '_>) -> Result<T, Halt>,
 ) -> Result<(Option<T>, ActivationCache)> {
-    let Plan { points, embed, rows, silent, at_once, stop_when_done } = plan;
+    let Plan { points, embed, rows, silent, at_once, heads, stop_when_done } = plan;
     let device: Device = embed.device();
     check_room(&device, at_once.saturating_mul(embed.dtype().size()))?;
+    let pattern =
+        [rows.len, rows.len.saturating_add(rows.offset), heads].into_iter().fold(rows.batch, usize::saturating_mul);
     let mut run = Run::new(&points.catalog, hooks, record, rows, silent)?.with(&points.splices, silent)?;
+    // Scores are made whole only where they, or patterns, are watched: beside them stands their softmax.
+    if pattern >= LARGE
+        && points.catalog.ids().any(|id| points.catalog.info(id).axes.contains(&Axis::Key) && run.wants(Some(id)))
+    {
+        check_room(&device, pattern.saturating_mul(2 * embed.dtype().size()))?;
+    }
     if stop_when_done {
         run.stop_when_done();
     }

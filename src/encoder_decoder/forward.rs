@@ -348,6 +348,7 @@ impl HookedEncoderDecoder {
             rows,
             silent,
             at_once: wide.max(tokens.saturating_mul(self.decoder_stack.d_mlp)),
+            heads: self.config.n_heads,
             stop_when_done: logits == Logits::None,
         }
     }

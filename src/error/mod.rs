@@ -100,8 +100,8 @@ pub enum Error {
         /// How much the allocation that failed asked for.
         asked: String,
     },
-    /// What is asked for is no number: the weights or a hook gave NaN.
-    #[error("{what} is NaN: the weights, or a hook, gave what is no number")]
+    /// What is asked for is no finite number: the weights or a hook gave none.
+    #[error("{what} is NaN or infinite: the weights, or a hook, gave what is no finite number")]
     #[non_exhaustive]
     NotANumber {
         /// What was asked for.

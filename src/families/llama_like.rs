@@ -70,7 +70,13 @@ pub(super) fn windows_by_type(
         Some(kinds) => Some(kinds.iter().map(slides).collect::<Result<Vec<bool>, _>>()?),
         None => None,
     };
-    let Some(window) = json.maybe_size("sliding_window")?.map(Window::Sliding) else { return Ok(Vec::new()) };
+    let Some(window) = json.maybe_size("sliding_window")?.map(Window::Sliding) else {
+        if kinds.is_some_and(|kinds| kinds.contains(&true)) {
+            let reason = "layers have a window, and `sliding_window` names none".to_string();
+            return Err(ConfigError::Contradiction { field: "layer_types", reason });
+        }
+        return Ok(Vec::new());
+    };
     Ok(match kinds {
         Some(kinds) => kinds.into_iter().map(|slides| slides.then_some(window)).collect(),
         None => (0..n_layers).map(|layer| otherwise(layer).then_some(window)).collect(),

@@ -33,8 +33,16 @@ pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<
         None => json.number(base_field, 10_000.0)?,
     };
     let scaling = match (parameters, json.object("rope_scaling")?) {
-        (Some(parameters), _) => read_scaling(json, &parameters, true)?,
+        (Some(parameters), None) => read_scaling(json, &parameters, true)?,
         (None, Some(older)) => read_scaling(json, &older, false)?,
+        (Some(parameters), Some(older)) => {
+            let [newer, older] = [read_scaling(json, &parameters, true)?, read_scaling(json, &older, false)?];
+            if newer != older {
+                let reason = "it says something else than `rope_scaling`, which is there too".to_string();
+                return Err(ConfigError::Contradiction { field: "rope_parameters", reason });
+            }
+            newer
+        }
         (None, None) => RopeScaling::None,
     };
     Ok(Rotary { dim, base, adjacent_pairs: false, scaling })
@@ -77,6 +85,10 @@ pub(super) fn context(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
 /// `newer` files keep it in `rope_parameters`.
 fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Result<RopeScaling, ConfigError> {
     scaling.not_null("rope_type")?;
+    scaling.not_null("type")?;
+    if !newer && scaling.get("rope_type").is_none() && scaling.get("type").is_none() {
+        return Err(json.unsupported("rope_scaling"));
+    }
     let kind = scaling.text("rope_type", scaling.text("type", "default")?)?;
     let factor = match kind {
         "linear" | "llama3" | "yarn" => scaling.needed_number("factor")?,

@@ -115,6 +115,10 @@ impl Adapter {
             } else if let Some(module) = module(".lora_embedding_A") {
                 low_rank(module, name.replace("_embedding_A", "_embedding_B"), true)?
             } else if bare.ends_with(".lora_B.weight") || bare.ends_with(".lora_embedding_B") {
+                let first = name.replace(".lora_B.", ".lora_A.").replace("_embedding_B", "_embedding_A");
+                if files.info(&first).is_none() {
+                    return Err(refused(format!("`{name}` has no `{first}` beside it")));
+                }
                 continue;
             } else {
                 (bare.replace(".modules_to_save.default.", "."), Change::Replaced(name.to_string()))
@@ -200,12 +204,19 @@ impl<'j> Scales<'j> {
     /// The factor of a module's product, and its rank.
     fn of_module(&self, module: &str) -> Result<(f64, usize), LoadError> {
         for field in ["rank_pattern", "alpha_pattern"] {
-            let patterns = self.json.get(field).and_then(Value::as_object).into_iter().flatten();
+            let refused = |reason| Err(LoadError::Adapter { path: self.folder.to_path_buf(), reason });
+            let patterns = match self.json.get(field) {
+                None | Some(Value::Null) => continue,
+                Some(Value::Object(patterns)) => patterns,
+                Some(other) => return refused(format!("its `{field}` is {other}, not an object")),
+            };
+            if let Some((pattern, value)) = patterns.iter().find(|(_, value)| !value.is_number()) {
+                return refused(format!("its `{field}` has {value} for `{pattern}`, not a number"));
+            }
             let mut strange =
-                patterns.map(|(pattern, _)| pattern).filter(|p| p.contains(|c| "^$*+?()[]{}|\\".contains(c)));
+                patterns.iter().map(|(pattern, _)| pattern).filter(|p| p.contains(|c| "^$*+?()[]{}|\\".contains(c)));
             if let Some(pattern) = strange.next() {
-                let reason = format!("its `{field}` has `{pattern}`; only plain module names are read");
-                return Err(LoadError::Adapter { path: self.folder.to_path_buf(), reason });
+                return refused(format!("its `{field}` has `{pattern}`; only plain module names are read"));
             }
         }
         let by_pattern = |field: &str| {

@@ -3,6 +3,7 @@
 use tokenizers::tokenizer::{Model, OffsetReferential, OffsetType, PreTokenizer};
 
 use super::tokenizer::Tokenizer;
+use crate::caught::caught;
 use crate::error::InputError;
 
 /// Words like an unknown one that an error names.
@@ -28,7 +29,8 @@ impl Tokenizer {
 
     /// Why a text was refused: the words the vocabulary lacks, if that is the reason.
     pub(super) fn refused(&self, text: &str, source: tokenizers::Error) -> InputError {
-        let words = self.unknown_words(text);
+        // What the library panics at once, it panics at again.
+        let words = caught(|| self.unknown_words(text)).unwrap_or_default();
         if words.is_empty() {
             return InputError::Tokenize { source };
         }

@@ -126,6 +126,8 @@ fn wrong_configurations_say_which_field() {
         ("rope_scaling", json!([]), "not an object"),
         ("rope_scaling", json!({"rope_type": null, "factor": 2.0}), "`rope_type` is null"),
         ("rope_parameters", json!(true), "not an object"),
+        ("rope_scaling", json!({"factor": 4.0}), "rope_scaling"),
+        ("rope_scaling", json!({"type": null, "factor": 4.0}), "`type` is null"),
     ] {
         let error = with(field, value.clone());
         assert!(error.contains(says), "{field} = {value}: {error}");
@@ -509,6 +511,16 @@ fn absurd_counts_are_errors() {
     assert_eq!(done.unwrap().status.code(), Some(2));
 }
 
+/// Patterns that no memory holds are an error where they are asked for.
+#[test]
+fn very_long_prompts_are_errors() {
+    let config = TransformerConfig { positional: hooklens::Positional::None, ..TransformerConfig::new(1, 8, 2, 10, 8) };
+    let model = random_model(config, 1);
+    let tokens = vec![1u32; 3_000_000];
+    let error = model.record(tokens, "*hook_pattern").map(drop).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+}
+
 /// Weights that are no numbers are an error wherever a result is told.
 #[test]
 fn what_is_no_number_is_said() {
@@ -589,6 +601,7 @@ fn unsupported_variants_are_refused_by_their_setting() {
         ("gemma3", "layer_types", json!(["sliding_attentoin", "full_attention"])),
         ("gemma2", "layer_types", json!([])),
         ("gpt-oss", "layer_types", json!([null, 0])),
+        ("gemma2", "sliding_window", json!(null)),
         ("smollm3", "no_rope_layers", json!([0, -1])),
         ("toy-solu", "architecture", json!("neel-solu-old")),
         ("llama", "quantization_config", json!({"quant_method": "gptq", "bits": 4})),
@@ -600,6 +613,7 @@ fn unsupported_variants_are_refused_by_their_setting() {
         let says = match field {
             "quantization_config" => "quantized (gptq)",
             "feed_forward_proj" => "swoosh",
+            "sliding_window" => "layer_types",
             field => field,
         };
         assert!(error.contains(says), "{case}: {error}");

@@ -375,6 +375,8 @@ fn an_adapter_for_another_base_says_so() {
         ("\"layer_replication\": null", "\"layer_replication\": [[0, 2]]", "`layer_replication`"),
         ("\"use_dora\": false", "\"use_dora\": false, \"alora_invocation_tokens\": [1]", "`alora_invocation_tokens`"),
         ("\"r\": 3", "\"r\": 3.7", "`r` is 3.7"),
+        ("\"alpha_pattern\": {}", "\"alpha_pattern\": {\"q_proj\": \"64\"}", "\"64\" for `q_proj`, not a number"),
+        ("\"alpha_pattern\": {}", "\"alpha_pattern\": [64]", "`alpha_pattern` is [64], not an object"),
         ("\"lora_alpha\": 7", "\"lora_alpha\": 1e300", "`lora_alpha`"),
         ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "IA3"),
         ("\"r\": 3", "\"r\": 0", "`r`"),
@@ -392,6 +394,16 @@ fn an_adapter_for_another_base_says_so() {
         let error = HookedTransformer::from_pretrained_with(fixture("llama"), options).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
+    // A second factor without the first.
+    let weights = fs::read(fixtures().join("lora-llama/adapter_model.safetensors")).unwrap();
+    let text = String::from_utf8_lossy(&weights).find(".lora_A.").unwrap();
+    let mut orphaned = weights;
+    orphaned[text..text + 8].copy_from_slice(b".lora_X.");
+    fs::write(folder.path().join("adapter_model.safetensors"), orphaned).unwrap();
+    fs::write(folder.path().join("adapter_config.json"), &json).unwrap();
+    let options = LoadOptions::new().adapter(folder.path());
+    let error = HookedTransformer::from_pretrained_with(fixture("llama"), options).unwrap_err().to_string();
+    assert!(error.contains("beside it"), "{error}");
 }
 
 /// An architecture no family covers loads if it is Llama under another name, and only then.
