@@ -27,6 +27,11 @@ impl<'j> HfConfig<'j> {
         Self { defaults: Some(defaults), ..self }
     }
 
+    /// What the file itself says.
+    pub(crate) fn given(&self) -> Self {
+        Self { defaults: None, ..*self }
+    }
+
     /// A field that is there, or has a default, and is not null.
     pub(crate) fn get(&self, field: &str) -> Option<&'j Value> {
         let value = self.json.get(field).or_else(|| self.defaults?.get(field));
@@ -92,7 +97,7 @@ impl<'j> HfConfig<'j> {
 
     /// A size that the file itself gives, whatever the family's default.
     pub(crate) fn given_size(&self, field: &str) -> Result<Option<usize>, ConfigError> {
-        HfConfig { defaults: None, ..*self }.maybe_size(field)
+        self.given().maybe_size(field)
     }
 
     /// The number of layers, which must be there. Lists with one entry per layer are made from it, so it is

@@ -32,7 +32,9 @@ pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<
         Some(parameters) => parameters.number("rope_theta", json.number(base_field, 10_000.0)?)?,
         None => json.number(base_field, 10_000.0)?,
     };
-    let scaling = match (parameters, json.object("rope_scaling")?) {
+    // A family's default is not beside what the file says.
+    let older = if parameters.is_some() { json.given().object("rope_scaling")? } else { json.object("rope_scaling")? };
+    let scaling = match (parameters, older) {
         (Some(parameters), None) => read_scaling(json, &parameters, true)?,
         (None, Some(older)) => read_scaling(json, &older, false)?,
         (Some(parameters), Some(older)) => {

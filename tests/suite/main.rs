@@ -27,7 +27,8 @@ mod guide;
 mod hostile;
 #[cfg(feature = "hub")]
 mod hub;
-#[cfg(unix)]
+// What is killed computes on the CPU: with LibTorch built in there is nothing more to see.
+#[cfg(all(unix, not(feature = "libtorch")))]
 mod interrupted;
 mod laws;
 mod lens;
