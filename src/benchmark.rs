@@ -8,10 +8,11 @@ use burn::tensor::Device;
 use hooklens_hooks::Record;
 use serde::Serialize;
 
+use crate::device::synchronize;
 use crate::driver::{ForwardOptions, HookedModel, Input};
 use crate::encoder::{EncoderInput, HookedEncoder};
 use crate::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
-use crate::error::{Error, InputError, Result};
+use crate::error::{InputError, Result};
 use crate::generation::GenerateOptions;
 use crate::hook::Axis;
 use crate::model::{DecoderModel, HookedTransformer};
@@ -22,7 +23,7 @@ use crate::patching::{Metric, PatchModel, Patchable, Sites};
 /// ```
 /// use hooklens::benchmark::Work;
 /// assert_eq!("decode".parse::<Work>().ok(), Some(Work::Decode));
-/// assert_eq!(Work::ALL.len(), 5);
+/// assert_eq!(Work::ALL.len(), 6);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -38,11 +39,16 @@ pub enum Work {
     Prefix,
     /// A patching sweep over `hook_resid_pre`, every layer and position.
     Patch,
+    /// 64 tokens after each of 256 continuations of one prefix, and the same with the prefix in every row: a GPU's work.
+    Branches,
 }
 
 impl Work {
     /// Every kind, in the order of the table.
-    pub const ALL: [Work; 5] = [Work::Forward, Work::Cache, Work::Decode, Work::Prefix, Work::Patch];
+    pub const ALL: [Work; 6] = [Work::Forward, Work::Cache, Work::Decode, Work::Prefix, Work::Patch, Work::Branches];
+
+    /// What is done where nothing is asked for: all but what takes a GPU.
+    const USUAL: [Work; 5] = [Work::Forward, Work::Cache, Work::Decode, Work::Prefix, Work::Patch];
 }
 
 impl FromStr for Work {
@@ -55,7 +61,8 @@ impl FromStr for Work {
             "decode" => Ok(Work::Decode),
             "prefix" => Ok(Work::Prefix),
             "patch" => Ok(Work::Patch),
-            other => Err(format!("`{other}` is no work; known are forward, cache, decode, prefix, patch")),
+            "branches" => Ok(Work::Branches),
+            other => Err(format!("`{other}` is no work; known are forward, cache, decode, prefix, patch, branches")),
         }
     }
 }
@@ -124,7 +131,7 @@ pub trait BenchModel: Patchable {
 
 impl BenchModel for HookedTransformer {
     const STREAMS: &'static str = "blocks.*.hook_resid_pre";
-    const WORK: &'static [Work] = &Work::ALL;
+    const WORK: &'static [Work] = &Work::USUAL;
 
     fn of_row(row: Vec<u32>) -> Input {
         row.into()
@@ -250,6 +257,25 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
             let run = || model.forward_with(&suffixes, ForwardOptions::new().kv_cache(&mut cache)).map(drop);
             timings.push(times.of(format!("{rows} x {suffix} tokens behind {len} shared"), rows * suffix, run)?);
         }
+        Work::Branches => {
+            let model = decoder(model, "branches")?;
+            const ROWS: usize = 256;
+            let room = |wanted| model.room(wanted);
+            let new = 64.min(room(2112) / 4).max(1);
+            let len = (room(2048 + 1 + new) - new - 1).max(1);
+            let mut prefix = model.prefill(vec![row(0, len)])?;
+            let branches: Vec<_> = (1..=ROWS as u32).map(|seed| row(seed, 1)).collect();
+            let options = || GenerateOptions::new().max_new_tokens(new).stop_at_eos(false);
+            let name = |how: &str| format!("{ROWS} branches x {new} tokens behind {len}, {how}");
+            let shared = || model.generate_with(&branches, options().prefix(&mut prefix)).map(drop);
+            timings.push(times.of(name("shared"), ROWS * new, shared)?);
+            let apart = || {
+                let mut rows = prefix.clone();
+                rows.select_rows(&[0; ROWS])?;
+                model.generate_with(&branches, options().kv_cache(&mut rows)).map(drop)
+            };
+            timings.push(times.of(name("a cache each"), ROWS * new, apart)?);
+        }
         Work::Patch => {
             let len = model.room(16);
             let metric = Metric::all(|logits, _| logits.narrow(1, 0, 1).narrow(2, 0, 1).reshape([-1]));
@@ -286,7 +312,7 @@ impl Times<'_> {
         let mut round = || {
             run()?;
             // A device may still be at work when the call returns.
-            self.devices.iter().try_for_each(sync)
+            synchronize(self.devices)
         };
         round()?;
         reset_peak();
@@ -298,10 +324,6 @@ impl Times<'_> {
         }
         Ok(timing(name, tokens, times))
     }
-}
-
-fn sync(device: &Device) -> Result<()> {
-    device.sync().map_err(|e| Error::DeviceFailed { device: format!("{device:?}"), source: e.into() })
 }
 
 fn timing(name: String, tokens: usize, mut times: Vec<f64>) -> Timing {

@@ -48,7 +48,7 @@
 //!
 //! On by default, and left out with `default-features = false`: `cli` (the `hooklens` program), `hub` (loading by hub id),
 //! `chat` (chat templates), `decompositions` (singular values, eigenvalues) and `plot` (pictures, display in notebooks).
-//! `libtorch`, `cuda` and `remote` add devices.
+//! `libtorch`, `cuda`, `wgpu`, `vulkan`, `metal` and `remote` add devices.
 
 // Documentation names all there is by default.
 #![cfg_attr(
@@ -128,7 +128,9 @@ pub use activations::AnalysisError;
 pub use config::{
     ActivationFn, ClippedGate, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window,
 };
-pub use device::{DEVICE_VARIABLE, default_device, keep_freed_memory, parse_device};
+pub use device::{
+    DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, keep_freed_memory, parse_device,
+};
 pub use driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, RunOutput};
 pub use embedded::embedded_models;
 pub use error::{
@@ -136,7 +138,7 @@ pub use error::{
 };
 pub use hooklens_hooks::{
     Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Lookup, Ordinal, Positions,
-    QueueError, Record, Rejected, Selection, Stackable, Stored, WhenFull, write_safetensors,
+    QueueError, Record, Rejected, Selection, Stackable, Stored, Transfers, WhenFull, write_safetensors,
 };
 pub use kv_cache::{
     Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload, Scoped,

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::ops::Range;
 
-use burn::tensor::{Device, DispatchTensor, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{Device, DispatchTensor, Gradients, Int, Tensor, TensorData, Transaction};
 
 use crate::convert::DType;
 use crate::error::HookError;
+use crate::transfer;
 
 /// A tensor of any rank up to six, of floats or integers, on any device.
 ///
@@ -185,7 +186,7 @@ impl Activation {
     /// # Errors
     /// [`HookError::Io`] if the device can't give them.
     pub fn to_data(&self) -> Result<TensorData, HookError> {
-        let read = at_any_rank!(self, |t| t.try_into_data());
+        let read = at_any_rank!(self, |t| transfer::read(t));
         // Which device: a remote one's server may be gone.
         let name = || format!("activation on its device, {:?}", self.device());
         read.map_err(|e| HookError::Io { name: name(), source: e.into() })
@@ -225,7 +226,7 @@ impl Activation {
             let parts = rows.iter().enumerate().map(|(row, places)| {
                 let places: Vec<i32> = places.iter().map(|place| (before + place) as i32).collect();
                 let count = places.len();
-                let places = Tensor::<1, Int>::from_data(TensorData::new(places, [count]), &device);
+                let places = transfer::upload::<1, Int>(TensorData::new(places, [count]), &device);
                 t.clone().narrow(0, row, 1).select(axis, places)
             });
             Tensor::cat(parts.collect(), 0).into()
@@ -362,7 +363,8 @@ impl Activation {
         fill!(1 2 3 4 5 6)
     }
 
-    /// Copies to another element type; integers stay as they are.
+    /// Copies to another element type; integers stay as they are. Where the device has no such type, the copy is made
+    /// and stays in main memory.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -378,7 +380,15 @@ impl Activation {
         if self.integer || self.dtype() == dtype.burn() {
             return self.clone();
         }
+        if !dtype.is_supported_by(&self.device()) {
+            return self.to_device(&Device::flex()).cast(dtype);
+        }
         at_rank!(self, burn::tensor::Float, |t| t.cast(dtype.float_dtype()).into())
+    }
+
+    /// Adds the tensor to those that are read at once.
+    pub(crate) fn register(&self, reads: Transaction) -> Transaction {
+        at_any_rank!(self, |t| reads.register(t))
     }
 
     /// A tensor of zeros of this shape and type.

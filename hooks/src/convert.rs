@@ -6,8 +6,9 @@ use std::fmt;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
-use burn::tensor::{Bytes, DType as BurnDType, FloatDType};
+use burn::tensor::{Bytes, DType as BurnDType, Device, FloatDType, TensorData};
 use ndarray::{ArrayD, IxDyn};
 use safetensors::{Dtype, View};
 use xxhash_rust::xxh3::Xxh3;
@@ -79,6 +80,24 @@ impl DType {
             DType::F32 => 4,
             DType::F16 | DType::BF16 => 2,
         }
+    }
+
+    /// Whether a device stores and computes in this type. It is asked once for each: it is opened for that, and may be
+    /// on another machine.
+    ///
+    /// ```
+    /// assert!(hooklens_hooks::DType::BF16.is_supported_by(&burn::tensor::Device::flex()));
+    /// ```
+    pub fn is_supported_by(self, device: &Device) -> bool {
+        static ANSWERS: Mutex<Vec<(Device, DType, bool)>> = Mutex::new(Vec::new());
+        let device = device.clone().without_autodiff();
+        let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((.., answer)) = answers.iter().find(|(asked, dtype, _)| *dtype == self && *asked == device) {
+            return *answer;
+        }
+        let answer = device.supports_dtype(self.float_dtype());
+        answers.push((device, self, answer));
+        answer
     }
 }
 
@@ -152,11 +171,15 @@ impl Activation {
     /// # Errors
     /// [`HookError::Io`] if the device can't give them.
     pub fn to_le_bytes(&self) -> Result<Bytes, HookError> {
-        let data = self.to_data()?;
+        Ok(self.le_bytes_of(self.to_data()?))
+    }
+
+    /// [`Activation::to_le_bytes`] of data already read.
+    pub fn le_bytes_of(&self, data: TensorData) -> Bytes {
         let data = if self.is_integer() { data.convert::<i64>() } else { data };
         // Burn keeps elements in the machine's order, which is little-endian wherever Burn's
         // own safetensors store works too.
-        Ok(data.into_bytes())
+        data.into_bytes()
     }
 }
 

@@ -54,6 +54,7 @@ mod shorthand;
 mod slice;
 mod splice;
 mod suggest;
+mod transfer;
 mod unfinished;
 
 pub use activation::Activation;
@@ -75,6 +76,7 @@ pub use shorthand::expand_shorthand;
 pub use slice::Slice;
 pub use splice::{Shift, Splices};
 pub use suggest::nearest;
+pub use transfer::{Transfers, read, read_all, upload};
 pub use unfinished::{Unfinished, remove_unfinished, write_file};
 
 /// Result of anything that can go wrong with a hook or a recording.

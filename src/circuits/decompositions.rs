@@ -227,7 +227,7 @@ impl<const D: usize> Eigenvalues<D> {
 pub(super) fn host<const D: usize>(stack: &Tensor<D>) -> Result<Vec<Mat<f64>>, MatrixError> {
     let dims = stack.dims();
     let (rows, columns) = (dims[D - 2], dims[D - 1]);
-    let data = stack.clone().try_into_data().map_err(|e| numeric("values", e))?;
+    let data = hooklens_hooks::read(stack.clone()).map_err(|e| numeric("values", e))?;
     let values: Vec<f64> = data.iter::<f64>().collect();
     let matrix = |values: &[f64]| Mat::from_fn(rows, columns, |i, j| values[i * columns + j]);
     Ok(values.chunks((rows * columns).max(1)).map(matrix).collect())

@@ -25,7 +25,8 @@ pub(super) struct ModelArg {
     /// The folder of a LoRA adapter to merge into the weights
     #[arg(long, value_name = "FOLDER")]
     pub(super) adapter: Option<PathBuf>,
-    /// Where to compute: flex (this CPU), libtorch, libtorch:cuda:N, cuda:N, remote:ws://HOST:PORT; the blocks are
+    /// Where to compute: flex (this CPU), libtorch, libtorch:cuda:N, cuda:N, vulkan:N, metal:N, wgpu:N,
+    /// remote:ws://HOST:PORT (`hooklens info --devices` lists what is there); the blocks are
     /// spread over several
     #[arg(long, value_name = "DEVICE,...", env = DEVICE_VARIABLE, value_delimiter = ',', default_value = "flex")]
     pub(super) device: Vec<String>,

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use clap::Args;
+use hooklens_hooks::DType;
 use serde_json::json;
 
 use super::CliResult;
 use super::args::NameArg;
 use super::terminal::{print_json, stdout};
 use crate::config::{ActivationFn, Positional, RopeScaling, TransformerConfig, Window};
+use crate::device::DeviceInfo;
 use crate::encoder::{EncoderConfig, OutputHeads};
 use crate::encoder_decoder::EncoderDecoderConfig;
 use crate::loading::{ModelConfig, inspect};
@@ -20,14 +22,47 @@ use crate::tokens::Tokenizer;
 #[derive(Debug, Args)]
 pub(super) struct InfoArgs {
     #[command(flatten)]
-    model: NameArg,
+    model: Option<NameArg>,
+    /// List this machine's devices: names for --device, memory, and the types that they compute in
+    #[arg(long, conflicts_with = "model")]
+    devices: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &InfoArgs) -> CliResult {
-    let info = inspect(&args.model.model)?;
+    match &args.model {
+        Some(model) if !args.devices => about(&model.model, args.json),
+        _ => devices(args.json),
+    }
+}
+
+/// The devices of this machine.
+fn devices(as_json: bool) -> CliResult {
+    let all = crate::device::devices();
+    let types = |device: &DeviceInfo| device.dtypes.iter().map(DType::to_string).collect::<Vec<_>>();
+    if as_json {
+        let each = all.iter().map(|device| {
+            json!({
+                "name": device.name, "description": device.description, "memory": device.memory,
+                "dtypes": types(device),
+            })
+        });
+        return Ok(print_json(&json!({ "devices": each.collect::<Vec<_>>() }))?);
+    }
+    let mut out = stdout();
+    for device in &all {
+        let memory = device.memory.map_or(String::new(), |size| format!(", {}", bytes(size)));
+        let types = types(device).join(", ");
+        writeln!(out, "{:14} {}{memory}: {types}", device.name, device.description)?;
+    }
+    Ok(())
+}
+
+/// What there is to say of a model.
+fn about(model: &str, as_json: bool) -> CliResult {
+    let info = inspect(model)?;
     let stored = info.weights.as_ref();
     let tokenizer_size = info.tokenizer.as_ref().map(Tokenizer::vocab_size);
     let mut by_dtype: BTreeMap<&str, usize> = BTreeMap::new();
@@ -40,14 +75,14 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
         _ => Vec::new(),
     };
     let mut out = stdout();
-    if args.json {
+    if as_json {
         let (kind, config, heads) = match &info.config {
             ModelConfig::Decoder(config) => ("decoder", json!(config), None),
             ModelConfig::Encoder(config, heads) => ("encoder", json!(config), heads.map(named)),
             ModelConfig::EncoderDecoder(config) => ("encoder-decoder", json!(config), None),
         };
         let value = json!({
-            "model": args.model.model, "family": info.family, "architecture": info.architecture, "kind": kind,
+            "model": model, "family": info.family, "architecture": info.architecture, "kind": kind,
             "config": config, "heads": heads, "parameters": stored.map(|s| s.parameters), "tensors": tensors,
             "elements": by_dtype, "stored_bytes": stored.map(|s| s.files.stored_bytes()),
             "missing": stored.map(|s| &s.missing), "unused": stored.map(|s| &s.unused),
@@ -58,7 +93,7 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
         return Ok(());
     }
     let mut line = |name: &str, value: String| writeln!(out, "{name:14} {value}");
-    line("model", args.model.model.clone())?;
+    line("model", model.to_string())?;
     line("family", format!("{} ({})", info.family, info.architecture))?;
     if let Some(stored) = stored {
         line("parameters", grouped(stored.parameters))?;

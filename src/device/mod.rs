@@ -1,19 +1,26 @@
 //! Devices by name.
 
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+mod cubecl;
+mod element_types;
 mod freed;
+mod list;
 mod memory;
 mod placement;
 #[cfg(feature = "remote")]
 mod remote;
 
 use burn::tensor::Device;
-#[cfg(any(feature = "libtorch", feature = "cuda"))]
+#[cfg(any(feature = "libtorch", feature = "cuda", feature = "wgpu"))]
 use burn::tensor::DeviceType;
 
 use crate::error::{Error, Result};
 
+pub use element_types::element_types;
+pub(crate) use element_types::{check_element_type, has, rounding};
 pub use freed::keep_freed_memory;
-pub(crate) use memory::{check_room, guarded, main_memory};
+pub use list::{DeviceInfo, devices};
+pub(crate) use memory::{check_room, guarded, in_main_memory, is_cubecl, main_memory};
 pub(crate) use placement::Placement;
 #[cfg(all(feature = "remote", feature = "cli"))]
 pub(crate) use remote::TOKEN_VARIABLE;
@@ -25,11 +32,13 @@ pub(crate) use remote::TOKEN_VARIABLE;
 /// ```
 pub const DEVICE_VARIABLE: &str = "HOOKLENS_DEVICE";
 
-const KNOWN: &str = "devices are flex, libtorch, libtorch:cuda:N, cuda:N, remote:ws://HOST:PORT";
+const KNOWN: &str =
+    "devices are flex, libtorch, libtorch:cuda:N, cuda:N, vulkan:N, metal:N, wgpu:N, remote:ws://HOST:PORT";
 
 /// The device a name stands for: `flex` (this machine's CPU), and where built in `libtorch` (the CPU too),
-/// `libtorch:cuda:N`, `cuda:N`, and `remote:ws://HOST:PORT` for what [`hooklens serve`](crate) offers there
-/// (`#N` at the end for its N-th device, the first being 0).
+/// `libtorch:cuda:N`, `cuda:N`, `vulkan:N`, `metal:N`, `wgpu:N` (what [`devices`] lists), and `remote:ws://HOST:PORT`
+/// for what [`hooklens serve`](crate) offers there (`#N` at the end for its N-th device). Numbers begin at 0, which
+/// may be left out.
 ///
 /// A remote device is connected to at once, with the token in `HOOKLENS_TOKEN` if that is set.
 ///
@@ -53,27 +62,39 @@ pub fn parse_device(name: impl AsRef<str>) -> Result<Device> {
         "libtorch" if rest.is_empty() || rest == "cpu" => Ok(Device::libtorch()),
         #[cfg(feature = "libtorch")]
         "libtorch" => match rest.strip_prefix("cuda").map(|n| index(n.strip_prefix(':').unwrap_or(n))) {
-            Some(Some(n)) => numbered(n, DeviceType::LibTorch, Device::libtorch_cuda).or_else(fails),
+            Some(Some(n)) => {
+                let count = Device::enumerate(DeviceType::LibTorch).into_vec().len();
+                numbered(n, "CUDA", (0..count).map(Device::libtorch_cuda)).or_else(fails)
+            }
             _ => fails("after `libtorch:` comes `cuda` or `cuda:N`".to_string()),
         },
         #[cfg(feature = "cuda")]
-        "cuda" => match index(rest) {
-            Some(n) => numbered(n, DeviceType::Cuda, Device::cuda).or_else(fails),
-            None => fails("after `cuda:` comes a number".to_string()),
-        },
+        "cuda" => of_kind(rest, "CUDA", Device::enumerate(DeviceType::Cuda).into_vec()).or_else(fails),
+        #[cfg(feature = "wgpu")]
+        "wgpu" => of_kind(rest, "wgpu", cubecl::enumerated(DeviceType::Wgpu)).or_else(fails),
+        #[cfg(feature = "vulkan")]
+        "vulkan" => of_kind(rest, "Vulkan", cubecl::enumerated(DeviceType::Vulkan)).or_else(fails),
+        #[cfg(feature = "metal")]
+        "metal" => of_kind(rest, "Metal", cubecl::enumerated(DeviceType::Metal)).or_else(fails),
         #[cfg(feature = "remote")]
         "remote" => remote::connect(rest).or_else(fails),
         #[cfg(not(feature = "libtorch"))]
         "libtorch" => fails(not_built(kind)),
         #[cfg(not(feature = "cuda"))]
         "cuda" => fails(not_built(kind)),
+        #[cfg(not(feature = "wgpu"))]
+        "wgpu" => fails(not_built(kind)),
+        #[cfg(not(feature = "vulkan"))]
+        "vulkan" => fails(not_built(kind)),
+        #[cfg(not(feature = "metal"))]
+        "metal" => fails(not_built(kind)),
         #[cfg(not(feature = "remote"))]
         "remote" => fails(not_built(kind)),
         _ => fails(KNOWN.to_string()),
     }
 }
 
-#[cfg(not(all(feature = "libtorch", feature = "cuda", feature = "remote")))]
+#[cfg(not(all(feature = "libtorch", feature = "cuda", feature = "vulkan", feature = "metal", feature = "remote")))]
 fn not_built(feature: &str) -> String {
     format!("this build can't use it: build with `--features {feature}`")
 }
@@ -95,18 +116,35 @@ pub fn default_device() -> Result<Device> {
     }
 }
 
+/// Waits for the devices: an error if any of what they were asked for failed.
+pub(crate) fn synchronize(devices: &[Device]) -> Result<()> {
+    devices.iter().try_for_each(|device| {
+        let failed = |source| Error::DeviceFailed { device: format!("{device:?}"), source };
+        device.sync().map_err(|error| failed(error.into()))
+    })
+}
+
 /// A device number; none given means the first.
-#[cfg(any(feature = "libtorch", feature = "cuda"))]
+#[cfg(any(feature = "libtorch", feature = "cuda", feature = "wgpu"))]
 fn index(text: &str) -> Option<usize> {
     if text.is_empty() { Some(0) } else { text.parse().ok() }
 }
 
-/// The `n`-th device of a kind, or how many there are.
-#[cfg(any(feature = "libtorch", feature = "cuda"))]
-fn numbered(n: usize, kind: DeviceType, device: impl Fn(usize) -> Device) -> Result<Device, String> {
-    match Device::enumerate(kind).into_vec().len() {
-        0 => Err("no CUDA device was found; the driver may be missing".to_string()),
-        count if n >= count => Err(format!("there are {count} CUDA devices, counted from 0")),
-        _ => Ok(device(n)),
+/// The device of a kind whose number is `rest`.
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+fn of_kind(rest: &str, kind: &str, there: Vec<Device>) -> Result<Device, String> {
+    match index(rest) {
+        Some(n) => numbered(n, kind, there.into_iter()),
+        None => Err(format!("after `{}:` comes a number, not `{rest}`", kind.to_lowercase())),
+    }
+}
+
+/// The `n`-th of a kind's devices, or how many there are.
+#[cfg(any(feature = "libtorch", feature = "cuda", feature = "wgpu"))]
+fn numbered(n: usize, kind: &str, mut there: impl ExactSizeIterator<Item = Device>) -> Result<Device, String> {
+    match there.len() {
+        0 => Err(format!("no {kind} device was found; the driver may be missing")),
+        1 if n > 0 => Err(format!("there is 1 {kind} device, counted from 0")),
+        count => there.nth(n).ok_or_else(|| format!("there are {count} {kind} devices, counted from 0")),
     }
 }

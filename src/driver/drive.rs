@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{ActivationCache, Axis, Halt, Hook, Record, Rows, Run, Silent};
 
-use crate::device::check_room;
+use crate::device::{check_element_type, check_room};
 use crate::error::Result;
 use crate::points::Points;
 
@@ -36,6 +36,7 @@ pub(crate) fn drive<T>(
 ) -> Result<(Option<T>, ActivationCache)> {
     let Plan { points, embed, rows, silent, at_once, heads, stop_when_done } = plan;
     let device: Device = embed.device();
+    check_element_type(&device, embed.dtype())?;
     check_room(&device, at_once.saturating_mul(embed.dtype().size()))?;
     let pattern =
         [rows.len, rows.len.saturating_add(rows.offset), heads].into_iter().fold(rows.batch, usize::saturating_mul);

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hooklens_hooks::{Axis, HookError};
+use burn::tensor::TensorData;
+use hooklens_hooks::{Axis, HookError, read_all};
 use safetensors::Dtype;
 
 use super::placing::{FileTensor, Named, Placing, Widths};
@@ -31,12 +32,13 @@ impl Batch {
     /// [`DumpError::NotFinite`] for a value that is no finite number, unless such values are written and noted.
     pub(super) fn place(&self, widths: Widths, path: &Path) -> Result<Vec<FileTensor>, DumpError> {
         let failed = |e: HookError| DumpError::File { path: path.to_path_buf(), source: std::io::Error::other(e) };
-        let place = |named: &Named| {
-            let tensor = self.placing.place(named, widths).map_err(failed)?;
+        let read = read_all(self.tensors.iter().map(|named| &named.activation)).map_err(failed)?;
+        let place = |(named, data): (&Named, TensorData)| {
+            let tensor = self.placing.place(named, named.activation.le_bytes_of(data), widths);
             self.check_finite(named, &tensor)?;
             Ok(tensor)
         };
-        self.tensors.iter().map(place).collect()
+        self.tensors.iter().zip(read).map(place).collect()
     }
 
     fn check_finite(&self, named: &Named, tensor: &FileTensor) -> Result<(), DumpError> {

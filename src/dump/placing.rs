@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use burn::tensor::Bytes;
-use hooklens_hooks::{Activation, Axis, HookError, Positions};
+use hooklens_hooks::{Activation, Axis, Positions};
 use safetensors::{Dtype, View};
 
 use crate::tokens::PaddingSide;
@@ -118,10 +118,9 @@ impl Placing {
         Positions::Columns(self.rows.iter().map(of_row).collect())
     }
 
-    /// The tensor as the output holds it.
-    pub(super) fn place(&self, named: &Named, widths: Widths) -> Result<FileTensor, HookError> {
+    /// The tensor, whose elements are `bytes`, as the output holds it.
+    pub(super) fn place(&self, named: &Named, bytes: Bytes, widths: Widths) -> FileTensor {
         let dtype = named.activation.file_dtype();
-        let bytes = named.activation.to_le_bytes()?;
         let shape = named.activation.shape().to_vec();
         let asis = |bytes| FileTensor { name: named.name.clone(), dtype, shape: shape.clone(), bytes };
         // Batch and position in one axis are taken apart here and put together in the end.
@@ -142,7 +141,7 @@ impl Placing {
         });
         let moved = self.source != self.side && !uniform;
         if axes.first() != Some(&Axis::Batch) || (uniform && out == dims && !moved) {
-            return Ok(asis(bytes));
+            return asis(bytes);
         }
         let size = dtype.bitsize() / 8;
         let mut filled = named.filler.repeat(if named.filler.is_empty() { 0 } else { out.iter().product() });
@@ -163,7 +162,7 @@ impl Placing {
             let first = shape[..3].iter().product();
             shape.splice(0..3, [first]);
         }
-        Ok(FileTensor { name: named.name.clone(), dtype, shape, bytes: Bytes::from_bytes_vec(filled) })
+        FileTensor { name: named.name.clone(), dtype, shape, bytes: Bytes::from_bytes_vec(filled) }
     }
 
     /// Width in the output of an axis that runs over positions.

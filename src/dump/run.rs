@@ -12,6 +12,7 @@ use super::manifest::Manifest;
 use super::placing::{Placing, PromptRow, Widths};
 use super::writer::{Sink, Writer};
 use super::{Dump, DumpModel, DumpReport, Seen, Watcher};
+use crate::device::synchronize;
 use crate::driver::Input;
 use crate::error::{DumpError, Result};
 
@@ -155,7 +156,10 @@ impl Dump {
                 break;
             }
         }
+        // What a device could not do it may say late.
+        let late = synchronize(&model.devices());
         let mut report = writer.finish()?;
+        late?;
         report.rows = self.own_rows(rows.len());
         report.tokens = tokens_run;
         report.resumed = finished;

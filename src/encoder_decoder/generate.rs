@@ -5,7 +5,7 @@ use hooklens_hooks::Hook;
 use super::HookedEncoderDecoder;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
 use crate::error::{InputError, Result};
-use crate::generation::{Chooser, GenerateOptions, Generation, host};
+use crate::generation::{Chooser, GenerateOptions, Generation};
 use crate::kv_cache::CacheKind;
 
 use crate::tokens::Tokens;
@@ -56,7 +56,7 @@ impl HookedEncoderDecoder {
             }
             let given = output.logits.ok_or(InputError::NoOutput { what: "logits" })?;
             let given = given.squeeze_dim::<2>(1);
-            let tokens = chooser.choose(&host(given.clone())?, &options)?;
+            let tokens = chooser.choose(given.clone(), &options)?;
             next = chooser.following(&tokens)?;
             if !output.cache.is_empty() {
                 steps.push(output.cache);

@@ -94,6 +94,14 @@ pub enum CacheError {
         /// Element type of the run.
         run: String,
     },
+    /// The device does not have the element type that the cache is to hold.
+    #[error("the device {device} has no {dtype}, in which the cache is to be held")]
+    ElementType {
+        /// Device of the run.
+        device: String,
+        /// Element type of the cache.
+        dtype: String,
+    },
     /// The cache lives on another device.
     #[error("the cache is on {cache}, the model on {run}")]
     Device {

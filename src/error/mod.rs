@@ -4,6 +4,7 @@ mod analysis;
 mod cache;
 mod chain;
 mod dump;
+mod full_memory;
 mod input;
 mod load;
 mod matrix;
@@ -20,6 +21,7 @@ pub use analysis::AnalysisError;
 pub use cache::CacheError;
 pub use chain::error_chain;
 pub use dump::DumpError;
+pub(crate) use full_memory::out_of_what_memory;
 pub use input::InputError;
 pub use load::LoadError;
 pub use matrix::MatrixError;
@@ -50,7 +52,7 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub enum Error {
     /// A hook, a selection or a recorded activation.
     #[error(transparent)]
-    Hook(#[from] HookError),
+    Hook(HookError),
     /// A configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -90,6 +92,17 @@ pub enum Error {
         name: String,
         /// Why it can't be used.
         reason: String,
+    },
+    /// A device that does not compute in the element type asked for.
+    #[error("the device {device} does not compute in {dtype}; it does in {has}")]
+    #[non_exhaustive]
+    ElementType {
+        /// The device.
+        device: String,
+        /// The element type asked for.
+        dtype: String,
+        /// Those that it computes in.
+        has: String,
     },
     /// A device's memory is full.
     #[error("out of memory on {devices}: {asked} were asked for; try fewer rows at once, or record fewer points")]
@@ -137,6 +150,19 @@ impl Error {
             .or_else(known::<CacheError>)
             .or_else(known::<InputError>)
             .unwrap_or_else(|source| Error::Run { source })
+    }
+}
+
+impl From<HookError> for Error {
+    fn from(error: HookError) -> Self {
+        // What a device had no memory for it may say when its work is read.
+        match &error {
+            HookError::Io { name, .. } => match out_of_what_memory(&error_chain(&error)) {
+                Some(asked) => Error::OutOfMemory { devices: name.clone(), asked },
+                None => Error::Hook(error),
+            },
+            _ => Error::Hook(error),
+        }
     }
 }
 

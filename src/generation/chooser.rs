@@ -1,6 +1,6 @@
 //! The choice of each row's next token, and stop conditions.
 
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 use hooklens_hooks::{Activation, ActivationCache, HookError};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -8,6 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use super::options::GenerateOptions;
 use super::sampling::log_prob;
 use super::{GeneratedRow, Generation, Stop};
+use crate::device::in_main_memory;
 use crate::error::{Error, InputError, Result};
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::{Tokenizer, Tokens};
@@ -87,23 +88,37 @@ impl<'m> Chooser<'m> {
     ///
     /// # Shapes
     /// - logits: `[batch * d_vocab]`
-    pub(crate) fn choose(&mut self, logits: &[f32], options: &GenerateOptions<'_>) -> Result<Vec<Option<u32>>> {
-        let d_vocab = logits.len() / self.rows.len().max(1);
+    pub(crate) fn choose(&mut self, logits: Tensor<2>, options: &GenerateOptions<'_>) -> Result<Vec<Option<u32>>> {
+        let d_vocab = logits.dims()[1];
+        let mut drawn = Vec::with_capacity(self.rows.len());
+        match options.sampling.is_greedy().then(|| best_on_device(&logits)).transpose()?.flatten() {
+            Some(best) => drawn = best,
+            None => {
+                for (number, (row, logits)) in self.rows.iter_mut().zip(host(logits)?.chunks(d_vocab)).enumerate() {
+                    if row.ended {
+                        drawn.push((0, 0.0));
+                        continue;
+                    }
+                    if let Some(token) = logits.iter().position(|logit| logit.is_nan()) {
+                        let new = row.made.new.len();
+                        let what = format!("row {number}'s logit of token {token} after {new} new ones");
+                        return Err(Error::NotANumber { what });
+                    }
+                    let made = &row.made;
+                    let before = self.begin.as_deref().unwrap_or(&made.prompt);
+                    let token = options.sampling.draw(logits, || [before, &made.new].concat(), &mut row.rng);
+                    drawn.push((token, log_prob(logits, token)));
+                }
+            }
+        }
         let mut tokens = Vec::with_capacity(self.rows.len());
-        for (number, (row, logits)) in self.rows.iter_mut().zip(logits.chunks(d_vocab)).enumerate() {
+        for (row, (token, log_prob)) in self.rows.iter_mut().zip(drawn) {
             if row.ended {
                 tokens.push(None);
                 continue;
             }
-            if let Some(token) = logits.iter().position(|logit| logit.is_nan()) {
-                let what = format!("row {number}'s logit of token {token} after {} new ones", row.made.new.len());
-                return Err(Error::NotANumber { what });
-            }
-            let made = &row.made;
-            let before = self.begin.as_deref().unwrap_or(&made.prompt);
-            let token = options.sampling.draw(logits, || [before, &made.new].concat(), &mut row.rng);
             row.made.new.push(token);
-            row.made.log_probs.push(log_prob(logits, token));
+            row.made.log_probs.push(log_prob);
             tokens.push(Some(token));
             if options.stop_tokens.contains(&token) {
                 (row.ended, row.made.stop) = (true, Stop::Token(token));
@@ -145,8 +160,23 @@ impl<'m> Chooser<'m> {
     }
 }
 
+/// The most likely token of each row and its log-probability, found where the logits are, if that is not in main memory:
+/// a few bytes are read and not the logits. `None` also where not all of them are numbers.
+fn best_on_device(logits: &Tensor<2>) -> Result<Option<Vec<(u32, f32)>>, HookError> {
+    // A token's number is exact as a float.
+    if in_main_memory(&logits.device()) || logits.dims()[1] >= 1 << 24 {
+        return Ok(None);
+    }
+    let logits = logits.clone().cast(FloatDType::F32);
+    let most = logits.clone().max_dim(1);
+    let log_prob = (logits.clone() - most).exp().sum_dim(1).log().neg();
+    let both = host(Tensor::cat(vec![logits.argmax(1).float().cast(FloatDType::F32), log_prob], 1))?;
+    let best: Vec<(u32, f32)> = both.as_chunks().0.iter().map(|[token, log_prob]| (*token as u32, *log_prob)).collect();
+    Ok(best.iter().all(|(_, log_prob)| log_prob.is_finite()).then_some(best))
+}
+
 /// A matrix's values, row by row.
-pub(crate) fn host(logits: Tensor<2>) -> Result<Vec<f32>, HookError> {
+fn host(logits: Tensor<2>) -> Result<Vec<f32>, HookError> {
     let data = Activation::from(logits).to_data()?.convert::<f32>();
     data.try_into_vec::<f32>().map_err(|e| HookError::Io { name: "logits".into(), source: e.into() })
 }

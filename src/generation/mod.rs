@@ -25,7 +25,7 @@ use crate::kv_cache::KeyValueCache;
 use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
-pub(crate) use chooser::{Chooser, host};
+pub(crate) use chooser::Chooser;
 pub use options::GenerateOptions;
 pub use sampling::Sampling;
 pub use steps::{Step, Steps};

@@ -135,10 +135,14 @@ impl Sampling {
         }
     }
 
+    /// Whether it takes the most likely token of the logits as they are.
+    pub(super) fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 && self.repetition_penalty == 1.0 && self.frequency_penalty == 0.0
+    }
+
     /// Draws a token.
     pub(super) fn draw(&self, logits: &[f32], so_far: impl FnOnce() -> Vec<u32>, rng: &mut impl Rng) -> u32 {
-        let plain = self.temperature == 0.0 && self.repetition_penalty == 1.0 && self.frequency_penalty == 0.0;
-        if plain {
+        if self.is_greedy() {
             return argmax(logits);
         }
         let probabilities = self.distribution(logits, &so_far());

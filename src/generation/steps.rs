@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook};
 
 use super::Generation;
-use super::chooser::{Chooser, host};
+use super::chooser::Chooser;
 use super::options::GenerateOptions;
 use crate::device::check_room;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
@@ -147,7 +147,7 @@ impl<'m, 'h> Steps<'m, 'h> {
         let logits = output.logits.ok_or(InputError::NoOutput { what: "logits" })?;
         let d_vocab = logits.dims()[2];
         let logits = logits.reshape([batch, d_vocab]);
-        let tokens = self.chooser.choose(&host(logits.clone())?, &self.options)?;
+        let tokens = self.chooser.choose(logits.clone(), &self.options)?;
         self.next = self.chooser.following(&tokens)?;
         Ok(Step { tokens, recorded: output.cache, logits: self.options.logits.then_some(logits) })
     }

@@ -2,22 +2,31 @@
 
 use burn::tensor::{DType, Device, Tensor};
 
-/// `[rows, room, head, width]`, of which the first `rows` rows and `len` positions are filled.
+use crate::device::is_cubecl;
+
+/// Of `[rows, room, head, width]` the first `rows` rows and `len` positions are filled.
+///
+/// A device's products read a matrix in place only where its rows lie one behind the other, so each head's positions
+/// do: the tensor is `[rows, head, room, width]`, and what is given out a view of it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Buffer {
-    tensor: Option<Tensor<4>>,
+    by_head: Option<Tensor<4>>,
     rows: usize,
     len: usize,
 }
 
+fn swapped(tensor: Tensor<4>) -> Tensor<4> {
+    tensor.swap_dims(1, 2)
+}
+
 impl Buffer {
-    /// An empty buffer with this capacity.
-    pub(super) fn with_room(shape: [usize; 4], dtype: DType, device: &Device) -> Self {
-        Self { tensor: Some(Tensor::zeros(shape, (device, dtype))), rows: shape[0], len: 0 }
+    /// An empty buffer with room for `[rows, room, head, width]`.
+    pub(super) fn with_room([rows, room, heads, width]: [usize; 4], dtype: DType, device: &Device) -> Self {
+        Self { by_head: Some(Tensor::zeros([rows, heads, room, width], (device, dtype))), rows, len: 0 }
     }
 
     pub(super) fn tensor(&self) -> Option<&Tensor<4>> {
-        self.tensor.as_ref()
+        self.by_head.as_ref()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -27,18 +36,18 @@ impl Buffer {
     /// A buffer filled with this.
     pub(super) fn filled_with(tensor: Tensor<4>) -> Self {
         let [rows, len, ..] = tensor.dims();
-        Self { rows, len, tensor: Some(tensor) }
+        Self { rows, len, by_head: Some(swapped(tensor)) }
     }
 
-    /// The filled part.
+    /// The filled part, `[rows, len, head, width]`.
     pub(super) fn filled(&self) -> Option<Tensor<4>> {
-        self.tensor.clone().filter(|_| self.len > 0).map(|tensor| self.view(tensor))
+        self.by_head.clone().filter(|_| self.len > 0).map(|tensor| swapped(self.view(tensor)))
     }
 
-    fn view(&self, tensor: Tensor<4>) -> Tensor<4> {
-        let rows = tensor.dims()[0];
-        let tensor = if rows > self.rows { tensor.narrow(0, 0, self.rows) } else { tensor };
-        tensor.narrow(1, 0, self.len)
+    fn view(&self, by_head: Tensor<4>) -> Tensor<4> {
+        let rows = by_head.dims()[0];
+        let tensor = if rows > self.rows { by_head.narrow(0, 0, self.rows) } else { by_head };
+        tensor.narrow(2, 0, self.len)
     }
 
     /// Writes `new` behind the filled positions. Without a `max` room grows by half when it runs
@@ -48,32 +57,33 @@ impl Buffer {
         let [batch, count, heads, width] = new.dims();
         let needed = self.len + count;
         let fits = |tensor: &Tensor<4>| {
-            let [held_batch, room, held_heads, held_width] = tensor.dims();
+            let [held_batch, held_heads, room, held_width] = tensor.dims();
             [held_heads, held_width] == [heads, width]
                 && held_batch >= batch
                 && room >= needed
                 && tensor.dtype() == new.dtype()
                 && tensor.device() == new.device()
         };
-        let tensor = match self.tensor.take() {
+        let tensor = match self.by_head.take() {
             Some(tensor) if fits(&tensor) => tensor,
             held => {
                 let held = held.filter(|_| self.len > 0);
-                let room = held.as_ref().map_or(0, |held| held.dims()[1]);
+                let room = held.as_ref().map_or(0, |held| held.dims()[2]);
                 let room = max.unwrap_or(room + room / 2).max(needed);
-                if room == needed && self.len == 0 {
+                // Elsewhere what a prompt computed is read as it lies, and not copied.
+                if room == needed && self.len == 0 && !is_cubecl(&new.device()) {
                     *self = Self::filled_with(new);
                     return;
                 }
-                let empty = Tensor::zeros([batch, room, heads, width], (&new.device(), new.dtype()));
+                let empty = Tensor::zeros([batch, heads, room, width], (&new.device(), new.dtype()));
                 match held {
-                    Some(held) => empty.slice_assign([0..batch, 0..self.len, 0..heads, 0..width], self.view(held)),
+                    Some(held) => empty.slice_assign([0..batch, 0..heads, 0..self.len, 0..width], self.view(held)),
                     None => empty,
                 }
             }
         };
         self.rows = batch;
-        self.tensor = Some(tensor.slice_assign([0..batch, self.len..needed, 0..heads, 0..width], new));
+        self.by_head = Some(tensor.slice_assign([0..batch, 0..heads, self.len..needed, 0..width], swapped(new)));
         self.len = needed;
     }
 

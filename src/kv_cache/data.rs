@@ -70,7 +70,8 @@ impl KeyValueCache {
     /// hand and not in every layer.
     pub fn to_data(&self) -> Result<CacheData, CacheError> {
         self.check_whole()?;
-        let read = |tensor: Tensor<4>| tensor.try_into_data().map_err(|e| CacheError::Unreadable { source: e.into() });
+        let read =
+            |tensor: Tensor<4>| hooklens_hooks::read(tensor).map_err(|e| CacheError::Unreadable { source: e.into() });
         let layer = |entry: &Entry| {
             let (keys, values) = entry.joined()?.unzip();
             let (keys, values) = (keys.map(read).transpose()?, values.map(read).transpose()?);

@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Float, Tensor, TensorData};
+use hooklens_hooks::{read, upload};
 
 use super::kind::Form;
 use crate::error::CacheError;
@@ -48,7 +49,7 @@ impl Track {
     /// Writes columns at the file's end.
     fn write(&self, new: Tensor<4>) -> Result<Stretch, CacheError> {
         let columns = new.dims()[1];
-        let data = new.swap_dims(0, 1).try_into_data().map_err(|e| CacheError::Unreadable { source: e.into() })?;
+        let data = read(new.swap_dims(0, 1)).map_err(|e| CacheError::Unreadable { source: e.into() })?;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let offset = file.seek(SeekFrom::End(0)).map_err(failed)?;
         if let Err(error) = file.write_all(data.as_bytes()) {
@@ -80,7 +81,7 @@ impl Track {
         drop(file);
         let [rows, heads, width] = self.cell;
         let data = TensorData::from_bytes_vec(bytes, [columns, rows, heads, width], self.dtype);
-        Ok(Tensor::<4>::from_data(data, (device, self.dtype)).swap_dims(0, 1))
+        Ok(upload::<4, Float>(data, (device, self.dtype)).swap_dims(0, 1))
     }
 
     /// Drops all but `len` columns: the first, or the last.

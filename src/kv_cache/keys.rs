@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::{Int, Tensor, TensorData};
+use hooklens_hooks::upload;
 
 /// Keys and values of some columns, `[rows, columns, kv_head, d_head]`.
 #[derive(Debug, Clone)]
@@ -38,7 +39,7 @@ impl KeyBlock {
 /// These rows of a tensor.
 pub(super) fn select_rows(tensor: Tensor<4>, rows: &[usize]) -> Tensor<4> {
     let ids: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
-    let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [rows.len()]), &tensor.device());
+    let ids = upload::<1, Int>(TensorData::new(ids, [rows.len()]), &tensor.device());
     tensor.select(0, ids)
 }
 

@@ -5,6 +5,7 @@
 //! positions, so what is stored is never requantized.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use hooklens_hooks::upload;
 
 use super::kind::{Form, Quantization};
 use crate::error::{BoxError, CacheError};
@@ -109,7 +110,7 @@ impl Quantized {
         let mut read = Vec::new();
         for tensor in new {
             let [_, _, heads, width] = tensor.dims();
-            let data = tensor.try_into_data().map_err(|e| unreadable(e.into()))?.convert::<f32>();
+            let data = hooklens_hooks::read(tensor).map_err(|e| unreadable(e.into()))?.convert::<f32>();
             read.push(([heads, width], data.try_into_vec::<f32>().map_err(|e| unreadable(e.into()))?));
         }
         for (codes, ([heads, width], values)) in self.stored.iter_mut().zip(read) {
@@ -154,7 +155,7 @@ impl Quantized {
                     chunk.read(at * rows + row, grouping, out);
                 }
             }
-            Tensor::from_data(TensorData::new(values, shape), (device, *dtype))
+            upload(TensorData::new(values, shape), (device, *dtype))
         }))
     }
 

@@ -8,7 +8,7 @@ use hooklens_hooks::DType;
 
 use super::adapter::{Adapter, Change};
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
-use crate::device::Placement;
+use crate::device::{Placement, is_cubecl};
 use crate::error::LoadError;
 use crate::model::LoadReport;
 use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Weights};
@@ -96,6 +96,7 @@ impl<'a> Assembler<'a> {
             stored_bytes: self.files.stored_bytes(),
             applied: self.applied.into_iter().collect(),
             ignored: Vec::new(),
+            rounding: Vec::new(),
         }
     }
 
@@ -207,8 +208,10 @@ impl<'a> Assembler<'a> {
             let merged = adapter.merged(change, whole, (self.device, self.compute))?;
             return Ok(layout.of_whole(merged, shape));
         }
+        // Where data are read later, the file may have been written anew by then.
         if borrow
             && layout.is_view()
+            && !is_cubecl(self.device)
             && let Some(data) = files.borrow(&held, self.compute)?
         {
             return Ok(layout.view(stored(data), shape));

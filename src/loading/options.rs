@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use burn::tensor::Device;
 use hooklens_hooks::DType;
 
-use crate::device::{Placement, default_device};
+use crate::device::{Placement, check_element_type, default_device};
 use crate::error::{InputError, ProcessingError, Result};
 use crate::processing::Processing;
 
@@ -189,6 +189,9 @@ impl LoadOptions {
             Some(placement) => placement,
             None => Placement::on(default_device()?),
         };
+        for device in placement.devices() {
+            check_element_type(&device, self.dtype.burn())?;
+        }
         Ok(if self.trainable { placement.autodiff() } else { placement })
     }
 

@@ -8,7 +8,7 @@ use super::adapter::Adapter;
 use super::assemble::Assembler;
 use super::options::LoadOptions;
 use crate::config::TransformerConfig;
-use crate::device::{Placement, guarded};
+use crate::device::{Placement, guarded, rounding};
 use crate::embedded;
 use crate::encoder::{EncoderConfig, HookedEncoder, OutputHeads, SentenceEmbedding};
 use crate::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
@@ -268,7 +268,8 @@ impl ModelFiles {
         let mut assembler = assembler.with_adapter(given.as_ref().or(self.adapter.as_ref()))?;
         let weights = guarded(|| placement.devices(), || Ok(read(&mut assembler)?))?;
         let ignored = families::ignored(self.described.family(), &self.json)?;
-        Ok((weights, LoadReport { ignored, ..assembler.report() }))
+        let rounding = placement.devices().iter().filter_map(|device| rounding(device, options.dtype)).collect();
+        Ok((weights, LoadReport { ignored, rounding, ..assembler.report() }))
     }
 }
 

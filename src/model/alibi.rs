@@ -1,6 +1,7 @@
 //! Attention with linear biases (Press et al. 2021).
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use hooklens_hooks::upload;
 
 /// Slope of each head: a geometric sequence that starts and steps at `2^(-8 / heads)`; for a
 /// number of heads that is no power of two, those of the power below, then every other one of
@@ -14,7 +15,7 @@ pub(crate) fn slopes(heads: usize) -> Vec<f64> {
 
 /// The slopes as `[1, head, 1, 1]`.
 pub(crate) fn slope_tensor(heads: usize, device: &Device, dtype: DType) -> Tensor<4> {
-    Tensor::from_data(TensorData::new(slopes(heads), [1, heads, 1, 1]), (device, dtype))
+    upload(TensorData::new(slopes(heads), [1, heads, 1, 1]), (device, dtype))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::module::attention as fused_attention;
 use burn::tensor::ops::AttentionModuleOptions;
-use burn::tensor::{Tensor, activation};
+use burn::tensor::{DType, Tensor, activation};
 use hooklens_hooks::{Halt, Run};
 
 use super::alibi::slope_tensor;
@@ -13,6 +13,7 @@ use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
 use crate::config::Positional;
 use crate::cpu;
+use crate::device::is_cubecl;
 use crate::kv_cache::{KeyBlock, Keys};
 use crate::points::Site;
 
@@ -210,8 +211,17 @@ fn unwatched(
         return explicit(layer, q, keys, None, pass, run);
     }
     let group = config.n_heads / config.n_kv_heads;
-    let options =
-        AttentionModuleOptions { scale: Some(1.0 / config.score_divisor(layer)), softcap: None, is_causal: true };
+    let mut scale = Some(1.0 / config.score_divisor(layer));
+    let mut q = q;
+    // CubeCL has kernels for this that take no scale but the usual one, and multiply in 16 bits.
+    if is_cubecl(&q.device()) && matches!(q.dtype(), DType::F16 | DType::BF16) {
+        let usual = (config.d_head as f64).sqrt();
+        if config.score_divisor(layer) != usual {
+            q = q * (usual / config.score_divisor(layer));
+        }
+        scale = None;
+    }
+    let options = AttentionModuleOptions { scale, softcap: None, is_causal: true };
     let heads_first = |x: Tensor<4>| x.permute([0, 2, 1, 3]);
     let (k, v) = keys.joined();
     let (k, v) = (repeated(heads_first(k), group), repeated(heads_first(v), group));
@@ -261,7 +271,12 @@ fn explicit(
 /// Scaled scores of the columns held, `[batch, head, query, key]`.
 pub(crate) fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Tensor<4> {
     let [batch, queries, heads, _] = q.dims();
-    let q = widened(q) * (1.0 / pass.config.score_divisor(layer));
+    let (mut q, scale) = (widened(q), 1.0 / pass.config.score_divisor(layer));
+    // A device that fuses makes one kernel of scale and softmax; elsewhere the queries are the smaller factor.
+    let fuses = is_cubecl(&q.device());
+    if !fuses {
+        q = q * scale;
+    }
     let of_block = |block: &KeyBlock| {
         let (block, readers) = evenly_read(block);
         let [rows, columns, kv_heads, _] = block.keys.dims();
@@ -270,7 +285,8 @@ pub(crate) fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_
         shape.unfold(scores, [batch, heads, queries, columns])
     };
     let mut scores: Vec<Tensor<4>> = keys.blocks.iter().map(of_block).collect();
-    if scores.len() == 1 { scores.remove(0) } else { Tensor::cat(scores, 3) }
+    let scores = if scores.len() == 1 { scores.remove(0) } else { Tensor::cat(scores, 3) };
+    if fuses { scores * scale } else { scores }
 }
 
 /// Each head's values weighted by its pattern, `[batch, query, head, d_head]`.

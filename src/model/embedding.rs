@@ -1,6 +1,7 @@
 //! Token and position embeddings.
 
 use burn::tensor::{Int, Tensor, TensorData};
+use hooklens_hooks::upload;
 
 use super::norm::narrowed;
 use super::sequence::{Sequence, position_ids};
@@ -19,7 +20,7 @@ pub(crate) fn token_vectors(table: Tensor<2>, tokens: &Tokens) -> Tensor<3> {
 pub(crate) fn rows_of(table: Tensor<2>, ids: &[u32], [batch, len]: [usize; 2]) -> Tensor<3> {
     let d_model = table.dims()[1];
     let ids: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
-    let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [batch * len]), &table.device());
+    let ids = upload::<1, Int>(TensorData::new(ids, [batch * len]), &table.device());
     table.select(0, ids).reshape([batch, len, d_model])
 }
 

@@ -51,10 +51,11 @@ impl Linear {
         let input = input.reshape([rows, shape[D - 1]]);
         let maps = maps.map(|map| (map.weight.val(), map.bias.as_ref().map(Param::val)));
         let outputs = cpu::linear(&input, &maps).unwrap_or_else(|| {
-            maps.map(|(weight, bias)| {
+            // Biases come first, so that a device that fuses what it is asked for meets nothing between product and sum.
+            maps.map(|(weight, bias)| (weight, bias.map(|bias| bias.unsqueeze::<2>()))).map(|(weight, bias)| {
                 let output = input.clone().matmul(weight);
                 match bias {
-                    Some(bias) => output + bias.unsqueeze(),
+                    Some(bias) => output + bias,
                     None => output,
                 }
             })

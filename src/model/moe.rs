@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData, activation};
-use hooklens_hooks::{Halt, HookError, Run};
+use hooklens_hooks::{Halt, HookError, Run, upload};
 
 use super::linear::Linear;
 use super::norm::{narrowed, widened};
@@ -108,7 +108,7 @@ impl Moe {
                 continue;
             }
             let count = routed.len();
-            let indices = |of: Vec<i32>| Tensor::<1, Int>::from_data(TensorData::new(of, [count]), &device);
+            let indices = |of: Vec<i32>| upload::<1, Int>(TensorData::new(of, [count]), &device);
             let tokens = indices(routed.iter().map(|i| i / mixture.per_token as i32).collect());
             let share = shares.clone().reshape([rows * mixture.per_token]).select(0, indices(routed));
             let input = x.clone().select(0, tokens.clone());
@@ -148,7 +148,7 @@ impl Moe {
 /// The `count` best experts of each row, best first, on the host and as `[row, count]`.
 fn best(weights: &Tensor<2>, count: usize) -> Result<(Vec<i64>, Tensor<2, Int>), Halt> {
     let [rows, experts] = weights.dims();
-    let values = host::<f32>(weights.clone().try_into_data().map(|d| d.convert::<f32>()), &weights.device())?;
+    let values = host::<f32>(hooklens_hooks::read(weights.clone()).map(|d| d.convert::<f32>()), &weights.device())?;
     let mut best = Vec::with_capacity(rows * count);
     for row in values.chunks(experts) {
         let mut order: Vec<usize> = (0..experts).collect();
@@ -157,13 +157,13 @@ fn best(weights: &Tensor<2>, count: usize) -> Result<(Vec<i64>, Tensor<2, Int>),
         best.extend(order[..count].iter().map(|e| *e as i64));
     }
     let chosen: Vec<i32> = best.iter().map(|e| *e as i32).collect();
-    let chosen = Tensor::from_data(TensorData::new(chosen, [rows, count]), &weights.device());
+    let chosen = upload(TensorData::new(chosen, [rows, count]), &weights.device());
     Ok((best, chosen))
 }
 
 fn read(chosen: Tensor<2, Int>) -> Result<Vec<i64>, Halt> {
     let device = chosen.device();
-    host::<i64>(chosen.try_into_data().map(|d| d.convert::<i64>()), &device)
+    host::<i64>(hooklens_hooks::read(chosen).map(|d| d.convert::<i64>()), &device)
 }
 
 fn host<E: burn::tensor::Element>(

@@ -115,9 +115,17 @@ impl Norm {
         if let Some(done) = cpu::norm(&input, self.kind.centers(), self.eps, w.as_ref(), b.as_ref()) {
             return done;
         }
-        let dtype = input.dtype();
-        let (x, scale) = self.centered_and_scale(input);
-        narrowed(self.weighed(x / scale), dtype)
+        let (dtype, shape) = (input.dtype(), input.dims());
+        let width = shape[D - 1];
+        // A device that fuses what it is asked for makes one kernel of the norm if its input is finished (a change of
+        // shape does it), no sum comes first, and nothing else comes in between, such as the weights.
+        let [w, b] = [w, b].map(|weight| weight.map(|weight| widened(weight).unsqueeze::<2>()));
+        let mut x = widened(input.reshape([shape[..D - 1].iter().product(), width]));
+        if self.kind.centers() {
+            x = x.clone() - (x / width as f64).sum_dim(1);
+        }
+        let scale = (x.clone().square().mean_dim(1) + self.eps).sqrt();
+        narrowed(weighed(x / scale, w, b), dtype).reshape(shape)
     }
 
     /// The input, centered if the norm centers, and its scale, in `f32` at least.
@@ -130,14 +138,20 @@ impl Norm {
         (x, scale)
     }
 
-    fn weighed<const D: usize>(&self, mut x: Tensor<D>) -> Tensor<D> {
-        if let Some(w) = &self.w {
-            x = x * widened(w.val()).unsqueeze();
-        }
-        if let Some(b) = &self.b {
-            x = x + widened(b.val()).unsqueeze();
-        }
-        x
+    fn weighed<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let [w, b] = [&self.w, &self.b].map(|weight| weight.as_ref().map(|weight| widened(weight.val()).unsqueeze()));
+        weighed(x, w, b)
+    }
+}
+
+fn weighed<const D: usize>(x: Tensor<D>, w: Option<Tensor<D>>, b: Option<Tensor<D>>) -> Tensor<D> {
+    let x = match w {
+        Some(w) => x * w,
+        None => x,
+    };
+    match b {
+        Some(b) => x + b,
+        None => x,
     }
 }
 

@@ -23,13 +23,15 @@ pub struct LoadReport {
     pub missing: Vec<String>,
     /// Settings of `config.json` that have no effect, in Hugging Face's code as here, each with the reason.
     pub ignored: Vec<String>,
+    /// How the devices round what they compute, where that is coarser than the element type.
+    pub rounding: Vec<String>,
     /// Bytes of the files' tensors.
     pub stored_bytes: usize,
 }
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { applied, unused, missing, ignored, .. } = self;
+        let Self { applied, unused, missing, ignored, rounding, .. } = self;
         write!(
             f,
             "{} tensors applied, {} unused{}",
@@ -42,6 +44,9 @@ impl fmt::Display for LoadReport {
         }
         for setting in ignored {
             write!(f, "\n  ignored: {setting}")?;
+        }
+        for rounding in rounding {
+            write!(f, "\n  {rounding}")?;
         }
         Ok(())
     }

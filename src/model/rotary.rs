@@ -3,6 +3,7 @@
 use std::f64::consts::PI;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use hooklens_hooks::upload;
 
 use super::norm::{narrowed, widened};
 use crate::config::{RopeScaling, Rotary};
@@ -38,7 +39,7 @@ impl RotaryTable {
         };
         let shape = [rows, len, 1, rotary.dim / 2];
         let dtype = if dtype == DType::F64 { dtype } else { DType::F32 };
-        let table = |values: Vec<f64>| Tensor::from_data(TensorData::new(values, shape), (device, dtype));
+        let table = |values: Vec<f64>| upload(TensorData::new(values, shape), (device, dtype));
         Self {
             cos: table(angles().map(|a| a.cos() * factor).collect()),
             sin: table(angles().map(|a| a.sin() * factor).collect()),
@@ -57,7 +58,7 @@ impl RotaryTable {
         let (dim, half) = (self.dim, self.dim / 2);
         let input = widened(input);
         let rest = (dim < d_head).then(|| input.clone().narrow(3, dim, d_head - dim));
-        let turned = input.narrow(3, 0, dim);
+        let turned = if dim < d_head { input.narrow(3, 0, dim) } else { input };
         let (x, y) = if self.adjacent_pairs {
             let pairs = turned.reshape([batch, pos, heads, half, 2]);
             let part = |i| pairs.clone().narrow(4, i, 1).squeeze_dim::<4>(4);

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
-use hooklens_hooks::Rows;
+use burn::tensor::{Bool, Device, Float, Int, Tensor, TensorData};
+use hooklens_hooks::{Rows, upload};
 
 use crate::config::Window;
 use crate::kv_cache::KeyValueCache;
@@ -131,7 +131,7 @@ impl Sequence {
     /// 1 for real tokens and 0 for others, `[batch, pos, 1]`, or nothing when all are real.
     pub(crate) fn real_as_float(&self, device: &Device) -> Option<Tensor<3>> {
         let ones: Vec<f32> = self.query_mask()?.iter().map(|real| f32::from(u8::from(*real))).collect();
-        Some(Tensor::from_data(TensorData::new(ones, [self.batch, self.len, 1]), device))
+        Some(upload(TensorData::new(ones, [self.batch, self.len, 1]), device))
     }
 }
 
@@ -189,7 +189,9 @@ impl<'s> Masks<'s> {
     }
 
     fn make_hidden(&self, window: Option<Window>) -> Option<Tensor<4, Bool>> {
-        if self.bidirectional && self.sequence.is_plain() && window.is_none() {
+        // A single query is behind all keys.
+        let all_seen = self.bidirectional || self.sequence.len == 1;
+        if all_seen && self.sequence.is_plain() && window.is_none_or(|window| window.width() >= self.sequence.keys()) {
             return None;
         }
         let (rows, past) = (self.sequence.position_rows(), self.sequence.past);
@@ -210,7 +212,7 @@ impl<'s> Masks<'s> {
                 }));
             }
         }
-        Some(Tensor::from_data(TensorData::new(hidden, [rows, 1, queries, keys]), &self.device))
+        Some(upload(TensorData::new(hidden, [rows, 1, queries, keys]), &self.device))
     }
 
     /// Key position minus query position, `[batch or 1, 1, query, key]`.
@@ -221,7 +223,7 @@ impl<'s> Masks<'s> {
         let (rows, queries, keys) = (self.sequence.position_rows(), self.sequence.len, self.sequence.keys());
         let row = |positions: Vec<u32>, shape: [usize; 4]| {
             let positions: Vec<f32> = positions.iter().map(|p| *p as f32).collect();
-            Tensor::<4>::from_data(TensorData::new(positions, shape), &self.device)
+            upload::<4, Float>(TensorData::new(positions, shape), &self.device)
         };
         let made = row(self.sequence.key_positions(), [rows, 1, 1, keys])
             - row(self.sequence.query_positions(), [rows, 1, queries, 1]);
@@ -234,7 +236,7 @@ impl<'s> Masks<'s> {
 pub(crate) fn at_columns(x: Tensor<3>, columns: &[usize]) -> Tensor<2> {
     let [batch, len, width] = x.dims();
     let rows: Vec<i32> = columns.iter().enumerate().map(|(row, column)| (row * len + column) as i32).collect();
-    let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [batch]), &x.device());
+    let rows = upload::<1, Int>(TensorData::new(rows, [batch]), &x.device());
     x.reshape([batch * len, width]).select(0, rows)
 }
 
@@ -242,7 +244,7 @@ pub(crate) fn at_columns(x: Tensor<3>, columns: &[usize]) -> Tensor<2> {
 pub(crate) fn position_ids(sequence: &Sequence, device: &Device) -> Tensor<1, Int> {
     let ids: Vec<i32> = sequence.query_positions().iter().map(|p| *p as i32).collect();
     let count = ids.len();
-    Tensor::from_data(TensorData::new(ids, [count]), device)
+    upload(TensorData::new(ids, [count]), device)
 }
 
 #[cfg(test)]

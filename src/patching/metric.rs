@@ -216,7 +216,7 @@ impl Metric {
 /// patched.
 pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize) -> String) -> Result<Vec<f64>> {
     let unreadable = |source: BoxError| HookError::Io { name: "the metric".into(), source };
-    let data = values.try_into_data().map_err(|e| unreadable(e.into()))?.convert::<f64>();
+    let data = hooklens_hooks::read(values).map_err(|e| unreadable(e.into()))?.convert::<f64>();
     let values = data.try_into_vec::<f64>().map_err(|e| unreadable(e.into()))?;
     match values.iter().position(|value| value.is_nan()) {
         Some(row) => Err(PatchError::NotANumber { site: site(row), example, value: values[row] }.into()),

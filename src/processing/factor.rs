@@ -133,7 +133,7 @@ impl PerHead {
 
 fn host(matrix: Tensor<2>) -> Result<(Vec<f64>, [usize; 2]), BoxError> {
     let dims = matrix.dims();
-    let data = matrix.try_into_data()?;
+    let data = hooklens_hooks::read(matrix)?;
     Ok((data.iter::<f64>().collect(), dims))
 }
 

@@ -132,7 +132,7 @@ impl Tokens {
     pub fn from_tensor(ids: Tensor<2, Int>) -> Result<Self, InputError> {
         let [batch, len] = ids.dims();
         let unreadable = |source: BoxError| InputError::Unreadable { source };
-        let data = ids.try_into_data().map_err(|e| unreadable(e.into()))?.convert::<i64>();
+        let data = hooklens_hooks::read(ids).map_err(|e| unreadable(e.into()))?.convert::<i64>();
         let values = data.try_into_vec::<i64>().map_err(|e| unreadable(e.into()))?;
         let to_id = |id: &i64| u32::try_from(*id).map_err(|_| InputError::NotAnId { id: *id });
         let ids = values.iter().map(to_id).collect::<Result<_, _>>()?;
@@ -223,7 +223,7 @@ impl Tokens {
     /// ```
     pub fn to_tensor(&self, device: &Device) -> Tensor<2, Int> {
         let ids: Vec<i32> = self.ids.iter().map(|id| *id as i32).collect();
-        Tensor::from_data(TensorData::new(ids, self.shape()), device)
+        hooklens_hooks::upload(TensorData::new(ids, self.shape()), device)
     }
 }
 

@@ -4,7 +4,7 @@ use hooklens::activations::{AnalysisError, Components, Stage};
 use hooklens::prelude::*;
 use proptest::prelude::*;
 
-use crate::support::{any_config, assert_close, random_model, values};
+use crate::support::{any_config, assert_close, cases, random_model, values};
 
 const TOKENS: [[u32; 5]; 2] = [[3, 9, 1, 7, 9], [2, 2, 8, 0, 5]];
 
@@ -23,7 +23,7 @@ fn any_stage(config: &TransformerConfig, pick: usize) -> Stage {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(cases(150))]
 
     #[test]
     fn parts_add_up_to_the_stream(config in any_config(), seed in any::<u64>(), pick in 0usize..5) {

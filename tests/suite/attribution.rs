@@ -7,7 +7,7 @@ use hooklens::patching::{Ablation, Metric, Patching, Sites};
 use hooklens::prelude::*;
 use proptest::prelude::*;
 
-use crate::support::{any_config, random_model};
+use crate::support::{any_config, cases, random_model};
 
 const CLEAN: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 4], [2, 2, 8, 0, 5, 1]];
 const CORRUPTED: [[u32; 6]; 2] = [[3, 9, 6, 7, 9, 4], [2, 2, 8, 11, 5, 2]];
@@ -22,7 +22,7 @@ fn patching(model: &HookedTransformer) -> Patching<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(cases(60))]
 
     /// What a writer's edges add up to is what its own patch is estimated to do.
     #[test]

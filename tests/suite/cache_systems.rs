@@ -8,7 +8,7 @@ use hooklens::{ActivationQueue, PaddingSide};
 use hooklens::{Bits, CacheError, CacheKind, CacheShape, Entry, Error, Offload, QueueError, Stored, Window};
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_row, assert_close, device, random_model, values};
+use crate::support::{any_config, any_row, assert_close, cases, device, random_model, values};
 
 fn model() -> HookedTransformer {
     random_model(TransformerConfig::new(2, 16, 4, 20, 32), 7)
@@ -425,7 +425,7 @@ fn away_is_as_near() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(60) })]
 
     /// Hidden tokens are as if every later query's score of them were minus infinity; positions stay.
     #[test]

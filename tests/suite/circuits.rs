@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use burn::tensor::Distribution;
 
-use crate::support::{any_config, assert_close, device, random_model, values};
+use crate::support::{any_config, assert_close, cases, device, random_model, values};
 
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &device())
@@ -18,7 +18,7 @@ fn factored(left: usize, inner: usize, right: usize) -> FactoredMatrix<4> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(cases(40))]
 
     #[test]
     fn factors_stand_for_their_product(left in 1usize..9, inner in 1usize..9, right in 1usize..9, other in 1usize..9) {

@@ -7,7 +7,7 @@ use hooklens::HookedModel;
 use hooklens::prelude::*;
 use proptest::prelude::*;
 
-use crate::support::{assert_close, fixtures};
+use crate::support::{assert_close, cases, fixtures};
 
 /// One thing done to a cache of two rows.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(cases(48))]
 
     #[test]
     fn what_runs_behind_is_what_was_kept(fixture in 0..3usize, steps in prop::collection::vec(any_step(), 1..7)) {

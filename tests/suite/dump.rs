@@ -12,7 +12,7 @@ use ndarray::{ArrayD, IxDyn};
 use proptest::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::support::{any_config, any_row, distance, random_model};
+use crate::support::{any_config, any_row, cases, distance, random_model};
 
 /// All tensors of a file, as floats.
 pub(crate) fn read(path: &Path) -> BTreeMap<String, ArrayD<f32>> {
@@ -47,7 +47,7 @@ fn any_positions() -> impl Strategy<Value = Positions> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(120) })]
 
     /// However prompts are batched and padded, and whatever positions are kept, a file holds for
     /// each prompt what a run of it alone records, behind a prefix too.

@@ -125,7 +125,7 @@ fn the_same_weights_have_the_same_everywhere() {
         let again = HookedTransformer::from_pretrained_with(name, options).unwrap();
         assert_eq!(again.fingerprint().unwrap(), expected);
     }
-    let half = HookedTransformer::from_pretrained_with(name, LoadOptions::new().dtype(DType::BF16)).unwrap();
+    let half = HookedTransformer::from_pretrained_with(name, LoadOptions::new().dtype(DType::F16)).unwrap();
     assert_ne!(half.fingerprint().unwrap(), expected);
     let out = folder.path().join("out");
     let done = program()

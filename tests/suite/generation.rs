@@ -9,7 +9,7 @@ use hooklens::{CacheError, Error, InputError};
 use hooklens::{CacheKind, PaddingSide};
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_row, distance, fixtures, random_model, values};
+use crate::support::{any_config, any_row, cases, distance, fixtures, random_model, values};
 
 /// The most likely next token, by running everything anew.
 fn next(model: &HookedTransformer, row: &[u32]) -> u32 {
@@ -24,7 +24,7 @@ fn any_kind() -> impl Strategy<Value = CacheKind> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(150) })]
 
     /// Greedy rows of any lengths, in a batch, behind any cache, are those of running anew.
     #[test]

@@ -8,7 +8,7 @@ use hooklens::hook::Hook;
 use hooklens::prelude::*;
 use proptest::prelude::*;
 
-use crate::support::{any_config, fixtures, precise, random_model, smooth, widened};
+use crate::support::{any_config, cases, fixtures, has, precise, random_model, smooth, widened};
 
 const TOKENS: [[u32; 5]; 2] = [[3, 9, 1, 7, 9], [2, 2, 8, 0, 5]];
 
@@ -72,10 +72,13 @@ fn gradient_size(gradient: &Activation) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 25, ..ProptestConfig::default() })]
+    #![proptest_config(cases(25))]
 
     #[test]
     fn gradients_are_slopes_at_every_point(config in any_config(), seed in 0usize..1000) {
+        if !has(DType::F64) {
+            return Ok(());
+        }
         let model = precise(smooth(config), seed as u64);
         check(&model, Record::all(), seed);
         check(&model, Record::new("*hook_result"), seed);
@@ -91,6 +94,9 @@ proptest! {
     /// A hook on gradients does what a forward hook does that leaves the value as it is.
     #[test]
     fn edited_gradients_go_on(config in any_config(), seed in 0usize..1000, factor in prop_oneof![Just(0.0), Just(-1.5)]) {
+        if !has(DType::F64) {
+            return Ok(());
+        }
         let model = precise(smooth(config), seed as u64);
         let at_z = |layer| hook::z(layer).edit(move |z, _| z.clone().detach() + (z.clone() - z.detach()) * factor);
         let at_q = hook::q(1).edit(move |q, _| q.clone().detach() + (q.clone() - q.detach()) * factor);
@@ -121,6 +127,9 @@ proptest! {
 /// hooks act in both.
 #[test]
 fn gradients_behind_a_cache_are_those_of_a_whole_run() {
+    if !has(DType::F64) {
+        return;
+    }
     let model = precise(TransformerConfig::new(2, 16, 4, 20, 32), 4);
     let last = |logits: Tensor<3>| {
         let [_, len, _] = logits.dims();
@@ -156,6 +165,9 @@ fn number_of_all(output: EncoderOutput) -> Tensor<1> {
 
 #[test]
 fn gradients_of_encoders_are_slopes() {
+    if !has(DType::F64) {
+        return;
+    }
     for name in ["bert-pretraining", "distilbert", "roberta"] {
         let mut model = HookedEncoder::from_pretrained(fixtures().join(name).to_str().unwrap()).unwrap();
         model.weights = widened(&model.weights);
@@ -171,6 +183,9 @@ fn gradients_of_encoders_are_slopes() {
 
 #[test]
 fn gradients_of_an_encoder_with_a_decoder_are_slopes() {
+    if !has(DType::F64) {
+        return;
+    }
     let mut model = HookedEncoderDecoder::from_pretrained(fixtures().join("t5-gated").to_str().unwrap()).unwrap();
     model.weights = widened(&model.weights);
     let input = Tokens::padded(&[vec![5, 6, 7, 1], vec![9, 1]], 0, PaddingSide::Right).unwrap();
@@ -190,6 +205,9 @@ fn gradients_of_an_encoder_with_a_decoder_are_slopes() {
 /// is before the decoder.
 #[test]
 fn edited_gradients_go_on_in_encoders_too() {
+    if !has(DType::F64) {
+        return;
+    }
     let of =
         |cache: &ActivationCache, name: &str| cache.activation(format!("{name}_grad")).unwrap().to_ndarray().unwrap();
     let dim = |x: Tensor<4>| x.clone().detach() + (x.clone() - x.detach()) * -1.5;

@@ -8,7 +8,7 @@ use hooklens::{Error, InputError, LoadError, WeightFiles, inspect};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::support::{any_config, device, random_model};
+use crate::support::{any_config, cases, device, random_model};
 
 fn opened(bytes: &[u8]) -> Result<WeightFiles, LoadError> {
     let folder = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(1500) })]
 
     /// Any field of any family's configuration replaced by anything: an answer, never a panic.
     #[test]

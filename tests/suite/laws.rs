@@ -8,7 +8,7 @@ use hooklens::{
 };
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_row, assert_close, distance, log_probs, random_model, values};
+use crate::support::{any_config, any_row, assert_close, cases, distance, log_probs, random_model, values};
 
 /// Every recording but those the batch shape runs through.
 fn comparable(name: &str) -> bool {
@@ -21,7 +21,7 @@ fn part(x: &Tensor<3>, row: usize, from: usize, to: usize) -> Tensor<3> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(200) })]
 
     /// Padding at either side, and a batch around a row, change nothing for the row.
     #[test]

@@ -7,12 +7,12 @@ use hooklens::prelude::*;
 use hooklens::write_safetensors;
 use proptest::prelude::*;
 
-use crate::support::{any_config, assert_close, device, random_model};
+use crate::support::{any_config, assert_close, cases, device, random_model};
 
 const TOKENS: [u32; 5] = [3, 9, 1, 7, 9];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(cases(40))]
 
     #[test]
     fn the_last_stage_is_the_models_own_answer(config in any_config(), seed in any::<u64>(), mid in any::<bool>()) {

@@ -22,6 +22,8 @@ mod encoders;
 mod errors;
 mod fingerprint;
 mod generation;
+#[cfg(feature = "wgpu")]
+mod gpu;
 mod gradients;
 mod guide;
 mod hostile;

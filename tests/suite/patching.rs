@@ -7,7 +7,7 @@ use hooklens::prelude::*;
 use ndarray::Dimension;
 use proptest::prelude::*;
 
-use crate::support::{any_config, random_model};
+use crate::support::{any_config, cases, random_model};
 
 const CLEAN: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 4], [2, 2, 8, 0, 5, 1]];
 const CORRUPTED: [[u32; 6]; 2] = [[3, 9, 6, 7, 9, 4], [2, 2, 8, 11, 5, 2]];
@@ -69,7 +69,7 @@ fn assert_same(swept: &PatchingResult, layer: usize, expected: &[f64], what: &st
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(cases(60))]
 
     #[test]
     fn sweeps_equal_whole_runs(config in any_config(), seed in any::<u64>(), zero in any::<bool>()) {

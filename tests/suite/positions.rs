@@ -8,7 +8,7 @@ use hooklens::{Error, HookError};
 use ndarray::{ArrayD, stack};
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_row, random_model, values};
+use crate::support::{any_config, any_row, cases, random_model, values};
 
 const POINTS: &str = "*hook_{resid_post,pattern,z,scale,rot_q}";
 
@@ -34,7 +34,7 @@ fn counted(pick: usize, len: usize, from_end: bool) -> (isize, usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(60) })]
 
     /// Lists and a place a row, of padded batches: every point is the whole one's slice.
     #[test]

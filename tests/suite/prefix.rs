@@ -6,10 +6,10 @@ use hooklens::prelude::*;
 use hooklens::{CacheError, Error, HookError, InputError, Message, Occurrence};
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_row, assert_close, distance, random_model};
+use crate::support::{any_config, any_row, assert_close, cases, distance, random_model};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(150) })]
 
     /// A prefix and what comes behind it, recorded apart, are the whole; batch after batch, the
     /// shared prefix moves along.

@@ -1,12 +1,49 @@
 //! What several tests need.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{Device, Tensor};
 use hooklens::prelude::*;
 use hooklens::{ActivationFn, ClippedGate, Experts, NormKind, Positional, RopeScaling, Rotary, Window};
 use ndarray::ArrayD;
 use proptest::prelude::*;
+
+/// So many cases of a property, or as many as `HOOKLENS_TEST_CASES` allows: on a software driver of a GPU each takes
+/// long.
+pub(crate) fn cases(count: u32) -> ProptestConfig {
+    let most = std::env::var("HOOKLENS_TEST_CASES").map_or(count, |most| most.parse().unwrap());
+    ProptestConfig { cases: count.min(most), ..ProptestConfig::default() }
+}
+
+/// Notes that a test, or a part of it, was not run: the process says so in its last lines.
+pub(crate) fn skipped(what: &str) {
+    static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    extern "C" fn tell() {
+        let skipped = SKIPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        eprintln!("NOT RUN: {} of the tests, or parts of them:", skipped.len());
+        skipped.iter().for_each(|what| eprintln!("    {what}"));
+    }
+    let name = std::thread::current().name().unwrap_or("a test").to_string();
+    let mut skipped = SKIPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    if skipped.is_empty() {
+        // SAFETY: the function takes no arguments and touches nothing but what is static.
+        unsafe { libc::atexit(tell) };
+    }
+    let line = format!("{name}: {what}");
+    if !skipped.contains(&line) {
+        skipped.push(line);
+    }
+}
+
+/// Whether the tests' device computes in an element type; if not, that is noted.
+pub(crate) fn has(dtype: DType) -> bool {
+    let has = hooklens::element_types(&device()).contains(&dtype);
+    if !has {
+        skipped(&format!("the device does not compute in {dtype}"));
+    }
+    has
+}
 
 /// Where the tests run: what `HOOKLENS_DEVICE` names, as everywhere, else the CPU.
 pub(crate) fn device() -> Device {
@@ -73,22 +110,24 @@ pub(crate) fn random_model(config: TransformerConfig, seed: u64) -> HookedTransf
             })
         }
     }
-    let mut model = HookedTransformer::random(config, seed, &device()).unwrap();
+    // Made on the CPU: devices have random numbers of their own.
+    let mut model = HookedTransformer::random(config, seed, &Device::flex()).unwrap();
     model.weights = burn::module::Module::map(model.weights.clone(), &mut Shake(StdRng::seed_from_u64(seed)));
-    model
+    model.to_devices(&[device()])
+}
+
+/// Casts every weight.
+pub(crate) struct Cast(pub(crate) burn::tensor::FloatDType);
+
+impl burn::module::ModuleMapper for Cast {
+    fn map_float<const D: usize>(&mut self, param: burn::module::Param<Tensor<D>>) -> burn::module::Param<Tensor<D>> {
+        param.map(|t| t.cast(self.0))
+    }
 }
 
 /// The same weights in f64.
 pub(crate) fn widened<M: burn::module::Module>(weights: &M) -> M {
-    use burn::module::{ModuleMapper, Param};
-    use burn::tensor::FloatDType;
-    struct Widen;
-    impl ModuleMapper for Widen {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            param.map(|t| t.cast(FloatDType::F64))
-        }
-    }
-    weights.clone().map(&mut Widen)
+    weights.clone().map(&mut Cast(burn::tensor::FloatDType::F64))
 }
 
 /// A random model that computes in f64.

@@ -5,6 +5,8 @@ use hooklens::prelude::*;
 use hooklens::{Error, InputError};
 use proptest::prelude::*;
 
+use crate::support::cases;
+
 const WORDS: [&str; 5] = ["red", "fox", "tea", "king", "sun"];
 
 fn any_text() -> impl Strategy<Value = String> {
@@ -12,7 +14,7 @@ fn any_text() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(60) })]
 
     /// Rows hold every token of every text, in order, a separator between two texts, but for less than a row.
     #[test]

@@ -6,7 +6,7 @@ use hooklens::{Error, InputError};
 use ndarray::{ArrayD, Axis as Dim};
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_row, device, random_model};
+use crate::support::{any_config, any_row, cases, device, random_model};
 
 /// `(text, position, value)` of all positions, text by text, each run by itself.
 fn all_values(
@@ -54,7 +54,7 @@ fn assert_near(found: &[(usize, usize, f32)], due: &[(usize, usize, f32)], all: 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(cases(12))]
 
     /// A neuron of the stream, a coordinate of a head, a direction, a norm: what brute force finds, in batches of any size.
     #[test]

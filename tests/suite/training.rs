@@ -11,7 +11,9 @@ use hooklens::prelude::*;
 use hooklens::{Linear, Norm, NormKind, Weights};
 use proptest::prelude::*;
 
-use crate::support::{any_config, assert_close, device, distance, fixtures, precise, random_model, smooth, values};
+use crate::support::{
+    any_config, assert_close, cases, device, distance, fixtures, precise, random_model, smooth, values,
+};
 
 /// Rows of tokens below 20.
 const ROWS: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 2], [2, 2, 8, 0, 5, 4]];
@@ -219,7 +221,7 @@ fn check(plain: &HookedTransformer, seed: usize) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(12) })]
 
     #[test]
     fn gradients_of_weights_are_slopes(config in any_config(), seed in 0..1000usize, process: bool) {

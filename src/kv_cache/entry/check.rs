@@ -3,6 +3,7 @@
 use burn::tensor::{DType, Device};
 
 use super::Entry;
+use crate::device;
 use crate::error::CacheError;
 
 impl Entry {
@@ -64,6 +65,12 @@ impl Entry {
         }
         if !self.frozen {
             self.check_room(count)?;
+        }
+        if let Some(stored) = self.dtype.filter(|stored| *stored != dtype)
+            && !device::has(device, stored)
+        {
+            let (device, dtype) = (format!("{device:?}"), format!("{stored:?}").to_lowercase());
+            return Err(CacheError::ElementType { device, dtype });
         }
         self.check_form(dtype, device)
     }

@@ -1,0 +1,96 @@
+//! What a GPU is asked to do: kernels launched, copies among them, reads that wait, bytes up and down.
+//!
+//! ```sh
+//! HOOKLENS_DEVICE=wgpu cargo bench --features wgpu --bench launches [-- --kernels]
+//! ```
+//!
+//! Counts, not times: they are the same on a software driver and on a card.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
+use hooklens::prelude::*;
+use hooklens::{ActivationFn, NormKind, Positional, Result, RopeScaling, Rotary, Transfers, default_device};
+
+#[derive(Default)]
+struct Launches(Mutex<BTreeMap<String, usize>>);
+
+impl LaunchObserver for Launches {
+    fn launched(&self, kernel: &'static str) {
+        // The path without what the kernel is generic over.
+        let name = kernel.split('<').next().unwrap_or(kernel).rsplit("::").next().unwrap_or(kernel);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_string()).or_default() += 1;
+    }
+}
+
+/// Does the work, and prints what it took.
+fn count<T>(name: &str, device: &Device, kernels: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    device.sync().ok();
+    let launches = Arc::new(Launches::default());
+    let before = Transfers::so_far();
+    let watching = LaunchObservation::new(launches.clone());
+    let done = work()?;
+    device.flush().ok();
+    let moved = Transfers::so_far().since(before);
+    device.sync().ok();
+    drop(watching);
+    let launches = launches.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let all: usize = launches.values().sum();
+    let of = |part: &str| {
+        launches.iter().filter(|(name, _)| name.to_lowercase().contains(part)).map(|(_, count)| count).sum::<usize>()
+    };
+    println!(
+        "| {name} | {all} | {} | {} | {} | {} | {} |",
+        of("copy") + of("contiguous"),
+        moved.reads,
+        moved.read_bytes,
+        moved.uploads,
+        moved.uploaded_bytes
+    );
+    if kernels {
+        launches.iter().for_each(|(name, count)| println!("    {count:5} {name}"));
+    }
+    Ok(done)
+}
+
+fn main() -> Result<()> {
+    let kernels = std::env::args().any(|argument| argument == "--kernels");
+    let device = default_device()?;
+    let gpt2 = TransformerConfig { activation: ActivationFn::GeluNew, ..TransformerConfig::new(4, 128, 4, 512, 512) };
+    let llama = TransformerConfig {
+        n_kv_heads: 2,
+        norm: NormKind::Rms,
+        positional: Positional::Rotary(Rotary {
+            dim: 32,
+            base: 10_000.0,
+            adjacent_pairs: false,
+            scaling: RopeScaling::None,
+        }),
+        activation: ActivationFn::Silu,
+        gated_mlp: true,
+        ..gpt2.clone()
+    };
+    println!("{device:?}, 4 layers\n\n| | launches | copies | reads | bytes read | uploads | bytes uploaded |");
+    println!("|---|---|---|---|---|---|---|");
+    for (name, config) in [("GPT-2's block", gpt2), ("Llama's block", llama)] {
+        let model = HookedTransformer::random(config, 0, &device)?;
+        let row = |seed: u32, len: u32| (0..len).map(|i| (i * 7919 + seed * 31 + 13) % 512).collect::<Vec<u32>>();
+        let forward = || model.forward(vec![row(0, 128)]);
+        forward()?;
+        count(&format!("{name}: forward 128"), &device, kernels, forward)?;
+        // The first tokens make room in the cache, and let fusion see what comes again and again.
+        let mut steps = model.generate_steps(vec![row(1, 128)], GenerateOptions::new().max_new_tokens(8))?;
+        steps.by_ref().take(5).try_for_each(|step| step.map(drop))?;
+        count(&format!("{name}: a token behind 128"), &device, kernels, || steps.next().transpose())?;
+        let mut prefix = model.prefill(vec![row(2, 128)])?;
+        prefix.freeze();
+        let suffixes: Vec<_> = (0..32).map(|seed| row(seed, 1)).collect();
+        let mut behind = || model.forward_with(suffixes.clone(), ForwardOptions::new().kv_cache(&mut prefix));
+        for _ in 0..2 {
+            behind()?;
+        }
+        count(&format!("{name}: 32 suffixes behind 128"), &device, kernels, behind)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! What allocators say when there is no memory left.
+
+/// What was asked for, if this is the message of an allocator that could not give it.
+pub(crate) fn out_of_what_memory(message: &str) -> Option<String> {
+    // CUDA's says "out of memory. Tried to allocate 2.00 GiB.", the CPU's "can't allocate memory: you tried to
+    // allocate 64 bytes."
+    let lower = message.to_lowercase();
+    // CubeCL's: "out of device memory allocating 4096 bytes", "can't allocate buffer of size: 4096", "An out-of-memory
+    // error happened during launch".
+    const SAID: [&str; 5] =
+        ["out of memory", "out-of-memory", "out of device memory", "can't allocate memory", "can't allocate buffer"];
+    if !SAID.iter().any(|said| lower.contains(said)) {
+        return None;
+    }
+    if let Some((_, size)) = ["allocating ", "buffer of size: "].iter().find_map(|before| lower.split_once(before)) {
+        let digits: String = size.chars().take_while(char::is_ascii_digit).collect();
+        if !digits.is_empty() {
+            return Some(format!("{digits} bytes"));
+        }
+    }
+    let asked = lower.split_once("tried to allocate ").map(|(_, asked)| asked);
+    let words: Vec<&str> = asked.unwrap_or_default().split_whitespace().take(2).collect();
+    let unit = words.get(1).map(|unit| unit.trim_end_matches(['.', ',']));
+    Some(match (words.first(), unit) {
+        (Some(number), Some("bytes")) => format!("{number} bytes"),
+        (Some(number), Some(unit)) => format!("{number} {}", unit.replace('i', "").to_uppercase().replace('B', "iB")),
+        _ => "an unknown amount".to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_is_read_from_what_allocators_say() {
+        let cuda = "Torch(\"CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139 GiB\")";
+        assert_eq!(out_of_what_memory(cuda).as_deref(), Some("2.00 GiB"));
+        let cpu = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error code 12";
+        assert_eq!(out_of_what_memory(cpu).as_deref(), Some("4096 bytes"));
+        assert_eq!(out_of_what_memory("out of device memory allocating 4096 bytes").as_deref(), Some("4096 bytes"));
+        assert_eq!(out_of_what_memory("can't allocate buffer of size: 4096").as_deref(), Some("4096 bytes"));
+        let launch = "An out-of-memory error happened during launch";
+        assert_eq!(out_of_what_memory(launch).as_deref(), Some("an unknown amount"));
+        assert_eq!(out_of_what_memory("Out of memory").as_deref(), Some("an unknown amount"));
+        assert_eq!(out_of_what_memory("index out of bounds"), None);
+    }
+}

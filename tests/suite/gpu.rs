@@ -1,0 +1,179 @@
+//! Devices of CubeCL: what they are called, what they can't do, and what a run asks of them. wgpu's stands for all; a
+//! software driver will do.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
+use burn::tensor::FloatDType;
+use hooklens::dump::Dump;
+use hooklens::prelude::*;
+use hooklens::{CacheError, Error, LoadOptions, Transfers, devices, element_types, parse_device};
+use safetensors::SafeTensors;
+
+use crate::support::{assert_close, distance, fixtures, skipped, values};
+
+/// The first of wgpu's devices, if there is one.
+fn gpu() -> Option<Device> {
+    let found = parse_device("wgpu").ok();
+    if found.is_none() {
+        skipped("no wgpu device is there");
+    }
+    found
+}
+
+const ROW: [u32; 6] = [3, 1, 4, 1, 5, 9];
+
+fn model_on(device: &Device) -> HookedTransformer {
+    let on_cpu = HookedTransformer::random(TransformerConfig::new(2, 16, 4, 20, 64), 3, &Device::flex()).unwrap();
+    on_cpu.to_devices(std::slice::from_ref(device))
+}
+
+#[test]
+fn numbers_name_what_is_listed() {
+    let Some(first) = gpu() else { return };
+    assert_eq!(parse_device("wgpu:0").unwrap(), first);
+    assert_eq!(model_on(&first).device(), first);
+    let listed: Vec<_> = devices().into_iter().filter(|device| device.name.starts_with("wgpu:")).collect();
+    assert_eq!(listed[0].name, "wgpu:0");
+    assert!(listed[0].dtypes.contains(&DType::F32) && !listed[0].description.is_empty(), "{listed:?}");
+    let told = parse_device(format!("wgpu:{}", listed.len())).unwrap_err().to_string();
+    assert!(told.contains(&format!("{} wgpu device", listed.len())), "{told}");
+    assert!(parse_device("wgpu:x").unwrap_err().to_string().contains("comes a number"));
+}
+
+/// What a device has no type for is an error where it computes, and done on the host where it stores.
+#[test]
+fn element_types_are_asked_for_before_use() {
+    let Some(device) = gpu() else { return };
+    let model = model_on(&device);
+    let on_cpu = model_on(&Device::flex());
+    let folder = tempfile::tempdir().unwrap();
+    for dtype in [DType::F16, DType::BF16, DType::F64] {
+        let path = fixtures().join("gpt2");
+        let loaded = HookedTransformer::from_pretrained_with(
+            path.to_str().unwrap(),
+            LoadOptions::new().dtype(dtype).device(&device),
+        );
+        let mut cache = KeyValueCache::new(model.config(), 1).with_dtype(dtype).unwrap();
+        let cached = model.forward_with(ROW, ForwardOptions::new().kv_cache(&mut cache));
+        if element_types(&device).contains(&dtype) {
+            loaded.unwrap();
+            cached.unwrap();
+        } else {
+            assert!(matches!(loaded, Err(Error::ElementType { .. })), "{dtype}");
+            assert!(matches!(cached, Err(Error::Cache(CacheError::ElementType { .. }))), "{dtype}");
+        }
+        // As the CPU rounds it, whichever of the two does.
+        let rounded = |model: &HookedTransformer| {
+            let cache = model.record(ROW, Record::new("*resid_post").dtype(dtype)).unwrap();
+            let recorded = cache.activation(hook::resid_post(1)).unwrap();
+            assert_eq!(recorded.dtype(), dtype.burn());
+            recorded.to_ndarray().unwrap()
+        };
+        assert!(distance(&rounded(&model), &rounded(&on_cpu)) < 0.01, "{dtype}");
+        let out = folder.path().join(format!("{dtype}.safetensors"));
+        Dump::new("*resid_post").dtype(dtype).run(&model, &[ROW.to_vec()], &out).unwrap();
+        let bytes = std::fs::read(&out).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let written = file.tensor("blocks.1.hook_resid_post").unwrap();
+        assert_eq!(written.data().len(), ROW.len() * 16 * dtype.size());
+        if dtype == DType::BF16 {
+            let written = written.data().as_chunks::<2>().0.iter().map(|b| half::bf16::from_le_bytes(*b).to_f32());
+            let written = ndarray::ArrayD::from_shape_vec(vec![1, ROW.len(), 16], written.collect()).unwrap();
+            assert!(distance(&written, &rounded(&on_cpu)) < 0.01);
+        }
+    }
+    // A model that got there by other ways is stopped at its first run.
+    let mut odd = model.clone();
+    odd.weights = burn::module::Module::map(odd.weights.clone(), &mut crate::support::Cast(FloatDType::F64));
+    if !element_types(&device).contains(&DType::F64) {
+        assert!(matches!(odd.forward(ROW), Err(Error::ElementType { .. })));
+    }
+}
+
+/// A device that reads its weights later must have its own copy: the file may be written anew.
+#[test]
+fn weights_are_not_lent_to_a_device_that_reads_later() {
+    let Some(device) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let from = fixtures().join("llama");
+    for file in std::fs::read_dir(&from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let expected = HookedTransformer::from_pretrained(from.to_str().unwrap()).unwrap().forward(ROW).unwrap();
+    let options = LoadOptions::new().device(&device);
+    let model = HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), options).unwrap();
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|e| e == "safetensors") {
+            std::fs::File::create(path).unwrap(); // emptied: what is mapped of it is gone
+        }
+    }
+    assert_close(&model.forward(ROW).unwrap(), &expected, 1e-4, "weights of a file that is gone");
+}
+
+/// Full memory of the device is an error, after which the model can be used.
+#[test]
+fn full_memory_is_an_error() {
+    let Some(device) = gpu() else { return };
+    let model = model_on(&device);
+    let before = model.forward(ROW).unwrap();
+    let greedy = hook::resid_post(0).edit(|x, _| {
+        let all = Tensor::<1>::zeros([1usize << 42], &x.device());
+        x + all.narrow(0, 0, 1).reshape([1, 1, 1])
+    });
+    let read = |logits: Tensor<3>| Ok(Activation::from(logits).to_ndarray()?);
+    match model.run_with_hooks(ROW, [greedy]).and_then(read) {
+        Err(Error::OutOfMemory { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(values(&model.forward(ROW).unwrap()), values(&before));
+}
+
+#[derive(Default)]
+struct Launched(Mutex<Vec<&'static str>>);
+
+impl LaunchObserver for Launched {
+    fn launched(&self, kernel: &'static str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(kernel);
+    }
+}
+
+/// A forward pass waits for nothing; a token of a generation waits once and reads a few bytes a row, and no step
+/// copies the past.
+#[test]
+fn a_token_reads_once_and_copies_nothing_of_the_past() {
+    let Some(device) = gpu() else { return };
+    // Every launch of a process is counted, so this is a process of its own.
+    const ALONE: &str = "HOOKLENS_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = "gpu::a_token_reads_once_and_copies_nothing_of_the_past";
+        let output = alone.args(["--exact", name]).env(ALONE, "1").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    let config = TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 200, 64) };
+    let on_cpu = HookedTransformer::random(config, 3, &Device::flex()).unwrap();
+    let model = on_cpu.to_devices(std::slice::from_ref(&device));
+    model.forward(ROW).unwrap();
+    let before = Transfers::so_far();
+    model.forward(ROW).unwrap();
+    assert_eq!(Transfers::so_far().since(before).reads, 0, "a forward pass");
+    let rows = vec![ROW.to_vec(), ROW.to_vec()];
+    let mut steps = model.generate_steps(rows, GenerateOptions::new().max_new_tokens(8)).unwrap();
+    steps.by_ref().take(3).for_each(|step| drop(step.unwrap()));
+    device.sync().unwrap();
+    let launched = Arc::new(Launched::default());
+    let (watching, before) = (LaunchObservation::new(launched.clone()), Transfers::so_far());
+    steps.next().unwrap().unwrap();
+    device.sync().unwrap();
+    drop(watching);
+    let moved = Transfers::so_far().since(before);
+    assert!(moved.reads <= 1 && moved.read_bytes <= 2 * 16, "{moved:?}");
+    let launched = launched.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let copies = launched.iter().filter(|kernel| kernel.contains("Copy")).count();
+    assert_eq!(copies, 0, "{launched:?}");
+    assert!(!launched.is_empty());
+}
