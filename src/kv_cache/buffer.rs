@@ -83,7 +83,8 @@ impl Buffer {
             }
         };
         self.rows = batch;
-        self.by_head = Some(tensor.slice_assign([0..batch, 0..heads, self.len..needed, 0..width], swapped(new)));
+        let new = if count == 1 { new.reshape([batch, heads, 1, width]) } else { swapped(new) };
+        self.by_head = Some(tensor.slice_assign([0..batch, 0..heads, self.len..needed, 0..width], new));
         self.len = needed;
     }
 

@@ -222,10 +222,19 @@ fn unwatched(
         scale = None;
     }
     let options = AttentionModuleOptions { scale, softcap: None, is_causal: true };
-    let heads_first = |x: Tensor<4>| x.permute([0, 2, 1, 3]);
     let (k, v) = keys.joined();
     let (k, v) = (repeated(heads_first(k), group), repeated(heads_first(v), group));
     Ok(heads_first(fused_attention(heads_first(q), k, v, None, None, options)))
+}
+
+/// Exchanges position and head of what was just computed, `[batch, pos, head, d_head]` to `[batch, head, pos, d_head]` or back.
+fn heads_first(x: Tensor<4>) -> Tensor<4> {
+    let [batch, first, second, width] = x.dims();
+    // A view of one position has strides that no kernel of a device takes as they are.
+    match first == 1 || second == 1 {
+        true => x.reshape([batch, second, first, width]),
+        false => x.permute([0, 2, 1, 3]),
+    }
 }
 
 /// Each key/value head `group` times, `[batch, kv_head, pos, d_head]` to `[batch, head, ...]`.
@@ -281,7 +290,7 @@ pub(crate) fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_
         let (block, readers) = evenly_read(block);
         let [rows, columns, kv_heads, _] = block.keys.dims();
         let shape = Fold { rows, readers, kv_heads, group: heads / kv_heads, queries };
-        let scores = shape.fold(q.clone().permute([0, 2, 1, 3])).matmul(widened(block.keys).permute([0, 2, 3, 1]));
+        let scores = shape.fold(heads_first(q.clone())).matmul(widened(block.keys).permute([0, 2, 3, 1]));
         shape.unfold(scores, [batch, heads, queries, columns])
     };
     let mut scores: Vec<Tensor<4>> = keys.blocks.iter().map(of_block).collect();
@@ -305,7 +314,7 @@ pub(crate) fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
     let blocks: Vec<Tensor<4>> = keys.blocks.iter().map(of_block).collect();
     let sum = blocks.into_iter().reduce(|sum, block| sum + block);
     let z = sum.unwrap_or_else(|| pattern.zeros_like());
-    z.permute([0, 2, 1, 3])
+    heads_first(z)
 }
 
 /// Expands the block so that each of its rows serves the same number of batch rows; returns that number.

@@ -131,6 +131,39 @@ fn full_memory_is_an_error() {
     assert_eq!(values(&model.forward(ROW).unwrap()), values(&before));
 }
 
+/// Half of the blocks on the device and half on the CPU: gradients, patches and caches go across.
+#[test]
+fn blocks_beside_the_cpu() {
+    let Some(device) = gpu() else { return };
+    let whole = HookedTransformer::random(TransformerConfig::new(4, 16, 4, 20, 64), 3, &Device::flex()).unwrap();
+    let spread = whole.clone().to_devices(&[device.clone(), Device::flex()]);
+    assert_eq!(spread.devices(), [device.clone(), Device::flex()]);
+    let gradients = |model: &HookedTransformer| {
+        let number = |logits: Tensor<3>| logits.narrow(1, 5, 1).narrow(2, 0, 1).sum();
+        let output = model.run_with_gradients(ROW, "*resid_pre", number).unwrap();
+        (0..4)
+            .map(|layer| {
+                let name = format!("blocks.{layer}.hook_resid_pre_grad");
+                output.cache.activation(name).unwrap().to_ndarray().unwrap()
+            })
+            .collect::<Vec<_>>()
+    };
+    for (given, expected) in gradients(&spread).iter().zip(&gradients(&whole)) {
+        assert!(distance(given, expected) < 1e-4);
+    }
+    let patched = |model: &HookedTransformer| {
+        let metric = Metric::last(|logits, _| logits.narrow(1, 3, 1).squeeze_dim::<1>(1));
+        let patching = model.patching(ROW, [3, 1, 4, 2, 5, 9]).unwrap().metric(metric).unwrap();
+        patching.sweep(&Sites::new("blocks.*.hook_resid_pre").per([Axis::Pos])).unwrap().values().values().to_owned()
+    };
+    let apart = (patched(&spread) - patched(&whole)).mapv(f64::abs);
+    assert!(apart.iter().all(|apart| *apart < 1e-4), "{apart}");
+    let mut cache = spread.prefill(ROW).unwrap();
+    let next = spread.forward_with([2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    assert_close(&next, &whole.forward([&ROW[..], &[2]].concat()).unwrap().narrow(1, 6, 1), 1e-4, "behind a cache");
+    assert_eq!([0, 3].map(|layer: usize| cache[layer].keys().unwrap().device()), [device, Device::flex()]);
+}
+
 #[derive(Default)]
 struct Launched(Mutex<Vec<&'static str>>);
 
@@ -154,9 +187,14 @@ fn a_token_reads_once_and_copies_nothing_of_the_past() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         return;
     }
-    let config = TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 200, 64) };
+    for n_kv_heads in [4, 2] {
+        reads_and_copies(&device, TransformerConfig { n_kv_heads, ..TransformerConfig::new(2, 16, 4, 200, 64) });
+    }
+}
+
+fn reads_and_copies(device: &Device, config: TransformerConfig) {
     let on_cpu = HookedTransformer::random(config, 3, &Device::flex()).unwrap();
-    let model = on_cpu.to_devices(std::slice::from_ref(&device));
+    let model = on_cpu.to_devices(std::slice::from_ref(device));
     model.forward(ROW).unwrap();
     let before = Transfers::so_far();
     model.forward(ROW).unwrap();

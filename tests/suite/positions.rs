@@ -8,7 +8,7 @@ use hooklens::{Error, HookError};
 use ndarray::{ArrayD, stack};
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_row, cases, random_model, values};
+use crate::support::{any_config, any_row, cases, distance, random_model, rounding, values};
 
 const POINTS: &str = "*hook_{resid_post,pattern,z,scale,rot_q}";
 
@@ -67,7 +67,8 @@ proptest! {
             let along = whole.axes(name).unwrap().iter().position(|axis| matches!(axis, Axis::Pos | Axis::Query));
             let Some(axis) = along else { continue };
             let all = whole.activation(name).unwrap().to_ndarray().unwrap();
-            prop_assert_eq!(activation.to_ndarray().unwrap(), sliced(&all, axis, &places), "{}", name);
+            let apart = distance(&activation.to_ndarray().unwrap(), &sliced(&all, axis, &places));
+            prop_assert!(apart <= rounding(), "{}: {}", name, apart);
             compared += 1;
         }
         prop_assert!(compared >= 4);

@@ -4,7 +4,7 @@ use burn::tensor::DType as BurnDType;
 use hooklens::Error;
 use hooklens::prelude::*;
 
-use crate::support::{device, values};
+use crate::support::{device, has, values};
 
 #[test]
 fn numbers_are_those_of_activations() {
@@ -19,7 +19,7 @@ fn numbers_are_those_of_activations() {
     assert_eq!(turned.to_vec().unwrap(), array.iter().copied().collect::<Vec<_>>());
     assert_eq!(turned.to_vec().unwrap()[1], counting[12]);
     // Other types of floats are converted.
-    for dtype in [DType::F64, DType::F16, DType::BF16] {
+    for dtype in [DType::F64, DType::F16, DType::BF16].into_iter().filter(|dtype| has(*dtype)) {
         let other = tensor.clone().cast(dtype.float_dtype());
         let apart = (other.to_ndarray().unwrap() - values(&tensor)).mapv(f32::abs);
         assert!(apart.iter().all(|gap| *gap < 0.02), "{dtype}");

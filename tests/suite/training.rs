@@ -12,7 +12,7 @@ use hooklens::{Linear, Norm, NormKind, Weights};
 use proptest::prelude::*;
 
 use crate::support::{
-    any_config, assert_close, cases, device, distance, fixtures, precise, random_model, smooth, values,
+    any_config, assert_close, cases, device, distance, fixtures, has, precise, random_model, rounding, smooth, values,
 };
 
 /// Rows of tokens below 20.
@@ -156,7 +156,7 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
     // The same weights to the bit; Burn's operations round otherwise than the kernels.
     let expected = values(&plain.forward(&rows).unwrap());
     let back = given.clone().to_devices(&[device()]);
-    if values(&back.forward(&rows).unwrap()) != expected {
+    if distance(&values(&back.forward(&rows).unwrap()), &expected) > rounding() {
         problems.push("plain again, other logits".to_string());
     }
     let gap = distance(&values(&output.logits.unwrap()), &expected);
@@ -225,6 +225,9 @@ proptest! {
 
     #[test]
     fn gradients_of_weights_are_slopes(config in any_config(), seed in 0..1000usize, process: bool) {
+        if !has(DType::F64) {
+            return Ok(());
+        }
         let mut plain = precise(smooth(config), seed as u64);
         if process {
             plain = plain.processed(&Processing::standard()).unwrap();
@@ -237,6 +240,9 @@ proptest! {
 /// On fixtures whose weights are scaled, tied, packed, of many heads, of experts.
 #[test]
 fn gradients_of_fixtures_are_slopes() {
+    if !has(DType::F64) {
+        return;
+    }
     let processed = |case| (case, Processing::standard());
     let published = |case| (case, Processing::none());
     let cases = [published("gpt2"), published("gemma3"), published("granite"), published("mixtral"), published("gptj")];
@@ -260,6 +266,9 @@ fn number_of_all(output: EncoderOutput) -> Tensor<1> {
 
 #[test]
 fn encoders_train() {
+    if !has(DType::F64) {
+        return;
+    }
     for case in ["bert-pretraining", "distilbert", "roberta", "xlm-roberta", "bert-bare"] {
         let load =
             |options: LoadOptions| HookedEncoder::from_pretrained_with(path(case), options.dtype(DType::F64)).unwrap();
@@ -279,6 +288,9 @@ fn encoders_train() {
 
 #[test]
 fn encoders_with_decoders_train() {
+    if !has(DType::F64) {
+        return;
+    }
     let written = || vec![vec![0, 4, 8], vec![0, 9, 9]];
     for case in ["t5", "t5-gated", "mt5"] {
         let load = |options: LoadOptions| {
@@ -347,11 +359,21 @@ fn trainable_is_autodiff_on_the_device() {
         slopes(&model.weights, &gradients).into_iter().map(|slope| slope.gradient).collect::<Vec<_>>()
     };
     let expected = by(tracked());
-    assert_eq!(by(LoadOptions::new().trainable()), expected);
-    assert_eq!(by(LoadOptions::new().trainable().device(&device())), expected);
+    let assert_same = |given: Vec<Option<Vec<f64>>>| {
+        assert_eq!(given.len(), expected.len());
+        for (given, expected) in given.iter().zip(&expected) {
+            assert_eq!(given.is_some(), expected.is_some());
+            let (given, expected) = (given.as_deref().unwrap_or(&[]), expected.as_deref().unwrap_or(&[]));
+            let largest = expected.iter().fold(0f64, |most, x| most.max(x.abs()));
+            let apart = given.iter().zip(expected).fold(0f64, |most, (a, b)| most.max((a - b).abs()));
+            assert!(apart <= f64::from(rounding()) * largest, "{apart} of {largest}");
+        }
+    };
+    assert_same(by(LoadOptions::new().trainable()));
+    assert_same(by(LoadOptions::new().trainable().device(&device())));
     // What the device says of checkpointing is kept: tensors that differ in it can't be used together.
     let sparing = device().autodiff().gradient_checkpointing();
-    assert_eq!(by(LoadOptions::new().trainable().device(&sparing)), expected);
+    assert_same(by(LoadOptions::new().trainable().device(&sparing)));
     let moved = load("gpt2", LoadOptions::new()).to_devices(std::slice::from_ref(&sparing));
     assert_eq!(moved.device().gradient_checkpointing_strategy(), sparing.gradient_checkpointing_strategy());
 }

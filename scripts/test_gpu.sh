@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The test suite on Mesa's software driver: what a GPU would be asked to do, without a GPU.
+#
+#     apt-get install mesa-vulkan-drivers libvulkan1
+#     scripts/test_gpu.sh [NAME...]          tests whose names contain one of these; without any, those of the lane
+#
+# What others wrote is built without optimization, but for what compiles kernels.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export VK_DRIVER_FILES="${VK_DRIVER_FILES:-/usr/share/vulkan/icd.d/lvp_icd.x86_64.json}"
+export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/tmp}" # else the driver says at every start that there is none
+[ -f "$VK_DRIVER_FILES" ] || { echo "no software driver: apt-get install mesa-vulkan-drivers libvulkan1" >&2; exit 1; }
+
+levels=(--config 'profile.release.package."*".opt-level=0' --config profile.release.package.burn-flex.opt-level=0)
+for used in burn-cubecl-fusion burn-fusion cubecl-common cubecl-core cubecl-ir cubecl-opt cubecl-runtime cubecl-wgpu \
+  hashbrown naga serde_json wgpu-core wgpu-hal; do
+  levels+=(--config "profile.release.package.$used.opt-level=1")
+done
+for used in rand_chacha ppv-lite86 strsim; do
+  levels+=(--config "profile.release.package.$used.opt-level=3")
+done
+
+names=("$@")
+if [ ${#names[@]} -eq 0 ]; then
+  names=(gpu:: devices:: prefix:: contract:: generation:: cache:: cache_laws:: laws:: encoders:: lens:: embedded:: dump::)
+fi
+HOOKLENS_DEVICE=wgpu HOOKLENS_TEST_CASES="${HOOKLENS_TEST_CASES:-3}" \
+  cargo test --release "${levels[@]}" --features wgpu --test suite -- --test-threads 2 "${names[@]}"
