@@ -90,7 +90,7 @@ fn told(report: &LoadReport) {
     for setting in &report.ignored {
         note(format!("ignored: {setting}"));
     }
-    report.rounding.iter().for_each(|rounding| note(rounding));
+    report.rounding.iter().for_each(note);
     if !report.unused.is_empty() {
         let more = if report.unused.len() > SHOWN { ", ..." } else { "" };
         let some = &report.unused[..report.unused.len().min(SHOWN)];

@@ -58,7 +58,11 @@ impl GrowingBatch<'_> {
             }
             let batch = match (rows.take(), fresh) {
                 (Some(rows), 0) => rows,
-                (Some(rows), _) => Tensor::cat(vec![rows, self.base.stream(layer, first, fresh)], 0),
+                (Some(rows), _) => {
+                    let fresh = self.base.stream(layer, first, fresh);
+                    // The layer before may be on another device.
+                    Tensor::cat(vec![rows.to_device(&fresh.device()), fresh], 0)
+                }
                 (None, _) => self.base.stream(layer, first, fresh),
             };
             let new = &patches[joined..joined + fresh];

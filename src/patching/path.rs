@@ -182,7 +182,10 @@ impl Patching<'_> {
         // Rows whose sender has not written yet read the unpatched stream.
         let whole = |rows: Option<&Tensor<3>>, base: &BaseRun, layer: usize| match rows {
             Some(rows) if rows.dims()[0] == patches.len() => rows.clone(),
-            Some(rows) => Tensor::cat(vec![rows.clone(), base.stream(layer, 0, patches.len() - rows.dims()[0])], 0),
+            Some(rows) => {
+                let unpatched = base.stream(layer, 0, patches.len() - rows.dims()[0]);
+                Tensor::cat(vec![rows.clone().to_device(&unpatched.device()), unpatched], 0)
+            }
             None => base.stream(layer, 0, patches.len()),
         };
         debug_assert!(patches.is_sorted_by_key(layer_of));
@@ -196,7 +199,8 @@ impl Patching<'_> {
                     hooks.push(at(&*name).edit(move |input: Tensor<4>, _| {
                         let [rows, len, _, d_model] = input.dims();
                         let own: [Range<usize>; 4] = [0..rows, 0..len, head..head + 1, 0..d_model];
-                        input.slice_assign(own, given.clone().unsqueeze_dim(2))
+                        let given = given.clone().to_device(&input.device());
+                        input.slice_assign(own, given.unsqueeze_dim(2))
                     }));
                 }
                 None => {

@@ -140,7 +140,7 @@ fn blocks_beside_the_cpu() {
     assert_eq!(spread.devices(), [device.clone(), Device::flex()]);
     let gradients = |model: &HookedTransformer| {
         let number = |logits: Tensor<3>| logits.narrow(1, 5, 1).narrow(2, 0, 1).sum();
-        let output = model.run_with_gradients(ROW, "*resid_pre", number).unwrap();
+        let output = model.run_with_gradients(ROW, Record::new("*resid_pre"), number).unwrap();
         (0..4)
             .map(|layer| {
                 let name = format!("blocks.{layer}.hook_resid_pre_grad");
@@ -153,7 +153,7 @@ fn blocks_beside_the_cpu() {
     }
     let patched = |model: &HookedTransformer| {
         let metric = Metric::last(|logits, _| logits.narrow(1, 3, 1).squeeze_dim::<1>(1));
-        let patching = model.patching(ROW, [3, 1, 4, 2, 5, 9]).unwrap().metric(metric).unwrap();
+        let patching = model.patching(ROW, [3, 1, 4, 2, 5, 9]).metric(metric).unwrap();
         patching.sweep(&Sites::new("blocks.*.hook_resid_pre").per([Axis::Pos])).unwrap().values().values().to_owned()
     };
     let apart = (patched(&spread) - patched(&whole)).mapv(f64::abs);
