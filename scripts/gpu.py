@@ -321,7 +321,9 @@ def speed(program, device, shape, dtype, folder, work, peer):
     for timing in json.loads(said)["timings"]:
         ours, theirs = timing["median_ms"], peer.get(timing["name"])
         beside = ["-", "-"] if theirs is None else [f"{theirs:.1f} ms", f"{ours / theirs:.2f}"]
-        lines.append([f"{device}, {shape} {dtype}: {timing['name']}", f"{ours:.1f} ms", *beside, str(memory)])
+        reserved = timing.get("device_bytes")
+        card = f"{reserved / 1e9:.1f} GB reserved" if reserved and not memory.most else str(memory)
+        lines.append([f"{device}, {shape} {dtype}: {timing['name']}", f"{ours:.1f} ms", *beside, card])
     return lines
 
 

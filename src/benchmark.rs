@@ -90,13 +90,17 @@ pub struct Timing {
     pub median_ms: f64,
     /// Peak resident memory of the process, weights included, in bytes; `None` where the system does not report it.
     pub peak_bytes: Option<u64>,
+    /// Bytes that the devices' allocators have reserved after the work, where they tell (those of CubeCL do).
+    pub device_bytes: Option<u64>,
 }
 
 impl fmt::Display for Timing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per_second = self.tokens as f64 / self.median_ms * 1e3;
-        let peak = self.peak_bytes.map_or("-".into(), |bytes| format!("{:.0} MB", bytes as f64 / 1e6));
-        write!(f, "{:38} {:>10.1} {:>10.1} {per_second:>12.0} {peak:>10}", self.name, self.median_ms, self.min_ms)
+        let size = |bytes: u64| format!("{:.0} MB", bytes as f64 / 1e6);
+        let peak = self.peak_bytes.map_or("-".into(), size);
+        write!(f, "{:38} {:>10.1} {:>10.1} {per_second:>12.0} {peak:>10}", self.name, self.median_ms, self.min_ms)?;
+        self.device_bytes.map_or(Ok(()), |bytes| write!(f, " and {} on the device", size(bytes)))
     }
 }
 
@@ -244,7 +248,7 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
                 steps.try_for_each(|step| step.map(drop))?;
                 taken.push(start.elapsed().as_secs_f64() * 1e3);
             }
-            timings.push(timing(name, new, taken));
+            timings.push(times.timing(name, new, taken));
         }
         Work::Prefix => {
             let model = decoder(model, "prefix")?;
@@ -322,13 +326,15 @@ impl Times<'_> {
             round()?;
             times.push(start.elapsed().as_secs_f64() * 1e3);
         }
-        Ok(timing(name, tokens, times))
+        Ok(self.timing(name, tokens, times))
     }
-}
 
-fn timing(name: String, tokens: usize, mut times: Vec<f64>) -> Timing {
-    times.sort_by(f64::total_cmp);
-    Timing { name, tokens, min_ms: times[0], median_ms: times[times.len() / 2], peak_bytes: peak() }
+    fn timing(&self, name: String, tokens: usize, mut taken: Vec<f64>) -> Timing {
+        taken.sort_by(f64::total_cmp);
+        let reserved = |device: &Device| Some(device.memory_pool_usage()?.bytes_reserved);
+        let device_bytes = self.devices.iter().map(reserved).sum();
+        Timing { name, tokens, min_ms: taken[0], median_ms: taken[taken.len() / 2], peak_bytes: peak(), device_bytes }
+    }
 }
 
 /// Resets the process's peak memory counter, where the system can.

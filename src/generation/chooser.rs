@@ -89,28 +89,11 @@ impl<'m> Chooser<'m> {
     /// # Shapes
     /// - logits: `[batch * d_vocab]`
     pub(crate) fn choose(&mut self, logits: Tensor<2>, options: &GenerateOptions<'_>) -> Result<Vec<Option<u32>>> {
-        let d_vocab = logits.dims()[1];
-        let mut drawn = Vec::with_capacity(self.rows.len());
-        match options.sampling.is_greedy().then(|| best_on_device(&logits)).transpose()?.flatten() {
-            Some(best) => drawn = best,
-            None => {
-                for (number, (row, logits)) in self.rows.iter_mut().zip(host(logits)?.chunks(d_vocab)).enumerate() {
-                    if row.ended {
-                        drawn.push((0, 0.0));
-                        continue;
-                    }
-                    if let Some(token) = logits.iter().position(|logit| logit.is_nan()) {
-                        let new = row.made.new.len();
-                        let what = format!("row {number}'s logit of token {token} after {new} new ones");
-                        return Err(Error::NotANumber { what });
-                    }
-                    let made = &row.made;
-                    let before = self.begin.as_deref().unwrap_or(&made.prompt);
-                    let token = options.sampling.draw(logits, || [before, &made.new].concat(), &mut row.rng);
-                    drawn.push((token, log_prob(logits, token)));
-                }
-            }
-        }
+        let best = if options.sampling.is_greedy() { best_on_device(&logits)? } else { None };
+        let drawn = match best {
+            Some(best) => best,
+            None => self.draw(logits, options)?,
+        };
         let mut tokens = Vec::with_capacity(self.rows.len());
         for (row, (token, log_prob)) in self.rows.iter_mut().zip(drawn) {
             if row.ended {
@@ -133,6 +116,25 @@ impl<'m> Chooser<'m> {
             row.ended |= row.made.new.len() == options.max_new_tokens;
         }
         Ok(tokens)
+    }
+
+    /// Each row's token and its log-probability, drawn on the host; anything for a row that has ended.
+    fn draw(&mut self, logits: Tensor<2>, options: &GenerateOptions<'_>) -> Result<Vec<(u32, f32)>> {
+        let d_vocab = logits.dims()[1];
+        let logits = host(logits)?;
+        let draw = |(number, (row, logits)): (usize, (&mut RowState, &[f32]))| {
+            if row.ended {
+                return Ok((0, 0.0));
+            }
+            if let Some(token) = logits.iter().position(|logit| logit.is_nan()) {
+                let what = format!("row {number}'s logit of token {token} after {} new ones", row.made.new.len());
+                return Err(Error::NotANumber { what });
+            }
+            let before = self.begin.as_deref().unwrap_or(&row.made.prompt);
+            let token = options.sampling.draw(logits, || [before, &row.made.new].concat(), &mut row.rng);
+            Ok((token, log_prob(logits, token)))
+        };
+        self.rows.iter_mut().zip(logits.chunks(d_vocab)).enumerate().map(draw).collect()
     }
 
     /// One column: the tokens chosen, padding in rows that have ended.

@@ -7,7 +7,7 @@ use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
 use burn::tensor::FloatDType;
 use hooklens::dump::Dump;
 use hooklens::prelude::*;
-use hooklens::{CacheError, Error, LoadOptions, Transfers, devices, element_types, parse_device};
+use hooklens::{CacheError, Error, LoadOptions, Transfers, devices, element_types, error_chain, parse_device};
 use safetensors::SafeTensors;
 
 use crate::support::{assert_close, distance, fixtures, skipped, values};
@@ -126,6 +126,9 @@ fn full_memory_is_an_error() {
     let read = |logits: Tensor<3>| Ok(Activation::from(logits).to_ndarray()?);
     match model.run_with_hooks(ROW, [greedy]).and_then(read) {
         Err(Error::OutOfMemory { .. }) => {}
+        Err(error) if error_chain(&error).contains("SHADER_INT64") => {
+            skipped("the driver has no addresses of 64 bits to ask for too much with");
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(values(&model.forward(ROW).unwrap()), values(&before));
