@@ -9,6 +9,7 @@ mod memory;
 mod placement;
 #[cfg(feature = "remote")]
 mod remote;
+mod self_test;
 
 use burn::tensor::Device;
 #[cfg(any(feature = "libtorch", feature = "cuda", feature = "wgpu"))]
@@ -24,6 +25,7 @@ pub(crate) use memory::{check_room, guarded, in_main_memory, is_cubecl, main_mem
 pub(crate) use placement::Placement;
 #[cfg(all(feature = "remote", feature = "cli"))]
 pub(crate) use remote::TOKEN_VARIABLE;
+pub(crate) use self_test::check_numbers;
 
 /// The environment variable that names the [`default_device`].
 ///

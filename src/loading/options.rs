@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use burn::tensor::Device;
 use hooklens_hooks::DType;
 
-use crate::device::{Placement, check_element_type, default_device};
+use crate::device::{Placement, check_element_type, check_numbers, default_device};
 use crate::error::{InputError, ProcessingError, Result};
 use crate::processing::Processing;
 
@@ -191,6 +191,7 @@ impl LoadOptions {
         };
         for device in placement.devices() {
             check_element_type(&device, self.dtype.burn())?;
+            check_numbers(&device)?;
         }
         Ok(if self.trainable { placement.autodiff() } else { placement })
     }
