@@ -51,10 +51,19 @@ impl Transfers {
     }
 }
 
-fn count(read: &TensorData, reads: u64) {
-    let so_far = Transfers::so_far();
-    let read_bytes = so_far.read_bytes + read.as_bytes().len() as u64;
-    SO_FAR.set(Transfers { reads: so_far.reads + reads, read_bytes, ..so_far });
+fn note(change: impl FnOnce(&mut Transfers)) {
+    let mut so_far = SO_FAR.get();
+    change(&mut so_far);
+    SO_FAR.set(so_far);
+}
+
+/// Notes one read of all this data.
+fn note_read<'d>(data: impl IntoIterator<Item = &'d TensorData>) {
+    let bytes: usize = data.into_iter().map(|data| data.as_bytes().len()).sum();
+    note(|so_far| {
+        so_far.reads += 1;
+        so_far.read_bytes += bytes as u64;
+    });
 }
 
 /// A tensor's data, once its device has computed it.
@@ -63,7 +72,7 @@ fn count(read: &TensorData, reads: u64) {
 /// What the device met on the way, however long ago the work was queued.
 pub fn read<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<TensorData, ExecutionError> {
     let data = tensor.try_into_data()?;
-    count(&data, 1);
+    note_read([&data]);
     Ok(data)
 }
 
@@ -81,10 +90,8 @@ pub fn read_all<'a>(activations: impl IntoIterator<Item = &'a Activation>) -> Re
         let transaction = here.iter().fold(Transaction::default(), |reads, number| all[*number].register(reads));
         let name = || format!("{} activations on their device, {device:?}", here.len());
         let read = transaction.try_execute().map_err(|e| HookError::Io { name: name(), source: e.into() })?;
-        for (place, (number, read)) in here.iter().zip(read).enumerate() {
-            count(&read, u64::from(place == 0));
-            data[*number] = Some(read);
-        }
+        note_read(&read);
+        here.iter().zip(read).for_each(|(number, read)| data[*number] = Some(read));
         left = others;
     }
     Ok(data.into_iter().flatten().collect())
@@ -92,8 +99,9 @@ pub fn read_all<'a>(activations: impl IntoIterator<Item = &'a Activation>) -> Re
 
 /// A tensor of the host's data.
 pub fn upload<const D: usize, K: Basic>(data: TensorData, options: impl Into<TensorCreationOptions>) -> Tensor<D, K> {
-    let Transfers { uploads, uploaded_bytes, .. } = Transfers::so_far();
-    let uploaded_bytes = uploaded_bytes + data.as_bytes().len() as u64;
-    SO_FAR.set(Transfers { uploads: uploads + 1, uploaded_bytes, ..SO_FAR.get() });
+    note(|so_far| {
+        so_far.uploads += 1;
+        so_far.uploaded_bytes += data.as_bytes().len() as u64;
+    });
     Tensor::from_data(data, options)
 }

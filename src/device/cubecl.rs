@@ -4,7 +4,8 @@ use burn::backend::DispatchDevice;
 use burn::cubecl;
 use burn::tensor::Device;
 #[cfg(feature = "wgpu")]
-use burn::tensor::{DeviceKind, DeviceType};
+use burn::tensor::DeviceKind;
+use burn::tensor::DeviceType;
 
 /// CubeCL's own name of a device, if it is one of its devices.
 fn cube(device: &Device) -> Option<cubecl::Device> {
@@ -36,10 +37,47 @@ pub(super) fn memory(device: &Device) -> Option<u64> {
     cube(device)?.client().properties().memory.max_memory()
 }
 
-/// The devices of wgpu's with this type, in the order of their numbers: cards of their own first, software last.
+/// A kind of devices.
+pub(super) struct Kind {
+    /// As it begins a device's name.
+    pub(super) name: &'static str,
+    /// As it is spelled.
+    pub(super) spelled: &'static str,
+    of: DeviceType,
+}
+
+/// The kinds that this build has.
+pub(super) fn kinds() -> Vec<Kind> {
+    vec![
+        #[cfg(feature = "cuda")]
+        Kind { name: "cuda", spelled: "CUDA", of: DeviceType::Cuda },
+        #[cfg(feature = "vulkan")]
+        Kind { name: "vulkan", spelled: "Vulkan", of: DeviceType::Vulkan },
+        #[cfg(feature = "metal")]
+        Kind { name: "metal", spelled: "Metal", of: DeviceType::Metal },
+        #[cfg(feature = "wgpu")]
+        Kind { name: "wgpu", spelled: "wgpu", of: DeviceType::Wgpu },
+    ]
+}
+
+impl Kind {
+    /// The devices that are there, in the order of their numbers.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        let there = Device::enumerate(self.of.clone()).into_vec();
+        match self.of {
+            #[cfg(feature = "cuda")]
+            DeviceType::Cuda => there,
+            #[cfg(feature = "wgpu")]
+            _ => cards_first(&self.of, there),
+            #[cfg(not(feature = "wgpu"))]
+            _ => there,
+        }
+    }
+}
+
+/// Devices of wgpu's: cards of their own first, software last.
 #[cfg(feature = "wgpu")]
-pub(super) fn enumerated(kind: DeviceType) -> Vec<Device> {
-    let mut left = Device::enumerate(kind.clone()).into_vec();
+fn cards_first(kind: &DeviceType, mut left: Vec<Device>) -> Vec<Device> {
     let make: fn(DeviceKind) -> Device = match kind {
         #[cfg(feature = "vulkan")]
         DeviceType::Vulkan => Device::vulkan,

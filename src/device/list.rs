@@ -1,7 +1,7 @@
 //! The devices of this machine.
 
 use burn::tensor::Device;
-#[cfg(any(feature = "libtorch", feature = "cuda", feature = "wgpu"))]
+#[cfg(feature = "libtorch")]
 use burn::tensor::DeviceType;
 use hooklens_hooks::DType;
 
@@ -47,17 +47,9 @@ pub fn devices() -> Vec<DeviceInfo> {
         );
     }
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
-    for (kind, there) in [
-        #[cfg(feature = "cuda")]
-        ("cuda", Device::enumerate(DeviceType::Cuda).into_vec()),
-        #[cfg(feature = "vulkan")]
-        ("vulkan", super::cubecl::enumerated(DeviceType::Vulkan)),
-        #[cfg(feature = "metal")]
-        ("metal", super::cubecl::enumerated(DeviceType::Metal)),
-        #[cfg(feature = "wgpu")]
-        ("wgpu", super::cubecl::enumerated(DeviceType::Wgpu)),
-    ] {
-        all.extend(there.iter().enumerate().map(|(n, device)| named(format!("{kind}:{n}"), device, None)));
+    for kind in super::cubecl::kinds() {
+        let there = kind.devices();
+        all.extend(there.iter().enumerate().map(|(n, device)| named(format!("{}:{n}", kind.name), device, None)));
     }
     all
 }

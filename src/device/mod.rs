@@ -12,7 +12,7 @@ mod remote;
 mod self_test;
 
 use burn::tensor::Device;
-#[cfg(any(feature = "libtorch", feature = "cuda", feature = "wgpu"))]
+#[cfg(feature = "libtorch")]
 use burn::tensor::DeviceType;
 
 use crate::error::{Error, Result};
@@ -36,6 +36,9 @@ pub const DEVICE_VARIABLE: &str = "HOOKLENS_DEVICE";
 
 const KNOWN: &str =
     "devices are flex, libtorch, libtorch:cuda:N, cuda:N, vulkan:N, metal:N, wgpu:N, remote:ws://HOST:PORT";
+
+/// Devices that a feature of the same name brings.
+const FEATURES: [&str; 6] = ["libtorch", "cuda", "vulkan", "metal", "wgpu", "remote"];
 
 /// The device a name stands for: `flex` (this machine's CPU), and where built in `libtorch` (the CPU too),
 /// `libtorch:cuda:N`, `cuda:N`, `vulkan:N`, `metal:N`, `wgpu:N` (what [`devices`] lists), and `remote:ws://HOST:PORT`
@@ -70,35 +73,15 @@ pub fn parse_device(name: impl AsRef<str>) -> Result<Device> {
             }
             _ => fails("after `libtorch:` comes `cuda` or `cuda:N`".to_string()),
         },
-        #[cfg(feature = "cuda")]
-        "cuda" => of_kind(rest, "CUDA", Device::enumerate(DeviceType::Cuda).into_vec()).or_else(fails),
-        #[cfg(feature = "wgpu")]
-        "wgpu" => of_kind(rest, "wgpu", cubecl::enumerated(DeviceType::Wgpu)).or_else(fails),
-        #[cfg(feature = "vulkan")]
-        "vulkan" => of_kind(rest, "Vulkan", cubecl::enumerated(DeviceType::Vulkan)).or_else(fails),
-        #[cfg(feature = "metal")]
-        "metal" => of_kind(rest, "Metal", cubecl::enumerated(DeviceType::Metal)).or_else(fails),
         #[cfg(feature = "remote")]
         "remote" => remote::connect(rest).or_else(fails),
-        #[cfg(not(feature = "libtorch"))]
-        "libtorch" => fails(not_built(kind)),
-        #[cfg(not(feature = "cuda"))]
-        "cuda" => fails(not_built(kind)),
-        #[cfg(not(feature = "wgpu"))]
-        "wgpu" => fails(not_built(kind)),
-        #[cfg(not(feature = "vulkan"))]
-        "vulkan" => fails(not_built(kind)),
-        #[cfg(not(feature = "metal"))]
-        "metal" => fails(not_built(kind)),
-        #[cfg(not(feature = "remote"))]
-        "remote" => fails(not_built(kind)),
+        #[cfg(any(feature = "cuda", feature = "wgpu"))]
+        _ if let Some(found) = cubecl::kinds().into_iter().find(|known| known.name == kind) => {
+            of_kind(rest, &found).or_else(fails)
+        }
+        _ if FEATURES.contains(&kind) => fails(format!("this build can't use it: build with `--features {kind}`")),
         _ => fails(KNOWN.to_string()),
     }
-}
-
-#[cfg(not(all(feature = "libtorch", feature = "cuda", feature = "vulkan", feature = "metal", feature = "remote")))]
-fn not_built(feature: &str) -> String {
-    format!("this build can't use it: build with `--features {feature}`")
 }
 
 /// The device that models are loaded to by default: the one that the environment variable
@@ -134,10 +117,10 @@ fn index(text: &str) -> Option<usize> {
 
 /// The device of a kind whose number is `rest`.
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
-fn of_kind(rest: &str, kind: &str, there: Vec<Device>) -> Result<Device, String> {
+fn of_kind(rest: &str, kind: &cubecl::Kind) -> Result<Device, String> {
     match index(rest) {
-        Some(n) => numbered(n, kind, there.into_iter()),
-        None => Err(format!("after `{}:` comes a number, not `{rest}`", kind.to_lowercase())),
+        Some(n) => numbered(n, kind.spelled, kind.devices().into_iter()),
+        None => Err(format!("after `{}:` comes a number, not `{rest}`", kind.name)),
     }
 }
 

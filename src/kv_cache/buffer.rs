@@ -2,6 +2,7 @@
 
 use burn::tensor::{DType, Device, Tensor};
 
+use super::keys::heads_first;
 use crate::device::is_cubecl;
 
 /// Of `[rows, room, head, width]` the first `rows` rows and `len` positions are filled.
@@ -83,8 +84,8 @@ impl Buffer {
             }
         };
         self.rows = batch;
-        let new = if count == 1 { new.reshape([batch, heads, 1, width]) } else { swapped(new) };
-        self.by_head = Some(tensor.slice_assign([0..batch, 0..heads, self.len..needed, 0..width], new));
+        let place = [0..batch, 0..heads, self.len..needed, 0..width];
+        self.by_head = Some(tensor.slice_assign(place, heads_first(new)));
         self.len = needed;
     }
 

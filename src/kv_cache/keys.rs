@@ -36,6 +36,17 @@ impl KeyBlock {
     }
 }
 
+/// Exchanges position and head of what was just computed, `[batch, pos, head, d_head]` to `[batch, head, pos, d_head]`
+/// or back.
+pub(crate) fn heads_first(x: Tensor<4>) -> Tensor<4> {
+    let [batch, first, second, width] = x.dims();
+    // A view of one position has strides that no kernel of a device takes as they are.
+    match first == 1 || second == 1 {
+        true => x.reshape([batch, second, first, width]),
+        false => x.swap_dims(1, 2),
+    }
+}
+
 /// These rows of a tensor.
 pub(super) fn select_rows(tensor: Tensor<4>, rows: &[usize]) -> Tensor<4> {
     let ids: Vec<i32> = rows.iter().map(|row| *row as i32).collect();

@@ -28,7 +28,7 @@ use burn::tensor::Tensor;
 pub use data::{CacheData, LayerData};
 pub use entry::Entry;
 pub use file::CacheModel;
-pub(crate) use keys::{KeyBlock, Keys};
+pub(crate) use keys::{KeyBlock, Keys, heads_first};
 pub use kind::{CacheKind, Offload};
 pub use quantized::Bits;
 pub(crate) use run::Transaction;

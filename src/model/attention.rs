@@ -14,7 +14,7 @@ use super::pass::Pass;
 use crate::config::Positional;
 use crate::cpu;
 use crate::device::is_cubecl;
-use crate::kv_cache::{KeyBlock, Keys};
+use crate::kv_cache::{KeyBlock, Keys, heads_first};
 use crate::points::Site;
 
 /// Weights of one attention layer.
@@ -225,16 +225,6 @@ fn unwatched(
     let (k, v) = keys.joined();
     let (k, v) = (repeated(heads_first(k), group), repeated(heads_first(v), group));
     Ok(heads_first(fused_attention(heads_first(q), k, v, None, None, options)))
-}
-
-/// Exchanges position and head of what was just computed, `[batch, pos, head, d_head]` to `[batch, head, pos, d_head]` or back.
-fn heads_first(x: Tensor<4>) -> Tensor<4> {
-    let [batch, first, second, width] = x.dims();
-    // A view of one position has strides that no kernel of a device takes as they are.
-    match first == 1 || second == 1 {
-        true => x.reshape([batch, second, first, width]),
-        false => x.permute([0, 2, 1, 3]),
-    }
 }
 
 /// Each key/value head `group` times, `[batch, kv_head, pos, d_head]` to `[batch, head, ...]`.

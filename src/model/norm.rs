@@ -6,6 +6,7 @@ use hooklens_hooks::{Halt, PointId, Run};
 
 use crate::config::NormKind;
 use crate::cpu;
+use crate::device::is_cubecl;
 
 /// The two points of a norm.
 #[derive(Debug, Clone, Copy)]
@@ -93,7 +94,7 @@ impl Norm {
             None => {
                 let (x, scale) = self.centered_and_scale(input.clone());
                 let x = x / run.fire(points.scale, scale)?;
-                if layer_norm { self.weighed(x) } else { x }
+                if layer_norm { weighed(x, self.weights()) } else { x }
             }
         };
         let edited = run.edits(points.normalized);
@@ -102,7 +103,7 @@ impl Norm {
             true => narrowed(seen, dtype),
             // The kernel once more is quicker than a product of tensors.
             false if plain && !edited => self.without_hooks(input),
-            false => narrowed(self.weighed(seen), dtype),
+            false => narrowed(weighed(seen, self.weights()), dtype),
         })
     }
 
@@ -116,35 +117,35 @@ impl Norm {
             return done;
         }
         let (dtype, shape) = (input.dtype(), input.dims());
-        let width = shape[D - 1];
         // A device that fuses what it is asked for makes one kernel of the norm if its input is finished (a change of
-        // shape does it), no sum comes first, and nothing else comes in between, such as the weights.
-        let [w, b] = [w, b].map(|weight| weight.map(|weight| widened(weight).unsqueeze::<2>()));
-        let mut x = widened(input.reshape([shape[..D - 1].iter().product(), width]));
-        if self.kind.centers() {
-            x = x.clone() - (x / width as f64).sum_dim(1);
-        }
-        let scale = (x.clone().square().mean_dim(1) + self.eps).sqrt();
-        narrowed(weighed(x / scale, w, b), dtype).reshape(shape)
+        // shape does it), and nothing else comes in between, such as the weights.
+        let weights = self.weights::<2>();
+        let (x, scale) = self.centered_and_scale(input.reshape([shape[..D - 1].iter().product(), shape[D - 1]]));
+        narrowed(weighed(x / scale, weights), dtype).reshape(shape)
     }
 
     /// The input, centered if the norm centers, and its scale, in `f32` at least.
     pub(crate) fn centered_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let mut x = widened(input);
         if self.kind.centers() {
-            x = x.clone() - x.mean_dim(D - 1);
+            // A device that fuses starts no kernel of several steps with a sum.
+            let mean = match is_cubecl(&x.device()) {
+                true => (x.clone() / x.dims()[D - 1] as f64).sum_dim(D - 1),
+                false => x.clone().mean_dim(D - 1),
+            };
+            x = x - mean;
         }
         let scale = (x.clone().square().mean_dim(D - 1) + self.eps).sqrt();
         (x, scale)
     }
 
-    fn weighed<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let [w, b] = [&self.w, &self.b].map(|weight| weight.as_ref().map(|weight| widened(weight.val()).unsqueeze()));
-        weighed(x, w, b)
+    /// Weight and bias, to be applied to the last of `D` axes, in `f32` at least.
+    fn weights<const D: usize>(&self) -> [Option<Tensor<D>>; 2] {
+        [&self.w, &self.b].map(|weight| weight.as_ref().map(|weight| widened(weight.val()).unsqueeze()))
     }
 }
 
-fn weighed<const D: usize>(x: Tensor<D>, w: Option<Tensor<D>>, b: Option<Tensor<D>>) -> Tensor<D> {
+fn weighed<const D: usize>(x: Tensor<D>, [w, b]: [Option<Tensor<D>>; 2]) -> Tensor<D> {
     let x = match w {
         Some(w) => x * w,
         None => x,
