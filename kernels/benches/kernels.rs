@@ -72,7 +72,8 @@ fn three_at_once(bencher: Bencher) {
     let mut outputs = [0; 3].map(|_| vec![0.0; d]);
     bencher.counter(BytesCount::new(12 * d * d)).bench_local(|| {
         let weights = layers.next();
-        let product = |(i, c)| Product { b: View2::new(weights, i * d, (d, d), (3 * d, 1)), bias: None, c, ldc: d };
+        let product =
+            |(i, c)| Product { b: View2::new(weights, i * d, (d, d), (3 * d, 1)).into(), bias: None, c, ldc: d };
         let products = outputs.iter_mut().map(Vec::as_mut_slice).enumerate().map(product).collect();
         gemm_each(View2::row_major(&a, 1, d), products);
     });

@@ -4,8 +4,10 @@
 //! while every row of A passes over them, so each weight is read from memory
 //! once; a handful of rows of A skips the copy (see `gemv`).
 
+use crate::element::Element;
 use crate::gemv;
 use crate::isa::Isa;
+use crate::matrix::{Matrix, with_view};
 use crate::micro::{self, Shape, Tile};
 use crate::pack::{pack_b, packed_len};
 use crate::scratch::{PACKED, with_scratch};
@@ -29,7 +31,7 @@ const TASKS: usize = 4;
 pub struct Product<'a> {
     /// `[k, n]`, fastest with contiguous rows (`[k, n]` row-major) or contiguous columns (a transposed `[n, k]`
     /// row-major matrix).
-    pub b: View2<'a>,
+    pub b: Matrix<'a>,
     /// Added to every row, `[n]`.
     pub bias: Option<&'a [f32]>,
     /// `[m, n]`: row `i` is `c[i * ldc..i * ldc + n]`; the gaps are untouched.
@@ -40,7 +42,7 @@ pub struct Product<'a> {
 
 /// A product whose C may be written in tiles.
 struct TiledProduct<'a> {
-    b: View2<'a>,
+    b: Matrix<'a>,
     bias: Bias<'a>,
     c: OutTile<'a>,
 }
@@ -59,8 +61,8 @@ struct TiledProduct<'a> {
 /// gemm(View2::row_major(&a, 2, 2), View2::row_major(&b, 2, 2), Some(&[10.0, 20.0]), &mut c, 2);
 /// assert_eq!(c, [11.0, 23.0, 13.0, 27.0]);
 /// ```
-pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize) {
-    gemm_each(a, vec![Product { b, bias, c, ldc }]);
+pub fn gemm<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&'a [f32]>, c: &'a mut [f32], ldc: usize) {
+    gemm_each(a, vec![Product { b: b.into(), bias, c, ldc }]);
 }
 
 /// [`gemm`] of one A with several B, such as queries, keys and values of one stream: the threads share out all of it
@@ -73,7 +75,7 @@ pub fn gemm(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize)
 /// use hooklens_kernels::gemm::{Product, gemm_each};
 /// use hooklens_kernels::view::View2;
 /// let (doubled, negated) = (&mut [0.0; 2], &mut [0.0; 2]);
-/// let of = |b| View2::row_major(b, 1, 1);
+/// let of = |b| View2::<f32>::row_major(b, 1, 1).into();
 /// gemm_each(
 ///     View2::row_major(&[3.0, 4.0], 2, 1),
 ///     vec![
@@ -87,7 +89,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
     let (m, k) = (a.rows(), a.cols());
     let tiled = |Product { b, bias, c, ldc }| {
         let c = OutTile::new(c, (m, b.cols()), ldc);
-        check(a, b, bias, &c);
+        check(a, (b.rows(), b.cols()), bias, &c);
         TiledProduct { b, bias, c }
     };
     let products: Vec<TiledProduct> = products.into_iter().map(tiled).collect();
@@ -95,14 +97,19 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
     let threads = rayon::current_num_threads();
     let columns = products.iter().map(|product| product.b.cols()).sum::<usize>();
     if threads == 1 || m * columns * k.max(1) < SERIAL {
-        return products.into_iter().for_each(|TiledProduct { b, bias, c }| gemm_tile(isa, a, b, bias, c));
+        return products
+            .into_iter()
+            .for_each(|TiledProduct { b, bias, c }| with_view!(b, b => gemm_tile(isa, a, b, bias, c)));
     }
     let shape = micro::shape(isa);
     // One thread puts the sums together: that is to be less than a thread's share of reading B.
     let few_sums = 2 * threads * threads * m <= k;
     if m <= shape.whole
         && few_sums
-        && products.iter().all(|TiledProduct { b, .. }| b.rows_contiguous() && b.cols() <= WIDE)
+        && products.iter().all(|TiledProduct { b, .. }| {
+            // Rows of f16 are slow to widen without a tile's instructions.
+            b.rows_contiguous() && b.cols() <= WIDE && (m == 1 || !matches!(b, Matrix::F16(_)))
+        })
     {
         return whole_rows(isa, a, products, threads);
     }
@@ -121,7 +128,8 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
         let bias = bias.map(|bias| &bias[j..j + nt]);
         // SAFETY: of this handle only the task's block is used, and the tasks' blocks partition every C.
         let c = unsafe { c.alias() }.tile((i, mt), (j, nt));
-        gemm_tile(isa, a.block((i, mt), (0, k)), b.block((0, k), (j, nt)), bias, c);
+        let a = a.block((i, mt), (0, k));
+        with_view!(b, b => gemm_tile(isa, a, b.block((0, k), (j, nt)), bias, c));
     });
 }
 
@@ -143,7 +151,8 @@ fn whole_rows(isa: Isa, a: View2, products: Vec<TiledProduct>, threads: usize) {
                 let n = b.cols();
                 // SAFETY: of this handle only the task's own rows are used.
                 let part = unsafe { all.alias() }.tile((task * m, m), (first, n));
-                gemv::add_rows(isa, a.block((0, m), (p, depth)), b.block((p, depth), (0, n)), part);
+                let a = a.block((0, m), (p, depth));
+                with_view!(b, b => gemv::add_rows(isa, a, b.block((p, depth), (0, n)), part));
                 first += n;
             }
         }
@@ -166,17 +175,18 @@ fn whole_rows(isa: Isa, a: View2, products: Vec<TiledProduct>, threads: usize) {
 ///
 /// # Panics
 /// As for [`gemm`].
-pub fn gemm_serial(a: View2, b: View2, bias: Option<&[f32]>, c: &mut [f32], ldc: usize) {
+pub fn gemm_serial<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&[f32]>, c: &mut [f32], ldc: usize) {
+    let b = b.into();
     let c = OutTile::new(c, (a.rows(), b.cols()), ldc);
-    gemm_tile(Isa::current(), a, b, bias, c);
+    with_view!(b, b => gemm_tile(Isa::current(), a, b, bias, c));
 }
 
 /// Asserts that the operands of `c = a · b + bias` agree.
-fn check(a: View2, b: View2, bias: Bias, c: &OutTile) {
-    assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
+fn check(a: View2, (rows, cols): (usize, usize), bias: Bias, c: &OutTile) {
+    assert_eq!(a.cols(), rows, "inner dimensions differ");
     assert!(a.rows_contiguous(), "rows of A must be contiguous");
-    assert!(c.rows() == a.rows() && c.cols() == b.cols(), "C has another shape");
-    assert!(bias.is_none_or(|bias| bias.len() == b.cols()), "bias has another length");
+    assert!(c.rows() == a.rows() && c.cols() == cols, "C has another shape");
+    assert!(bias.is_none_or(|bias| bias.len() == cols), "bias has another length");
 }
 
 /// Rows and columns of C for one task: all rows and a block's columns, unless that
@@ -198,8 +208,8 @@ fn task_shape(shape: Shape, m: usize, n: usize, threads: usize) -> (usize, usize
 }
 
 /// `c = a · b (+ bias)` on the calling thread.
-pub(crate) fn gemm_tile(isa: Isa, a: View2, b: View2, bias: Bias, mut c: OutTile) {
-    check(a, b, bias, &c);
+pub(crate) fn gemm_tile<T: Element>(isa: Isa, a: View2, b: View2<T>, bias: Bias, mut c: OutTile) {
+    check(a, (b.rows(), b.cols()), bias, &c);
     let (m, k, n) = (a.rows(), a.cols(), b.cols());
     if m == 0 || n == 0 {
         return;
@@ -212,7 +222,9 @@ pub(crate) fn gemm_tile(isa: Isa, a: View2, b: View2, bias: Bias, mut c: OutTile
         return gemv::columns(isa, a, b, bias, c);
     }
     // Whole vectors of B that are read where they lie.
-    let direct = if m <= shape.direct && b.rows_contiguous() { n - n % shape.lanes } else { 0 };
+    // Each pass over what is not of 32 bits widens it anew.
+    let most = if size_of::<T>() == 4 { shape.direct } else { shape.direct.min(8 * shape.rows) };
+    let direct = if m <= most && b.rows_contiguous() { n - n % shape.lanes } else { 0 };
     let (kc, nc) = shape.block;
     let mut j = 0;
     while j < n {
@@ -276,7 +288,15 @@ fn multiply_packed(isa: Isa, shape: Shape, a: View2, packed: &[f32], bias: Bias,
 
 /// `c (+)= a · b (+ bias)` reading B in place: its rows are contiguous and hold
 /// whole vectors.
-fn multiply_direct(isa: Isa, shape: Shape, a: View2, b: View2, bias: Bias, accumulate: bool, c: &mut OutTile) {
+fn multiply_direct<T: Element>(
+    isa: Isa,
+    shape: Shape,
+    a: View2,
+    b: View2<T>,
+    bias: Bias,
+    accumulate: bool,
+    c: &mut OutTile,
+) {
     let (m, k, n) = (a.rows(), a.cols(), b.cols());
     assert!(b.rows() == k && n % shape.lanes == 0 && c.rows() == m && c.cols() == n && k > 0);
     // With a single pass over B memory is the limit: fetch the next panel early.
@@ -325,8 +345,8 @@ mod tests {
             let [one, two] = [(&weights[0], 90), (&weights[1], 7)].map(|(b, n)| View2::row_major(b, k, n));
             let (mut c, mut d) = (vec![7.0; m * 90], vec![7.0; m * 7]);
             let parts = vec![
-                TiledProduct { b: one, bias: Some(&bias), c: OutTile::new(&mut c, (m, 90), 90) },
-                TiledProduct { b: two, bias: None, c: OutTile::new(&mut d, (m, 7), 7) },
+                TiledProduct { b: one.into(), bias: Some(&bias), c: OutTile::new(&mut c, (m, 90), 90) },
+                TiledProduct { b: two.into(), bias: None, c: OutTile::new(&mut d, (m, 7), 7) },
             ];
             whole_rows(Isa::current(), a, parts, threads);
             for (given, b, bias) in [(&c, one, Some(&bias[..])), (&d, two, None)] {

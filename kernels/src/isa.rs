@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 pub(crate) enum Level {
     /// No assumption beyond the compilation target.
     Portable,
-    /// AVX2 and FMA.
+    /// AVX2, FMA and F16C.
     Avx2,
-    /// AVX-512 F, VL, DQ and BW (with AVX2 and FMA).
+    /// AVX-512 F, VL, DQ and BW (with AVX2, FMA and F16C).
     Avx512,
 }
 
@@ -36,7 +36,7 @@ impl Isa {
             #[allow(unused_mut)]
             let mut found = vec![Isa::PORTABLE];
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
                 found.push(Isa(Level::Avx2));
                 if is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512vl")
@@ -80,30 +80,30 @@ pub fn with_isa<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
 /// compiler vectorises it with that set's registers. `FMA` tells the body
 /// whether `f32::mul_add` is a single instruction.
 macro_rules! multiversion {
-    ($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
+    ($(#[$meta:meta])* fn $name:ident $(<$element:ident: $bound:ident>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
-        pub(crate) fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
+        pub(crate) fn $name $(<$element: $bound>)? (isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
             match isa.level() {
-                $crate::isa::Level::Portable => $body::<false>($($arg),*),
+                $crate::isa::Level::Portable => $body::<false $(, $element)?>($($arg),*),
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::Level::Avx2 => {
                     #[target_feature(enable = "avx2,fma")]
-                    fn compiled($($arg: $ty),*) $(-> $ret)? { $body::<true>($($arg),*) }
+                    fn compiled $(<$element: $bound>)? ($($arg: $ty),*) $(-> $ret)? { $body::<true $(, $element)?>($($arg),*) }
                     // SAFETY: an `Isa` of level Avx2 exists only where AVX2 and
                     // FMA were detected.
-                    unsafe { compiled($($arg),*) }
+                    unsafe { compiled $(::<$element>)? ($($arg),*) }
                 }
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::Level::Avx512 => {
                     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-                    fn compiled($($arg: $ty),*) $(-> $ret)? { $body::<true>($($arg),*) }
+                    fn compiled $(<$element: $bound>)? ($($arg: $ty),*) $(-> $ret)? { $body::<true $(, $element)?>($($arg),*) }
                     // SAFETY: an `Isa` of level Avx512 exists only where all of
                     // these features were detected.
-                    unsafe { compiled($($arg),*) }
+                    unsafe { compiled $(::<$element>)? ($($arg),*) }
                 }
                 #[cfg(not(target_arch = "x86_64"))]
-                _ => $body::<false>($($arg),*),
+                _ => $body::<false $(, $element)?>($($arg),*),
             }
         }
     };

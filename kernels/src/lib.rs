@@ -1,4 +1,5 @@
-//! Internal crate of hooklens: no stability promise. Fast `f32` CPU kernels for transformer inference.
+//! Internal crate of hooklens: no stability promise. Fast CPU kernels for transformer inference: `f32` arithmetic, and
+//! weights of 32 or 16 bits.
 //!
 //! Every kernel is a plain function over slices with explicit shapes and
 //! strides, run on as many threads as rayon's global pool has, with three code
@@ -6,12 +7,14 @@
 #![warn(clippy::undocumented_unsafe_blocks, clippy::multiple_unsafe_ops_per_block)]
 
 pub mod attention;
+pub mod element;
 pub mod elementwise;
 pub mod gemm;
 mod gemv;
 pub mod isa;
 pub mod key_blocks;
 mod math;
+pub mod matrix;
 mod micro;
 #[cfg(target_arch = "x86_64")]
 mod micro_avx2;

@@ -1,24 +1,25 @@
 //! The register tile: C[m, n] (+)= A[m, k] · packed B[k, n], for small m and n.
 
+use crate::element::Element;
 use crate::isa::{Isa, Level};
 
 /// Operands of one register tile.
 ///
 /// Contract (checked by the callers, relied upon by the kernels):
 /// * `a` points at `rows` rows of `k` readable floats, `lda` apart;
-/// * `b` points at `k` groups of `vectors * lanes` readable floats, `ldb` apart
+/// * `b` points at `k` groups of `vectors * lanes` readable elements, `ldb` apart
 ///   (a packed panel, or whole vectors of B itself);
 /// * `c` points at `rows` rows of `cols` writable floats, `ldc` apart, with
 ///   `cols` in `(vectors - 1) * lanes + 1 ..= vectors * lanes`;
 /// * `bias` is null or points at `cols` readable floats.
 #[derive(Clone, Copy)]
-pub(crate) struct Tile {
+pub(crate) struct Tile<T = f32> {
     pub(crate) k: usize,
     pub(crate) a: *const f32,
     pub(crate) lda: usize,
-    pub(crate) b: *const f32,
+    pub(crate) b: *const T,
     pub(crate) ldb: usize,
-    /// How far ahead of the groups of B (in floats, any value) to prefetch; 0
+    /// How far ahead of the groups of B (in elements, any value) to prefetch; 0
     /// for not at all.
     pub(crate) ahead: usize,
     pub(crate) c: *mut f32,
@@ -60,7 +61,7 @@ pub(crate) fn shape(isa: Isa) -> Shape {
 ///
 /// # Safety
 /// The contract of [`Tile`] must hold, with `1 <= rows <= shape(isa).rows`.
-pub(crate) unsafe fn run(isa: Isa, rows: usize, vectors: usize, tile: Tile) {
+pub(crate) unsafe fn run<T: Element>(isa: Isa, rows: usize, vectors: usize, tile: Tile<T>) {
     match isa.level() {
         // SAFETY: forwarded contract.
         Level::Portable => unsafe { crate::micro_portable::run(rows, vectors, tile) },
@@ -89,19 +90,19 @@ pub(crate) fn dot_rows(isa: Isa) -> usize {
 }
 
 /// The dot products of `M` slices with [`DOTS`] slices, all of length `k`:
-/// `result[i][d] = Σ_p a[i][p] * b[d][p]`. Memory `ahead` floats (any value) after
+/// `result[i][d] = Σ_p a[i][p] * b[d][p]`. Memory `ahead` elements (any value) after
 /// the elements of B is prefetched.
 ///
 /// # Panics
 /// If a slice has another length.
-pub(crate) fn dots<const M: usize>(
+pub(crate) fn dots<const M: usize, T: Element>(
     isa: Isa,
     k: usize,
     a: [&[f32]; M],
-    b: [&[f32]; DOTS],
+    b: [&[T]; DOTS],
     ahead: usize,
 ) -> [[f32; DOTS]; M] {
-    assert!(a.iter().chain(&b).all(|x| x.len() == k));
+    assert!(a.iter().all(|a| a.len() == k) && b.iter().all(|b| b.len() == k));
     match isa.level() {
         // SAFETY: the level proves the CPU features, the assertion the lengths.
         #[cfg(target_arch = "x86_64")]
@@ -124,7 +125,7 @@ macro_rules! by_shape {
     };
     (@ $kernel:ident::<$r:literal>($tile:expr), $vectors:expr, [$($v:literal)*]) => {
         match $vectors {
-            $($v => $kernel::<$r, $v>($tile),)*
+            $($v => $kernel::<$r, $v, _>($tile),)*
             _ => unreachable!("tile of {} vectors", $vectors),
         }
     };

@@ -1,15 +1,16 @@
 //! AVX2+FMA kernels. Register tile: up to 6 rows × 2 vectors of 8 (12 accumulators, 2
 //! vectors of B and one broadcast of A fit the 16 registers).
 
+use crate::element::{Element, load_first};
 use crate::micro::{DOTS, Tile, by_shape};
 use std::arch::x86_64::*;
 
 /// See [`crate::micro::run`].
 ///
 /// # Safety
-/// The contract of [`Tile`], `1 <= rows <= 6`, and a CPU with AVX2 and FMA.
-#[target_feature(enable = "avx2,fma")]
-pub(crate) unsafe fn run(rows: usize, vectors: usize, tile: Tile) {
+/// The contract of [`Tile`], `1 <= rows <= 6`, and a CPU with AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn run<T: Element>(rows: usize, vectors: usize, tile: Tile<T>) {
     // SAFETY: forwarded contract.
     unsafe { by_shape!(kernel(tile), rows, vectors, [1 2 3 4 5 6], [1 2]) }
 }
@@ -24,17 +25,17 @@ fn first_lanes(count: usize) -> __m256i {
 /// One column of A times one group of B, onto the accumulators.
 ///
 /// # Safety
-/// Every row has more than `p` floats; `b` points at `V` vectors; the CPU has AVX2 and FMA.
+/// Every row has more than `p` floats; `b` points at `V` vectors; the CPU has AVX2, FMA and F16C.
 #[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn step<const M: usize, const V: usize>(
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn step<const M: usize, const V: usize, T: Element>(
     rows: &[*const f32; M],
     p: usize,
-    b: *const f32,
+    b: *const T,
     acc: &mut [[__m256; V]; M],
 ) {
     // SAFETY: `b` points at V vectors.
-    let b: [__m256; V] = std::array::from_fn(|v| unsafe { _mm256_loadu_ps(b.wrapping_add(v * 8)) });
+    let b: [__m256; V] = std::array::from_fn(|v| unsafe { T::load8(b.wrapping_add(v * 8)) });
     for (row, acc) in rows.iter().zip(acc) {
         // SAFETY: the row has more than p floats.
         let a = _mm256_set1_ps(unsafe { *row.wrapping_add(p) });
@@ -46,8 +47,8 @@ unsafe fn step<const M: usize, const V: usize>(
 
 /// # Safety
 /// As for [`run`], with `rows == M` and `vectors == V`.
-#[target_feature(enable = "avx2,fma")]
-unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
     let mut acc = [[_mm256_setzero_ps(); V]; M];
     let rows: [*const f32; M] = std::array::from_fn(|i| t.a.wrapping_add(i * t.lda));
     let group = |p: usize| t.b.wrapping_add(p * t.ldb);
@@ -87,10 +88,10 @@ unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
     // Masked stores are slow on some processors: only where columns are missing.
     if t.cols == 8 * V {
         // SAFETY: forwarded contract, and no column of the vectors is missing.
-        unsafe { store::<true, M, V>(t, acc) }
+        unsafe { store::<true, M, V, T>(t, acc) }
     } else {
         // SAFETY: forwarded contract.
-        unsafe { store::<false, M, V>(t, acc) }
+        unsafe { store::<false, M, V, T>(t, acc) }
     }
 }
 
@@ -98,7 +99,7 @@ unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
 /// The contract of [`Tile`] for `M` rows and `V` vectors, all `8 * V` columns of them in C if `WHOLE`; the CPU has AVX2.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn store<const WHOLE: bool, const M: usize, const V: usize>(t: Tile, acc: [[__m256; V]; M]) {
+unsafe fn store<const WHOLE: bool, const M: usize, const V: usize, T: Element>(t: Tile<T>, acc: [[__m256; V]; M]) {
     // Lanes of each vector that exist in C.
     let mut mask = [first_lanes(8); V];
     mask[V - 1] = first_lanes(t.cols - (V - 1) * 8);
@@ -132,21 +133,28 @@ unsafe fn store<const WHOLE: bool, const M: usize, const V: usize>(t: Tile, acc:
 /// See [`crate::micro::dots`].
 ///
 /// # Safety
-/// Every slice has length `k`; the CPU has AVX2 and FMA.
-#[target_feature(enable = "avx2,fma")]
-pub(crate) unsafe fn dots<const M: usize>(
+/// Every slice has length `k`; the CPU has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn dots<const M: usize, T: Element>(
     k: usize,
     a: [&[f32]; M],
-    b: [&[f32]; DOTS],
+    b: [&[T]; DOTS],
     ahead: usize,
 ) -> [[f32; DOTS]; M] {
     let mut acc = [[_mm256_setzero_ps(); DOTS]; M];
     for p in (0..k).step_by(8) {
-        let mask = first_lanes((k - p).min(8));
+        let left = (k - p).min(8);
+        let mask = first_lanes(left);
         let mut bv = [_mm256_setzero_ps(); DOTS];
         for (bv, b) in bv.iter_mut().zip(b) {
-            // SAFETY: only elements p.. that exist are read.
-            *bv = unsafe { _mm256_maskload_ps(b.as_ptr().wrapping_add(p), mask) };
+            let from = b.as_ptr().wrapping_add(p);
+            *bv = if left == 8 {
+                // SAFETY: eight elements from p on exist.
+                unsafe { T::load8(from) }
+            } else {
+                // SAFETY: so many elements from p on exist.
+                unsafe { load_first(from, left) }
+            };
             _mm_prefetch::<_MM_HINT_T0>(b.as_ptr().wrapping_add(p + ahead).cast());
         }
         for (acc, a) in acc.iter_mut().zip(a) {

@@ -1,30 +1,31 @@
 //! AVX-512 kernels. Register tile: up to 8 rows × 3 vectors of 16 (24 accumulators, 3
 //! vectors of B and one broadcast of A fit the 32 registers).
 
+use crate::element::Element;
 use crate::micro::{DOTS, Tile, by_shape};
 use std::arch::x86_64::*;
 
 /// See [`crate::micro::run`].
 ///
 /// # Safety
-/// The contract of [`Tile`], `1 <= rows <= 8`, and a CPU with AVX-512F.
-#[target_feature(enable = "avx512f")]
-pub(crate) unsafe fn run(rows: usize, vectors: usize, tile: Tile) {
+/// The contract of [`Tile`], `1 <= rows <= 8`, and a CPU with AVX-512 F, VL and BW.
+#[target_feature(enable = "avx512f,avx512vl,avx512bw")]
+pub(crate) unsafe fn run<T: Element>(rows: usize, vectors: usize, tile: Tile<T>) {
     // SAFETY: forwarded contract.
     unsafe { by_shape!(kernel(tile), rows, vectors, [1 2 3 4 5 6 7 8], [1 2 3]) }
 }
 
 /// # Safety
 /// As for [`run`], with `rows == M` and `vectors == V`.
-#[target_feature(enable = "avx512f")]
-unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
+#[target_feature(enable = "avx512f,avx512vl,avx512bw")]
+unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
     let mut acc = [[_mm512_setzero_ps(); V]; M];
     let mut b = t.b;
     for p in 0..t.k {
         let mut bv = [_mm512_setzero_ps(); V];
         for (v, bv) in bv.iter_mut().enumerate() {
             // SAFETY: by the contract of `Tile` the panel has k groups of V vectors.
-            *bv = unsafe { _mm512_loadu_ps(b.wrapping_add(v * 16)) };
+            *bv = unsafe { T::load16(b.wrapping_add(v * 16), 0xffff) };
             if t.ahead > 0 {
                 _mm_prefetch::<_MM_HINT_T1>(b.wrapping_add(v * 16 + t.ahead).cast());
             }
@@ -64,12 +65,12 @@ unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
 /// See [`crate::micro::dots`].
 ///
 /// # Safety
-/// Every slice has length `k`; the CPU has AVX-512F.
-#[target_feature(enable = "avx512f")]
-pub(crate) unsafe fn dots<const M: usize>(
+/// Every slice has length `k`; the CPU has AVX-512 F, VL and BW.
+#[target_feature(enable = "avx512f,avx512vl,avx512bw")]
+pub(crate) unsafe fn dots<const M: usize, T: Element>(
     k: usize,
     a: [&[f32]; M],
-    b: [&[f32]; DOTS],
+    b: [&[T]; DOTS],
     ahead: usize,
 ) -> [[f32; DOTS]; M] {
     let mut acc = [[_mm512_setzero_ps(); DOTS]; M];
@@ -78,7 +79,7 @@ pub(crate) unsafe fn dots<const M: usize>(
         let mut bv = [_mm512_setzero_ps(); DOTS];
         for (bv, b) in bv.iter_mut().zip(b) {
             // SAFETY: only elements p.. that exist are read.
-            *bv = unsafe { _mm512_maskz_loadu_ps(mask, b.as_ptr().wrapping_add(p)) };
+            *bv = unsafe { T::load16(b.as_ptr().wrapping_add(p), mask) };
             _mm_prefetch::<_MM_HINT_T0>(b.as_ptr().wrapping_add(p + ahead).cast());
         }
         for (acc, a) in acc.iter_mut().zip(a) {

@@ -1,6 +1,7 @@
 //! Portable kernels. Register tile: up to 4 rows × 2 vectors of 4, left to the
 //! compiler's vectoriser.
 
+use crate::element::Element;
 use crate::micro::{DOTS, Tile, by_shape};
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
@@ -8,24 +9,24 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 ///
 /// # Safety
 /// The contract of [`Tile`] and `1 <= rows <= 4`.
-pub(crate) unsafe fn run(rows: usize, vectors: usize, tile: Tile) {
+pub(crate) unsafe fn run<T: Element>(rows: usize, vectors: usize, tile: Tile<T>) {
     // SAFETY: forwarded contract.
     unsafe { by_shape!(kernel(tile), rows, vectors, [1 2 3 4], [1 2]) }
 }
 
 /// # Safety
 /// As for [`run`], with `rows == M` and `vectors == V`.
-unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
+unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
     // SAFETY: the extents of A that the contract of `Tile` promises; nobody writes it meanwhile.
     let a: [&[f32]; M] = std::array::from_fn(|i| unsafe { from_raw_parts(t.a.wrapping_add(i * t.lda), t.k) });
     // SAFETY: as above, of B.
-    let b = |p: usize| unsafe { &*t.b.wrapping_add(p * t.ldb).cast::<[[f32; 4]; V]>() };
+    let b = |p: usize| unsafe { &*t.b.wrapping_add(p * t.ldb).cast::<[[T; 4]; V]>() };
     // SAFETY: as above, of the bias.
     let bias = (!t.bias.is_null()).then(|| unsafe { from_raw_parts(t.bias, t.cols) });
     let mut acc = [[[0.0f32; 4]; V]; M];
     #[allow(clippy::needless_range_loop)] // plain indices vectorise best
     for p in 0..t.k {
-        let b = *b(p);
+        let b = b(p).map(|b| b.map(T::widened));
         for i in 0..M {
             let a = a[i][p];
             for v in 0..V {
@@ -46,7 +47,7 @@ unsafe fn kernel<const M: usize, const V: usize>(t: Tile) {
 }
 
 /// See [`crate::micro::dots`].
-pub(crate) fn dots<const M: usize>(a: [&[f32]; M], b: [&[f32]; DOTS]) -> [[f32; DOTS]; M] {
+pub(crate) fn dots<const M: usize, T: Element>(a: [&[f32]; M], b: [&[T]; DOTS]) -> [[f32; DOTS]; M] {
     const LANES: usize = 8;
     a.map(|a| {
         let (a_lanes, a_rest) = a.as_chunks::<LANES>();
@@ -55,10 +56,10 @@ pub(crate) fn dots<const M: usize>(a: [&[f32]; M], b: [&[f32]; DOTS]) -> [[f32; 
             let mut acc = [0.0; LANES];
             for (a, b) in a_lanes.iter().zip(b_lanes) {
                 for l in 0..LANES {
-                    acc[l] += a[l] * b[l];
+                    acc[l] += a[l] * b[l].widened();
                 }
             }
-            let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+            let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b.widened()).sum();
             acc.iter().sum::<f32>() + rest
         })
     })

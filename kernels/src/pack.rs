@@ -1,5 +1,6 @@
 //! Copying a block of B into panels that the register tile reads in order.
 
+use crate::element::Element;
 use crate::isa::{Isa, Level, multiversion};
 use crate::micro::Shape;
 use crate::view::View2;
@@ -13,7 +14,7 @@ pub(crate) fn packed_len(shape: Shape, k: usize, n: usize) -> usize {
 /// other (the last one narrower, padded to whole vectors), each stored row
 /// after row. The padding holds arbitrary values: they only reach columns that
 /// the register tile does not store.
-pub(crate) fn pack_b(isa: Isa, shape: Shape, b: View2, out: &mut [f32]) {
+pub(crate) fn pack_b<T: Element>(isa: Isa, shape: Shape, b: View2<T>, out: &mut [f32]) {
     if b.rows_contiguous() {
         pack_rows(isa, shape, b, out);
     } else {
@@ -27,9 +28,9 @@ const AHEAD: usize = 6;
 
 /// Prefetches a row.
 #[inline(always)]
-fn fetch(row: &[f32]) {
+fn fetch<T>(row: &[T]) {
     #[cfg(target_arch = "x86_64")]
-    for line in row.chunks(16) {
+    for line in row.chunks(64 / size_of::<T>()) {
         // SAFETY: a hint, which every processor of this architecture knows; no memory is read.
         unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast()) };
     }
@@ -40,22 +41,22 @@ fn fetch(row: &[f32]) {
 multiversion! {
     /// Packing where the rows of B are contiguous: row by row, across all
     /// panels, so that memory is read in the longest runs possible.
-    fn pack_rows(shape: Shape, b: View2, out: &mut [f32]) = pack_rows_body
+    fn pack_rows<T: Element>(shape: Shape, b: View2<T>, out: &mut [f32]) = pack_rows_body
 }
 
 #[inline(always)]
-fn pack_rows_body<const FMA: bool>(shape: Shape, b: View2, out: &mut [f32]) {
+fn pack_rows_body<const FMA: bool, T: Element>(shape: Shape, b: View2<T>, out: &mut [f32]) {
     // Constant widths let the copies become plain vector moves.
     match shape.cols {
-        48 => pack_rows_of::<48>(shape, b, out),
-        16 => pack_rows_of::<16>(shape, b, out),
-        8 => pack_rows_of::<8>(shape, b, out),
+        48 => pack_rows_of::<48, T>(shape, b, out),
+        16 => pack_rows_of::<16, T>(shape, b, out),
+        8 => pack_rows_of::<8, T>(shape, b, out),
         width => unreachable!("no register tile is {width} wide"),
     }
 }
 
 #[inline(always)]
-fn pack_rows_of<const W: usize>(shape: Shape, b: View2, out: &mut [f32]) {
+fn pack_rows_of<const W: usize, T: Element>(shape: Shape, b: View2<T>, out: &mut [f32]) {
     let (k, n) = (b.rows(), b.cols());
     let (full, rest) = (n / W, n % W);
     let width = rest.next_multiple_of(shape.lanes);
@@ -67,15 +68,15 @@ fn pack_rows_of<const W: usize>(shape: Shape, b: View2, out: &mut [f32]) {
         }
         let (head, last) = b.row(p, 0, n).as_chunks::<W>();
         for (panel, group) in head.iter().enumerate() {
-            panels[panel * k + p] = *group;
+            panels[panel * k + p] = group.map(T::widened);
         }
-        tail[p * width..][..rest].copy_from_slice(last);
+        tail[p * width..].iter_mut().zip(last).for_each(|(slot, x)| *slot = x.widened());
     }
 }
 
 /// Packing where the columns of B are contiguous (or nothing is): square
 /// blocks of `lanes × lanes` are transposed.
-fn pack_columns(isa: Isa, shape: Shape, b: View2, out: &mut [f32]) {
+fn pack_columns<T: Element>(isa: Isa, shape: Shape, b: View2<T>, out: &mut [f32]) {
     let (k, n, lanes) = (b.rows(), b.cols(), shape.lanes);
     let mut panels = out;
     let mut j = 0;
@@ -97,7 +98,7 @@ fn pack_columns(isa: Isa, shape: Shape, b: View2, out: &mut [f32]) {
             for p in p..k {
                 let group = &mut panel[p * width + v..][..here];
                 for (c, slot) in group.iter_mut().enumerate() {
-                    *slot = b.at(p, j + v + c);
+                    *slot = b.at(p, j + v + c).widened();
                 }
             }
         }
@@ -107,7 +108,7 @@ fn pack_columns(isa: Isa, shape: Shape, b: View2, out: &mut [f32]) {
 
 /// Writes the transpose of `source` `[1..=lanes, lanes]` (one vector wide) as
 /// `lanes` rows `stride` apart in `out`; missing columns get arbitrary values.
-fn transpose(isa: Isa, source: View2, out: &mut [f32], stride: usize) {
+fn transpose<T: Element>(isa: Isa, source: View2<T>, out: &mut [f32], stride: usize) {
     let (rows, lanes) = (source.rows(), source.cols());
     assert!(rows >= 1 && rows <= lanes && source.rows_contiguous());
     assert!(out.len() >= (lanes - 1) * stride + lanes);
@@ -115,21 +116,21 @@ fn transpose(isa: Isa, source: View2, out: &mut [f32], stride: usize) {
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 if lanes == 16 => {
             let from = source.ptr(0, 0);
-            // SAFETY: the source has `rows >= 1` rows of 16 floats and `out` 16
+            // SAFETY: the source has `rows >= 1` rows of 16 elements and `out` 16
             // (the view's bounds and the assertions); AVX-512 was detected.
             unsafe { transpose16(from, source.row_stride(), rows, out.as_mut_ptr(), stride) }
         }
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 if lanes == 8 => {
             let from = source.ptr(0, 0);
-            // SAFETY: the source has `rows >= 1` rows of 8 floats and `out` 8;
+            // SAFETY: the source has `rows >= 1` rows of 8 elements and `out` 8;
             // AVX2 was detected.
             unsafe { transpose8(from, source.row_stride(), rows, out.as_mut_ptr(), stride) }
         }
         _ => {
             for r in 0..rows {
                 for (c, &x) in source.row(r, 0, lanes).iter().enumerate() {
-                    out[c * stride + r] = x;
+                    out[c * stride + r] = x.widened();
                 }
             }
         }
@@ -137,16 +138,16 @@ fn transpose(isa: Isa, source: View2, out: &mut [f32], stride: usize) {
 }
 
 /// # Safety
-/// `from` points at `rows >= 1` rows of 16 floats, `ld` apart, `to` at 16 such
-/// rows, `stride` apart; the CPU has AVX-512F.
+/// `from` points at `rows >= 1` rows of 16 elements, `ld` apart, `to` at 16 rows of 16
+/// floats, `stride` apart; the CPU has AVX-512 F, VL and BW.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn transpose16(from: *const f32, ld: usize, rows: usize, to: *mut f32, stride: usize) {
+#[target_feature(enable = "avx512f,avx512vl,avx512bw")]
+unsafe fn transpose16<T: Element>(from: *const T, ld: usize, rows: usize, to: *mut f32, stride: usize) {
     use std::arch::x86_64::*;
     let mut r = [_mm512_setzero_ps(); 16];
     for (i, r) in r.iter_mut().enumerate() {
         // SAFETY: a row of the source (the last one stands in for missing ones).
-        *r = unsafe { _mm512_loadu_ps(from.wrapping_add(i.min(rows - 1) * ld)) };
+        *r = unsafe { T::load16(from.wrapping_add(i.min(rows - 1) * ld), 0xffff) };
     }
     // Transpose 4 × 4 blocks inside each 128-bit quarter …
     let mut q = r;
@@ -180,16 +181,16 @@ unsafe fn transpose16(from: *const f32, ld: usize, rows: usize, to: *mut f32, st
 }
 
 /// # Safety
-/// `from` points at `rows >= 1` rows of 8 floats, `ld` apart, `to` at 8 such
-/// rows, `stride` apart; the CPU has AVX2.
+/// `from` points at `rows >= 1` rows of 8 elements, `ld` apart, `to` at 8 rows of 8
+/// floats, `stride` apart; the CPU has AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn transpose8(from: *const f32, ld: usize, rows: usize, to: *mut f32, stride: usize) {
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn transpose8<T: Element>(from: *const T, ld: usize, rows: usize, to: *mut f32, stride: usize) {
     use std::arch::x86_64::*;
     let mut r = [_mm256_setzero_ps(); 8];
     for (i, r) in r.iter_mut().enumerate() {
         // SAFETY: a row of the source (the last one stands in for missing ones).
-        *r = unsafe { _mm256_loadu_ps(from.wrapping_add(i.min(rows - 1) * ld)) };
+        *r = unsafe { T::load8(from.wrapping_add(i.min(rows - 1) * ld)) };
     }
     let mut q = r;
     for g in [0, 4] {

@@ -1,12 +1,13 @@
 //! Strided views of matrices inside slices.
 
+use crate::element::Element;
 use std::marker::PhantomData;
 
 /// A read-only `rows × cols` matrix: element `(r, c)` is
 /// `data[offset + r * row_stride + c * col_stride]`.
 #[derive(Clone, Copy, Debug)]
-pub struct View2<'a> {
-    data: &'a [f32],
+pub struct View2<'a, T = f32> {
+    data: &'a [T],
     offset: usize,
     rows: usize,
     cols: usize,
@@ -24,13 +25,13 @@ fn end(offset: usize, rows: usize, cols: usize, row_stride: usize, col_stride: u
     offset.checked_add(last_row)?.checked_add(last_col)?.checked_add(1)
 }
 
-impl<'a> View2<'a> {
+impl<'a, T: Element> View2<'a, T> {
     /// A view with arbitrary strides (in elements).
     ///
     /// # Panics
     /// If any element lies outside `data`.
     pub fn new(
-        data: &'a [f32],
+        data: &'a [T],
         offset: usize,
         (rows, cols): (usize, usize),
         (row_stride, col_stride): (usize, usize),
@@ -48,7 +49,7 @@ impl<'a> View2<'a> {
     ///
     /// # Panics
     /// If `data` is shorter than `rows * cols`.
-    pub fn row_major(data: &'a [f32], rows: usize, cols: usize) -> Self {
+    pub fn row_major(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self::new(data, 0, (rows, cols), (cols, 1))
     }
 
@@ -98,17 +99,17 @@ impl<'a> View2<'a> {
     }
 
     /// Element `(r, c)`.
-    pub fn at(&self, r: usize, c: usize) -> f32 {
+    pub fn at(&self, r: usize, c: usize) -> T {
         self.data[self.offset + r * self.row_stride + c * self.col_stride]
     }
 
     /// Address of element `(r, c)`, from which the whole view can be reached.
-    pub(crate) fn ptr(&self, r: usize, c: usize) -> *const f32 {
+    pub(crate) fn ptr(&self, r: usize, c: usize) -> *const T {
         self.data.as_ptr().wrapping_add(self.offset + r * self.row_stride + c * self.col_stride)
     }
 
     /// Columns `c..c + len` of row `r`, where rows are contiguous.
-    pub(crate) fn row(&self, r: usize, c: usize, len: usize) -> &'a [f32] {
+    pub(crate) fn row(&self, r: usize, c: usize, len: usize) -> &'a [T] {
         debug_assert!(self.rows_contiguous() && c + len <= self.cols);
         let start = self.offset + r * self.row_stride + c * self.col_stride;
         if len == 0 { &[] } else { &self.data[start..start + len] }

@@ -2,7 +2,10 @@
 
 mod common;
 use common::{Random, each_isa, rounds};
+use half::{bf16, f16};
+use hooklens_kernels::element::Element;
 use hooklens_kernels::gemm::{Product, gemm, gemm_each, gemm_serial};
+use hooklens_kernels::matrix::Matrix;
 use hooklens_kernels::view::View2;
 
 /// How B is laid out.
@@ -13,7 +16,22 @@ enum Layout {
     Scattered,
 }
 
-fn check(random: &mut Random, (m, k, n): (usize, usize, usize), layout: Layout, serial: bool) {
+/// With B of each element type.
+fn check(random: &mut Random, shape: (usize, usize, usize), layout: Layout, serial: bool) {
+    check_of(random, shape, layout, serial, |x| x);
+    check_of(random, shape, layout, serial, bf16::from_f32);
+    check_of(random, shape, layout, serial, f16::from_f32);
+}
+
+fn check_of<T: Element>(
+    random: &mut Random,
+    (m, k, n): (usize, usize, usize),
+    layout: Layout,
+    serial: bool,
+    element: impl Fn(f32) -> T,
+) where
+    for<'a> Matrix<'a>: From<View2<'a, T>>,
+{
     let lda = k + random.below(4);
     let (offset_a, offset_b) = (random.below(5), random.below(5));
     let gap = random.below(4);
@@ -23,7 +41,7 @@ fn check(random: &mut Random, (m, k, n): (usize, usize, usize), layout: Layout, 
         Layout::Scattered => ((3 * n + gap, 3), k * (3 * n + gap) + 3),
     };
     let a = random.floats(offset_a + m * lda + 1);
-    let b = random.floats(offset_b + len + 1);
+    let b: Vec<T> = random.floats(offset_b + len + 1).into_iter().map(element).collect();
     let bias = random.floats(n);
     let bias = (random.below(2) == 0).then_some(&bias[..]);
     let ldc = n + random.below(3);
@@ -42,13 +60,14 @@ fn check(random: &mut Random, (m, k, n): (usize, usize, usize), layout: Layout, 
                 assert_eq!(got, 7.0, "gap overwritten");
                 continue;
             }
-            let terms = (0..k).map(|p| av.at(i, p) as f64 * bv.at(p, j) as f64);
+            let terms = (0..k).map(|p| av.at(i, p) as f64 * bv.at(p, j).widened() as f64);
             let bias = bias.map_or(0.0, |bias| bias[j] as f64);
             let want = bias + terms.clone().sum::<f64>();
             let tolerance = 1e-6 + 5e-7 * terms.map(f64::abs).sum::<f64>();
             assert!(
                 (got as f64 - want).abs() <= tolerance,
-                "{m}x{k}x{n} {layout:?} at ({i}, {j}): {got} instead of {want}"
+                "{m}x{k}x{n} {layout:?} of {} at ({i}, {j}): {got} instead of {want}",
+                std::any::type_name::<T>()
             );
         }
     }
@@ -111,7 +130,7 @@ fn several_products_at_once_are_those_one_by_one() {
             let biases = [Some(&bias[..widths[0]]), None, Some(&bias[..widths[2]])];
             let a = View2::row_major(&a, m, k);
             let mut together = widths.map(|n| vec![7.0; m * n]);
-            let product = |(i, c)| Product { b: b(i), bias: biases[i], c, ldc: widths[i] };
+            let product = |(i, c)| Product { b: b(i).into(), bias: biases[i], c, ldc: widths[i] };
             gemm_each(a, together.iter_mut().map(Vec::as_mut_slice).enumerate().map(product).collect());
             for (i, together) in together.iter().enumerate() {
                 let mut alone = vec![0.0; m * widths[i]];
@@ -130,7 +149,7 @@ fn a_sum_of_nothing_is_the_bias() {
         const N: usize = if cfg!(miri) { 64 } else { 4096 };
         let (m, n, bias) = (8, N, [2.5; N]);
         let mut outputs = [0; 5].map(|_| vec![7.0; m * n]);
-        let product = |c| Product { b: View2::row_major(&[], 0, n), bias: Some(&bias), c, ldc: n };
+        let product = |c| Product { b: View2::<f32>::row_major(&[], 0, n).into(), bias: Some(&bias), c, ldc: n };
         gemm_each(View2::row_major(&[], m, 0), outputs.iter_mut().map(Vec::as_mut_slice).map(product).collect());
         assert!(outputs.iter().flatten().all(|value| *value == 2.5));
     });

@@ -13,7 +13,7 @@ use crate::driver::{Hooked, HookedModel};
 use crate::error::AnalysisError;
 use crate::error::{InputError, Result};
 use crate::hook;
-use crate::model::{HookedTransformer, Norm};
+use crate::model::{HookedTransformer, Norm, narrowed};
 
 /// A model and a recording of it: decomposes the residual stream. See the [module](super).
 ///
@@ -188,11 +188,11 @@ impl<'a> Analysis<'a> {
 
     pub(super) fn cut<const D: usize>(&self, held: Tensor<D>) -> Result<Tensor<D>> {
         let mut held = self.looked_at.of(held);
-        let table = self.model.weights.embed.tokens.val();
-        if held.device() != table.device() {
-            held = held.to_device(&table.device());
+        let device = self.model.device();
+        if held.device() != device {
+            held = held.to_device(&device);
         }
-        Ok(if held.dtype() == table.dtype() { held } else { held.cast(table.dtype()) })
+        Ok(narrowed(held, self.model.compute_type()))
     }
 
     /// What was recorded at a point whose axes are not batch and position, whole.

@@ -75,7 +75,7 @@ impl Analysis<'_> {
         let z = self.recorded(hook::z(layer))?;
         let [batch, pos, ..] = z.dims();
         let z = post.factors(z.reshape([batch, pos, heads * d_head])).reshape([batch, pos, heads, d_head]);
-        let out = post.outputs(block.attn.o.weight.val());
+        let out = post.outputs(block.attn.o.weight_in(z.dtype()));
         let d_model = out.dims()[1];
         let out = out.reshape([heads, d_head, d_model]);
         parts.extend((0..heads).map(|head| format!("L{layer}H{head}")), Term::Heads { z, out });

@@ -60,7 +60,8 @@ impl Analysis<'_> {
     pub fn logit_bias(&self) -> Option<Tensor<1>> {
         let unembed = &self.model.weights.unembed;
         let of_norm = self.model.weights.ln_final.b.as_ref();
-        let turned = of_norm.map(|b| b.val().unsqueeze::<2>().matmul(unembed.weight.val()).squeeze_dim::<1>(0));
+        let turned =
+            of_norm.map(|b| b.val().unsqueeze::<2>().matmul(unembed.weight_in(b.val().dtype())).squeeze_dim::<1>(0));
         match (turned, unembed.bias.as_ref().map(|bias| bias.val())) {
             (Some(turned), Some(bias)) => Some(turned + bias),
             (turned, bias) => turned.or(bias),

@@ -13,7 +13,7 @@ use crate::config::Experts;
 use crate::error::AnalysisError;
 use crate::error::Result;
 use crate::hook;
-use crate::model::Moe;
+use crate::model::{Moe, narrowed};
 
 impl Analysis<'_> {
     /// Each neuron's output to the stream before a stage: `L0N0`, `L0N1`, ...; in a mixture
@@ -83,7 +83,7 @@ impl Analysis<'_> {
         let mut push = |prefix: String, post: Tensor<3>, out: Tensor<2>| {
             let range = some.clone().unwrap_or(0..out.dims()[0]);
             let post = post_norm.factors(post.narrow(2, range.start, range.len()));
-            let out = post_norm.outputs(out.narrow(0, range.start, range.len()));
+            let out = post_norm.outputs(narrowed(out.narrow(0, range.start, range.len()), post.dtype()));
             parts.extend(range.map(|neuron| format!("{prefix}N{neuron}")), Term::Neurons { post, out });
         };
         let bias = match (&block.mlp, &block.moe, self.model.config().experts) {

@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::error::AnalysisError;
 use crate::error::{InputError, Result};
-use crate::model::HookedTransformer;
+use crate::model::{HookedTransformer, narrowed};
 
 /// A token, or one for each row, or one for each row and position.
 ///
@@ -130,6 +130,6 @@ impl HookedTransformer {
         let ids: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
         let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [batch * pos]), &unembed.device());
         let d_model = unembed.dims()[0];
-        Ok(unembed.select(1, ids).transpose().reshape([batch, pos, d_model]))
+        Ok(narrowed(unembed.select(1, ids), self.compute_type()).transpose().reshape([batch, pos, d_model]))
     }
 }

@@ -359,7 +359,7 @@ fn slopes_at_readers(
             (cache.grad(hook::k(at))?, &block.attn.k),
             (cache.grad(hook::v(at))?, &block.attn.v),
         ] {
-            slopes.push(by_head(&block.ln1, &input, gradient, map.weight.val()));
+            slopes.push(by_head(&block.ln1, &input, gradient, map.weight_in(input.dtype())));
         }
         if !config.attn_only {
             slopes.push(flat(cache.grad(hook::mlp_in(at))?));

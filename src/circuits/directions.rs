@@ -82,9 +82,9 @@ impl HookedTransformer {
                 let svd = self.ov().at(layer, head)?.svd()?;
                 return self.directions(svd.s.squeeze_dim(0), svd.vh, count);
             }
-            WeightMatrix::MlpOut(layer) => mlp(layer)?.output.weight.val(),
+            WeightMatrix::MlpOut(layer) => mlp(layer)?.output.weight_in(self.compute_type()),
             WeightMatrix::MlpIn(layer) => {
-                let read = mlp(layer)?.input.weight.val().transpose();
+                let read = mlp(layer)?.input.weight_in(self.compute_type()).transpose();
                 match block(layer)?.ln2.as_ref().and_then(|norm| norm.w.as_ref()) {
                     Some(w) => read * w.val().unsqueeze(),
                     None => read,

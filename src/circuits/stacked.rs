@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use super::factored_matrix::FactoredMatrix;
 use crate::activations::Stage;
 use crate::error::{InputError, Result};
-use crate::model::{Block, HookedTransformer, Linear};
+use crate::model::{Block, HookedTransformer, Linear, narrowed};
 
 /// Which biases are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,12 +28,12 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_e(&self) -> Tensor<2> {
-        self.weights.embed.tokens.val()
+        narrowed(self.weights.embed.tokens.val(), self.compute_type())
     }
 
     /// Position vectors, `[n_ctx, d_model]`, if positions are learned.
     pub fn w_pos(&self) -> Option<Tensor<2>> {
-        self.weights.embed.positions.as_ref().map(|table| table.val())
+        self.weights.embed.positions.as_ref().map(|table| narrowed(table.val(), self.compute_type()))
     }
 
     /// The unembedding, `[d_model, d_vocab_out]`.
@@ -48,12 +48,12 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_u(&self) -> Tensor<2> {
-        self.weights.unembed.weight.val().to_device(&self.device())
+        self.weights.unembed.weight_in(self.compute_type()).to_device(&self.device())
     }
 
     /// The unembedding's bias, `[d_vocab_out]`; zeros if it has none.
     pub fn b_u(&self) -> Tensor<1> {
-        bias(&self.weights.unembed).to_device(&self.device())
+        self.bias(&self.weights.unembed).to_device(&self.device())
     }
 
     /// Queries, `[layer, head, d_model, d_head]`.
@@ -107,7 +107,7 @@ impl HookedTransformer {
     pub fn w_o(&self) -> Tensor<4> {
         let (heads, d_head) = (self.config().n_heads, self.config().d_head);
         self.stacked(|block| {
-            let weight = block.attn.o.weight.val();
+            let weight = block.attn.o.weight_in(self.compute_type());
             let [_, d_model] = weight.dims();
             weight.reshape([heads, d_head, d_model])
         })
@@ -130,7 +130,7 @@ impl HookedTransformer {
 
     /// Output biases of attention, `[layer, d_model]`.
     pub fn b_o(&self) -> Tensor<2> {
-        self.stacked(|block| bias(&block.attn.o))
+        self.stacked(|block| self.bias(&block.attn.o))
     }
 
     /// Input weights of MLPs, `[layer, d_model, d_mlp]`; `None` without plain or gated MLPs.
@@ -145,12 +145,12 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_in(&self) -> Option<Tensor<3>> {
-        self.of_mlps(|block| Some(block.mlp.as_ref()?.input.weight.val()))
+        self.of_mlps(|block| Some(block.mlp.as_ref()?.input.weight_in(self.compute_type())))
     }
 
     /// The gates of gated MLPs, `[layer, d_model, d_mlp]`.
     pub fn w_gate(&self) -> Option<Tensor<3>> {
-        self.of_mlps(|block| Some(block.mlp.as_ref()?.gate.as_ref()?.weight.val()))
+        self.of_mlps(|block| Some(block.mlp.as_ref()?.gate.as_ref()?.weight_in(self.compute_type())))
     }
 
     /// Output weights of MLPs, `[layer, d_mlp, d_model]`.
@@ -163,17 +163,17 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_out(&self) -> Option<Tensor<3>> {
-        self.of_mlps(|block| Some(block.mlp.as_ref()?.output.weight.val()))
+        self.of_mlps(|block| Some(block.mlp.as_ref()?.output.weight_in(self.compute_type())))
     }
 
     /// Biases of neurons, `[layer, d_mlp]`.
     pub fn b_in(&self) -> Option<Tensor<2>> {
-        self.of_mlps(|block| Some(bias(&block.mlp.as_ref()?.input)))
+        self.of_mlps(|block| Some(self.bias(&block.mlp.as_ref()?.input)))
     }
 
     /// Output biases of MLPs, `[layer, d_model]`.
     pub fn b_out(&self) -> Option<Tensor<2>> {
-        self.of_mlps(|block| Some(bias(&block.mlp.as_ref()?.output)))
+        self.of_mlps(|block| Some(self.bias(&block.mlp.as_ref()?.output)))
     }
 
     /// The QK circuit of each head: `W_Q W_Kᵀ`, `[layer, head, d_model, d_model]`.
@@ -241,13 +241,13 @@ impl HookedTransformer {
         }
         let (attn_layers, mlp_layers) = stage.layers_before(self.config())?;
         let device = self.device();
-        let mut sum = Tensor::zeros([self.config().d_model], (&device, self.w_e().dtype()));
+        let mut sum = Tensor::zeros([self.config().d_model], (&device, self.compute_type()));
         for (layer, block) in self.weights.blocks.iter().enumerate() {
             if layer < attn_layers {
-                sum = sum + bias(&block.attn.o).to_device(&device);
+                sum = sum + self.bias(&block.attn.o).to_device(&device);
             }
             if let Some(mlp) = block.mlp.as_ref().filter(|_| biases == Biases::All && layer < mlp_layers) {
-                sum = sum + bias(&mlp.output).to_device(&device);
+                sum = sum + self.bias(&mlp.output).to_device(&device);
             }
         }
         Ok(sum)
@@ -267,14 +267,14 @@ impl HookedTransformer {
 
     /// A projection's columns by head, `[head, d_model, d_head]`, each of a group the same.
     fn columns(&self, linear: &Linear) -> Tensor<3> {
-        let weight = linear.weight.val();
+        let weight = linear.weight_in(self.compute_type());
         let ([d_model, width], d_head) = (weight.dims(), self.config().d_head);
         let own = weight.reshape([d_model, width / d_head, d_head]).permute([1, 0, 2]);
         self.each_of_a_group(own)
     }
 
     fn by_head(&self, linear: &Linear) -> Tensor<2> {
-        let own = bias(linear);
+        let own = self.bias(linear);
         let ([width], d_head) = (own.dims(), self.config().d_head);
         self.each_of_a_group(own.reshape([width / d_head, 1, d_head])).squeeze_dim(1)
     }
@@ -287,15 +287,15 @@ impl HookedTransformer {
         let wide = own.unsqueeze_dim::<4>(1).expand([kv_heads, heads / kv_heads, rows, columns]);
         wide.reshape([heads, rows, columns])
     }
-}
 
-/// A bias, zeros if there is none.
-fn bias(linear: &Linear) -> Tensor<1> {
-    match &linear.bias {
-        Some(bias) => bias.val(),
-        None => {
-            let weight = linear.weight.val();
-            Tensor::zeros([weight.dims()[1]], (&weight.device(), weight.dtype()))
+    /// A bias, zeros if there is none.
+    fn bias(&self, linear: &Linear) -> Tensor<1> {
+        match &linear.bias {
+            Some(bias) => bias.val(),
+            None => {
+                let weight = linear.weight.val();
+                Tensor::zeros([weight.dims()[1]], (&weight.device(), self.compute_type()))
+            }
         }
     }
 }

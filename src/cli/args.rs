@@ -17,6 +17,15 @@ pub(super) struct NameArg {
     pub(super) model: String,
 }
 
+/// The element type to compute in, of commands that write none.
+#[derive(Debug, Args)]
+pub(super) struct DtypeArg {
+    /// Element type to keep the weights and compute in: f32, bf16, f16 or f64 (default: f32, on weights as the files
+    /// hold them)
+    #[arg(long, value_name = "TYPE", value_parser = float_type)]
+    pub(super) dtype: Option<DType>,
+}
+
 #[derive(Debug, Args)]
 pub(super) struct ModelArg {
     /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION: as of then), or embedded:NAME
@@ -41,9 +50,10 @@ impl ModelArg {
         sources(&self.model).into_iter().chain(self.adapter.clone()).collect()
     }
 
-    /// The options to load it with.
-    pub(super) fn options(&self) -> Result<LoadOptions, Failure> {
+    /// The options to load it with, and this element type.
+    pub(super) fn options(&self, dtype: Option<DType>) -> Result<LoadOptions, Failure> {
         let options = LoadOptions::new().devices(&devices(&self.device)?).mmap(!self.no_mmap);
+        let options = dtype.into_iter().fold(options, LoadOptions::dtype);
         Ok(match &self.adapter {
             Some(folder) => options.adapter(folder),
             None => options,

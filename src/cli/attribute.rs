@@ -7,7 +7,7 @@ use hooklens_hooks::{Activation, Record};
 use ndarray::{ArrayD, IxDyn};
 use serde_json::json;
 
-use super::args::ModelArg;
+use super::args::{DtypeArg, ModelArg};
 use super::out::{Finding, OutFile, heatmap, print_largest, spare};
 use super::pairs::PairArgs;
 use super::terminal::stdout;
@@ -22,6 +22,8 @@ use crate::model::HookedTransformer;
 pub(super) struct AttributeArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
     /// What to attribute to: the logit directly (by layer, head or neuron), or the edges between
     /// what writes to the residual stream and what reads from it
     #[arg(long, value_enum, default_value = "heads")]
@@ -56,7 +58,7 @@ pub(super) enum ToArg {
 
 pub(super) fn run(args: &AttributeArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
-    let model = load("attribute", &args.model)?;
+    let model = load("attribute", &args.model, &args.dtype)?;
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::any_model::AnyModel;
-use super::args::{ModelArg, float_type};
+use super::args::{DtypeArg, ModelArg};
 use super::terminal::{print_json, stdout};
 use crate::benchmark::{BenchModel, Work, measure};
 
@@ -23,16 +23,15 @@ pub(super) struct BenchArgs {
     /// How often to do each; the middle one is reported
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
-    /// Element type to compute in
-    #[arg(long, value_name = "TYPE", value_parser = float_type, default_value = "f32")]
-    pub(super) dtype: DType,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
 pub(super) fn run(args: &BenchArgs) -> CliResult {
-    let options = args.model.options()?.dtype(args.dtype);
+    let options = args.model.options(args.dtype.dtype)?;
     match AnyModel::load(&args.model, options)? {
         AnyModel::Decoder(model) => bench(args, &model),
         AnyModel::Encoder(model) => bench(args, &model),
@@ -56,7 +55,7 @@ fn bench<M: BenchModel>(args: &BenchArgs, model: &M) -> CliResult {
         }
     }
     if args.json {
-        let value = json!({"model": args.model.model, "device": args.model.device, "dtype": args.dtype.to_string(),
+        let value = json!({"model": args.model.model, "device": args.model.device, "dtype": args.dtype.dtype.unwrap_or(DType::F32).to_string(),
             "rounds": args.rounds, "threads": rayon::current_num_threads(), "timings": all});
         print_json(&value)?;
     }

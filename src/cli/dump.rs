@@ -9,7 +9,7 @@ use hooklens_hooks::{DType, Positions};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::any_model::{AnyModel, past_context};
-use super::args::{ModelArg, TokenRows, positions, token_rows};
+use super::args::{ModelArg, TokenRows, float_type, positions, token_rows};
 use super::findings::Findings;
 use super::out::spare;
 use super::terminal::{note, stdout};
@@ -48,6 +48,10 @@ pub(super) struct DumpArgs {
     /// Element type of the files: f32, f16 or bf16
     #[arg(long, default_value = "f32", value_parser = file_dtype)]
     dtype: DType,
+    /// Element type to keep the weights and compute in: f32, bf16, f16 or f64 (default: f32, on weights as the files
+    /// hold them)
+    #[arg(long, value_name = "TYPE", value_parser = float_type)]
+    compute_dtype: Option<DType>,
     /// Weights as published, or folded and centered as TransformerLens does
     #[arg(long, value_enum, default_value = "none")]
     process: ProcessArg,
@@ -145,7 +149,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         ProcessArg::None => Processing::none(),
         ProcessArg::Standard => Processing::standard(),
     };
-    let options = args.model.options()?.process(processing);
+    let options = args.model.options(args.compute_dtype)?.process(processing);
     match AnyModel::load(&args.model, options)? {
         AnyModel::Decoder(model) => {
             let prefix = prefix(args, &model)?;

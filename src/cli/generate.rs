@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
 
 use super::any_model::{AnyModel, past_context};
-use super::args::{ModelArg, TokenRows, token_rows};
+use super::args::{DtypeArg, ModelArg, TokenRows, token_rows};
 use super::terminal::{print_json, stdout};
 use super::{CliResult, Failure};
 use crate::driver::HookedModel;
@@ -20,6 +20,8 @@ use crate::tokens::{PaddingSide, Tokens};
 pub(super) struct GenerateArgs {
     #[command(flatten)]
     model: ModelArg,
+    #[command(flatten)]
+    dtype: DtypeArg,
     /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
     #[arg(long, value_name = "TEXT", num_args = 1..)]
     prompt: Vec<String>,
@@ -103,7 +105,7 @@ impl KvArg {
 }
 
 pub(super) fn run(args: &GenerateArgs) -> CliResult {
-    let model = AnyModel::load(&args.model, args.model.options()?)?;
+    let model = AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?)?;
     let rows = match &args.tokens {
         Some(rows) => rows.0.clone(),
         None => args.prompt.iter().map(|text| model.token_row(text, args.prepend_bos)).collect::<Result<_, _>>()?,

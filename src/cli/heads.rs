@@ -8,7 +8,7 @@ use rand::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-use super::args::ModelArg;
+use super::args::{DtypeArg, ModelArg};
 use super::out::{Finding, OutFile, check_finite, heatmap, spare};
 use super::terminal::stdout;
 use super::{CliResult, Failure, load};
@@ -21,6 +21,8 @@ use crate::model::HookedTransformer;
 pub(super) struct HeadsArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
     /// A prompt; may be given several times (default: random tokens, twice over)
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Vec<String>,
@@ -60,7 +62,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
     if args.measure == MeasureArg::Mean && (args.exclude_bos || args.exclude_current_token) {
         return Err(Failure::Usage("what is left out of the attention is for --measure mul or abs".into()));
     }
-    let model = load("heads", &args.model)?;
+    let model = load("heads", &args.model, &args.dtype)?;
     let input: Input = match &args.prompt[..] {
         [] => Input::Rows(repeated(&model, args.seed)),
         texts => texts.to_vec().into(),

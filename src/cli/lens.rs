@@ -8,7 +8,7 @@ use hooklens_hooks::{Positions, Record};
 use serde_json::json;
 
 use super::any_model::AnyModel;
-use super::args::{ModelArg, positions};
+use super::args::{DtypeArg, ModelArg, positions};
 use super::out::{Finding, OutFile, spare};
 use super::terminal::stdout;
 use super::{CliResult, Failure};
@@ -22,6 +22,8 @@ use crate::plot::{LensShade, LensTable};
 pub(super) struct LensArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
     /// The prompt
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: String,
@@ -62,7 +64,7 @@ pub(super) enum ShadeArg {
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.tuned.clone()))?;
-    let model = AnyModel::load(&args.model, args.model.options()?)?;
+    let model = AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?)?;
     if !matches!(model, AnyModel::Decoder(_)) && (args.mid || args.tuned.is_some()) {
         return Err(Failure::Usage("--mid and --tuned are for decoders".into()));
     }

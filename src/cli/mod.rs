@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::ModelArg;
+use args::{DtypeArg, ModelArg};
 use command::{Cli, Command};
 
 use crate::error::error_chain;
@@ -106,8 +106,8 @@ fn too_many_threads() -> Option<String> {
 }
 
 /// A decoder with its weights as published.
-fn load(command: &str, model: &ModelArg) -> Result<HookedTransformer, Failure> {
-    any_model::decoder(command, model, model.options()?)
+fn load(command: &str, model: &ModelArg, dtype: &DtypeArg) -> Result<HookedTransformer, Failure> {
+    any_model::decoder(command, model, model.options(dtype.dtype)?)
 }
 
 fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {

@@ -4,10 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use hooklens_hooks::DType;
 use serde_json::json;
 
-use super::args::{ModelArg, float_type};
+use super::args::{DtypeArg, ModelArg};
 use super::terminal::{print_json, stdout};
 use super::{CliResult, Failure};
 use crate::parity::compare;
@@ -22,9 +21,8 @@ pub(super) struct ParityArgs {
     /// The largest difference allowed, as a share of a tensor's largest value
     #[arg(long, value_name = "SHARE", default_value_t = 1e-4)]
     pub(super) tolerance: f32,
-    /// Element type to compute in
-    #[arg(long, value_name = "TYPE", value_parser = float_type, default_value = "f32")]
-    pub(super) dtype: DType,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -34,7 +32,7 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
     if !args.tolerance.is_finite() || args.tolerance < 0.0 {
         return Err(Failure::Usage("--tolerance is a finite share, 0 or more".into()));
     }
-    let options = args.model.options()?.dtype(args.dtype);
+    let options = args.model.options(args.dtype.dtype)?;
     let report = compare(&args.model.model, options, &args.reference)?;
     let beyond = report.first_beyond(args.tolerance);
     let mut out = stdout();

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::any_model::AnyModel;
-use super::args::ModelArg;
+use super::args::{DtypeArg, ModelArg};
 use super::out::{Finding, OutFile, heatmap, print_largest, spare};
 use super::pairs::{AblateArg, PairArgs, PairModel};
 use super::terminal::{note, stdout};
@@ -19,6 +19,8 @@ use crate::patching::{PatchingResult, Sites};
 pub(super) struct PatchArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
     #[command(flatten)]
     pub(super) pairs: PairArgs,
     /// Points to patch: a name, glob or shorthand
@@ -74,7 +76,7 @@ pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
 
 pub(super) fn run(args: &PatchArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
-    match AnyModel::load(&args.model, args.model.options()?)? {
+    match AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?)? {
         AnyModel::Decoder(model) => sweep(args, &model),
         AnyModel::Encoder(model) => sweep(args, &model),
         AnyModel::EncoderDecoder(model) => sweep(args, &model),

@@ -4,9 +4,9 @@ use burn::tensor::Tensor;
 use hooklens_kernels::gemm::{Product, gemm_each};
 use hooklens_kernels::view::View2;
 
-use super::HostTensor;
+use super::{HostMatrix, HostTensor};
 
-/// A weight `[in, out]` of any strides, and a bias `[out]`.
+/// A weight `[in, out]` of any strides, of 32 bits or 16, and a bias `[out]`.
 pub(crate) type Map = (Tensor<2>, Option<Tensor<1>>);
 
 /// `input · weight + bias` for several maps of one input; `None` if a tensor is not plain.
@@ -21,15 +21,15 @@ pub(crate) fn linear<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Opti
             Some(bias) => Some(HostTensor::whole(bias)?),
             None => None,
         };
-        Some((HostTensor::of(weight).filter(HostTensor::is_forward)?, bias))
+        Some((HostMatrix::of(weight)?, bias))
     };
     let held: Vec<_> = maps.iter().map(hold).collect::<Option<_>>()?;
     let widths = maps.each_ref().map(|(weight, _)| weight.dims()[1]);
     let mut outputs = widths.map(|d_out| x.blank(rows * d_out));
     let mut products = Vec::with_capacity(N);
     for (((w, b), output), d_out) in held.iter().zip(&mut outputs).zip(widths) {
-        let weight = View2::new(w.elements(), 0, (d_in, d_out), (w.stride(0), w.stride(1)));
-        products.push(Product { b: weight, bias: b.as_ref().map(HostTensor::run), c: output.elements(), ldc: d_out });
+        let bias = b.as_ref().map(HostTensor::run);
+        products.push(Product { b: w.matrix(), bias, c: output.elements(), ldc: d_out });
     }
     gemm_each(View2::new(x.elements(), 0, (rows, d_in), (x.stride(0), 1)), products);
     let mut widths = widths.into_iter();

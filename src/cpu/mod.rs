@@ -1,10 +1,11 @@
 //! Where a tensor is plain `f32` in this machine's memory (Burn's Flex backend, or LibTorch's on the CPU; no
-//! autodiff), the kernels of `hooklens-kernels` do the work, measured faster than either backend's own; anywhere
+//! autodiff), a matrix of weights also of 16 bits, the kernels of `hooklens-kernels` do the work, measured faster than either backend's own; anywhere
 //! else these functions decline, and Burn's operations do it.
 
 mod add;
 mod attention;
 mod function;
+mod host_matrix;
 mod host_tensor;
 mod linear;
 mod norm;
@@ -16,6 +17,7 @@ mod torch;
 use burn::tensor::Tensor;
 use burn_flex::Flex;
 
+use host_matrix::HostMatrix;
 use host_tensor::{HostTensor, in_place};
 
 pub(crate) use add::sum;

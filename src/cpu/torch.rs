@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use burn::tensor::Tensor;
 use burn_tch::{LibTorch, TchTensor};
+use hooklens_kernels::element::Element;
 use tch::{Device, Kind};
 
-/// An `f32` tensor on the CPU, and how many elements lie between its first and its last.
+/// A tensor of floats on the CPU, and how many elements lie between its first and its last.
 pub(super) struct TorchMemory {
     tensor: TchTensor,
     len: usize,
 }
 
 impl TorchMemory {
-    /// The tensor's memory, if LibTorch keeps it on the CPU, densely, and outside its own autograd.
+    /// The tensor's memory, if LibTorch keeps it on the CPU, densely, and outside its own autograd. Of `f32` or 16 bits.
     pub(super) fn of<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         Self::plain(tensor.clone().try_into_primitive::<LibTorch>().ok()?)
     }
@@ -23,7 +24,11 @@ impl TorchMemory {
     fn plain(tensor: TchTensor) -> Option<Self> {
         let held = &tensor.tensor;
         let dense = !held.is_sparse() && !held.is_mkldnn();
-        if held.kind() != Kind::Float || held.device() != Device::Cpu || !dense || held.requires_grad() {
+        if !matches!(held.kind(), Kind::Float | Kind::BFloat16 | Kind::Half)
+            || held.device() != Device::Cpu
+            || !dense
+            || held.requires_grad()
+        {
             return None;
         }
         let (shape, strides) = (held.size(), held.stride());
@@ -59,14 +64,20 @@ impl TorchMemory {
     }
 
     pub(super) fn elements(&self) -> &[f32] {
+        self.elements_of()
+    }
+
+    /// The elements of a tensor of this type.
+    pub(super) fn elements_of<E: Element>(&self) -> &[E] {
+        assert_eq!(self.tensor.tensor.kind().elt_size_in_bytes(), size_of::<E>(), "another element type");
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: the tensor is dense, of `f32` and on the CPU (checked in `plain`, asked for in `new`), so
+        // SAFETY: the tensor is dense, of floats of this size (checked above and in `plain`) and on the CPU, so
         // `data_ptr` is its first element and `len` elements on is its last, all within one allocation that this
-        // handle keeps alive. Burn writes into a storage only while it has one handle, and the slice ends before
-        // ours is given away. Measured: benches/RESULTS.md.
-        unsafe { std::slice::from_raw_parts(self.tensor.tensor.data_ptr().cast::<f32>(), self.len) }
+        // handle keeps alive; every pattern of bits is a float. Burn writes into a storage only while it has one
+        // handle, and the slice ends before ours is given away. Measured: benches/RESULTS.md.
+        unsafe { std::slice::from_raw_parts(self.tensor.tensor.data_ptr().cast::<E>(), self.len) }
     }
 
     /// The elements of memory that is one's own: [`TorchMemory::new`], or [`TorchMemory::is_own`].

@@ -59,6 +59,12 @@ pub(crate) fn in_main_memory(device: &Device) -> bool {
     *device == Device::flex()
 }
 
+/// Whether products on this device widen a matrix of 16 bits as they read it: the kernels do, where no gradients are
+/// kept for weights.
+pub(crate) fn multiplies_narrow(device: &Device) -> bool {
+    in_main_memory(device) && device.gradient_checkpointing_strategy().is_none()
+}
+
 fn message(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())
 }

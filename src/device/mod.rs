@@ -21,7 +21,7 @@ pub use element_types::element_types;
 pub(crate) use element_types::{check_element_type, has, rounding};
 pub use freed::keep_freed_memory;
 pub use list::{DeviceInfo, devices};
-pub(crate) use memory::{check_room, guarded, in_main_memory, is_cubecl, main_memory};
+pub(crate) use memory::{check_room, guarded, in_main_memory, is_cubecl, main_memory, multiplies_narrow};
 pub(crate) use placement::Placement;
 #[cfg(all(feature = "remote", feature = "cli"))]
 pub(crate) use remote::TOKEN_VARIABLE;

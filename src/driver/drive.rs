@@ -1,6 +1,6 @@
 //! One run of any model: plan and check it, run the forward pass, give the recordings.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use hooklens_hooks::{ActivationCache, Axis, Halt, Hook, Record, Rows, Run, Silent};
 
 use crate::device::{check_element_type, check_room};
@@ -15,6 +15,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) points: &'p Points,
     /// The token embedding: its device, and whether the CPU kernels apply, are the model's.
     pub(crate) embed: Tensor<2>,
+    /// The element type of activations.
+    pub(crate) dtype: DType,
     pub(crate) rows: Rows<'p>,
     /// Why a point does not fire in this run, if it does not.
     pub(crate) silent: Silent<'p>,
@@ -34,10 +36,10 @@ pub(crate) fn drive<T>(
     record: Record,
     pass: impl FnOnce(&mut Run<'_, '_>) -> Result<T, Halt>,
 ) -> Result<(Option<T>, ActivationCache)> {
-    let Plan { points, embed, rows, silent, at_once, heads, stop_when_done } = plan;
+    let Plan { points, embed, dtype, rows, silent, at_once, heads, stop_when_done } = plan;
     let device: Device = embed.device();
-    check_element_type(&device, embed.dtype())?;
-    check_room(&device, at_once.saturating_mul(embed.dtype().size()))?;
+    check_element_type(&device, dtype)?;
+    check_room(&device, at_once.saturating_mul(dtype.size()))?;
     let pattern =
         [rows.len, rows.len.saturating_add(rows.offset), heads].into_iter().fold(rows.batch, usize::saturating_mul);
     let mut run = Run::new(&points.catalog, hooks, record, rows, silent)?.with(&points.splices, silent)?;
@@ -45,7 +47,7 @@ pub(crate) fn drive<T>(
     if pattern >= LARGE
         && points.catalog.ids().any(|id| points.catalog.info(id).axes.contains(&Axis::Key) && run.wants(Some(id)))
     {
-        check_room(&device, pattern.saturating_mul(2 * embed.dtype().size()))?;
+        check_room(&device, pattern.saturating_mul(2 * dtype.size()))?;
     }
     if stop_when_done {
         run.stop_when_done();

@@ -201,6 +201,7 @@ impl HookedEncoder {
         let plan = Plan {
             points: &self.points,
             embed: self.weights.embed.tokens.val(),
+            dtype: self.weights.embed.tokens.val().dtype(),
             rows: sequence.rows(real.as_deref()),
             silent: &|_| None,
             at_once: batch.saturating_mul(len).saturating_mul(widest),
@@ -231,8 +232,8 @@ impl HookedEncoder {
             normalized: self.points.outer(normalized),
         };
         let shape @ [batch, len] = tokens.tokens.shape();
-        let embedded = run.fire(self.points.outer(Outer::TokenEmbed), token_vectors(table, &tokens.tokens))?;
-        let positions = position_vectors(weights.embed.positions.val(), sequence);
+        let embedded = run.fire(self.points.outer(Outer::TokenEmbed), token_vectors(table, &tokens.tokens, dtype))?;
+        let positions = position_vectors(weights.embed.positions.val(), sequence, dtype);
         let positions = positions.expand([batch, len, self.config.d_model]);
         let mut full = embedded + run.fire(self.points.outer(Outer::PositionEmbed), positions)?;
         if let Some(types) = &weights.embed.token_types {

@@ -345,6 +345,7 @@ impl HookedEncoderDecoder {
         Plan {
             points: &self.points,
             embed: self.weights.embed.val(),
+            dtype: self.weights.embed.val().dtype(),
             rows,
             silent,
             at_once: wide.max(tokens.saturating_mul(self.decoder_stack.d_mlp)),
@@ -362,7 +363,7 @@ impl HookedEncoderDecoder {
         let weights = &self.weights;
         let table = weights.embed.val();
         let (device, dtype) = (table.device(), table.dtype());
-        let mut resid = run.fire(self.points.outer(Outer::EncoderEmbed), token_vectors(table, tokens))?;
+        let mut resid = run.fire(self.points.outer(Outer::EncoderEmbed), token_vectors(table, tokens, dtype))?;
         let mut pass = Pass::new(&self.encoder_stack, self.points.stack(ENCODER), sequence, None, &device, dtype);
         pass.score_bias = Some(position_bias(weights.encoder_bias.val(), sequence, self.buckets(true)));
         for (layer, block) in weights.encoder.iter().enumerate() {
@@ -385,7 +386,7 @@ impl HookedEncoderDecoder {
         let weights = &self.weights;
         let table = weights.embed.val();
         let (device, dtype) = (table.device(), table.dtype());
-        let mut resid = token_vectors(table, written);
+        let mut resid = token_vectors(table, written, dtype);
         let PastKeys { own, known } = behind;
         let mut made = Vec::new();
         let mut pass = Pass::new(&self.decoder_stack, self.points.stack(DECODER), sequence, own, &device, dtype);

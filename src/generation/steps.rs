@@ -100,7 +100,7 @@ impl<'m, 'h> Steps<'m, 'h> {
             (None, None) => {
                 if let Some(positions) = options.cache_kind.allocated_at_once() {
                     let elements = [config.n_layers, batch, positions, config.n_kv_heads, 2 * config.d_head];
-                    let size = model.weights.embed.tokens.val().dtype().size();
+                    let size = model.dtype().size();
                     check_room(&model.device(), elements.into_iter().fold(size, usize::saturating_mul))?;
                 }
                 Filled::Own(KeyValueCache::of_kind(config, batch, options.cache_kind)?)

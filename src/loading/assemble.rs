@@ -22,6 +22,8 @@ pub(super) struct Assembler<'a> {
     pub(super) compute: DType,
     /// Whether tensors may stay in the mapped files.
     pub(super) borrow: bool,
+    /// Whether matrices of 16 bits stay so.
+    narrow: bool,
     placement: &'a Placement,
     /// Where what is read now goes.
     pub(super) device: &'a Device,
@@ -43,12 +45,19 @@ impl<'a> Assembler<'a> {
             table,
             compute,
             borrow,
+            narrow: false,
             placement,
             device: placement.first(),
             adapter: None,
             applied: BTreeSet::new(),
             missing: Vec::new(),
         }
+    }
+
+    /// Says whether matrices of 16 bits stay so.
+    pub(super) fn keeping_narrow(&mut self, narrow: bool) -> &mut Self {
+        self.narrow = narrow;
+        self
     }
 
     /// Merges an adapter into what is read from now on.
@@ -174,10 +183,22 @@ impl<'a> Assembler<'a> {
         };
         let scale = self.scale(weight);
         if scale != 1.0 {
-            return Ok(self.unscaled(&name, layout, shape, false)? * scale);
+            return Ok(self.unscaled(&name, layout, shape, (self.compute, false))? * scale);
         }
-        let borrow = self.borrow;
-        self.unscaled(&name, layout, shape, borrow)
+        let kept = self.kept_in(&name, layout);
+        // What is of 16 bits and stays so is no copy that processing would leave beside its own.
+        let borrow = self.borrow || kept != self.compute;
+        self.unscaled(&name, layout, shape, (kept, borrow))
+    }
+
+    /// The element type that a matrix is kept in.
+    fn kept_in(&self, name: &str, layout: Layout) -> DType {
+        let held = self.replacement(name).unwrap_or((self.files, name.to_string()));
+        let stored = held.0.info(&held.1).and_then(|info| info.float);
+        match stored {
+            Some(stored @ (DType::F16 | DType::BF16)) if self.narrow && layout != Layout::UnitRows => stored,
+            _ => self.compute,
+        }
     }
 
     /// The scale applied to a weight when it is loaded.
@@ -190,13 +211,15 @@ impl<'a> Assembler<'a> {
         name: &str,
         layout: Layout,
         shape: [usize; 2],
-        borrow: bool,
+        (kept, borrow): (DType, bool),
     ) -> Result<Tensor<2>, LoadError> {
         let (files, held) = self.held(name, layout.stored_matrix(shape))?;
-        let options = (self.device, self.compute.burn());
-        let stored = |data: TensorData| match data.shape().len() {
-            3 => StoredTensor::Cube(Tensor::from_data(data, options)),
-            _ => StoredTensor::Matrix(Tensor::from_data(data, options)),
+        let stored = |data: TensorData| {
+            let options = (self.device, data.dtype());
+            match data.shape().len() {
+                3 => StoredTensor::Cube(Tensor::from_data(data, options)),
+                _ => StoredTensor::Matrix(Tensor::from_data(data, options)),
+            }
         };
         if let Some(adapter) = self.adapter
             && let Some(Change::LowRank(change)) = adapter.change(name, self.table.prefix)
@@ -212,12 +235,12 @@ impl<'a> Assembler<'a> {
         if borrow
             && layout.is_view()
             && !is_cubecl(self.device)
-            && let Some(data) = files.borrow(&held, self.compute)?
+            && let Some(data) = files.borrow(&held, kept)?
         {
             return Ok(layout.view(stored(data), shape));
         }
         let (runs, read) = layout.to_read(shape);
-        Ok(layout.matrix(stored(files.read_runs(&held, self.compute, runs, read)?), shape))
+        Ok(layout.matrix(stored(files.read_runs(&held, kept, runs, read)?), shape))
     }
 
     pub(super) fn vector(&mut self, weight: &str, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
@@ -328,7 +351,7 @@ impl<'a> Assembler<'a> {
         // A bias between the product of a gated MLP and its output, which only
         // TransformerLens's files have, is a constant of the output.
         if let Some(after) = self.vector(&format!("{name}.b_after_product"), c.d_mlp)? {
-            let constant = after.unsqueeze::<2>().matmul(output.weight.val()).squeeze_dim::<1>(0);
+            let constant = after.unsqueeze::<2>().matmul(output.weight_in(self.compute.burn())).squeeze_dim::<1>(0);
             let bias = output.bias.take().map(|b| b.val() + constant.clone()).unwrap_or(constant);
             output.bias = Some(Param::from_tensor(bias));
         }

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use burn::tensor::Device;
 use hooklens_hooks::DType;
 
-use crate::device::{Placement, check_element_type, check_numbers, default_device};
+use crate::device::{Placement, check_element_type, check_numbers, default_device, multiplies_narrow};
 use crate::error::{InputError, ProcessingError, Result};
 use crate::processing::Processing;
 
 /// Devices, element type and processing of a model to load. `()` stands for the defaults:
-/// [`default_device`], `f32`, weights as published.
+/// [`default_device`], `f32` arithmetic, weights as published.
 ///
 /// ```
 /// use hooklens::{LoadOptions, Processing, DType};
@@ -20,7 +20,8 @@ use crate::processing::Processing;
 pub struct LoadOptions {
     /// Empty for the default device.
     devices: Vec<Device>,
-    pub(crate) dtype: DType,
+    /// None for `f32` arithmetic on weights as the files hold them.
+    dtype: Option<DType>,
     pub(crate) processing: Processing,
     pub(crate) adapter: Option<PathBuf>,
     pub(crate) mmap: bool,
@@ -31,7 +32,7 @@ impl Default for LoadOptions {
     fn default() -> Self {
         Self {
             devices: Vec::new(),
-            dtype: DType::F32,
+            dtype: None,
             processing: Processing::none(),
             adapter: None,
             mmap: true,
@@ -41,7 +42,7 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// [`default_device`], `f32`, weights as published.
+    /// [`default_device`], `f32` arithmetic, weights as published.
     pub fn new() -> Self {
         Self::default()
     }
@@ -86,6 +87,11 @@ impl LoadOptions {
 
     /// Element type to keep and compute in, whatever the files store.
     ///
+    /// Unless told so, a model computes in `f32`. A decoder whose matrices are stored in 16 bits keeps them so on the
+    /// CPU, where they lie in the mapped files if their layout allows it, and widens each number when it multiplies:
+    /// results are those of `f32` weights, from half the memory. [`LoadOptions::trainable`] weights, and those that
+    /// processing or an adapter changes, are widened.
+    ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
@@ -97,7 +103,7 @@ impl LoadOptions {
     /// ```
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
-        self.dtype = dtype;
+        self.dtype = Some(dtype);
         self
     }
 
@@ -183,6 +189,16 @@ impl LoadOptions {
         self
     }
 
+    /// The element type of activations.
+    pub(crate) fn computes_in(&self) -> DType {
+        self.dtype.unwrap_or(DType::F32)
+    }
+
+    /// Whether matrices of 16 bits may stay so beside activations of 32.
+    pub(crate) fn keeps_narrow(&self, placement: &Placement) -> bool {
+        self.dtype.is_none() && placement.devices().iter().all(multiplies_narrow)
+    }
+
     /// Where the parts of the model go.
     pub(crate) fn placement(&self) -> Result<Placement> {
         let placement = match Placement::over(&self.devices) {
@@ -190,7 +206,7 @@ impl LoadOptions {
             None => Placement::on(default_device()?),
         };
         for device in placement.devices() {
-            check_element_type(&device, self.dtype.burn())?;
+            check_element_type(&device, self.computes_in().burn())?;
             check_numbers(&device)?;
         }
         Ok(if self.trainable { placement.autodiff() } else { placement })

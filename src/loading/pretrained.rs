@@ -63,9 +63,12 @@ impl HookedTransformer {
         // replacements, read ones are freed.
         let borrow = options.processing.is_none();
         let placement = options.placement()?;
-        let (weights, report) =
-            parts.read(name.as_ref(), &options, (&placement, borrow), |files| files.weights(config))?;
-        let model = Self::assemble(TransformerConfig::clone(config), weights, parts.tokenizer, report);
+        let narrow = options.keeps_narrow(&placement);
+        let (weights, report) = parts.read(name.as_ref(), &options, (&placement, borrow), |files| {
+            files.keeping_narrow(narrow).weights(config)
+        })?;
+        let config = TransformerConfig::clone(config);
+        let model = Self::assemble(config, weights, parts.tokenizer, report, options.computes_in());
         Ok(model.processed(&options.processing)?.to_devices(&placement.devices()))
     }
 }
@@ -264,11 +267,12 @@ impl ModelFiles {
         }
         let given = options.adapter.as_deref().map(|folder| Adapter::open(folder, options.mmap)).transpose()?;
         let placement = placement.without_autodiff();
-        let assembler = Assembler::new(files, &table, options.dtype, borrow, &placement);
+        let assembler = Assembler::new(files, &table, options.computes_in(), borrow, &placement);
         let mut assembler = assembler.with_adapter(given.as_ref().or(self.adapter.as_ref()))?;
         let weights = guarded(|| placement.devices(), || Ok(read(&mut assembler)?))?;
         let ignored = families::ignored(self.described.family(), &self.json)?;
-        let rounding = placement.devices().iter().filter_map(|device| rounding(device, options.dtype)).collect();
+        let rounding =
+            placement.devices().iter().filter_map(|device| rounding(device, options.computes_in())).collect();
         Ok((weights, LoadReport { ignored, rounding, ..assembler.report() }))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use hooklens_hooks::{Activation, write_file, write_safetensors};
 
 use crate::error::{LoadError, Result};
@@ -80,7 +80,7 @@ impl HookedTransformer {
 
     /// Shows every weight under its name in a [`WeightTable`](super::layout::WeightTable).
     pub(super) fn each_weight(&self, see: &mut dyn FnMut(String, Weight)) {
-        let w = &self.weights;
+        let (w, dtype) = (&self.weights, self.compute_type());
         see("embed.W_E".into(), Weight::Matrix(w.embed.tokens.val()));
         if let Some(positions) = &w.embed.positions {
             see("pos_embed.W_pos".into(), Weight::Matrix(positions.val()));
@@ -99,7 +99,7 @@ impl HookedTransformer {
             for (letter, which) in
                 [("Q", &block.attn.q), ("K", &block.attn.k), ("V", &block.attn.v), ("O", &block.attn.o)]
             {
-                linear(&name("attn"), letter, which, see);
+                linear(&name("attn"), letter, which, dtype, see);
             }
             norm(&name("attn.q_norm"), block.attn.q_norm.as_ref(), see);
             norm(&name("attn.k_norm"), block.attn.k_norm.as_ref(), see);
@@ -107,27 +107,27 @@ impl HookedTransformer {
                 see(name("attn.sinks"), Weight::Vector(sinks.val()));
             }
             if let Some(mlp) = &block.mlp {
-                linear(&name("mlp"), "in", &mlp.input, see);
-                linear(&name("mlp"), "out", &mlp.output, see);
+                linear(&name("mlp"), "in", &mlp.input, dtype, see);
+                linear(&name("mlp"), "out", &mlp.output, dtype, see);
                 if let Some(gate) = &mlp.gate {
-                    linear(&name("mlp"), "gate", gate, see);
-                    let none = Tensor::zeros([self.config.d_mlp], (&self.device(), gate.weight.val().dtype()));
+                    linear(&name("mlp"), "gate", gate, dtype, see);
+                    let none = Tensor::zeros([self.config.d_mlp], (&self.device(), dtype));
                     see(name("mlp.b_after_product"), Weight::Vector(none));
                 }
                 norm(&name("mlp.ln"), mlp.norm.as_ref(), see);
             }
             if let Some(moe) = &block.moe {
-                linear(&name("mlp"), "gate", &moe.router, see);
+                linear(&name("mlp"), "gate", &moe.router, dtype, see);
                 for (number, expert) in moe.experts.iter().enumerate() {
                     let name = name(&format!("mlp.experts.{number}"));
-                    linear(&name, "in", &expert.input, see);
-                    linear(&name, "gate", &expert.gate, see);
-                    linear(&name, "out", &expert.output, see);
+                    linear(&name, "in", &expert.input, dtype, see);
+                    linear(&name, "gate", &expert.gate, dtype, see);
+                    linear(&name, "out", &expert.output, dtype, see);
                 }
             }
         }
         norm("ln_final", Some(&w.ln_final), see);
-        linear("unembed", "U", &w.unembed, see);
+        linear("unembed", "U", &w.unembed, dtype, see);
     }
 }
 
@@ -137,9 +137,9 @@ pub(super) enum Weight {
     Vector(Tensor<1>),
 }
 
-fn linear(name: &str, letter: &str, linear: &Linear, see: &mut dyn FnMut(String, Weight)) {
+fn linear(name: &str, letter: &str, linear: &Linear, dtype: DType, see: &mut dyn FnMut(String, Weight)) {
     let weight = linear.weight.val();
-    let options = (&weight.device(), weight.dtype());
+    let options = (&weight.device(), dtype);
     let none = || Tensor::zeros([weight.dims()[1]], options);
     let bias = linear.bias.as_ref().map_or_else(none, |bias| bias.val());
     see(format!("{name}.W_{letter}"), Weight::Matrix(weight));

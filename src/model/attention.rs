@@ -154,7 +154,7 @@ impl Attention {
         let result = pass.points.at(layer, Site::Result);
         if run.wants(result) {
             let edited = run.edits(result);
-            let weight = self.o.weight.val();
+            let weight = self.o.weight_in(z.dtype());
             let d_model = weight.dims()[1];
             let by_head = z.clone().permute([2, 0, 1, 3]).reshape([heads, batch * pos, d_head]);
             let shares = by_head.matmul(weight.reshape([heads, d_head, d_model]));

@@ -1,6 +1,6 @@
 //! Token and position embeddings.
 
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 use hooklens_hooks::upload;
 
 use super::norm::narrowed;
@@ -11,9 +11,9 @@ use crate::tokens::Tokens;
 ///
 /// # Shapes
 /// - table: `[d_vocab, d_model]`
-pub(crate) fn token_vectors(table: Tensor<2>, tokens: &Tokens) -> Tensor<3> {
+pub(crate) fn token_vectors(table: Tensor<2>, tokens: &Tokens, dtype: DType) -> Tensor<3> {
     let [batch, len] = tokens.shape();
-    rows_of(table, tokens.ids(), [batch, len])
+    narrowed(rows_of(table, tokens.ids(), [batch, len]), dtype)
 }
 
 /// The rows of a table these ids name, `[batch, pos, d_model]`.
@@ -28,7 +28,7 @@ pub(crate) fn rows_of(table: Tensor<2>, ids: &[u32], [batch, len]: [usize; 2]) -
 ///
 /// # Shapes
 /// - table: `[n_ctx, d_model]`
-pub(crate) fn position_vectors(table: Tensor<2>, sequence: &Sequence) -> Tensor<3> {
+pub(crate) fn position_vectors(table: Tensor<2>, sequence: &Sequence, dtype: DType) -> Tensor<3> {
     let (rows, len, d_model) = (sequence.position_rows(), sequence.len, table.dims()[1]);
     let vectors = if sequence.is_plain() {
         table.narrow(0, sequence.past, len)
@@ -37,11 +37,9 @@ pub(crate) fn position_vectors(table: Tensor<2>, sequence: &Sequence) -> Tensor<
         table.select(0, ids)
     }
     .reshape([rows, len, d_model]);
+    let vectors = narrowed(vectors, dtype);
     match sequence.real_as_float(&vectors.device()) {
-        Some(real) => {
-            let dtype = vectors.dtype();
-            vectors * narrowed(real, dtype)
-        }
+        Some(real) => vectors * narrowed(real, dtype),
         None => vectors,
     }
 }

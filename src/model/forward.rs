@@ -80,6 +80,7 @@ impl HookedTransformer {
         let plan = Plan {
             points: &self.points,
             embed: self.weights.embed.tokens.val(),
+            dtype: self.compute_type(),
             rows: sequence.rows(query_mask.as_deref()),
             silent: &silent,
             at_once: self.at_once(&sequence, logits),
@@ -92,8 +93,7 @@ impl HookedTransformer {
             if run.ends_here() {
                 return Err(Halt::Done);
             }
-            let table = self.weights.embed.tokens.val();
-            let (device, dtype) = (table.device(), table.dtype());
+            let (device, dtype) = (self.device(), self.compute_type());
             let borrowed = transaction.as_mut().map(Transaction::cache);
             let pass = Pass::new(&self.config, self.points.stack(0), &sequence, borrowed, &device, dtype);
             self.pass(start, pass, StopAt { layers, logits, loss: wants_loss }, &mut tokens, run)
@@ -213,8 +213,7 @@ impl HookedTransformer {
         if self.config.bidirectional {
             return Err(CacheError::Bidirectional.into());
         }
-        let dtype = self.weights.embed.tokens.val().dtype();
-        cache.check(&self.config, [batch, len], dtype, |layer| self.weights.blocks[layer].device())?;
+        cache.check(&self.config, [batch, len], self.compute_type(), |layer| self.weights.blocks[layer].device())?;
         let past = cache.len();
         let sequence = Sequence::behind(cache, [batch, len], mask.as_deref());
         let needed = sequence.positions_needed();
@@ -294,7 +293,7 @@ impl HookedTransformer {
                 *tokens = Some(given);
                 embedded
             }
-            Start::Residual(residual) => residual.cast(self.weights.embed.tokens.val().dtype()),
+            Start::Residual(residual) => residual.cast(self.compute_type()),
         };
         match self.config.positional {
             Positional::Learned if layers.start.is_none() => resid = resid + self.positions(sequence, run)?,
@@ -387,7 +386,7 @@ impl HookedTransformer {
 
     /// Token vectors, `[batch, pos, d_model]`.
     fn embed(&self, tokens: &Tokens, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
-        let mut embedded = token_vectors(self.weights.embed.tokens.val(), tokens);
+        let mut embedded = token_vectors(self.weights.embed.tokens.val(), tokens, self.compute_type());
         if let Some(scale) = self.config.embed_scale {
             embedded = embedded * scale;
         }
@@ -406,7 +405,7 @@ impl HookedTransformer {
         let Some(table) = &self.weights.embed.positions else {
             return Ok(Tensor::zeros([1, 1, self.config.d_model], &self.device()));
         };
-        let vectors = position_vectors(table.val(), sequence);
+        let vectors = position_vectors(table.val(), sequence, self.compute_type());
         let point = self.points.outer(Outer::PosEmbed);
         if run.wants(point) {
             return run.fire(point, vectors.expand([sequence.batch, sequence.len, self.config.d_model]));

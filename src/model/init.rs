@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::module::Param;
 use burn::tensor::{Device, Distribution, Tensor};
+use hooklens_hooks::DType;
 
 use super::attention::Attention;
 use super::block::Block;
@@ -52,7 +53,7 @@ impl HookedTransformer {
             ln_final: draw.norm(c.final_norm(), c.d_model, c.eps),
             unembed: draw.linear(c.d_model, c.d_vocab_out),
         };
-        Ok(Self::assemble(config, weights, None, LoadReport::default()))
+        Ok(Self::assemble(config, weights, None, LoadReport::default(), DType::F32))
     }
 }
 

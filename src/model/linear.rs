@@ -1,8 +1,9 @@
 //! Linear maps with weights `[in, out]`.
 
 use burn::module::{Module, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
+use super::norm::narrowed;
 use crate::cpu;
 
 /// `x · weight + bias`.
@@ -17,7 +18,8 @@ use crate::cpu;
 /// ```
 #[derive(Module, Debug)]
 pub struct Linear {
-    /// `[in, out]`. May be a view with any strides, such as a transposed file tensor.
+    /// `[in, out]`. May be a view with any strides, such as a transposed file tensor, and of 16 bits where what it
+    /// multiplies is of 32.
     pub weight: Param<Tensor<2>>,
     /// `[out]`.
     pub bias: Option<Param<Tensor<1>>>,
@@ -30,7 +32,12 @@ impl Linear {
         Self { weight: Param::from_tensor(weight.detach()), bias: bias.map(|b| Param::from_tensor(b.detach())) }
     }
 
-    /// Applies the map to the last axis.
+    /// The weight in this element type.
+    pub(crate) fn weight_in(&self, dtype: DType) -> Tensor<2> {
+        narrowed(self.weight.val(), dtype)
+    }
+
+    /// Applies the map to the last axis, in the input's element type.
     ///
     /// # Shapes
     /// - input: `[..., in]`
@@ -52,7 +59,11 @@ impl Linear {
         let maps = maps.map(|map| (map.weight.val(), map.bias.as_ref().map(Param::val)));
         let outputs = cpu::linear(&input, &maps).unwrap_or_else(|| {
             // Biases come first, so that a device that fuses what it is asked for meets nothing between product and sum.
-            maps.map(|(weight, bias)| (weight, bias.map(|bias| bias.unsqueeze::<2>()))).map(|(weight, bias)| {
+            let dtype = input.dtype();
+            let held = maps.map(|(weight, bias)| {
+                (narrowed(weight, dtype), bias.map(|bias| narrowed(bias, dtype).unsqueeze::<2>()))
+            });
+            held.map(|(weight, bias)| {
                 let output = input.clone().matmul(weight);
                 match bias {
                     Some(bias) => output + bias,
@@ -74,7 +85,7 @@ impl Linear {
     /// - output: `[batch, pos, head, out / head]`
     pub(crate) fn forward_per_head(&self, input: Tensor<4>) -> Tensor<4> {
         let [batch, pos, heads, d_in] = input.dims();
-        let weight = self.weight.val();
+        let weight = self.weight_in(input.dtype());
         let d_head = weight.dims()[1] / heads;
         let weight = weight.reshape([d_in, heads, d_head]).permute([1, 0, 2]);
         let rows = input.permute([2, 0, 1, 3]).reshape([heads, batch * pos, d_in]);

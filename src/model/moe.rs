@@ -137,7 +137,7 @@ impl Moe {
         if x.dtype() == dtype {
             return self.router.forward(x);
         }
-        let scores = x.matmul(widened(self.router.weight.val()));
+        let scores = x.clone().matmul(self.router.weight_in(x.dtype()));
         match &self.router.bias {
             Some(bias) => scores + widened(bias.val()).unsqueeze(),
             None => scores,

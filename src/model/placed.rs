@@ -1,7 +1,7 @@
 //! Moving weights to a device: tracked parameters on one with autodiff, plain tensors on others.
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor};
+use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Tensor};
 
 use super::weights::Weights;
 
@@ -21,6 +21,11 @@ pub(crate) fn placed<M: Module>(weights: M, device: &Device) -> M {
 }
 
 impl Weights {
+    /// The same weights, all in this element type.
+    pub(crate) fn in_type(self, dtype: DType) -> Self {
+        self.map(&mut Typed(dtype))
+    }
+
     /// Each part on its device, as by [`placed`].
     pub(crate) fn placed(self, first: &Device, of_layer: impl Fn(usize) -> Device, last: &Device) -> Self {
         let Weights { embed, blocks, ln_final, unembed } = self;
@@ -30,6 +35,14 @@ impl Weights {
             ln_final: placed(ln_final, last),
             unembed: placed(unembed, last),
         }
+    }
+}
+
+struct Typed(DType);
+
+impl ModuleMapper for Typed {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if param.val().dtype() == self.0 { param } else { Param::from_tensor(param.val().cast(self.0)) }
     }
 }
 

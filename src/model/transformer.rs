@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{Device, Tensor};
-use hooklens_hooks::Catalog;
+use burn::tensor::{DType as BurnDType, Device, Tensor};
+use hooklens_hooks::{Catalog, DType};
 
 use super::block::Block;
 use super::output::Output;
@@ -11,7 +11,7 @@ use super::points::points_of;
 use super::report::LoadReport;
 use super::weights::Weights;
 use crate::config::TransformerConfig;
-use crate::device::Placement;
+use crate::device::{Placement, multiplies_narrow};
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
 use crate::kv_cache::CacheModel;
@@ -32,12 +32,15 @@ use crate::tokens::{Tokenizer, Tokens};
 /// ```
 #[derive(Debug, Clone)]
 pub struct HookedTransformer {
-    /// The weights; a Burn module.
+    /// The weights; a Burn module. Matrices may be of fewer bits than what the model computes in
+    /// ([`HookedTransformer::dtype`]).
     pub weights: Weights,
     pub(crate) config: Arc<TransformerConfig>,
     pub(crate) points: Arc<Points>,
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
     pub(crate) report: Arc<LoadReport>,
+    /// Whether it computes in `f32` though its embedding is of 16 bits.
+    widens: bool,
 }
 
 impl HookedTransformer {
@@ -48,10 +51,12 @@ impl HookedTransformer {
         weights: Weights,
         tokenizer: Option<Tokenizer>,
         report: LoadReport,
+        dtype: DType,
     ) -> Self {
         let points = Arc::new(points_of(&config));
+        let widens = weights.embed.tokens.val().dtype() != dtype.burn();
         let (config, report) = (Arc::new(config), Arc::new(report));
-        Self { weights, config, points, tokenizer: tokenizer.map(Arc::new), report }
+        Self { weights, config, points, tokenizer: tokenizer.map(Arc::new), report, widens }
     }
 
     /// Shape and choices of the model.
@@ -65,6 +70,28 @@ impl HookedTransformer {
     /// ```
     pub fn config(&self) -> &TransformerConfig {
         &self.config
+    }
+
+    /// The element type that the model computes in: that of its activations and logits.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.dtype(), DType::F32);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn dtype(&self) -> DType {
+        let ours = [DType::F64, DType::BF16, DType::F16];
+        let compute = self.compute_type();
+        ours.into_iter().find(|ours| ours.burn() == compute).unwrap_or_default()
+    }
+
+    /// [`HookedTransformer::dtype`], in Burn's terms.
+    pub(crate) fn compute_type(&self) -> BurnDType {
+        match self.weights.embed.tokens.val().dtype() {
+            BurnDType::F16 | BurnDType::BF16 if self.widens => BurnDType::F32,
+            own => own,
+        }
     }
 
     /// Where the weights live; of a model spread over several devices, the first, where its embedding is.
@@ -93,6 +120,11 @@ impl HookedTransformer {
         let Some(placement) = Placement::over(devices) else { return self };
         let n_layers = self.weights.blocks.len();
         let of_layer = |layer| placement.of_layer(layer, n_layers).clone();
+        // Elsewhere no kernels widen what they read.
+        if !placement.devices().iter().all(multiplies_narrow) {
+            let dtype = self.compute_type();
+            self.weights = self.weights.in_type(dtype);
+        }
         self.weights = self.weights.placed(placement.first(), of_layer, placement.last());
         self
     }

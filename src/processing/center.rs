@@ -1,5 +1,7 @@
 //! Centering: removes means that layer norms and the softmax ignore.
 
+use burn::tensor::DType;
+
 use super::change_vector;
 use super::matrix::{Matrix, change_matrix};
 use crate::config::Positional;
@@ -9,29 +11,31 @@ use crate::model::{HookedTransformer, Linear};
 pub(super) fn writing_weights(model: &mut HookedTransformer) {
     // Shortformer's position vectors never enter the stream.
     let positions_written = model.config.positional == Positional::Learned;
+    let dtype = model.compute_type();
     let weights = &mut model.weights;
-    change_matrix(&mut weights.embed.tokens, Matrix::center_outputs);
+    change_matrix(&mut weights.embed.tokens, dtype, Matrix::center_outputs);
     if let (true, Some(positions)) = (positions_written, &mut weights.embed.positions) {
-        change_matrix(positions, Matrix::center_outputs);
+        change_matrix(positions, dtype, Matrix::center_outputs);
     }
     for block in &mut weights.blocks {
-        output(&mut block.attn.o);
+        output(&mut block.attn.o, dtype);
         if let Some(mlp) = &mut block.mlp {
-            output(&mut mlp.output);
+            output(&mut mlp.output, dtype);
         }
         for expert in block.moe.iter_mut().flat_map(|moe| &mut moe.experts) {
-            output(&mut expert.output);
+            output(&mut expert.output, dtype);
         }
     }
 }
 
 /// Centers the unembedding over the vocabulary: a softmax ignores a common constant.
 pub(super) fn unembed(model: &mut HookedTransformer) {
-    output(&mut model.weights.unembed);
+    let dtype = model.compute_type();
+    output(&mut model.weights.unembed, dtype);
 }
 
-fn output(linear: &mut Linear) {
-    change_matrix(&mut linear.weight, Matrix::center_outputs);
+fn output(linear: &mut Linear, dtype: DType) {
+    change_matrix(&mut linear.weight, dtype, Matrix::center_outputs);
     if let Some(bias) = &mut linear.bias {
         change_vector(bias, |b| b.clone() - b.mean());
     }

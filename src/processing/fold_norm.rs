@@ -5,23 +5,26 @@
 
 use std::sync::Arc;
 
+use burn::tensor::DType;
+
 use super::matrix::change_matrix;
 use super::{add_bias, folded, times};
 use crate::model::{HookedTransformer, Linear, Norm, points_of};
 
 pub(super) fn apply(model: &mut HookedTransformer) {
+    let dtype = model.compute_type();
     for block in &mut model.weights.blocks {
         let attn = &mut block.attn;
-        fold(&mut block.ln1, &mut [&mut attn.q, &mut attn.k, &mut attn.v]);
+        fold(&mut block.ln1, &mut [&mut attn.q, &mut attn.k, &mut attn.v], dtype);
         let Some(ln2) = &mut block.ln2 else { continue };
         if let Some(mlp) = &mut block.mlp {
             // A gated MLP reads the norm twice; TransformerLens 2.16 forgets the gate's bias.
             match &mut mlp.gate {
-                Some(gate) => fold(ln2, &mut [&mut mlp.input, gate]),
-                None => fold(ln2, &mut [&mut mlp.input]),
+                Some(gate) => fold(ln2, &mut [&mut mlp.input, gate], dtype),
+                None => fold(ln2, &mut [&mut mlp.input], dtype),
             }
             if let Some(norm) = &mut mlp.norm {
-                fold(norm, &mut [&mut mlp.output]);
+                fold(norm, &mut [&mut mlp.output], dtype);
             }
         }
         if let Some(moe) = &mut block.moe {
@@ -29,24 +32,27 @@ pub(super) fn apply(model: &mut HookedTransformer) {
             for expert in &mut moe.experts {
                 readers.extend([&mut expert.gate, &mut expert.input]);
             }
-            fold(ln2, &mut readers);
+            fold(ln2, &mut readers, dtype);
         }
     }
     let weights = &mut model.weights;
-    fold(&mut weights.ln_final, &mut [&mut weights.unembed]);
+    fold(&mut weights.ln_final, &mut [&mut weights.unembed], dtype);
     let config = folded(&model.config);
     model.points = Arc::new(points_of(&config));
     model.config = Arc::new(config);
 }
 
-fn fold(norm: &mut Norm, readers: &mut [&mut Linear]) {
+fn fold(norm: &mut Norm, readers: &mut [&mut Linear], dtype: DType) {
     let (w, b) = (norm.w.take().map(|w| w.val()), norm.b.take().map(|b| b.val()));
     for reader in readers {
         if let Some(b) = &b {
             let extra = times(b.clone(), reader);
-            add_bias(reader, extra);
+            add_bias(reader, extra, dtype);
         }
-        change_matrix(&mut reader.weight, |matrix| {
+        if w.is_none() && !norm.kind.centers() {
+            continue;
+        }
+        change_matrix(&mut reader.weight, dtype, |matrix| {
             if let Some(w) = &w {
                 matrix.scale_inputs(w.clone());
             }

@@ -8,10 +8,11 @@ use crate::model::HookedTransformer;
 
 pub(super) fn apply(model: &mut HookedTransformer) {
     let (heads, kv_heads, d_head) = (model.config.n_heads, model.config.n_kv_heads, model.config.d_head);
+    let dtype = model.compute_type();
     for block in &mut model.weights.blocks {
         let Some(bias) = block.attn.v.bias.take() else { continue };
         let shared = bias.val().reshape([kv_heads, 1, d_head]).expand([kv_heads, heads / kv_heads, d_head]);
         let extra = times(shared.reshape([heads * d_head]), &block.attn.o);
-        add_bias(&mut block.attn.o, extra);
+        add_bias(&mut block.attn.o, extra, dtype);
     }
 }

@@ -14,16 +14,18 @@ pub(super) struct Matrix {
     /// `[in, out]`, or `[out, in]` if `transposed`.
     stored: Tensor<2>,
     transposed: bool,
+    /// What it is to be of.
+    dtype: DType,
 }
 
-/// Changes the matrix of a parameter.
-pub(super) fn change_matrix(param: &mut Param<Tensor<2>>, change: impl FnOnce(&mut Matrix)) {
+/// Changes the matrix of a parameter, which is of this element type then.
+pub(super) fn change_matrix(param: &mut Param<Tensor<2>>, dtype: DType, change: impl FnOnce(&mut Matrix)) {
     // The parameter lets go of its tensor first, so that the change can happen in place.
     let empty = Param::from_tensor(Tensor::zeros([1, 1], &param.val().device()));
     let value = std::mem::replace(param, empty).into_value();
     let transposed = cpu::lies_transposed(&value);
     let stored = if transposed { value.transpose() } else { value };
-    let mut matrix = Matrix { stored, transposed };
+    let mut matrix = Matrix { stored, transposed, dtype };
     change(&mut matrix);
     let stored = matrix.stored;
     *param = Param::from_tensor(if transposed { stored.transpose() } else { stored });
@@ -60,9 +62,9 @@ impl Matrix {
         let dims = self.stored.dims();
         let empty = Tensor::zeros([1, 1], &self.stored.device());
         let mut stored = std::mem::replace(&mut self.stored, empty);
-        let dtype = stored.dtype();
+        let dtype = self.dtype;
         if !matches!(dtype, DType::F16 | DType::BF16) {
-            self.stored = change(stored);
+            self.stored = change(widened(stored));
             return;
         }
         let step = (PIECE / dims[1 - axis].max(1)).max(1);

@@ -13,7 +13,7 @@ mod fold_values;
 mod matrix;
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::config::{NormKind, Positional, TransformerConfig};
 use crate::error::{ProcessingError, Result};
@@ -294,14 +294,11 @@ fn change_vector(param: &mut Param<Tensor<1>>, change: impl FnOnce(Tensor<1>) ->
     *param = Param::from_tensor(narrowed(change(widened(value)), dtype));
 }
 
-/// Adds `extra` to a linear map's bias, which is made if there is none.
-fn add_bias(linear: &mut Linear, extra: Tensor<1>) {
+/// Adds `extra` to a linear map's bias, which is made of this element type if there is none.
+fn add_bias(linear: &mut Linear, extra: Tensor<1>, dtype: DType) {
     match &mut linear.bias {
         Some(bias) => change_vector(bias, |b| b + extra),
-        None => {
-            let dtype = linear.weight.val().dtype();
-            linear.bias = Some(Param::from_tensor(narrowed(extra, dtype)));
-        }
+        None => linear.bias = Some(Param::from_tensor(narrowed(extra, dtype))),
     }
 }
 

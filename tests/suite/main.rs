@@ -36,6 +36,7 @@ mod laws;
 mod lens;
 mod loading;
 mod model_kinds;
+mod narrow;
 mod newer_files;
 mod notebook;
 mod notebook_twins;
