@@ -41,17 +41,36 @@ fn add_body<const FMA: bool>(x: &mut [f32], y: &[f32]) {
 }
 multiversion! { fn add_kernel(x: &mut [f32], y: &[f32]) = add_body }
 
+#[inline(always)]
+fn multiply_body<const FMA: bool>(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x *= y);
+}
+multiversion! { fn multiply_kernel(x: &mut [f32], y: &[f32]) = multiply_body }
+
+/// Runs `kernel` on chunks of both in parallel.
+fn in_pairs_of_chunks(x: &mut [f32], y: &[f32], kernel: fn(Isa, &mut [f32], &[f32])) {
+    assert_eq!(x.len(), y.len(), "lengths differ");
+    let isa = Isa::current();
+    if x.len() <= CHUNK {
+        return kernel(isa, x, y);
+    }
+    each_item(x.chunks_mut(CHUNK).zip(y.chunks(CHUNK)), |(x, y)| kernel(isa, x, y));
+}
+
 /// `x ← x + y` for every element.
 ///
 /// # Panics
 /// If the lengths differ.
 pub fn add(x: &mut [f32], y: &[f32]) {
-    assert_eq!(x.len(), y.len(), "lengths differ");
-    let isa = Isa::current();
-    if x.len() <= CHUNK {
-        return add_kernel(isa, x, y);
-    }
-    each_item(x.chunks_mut(CHUNK).zip(y.chunks(CHUNK)), |(x, y)| add_kernel(isa, x, y));
+    in_pairs_of_chunks(x, y, add_kernel);
+}
+
+/// `x ← x y` for every element.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn multiply(x: &mut [f32], y: &[f32]) {
+    in_pairs_of_chunks(x, y, multiply_kernel);
 }
 
 elementwise! {

@@ -4,12 +4,15 @@
 //! while every row of A passes over them, so each weight is read from memory
 //! once; a handful of rows of A skips the copy (see `gemv`).
 
+use half::bf16;
+
 use crate::element::Element;
 use crate::gemv;
 use crate::isa::Isa;
 use crate::matrix::{Matrix, with_view};
 use crate::micro::{self, Shape, Tile};
 use crate::pack::{pack_b, packed_len};
+use crate::pairs::{Pair, can_pack, pack_pairs, pairs_of};
 use crate::scratch::{PACKED, with_scratch};
 use crate::tasks::each;
 use crate::view::{OutTile, View2};
@@ -113,6 +116,48 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
     {
         return whole_rows(isa, a, products, threads);
     }
+    in_blocks(shape, m, products, threads, |b, bias, c, (i, mt), (j, nt)| {
+        let a = a.block((i, mt), (0, k));
+        with_view!(b, b => gemm_tile(isa, a, b.block((0, k), (j, nt)), bias, c));
+    });
+}
+
+/// The products of a `bf16` A and `bf16` B, by the processor's own instruction for them: products are exact, sums in
+/// `f32`. Hands them back where that is not to be had, or not worth it: a few rows of A are bound by reading B anyway.
+///
+/// # Panics
+/// As for [`gemm`].
+pub fn gemm_each_bf16<'a>(a: View2<bf16>, products: Vec<Product<'a>>) -> Result<(), Vec<Product<'a>>> {
+    let isa = Isa::current();
+    let packs = |b: &Matrix| matches!(b, Matrix::Bf16(b) if can_pack(*b));
+    let able = isa.has_bf16() && a.rows() > gemv::MAX_ROWS && products.iter().all(|product| packs(&product.b));
+    let Some(pairs) = pairs_of(a).filter(|_| able) else { return Err(products) };
+    let m = a.rows();
+    let tiled = |Product { b, bias, c, ldc }| {
+        let c = OutTile::new(c, (m, b.cols()), ldc);
+        check(pairs, (b.rows() / 2, b.cols()), bias, &c);
+        TiledProduct { b, bias, c }
+    };
+    let products: Vec<TiledProduct> = products.into_iter().map(tiled).collect();
+    let (shape, threads) = (micro::shape(isa), rayon::current_num_threads());
+    in_blocks(shape, m, products, threads, |b, bias, c, (i, mt), (j, nt)| {
+        let a = pairs.block((i, mt), (0, pairs.cols()));
+        if let Matrix::Bf16(b) = b {
+            pairs_tile(isa, a, b.block((0, b.rows()), (j, nt)), bias, c);
+        }
+    });
+    Ok(())
+}
+
+/// Does the products block by block of their C, over all threads.
+fn in_blocks<'a>(
+    shape: Shape,
+    m: usize,
+    products: Vec<TiledProduct<'a>>,
+    threads: usize,
+    block: impl Fn(Matrix<'a>, Bias, OutTile, (usize, usize), (usize, usize)) + Send + Sync,
+) {
+    let columns = products.iter().map(|product| product.b.cols()).sum::<usize>();
     let (mt, nt) = task_shape(shape, m, columns, threads);
     let rows = m.div_ceil(mt);
     let tasks_of: Vec<usize> = products.iter().map(|product| rows * product.b.cols().div_ceil(nt)).collect();
@@ -128,8 +173,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
         let bias = bias.map(|bias| &bias[j..j + nt]);
         // SAFETY: of this handle only the task's block is used, and the tasks' blocks partition every C.
         let c = unsafe { c.alias() }.tile((i, mt), (j, nt));
-        let a = a.block((i, mt), (0, k));
-        with_view!(b, b => gemm_tile(isa, a, b.block((0, k), (j, nt)), bias, c));
+        block(b, bias, c, (i, mt), (j, nt));
     });
 }
 
@@ -240,7 +284,9 @@ pub(crate) fn gemm_tile<T: Element>(isa: Isa, a: View2, b: View2<T>, bias: Bias,
             } else {
                 with_scratch(&PACKED, packed_len(shape, kc, nc), |packed| {
                     pack_b(isa, shape, b, packed);
-                    multiply_packed(isa, shape, a, packed, bias, p > 0, &mut c);
+                    // SAFETY: the tile's contract is this one's.
+                    let run = |rows, vectors, tile| unsafe { micro::run(isa, rows, vectors, tile) };
+                    multiply_packed(shape, a, packed, bias, p > 0, &mut c, run);
                 });
             }
         }
@@ -248,8 +294,46 @@ pub(crate) fn gemm_tile<T: Element>(isa: Isa, a: View2, b: View2<T>, bias: Bias,
     }
 }
 
-/// `c (+)= a · b (+ bias)` with B `[a.cols(), c.cols()]` packed.
-fn multiply_packed(isa: Isa, shape: Shape, a: View2, packed: &[f32], bias: Bias, accumulate: bool, c: &mut OutTile) {
+/// `c = a · b (+ bias)` on the calling thread, where two numbers make one of A and two rows one of B.
+#[cfg(target_arch = "x86_64")]
+fn pairs_tile(isa: Isa, a: View2<Pair>, b: View2<bf16>, bias: Bias, mut c: OutTile) {
+    assert!(isa.has_bf16(), "the processor has no products of bf16");
+    let (m, k, n) = (a.rows(), a.cols(), b.cols());
+    let shape = micro::shape(isa);
+    let (kc, nc) = shape.block;
+    for j in (0..n).step_by(nc) {
+        let nc = nc.min(n - j);
+        let bias = bias.map(|bias| &bias[j..j + nc]);
+        let mut c = c.reborrow().tile((0, m), (j, nc));
+        for p in (0..k).step_by(kc) {
+            let kc = kc.min(k - p);
+            let (a, b) = (a.block((0, m), (p, kc)), b.block((2 * p, 2 * kc), (j, nc)));
+            with_scratch(&PACKED, packed_len(shape, kc, nc), |packed| {
+                pack_pairs(isa, shape, b, packed);
+                // SAFETY: the tile's contract is this one's, and the processor has the instruction (asserted).
+                let run = |rows, vectors, tile| unsafe { micro::run_pairs(rows, vectors, tile) };
+                multiply_packed(shape, a, packed, bias.filter(|_| p == 0), p > 0, &mut c, run);
+            });
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn pairs_tile(_: Isa, _: View2<Pair>, _: View2<bf16>, _: Bias, _: OutTile) {
+    unreachable!("only some x86 processors have it");
+}
+
+/// `c (+)= a · b (+ bias)` with B `[a.cols(), c.cols()]` packed; `run` computes a register tile of so many rows and
+/// vectors.
+fn multiply_packed(
+    shape: Shape,
+    a: View2,
+    packed: &[f32],
+    bias: Bias,
+    accumulate: bool,
+    c: &mut OutTile,
+    run: impl Fn(usize, usize, Tile),
+) {
     let (m, k, n) = (a.rows(), a.cols(), c.cols());
     assert!(packed.len() >= packed_len(shape, k, n) && c.rows() == m);
     let mut i = 0;
@@ -276,11 +360,10 @@ fn multiply_packed(isa: Isa, shape: Shape, a: View2, packed: &[f32], bias: Bias,
                 bias: bias.map_or(std::ptr::null(), |bias| bias[j..j + cols].as_ptr()),
                 accumulate,
             };
-            // SAFETY: `a` has rows i.. of k contiguous floats (checked view);
-            // the panel at j * k has k groups of `cols` padded to whole vectors
-            // (asserted length); C has these rows and columns; the bias slice
-            // has `cols` floats.
-            unsafe { micro::run(isa, rows, cols.div_ceil(shape.lanes), tile) };
+            // The tile's contract: `a` has rows i.. of k contiguous floats (checked view); the panel at j * k has k
+            // groups of `cols` padded to whole vectors (asserted length); C has these rows and columns; the bias
+            // slice has `cols` floats.
+            run(rows, cols.div_ceil(shape.lanes), tile);
         }
         i += rows;
     }

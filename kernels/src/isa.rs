@@ -56,6 +56,14 @@ impl Isa {
         FORCED.get().unwrap_or_else(|| Isa::available().last().copied().unwrap_or(Isa::PORTABLE))
     }
 
+    /// Whether the processor multiplies `bf16` itself, and this token allows it.
+    pub(crate) fn has_bf16(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Level::Avx512 && is_x86_feature_detected!("avx512bf16");
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// The level behind this token.
     pub(crate) fn level(self) -> Level {
         self.0

@@ -7,6 +7,7 @@
 #![warn(clippy::undocumented_unsafe_blocks, clippy::multiple_unsafe_ops_per_block)]
 
 pub mod attention;
+pub mod convert;
 pub mod element;
 pub mod elementwise;
 pub mod gemm;
@@ -23,6 +24,7 @@ mod micro_avx512;
 mod micro_portable;
 pub mod norm;
 mod pack;
+mod pairs;
 mod scratch;
 pub mod softmax;
 mod sync;

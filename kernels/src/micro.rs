@@ -2,6 +2,8 @@
 
 use crate::element::Element;
 use crate::isa::{Isa, Level};
+#[cfg(target_arch = "x86_64")]
+use crate::pairs::Pair;
 
 /// Operands of one register tile.
 ///
@@ -75,6 +77,16 @@ pub(crate) unsafe fn run<T: Element>(isa: Isa, rows: usize, vectors: usize, tile
         #[cfg(not(target_arch = "x86_64"))]
         _ => unsafe { crate::micro_portable::run(rows, vectors, tile) },
     }
+}
+
+/// [`run`] for pairs of `bf16` in A and in B, of which each product adds two.
+///
+/// # Safety
+/// As for [`run`], and the CPU has AVX-512 BF16 (`Isa::has_bf16`).
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn run_pairs(rows: usize, vectors: usize, tile: Tile<Pair>) {
+    // SAFETY: forwarded contract.
+    unsafe { crate::micro_avx512::run_pairs(rows, vectors, tile) }
 }
 
 /// Columns of B in one set of dot products.

@@ -3,6 +3,7 @@
 
 use crate::element::Element;
 use crate::micro::{DOTS, Tile, by_shape};
+use crate::pairs::Pair;
 use std::arch::x86_64::*;
 
 /// See [`crate::micro::run`].
@@ -15,51 +16,83 @@ pub(crate) unsafe fn run<T: Element>(rows: usize, vectors: usize, tile: Tile<T>)
     unsafe { by_shape!(kernel(tile), rows, vectors, [1 2 3 4 5 6 7 8], [1 2 3]) }
 }
 
+/// See [`crate::micro::run_pairs`].
+///
 /// # Safety
-/// As for [`run`], with `rows == M` and `vectors == V`.
-#[target_feature(enable = "avx512f,avx512vl,avx512bw")]
-unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
-    let mut acc = [[_mm512_setzero_ps(); V]; M];
-    let mut b = t.b;
-    for p in 0..t.k {
-        let mut bv = [_mm512_setzero_ps(); V];
-        for (v, bv) in bv.iter_mut().enumerate() {
-            // SAFETY: by the contract of `Tile` the panel has k groups of V vectors.
-            *bv = unsafe { T::load16(b.wrapping_add(v * 16), 0xffff) };
-            if t.ahead > 0 {
-                _mm_prefetch::<_MM_HINT_T1>(b.wrapping_add(v * 16 + t.ahead).cast());
+/// As for [`run`], and a CPU with AVX-512 BF16.
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512bf16")]
+pub(crate) unsafe fn run_pairs(rows: usize, vectors: usize, tile: Tile<Pair>) {
+    // SAFETY: forwarded contract.
+    unsafe { by_shape!(pairs_kernel(tile), rows, vectors, [1 2 3 4 5 6 7 8], [1 2 3]) }
+}
+
+/// The register tile: `$add(a, b, sum)` adds a vector's products to its sums.
+macro_rules! tile {
+    ($(#[$meta:meta])* $name:ident, $features:literal, $add:expr) => {
+        $(#[$meta])*
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
+            let mut acc = [[_mm512_setzero_ps(); V]; M];
+            let mut b = t.b;
+            for p in 0..t.k {
+                let mut bv = [_mm512_setzero_ps(); V];
+                for (v, bv) in bv.iter_mut().enumerate() {
+                    // SAFETY: by the contract of `Tile` the panel has k groups of V vectors.
+                    *bv = unsafe { T::load16(b.wrapping_add(v * 16), 0xffff) };
+                    if t.ahead > 0 {
+                        _mm_prefetch::<_MM_HINT_T1>(b.wrapping_add(v * 16 + t.ahead).cast());
+                    }
+                }
+                b = b.wrapping_add(t.ldb);
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    // SAFETY: by the contract of `Tile` row i < M of A has k floats.
+                    let av = _mm512_set1_ps(unsafe { *t.a.wrapping_add(i * t.lda + p) });
+                    for v in 0..V {
+                        acc[v] = $add(av, bv[v], acc[v]);
+                    }
+                }
+            }
+            // Lanes of the last vector that exist in C.
+            let last: __mmask16 = 0xffff >> (V * 16 - t.cols);
+            let mask = |v: usize| if v + 1 == V { last } else { 0xffff };
+            // SAFETY: of the bias or one of the M rows of C only the columns that exist: masked-off lanes are not read.
+            let load = |from: *const f32, v: usize| unsafe { _mm512_maskz_loadu_ps(mask(v), from) };
+            if !t.bias.is_null() {
+                for v in 0..V {
+                    let bias = load(t.bias.wrapping_add(v * 16), v);
+                    for acc in &mut acc {
+                        acc[v] = _mm512_add_ps(acc[v], bias);
+                    }
+                }
+            }
+            for (i, acc) in acc.iter().enumerate() {
+                for (v, &sum) in acc.iter().enumerate() {
+                    let c = t.c.wrapping_add(i * t.ldc + v * 16);
+                    let sum = if t.accumulate { _mm512_add_ps(sum, load(c, v)) } else { sum };
+                    // SAFETY: only the columns that exist in one of the M rows of C: masked-off lanes are not written.
+                    unsafe { _mm512_mask_storeu_ps(c, mask(v), sum) };
+                }
             }
         }
-        b = b.wrapping_add(t.ldb);
-        for (i, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: by the contract of `Tile` row i < M of A has k floats.
-            let av = _mm512_set1_ps(unsafe { *t.a.wrapping_add(i * t.lda + p) });
-            for v in 0..V {
-                acc[v] = _mm512_fmadd_ps(av, bv[v], acc[v]);
-            }
-        }
-    }
-    // Lanes of the last vector that exist in C.
-    let last: __mmask16 = 0xffff >> (V * 16 - t.cols);
-    let mask = |v: usize| if v + 1 == V { last } else { 0xffff };
-    // SAFETY: of the bias or one of the M rows of C only the columns that exist: masked-off lanes are not read.
-    let load = |from: *const f32, v: usize| unsafe { _mm512_maskz_loadu_ps(mask(v), from) };
-    if !t.bias.is_null() {
-        for v in 0..V {
-            let bias = load(t.bias.wrapping_add(v * 16), v);
-            for acc in &mut acc {
-                acc[v] = _mm512_add_ps(acc[v], bias);
-            }
-        }
-    }
-    for (i, acc) in acc.iter().enumerate() {
-        for (v, &sum) in acc.iter().enumerate() {
-            let c = t.c.wrapping_add(i * t.ldc + v * 16);
-            let sum = if t.accumulate { _mm512_add_ps(sum, load(c, v)) } else { sum };
-            // SAFETY: only the columns that exist in one of the M rows of C: masked-off lanes are not written.
-            unsafe { _mm512_mask_storeu_ps(c, mask(v), sum) };
-        }
-    }
+    };
+}
+
+tile! {
+    /// # Safety
+    /// As for [`run`], with `rows == M` and `vectors == V`.
+    kernel, "avx512f,avx512vl,avx512bw", |a, b, sum| _mm512_fmadd_ps(a, b, sum)
+}
+tile! {
+    /// # Safety
+    /// As for [`run_pairs`], with `rows == M` and `vectors == V`.
+    pairs_kernel, "avx512f,avx512vl,avx512bw,avx512bf16", |a, b, sum| _mm512_dpbf16_ps(sum, bits(a), bits(b))
+}
+
+/// A vector of pairs.
+#[inline(always)]
+fn bits(x: __m512) -> __m512bh {
+    // SAFETY: both are 512 bits, of which any pattern is a value.
+    unsafe { std::mem::transmute(x) }
 }
 
 /// See [`crate::micro::dots`].

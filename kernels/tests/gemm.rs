@@ -4,7 +4,7 @@ mod common;
 use common::{Random, each_isa, rounds};
 use half::{bf16, f16};
 use hooklens_kernels::element::Element;
-use hooklens_kernels::gemm::{Product, gemm, gemm_each, gemm_serial};
+use hooklens_kernels::gemm::{Product, gemm, gemm_each, gemm_each_bf16, gemm_serial};
 use hooklens_kernels::matrix::Matrix;
 use hooklens_kernels::view::View2;
 
@@ -188,4 +188,30 @@ fn rejects_mismatched_shapes() {
 #[should_panic(expected = "exceeds")]
 fn rejects_short_views() {
     View2::new(&[0.0; 11], 0, (3, 4), (4, 1));
+}
+
+/// Where the processor multiplies pairs of `bf16` itself.
+#[test]
+#[cfg_attr(miri, ignore = "too large")]
+fn products_of_bf16_are_those_of_widened_numbers() {
+    let mut random = Random(4);
+    for round in 0..rounds(200) {
+        let (m, k, n) = (9 + random.below(150), 2 * (1 + random.below(900)), 1 + random.below(300));
+        let numbers = |random: &mut Random, n| random.floats(n).into_iter().map(bf16::from_f32).collect::<Vec<_>>();
+        let (a, b, bias) = (numbers(&mut random, m * k), numbers(&mut random, k * n), random.floats(n));
+        let av = View2::row_major(&a, m, k);
+        let bv = if round % 2 == 0 { View2::row_major(&b, k, n) } else { View2::row_major(&b, n, k).t() };
+        let bias = (round % 3 == 0).then_some(&bias[..]);
+        let mut c = vec![7.0; m * n];
+        if gemm_each_bf16(av, vec![Product { b: bv.into(), bias, c: &mut c, ldc: n }]).is_err() {
+            eprintln!("NOT RUN: this processor has no products of bf16, or memory is not aligned for them");
+            continue;
+        }
+        let wide: Vec<f32> = a.iter().map(|x| x.widened()).collect();
+        let mut expected = vec![0.0; m * n];
+        gemm(View2::row_major(&wide, m, k), bv, bias, &mut expected, n);
+        for (got, want) in c.iter().zip(&expected) {
+            assert!((got - want).abs() <= 1e-6 * (k as f32), "{m}x{k}x{n}: {got} instead of {want}");
+        }
+    }
 }

@@ -124,7 +124,7 @@ pub(crate) fn scores<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rul
     let (q, blocks) = (HostTensor::rows(q)?, plain_blocks(keys, batch)?);
     let rules = rules();
     let (held, columns) = (keys.held(), keys.columns());
-    let mut scores = q.output(batch * n_heads * queries * columns, f32::NEG_INFINITY);
+    let mut scores = q.output(batch * n_heads * queries * columns, f32::NEG_INFINITY).wide();
     each_item(scores.elements().chunks_mut((queries * columns).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;
@@ -168,9 +168,10 @@ pub(crate) fn softmax(scores: Tensor<4>) -> Result<Tensor<4>, Tensor<4>> {
 pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
     let [batch, n_heads, queries, _] = pattern.dims();
     let (pattern, blocks) = (HostTensor::rows(pattern)?, plain_blocks(keys, batch)?);
-    let d_head = dims(&blocks.first()?.values)[3];
+    let first = &blocks.first()?.values;
+    let d_head = dims(first)[3];
     // Head by head first: the heads of a row lie apart in the result.
-    let mut by_head = pattern.output(batch * n_heads * queries * d_head, 0.0);
+    let mut by_head = first.output(batch * n_heads * queries * d_head, 0.0);
     each_item(by_head.elements().chunks_mut((queries * d_head).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
         let mut column = keys.dropped;

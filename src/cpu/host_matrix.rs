@@ -7,6 +7,7 @@ use hooklens_kernels::element::Element;
 use hooklens_kernels::matrix::Matrix;
 use hooklens_kernels::view::View2;
 
+use super::host_tensor::{Backend, Output};
 #[cfg(feature = "libtorch")]
 use super::torch::TorchMemory;
 
@@ -47,6 +48,16 @@ impl HostMatrix {
         };
         let [row, column] = [0, 1].map(|axis| usize::try_from(strides[axis]).ok());
         Some(Self { memory, dtype, dims, strides: [row?, column?] })
+    }
+
+    /// Memory for a new tensor of the same backend and element type, whose every element the caller overwrites.
+    pub(super) fn blank(&self, len: usize) -> Output {
+        let backend = match self.memory {
+            Memory::Flex(_) => Backend::Flex,
+            #[cfg(feature = "libtorch")]
+            Memory::Torch(_) => Backend::Torch,
+        };
+        Output::of(backend, self.dtype, len)
     }
 
     /// As products read it.

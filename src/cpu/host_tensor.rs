@@ -1,7 +1,10 @@
-//! Tensors as slices of host memory, and new tensors of the same backend.
+//! Tensors as slices of `f32` in host memory, and new tensors of the same backend. Those of 16 bits are widened to a
+//! copy, and what is made from them is rounded again.
 
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_flex::{Flex, FlexTensor};
+use half::{bf16, f16};
+use hooklens_kernels::convert::{to_bf16, to_f16, widen};
 
 #[cfg(feature = "libtorch")]
 use super::torch::TorchMemory;
@@ -17,21 +20,77 @@ enum Memory {
     Flex(FlexTensor),
     #[cfg(feature = "libtorch")]
     Torch(TorchMemory),
+    /// A copy in `f32`, row by row.
+    Copy(Copied),
+}
+
+/// What was of 16 bits.
+struct Copied {
+    values: Vec<f32>,
+    backend: Backend,
+    dtype: DType,
+}
+
+/// Whose tensor it is.
+#[derive(Clone, Copy)]
+pub(super) enum Backend {
+    Flex,
+    #[cfg(feature = "libtorch")]
+    Torch,
 }
 
 impl HostTensor {
-    /// The tensor's memory, if it is plain `f32` on the CPU.
+    /// The tensor's memory, if it is plain on the CPU, of `f32` or 16 bits.
     pub(super) fn of<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
-        if tensor.dtype() != DType::F32 {
+        if !matches!(tensor.dtype(), DType::F32 | DType::BF16 | DType::F16) {
             return None;
         }
         if let Ok(storage) = tensor.clone().try_into_primitive::<Flex>() {
-            return Some(Self::of_flex(storage));
+            return Some(match tensor.dtype() {
+                DType::F32 => Self::of_flex(storage),
+                _ => Self::widened_flex(&storage.to_contiguous()),
+            });
         }
         #[cfg(feature = "libtorch")]
-        return TorchMemory::of(tensor).map(Self::of_torch);
+        return TorchMemory::of(tensor).map(|memory| match tensor.dtype() {
+            DType::F32 => Self::of_torch(memory),
+            dtype => Self::widened_torch(&memory.contiguous(), dtype),
+        });
         #[cfg(not(feature = "libtorch"))]
         None
+    }
+
+    /// A contiguous tensor of 16 bits.
+    fn widened_flex(storage: &FlexTensor) -> Self {
+        let layout = storage.layout();
+        let (start, shape) = (layout.start_offset(), layout.shape().to_vec());
+        let mut values = vec![0.0; shape.iter().product()];
+        let end = start + values.len();
+        match storage.dtype() {
+            DType::BF16 => widen(&storage.storage::<bf16>()[start..end], &mut values),
+            _ => widen(&storage.storage::<f16>()[start..end], &mut values),
+        }
+        Self::copied(shape, Copied { values, backend: Backend::Flex, dtype: storage.dtype() })
+    }
+
+    /// A contiguous tensor of 16 bits.
+    #[cfg(feature = "libtorch")]
+    fn widened_torch(memory: &TorchMemory, dtype: DType) -> Self {
+        let shape = memory.layout().0;
+        let mut values = vec![0.0; shape.iter().product()];
+        match dtype {
+            DType::BF16 => widen(memory.elements_of::<bf16>(), &mut values),
+            _ => widen(memory.elements_of::<f16>(), &mut values),
+        }
+        Self::copied(shape, Copied { values, backend: Backend::Torch, dtype })
+    }
+
+    fn copied(shape: Vec<usize>, copy: Copied) -> Self {
+        let mut strides = vec![1; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            strides[axis - 1] = strides[axis] * shape[axis] as isize;
+        }
+        Self { memory: Memory::Copy(copy), shape, strides }
     }
 
     fn of_flex(storage: FlexTensor) -> Self {
@@ -69,6 +128,7 @@ impl HostTensor {
             Memory::Flex(storage) => storage.is_contiguous(),
             #[cfg(feature = "libtorch")]
             Memory::Torch(memory) => memory.is_contiguous(),
+            Memory::Copy(_) => true,
         }
     }
 
@@ -77,6 +137,7 @@ impl HostTensor {
             Memory::Flex(storage) => Self::of_flex(storage.to_contiguous()),
             #[cfg(feature = "libtorch")]
             Memory::Torch(memory) => Self::of_torch(memory.contiguous()),
+            Memory::Copy(copy) => Self::copied(self.shape, copy),
         }
     }
 
@@ -86,6 +147,7 @@ impl HostTensor {
             Memory::Flex(storage) => &storage.storage::<f32>()[storage.layout().start_offset()..],
             #[cfg(feature = "libtorch")]
             Memory::Torch(memory) => memory.elements(),
+            Memory::Copy(copy) => &copy.values,
         }
     }
 
@@ -104,54 +166,91 @@ impl HostTensor {
         self.strides[axis].unsigned_abs()
     }
 
-    /// Memory for a new tensor of the same backend, holding `value` everywhere.
+    /// Memory for a new tensor of the same backend and element type, holding `value` everywhere.
     pub(super) fn output(&self, len: usize, value: f32) -> Output {
-        match &self.memory {
-            Memory::Flex(_) => Output::Flex(vec![value; len]),
-            #[cfg(feature = "libtorch")]
-            Memory::Torch(_) => {
-                let mut memory = TorchMemory::new(len);
-                memory.elements_mut().fill(value);
-                Output::Torch(memory)
-            }
+        let mut output = self.blank(len);
+        if value != 0.0 || !matches!(output.memory, OutputMemory::Flex(_)) {
+            output.elements().fill(value);
         }
+        output
     }
 
-    /// Memory for a new tensor of the same backend, whose every element the caller overwrites.
+    /// Memory for a new tensor of the same backend and element type, whose every element the caller overwrites.
     pub(super) fn blank(&self, len: usize) -> Output {
-        match &self.memory {
-            Memory::Flex(_) => Output::Flex(vec![0.0; len]),
+        let (backend, dtype) = match &self.memory {
+            Memory::Flex(_) => (Backend::Flex, DType::F32),
             #[cfg(feature = "libtorch")]
-            Memory::Torch(_) => Output::Torch(TorchMemory::new(len)),
-        }
+            Memory::Torch(_) => (Backend::Torch, DType::F32),
+            Memory::Copy(copy) => (copy.backend, copy.dtype),
+        };
+        Output::of(backend, dtype, len)
     }
 }
 
-/// Memory that is to become a tensor.
-pub(super) enum Output {
+/// Memory of `f32` that is to become a tensor.
+pub(super) struct Output {
+    memory: OutputMemory,
+    /// The tensor's.
+    dtype: DType,
+}
+
+enum OutputMemory {
     Flex(Vec<f32>),
     #[cfg(feature = "libtorch")]
     Torch(TorchMemory),
 }
 
 impl Output {
-    pub(super) fn elements(&mut self) -> &mut [f32] {
-        match self {
-            Output::Flex(values) => values,
+    /// Memory of this many elements.
+    pub(super) fn of(backend: Backend, dtype: DType, len: usize) -> Self {
+        let memory = match backend {
+            Backend::Flex => OutputMemory::Flex(vec![0.0; len]),
             #[cfg(feature = "libtorch")]
-            Output::Torch(memory) => memory.elements_mut(),
+            Backend::Torch => OutputMemory::Torch(TorchMemory::new(len)),
+        };
+        Self { memory, dtype }
+    }
+
+    /// The same, to become a tensor of `f32`.
+    pub(super) fn wide(self) -> Self {
+        Self { dtype: DType::F32, ..self }
+    }
+
+    pub(super) fn elements(&mut self) -> &mut [f32] {
+        match &mut self.memory {
+            OutputMemory::Flex(values) => values,
+            #[cfg(feature = "libtorch")]
+            OutputMemory::Torch(memory) => memory.elements_mut(),
         }
     }
 
     pub(super) fn tensor<const D: usize>(self, shape: [usize; D]) -> Tensor<D> {
-        match self {
-            Output::Flex(values) => {
-                Tensor::from_primitive::<Flex>(FlexTensor::from_data(TensorData::new(values, shape)))
-            }
+        match self.memory {
+            OutputMemory::Flex(values) => flex(values, self.dtype, shape),
             #[cfg(feature = "libtorch")]
-            Output::Torch(memory) => memory.tensor(shape),
+            OutputMemory::Torch(memory) if self.dtype == DType::F32 => memory.tensor(shape),
+            #[cfg(feature = "libtorch")]
+            OutputMemory::Torch(memory) => memory.tensor(shape).cast(self.dtype),
         }
     }
+}
+
+/// A tensor of these numbers, rounded to this type.
+fn flex<const D: usize>(values: Vec<f32>, dtype: DType, shape: [usize; D]) -> Tensor<D> {
+    let data = match dtype {
+        DType::BF16 => {
+            let mut rounded = vec![bf16::ZERO; values.len()];
+            to_bf16(&values, &mut rounded);
+            TensorData::new(rounded, shape)
+        }
+        DType::F16 => {
+            let mut rounded = vec![f16::ZERO; values.len()];
+            to_f16(&values, &mut rounded);
+            TensorData::new(rounded, shape)
+        }
+        _ => TensorData::new(values, shape),
+    };
+    Tensor::from_primitive::<Flex>(FlexTensor::from_data(data))
 }
 
 /// Changes every element in place if no one else holds the tensor, else a copy. Hands the tensor
@@ -182,6 +281,7 @@ pub(super) fn in_place<const D: usize>(
             }
             HostTensor::of_torch(memory)
         }
+        memory @ Memory::Copy(_) => HostTensor { memory, ..held },
     };
     let held = if held.is_contiguous() { held } else { held.contiguous() };
     let values = held.run();

@@ -2,13 +2,13 @@
 //! autodiff), a matrix of weights also of 16 bits, the kernels of `hooklens-kernels` do the work, measured faster than either backend's own; anywhere
 //! else these functions decline, and Burn's operations do it.
 
-mod add;
 mod attention;
 mod function;
 mod host_matrix;
 mod host_tensor;
 mod linear;
 mod norm;
+mod pairwise;
 #[cfg(feature = "libtorch")]
 #[allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned")]
 #[allow(unsafe_code, reason = "LibTorch's memory is reached by pointers; the arguments stand at each")]
@@ -20,11 +20,11 @@ use burn_flex::Flex;
 use host_matrix::HostMatrix;
 use host_tensor::{HostTensor, in_place};
 
-pub(crate) use add::sum;
 pub(crate) use attention::{Rules, attention, mix, scores, softmax};
 pub(crate) use function::activation;
 pub(crate) use linear::linear;
 pub(crate) use norm::{norm, norm_and_scale};
+pub(crate) use pairwise::{product, sum};
 #[cfg(feature = "libtorch")]
 pub(crate) use torch::OneThread;
 

@@ -22,7 +22,7 @@ pub(crate) fn norm<const D: usize>(
     Some(output.tensor(shape))
 }
 
-/// [`norm`], and before it the scale of each row, `[..., 1]`.
+/// [`norm`], and before it the scale of each row, `[..., 1]`; both in `f32`.
 pub(crate) fn norm_and_scale<const D: usize>(
     input: &Tensor<D>,
     centers: bool,
@@ -34,7 +34,7 @@ pub(crate) fn norm_and_scale<const D: usize>(
     let (weight, bias) = (hold(weight)?, hold(bias)?);
     let shape = input.dims();
     let count: usize = shape.iter().product();
-    let (mut scale, mut y) = (x.blank(count / shape[D - 1].max(1)), x.blank(count));
+    let (mut scale, mut y) = (x.blank(count / shape[D - 1].max(1)).wide(), x.blank(count).wide());
     let parameters = parameters(centers, eps, weight.as_ref(), bias.as_ref());
     kernel::norm_and_scale(parameters, x.run(), shape[D - 1], scale.elements(), y.elements());
     let mut scale_shape = shape;

@@ -7,6 +7,7 @@ use hooklens_hooks::{Halt, Run};
 use super::linear::Linear;
 use super::norm::{Norm, NormPoints};
 use super::pass::Pass;
+use crate::cpu;
 use crate::points::Site;
 
 /// Weights of one MLP.
@@ -52,7 +53,7 @@ impl Mlp {
             let [pre, linear] = Linear::forward_each([gate, &self.input], x);
             let pre = run.fire(at(Site::Pre), pre)?;
             let linear = run.fire(at(Site::PreLinear), linear)?;
-            function.apply(pre) * linear
+            cpu::product(function.apply(pre), linear)
         } else {
             let pre = run.fire(at(Site::Pre), self.input.forward(x))?;
             function.apply(pre)

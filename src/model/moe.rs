@@ -8,6 +8,7 @@ use super::linear::Linear;
 use super::norm::{narrowed, widened};
 use super::pass::Pass;
 use crate::config::{ClippedGate, Experts};
+use crate::cpu;
 use crate::error::{BoxError, Error};
 use crate::points::Site;
 
@@ -120,7 +121,7 @@ impl Moe {
                     let linear = linear.clamp(-limit, limit) + 1.0;
                     activation::sigmoid(gate.clone() * alpha) * gate * linear
                 }
-                None => pass.config.activation.apply(gate) * linear,
+                None => cpu::product(pass.config.activation.apply(gate), linear),
             };
             let post = run.fire(points.post, post)?;
             let output = expert.output.forward(post) * share.unsqueeze_dim::<2>(1);
