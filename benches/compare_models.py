@@ -3,10 +3,12 @@
     pip install torch==2.9.1 transformer-lens==2.16.1 transformers==4.57.1 datasets==3.6.0 "huggingface-hub<1" "pyarrow<20"
     cargo build --release
     python benches/compare_models.py FOLDER [--program target/release/hooklens] [--rounds 3] [--device flex,libtorch] [--peers cpu]
-        [--work forward,decode]
+        [--work forward,decode] [--dtype file,bf16] [--peer-dtype bfloat16]
 
 FOLDER is a model's; TransformerLens takes part for GPT-2's architecture. `python benches/compare_models.py --random gpt2 FOLDER`
-writes GPT-2 small's shape with random weights there first. All use every core and f32. A ratio is the median of hooklens
+writes GPT-2 small's shape with random weights there first, `--random llama-1b` Llama 3.2 1B's in bf16. All use every core;
+the others compute in f32 unless `--peer-dtype` says otherwise, hooklens in each of `--dtype`, of which `file` is f32 on weights as
+the files hold them. A ratio is the median of hooklens
 over the median of the other. Hugging Face records nothing and patches nothing, so it is left out there. Several devices of
 hooklens take turns too; `--peers cuda` puts the others on the GPU.
 """
@@ -28,15 +30,25 @@ parser.add_argument("--rounds", type=int, default=3)
 parser.add_argument("--device", default="flex", help="hooklens's, one or more")
 parser.add_argument("--peers", default="cpu", help="the device of the others: cpu or cuda")
 parser.add_argument("--work", default="forward,cache,decode,prefix,patch", help="as of hooklens bench")
-parser.add_argument("--random", choices=["gpt2"])
+parser.add_argument("--dtype", default="file", help="hooklens's, one or more: file, f32, bf16, f16")
+parser.add_argument("--peer-dtype", default="float32", help="as torch calls it")
+parser.add_argument("--random", choices=["gpt2", "llama-1b"])
 args = parser.parse_args()
 
 torch.set_grad_enabled(False)
 transformers.logging.set_verbosity_error()
-if args.random:
-    torch.manual_seed(0)
+torch.manual_seed(0)
+if args.random == "llama-1b":
+    scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    config = transformers.LlamaConfig(
+        hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, head_dim=64,
+        vocab_size=128256, max_position_embeddings=131072, rms_norm_eps=1e-5, rope_theta=500000.0, rope_scaling=scaling,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(args.folder)
+elif args.random:
     transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(args.folder)
-hf = AutoModelForCausalLM.from_pretrained(args.folder, attn_implementation="eager", dtype=torch.float32).to(args.peers).eval()
+hf = AutoModelForCausalLM.from_pretrained(args.folder, attn_implementation="eager", dtype=getattr(torch, args.peer_dtype)).to(args.peers).eval()
 vocabulary = hf.config.vocab_size
 
 
@@ -140,7 +152,7 @@ kinds = {"forward": FORWARD, "cache": [RECORD], "decode": [DECODE], "prefix": [P
 chosen = [name for kind in args.work.split(",") for name in kinds[kind]]
 peers = {peer: {name: run for name, run in work.items() if name in chosen} for peer, work in peers.items()}
 theirs = {peer: {name: [] for name in work} for peer, work in peers.items()}
-ours = {device: {} for device in args.device.split(",")}
+ours = {(device, dtype): {} for device in args.device.split(",") for dtype in args.dtype.split(",")}
 for number in range(args.rounds + 1):
     for peer, work in peers.items():
         for name, run in work.items():
@@ -149,15 +161,16 @@ for number in range(args.rounds + 1):
             took = run()
             if number > 0:  # the first warms up
                 theirs[peer][name].append(took)
-    for device, times in ours.items() if number > 0 else []:
+    for (device, dtype), times in ours.items() if number > 0 else []:
         command = [args.program, "bench", "--model", args.folder, "--rounds", "3", "--json", "--device", device]
-        command += ["--work", args.work]
+        command += ["--work", args.work] + (["--dtype", dtype] if dtype != "file" else [])
         said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         for timing in said["timings"]:
             times.setdefault(timing["name"], []).append(timing["median_ms"])
 
-for device, times in ours.items():
-    print(f"median ms, {torch.get_num_threads()} threads, hooklens on {device}, the others on {args.peers}")
+for (device, dtype), times in ours.items():
+    where = f"hooklens on {device} ({dtype}), the others on {args.peers} ({args.peer_dtype})"
+    print(f"median ms, {torch.get_num_threads()} threads, {where}")
     print(f"{'':38} {'hooklens':>10}" + "".join(f" {peer:>16} {'ratio':>6}" for peer in peers))
     for name, taken in times.items():
         mine = statistics.median(taken)

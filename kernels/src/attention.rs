@@ -140,13 +140,13 @@ pub fn attention(attention: Attention, q: HeadsView, k: HeadsView, v: HeadsView,
 
 /// One head of one batch row.
 #[derive(Clone, Copy)]
-struct Head<'a> {
-    attention: Attention<'a>,
-    isa: Isa,
-    b: usize,
-    h: usize,
-    keys: usize,
-    queries: usize,
+pub(crate) struct Head<'a> {
+    pub(crate) attention: Attention<'a>,
+    pub(crate) isa: Isa,
+    pub(crate) b: usize,
+    pub(crate) h: usize,
+    pub(crate) keys: usize,
+    pub(crate) queries: usize,
 }
 
 impl Head<'_> {
@@ -172,31 +172,36 @@ impl Head<'_> {
         let q = q.matrix(b, h, (start, count), dh);
         let k = k.matrix(b, kv_head, (low, span), dh);
         let v = v.matrix(b, kv_head, (low, span), dh);
-        let key_pos = self.row_of(attention.key_pos, self.keys, low, span);
         with_scratch(&SCORES, count * span, |scores| {
             gemm_tile(isa, q, k.t(), None, OutTile::new(scores, (count, span), span));
-            for (r, row) in scores.chunks_exact_mut(span).enumerate() {
-                let query_pos = self.row_of(attention.query_pos, self.queries, start + r, 1).first().copied();
-                let position = query_pos.unwrap_or_default();
-                let limit =
-                    attention.causal.map_or(span, |offset| (start + r + offset + 1).saturating_sub(low).min(span));
-                let logits = Scores {
-                    scale: attention.scale,
-                    soft_cap: attention.soft_cap,
-                    alibi: attention.alibi.map(|slopes| (slopes[h], position, key_pos)),
-                };
-                let mask = RowMask {
-                    limit: usize::MAX,
-                    valid: attention.valid.map(|valid| &valid[b * self.keys + low..][..limit]),
-                    oldest: attention.oldest.map(|oldest| (oldest[b * self.queries + start + r], key_pos)),
-                };
-                let (seen, hidden) = row.split_at_mut(limit);
-                mask_row(isa, seen, logits, mask);
-                softmax_row(isa, seen);
-                hidden.fill(0.0);
-            }
+            self.pattern((start, count), (low, span), scores);
             gemm_tile(isa, View2::row_major(scores, count, span), v, None, z);
         });
+    }
+
+    /// Makes the pattern of raw scores `[count, span]`, of the query rows `start..` and the key columns `low..`.
+    pub(crate) fn pattern(self, (start, count): (usize, usize), (low, span): (usize, usize), scores: &mut [f32]) {
+        let Self { attention, isa, b, h, .. } = self;
+        let key_pos = self.row_of(attention.key_pos, self.keys, low, span);
+        for (r, row) in scores[..count * span].chunks_exact_mut(span).enumerate() {
+            let query_pos = self.row_of(attention.query_pos, self.queries, start + r, 1).first().copied();
+            let position = query_pos.unwrap_or_default();
+            let limit = attention.causal.map_or(span, |offset| (start + r + offset + 1).saturating_sub(low).min(span));
+            let logits = Scores {
+                scale: attention.scale,
+                soft_cap: attention.soft_cap,
+                alibi: attention.alibi.map(|slopes| (slopes[h], position, key_pos)),
+            };
+            let mask = RowMask {
+                limit: usize::MAX,
+                valid: attention.valid.map(|valid| &valid[b * self.keys + low..][..limit]),
+                oldest: attention.oldest.map(|oldest| (oldest[b * self.queries + start + r], key_pos)),
+            };
+            let (seen, hidden) = row.split_at_mut(limit);
+            mask_row(isa, seen, logits, mask);
+            softmax_row(isa, seen);
+            hidden.fill(0.0);
+        }
     }
 
     /// Elements `start..start + count` of this batch row in a `[batch, len]`
@@ -207,7 +212,7 @@ impl Head<'_> {
 
     /// The smallest range of key columns outside of which nothing is visible
     /// to the query rows `start..start + count`; empty ranges have equal ends.
-    fn visible(self, start: usize, count: usize) -> (usize, usize) {
+    pub(crate) fn visible(self, start: usize, count: usize) -> (usize, usize) {
         let attention = self.attention;
         let limit = attention.causal.map_or(self.keys, |offset| (start + count + offset).min(self.keys));
         let valid = attention.valid.map(|valid| &valid[self.b * self.keys..][..self.keys]);

@@ -98,3 +98,38 @@ elementwise! {
     /// GELU by the error function: `x ← 0.5 x (1 + erf(x / √2))`.
     gelu_erf, gelu_erf_kernel, gelu_erf_body, |x, FMA| math::gelu_erf::<FMA>(x)
 }
+
+/// Defines the public function `$name` multiplying every element of `g` by the function's slope at `x`.
+macro_rules! slope {
+    ($(#[$meta:meta])* $name:ident, $kernel:ident, $body:ident, |$x:ident, $fma:ident| $value:expr) => {
+        #[inline(always)]
+        fn $body<const $fma: bool>(g: &mut [f32], x: &[f32]) {
+            g.iter_mut().zip(x).for_each(|(g, &$x)| *g *= $value);
+        }
+        multiversion! { fn $kernel(g: &mut [f32], x: &[f32]) = $body }
+        $(#[$meta])*
+        ///
+        /// # Panics
+        /// If the lengths differ.
+        pub fn $name(g: &mut [f32], x: &[f32]) {
+            in_pairs_of_chunks(g, x, $kernel);
+        }
+    };
+}
+
+slope! {
+    /// The way back through [`relu`]: `g ← g` where `x` is positive, else 0.
+    relu_back, relu_back_kernel, relu_back_body, |x, FMA| if x > 0.0 { 1.0 } else { 0.0 }
+}
+slope! {
+    /// The way back through [`silu`].
+    silu_back, silu_back_kernel, silu_back_body, |x, FMA| math::silu_slope::<FMA>(x)
+}
+slope! {
+    /// The way back through [`gelu_tanh`].
+    gelu_tanh_back, gelu_tanh_back_kernel, gelu_tanh_back_body, |x, FMA| math::gelu_tanh_slope::<FMA>(x)
+}
+slope! {
+    /// The way back through [`gelu_erf`].
+    gelu_erf_back, gelu_erf_back_kernel, gelu_erf_back_body, |x, FMA| math::gelu_erf_slope::<FMA>(x)
+}

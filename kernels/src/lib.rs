@@ -7,6 +7,7 @@
 #![warn(clippy::undocumented_unsafe_blocks, clippy::multiple_unsafe_ops_per_block)]
 
 pub mod attention;
+pub mod attention_back;
 pub mod convert;
 pub mod element;
 pub mod elementwise;

@@ -127,6 +127,15 @@ pub(crate) fn silu<const FMA: bool>(x: f32) -> f32 {
     x * sigmoid_of_exp(exp::<FMA>(-x))
 }
 
+/// The slope of [`silu`]: `σ (1 + x (1 - σ))`, with `σ = 1 / (1 + e^-x)`.
+#[inline(always)]
+pub(crate) fn silu_slope<const FMA: bool>(x: f32) -> f32 {
+    let x = if x < -103.0 { -103.0 } else { x };
+    let x = if x > 103.0 { 103.0 } else { x };
+    let share = sigmoid_of_exp(exp::<FMA>(-x));
+    share * fma::<FMA>(x, 1.0 - share, 1.0)
+}
+
 /// `1 / (1 + e)`.
 #[inline(always)]
 fn sigmoid_of_exp(e: f32) -> f32 {
@@ -147,9 +156,23 @@ pub(crate) fn gelu_tanh<const FMA: bool>(x: f32) -> f32 {
     x * sigmoid_of_exp(e)
 }
 
-/// GELU by the Gaussian distribution function, `x Φ(x)`.
+/// The slope of [`gelu_tanh`]: with `σ = 1 / (1 + e^(-2u))`, `σ + 2u' x σ (1 - σ)`.
 #[inline(always)]
-pub(crate) fn gelu_erf<const FMA: bool>(x: f32) -> f32 {
+pub(crate) fn gelu_tanh_slope<const FMA: bool>(x: f32) -> f32 {
+    const ROOT: f64 = 0.797_884_560_802_865_4; // √(2/π)
+    const LINEAR: f32 = (2.0 * ROOT) as f32;
+    const CUBIC: f32 = (2.0 * ROOT * 0.044715) as f32;
+    // Beyond, the slope is 0 or 1.
+    let x = if x < -11.0 { -11.0 } else { x };
+    let x = if x > 11.0 { 11.0 } else { x };
+    let square = x * x;
+    let share = sigmoid_of_exp(exp::<FMA>(-x * fma::<FMA>(square, CUBIC, LINEAR)));
+    share + x * fma::<FMA>(square, 3.0 * CUBIC, LINEAR) * share * (1.0 - share)
+}
+
+/// `Φ(-|x|)`, the share of a normal distribution beyond `|x|`, and `e^(-x²/2)`.
+#[inline(always)]
+fn normal_tail<const FMA: bool>(x: f32) -> (f32, f32) {
     // erfc(z) e^(z²) = t P(t), t = 1 / (1 + 0.4 z), for z >= 0.
     const P: [f32; 9] = [
         0.225_634_23,
@@ -165,7 +188,26 @@ pub(crate) fn gelu_erf<const FMA: bool>(x: f32) -> f32 {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
     let z = if z > 15.0 { 15.0 } else { z };
     let t = 1.0 / fma::<FMA>(z, 0.4, 1.0);
-    let half_erfc = 0.5 * t * poly::<FMA, 9>(t, P) * exp::<FMA>(-z * z);
-    let below = if x < -15.0 { 0.0 } else { x * half_erfc };
-    if x < 0.0 { below } else { x * (1.0 - half_erfc) }
+    let bell = exp::<FMA>(-z * z);
+    (0.5 * t * poly::<FMA, 9>(t, P) * bell, bell)
+}
+
+/// GELU by the Gaussian distribution function, `x Φ(x)`.
+#[inline(always)]
+pub(crate) fn gelu_erf<const FMA: bool>(x: f32) -> f32 {
+    let (beyond, _) = normal_tail::<FMA>(x);
+    let below = if x < -15.0 { 0.0 } else { x * beyond };
+    if x < 0.0 { below } else { x * (1.0 - beyond) }
+}
+
+/// The slope of [`gelu_erf`]: `Φ(x) + x φ(x)`.
+#[inline(always)]
+pub(crate) fn gelu_erf_slope<const FMA: bool>(x: f32) -> f32 {
+    const HEIGHT: f32 = 0.398_942_3; // 1/√(2π)
+    // Beyond, the slope is 0 or 1.
+    let x = if x < -15.0 { -15.0 } else { x };
+    let x = if x > 15.0 { 15.0 } else { x };
+    let (beyond, bell) = normal_tail::<FMA>(x);
+    let under = if x < 0.0 { beyond } else { 1.0 - beyond };
+    fma::<FMA>(x * HEIGHT, bell, under)
 }

@@ -86,6 +86,56 @@ pub fn norm_and_scale(norm: Norm, x: &[f32], cols: usize, scale: &mut [f32], y: 
     });
 }
 
+/// The gradient of [`norm`]'s input from that of its output, `dy` `[rows, cols]`.
+///
+/// # Panics
+/// If lengths disagree.
+pub fn norm_back(norm: Norm, x: &[f32], dy: &[f32], cols: usize, dx: &mut [f32]) {
+    if x.is_empty() && dx.is_empty() {
+        return;
+    }
+    check(norm, x, cols, dx);
+    assert_eq!(dy.len(), x.len(), "gradient and input differ in length");
+    let isa = Isa::current();
+    let rows = (CHUNK / cols).max(1) * cols;
+    each_item(x.chunks(rows).zip(dy.chunks(rows)).zip(dx.chunks_mut(rows)), |((x, dy), dx)| {
+        for ((x, dy), dx) in x.chunks_exact(cols).zip(dy.chunks_exact(cols)).zip(dx.chunks_exact_mut(cols)) {
+            norm_back_row(isa, norm, x, dy, dx);
+        }
+    });
+}
+
+multiversion! {
+    /// [`norm_back`] of one row.
+    fn norm_back_row(norm: Norm, x: &[f32], dy: &[f32], dx: &mut [f32]) = norm_back_row_body
+}
+
+/// With `y = x̂ w + b`, `x̂ = (x - mean) / scale` and `g = dy w`: `dx = (g - mean(g) - x̂ mean(g x̂)) / scale`; without
+/// `mean(g)` where the norm does not center.
+#[inline(always)]
+fn norm_back_row_body<const FMA: bool>(norm: Norm, x: &[f32], dy: &[f32], dx: &mut [f32]) {
+    let count = x.len() as f32;
+    let centers = matches!(norm.kind, Kind::Layer);
+    let mean = if centers { math::reduce(x, 0.0, |x, acc| acc + x, |a, b| a + b) / count } else { 0.0 };
+    let add_square = |x, acc| math::fma::<FMA>(x - mean, x - mean, acc);
+    let inverse = 1.0 / (math::reduce(x, 0.0, add_square, |a, b| a + b) / count + norm.eps).sqrt();
+    match norm.weight {
+        Some(weight) => dx.iter_mut().zip(dy).zip(weight).for_each(|((g, dy), w)| *g = dy * w),
+        None => dx.copy_from_slice(dy),
+    }
+    let mean_g = if centers { math::reduce(dx, 0.0, |g, acc| acc + g, |a, b| a + b) / count } else { 0.0 };
+    let mut sums = [0.0f32; 16];
+    let ((g, g_rest), (x_lanes, x_rest)) = (dx.as_chunks::<16>(), x.as_chunks::<16>());
+    for (g, x) in g.iter().zip(x_lanes) {
+        for l in 0..16 {
+            sums[l] += g[l] * (x[l] - mean);
+        }
+    }
+    let rest: f32 = g_rest.iter().zip(x_rest).map(|(g, x)| g * (x - mean)).sum();
+    let along = (math::sum_lanes(sums) + rest) / count * inverse * inverse;
+    dx.iter_mut().zip(x).for_each(|(g, x)| *g = (*g - mean_g - (x - mean) * along) * inverse);
+}
+
 /// Asserts that the shapes agree.
 fn check(norm: Norm, x: &[f32], cols: usize, y: &[f32]) {
     assert!(cols > 0 && x.len().is_multiple_of(cols), "{} is no multiple of {cols}", x.len());

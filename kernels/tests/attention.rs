@@ -3,6 +3,7 @@
 mod common;
 use common::{Random, each_isa, rounds};
 use hooklens_kernels::attention::{Attention, HeadsView, attention};
+use hooklens_kernels::attention_back::attention_back;
 use hooklens_kernels::key_blocks::{KeyBlock, attention_over};
 
 /// The explicit formula for one query and head: `z` `[dh]`.
@@ -231,4 +232,70 @@ fn parts_without_a_column_give_zero() {
     let parts = [KeyBlock { keys: nothing(), values: nothing(), rows: &[0] }];
     attention_over(at, HeadsView::contiguous(&[1.0; 4], 1, 1, 4), &parts, &mut z);
     assert_eq!(z, [0.0; 4]);
+}
+
+/// The way back gives the slopes of `Σ g z`, by differences of the explicit formula.
+#[test]
+#[cfg_attr(miri, ignore = "too many differences")]
+fn gradients_are_slopes() {
+    each_isa(|_| {
+        let mut random = Random(17);
+        for _ in 0..rounds(30) {
+            let (batch, queries, cached) = (1 + random.below(2), random.pick(&[1, 3, 9, 66]), random.pick(&[0, 2]));
+            let (keys, dh, kv_heads) = (queries + cached, random.pick(&[1, 4, 7]), 1 + random.below(2));
+            let heads = kv_heads * (1 + random.below(3));
+            let lengths = [queries * heads, keys * kv_heads, keys * kv_heads, queries * heads];
+            let mut held = lengths.map(|len| random.floats(batch * len * dh));
+            let views = |held: &[Vec<f32>; 4]| -> [HeadsView<'static>; 4] {
+                let shapes = [(queries, heads), (keys, kv_heads), (keys, kv_heads), (queries, heads)];
+                std::array::from_fn(|i| HeadsView::contiguous(held[i].clone().leak(), shapes[i].0, shapes[i].1, dh))
+            };
+            let slopes: Vec<f32> = (0..heads).map(|h| 0.5f32.powi(h as i32 + 1)).collect();
+            let padding: Vec<usize> = (0..batch).map(|_| random.below(keys + 1)).collect();
+            let valid: Vec<bool> = (0..batch * keys).map(|i| i % keys >= padding[i / keys]).collect();
+            let key_pos: Vec<i32> = (0..batch * keys).map(|i| (i % keys) as i32).collect();
+            let query_pos: Vec<i32> = (0..batch * queries).map(|i| (i % queries + cached) as i32).collect();
+            let oldest: Vec<i32> = query_pos.iter().map(|p| p - 3).collect();
+            let mut maybe = || random.below(2) == 0;
+            let at = Attention {
+                batch,
+                dh,
+                scale: 1.0 / (dh as f32).sqrt() * 2.0,
+                soft_cap: maybe().then_some(1.5),
+                alibi: maybe().then_some(&slopes),
+                causal: maybe().then_some(cached),
+                oldest: maybe().then_some(&oldest[..]),
+                valid: maybe().then_some(&valid),
+                query_pos: &query_pos,
+                key_pos: &key_pos,
+            };
+            let mut made = [0, 1, 2].map(|i| vec![f32::NAN; held[i].len()]);
+            let [dq, dk, dv] = &mut made;
+            attention_back(at, views(&held), [dq, dk, dv]);
+            let number = |held: &[Vec<f32>; 4]| -> f64 {
+                let [q, k, v, g] = views(held);
+                let mut sum = 0.0;
+                for (index, g) in g.data.chunks(dh).enumerate() {
+                    let (token, h) = (index / heads, index % heads);
+                    let z = reference(at, q, k, v, (token / queries, token % queries, h));
+                    sum += z.iter().zip(g).map(|(z, g)| z * f64::from(*g)).sum::<f64>();
+                }
+                sum
+            };
+            for which in 0..3 {
+                for _ in 0..3 {
+                    let place = random.below(held[which].len());
+                    let (own, step) = (held[which][place], 1.0 / 256.0);
+                    let mut at_step = |by: f32| {
+                        held[which][place] = own + by;
+                        number(&held)
+                    };
+                    let slope = (at_step(step) - at_step(-step)) / (2.0 * f64::from(step));
+                    held[which][place] = own;
+                    let given = f64::from(made[which][place]);
+                    assert!((given - slope).abs() <= 2e-3 * (1.0 + slope.abs()), "{at:?}: {given} instead of {slope}");
+                }
+            }
+        }
+    });
 }

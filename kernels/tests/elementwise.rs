@@ -106,3 +106,28 @@ fn extremes() {
         el::exp(&mut []);
     });
 }
+
+/// Slopes are those of the functions, by differences in f64.
+#[test]
+fn slopes() {
+    each_isa(|_| {
+        let x: Vec<f32> = (-4000..4000).map(|i| i as f32 / 200.0 + 0.001).collect();
+        let gelu_erf = |x: f64| 0.5 * x * erfc(-x / 2f64.sqrt());
+        let of = |back: fn(&mut [f32], &[f32]), function: &dyn Fn(f64) -> f64| {
+            let mut slope = vec![2.0; x.len()];
+            back(&mut slope, &x);
+            for (slope, &x) in slope.iter().zip(&x) {
+                let (x, step) = (f64::from(x), 1e-5);
+                let want = (function(x + step) - function(x - step)) / step;
+                assert!((f64::from(*slope) - want).abs() <= 1e-5, "at {x}: {slope} instead of {want}");
+            }
+            let mut far = [1.0; 4];
+            back(&mut far, &[f32::INFINITY, f32::MAX, f32::MIN, f32::NEG_INFINITY]);
+            assert_eq!(far, [1.0, 1.0, 0.0, 0.0]);
+        };
+        of(el::relu_back, &|x| x.max(0.0));
+        of(el::silu_back, &|x| x / (1.0 + (-x).exp()));
+        of(el::gelu_tanh_back, &gelu_tanh);
+        of(el::gelu_erf_back, &gelu_erf);
+    });
+}

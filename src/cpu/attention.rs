@@ -4,13 +4,14 @@ use std::borrow::Cow;
 
 use burn::tensor::Tensor;
 use hooklens_kernels::attention::{Attention, HeadsView};
+use hooklens_kernels::attention_back::attention_back;
 use hooklens_kernels::gemm::gemm_serial;
 use hooklens_kernels::key_blocks;
 use hooklens_kernels::softmax::{self as kernel, RowMask, Scores};
 use hooklens_kernels::tasks::each_item;
 use hooklens_kernels::view::View2;
 
-use super::{HostTensor, in_place};
+use super::{HostTensor, in_place, tracked};
 use crate::kv_cache::{KeyBlock, Keys};
 
 /// What the kernels need to know of a layer's scores, for the columns it holds.
@@ -28,6 +29,27 @@ pub(crate) struct Rules<'p> {
     /// `[batch, query]` and `[batch, key]`; empty where neither slopes nor a window need them.
     pub(crate) query_positions: Vec<i32>,
     pub(crate) key_positions: Vec<i32>,
+}
+
+impl Rules<'_> {
+    fn request(&self, batch: usize, dh: usize) -> Attention<'_> {
+        Attention {
+            batch,
+            dh,
+            scale: self.scale,
+            soft_cap: self.soft_cap,
+            alibi: self.slopes.as_deref(),
+            causal: self.causal.then_some(self.past),
+            oldest: self.oldest.as_deref(),
+            valid: self.valid.as_deref(),
+            query_pos: &self.query_positions,
+            key_pos: &self.key_positions,
+        }
+    }
+
+    fn into_owned(self) -> Rules<'static> {
+        Rules { valid: self.valid.map(|valid| Cow::Owned(valid.into_owned())), ..self }
+    }
 }
 
 /// A block on the CPU.
@@ -54,27 +76,21 @@ fn plain_blocks(keys: &Keys, batch: usize) -> Option<Vec<PlainBlock>> {
 }
 
 /// Fused attention: each head's weighted sum of values, without its pattern in memory; `None` if a tensor is
-/// not plain.
+/// not plain. They may be tracked if the keys are one block.
 ///
 /// # Shapes
 /// - q `[batch, query, head, d_head]`, keys and values `[batch, key, kv_head, d_head]`
 /// - output `[batch, query, head, d_head]`
 pub(crate) fn attention<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rules<'r>) -> Option<Tensor<4>> {
     let shape @ [batch, _, _, d_head] = q.dims();
+    if let [KeyBlock { keys: k, values: v, rows: None }] = &keys.blocks[..]
+        && [q, k, v].iter().any(|x| x.is_tracked())
+    {
+        return tracked_attention(q, [k, v], rules().into_owned());
+    }
     let (q, blocks) = (HostTensor::rows(q)?, plain_blocks(keys, batch)?);
     let rules = rules();
-    let request = Attention {
-        batch,
-        dh: d_head,
-        scale: rules.scale,
-        soft_cap: rules.soft_cap,
-        alibi: rules.slopes.as_deref(),
-        causal: rules.causal.then_some(rules.past),
-        oldest: rules.oldest.as_deref(),
-        valid: rules.valid.as_deref(),
-        query_pos: &rules.query_positions,
-        key_pos: &rules.key_positions,
-    };
+    let request = rules.request(batch, d_head);
     let mut z = q.output(shape.iter().product(), 0.0);
     match &blocks[..] {
         [one] if keys.blocks[0].rows.is_none() => {
@@ -92,6 +108,36 @@ pub(crate) fn attention<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> 
         }
     }
     Some(z.tensor(shape))
+}
+
+fn tracked_attention(q: &Tensor<4>, [k, v]: [&Tensor<4>; 2], rules: Rules<'static>) -> Option<Tensor<4>> {
+    let ([batch, _, _, d_head], kv_shape) = (q.dims(), k.dims());
+    if kv_shape != v.dims() {
+        return None;
+    }
+    let q_shape = q.dims();
+    tracked([q, k, v], |[q, k, v]| {
+        let held = [HostTensor::rows(&q)?, HostTensor::rows(&k)?, HostTensor::rows(&v)?];
+        let [q, k, v] = held.each_ref().map(heads);
+        let mut z = held[0].blank(q_shape.iter().product());
+        hooklens_kernels::attention::attention(rules.request(batch, d_head), q, k, v, z.elements());
+        let z = z.tensor(q_shape);
+        let back = move |gradient: Tensor<4>, needed: [bool; 3]| {
+            let Some(gradient) = HostTensor::rows(&gradient) else { return [None, None, None] };
+            let [q, k, v] = held.each_ref();
+            let lengths = [q_shape, kv_shape, kv_shape].map(|shape| shape.iter().product());
+            let (mut dq, mut dk, mut dv) = (q.blank(lengths[0]), k.blank(lengths[1]), v.blank(lengths[2]));
+            let request = rules.request(batch, d_head);
+            let made = [dq.elements(), dk.elements(), dv.elements()];
+            attention_back(request, [heads(q), heads(k), heads(v), heads(&gradient)], made);
+            [
+                needed[0].then(|| dq.tensor(q_shape)),
+                needed[1].then(|| dk.tensor(kv_shape)),
+                needed[2].then(|| dv.tensor(kv_shape)),
+            ]
+        };
+        Some((z, back))
+    })
 }
 
 fn heads(x: &HostTensor) -> HeadsView<'_> {

@@ -1,13 +1,18 @@
 //! Activation functions.
 
 use burn::tensor::Tensor;
-use hooklens_kernels::elementwise::{gelu_erf, gelu_tanh, relu, silu};
+use hooklens_kernels::elementwise::{
+    gelu_erf, gelu_erf_back, gelu_tanh, gelu_tanh_back, relu, relu_back, silu, silu_back,
+};
 
-use super::in_place;
+use super::{HostTensor, in_place, tracked};
 use crate::config::ActivationFn;
 
-/// Applies the function; hands the tensor back if it is not plain or the function has no kernel.
+/// Applies the function; hands the tensor back if it is not plain or the function has no kernel. It may be tracked.
 pub(crate) fn activation<const D: usize>(function: ActivationFn, x: Tensor<D>) -> Result<Tensor<D>, Tensor<D>> {
+    if x.is_tracked() {
+        return tracked_activation(function, &x).ok_or(x);
+    }
     match function {
         ActivationFn::Relu => in_place(x, relu),
         ActivationFn::Gelu => in_place(x, gelu_erf),
@@ -15,4 +20,20 @@ pub(crate) fn activation<const D: usize>(function: ActivationFn, x: Tensor<D>) -
         ActivationFn::Silu => in_place(x, silu),
         ActivationFn::Solu | ActivationFn::SoluLn => Err(x),
     }
+}
+
+fn tracked_activation<const D: usize>(function: ActivationFn, x: &Tensor<D>) -> Option<Tensor<D>> {
+    let back: fn(&mut [f32], &[f32]) = match function {
+        ActivationFn::Relu => relu_back,
+        ActivationFn::Gelu => gelu_erf_back,
+        ActivationFn::GeluNew => gelu_tanh_back,
+        ActivationFn::Silu => silu_back,
+        ActivationFn::Solu | ActivationFn::SoluLn => return None,
+    };
+    tracked([x], |[x]| {
+        let held = HostTensor::whole(&x)?;
+        // The input is kept: the function gives a copy.
+        let output = activation(function, x).ok()?;
+        Some((output, move |gradient, _| [in_place(gradient, |g| back(g, held.run())).ok()]))
+    })
 }

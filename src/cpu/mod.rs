@@ -13,6 +13,7 @@ mod pairwise;
 #[allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned")]
 #[allow(unsafe_code, reason = "LibTorch's memory is reached by pointers; the arguments stand at each")]
 mod torch;
+mod tracked;
 
 use burn::tensor::Tensor;
 use burn_flex::Flex;
@@ -27,6 +28,7 @@ pub(crate) use norm::{norm, norm_and_scale};
 pub(crate) use pairwise::{product, sum};
 #[cfg(feature = "libtorch")]
 pub(crate) use torch::OneThread;
+pub(crate) use tracked::tracked;
 
 /// Whether a matrix of the Flex backend lies in memory column by column.
 pub(crate) fn lies_transposed(matrix: &Tensor<2>) -> bool {

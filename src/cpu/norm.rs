@@ -3,9 +3,9 @@
 use burn::tensor::Tensor;
 use hooklens_kernels::norm::{self as kernel, Kind};
 
-use super::HostTensor;
+use super::{HostTensor, tracked};
 
-/// The norm of each row of the last axis; `None` if a tensor is not plain.
+/// The norm of each row of the last axis; `None` if a tensor is not plain. The input may be tracked.
 pub(crate) fn norm<const D: usize>(
     input: &Tensor<D>,
     centers: bool,
@@ -13,12 +13,32 @@ pub(crate) fn norm<const D: usize>(
     weight: Option<&Tensor<1>>,
     bias: Option<&Tensor<1>>,
 ) -> Option<Tensor<D>> {
+    if input.is_tracked() {
+        return tracked([input], |[x]| {
+            let output = norm(&x, centers, eps, weight, bias)?;
+            let (weight, x) = (hold(weight)?, HostTensor::whole(&x)?);
+            Some((output, move |gradient: Tensor<D>, _| [back(&x, gradient, centers, eps, weight.as_ref())]))
+        });
+    }
     let x = HostTensor::whole(input)?;
     let (weight, bias) = (hold(weight)?, hold(bias)?);
     let shape = input.dims();
     let mut output = x.blank(shape.iter().product());
     let parameters = parameters(centers, eps, weight.as_ref(), bias.as_ref());
     kernel::norm(parameters, x.run(), shape[D - 1], output.elements());
+    Some(output.tensor(shape))
+}
+
+fn back<const D: usize>(
+    x: &HostTensor,
+    gradient: Tensor<D>,
+    centers: bool,
+    eps: f64,
+    weight: Option<&HostTensor>,
+) -> Option<Tensor<D>> {
+    let (shape, dy) = (gradient.dims(), HostTensor::whole(&gradient)?);
+    let mut output = x.blank(shape.iter().product());
+    kernel::norm_back(parameters(centers, eps, weight, None), x.run(), dy.run(), shape[D - 1], output.elements());
     Some(output.tensor(shape))
 }
 

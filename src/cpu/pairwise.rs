@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use hooklens_kernels::elementwise::{add, multiply};
 
-use super::{HostTensor, in_place};
+use super::{HostTensor, in_place, tracked};
 
 /// `resid + part`, in the part's own memory where no one else holds it.
 pub(crate) fn sum<const D: usize>(resid: Tensor<D>, part: Tensor<D>) -> Tensor<D> {
@@ -14,8 +14,29 @@ pub(crate) fn sum<const D: usize>(resid: Tensor<D>, part: Tensor<D>) -> Tensor<D
     in_place(part, |part| add(part, held.run())).unwrap_or_else(|part| resid + part)
 }
 
-/// `x * y`, in the memory of `x` where no one else holds it.
+/// `x * y`, in the memory of `x` where no one else holds it. Both may be tracked.
 pub(crate) fn product<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
+    if let Some(made) = tracked_product(&x, &y) {
+        return made;
+    }
     let Some(held) = HostTensor::whole(&y).filter(|_| x.dims() == y.dims()) else { return x * y };
     in_place(x, |x| multiply(x, held.run())).unwrap_or_else(|x| x * y)
+}
+
+fn tracked_product<const D: usize>(x: &Tensor<D>, y: &Tensor<D>) -> Option<Tensor<D>> {
+    if x.dims() != y.dims() {
+        return None;
+    }
+    tracked([x, y], |[x, y]| {
+        let held = [HostTensor::whole(&x)?, HostTensor::whole(&y)?];
+        let output = product(x, y);
+        let back = move |gradient: Tensor<D>, needed: [bool; 2]| {
+            let times = |which: usize| {
+                let factor = &held[which];
+                in_place(gradient.clone(), |g| multiply(g, factor.run())).ok()
+            };
+            [needed[0].then(|| times(1)).flatten(), needed[1].then(|| times(0)).flatten()]
+        };
+        Some((output, back))
+    })
 }

@@ -7,6 +7,7 @@ use hooklens_hooks::upload;
 
 use super::norm::{narrowed, widened};
 use crate::config::{RopeScaling, Rotary};
+use crate::cpu;
 
 /// Sine and cosine of some positions, for one forward pass.
 #[derive(Debug, Clone)]
@@ -53,6 +54,14 @@ impl RotaryTable {
     /// # Shapes
     /// - input and output: `[batch, pos, head, d_head]`
     pub(crate) fn rotate(&self, input: Tensor<4>) -> Tensor<4> {
+        let by_kernels = cpu::tracked([&input], |[x]| {
+            let back = Self { sin: self.sin.clone().neg(), ..self.clone() };
+            Some((self.turned(x), move |gradient, _| [Some(back.turned(gradient))]))
+        });
+        by_kernels.unwrap_or_else(|| self.turned(input))
+    }
+
+    fn turned(&self, input: Tensor<4>) -> Tensor<4> {
         let dtype = input.dtype();
         let [batch, pos, heads, d_head] = input.dims();
         let (dim, half) = (self.dim, self.dim / 2);

@@ -8,7 +8,7 @@ use hooklens::hook::Hook;
 use hooklens::prelude::*;
 use proptest::prelude::*;
 
-use crate::support::{any_config, cases, fixtures, has, precise, random_model, smooth, widened};
+use crate::support::{any_config, cases, distance, fixtures, has, precise, random_model, smooth, values, widened};
 
 const TOKENS: [[u32; 5]; 2] = [[3, 9, 1, 7, 9], [2, 2, 8, 0, 5]];
 
@@ -88,6 +88,41 @@ proptest! {
         }
         if !model.config().attn_only {
             check(&model, Record::new("*hook_mlp_in"), seed);
+        }
+    }
+
+    /// In `f32` the kernels compute both ways, in `f64` Burn does.
+    #[test]
+    fn gradients_by_kernels_are_those_of_burns_operations(config in any_config(), seed in 0usize..1000) {
+        if !has(DType::F64) {
+            return Ok(());
+        }
+        let model = random_model(config, seed as u64);
+        let mut exact = model.clone();
+        exact.weights = widened(&model.weights);
+        let padded = Tokens::padded(&[TOKENS[0].to_vec(), TOKENS[1][..3].to_vec()], 0, PaddingSide::Left).unwrap();
+        // Whether patterns and scales are watched decides which operations there are.
+        let inner = ["attn_scores", "pattern", "scale", "normalized", "result", "_input", "_in", "expert"];
+        let unwatched = || Selection::matching(move |point| !inner.iter().any(|part| point.name.contains(part)));
+        let late = || Selection::matching(|point| point.layer == Some(1) && point.name.contains("hook_v"));
+        for (tokens, selection) in [
+            (Tokens::new(rows()).unwrap(), unwatched()),
+            (padded.clone(), unwatched()),
+            (padded, late()),
+            (Tokens::new(rows()).unwrap(), Selection::from("*hook_pattern")),
+        ] {
+            let options = || ForwardOptions::new().record(selection.clone());
+            let given = model.run_with_gradients(&tokens, options(), number).unwrap();
+            let expected = exact.run_with_gradients(&tokens, options(), number).unwrap();
+            let [own, of_exact] = [&given, &expected].map(|output| values(output.logits.as_ref().unwrap()));
+            if distance(&own, &of_exact) > 1e-4 {
+                continue; // another expert by a hair
+            }
+            for (name, gradient) in expected.cache.gradients() {
+                let own = given.cache.activation(format!("{name}_grad")).unwrap().to_ndarray().unwrap();
+                let worst = distance(&own, &gradient.to_ndarray().unwrap());
+                prop_assert!(worst <= 1e-3, "{name}: {worst:e}");
+            }
         }
     }
 

@@ -1,0 +1,102 @@
+//! Operations with a way back of their own, under Burn's differentiation: kernels compute both ways.
+
+use std::fmt;
+use std::sync::Arc;
+
+use burn::backend::{Backend, DispatchKindConversion, DispatchTensor};
+use burn::tensor::Tensor;
+use burn_autodiff::Autodiff;
+use burn_autodiff::checkpoint::base::Checkpointer;
+use burn_autodiff::checkpoint::strategy::NoCheckpointing;
+use burn_autodiff::grads::Gradients;
+use burn_autodiff::ops::{Backward, Ops, OpsKind};
+use burn_flex::Flex;
+
+/// Gradients of an operation's inputs from that of its output; none where none is needed.
+type Back<P, const N: usize> = dyn Fn(P, [bool; N]) -> [Option<P>; N] + Send + Sync;
+
+/// The operation `forward` of these inputs, of which at least one is tracked: it is given their values, and gives its
+/// own with the way back. `None` if they are not of one backend on the CPU, or it declines.
+pub(crate) fn tracked<const N: usize, const D: usize, const E: usize, F>(
+    inputs: [&Tensor<D>; N],
+    forward: impl FnOnce([Tensor<D>; N]) -> Option<(Tensor<E>, F)>,
+) -> Option<Tensor<E>>
+where
+    F: Fn(Tensor<E>, [bool; N]) -> [Option<Tensor<D>>; N] + Send + Sync + 'static,
+{
+    if !inputs.iter().any(|input| input.is_tracked()) {
+        return None;
+    }
+    #[cfg(feature = "libtorch")]
+    #[allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned")]
+    if inputs.iter().any(|input| input.device().without_autodiff() == burn::tensor::Device::libtorch()) {
+        return on::<burn_tch::LibTorch, N, D, E, F>(inputs, forward);
+    }
+    on::<Flex, N, D, E, F>(inputs, forward)
+}
+
+fn on<B, const N: usize, const D: usize, const E: usize, F>(
+    inputs: [&Tensor<D>; N],
+    forward: impl FnOnce([Tensor<D>; N]) -> Option<(Tensor<E>, F)>,
+) -> Option<Tensor<E>>
+where
+    B: Backend,
+    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
+    F: Fn(Tensor<E>, [bool; N]) -> [Option<Tensor<D>>; N] + Send + Sync + 'static,
+{
+    let mut nodes = Vec::with_capacity(N);
+    let mut values = Vec::with_capacity(N);
+    for input in inputs {
+        // What is not tracked is a constant.
+        let held = match input.is_tracked() {
+            true => input.clone(),
+            false => input.clone().without_autodiff().autodiff(),
+        };
+        let held = held.try_into_primitive::<Autodiff<B>>().ok()?;
+        nodes.push(held.node());
+        values.push(Tensor::from_primitive::<B>(held.into_primitive()));
+    }
+    let (output, back) = forward(values.try_into().ok()?)?;
+    let output = output.try_into_primitive::<B>().ok()?;
+    let way = Way::<B, N>(Arc::new(move |gradient, needed| {
+        let inputs = back(Tensor::from_primitive::<B>(gradient), needed);
+        inputs.map(|input| input.and_then(|input| input.try_into_primitive::<B>().ok()))
+    }));
+    let output = match Operation.prepare::<NoCheckpointing>(nodes.try_into().ok()?).compute_bound().stateful() {
+        OpsKind::Tracked(ready) => ready.finish(way, output),
+        OpsKind::UnTracked(ready) => ready.finish(output),
+    };
+    Some(Tensor::from_primitive::<Autodiff<B>>(output))
+}
+
+#[derive(Debug)]
+struct Operation;
+
+/// What an operation keeps for the way back.
+struct Way<B: Backend, const N: usize>(Arc<Back<B::FloatTensorPrimitive, N>>);
+
+impl<B: Backend, const N: usize> Clone for Way<B, N> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<B: Backend, const N: usize> fmt::Debug for Way<B, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Way")
+    }
+}
+
+impl<B: Backend, const N: usize> Backward<B, N> for Operation {
+    type State = Way<B, N>;
+
+    fn backward(self, ops: Ops<Self::State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        let needed = ops.parents.each_ref().map(Option::is_some);
+        for (parent, made) in ops.parents.into_iter().zip((ops.state.0)(gradient, needed)) {
+            if let (Some(parent), Some(made)) = (parent, made) {
+                gradients.register::<B>(parent.id, made);
+            }
+        }
+    }
+}
