@@ -29,7 +29,7 @@ parser.add_argument("--program", default="target/release/hooklens")
 parser.add_argument("--rounds", type=int, default=3)
 parser.add_argument("--device", default="flex", help="hooklens's, one or more")
 parser.add_argument("--peers", default="cpu", help="the device of the others: cpu or cuda")
-parser.add_argument("--work", default="forward,cache,decode,prefix,patch", help="as of hooklens bench")
+parser.add_argument("--work", default="forward,cache,gradients,decode,prefix,patch", help="as of hooklens bench")
 parser.add_argument("--dtype", default="file", help="hooklens's, one or more: file, f32, bf16, f16")
 parser.add_argument("--peer-dtype", default="float32", help="as torch calls it")
 parser.add_argument("--random", choices=["gpt2", "llama-1b"])
@@ -91,6 +91,7 @@ def hf_prefix():
 
 FORWARD = ["forward, 128 tokens", "forward, 512 tokens"]
 RECORD, DECODE = "recording every point, 128 tokens", "decoding 32 tokens behind 128"
+GRADIENTS = [f"gradients of every resid_pre, {n} tokens" for n in (16, 128, 512)]
 PREFIX, PATCH = "32 x 8 tokens behind 256 shared", f"patching {hf.config.num_hidden_layers} x 16 resid_pre"
 peers = {
     "Hugging Face": {
@@ -139,7 +140,27 @@ if hf.config.model_type == "gpt2":
         metric = lambda logits: logits[0, -1, 0]
         return timed(lambda: patching.get_act_patch_resid_pre(tl, torch.tensor([row(1, 16)], device=args.peers), clean, metric))
 
+    def tl_gradients(length):
+        tokens, seen = torch.tensor([row(0, length)], device=args.peers), {}
+
+        def keep(value, hook):
+            seen[hook.name] = value.detach()
+
+        def track(value, hook):
+            return value.requires_grad_(True)
+
+        with torch.set_grad_enabled(True):
+            start = time.perf_counter()
+            points = [f"blocks.{layer}.hook_resid_pre" for layer in range(config.n_layers)]
+            with tl.hooks(fwd_hooks=[("hook_embed", track)] + [(p, keep) for p in points], bwd_hooks=[(p, lambda g, hook: keep(g, hook)) for p in points]):
+                tl(tokens)[0, -1, 0].backward()
+            return since(start)
+
+    for parameter in tl.parameters():
+        parameter.requires_grad_(False)  # else their gradients would be computed too
+
     peers["TransformerLens"] = {
+        **{name: lambda n=n: tl_gradients(n) for name, n in zip(GRADIENTS, (16, 128, 512))},
         FORWARD[0]: lambda: timed(lambda: tl(short)),
         FORWARD[1]: lambda: timed(lambda: tl(long)),
         RECORD: lambda: timed(lambda: tl.run_with_cache(short)),
@@ -148,7 +169,7 @@ if hf.config.model_type == "gpt2":
         PATCH: tl_patch,
     }
 
-kinds = {"forward": FORWARD, "cache": [RECORD], "decode": [DECODE], "prefix": [PREFIX], "patch": [PATCH]}
+kinds = {"forward": FORWARD, "cache": [RECORD], "gradients": GRADIENTS, "decode": [DECODE], "prefix": [PREFIX], "patch": [PATCH]}
 chosen = [name for kind in args.work.split(",") for name in kinds[kind]]
 peers = {peer: {name: run for name, run in work.items() if name in chosen} for peer, work in peers.items()}
 theirs = {peer: {name: [] for name in work} for peer, work in peers.items()}

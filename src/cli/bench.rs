@@ -10,13 +10,14 @@ use super::CliResult;
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg};
 use super::terminal::{print_json, stdout};
-use crate::benchmark::{BenchModel, Work, measure};
+use crate::benchmark::{BenchModel, Machine, Work, measure};
+use crate::device::in_main_memory;
 
 #[derive(Debug, Args)]
 pub(super) struct BenchArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
-    /// What to measure: forward, cache, decode, prefix, patch, branches (default: all but branches that the model can
+    /// What to measure: forward, cache, gradients, decode, prefix, patch, branches (default: all but branches that the model can
     /// do; decode, prefix and branches are a decoder's)
     #[arg(long, value_name = "WORK,...", value_delimiter = ',')]
     pub(super) work: Vec<Work>,
@@ -41,7 +42,17 @@ pub(super) fn run(args: &BenchArgs) -> CliResult {
 
 fn bench<M: BenchModel>(args: &BenchArgs, model: &M) -> CliResult {
     let mut out = stdout();
+    // Of other devices than this processor nothing was measured that work could be compared with.
+    let machine = model.devices().iter().all(in_main_memory).then(Machine::measured);
     if !args.json {
+        if let Some(Machine { bytes_per_second, flops, .. }) = machine {
+            let threads = rayon::current_num_threads();
+            let (read, computed) = (bytes_per_second / 1e9, flops / 1e9);
+            writeln!(
+                out,
+                "this machine, {threads} threads: reads {read:.1} GB/s, computes {computed:.0} GFLOP/s in f32"
+            )?;
+        }
         writeln!(out, "{:38} {:>10} {:>10} {:>12} {:>10}", "", "median ms", "min ms", "tokens/s", "peak")?;
     }
     let mut all = Vec::new();
@@ -49,13 +60,19 @@ fn bench<M: BenchModel>(args: &BenchArgs, model: &M) -> CliResult {
     for work in work {
         for timing in measure(model, *work, args.rounds as usize)? {
             if !args.json {
-                writeln!(out, "{timing}")?;
+                write!(out, "{timing}")?;
+                if let (Some(machine), Some(amount)) = (machine, timing.amount) {
+                    let (least, bound) = machine.least_ms(amount);
+                    write!(out, "  {:3.0} % of {bound}", 100.0 * least / timing.median_ms)?;
+                }
+                writeln!(out)?;
             }
             all.push(timing);
         }
     }
     if args.json {
-        let value = json!({"model": args.model.model, "device": args.model.device, "dtype": args.dtype.dtype.unwrap_or(DType::F32).to_string(),
+        let value = json!({"model": args.model.model, "device": args.model.device,
+            "dtype": args.dtype.dtype.unwrap_or(DType::F32).to_string(), "machine": machine,
             "rounds": args.rounds, "threads": rayon::current_num_threads(), "timings": all});
         print_json(&value)?;
     }

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use burn::backend::{Backend, DispatchKindConversion, DispatchTensor};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::base::Checkpointer;
-use burn_autodiff::checkpoint::strategy::NoCheckpointing;
+use burn_autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy, NoCheckpointing};
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_flex::Flex;
@@ -24,24 +24,34 @@ pub(crate) fn tracked<const N: usize, const D: usize, const E: usize, F>(
 where
     F: Fn(Tensor<E>, [bool; N]) -> [Option<Tensor<D>>; N] + Send + Sync + 'static,
 {
-    if !inputs.iter().any(|input| input.is_tracked()) {
-        return None;
-    }
+    let device = inputs.iter().find(|input| input.is_tracked())?.device();
+    let strategy = device.gradient_checkpointing_strategy()?;
+    // What is made here is kept in any case, so that strategies differ in their types only.
+    let (plain, keeps) = (device.without_autodiff(), strategy == GradientCheckpointingStrategy::Disabled);
     #[cfg(feature = "libtorch")]
     #[allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned")]
-    if inputs.iter().any(|input| input.device().without_autodiff() == burn::tensor::Device::libtorch()) {
-        return on::<burn_tch::LibTorch, N, D, E, F>(inputs, forward);
+    if plain == Device::libtorch() {
+        return match keeps {
+            true => on::<burn_tch::LibTorch, NoCheckpointing, N, D, E, F>(inputs, strategy, forward),
+            false => on::<burn_tch::LibTorch, BalancedCheckpointing, N, D, E, F>(inputs, strategy, forward),
+        };
     }
-    on::<Flex, N, D, E, F>(inputs, forward)
+    match keeps {
+        _ if plain != Device::flex() => None,
+        true => on::<Flex, NoCheckpointing, N, D, E, F>(inputs, strategy, forward),
+        false => on::<Flex, BalancedCheckpointing, N, D, E, F>(inputs, strategy, forward),
+    }
 }
 
-fn on<B, const N: usize, const D: usize, const E: usize, F>(
+fn on<B, C, const N: usize, const D: usize, const E: usize, F>(
     inputs: [&Tensor<D>; N],
+    strategy: GradientCheckpointingStrategy,
     forward: impl FnOnce([Tensor<D>; N]) -> Option<(Tensor<E>, F)>,
 ) -> Option<Tensor<E>>
 where
     B: Backend,
-    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B, C>>,
     F: Fn(Tensor<E>, [bool; N]) -> [Option<Tensor<D>>; N] + Send + Sync + 'static,
 {
     let mut nodes = Vec::with_capacity(N);
@@ -50,9 +60,9 @@ where
         // What is not tracked is a constant.
         let held = match input.is_tracked() {
             true => input.clone(),
-            false => input.clone().without_autodiff().autodiff(),
+            false => input.clone().without_autodiff().autodiff().with_gradient_checkpointing_strategy(strategy),
         };
-        let held = held.try_into_primitive::<Autodiff<B>>().ok()?;
+        let held = held.try_into_primitive::<Autodiff<B, C>>().ok()?;
         nodes.push(held.node());
         values.push(Tensor::from_primitive::<B>(held.into_primitive()));
     }
@@ -62,11 +72,11 @@ where
         let inputs = back(Tensor::from_primitive::<B>(gradient), needed);
         inputs.map(|input| input.and_then(|input| input.try_into_primitive::<B>().ok()))
     }));
-    let output = match Operation.prepare::<NoCheckpointing>(nodes.try_into().ok()?).compute_bound().stateful() {
+    let output = match Operation.prepare::<C>(nodes.try_into().ok()?).compute_bound().stateful() {
         OpsKind::Tracked(ready) => ready.finish(way, output),
         OpsKind::UnTracked(ready) => ready.finish(output),
     };
-    Some(Tensor::from_primitive::<Autodiff<B>>(output))
+    Some(Tensor::from_primitive::<Autodiff<B, C>>(output))
 }
 
 #[derive(Debug)]

@@ -536,7 +536,7 @@ fn bench_measures_every_kind_of_work() {
     assert_eq!(code, 0, "{error}");
     let said: Value = serde_json::from_str(&out).unwrap();
     let names: Vec<&str> = said["timings"].as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
-    for work in ["forward, ", "recording every point", "decoding ", " shared", "patching 2 x"] {
+    for work in ["forward, ", "recording every point", "gradients of every", "decoding ", " shared", "patching 2 x"] {
         assert!(names.iter().any(|name| name.contains(work)), "{work}: {names:?}");
     }
     assert!(said["timings"].as_array().unwrap().iter().all(|t| t["median_ms"].as_f64().unwrap() > 0.0));
@@ -544,7 +544,7 @@ fn bench_measures_every_kind_of_work() {
     assert_eq!(code, 0);
     assert!(out.contains("tokens/s") && out.lines().count() >= 2, "{out}");
     let (code, _, error) = ran(&["bench", "--model", "embedded:ioi", "--work", "sleep"]);
-    assert!(code == 2 && error.contains("forward, cache, decode, prefix, patch"), "{error}");
+    assert!(code == 2 && error.contains("forward, cache, gradients, decode, prefix, patch"), "{error}");
     assert_eq!(ran(&["bench", "--model", "embedded:ioi", "--rounds", "0"]).0, 2);
 }
 

@@ -1,12 +1,18 @@
 //! Time and peak memory of a model's typical workloads: the measurements of `hooklens bench`.
 
+mod amount;
+mod machine;
+
 use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use hooklens_hooks::Record;
 use serde::Serialize;
+
+pub use amount::Amount;
+pub use machine::{Bound, Machine};
 
 use crate::device::synchronize;
 use crate::driver::{ForwardOptions, HookedModel, Input};
@@ -23,7 +29,7 @@ use crate::patching::{Metric, PatchModel, Patchable, Sites};
 /// ```
 /// use hooklens::benchmark::Work;
 /// assert_eq!("decode".parse::<Work>().ok(), Some(Work::Decode));
-/// assert_eq!(Work::ALL.len(), 6);
+/// assert_eq!(Work::ALL.len(), 7);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -33,6 +39,8 @@ pub enum Work {
     Forward,
     /// A forward pass that records every point.
     Cache,
+    /// Gradients of one logit with respect to every layer's stream.
+    Gradients,
     /// One token after another behind a prompt.
     Decode,
     /// Many suffixes behind one prefix.
@@ -45,10 +53,11 @@ pub enum Work {
 
 impl Work {
     /// Every kind, in the order of the table.
-    pub const ALL: [Work; 6] = [Work::Forward, Work::Cache, Work::Decode, Work::Prefix, Work::Patch, Work::Branches];
+    pub const ALL: [Work; 7] =
+        [Work::Forward, Work::Cache, Work::Gradients, Work::Decode, Work::Prefix, Work::Patch, Work::Branches];
 
     /// What is done where nothing is asked for: all but what takes a GPU.
-    const USUAL: [Work; 5] = [Work::Forward, Work::Cache, Work::Decode, Work::Prefix, Work::Patch];
+    const USUAL: [Work; 6] = [Work::Forward, Work::Cache, Work::Gradients, Work::Decode, Work::Prefix, Work::Patch];
 }
 
 impl FromStr for Work {
@@ -58,11 +67,14 @@ impl FromStr for Work {
         match text {
             "forward" => Ok(Work::Forward),
             "cache" => Ok(Work::Cache),
+            "gradients" => Ok(Work::Gradients),
             "decode" => Ok(Work::Decode),
             "prefix" => Ok(Work::Prefix),
             "patch" => Ok(Work::Patch),
             "branches" => Ok(Work::Branches),
-            other => Err(format!("`{other}` is no work; known are forward, cache, decode, prefix, patch, branches")),
+            other => Err(format!(
+                "`{other}` is no work; known are forward, cache, gradients, decode, prefix, patch, branches"
+            )),
         }
     }
 }
@@ -92,6 +104,8 @@ pub struct Timing {
     pub peak_bytes: Option<u64>,
     /// Bytes that the devices' allocators have reserved after the work, where they tell (those of CubeCL do).
     pub device_bytes: Option<u64>,
+    /// How much a decoder's work is, where it is known: one pass, or several of one length.
+    pub amount: Option<Amount>,
 }
 
 impl fmt::Display for Timing {
@@ -215,12 +229,13 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
     let devices = model.devices();
     let times = Times { rounds, devices: &devices };
     let mut timings = Vec::new();
+    let pass = |len| model.decoder().map(|decoder| Amount::of_pass(decoder, len));
     match work {
         Work::Forward => {
             for len in [model.room(128), model.room(512)] {
                 let input = M::of_row(row(0, len));
                 let run = || M::run(model, input.clone(), ForwardOptions::new()).map(drop);
-                timings.push(times.of(format!("forward, {len} tokens"), len, run)?);
+                timings.push(Timing { amount: pass(len), ..times.of(format!("forward, {len} tokens"), len, run)? });
             }
             timings.dedup_by(|a, b| a.name == b.name);
         }
@@ -228,7 +243,21 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
             let len = model.room(128);
             let input = M::of_row(row(0, len));
             let run = || model.run(input.clone(), ForwardOptions::new().record(Record::all())).map(drop);
-            timings.push(times.of(format!("recording every point, {len} tokens"), len, run)?);
+            timings.push(Timing {
+                amount: pass(len),
+                ..times.of(format!("recording every point, {len} tokens"), len, run)?
+            });
+        }
+        Work::Gradients => {
+            let model = decoder(model, "gradients")?;
+            for len in [model.room(16), model.room(128), model.room(512)] {
+                let input = row(0, len);
+                let options = || ForwardOptions::new().record(M::STREAMS);
+                let last = |logits: Tensor<3>| logits.narrow(1, len - 1, 1).narrow(2, 0, 1).reshape([1]);
+                let run = || model.run_with_gradients(&input, options(), last).map(drop);
+                timings.push(times.of(format!("gradients of every resid_pre, {len} tokens"), len, run)?);
+            }
+            timings.dedup_by(|a, b| a.name == b.name);
         }
         Work::Decode => {
             let model = decoder(model, "decode")?;
@@ -248,7 +277,8 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
                 steps.try_for_each(|step| step.map(drop))?;
                 taken.push(start.elapsed().as_secs_f64() * 1e3);
             }
-            timings.push(times.timing(name, new, taken));
+            let amount = Some(Amount::of_pass(model, 1).times(new as f64));
+            timings.push(Timing { amount, ..times.timing(name, new, taken) });
         }
         Work::Prefix => {
             let model = decoder(model, "prefix")?;
@@ -259,7 +289,9 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
             cache.freeze();
             let suffixes: Vec<_> = (1..=rows as u32).map(|seed| row(seed, suffix)).collect();
             let run = || model.forward_with(&suffixes, ForwardOptions::new().kv_cache(&mut cache)).map(drop);
-            timings.push(times.of(format!("{rows} x {suffix} tokens behind {len} shared"), rows * suffix, run)?);
+            let name = format!("{rows} x {suffix} tokens behind {len} shared");
+            let amount = Some(Amount::of_pass(model, rows * suffix));
+            timings.push(Timing { amount, ..times.of(name, rows * suffix, run)? });
         }
         Work::Branches => {
             let model = decoder(model, "branches")?;
@@ -333,7 +365,15 @@ impl Times<'_> {
         taken.sort_by(f64::total_cmp);
         let reserved = |device: &Device| Some(device.memory_pool_usage()?.bytes_reserved);
         let device_bytes = self.devices.iter().map(reserved).sum();
-        Timing { name, tokens, min_ms: taken[0], median_ms: taken[taken.len() / 2], peak_bytes: peak(), device_bytes }
+        Timing {
+            name,
+            tokens,
+            min_ms: taken[0],
+            median_ms: taken[taken.len() / 2],
+            peak_bytes: peak(),
+            device_bytes,
+            amount: None,
+        }
     }
 }
 
