@@ -2,8 +2,9 @@
 //! memory, not from caches.
 use half::{bf16, f16};
 use hooklens_kernels::element::Element;
-use hooklens_kernels::gemm::{Product, gemm_each, gemm_each_bf16};
+use hooklens_kernels::gemm::{Product, gemm_each};
 use hooklens_kernels::matrix::Matrix;
+use hooklens_kernels::pairs::gemm_each_bf16;
 use hooklens_kernels::view::View2;
 use std::time::Instant;
 

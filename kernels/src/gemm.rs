@@ -4,15 +4,12 @@
 //! while every row of A passes over them, so each weight is read from memory
 //! once; a handful of rows of A skips the copy (see `gemv`).
 
-use half::bf16;
-
 use crate::element::Element;
 use crate::gemv;
 use crate::isa::Isa;
 use crate::matrix::{Matrix, with_view};
 use crate::micro::{self, Shape, Tile};
 use crate::pack::{pack_b, packed_len};
-use crate::pairs::{Pair, can_pack, pack_pairs, pairs_of};
 use crate::scratch::{PACKED, with_scratch};
 use crate::tasks::each;
 use crate::view::{OutTile, View2};
@@ -44,10 +41,10 @@ pub struct Product<'a> {
 }
 
 /// A product whose C may be written in tiles.
-struct TiledProduct<'a> {
-    b: Matrix<'a>,
-    bias: Bias<'a>,
-    c: OutTile<'a>,
+pub(crate) struct TiledProduct<'a> {
+    pub(crate) b: Matrix<'a>,
+    pub(crate) bias: Bias<'a>,
+    pub(crate) c: OutTile<'a>,
 }
 
 /// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])`, over all threads; arguments as in [`Product`].
@@ -122,35 +119,8 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
     });
 }
 
-/// The products of a `bf16` A and `bf16` B, by the processor's own instruction for them: products are exact, sums in
-/// `f32`. Hands them back where that is not to be had, or not worth it: a few rows of A are bound by reading B anyway.
-///
-/// # Panics
-/// As for [`gemm`].
-pub fn gemm_each_bf16<'a>(a: View2<bf16>, products: Vec<Product<'a>>) -> Result<(), Vec<Product<'a>>> {
-    let isa = Isa::current();
-    let packs = |b: &Matrix| matches!(b, Matrix::Bf16(b) if can_pack(*b));
-    let able = isa.has_bf16() && a.rows() > gemv::MAX_ROWS && products.iter().all(|product| packs(&product.b));
-    let Some(pairs) = pairs_of(a).filter(|_| able) else { return Err(products) };
-    let m = a.rows();
-    let tiled = |Product { b, bias, c, ldc }| {
-        let c = OutTile::new(c, (m, b.cols()), ldc);
-        check(pairs, (b.rows() / 2, b.cols()), bias, &c);
-        TiledProduct { b, bias, c }
-    };
-    let products: Vec<TiledProduct> = products.into_iter().map(tiled).collect();
-    let (shape, threads) = (micro::shape(isa), rayon::current_num_threads());
-    in_blocks(shape, m, products, threads, |b, bias, c, (i, mt), (j, nt)| {
-        let a = pairs.block((i, mt), (0, pairs.cols()));
-        if let Matrix::Bf16(b) = b {
-            pairs_tile(isa, a, b.block((0, b.rows()), (j, nt)), bias, c);
-        }
-    });
-    Ok(())
-}
-
 /// Does the products block by block of their C, over all threads.
-fn in_blocks<'a>(
+pub(crate) fn in_blocks<'a>(
     shape: Shape,
     m: usize,
     products: Vec<TiledProduct<'a>>,
@@ -226,7 +196,7 @@ pub fn gemm_serial<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&[f32]>,
 }
 
 /// Asserts that the operands of `c = a · b + bias` agree.
-fn check(a: View2, (rows, cols): (usize, usize), bias: Bias, c: &OutTile) {
+pub(crate) fn check(a: View2, (rows, cols): (usize, usize), bias: Bias, c: &OutTile) {
     assert_eq!(a.cols(), rows, "inner dimensions differ");
     assert!(a.rows_contiguous(), "rows of A must be contiguous");
     assert!(c.rows() == a.rows() && c.cols() == cols, "C has another shape");
@@ -294,38 +264,9 @@ pub(crate) fn gemm_tile<T: Element>(isa: Isa, a: View2, b: View2<T>, bias: Bias,
     }
 }
 
-/// `c = a · b (+ bias)` on the calling thread, where two numbers make one of A and two rows one of B.
-#[cfg(target_arch = "x86_64")]
-fn pairs_tile(isa: Isa, a: View2<Pair>, b: View2<bf16>, bias: Bias, mut c: OutTile) {
-    assert!(isa.has_bf16(), "the processor has no products of bf16");
-    let (m, k, n) = (a.rows(), a.cols(), b.cols());
-    let shape = micro::shape(isa);
-    let (kc, nc) = shape.block;
-    for j in (0..n).step_by(nc) {
-        let nc = nc.min(n - j);
-        let bias = bias.map(|bias| &bias[j..j + nc]);
-        let mut c = c.reborrow().tile((0, m), (j, nc));
-        for p in (0..k).step_by(kc) {
-            let kc = kc.min(k - p);
-            let (a, b) = (a.block((0, m), (p, kc)), b.block((2 * p, 2 * kc), (j, nc)));
-            with_scratch(&PACKED, packed_len(shape, kc, nc), |packed| {
-                pack_pairs(isa, shape, b, packed);
-                // SAFETY: the tile's contract is this one's, and the processor has the instruction (asserted).
-                let run = |rows, vectors, tile| unsafe { micro::run_pairs(rows, vectors, tile) };
-                multiply_packed(shape, a, packed, bias.filter(|_| p == 0), p > 0, &mut c, run);
-            });
-        }
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn pairs_tile(_: Isa, _: View2<Pair>, _: View2<bf16>, _: Bias, _: OutTile) {
-    unreachable!("only some x86 processors have it");
-}
-
 /// `c (+)= a · b (+ bias)` with B `[a.cols(), c.cols()]` packed; `run` computes a register tile of so many rows and
 /// vectors.
-fn multiply_packed(
+pub(crate) fn multiply_packed(
     shape: Shape,
     a: View2,
     packed: &[f32],

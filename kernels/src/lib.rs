@@ -25,7 +25,7 @@ mod micro_avx512;
 mod micro_portable;
 pub mod norm;
 mod pack;
-mod pairs;
+pub mod pairs;
 mod scratch;
 pub mod softmax;
 mod sync;

@@ -3,16 +3,76 @@
 
 use half::bf16;
 
+use crate::gemm::{Bias, Product, TiledProduct, check, in_blocks, multiply_packed};
+use crate::gemv;
 use crate::isa::Isa;
-use crate::micro::Shape;
+use crate::matrix::Matrix;
+use crate::micro::{self, Shape};
 use crate::pack::{pack_b, packed_len};
-use crate::view::View2;
+use crate::scratch::{PACKED, with_scratch};
+use crate::view::{OutTile, View2};
+
+/// The products of a `bf16` A and `bf16` B, by the processor's own instruction for them: products are exact, sums in
+/// `f32`. Hands them back where that is not to be had, or not worth it: a few rows of A are bound by reading B anyway.
+///
+/// # Panics
+/// As for [`gemm`](crate::gemm::gemm).
+pub fn gemm_each_bf16<'a>(a: View2<bf16>, products: Vec<Product<'a>>) -> Result<(), Vec<Product<'a>>> {
+    let isa = Isa::current();
+    let packs = |b: &Matrix| matches!(b, Matrix::Bf16(b) if can_pack(*b));
+    let able = isa.has_bf16() && a.rows() > gemv::MAX_ROWS && products.iter().all(|product| packs(&product.b));
+    let Some(pairs) = pairs_of(a).filter(|_| able) else { return Err(products) };
+    let m = a.rows();
+    let tiled = |Product { b, bias, c, ldc }| {
+        let c = OutTile::new(c, (m, b.cols()), ldc);
+        check(pairs, (b.rows() / 2, b.cols()), bias, &c);
+        TiledProduct { b, bias, c }
+    };
+    let products: Vec<TiledProduct> = products.into_iter().map(tiled).collect();
+    let (shape, threads) = (micro::shape(isa), rayon::current_num_threads());
+    in_blocks(shape, m, products, threads, |b, bias, c, (i, mt), (j, nt)| {
+        let a = pairs.block((i, mt), (0, pairs.cols()));
+        if let Matrix::Bf16(b) = b {
+            pairs_tile(isa, a, b.block((0, b.rows()), (j, nt)), bias, c);
+        }
+    });
+    Ok(())
+}
+
+/// `c = a · b (+ bias)` on the calling thread, where two numbers make one of A and two rows one of B.
+#[cfg(target_arch = "x86_64")]
+fn pairs_tile(isa: Isa, a: View2<Pair>, b: View2<bf16>, bias: Bias, mut c: OutTile) {
+    assert!(isa.has_bf16(), "the processor has no products of bf16");
+    let (m, k, n) = (a.rows(), a.cols(), b.cols());
+    let shape = micro::shape(isa);
+    let (kc, nc) = shape.block;
+    for j in (0..n).step_by(nc) {
+        let nc = nc.min(n - j);
+        let bias = bias.map(|bias| &bias[j..j + nc]);
+        let mut c = c.reborrow().tile((0, m), (j, nc));
+        for p in (0..k).step_by(kc) {
+            let kc = kc.min(k - p);
+            let (a, b) = (a.block((0, m), (p, kc)), b.block((2 * p, 2 * kc), (j, nc)));
+            with_scratch(&PACKED, packed_len(shape, kc, nc), |packed| {
+                pack_pairs(isa, shape, b, packed);
+                // SAFETY: the tile's contract is this one's, and the processor has the instruction (asserted).
+                let run = |rows, vectors, tile| unsafe { micro::run_pairs(rows, vectors, tile) };
+                multiply_packed(shape, a, packed, bias.filter(|_| p == 0), p > 0, &mut c, run);
+            });
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn pairs_tile(_: Isa, _: View2<Pair>, _: View2<bf16>, _: Bias, _: OutTile) {
+    unreachable!("only some x86 processors have it");
+}
 
 /// Two neighbors along the inner axis, the first in the low half: bits, of no meaning as a number.
 pub(crate) type Pair = f32;
 
 /// Rows of `a` as rows of pairs, if they can be taken so.
-pub(crate) fn pairs_of<'a>(a: View2<'a, bf16>) -> Option<View2<'a, Pair>> {
+fn pairs_of<'a>(a: View2<'a, bf16>) -> Option<View2<'a, Pair>> {
     let even = a.rows_contiguous() && a.cols().is_multiple_of(2) && a.row_stride().is_multiple_of(2);
     if !even || a.rows() == 0 || a.cols() == 0 {
         return None;
@@ -29,12 +89,12 @@ pub(crate) fn pairs_of<'a>(a: View2<'a, bf16>) -> Option<View2<'a, Pair>> {
 }
 
 /// Whether a matrix can be packed as pairs of its rows.
-pub(crate) fn can_pack(b: View2<bf16>) -> bool {
+fn can_pack(b: View2<bf16>) -> bool {
     b.rows().is_multiple_of(2) && (b.rows_contiguous() || pairs_of(b.t()).is_some())
 }
 
 /// Packs `b` `[2 k, n]` as `k` rows of pairs, as [`pack_b`] packs rows of numbers.
-pub(crate) fn pack_pairs(isa: Isa, shape: Shape, b: View2<bf16>, out: &mut [Pair]) {
+fn pack_pairs(isa: Isa, shape: Shape, b: View2<bf16>, out: &mut [Pair]) {
     if let Some(turned) = (!b.rows_contiguous()).then(|| pairs_of(b.t())).flatten() {
         return pack_b(isa, shape, turned.t(), out);
     }

@@ -4,8 +4,9 @@ mod common;
 use common::{Random, each_isa, rounds};
 use half::{bf16, f16};
 use hooklens_kernels::element::Element;
-use hooklens_kernels::gemm::{Product, gemm, gemm_each, gemm_each_bf16, gemm_serial};
+use hooklens_kernels::gemm::{Product, gemm, gemm_each, gemm_serial};
 use hooklens_kernels::matrix::Matrix;
+use hooklens_kernels::pairs::gemm_each_bf16;
 use hooklens_kernels::view::View2;
 
 /// How B is laid out.

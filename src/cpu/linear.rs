@@ -1,8 +1,9 @@
 //! Matrix products with a bias.
 
 use burn::tensor::Tensor;
-use hooklens_kernels::gemm::{Product, gemm_each, gemm_each_bf16};
+use hooklens_kernels::gemm::{Product, gemm_each};
 use hooklens_kernels::matrix::Matrix;
+use hooklens_kernels::pairs::gemm_each_bf16;
 use hooklens_kernels::view::View2;
 
 use super::{HostMatrix, HostTensor, tracked};
