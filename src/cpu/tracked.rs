@@ -104,6 +104,8 @@ impl<B: Backend, const N: usize> Backward<B, N> for Operation {
         let gradient = gradients.consume::<B>(&ops.node);
         let needed = ops.parents.each_ref().map(Option::is_some);
         for (parent, made) in ops.parents.into_iter().zip((ops.state.0)(gradient, needed)) {
+            // A gradient that is left out would pass for zero.
+            assert!(made.is_some() || parent.is_none(), "an operation gave no gradient where one is needed");
             if let (Some(parent), Some(made)) = (parent, made) {
                 gradients.register::<B>(parent.id, made);
             }
