@@ -135,14 +135,6 @@ multiversion! {
 
 #[inline(always)]
 fn slope_row_body<const FMA: bool>(pattern: &[f32], slopes: &mut [f32], scale: f32) {
-    let mut sums = [0.0f32; 16];
-    let (lanes, rest) = pattern.as_chunks::<16>();
-    let (slope_lanes, slope_rest) = slopes.as_chunks::<16>();
-    for (p, s) in lanes.iter().zip(slope_lanes) {
-        for l in 0..16 {
-            sums[l] += p[l] * s[l];
-        }
-    }
-    let sum = crate::math::sum_lanes(sums) + rest.iter().zip(slope_rest).map(|(p, s)| p * s).sum::<f32>();
+    let sum = crate::math::sum_of(pattern, slopes, |p, s| p * s);
     slopes.iter_mut().zip(pattern).for_each(|(s, p)| *s = scale * p * (*s - sum));
 }

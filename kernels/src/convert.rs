@@ -5,24 +5,15 @@ use half::{bf16, f16};
 
 use crate::element::Element;
 use crate::isa::{Isa, Level, multiversion};
-use crate::tasks::each_item;
+use crate::tasks::each_chunk;
 
 /// Elements per task; shorter inputs stay on the calling thread.
 const CHUNK: usize = 64 * 1024;
 
-/// Runs `kernel` on chunks of both in parallel.
-fn in_chunks<A: Sync, B: Send>(from: &[A], to: &mut [B], kernel: impl Fn(&[A], &mut [B]) + Send + Sync) {
-    assert_eq!(from.len(), to.len(), "lengths differ");
-    if from.len() <= CHUNK {
-        return kernel(from, to);
-    }
-    each_item(from.chunks(CHUNK).zip(to.chunks_mut(CHUNK)), |(from, to)| kernel(from, to));
-}
-
 /// [`widen`] on this thread.
 fn widen_kernel<T: Element>(isa: Isa, from: &[T], to: &mut [f32]) {
     match isa.level() {
-        // SAFETY: the level proves the CPU features, `in_chunks` that the lengths agree.
+        // SAFETY: the level proves the CPU features, `each_chunk` that the lengths agree.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { x86::widen16(from, to) },
         // SAFETY: as above.
@@ -38,7 +29,7 @@ fn widen_kernel<T: Element>(isa: Isa, from: &[T], to: &mut [f32]) {
 /// If the lengths differ.
 pub fn widen<T: Element>(from: &[T], to: &mut [f32]) {
     let isa = Isa::current();
-    in_chunks(from, to, |from, to| widen_kernel(isa, from, to));
+    each_chunk(from, to, CHUNK, |from, to| widen_kernel(isa, from, to));
 }
 
 #[inline(always)]
@@ -59,7 +50,7 @@ multiversion! { fn narrow_kernel(from: &[f32], to: &mut [bf16]) = narrow_body }
 /// If the lengths differ.
 pub fn to_bf16(from: &[f32], to: &mut [bf16]) {
     let isa = Isa::current();
-    in_chunks(from, to, |from, to| narrow_kernel(isa, from, to));
+    each_chunk(from, to, CHUNK, |from, to| narrow_kernel(isa, from, to));
 }
 
 /// Every element rounded to `f16`, halves to even.
@@ -68,8 +59,8 @@ pub fn to_bf16(from: &[f32], to: &mut [bf16]) {
 /// If the lengths differ.
 pub fn to_f16(from: &[f32], to: &mut [f16]) {
     let isa = Isa::current();
-    in_chunks(from, to, |from, to| match isa.level() {
-        // SAFETY: the level proves the CPU features, `in_chunks` that the lengths agree.
+    each_chunk(from, to, CHUNK, |from, to| match isa.level() {
+        // SAFETY: the level proves the CPU features, `each_chunk` that the lengths agree.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 | Level::Avx2 => unsafe { x86::to_f16(from, to) },
         _ => to.convert_from_f32_slice(from),
@@ -80,7 +71,6 @@ pub fn to_f16(from: &[f32], to: &mut [f16]) {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::*;
-    use crate::element::load_first;
     use std::arch::x86_64::*;
 
     /// # Safety
@@ -100,14 +90,14 @@ mod x86 {
     /// The lengths agree; the CPU has AVX2 and F16C.
     #[target_feature(enable = "avx2,f16c")]
     pub(super) unsafe fn widen8<T: Element>(from: &[T], to: &mut [f32]) {
-        for (from, to) in from.chunks(8).zip(to.chunks_mut(8)) {
-            let mut own = [0.0; 8];
-            // SAFETY: so many elements exist.
-            let wide = unsafe { load_first(from.as_ptr(), from.len()) };
+        let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+        for (from, to) in from.iter().zip(to) {
+            // SAFETY: eight elements.
+            let wide = unsafe { T::load8(from.as_ptr()) };
             // SAFETY: eight floats.
-            unsafe { _mm256_storeu_ps(own.as_mut_ptr(), wide) };
-            to.copy_from_slice(&own[..to.len()]);
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr(), wide) };
         }
+        to_rest.iter_mut().zip(from_rest).for_each(|(to, from)| *to = from.widened());
     }
 
     /// # Safety

@@ -2,7 +2,7 @@
 
 use crate::isa::{Isa, multiversion};
 use crate::math;
-use crate::tasks::each_item;
+use crate::tasks::{each_chunk, each_item};
 
 /// Elements per task; shorter inputs stay on the calling thread.
 const CHUNK: usize = 16 * 1024;
@@ -49,12 +49,8 @@ multiversion! { fn multiply_kernel(x: &mut [f32], y: &[f32]) = multiply_body }
 
 /// Runs `kernel` on chunks of both in parallel.
 fn in_pairs_of_chunks(x: &mut [f32], y: &[f32], kernel: fn(Isa, &mut [f32], &[f32])) {
-    assert_eq!(x.len(), y.len(), "lengths differ");
     let isa = Isa::current();
-    if x.len() <= CHUNK {
-        return kernel(isa, x, y);
-    }
-    each_item(x.chunks_mut(CHUNK).zip(y.chunks(CHUNK)), |(x, y)| kernel(isa, x, y));
+    each_chunk(y, x, CHUNK, |y, x| kernel(isa, x, y));
 }
 
 /// `x ← x + y` for every element.

@@ -42,9 +42,9 @@ pub struct Product<'a> {
 
 /// A product whose C may be written in tiles.
 pub(crate) struct TiledProduct<'a> {
-    pub(crate) b: Matrix<'a>,
-    pub(crate) bias: Bias<'a>,
-    pub(crate) c: OutTile<'a>,
+    b: Matrix<'a>,
+    bias: Bias<'a>,
+    c: OutTile<'a>,
 }
 
 /// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])`, over all threads; arguments as in [`Product`].
@@ -87,12 +87,7 @@ pub fn gemm<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&'a [f32]>, c: 
 /// ```
 pub fn gemm_each(a: View2, products: Vec<Product>) {
     let (m, k) = (a.rows(), a.cols());
-    let tiled = |Product { b, bias, c, ldc }| {
-        let c = OutTile::new(c, (m, b.cols()), ldc);
-        check(a, (b.rows(), b.cols()), bias, &c);
-        TiledProduct { b, bias, c }
-    };
-    let products: Vec<TiledProduct> = products.into_iter().map(tiled).collect();
+    let products = tiled(a, products, 1);
     let isa = Isa::current();
     let threads = rayon::current_num_threads();
     let columns = products.iter().map(|product| product.b.cols()).sum::<usize>();
@@ -117,6 +112,16 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
         let a = a.block((i, mt), (0, k));
         with_view!(b, b => gemm_tile(isa, a, b.block((0, k), (j, nt)), bias, c));
     });
+}
+
+/// The products with C to be written in tiles, checked to agree with A, of which a number stands for so many of B's rows.
+pub(crate) fn tiled<'a>(a: View2, products: Vec<Product<'a>>, rows: usize) -> Vec<TiledProduct<'a>> {
+    let tiled = |Product { b, bias, c, ldc }| {
+        let c = OutTile::new(c, (a.rows(), b.cols()), ldc);
+        check(a, (b.rows() / rows, b.cols()), bias, &c);
+        TiledProduct { b, bias, c }
+    };
+    products.into_iter().map(tiled).collect()
 }
 
 /// Does the products block by block of their C, over all threads.
@@ -196,7 +201,7 @@ pub fn gemm_serial<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&[f32]>,
 }
 
 /// Asserts that the operands of `c = a · b + bias` agree.
-pub(crate) fn check(a: View2, (rows, cols): (usize, usize), bias: Bias, c: &OutTile) {
+fn check(a: View2, (rows, cols): (usize, usize), bias: Bias, c: &OutTile) {
     assert_eq!(a.cols(), rows, "inner dimensions differ");
     assert!(a.rows_contiguous(), "rows of A must be contiguous");
     assert!(c.rows() == a.rows() && c.cols() == cols, "C has another shape");

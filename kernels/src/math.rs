@@ -59,6 +59,19 @@ pub(crate) fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join
     rest.iter().fold(fold_lanes(even, &join), |acc, &x| step(x, acc))
 }
 
+/// Sum of `term(a, b)` over two slices of one length, in 16 independent lanes.
+#[inline(always)]
+pub(crate) fn sum_of(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [0.0; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for l in 0..LANES {
+            sums[l] += term(a[l], b[l]);
+        }
+    }
+    sum_lanes(sums) + a_rest.iter().zip(b_rest).map(|(a, b)| term(*a, *b)).sum::<f32>()
+}
+
 /// The larger argument (one instruction; the second if either is NaN).
 #[inline(always)]
 pub(crate) fn larger(a: f32, b: f32) -> f32 {

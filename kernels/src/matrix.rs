@@ -60,9 +60,4 @@ impl Matrix<'_> {
     pub fn rows_contiguous(&self) -> bool {
         with_view!(self, view => view.rows_contiguous())
     }
-
-    /// The `[cols, rows]` transpose of this matrix (no data moves).
-    pub fn t(self) -> Self {
-        with_view!(self, view => view.t().into())
-    }
 }

@@ -124,15 +124,7 @@ fn norm_back_row_body<const FMA: bool>(norm: Norm, x: &[f32], dy: &[f32], dx: &m
         None => dx.copy_from_slice(dy),
     }
     let mean_g = if centers { math::reduce(dx, 0.0, |g, acc| acc + g, |a, b| a + b) / count } else { 0.0 };
-    let mut sums = [0.0f32; 16];
-    let ((g, g_rest), (x_lanes, x_rest)) = (dx.as_chunks::<16>(), x.as_chunks::<16>());
-    for (g, x) in g.iter().zip(x_lanes) {
-        for l in 0..16 {
-            sums[l] += g[l] * (x[l] - mean);
-        }
-    }
-    let rest: f32 = g_rest.iter().zip(x_rest).map(|(g, x)| g * (x - mean)).sum();
-    let along = (math::sum_lanes(sums) + rest) / count * inverse * inverse;
+    let along = math::sum_of(dx, x, |g, x| g * (x - mean)) / count * inverse * inverse;
     dx.iter_mut().zip(x).for_each(|(g, x)| *g = (*g - mean_g - (x - mean) * along) * inverse);
 }
 

@@ -3,7 +3,7 @@
 
 use half::bf16;
 
-use crate::gemm::{Bias, Product, TiledProduct, check, in_blocks, multiply_packed};
+use crate::gemm::{Bias, Product, in_blocks, multiply_packed, tiled};
 use crate::gemv;
 use crate::isa::Isa;
 use crate::matrix::Matrix;
@@ -22,15 +22,8 @@ pub fn gemm_each_bf16<'a>(a: View2<bf16>, products: Vec<Product<'a>>) -> Result<
     let packs = |b: &Matrix| matches!(b, Matrix::Bf16(b) if can_pack(*b));
     let able = isa.has_bf16() && a.rows() > gemv::MAX_ROWS && products.iter().all(|product| packs(&product.b));
     let Some(pairs) = pairs_of(a).filter(|_| able) else { return Err(products) };
-    let m = a.rows();
-    let tiled = |Product { b, bias, c, ldc }| {
-        let c = OutTile::new(c, (m, b.cols()), ldc);
-        check(pairs, (b.rows() / 2, b.cols()), bias, &c);
-        TiledProduct { b, bias, c }
-    };
-    let products: Vec<TiledProduct> = products.into_iter().map(tiled).collect();
     let (shape, threads) = (micro::shape(isa), rayon::current_num_threads());
-    in_blocks(shape, m, products, threads, |b, bias, c, (i, mt), (j, nt)| {
+    in_blocks(shape, a.rows(), tiled(pairs, products, 2), threads, |b, bias, c, (i, mt), (j, nt)| {
         let a = pairs.block((i, mt), (0, pairs.cols()));
         if let Matrix::Bf16(b) = b {
             pairs_tile(isa, a, b.block((0, b.rows()), (j, nt)), bias, c);

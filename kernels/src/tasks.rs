@@ -35,6 +35,23 @@ where
     });
 }
 
+/// Does `work` to chunks of this many elements of both, side by side; what is no longer than one stays on this thread.
+///
+/// # Panics
+/// If the lengths differ.
+pub(crate) fn each_chunk<A: Sync, B: Send>(
+    from: &[A],
+    to: &mut [B],
+    size: usize,
+    work: impl Fn(&[A], &mut [B]) + Send + Sync,
+) {
+    assert_eq!(from.len(), to.len(), "lengths differ");
+    if from.len() <= size {
+        return work(from, to);
+    }
+    each_item(from.chunks(size).zip(to.chunks_mut(size)), |(from, to)| work(from, to));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,6 +41,55 @@ fn reference(at: Attention, q: HeadsView, k: HeadsView, v: HeadsView, (b, i, h):
     z
 }
 
+/// Slopes, masks and positions of a request, of which some are given.
+struct Rules {
+    slopes: Vec<f32>,
+    valid: Vec<bool>,
+    past: usize,
+    oldest: Vec<i32>,
+    query_pos: Vec<i32>,
+    key_pos: Vec<i32>,
+    given: [bool; 5],
+}
+
+impl Rules {
+    /// For queries behind `past` keys; the first key's position is `first`, and a window is so wide.
+    fn random(
+        random: &mut Random,
+        [batch, queries, keys, past, heads]: [usize; 5],
+        valid: Vec<bool>,
+        first: i32,
+        window: i32,
+    ) -> Self {
+        let query_pos: Vec<i32> = (0..batch * queries).map(|i| (i % queries + past) as i32 + first).collect();
+        Self {
+            slopes: (0..heads).map(|h| 0.5f32.powi(h as i32 + 1)).collect(),
+            past,
+            oldest: query_pos.iter().map(|p| p - window).collect(),
+            query_pos,
+            key_pos: (0..batch * keys).map(|i| (i % keys) as i32 + first).collect(),
+            valid,
+            given: std::array::from_fn(|_| random.below(2) == 0),
+        }
+    }
+
+    fn request(&self, batch: usize, dh: usize, scale: f32, cap: f32) -> Attention<'_> {
+        let [capped, sloped, causal, windowed, padded] = self.given;
+        Attention {
+            batch,
+            dh,
+            scale,
+            soft_cap: capped.then_some(cap),
+            alibi: sloped.then_some(&self.slopes),
+            causal: causal.then_some(self.past),
+            oldest: windowed.then_some(&self.oldest[..]),
+            valid: padded.then_some(&self.valid),
+            query_pos: &self.query_pos,
+            key_pos: &self.key_pos,
+        }
+    }
+}
+
 #[test]
 fn matches_explicit_formula() {
     each_isa(|_| {
@@ -69,28 +118,13 @@ fn matches_explicit_formula() {
             let q = part(0, queries, heads);
             let k = part(heads * dh, keys, kv_heads);
             let v = part((heads + kv_heads) * dh, keys, kv_heads);
-            let slopes: Vec<f32> = (0..heads).map(|h| 0.5f32.powi(h as i32 + 1)).collect();
             let padding: Vec<usize> = (0..batch).map(|_| random.below(keys + 2)).collect();
             let left = random.below(2) == 0;
             let valid: Vec<bool> = (0..batch * keys)
                 .map(|i| if left { i % keys >= padding[i / keys] } else { i % keys < padding[i / keys] })
                 .collect();
-            let key_pos: Vec<i32> = (0..batch * keys).map(|i| (i % keys) as i32 - 3).collect();
-            let query_pos: Vec<i32> = (0..batch * queries).map(|i| (i % queries + cached) as i32 - 3).collect();
-            let oldest: Vec<i32> = query_pos.iter().map(|p| p - 8).collect();
-            let mut maybe = || random.below(2) == 0;
-            let at = Attention {
-                batch,
-                dh,
-                scale: 1.0 / (dh as f32).sqrt() * 3.0,
-                soft_cap: maybe().then_some(2.0),
-                alibi: maybe().then_some(&slopes),
-                causal: maybe().then_some(cached),
-                oldest: maybe().then_some(&oldest[..]),
-                valid: maybe().then_some(&valid),
-                query_pos: &query_pos,
-                key_pos: &key_pos,
-            };
+            let rules = Rules::random(&mut random, [batch, queries, keys, cached, heads], valid, -3, 8);
+            let at = rules.request(batch, dh, 1.0 / (dh as f32).sqrt() * 3.0, 2.0);
             let mut z = vec![f32::NAN; batch * queries * heads * dh];
             attention(at, q, k, v, &mut z);
             for (index, z) in z.chunks(dh).enumerate() {
@@ -181,25 +215,10 @@ fn parts_are_the_whole() {
             };
             let (keys, values) = (joined(|part| &part.1), joined(|part| &part.2));
             let q = random.floats(batch * queries * heads * dh);
-            let slopes: Vec<f32> = (0..heads).map(|h| 0.5f32.powi(h as i32 + 1)).collect();
             let valid: Vec<bool> = (0..batch * columns).map(|_| random.below(4) > 0).collect();
             let past = columns - queries;
-            let key_pos: Vec<i32> = (0..batch * columns).map(|i| (i % columns) as i32).collect();
-            let query_pos: Vec<i32> = (0..batch * queries).map(|i| (i % queries + past) as i32).collect();
-            let oldest: Vec<i32> = query_pos.iter().map(|p| p - 6).collect();
-            let mut maybe = || random.below(2) == 0;
-            let at = Attention {
-                batch,
-                dh,
-                scale: 0.7,
-                soft_cap: maybe().then_some(2.0),
-                alibi: maybe().then_some(&slopes),
-                causal: maybe().then_some(past),
-                oldest: maybe().then_some(&oldest[..]),
-                valid: maybe().then_some(&valid),
-                query_pos: &query_pos,
-                key_pos: &key_pos,
-            };
+            let rules = Rules::random(&mut random, [batch, queries, columns, past, heads], valid, 0, 6);
+            let at = rules.request(batch, dh, 0.7, 2.0);
             let q = HeadsView::contiguous(&q, queries, heads, dh);
             let whole = |data| HeadsView::contiguous(data, columns, kv_heads, dh);
             let mut expected = vec![f32::NAN; batch * queries * heads * dh];
@@ -250,25 +269,10 @@ fn gradients_are_slopes() {
                 let shapes = [(queries, heads), (keys, kv_heads), (keys, kv_heads), (queries, heads)];
                 std::array::from_fn(|i| HeadsView::contiguous(held[i].clone().leak(), shapes[i].0, shapes[i].1, dh))
             };
-            let slopes: Vec<f32> = (0..heads).map(|h| 0.5f32.powi(h as i32 + 1)).collect();
             let padding: Vec<usize> = (0..batch).map(|_| random.below(keys + 1)).collect();
             let valid: Vec<bool> = (0..batch * keys).map(|i| i % keys >= padding[i / keys]).collect();
-            let key_pos: Vec<i32> = (0..batch * keys).map(|i| (i % keys) as i32).collect();
-            let query_pos: Vec<i32> = (0..batch * queries).map(|i| (i % queries + cached) as i32).collect();
-            let oldest: Vec<i32> = query_pos.iter().map(|p| p - 3).collect();
-            let mut maybe = || random.below(2) == 0;
-            let at = Attention {
-                batch,
-                dh,
-                scale: 1.0 / (dh as f32).sqrt() * 2.0,
-                soft_cap: maybe().then_some(1.5),
-                alibi: maybe().then_some(&slopes),
-                causal: maybe().then_some(cached),
-                oldest: maybe().then_some(&oldest[..]),
-                valid: maybe().then_some(&valid),
-                query_pos: &query_pos,
-                key_pos: &key_pos,
-            };
+            let rules = Rules::random(&mut random, [batch, queries, keys, cached, heads], valid, 0, 3);
+            let at = rules.request(batch, dh, 1.0 / (dh as f32).sqrt() * 2.0, 1.5);
             let mut made = [0, 1, 2].map(|i| vec![f32::NAN; held[i].len()]);
             let [dq, dk, dv] = &mut made;
             attention_back(at, views(&held), [dq, dk, dv]);

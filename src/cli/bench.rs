@@ -17,8 +17,8 @@ use crate::device::in_main_memory;
 pub(super) struct BenchArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
-    /// What to measure: forward, cache, gradients, decode, prefix, patch, branches (default: all but branches that the model can
-    /// do; decode, prefix and branches are a decoder's)
+    /// What to measure: forward, cache, gradients, decode, prefix, patch, branches (default: all but branches that the
+    /// model can do; gradients, decode, prefix and branches are a decoder's)
     #[arg(long, value_name = "WORK,...", value_delimiter = ',')]
     pub(super) work: Vec<Work>,
     /// How often to do each; the middle one is reported

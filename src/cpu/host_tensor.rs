@@ -168,22 +168,32 @@ impl HostTensor {
 
     /// Memory for a new tensor of the same backend and element type, holding `value` everywhere.
     pub(super) fn output(&self, len: usize, value: f32) -> Output {
-        let mut output = self.blank(len);
-        if value != 0.0 || !matches!(output.memory, OutputMemory::Flex(_)) {
-            output.elements().fill(value);
-        }
-        output
+        let (backend, dtype) = self.kind();
+        let memory = match backend {
+            Backend::Flex => OutputMemory::Flex(vec![value; len]),
+            #[cfg(feature = "libtorch")]
+            Backend::Torch => {
+                let mut memory = TorchMemory::new(len);
+                memory.elements_mut().fill(value);
+                OutputMemory::Torch(memory)
+            }
+        };
+        Output { memory, dtype }
     }
 
     /// Memory for a new tensor of the same backend and element type, whose every element the caller overwrites.
     pub(super) fn blank(&self, len: usize) -> Output {
-        let (backend, dtype) = match &self.memory {
+        let (backend, dtype) = self.kind();
+        Output::of(backend, dtype, len)
+    }
+
+    fn kind(&self) -> (Backend, DType) {
+        match &self.memory {
             Memory::Flex(_) => (Backend::Flex, DType::F32),
             #[cfg(feature = "libtorch")]
             Memory::Torch(_) => (Backend::Torch, DType::F32),
             Memory::Copy(copy) => (copy.backend, copy.dtype),
-        };
-        Output::of(backend, dtype, len)
+        }
     }
 }
 

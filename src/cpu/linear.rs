@@ -28,39 +28,31 @@ fn tracked_map(input: &Tensor<2>, map: &Map) -> Option<Tensor<2>> {
     tracked([input], |[x]| {
         let [output] = plain(&x, std::array::from_ref(map))?;
         let turned = (map.0.clone().transpose(), None);
-        Some((output, move |gradient, _| [Some(rows_back(gradient, &turned))]))
+        Some((output, move |gradient, _| [rows_back(gradient, &turned)]))
     })
 }
 
 /// The gradient times a weight that is turned. Where a number is made of the logits of one position, most rows are
 /// zeros, and stay so.
-fn rows_back(gradient: Tensor<2>, turned: &Map) -> Tensor<2> {
-    let times = |rows: &Tensor<2>| match plain(rows, std::array::from_ref(turned)) {
-        Some([made]) => made,
-        None => rows.clone().matmul(turned.0.clone().cast(rows.dtype())),
-    };
-    let [rows, d_out] = gradient.dims();
-    let Some(held) = HostTensor::whole(&gradient) else { return times(&gradient) };
+fn rows_back(gradient: Tensor<2>, turned: &Map) -> Option<Tensor<2>> {
+    let times = |rows: &Tensor<2>| plain(rows, std::array::from_ref(turned)).map(|[made]| made);
+    let ([rows, d_out], [_, d_in]) = (gradient.dims(), turned.0.dims());
+    let held = HostTensor::whole(&gradient)?;
     let some: Vec<usize> =
         (0..rows).filter(|row| held.run()[row * d_out..][..d_out].iter().any(|x| *x != 0.0)).collect();
     if 2 * some.len() > rows {
         return times(&gradient);
     }
-    let [_, d_in] = turned.0.dims();
-    let mut output = held.output(rows * d_in, 0.0);
-    if some.is_empty() {
-        return output.tensor([rows, d_in]);
-    }
     let mut few = held.blank(some.len() * d_out);
     for (to, from) in few.elements().chunks_exact_mut(d_out.max(1)).zip(&some) {
         to.copy_from_slice(&held.run()[from * d_out..][..d_out]);
     }
-    let made = times(&few.tensor([some.len(), d_out]));
-    let Some(made) = HostTensor::whole(&made) else { return times(&gradient) };
+    let made = HostTensor::whole(&times(&few.tensor([some.len(), d_out]))?)?;
+    let mut output = held.output(rows * d_in, 0.0);
     for (from, to) in made.run().chunks_exact(d_in.max(1)).zip(&some) {
         output.elements()[to * d_in..][..d_in].copy_from_slice(from);
     }
-    output.tensor([rows, d_in])
+    Some(output.tensor([rows, d_in]))
 }
 
 fn plain<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Option<[Tensor<2>; N]> {
