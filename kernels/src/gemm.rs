@@ -10,6 +10,7 @@ use crate::isa::Isa;
 use crate::matrix::{Matrix, with_view};
 use crate::micro::{self, Shape, Tile};
 use crate::pack::{pack_b, packed_len};
+use crate::packed;
 use crate::scratch::{PACKED, with_scratch};
 use crate::tasks::each;
 use crate::view::{OutTile, View2};
@@ -94,7 +95,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
     if threads == 1 || m * columns * k.max(1) < SERIAL {
         return products
             .into_iter()
-            .for_each(|TiledProduct { b, bias, c }| with_view!(b, b => gemm_tile(isa, a, b, bias, c)));
+            .for_each(|TiledProduct { b, bias, c }| matrix_tile(isa, a, b, (0, b.cols()), bias, c));
     }
     let shape = micro::shape(isa);
     // One thread puts the sums together: that is to be less than a thread's share of reading B.
@@ -110,7 +111,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
     }
     in_blocks(shape, m, products, threads, |b, bias, c, (i, mt), (j, nt)| {
         let a = a.block((i, mt), (0, k));
-        with_view!(b, b => gemm_tile(isa, a, b.block((0, k), (j, nt)), bias, c));
+        matrix_tile(isa, a, b, (j, nt), bias, c);
     });
 }
 
@@ -171,7 +172,8 @@ fn whole_rows(isa: Isa, a: View2, products: Vec<TiledProduct>, threads: usize) {
                 // SAFETY: of this handle only the task's own rows are used.
                 let part = unsafe { all.alias() }.tile((task * m, m), (first, n));
                 let a = a.block((0, m), (p, depth));
-                with_view!(b, b => gemv::add_rows(isa, a, b.block((p, depth), (0, n)), part));
+                with_view!(b, b => gemv::add_rows(isa, a, b.block((p, depth), (0, n)), part),
+                    _packed => unreachable!("packed rows are no rows of B"));
                 first += n;
             }
         }
@@ -197,7 +199,7 @@ fn whole_rows(isa: Isa, a: View2, products: Vec<TiledProduct>, threads: usize) {
 pub fn gemm_serial<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&[f32]>, c: &mut [f32], ldc: usize) {
     let b = b.into();
     let c = OutTile::new(c, (a.rows(), b.cols()), ldc);
-    with_view!(b, b => gemm_tile(Isa::current(), a, b, bias, c));
+    matrix_tile(Isa::current(), a, b, (0, b.cols()), bias, c);
 }
 
 /// Asserts that the operands of `c = a · b + bias` agree.
@@ -224,6 +226,12 @@ fn task_shape(shape: Shape, m: usize, n: usize, threads: usize) -> (usize, usize
     let parts = wanted.div_ceil(n.div_ceil(nt));
     let mt = m.div_ceil(parts).next_multiple_of(shape.rows).max(8 * shape.rows);
     (mt, nt)
+}
+
+/// `c = a · b (+ bias)` for columns `j..j + n` of B, on the calling thread.
+fn matrix_tile(isa: Isa, a: View2, b: Matrix, (j, n): (usize, usize), bias: Bias, c: OutTile) {
+    with_view!(b, b => gemm_tile(isa, a, b.block((0, b.rows()), (j, n)), bias, c),
+        b => packed::tile(isa, a, b.columns((j, n)), bias, c));
 }
 
 /// `c = a · b (+ bias)` on the calling thread.

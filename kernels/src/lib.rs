@@ -1,5 +1,6 @@
 //! Internal crate of hooklens: no stability promise. Fast CPU kernels for transformer inference: `f32` arithmetic, and
-//! weights of 32 or 16 bits.
+//! weights of 32 or 16
+//! bits, or in blocks of fewer.
 //!
 //! Every kernel is a plain function over slices with explicit shapes and
 //! strides, run on as many threads as rayon's global pool has, with three code
@@ -25,6 +26,7 @@ mod micro_avx512;
 mod micro_portable;
 pub mod norm;
 mod pack;
+pub mod packed;
 pub mod pairs;
 mod scratch;
 pub mod softmax;

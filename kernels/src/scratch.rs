@@ -9,6 +9,8 @@ pub(crate) type ScratchBuffer = LocalKey<Cell<Vec<f32>>>;
 thread_local! {
     /// Packed panels of B.
     pub(crate) static PACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// Columns of B that were packed in few bits.
+    pub(crate) static DECODED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Queries gathered from several places.
     pub(crate) static GATHERED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Values mixed by a pattern.

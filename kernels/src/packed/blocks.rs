@@ -1,0 +1,367 @@
+//! What every kind of block has: small integers, each with a scale and a number taken away.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+use super::GROUP;
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
+
+/// Of each run of a block: number = `scale` · integer − `minus`.
+#[derive(Clone, Copy)]
+pub(crate) struct Scales<Runs> {
+    pub(crate) scale: Runs,
+    pub(crate) minus: Runs,
+}
+
+/// A kind of block. Bytes given to it are whole blocks.
+pub(crate) trait Blocks: Sized + 'static {
+    /// Numbers of a block: of one group, or of eight.
+    const VALUES: usize;
+    /// Bytes of a block.
+    const BYTES: usize;
+    /// A number for each run.
+    type Runs: Copy + AsRef<[f32]>;
+
+    /// What its integers are multiplied by, and what is taken away. `F16C`: whether the CPU has it and AVX2.
+    fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs>;
+
+    /// The numbers of a group.
+    fn numbers(block: &[u8], scales: &Scales<Self::Runs>, group: usize) -> [f32; GROUP];
+
+    /// The same of group `G`.
+    ///
+    /// # Safety
+    /// `block` points at a block, of which `G` is a group; the CPU has AVX2 and FMA.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn numbers8<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m256; 4];
+
+    /// The same.
+    ///
+    /// # Safety
+    /// As for [`Blocks::numbers8`]; the CPU has AVX-512 F and BW.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2];
+}
+
+/// A kind of block of small integers.
+pub(crate) trait Integers: Sized + 'static {
+    /// See [`Blocks::VALUES`].
+    const VALUES: usize;
+    /// See [`Blocks::BYTES`].
+    const BYTES: usize;
+    /// Numbers of a run, which share a scale: 16 or 32.
+    const RUN: usize;
+    /// Whether anything is taken away.
+    const MINUS: bool;
+    /// See [`Blocks::Runs`].
+    type Runs: Copy + AsRef<[f32]>;
+
+    /// See [`Blocks::scales`].
+    fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs>;
+
+    /// The integers of a group of 32.
+    fn integers(block: &[u8], group: usize) -> [i8; GROUP];
+
+    /// The same of group `G`.
+    ///
+    /// # Safety
+    /// As for [`Blocks::numbers8`].
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn load<const G: usize>(block: *const u8) -> __m256i;
+
+    /// See [`Blocks::numbers16`].
+    ///
+    /// # Safety
+    /// As there.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
+        // SAFETY: the contract.
+        unsafe { widened::<Self, G>(block, scales) }
+    }
+}
+
+impl<B: Integers> Blocks for B {
+    const VALUES: usize = B::VALUES;
+    const BYTES: usize = B::BYTES;
+    type Runs = B::Runs;
+
+    #[inline(always)]
+    fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
+        B::scales::<F16C>(block)
+    }
+
+    #[inline(always)]
+    fn numbers(block: &[u8], scales: &Scales<Self::Runs>, group: usize) -> [f32; GROUP] {
+        let integers = B::integers(block, group);
+        std::array::from_fn(|i| {
+            let run = run_of::<B>(group, i / 16);
+            scales.scale.as_ref()[run] * f32::from(integers[i]) - scales.minus.as_ref()[run]
+        })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn numbers8<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m256; 4] {
+        // SAFETY: the contract.
+        unsafe { widened8::<B, G>(block, scales) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
+        // SAFETY: the contract.
+        unsafe { <B as Integers>::numbers16::<G>(block, scales) }
+    }
+}
+
+/// Calls `$each` with each group of a kind of block as a constant.
+#[cfg(target_arch = "x86_64")]
+macro_rules! each_group {
+    ($blocks:ident, $group:ident => $each:expr) => {
+        each_group!(@ 0, $group => $each);
+        if $blocks::VALUES > $crate::packed::GROUP {
+            each_group!(@ 1, $group => $each);
+            each_group!(@ 2, $group => $each);
+            each_group!(@ 3, $group => $each);
+            each_group!(@ 4, $group => $each);
+            each_group!(@ 5, $group => $each);
+            each_group!(@ 6, $group => $each);
+            each_group!(@ 7, $group => $each);
+        }
+    };
+    (@ $number:literal, $group:ident => $each:expr) => {{
+        const $group: usize = $number;
+        $each
+    }};
+}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use each_group;
+
+/// The number of 16 bits at these bytes; `F16C`: whether the CPU has it.
+#[inline(always)]
+pub(crate) fn half<const F16C: bool>(block: &[u8], at: usize) -> f32 {
+    let bits = [block[at], block[at + 1]];
+    #[cfg(target_arch = "x86_64")]
+    if F16C {
+        // SAFETY: arithmetic on registers, and the CPU has F16C (what the constant says).
+        #[allow(clippy::multiple_unsafe_ops_per_block)]
+        return unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(u16::from_le_bytes(bits).into()))) };
+    }
+    crate::element::Element::widened(half::f16::from_le_bytes(bits))
+}
+
+/// The number of the run that holds half `half` of group `group`.
+#[inline(always)]
+const fn run_of<B: Integers>(group: usize, half: usize) -> usize {
+    (GROUP * group + 16 * half) / B::RUN
+}
+
+/// Decodes numbers of a row of blocks from the `start`-th on, a multiple of 32 as their count is.
+pub(crate) fn decode<B: Blocks>(isa: Isa, row: &[u8], start: usize, to: &mut [f32]) {
+    assert!(start.is_multiple_of(GROUP) && to.len().is_multiple_of(GROUP));
+    let blocks = &row[start / B::VALUES * B::BYTES..];
+    assert!(blocks.len() / B::BYTES * B::VALUES >= start % B::VALUES + to.len(), "a row is too short");
+    let mut skip = start % B::VALUES / GROUP;
+    let mut to = to.as_chunks_mut::<GROUP>().0;
+    for block in blocks.chunks_exact(B::BYTES) {
+        let (now, later) = to.split_at_mut(to.len().min(B::VALUES / GROUP - skip));
+        if now.is_empty() {
+            return;
+        }
+        match isa.level() {
+            // SAFETY: the level proves the CPU features; a whole block, and groups of it.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => unsafe { decode_avx512::<B>(block, skip, now) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => unsafe { decode_avx2::<B>(block, skip, now) },
+            _ => decode_portable::<B>(block, skip, now),
+        }
+        (skip, to) = (0, later);
+    }
+}
+
+fn decode_portable<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROUP]]) {
+    let scales = B::scales::<false>(block);
+    for (group, to) in to.iter_mut().enumerate() {
+        *to = B::numbers(block, &scales, skip + group);
+    }
+}
+
+/// # Safety
+/// A whole block, which has the groups asked for; the CPU has AVX2, FMA and F16C.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn decode_avx2<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROUP]]) {
+    let scales = B::scales::<true>(block);
+    each_group!(B, G => if let Some(to) = G.checked_sub(skip).and_then(|group| to.get_mut(group)) {
+        // SAFETY: a whole block and a group of it; the contract's features.
+        let numbers = unsafe { B::numbers8::<G>(block.as_ptr(), &scales) };
+        for (to, numbers) in to.as_chunks_mut::<8>().0.iter_mut().zip(numbers) {
+            // SAFETY: eight floats.
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr(), numbers) };
+        }
+    });
+}
+
+/// # Safety
+/// A whole block, which has the groups asked for; the CPU has AVX-512 F, VL, DQ and BW.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")]
+unsafe fn decode_avx512<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROUP]]) {
+    let scales = B::scales::<true>(block);
+    each_group!(B, G => if let Some(to) = G.checked_sub(skip).and_then(|group| to.get_mut(group)) {
+        // SAFETY: a whole block and a group of it; the contract's features.
+        let numbers = unsafe { B::numbers16::<G>(block.as_ptr(), &scales) };
+        for (to, numbers) in to.as_chunks_mut::<16>().0.iter_mut().zip(numbers) {
+            // SAFETY: sixteen floats.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), numbers) };
+        }
+    });
+}
+
+/// The numbers of group `G` from its integers.
+///
+/// # Safety
+/// As for [`Blocks::numbers8`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+unsafe fn widened8<B: Integers, const G: usize>(block: *const u8, scales: &Scales<B::Runs>) -> [__m256; 4] {
+    // SAFETY: the contract; the rest is arithmetic on registers.
+    unsafe {
+        let integers = B::load::<G>(block);
+        let halves = [_mm256_castsi256_si128(integers), _mm256_extracti128_si256::<1>(integers)];
+        let mut numbers = [_mm256_setzero_ps(); 4];
+        for (half, bytes) in halves.into_iter().enumerate() {
+            let run = run_of::<B>(G, half);
+            let (scale, minus) =
+                (_mm256_set1_ps(scales.scale.as_ref()[run]), _mm256_set1_ps(scales.minus.as_ref()[run]));
+            for (i, bytes) in [bytes, _mm_unpackhi_epi64(bytes, bytes)].into_iter().enumerate() {
+                let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), scale);
+                numbers[2 * half + i] = if B::MINUS { _mm256_sub_ps(scaled, minus) } else { scaled };
+            }
+        }
+        numbers
+    }
+}
+
+/// The numbers of group `G` from its integers.
+///
+/// # Safety
+/// As for [`Blocks::numbers16`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+unsafe fn widened<B: Integers, const G: usize>(block: *const u8, scales: &Scales<B::Runs>) -> [__m512; 2] {
+    // SAFETY: the contract; the rest is arithmetic on registers.
+    unsafe {
+        let integers = B::load::<G>(block);
+        let halves = [_mm256_castsi256_si128(integers), _mm256_extracti128_si256::<1>(integers)];
+        let mut numbers = [_mm512_setzero_ps(); 2];
+        for (half, bytes) in halves.into_iter().enumerate() {
+            let run = run_of::<B>(G, half);
+            let (scale, minus) =
+                (_mm512_set1_ps(scales.scale.as_ref()[run]), _mm512_set1_ps(scales.minus.as_ref()[run]));
+            let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), scale);
+            numbers[half] = if B::MINUS { _mm512_sub_ps(scaled, minus) } else { scaled };
+        }
+        numbers
+    }
+}
+
+/// The sixteen numbers that four bits may stand for, from the integers they stand for.
+///
+/// # Safety
+/// The CPU has AVX-512 F.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+pub(crate) unsafe fn sixteen<B: Integers>(integers: &[f32; 16], scales: &Scales<B::Runs>, run: usize) -> __m512 {
+    // SAFETY: sixteen floats; the rest is arithmetic on registers.
+    unsafe {
+        let scaled = _mm512_mul_ps(_mm512_loadu_ps(integers.as_ptr()), _mm512_set1_ps(scales.scale.as_ref()[run]));
+        if B::MINUS { _mm512_sub_ps(scaled, _mm512_set1_ps(scales.minus.as_ref()[run])) } else { scaled }
+    }
+}
+
+/// The numbers of a table of sixteen that the low four bits of 16 bytes name, and those that the high four name.
+///
+/// # Safety
+/// `from` points at 16 bytes; the CPU has AVX-512 F.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+pub(crate) unsafe fn named(from: *const u8, table: __m512) -> [__m512; 2] {
+    // SAFETY: the contract; the rest is arithmetic on registers.
+    unsafe {
+        let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+        // Of an index only the low four bits count.
+        [_mm512_permutexvar_ps(bytes, table), _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(bytes), table)]
+    }
+}
+
+/// Integers as floats.
+pub(crate) const fn floats(integers: [i8; 16]) -> [f32; 16] {
+    let mut floats = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        floats[i] = integers[i] as f32;
+        i += 1;
+    }
+    floats
+}
+
+/// 0 to 15.
+pub(crate) const COUNTED: [f32; 16] = floats([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+
+/// The low four bits of 16 bytes, then the high four.
+///
+/// # Safety
+/// `from` points at 16 bytes; the CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+pub(crate) unsafe fn nibbles(from: *const u8) -> __m256i {
+    // SAFETY: the contract; the rest is arithmetic on registers.
+    unsafe {
+        let bytes = _mm_loadu_si128(from.cast());
+        let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(bytes), _mm_srli_epi16::<4>(bytes));
+        _mm256_and_si256(both, _mm256_set1_epi8(15))
+    }
+}
+
+/// The number of a table that each byte, below 16, names.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+pub(crate) unsafe fn look_up(table: &[i8; 16], bytes: __m256i) -> __m256i {
+    // SAFETY: the table has 16 bytes; the rest is arithmetic on registers.
+    unsafe {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        _mm256_shuffle_epi8(table, bytes)
+    }
+}
+
+/// 0xff in each byte whose bit is set.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // plain arithmetic
+pub(crate) unsafe fn spread(bits: u32) -> __m256i {
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        let of_byte = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+        let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(bits as i32), of_byte);
+        let mask = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        _mm256_cmpeq_epi8(_mm256_and_si256(bytes, mask), mask)
+    }
+}

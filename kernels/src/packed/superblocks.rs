@@ -1,0 +1,319 @@
+//! Blocks of 256 numbers, whose runs of 16 or 32 have scales of their own.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+use std::array::from_fn;
+
+use super::GROUP;
+#[cfg(target_arch = "x86_64")]
+use super::blocks::{COUNTED, look_up, named, nibbles, sixteen};
+use super::blocks::{Integers, Scales, half};
+#[cfg(target_arch = "x86_64")]
+use super::small::NONLINEAR_FLOATS;
+use super::small::{NONLINEAR, nibbles_of};
+
+/// The scales and least numbers of 6 bits, eight of each, that 12 bytes hold.
+#[inline(always)]
+fn six_bits(bytes: &[u8]) -> [[u8; 8]; 2] {
+    // Four bytes at once.
+    let [a, b, c] = from_fn(|i| u32::from_le_bytes(from_fn(|byte| bytes[4 * i + byte])));
+    let (low, top) = (|word: u32| word & 0x3f3f_3f3f, |word: u32| (word >> 6 & 0x0303_0303) << 4);
+    let (scales, least) = ([low(a), c & 0x0f0f_0f0f | top(a)], [low(b), c >> 4 & 0x0f0f_0f0f | top(b)]);
+    [scales, least].map(|words| from_fn(|i| words[i / 4].to_le_bytes()[i % 4]))
+}
+
+/// Scales and least numbers of runs of 32, behind the two they are multiplied by.
+#[inline(always)]
+fn affine<const F16C: bool>(block: &[u8]) -> Scales<[f32; 8]> {
+    let (d, dmin) = (half::<F16C>(block, 0), half::<F16C>(block, 2));
+    let [scales, minus] = six_bits(&block[4..16]);
+    let mut all = Scales { scale: [0.0; 8], minus: [0.0; 8] };
+    #[cfg(target_arch = "x86_64")]
+    if F16C {
+        for (by, bytes, to) in [(d, scales, &mut all.scale), (dmin, minus, &mut all.minus)] {
+            #[allow(clippy::multiple_unsafe_ops_per_block)] // one store behind plain arithmetic
+            // SAFETY: eight floats; the CPU that has F16C is asked for AVX2 with it.
+            unsafe {
+                let bytes = _mm_cvtsi64_si128(i64::from_le_bytes(bytes));
+                let floats = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+                _mm256_storeu_ps(to.as_mut_ptr(), _mm256_mul_ps(_mm256_set1_ps(by), floats));
+            }
+        }
+        return all;
+    }
+    for i in 0..8 {
+        all.scale[i] = d * f32::from(scales[i]);
+        all.minus[i] = dmin * f32::from(minus[i]);
+    }
+    all
+}
+
+/// 32 bytes, shifted right: bits of the byte above come in, which the caller masks.
+///
+/// # Safety
+/// `from` points at 32 bytes; the CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+unsafe fn shifted(from: *const u8, by: usize) -> __m256i {
+    // SAFETY: the contract; the rest is arithmetic on registers.
+    unsafe { _mm256_srl_epi16(_mm256_loadu_si256(from.cast()), _mm_cvtsi64_si128(by as i64)) }
+}
+
+/// See [`Format`](super::Format), as of the others here.
+pub(crate) struct Q2K;
+
+impl Integers for Q2K {
+    const VALUES: usize = 256;
+    const BYTES: usize = 84;
+    const RUN: usize = 16;
+    type Runs = [f32; 16];
+    const MINUS: bool = true;
+
+    #[inline(always)]
+    fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
+        let (d, dmin) = (half::<F16C>(block, 80), half::<F16C>(block, 82));
+        Scales { scale: from_fn(|i| d * f32::from(block[i] & 15)), minus: from_fn(|i| dmin * f32::from(block[i] >> 4)) }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], group: usize) -> [i8; GROUP] {
+        let bytes = &block[16 + group / 4 * 32..][..32];
+        from_fn(|i| (bytes[i] >> (group % 4 * 2) & 3) as i8)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+    unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
+        // SAFETY: 32 of the 64 bytes behind the scales.
+        unsafe {
+            let bytes = shifted(block.wrapping_add(16 + G / 4 * 32), G % 4 * 2);
+            _mm256_and_si256(bytes, _mm256_set1_epi8(3))
+        }
+    }
+}
+
+pub(crate) struct Q3K;
+
+impl Integers for Q3K {
+    const VALUES: usize = 256;
+    const BYTES: usize = 110;
+    const RUN: usize = 16;
+    type Runs = [f32; 16];
+    const MINUS: bool = false;
+
+    #[inline(always)]
+    fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
+        let (bytes, d) = (&block[96..108], half::<F16C>(block, 108));
+        let low = |i: usize| bytes[i % 8] >> (i / 8 * 4) & 15;
+        let high = |i: usize| bytes[8 + i % 4] >> (i / 4 * 2) & 3;
+        let scale = |i: usize| d * f32::from((low(i) | high(i) << 4) as i8 - 32);
+        Scales { scale: from_fn(scale), minus: [0.0; 16] }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], group: usize) -> [i8; GROUP] {
+        let bytes = &block[32 + group / 4 * 32..][..32];
+        from_fn(|i| {
+            let low = (bytes[i] >> (group % 4 * 2) & 3) as i8;
+            if block[i] >> group & 1 == 0 { low - 4 } else { low }
+        })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
+    unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
+        // SAFETY: the 32 bytes of third bits, and 32 of the 64 bytes behind them.
+        unsafe {
+            let bytes = shifted(block.wrapping_add(32 + G / 4 * 32), G % 4 * 2);
+            let low = _mm256_and_si256(bytes, _mm256_set1_epi8(3));
+            let bit = _mm256_and_si256(shifted(block, G), _mm256_set1_epi8(1));
+            let four = _mm256_set1_epi8(4);
+            _mm256_sub_epi8(low, _mm256_andnot_si256(_mm256_cmpgt_epi8(bit, _mm256_setzero_si256()), four))
+        }
+    }
+}
+
+/// Four bits of 32 bytes: the low ones for an even group, the high ones for an odd.
+///
+/// # Safety
+/// `from` points at 128 bytes, the CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+unsafe fn four_bits(from: *const u8, group: usize) -> __m256i {
+    // SAFETY: the contract; the rest is arithmetic on registers.
+    unsafe { _mm256_and_si256(shifted(from.wrapping_add(group / 2 * 32), group % 2 * 4), _mm256_set1_epi8(15)) }
+}
+
+pub(crate) struct Q4K;
+
+impl Integers for Q4K {
+    const VALUES: usize = 256;
+    const BYTES: usize = 144;
+    const RUN: usize = 32;
+    type Runs = [f32; 8];
+    const MINUS: bool = true;
+
+    #[inline(always)]
+    fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
+        affine::<F16C>(block)
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], group: usize) -> [i8; GROUP] {
+        let bytes = &block[16 + group / 2 * 32..][..32];
+        from_fn(|i| (bytes[i] >> (group % 2 * 4) & 15) as i8)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
+        // SAFETY: the last 128 of a block's 144 bytes.
+        unsafe { four_bits(block.wrapping_add(16), G) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
+    unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
+        // SAFETY: 32 of the last 128 of a block's 144 bytes.
+        unsafe {
+            let (from, table) = (block.wrapping_add(16 + G / 2 * 32), sixteen::<Self>(&COUNTED, scales, G));
+            [named(from, table)[G % 2], named(from.wrapping_add(16), table)[G % 2]]
+        }
+    }
+}
+
+pub(crate) struct Q5K;
+
+impl Integers for Q5K {
+    const VALUES: usize = 256;
+    const BYTES: usize = 176;
+    const RUN: usize = 32;
+    type Runs = [f32; 8];
+    const MINUS: bool = true;
+
+    #[inline(always)]
+    fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
+        affine::<F16C>(block)
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], group: usize) -> [i8; GROUP] {
+        let bytes = &block[48 + group / 2 * 32..][..32];
+        from_fn(|i| (bytes[i] >> (group % 2 * 4) & 15 | (block[16 + i] >> group & 1) << 4) as i8)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
+    unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
+        // SAFETY: 32 bytes of fifth bits, and the last 128 of a block's 176.
+        unsafe {
+            let bit = _mm256_and_si256(shifted(block.wrapping_add(16), G), _mm256_set1_epi8(1));
+            _mm256_or_si256(four_bits(block.wrapping_add(48), G), _mm256_slli_epi16::<4>(bit))
+        }
+    }
+}
+
+pub(crate) struct Q6K;
+
+impl Integers for Q6K {
+    const VALUES: usize = 256;
+    const BYTES: usize = 210;
+    const RUN: usize = 16;
+    type Runs = [f32; 16];
+    const MINUS: bool = false;
+
+    #[inline(always)]
+    fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
+        let d = half::<F16C>(block, 208);
+        let mut scale = [0.0; 16];
+        #[cfg(target_arch = "x86_64")]
+        if F16C {
+            for (from, to) in block[192..208].as_chunks::<8>().0.iter().zip(scale.as_chunks_mut::<8>().0) {
+                #[allow(clippy::multiple_unsafe_ops_per_block)] // one store behind plain arithmetic
+                // SAFETY: eight floats; the CPU that has F16C is asked for AVX2 with it.
+                unsafe {
+                    let bytes = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(*from)));
+                    _mm256_storeu_ps(to.as_mut_ptr(), _mm256_mul_ps(_mm256_set1_ps(d), _mm256_cvtepi32_ps(bytes)));
+                }
+            }
+            return Scales { scale, minus: [0.0; 16] };
+        }
+        for (scale, byte) in scale.iter_mut().zip(&block[192..208]) {
+            *scale = d * f32::from(*byte as i8);
+        }
+        Scales { scale, minus: [0.0; 16] }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], group: usize) -> [i8; GROUP] {
+        let (half, quarter) = (group / 4, group % 4);
+        let low = &block[64 * half + quarter % 2 * 32..][..32];
+        let high = &block[128 + 32 * half..][..32];
+        from_fn(|i| {
+            let (low, high) = (low[i] >> (quarter / 2 * 4) & 15, high[i] >> (quarter * 2) & 3);
+            (low | high << 4) as i8 - 32
+        })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
+    unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
+        let (half, quarter) = (G / 4, G % 4);
+        // SAFETY: 32 of the first 128 bytes, and of the 64 behind them.
+        unsafe {
+            let low = shifted(block.wrapping_add(64 * half + quarter % 2 * 32), quarter / 2 * 4);
+            let high = shifted(block.wrapping_add(128 + 32 * half), quarter * 2);
+            let low = _mm256_and_si256(low, _mm256_set1_epi8(15));
+            let high = _mm256_slli_epi16::<4>(_mm256_and_si256(high, _mm256_set1_epi8(3)));
+            _mm256_sub_epi8(_mm256_or_si256(low, high), _mm256_set1_epi8(32))
+        }
+    }
+}
+
+pub(crate) struct Iq4Xs;
+
+impl Integers for Iq4Xs {
+    const VALUES: usize = 256;
+    const BYTES: usize = 136;
+    const RUN: usize = 32;
+    type Runs = [f32; 8];
+    const MINUS: bool = false;
+
+    #[inline(always)]
+    fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
+        let (d, high) = (half::<F16C>(block, 0), u16::from_le_bytes([block[2], block[3]]));
+        let of_group = |group: usize| {
+            let low = block[4 + group / 2] >> (group % 2 * 4) & 15;
+            d * f32::from((low | ((high >> (2 * group) & 3) << 4) as u8) as i8 - 32)
+        };
+        Scales { scale: from_fn(of_group), minus: [0.0; 8] }
+    }
+
+    #[inline(always)]
+    fn integers(block: &[u8], group: usize) -> [i8; GROUP] {
+        nibbles_of(&block[8 + 16 * group..]).map(|x| NONLINEAR[usize::from(x)])
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+    unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
+        // SAFETY: 16 of the last 128 of a block's 136 bytes.
+        unsafe { look_up(&NONLINEAR, nibbles(block.wrapping_add(8 + 16 * G))) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
+    unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
+        // SAFETY: 16 of the last 128 of a block's 136 bytes.
+        unsafe { named(block.wrapping_add(8 + 16 * G), sixteen::<Self>(&NONLINEAR_FLOATS, scales, G)) }
+    }
+}

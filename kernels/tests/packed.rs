@@ -1,0 +1,133 @@
+//! Products with packed matrices against the sums of what the blocks hold.
+
+mod common;
+use common::{Random, each_isa, rounds};
+use hooklens_kernels::gemm::{Product, gemm_each, gemm_serial};
+use hooklens_kernels::isa::{Isa, with_isa};
+use hooklens_kernels::packed::{Format, Order, Packed};
+use hooklens_kernels::view::View2;
+
+const FORMATS: [Format; 18] = [
+    Format::Q4_0,
+    Format::Q4_1,
+    Format::Q5_0,
+    Format::Q5_1,
+    Format::Q8_0,
+    Format::Q2K,
+    Format::Q3K,
+    Format::Q4K,
+    Format::Q5K,
+    Format::Q6K,
+    Format::Iq4Nl,
+    Format::Iq4Xs,
+    Format::Mxfp4,
+    Format::Zeroed4,
+    Format::Zeroed8,
+    Format::Nf4,
+    Format::Fp4,
+    Format::E4m3,
+];
+
+/// Random rows whose scales are no infinities.
+fn blocks(random: &mut Random, format: Format, k: usize, rows: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> =
+        (0..k / format.values() * format.bytes() * rows).map(|_| random.below(256) as u8).collect();
+    let halves: &[usize] = match format {
+        Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Iq4Nl | Format::Iq4Xs => &[0],
+        Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
+        Format::Q2K => &[80, 82],
+        Format::Q3K => &[108],
+        Format::Q6K => &[208],
+        _ => &[],
+    };
+    for block in bytes.chunks_exact_mut(format.bytes()) {
+        for at in halves {
+            let scale = half::f16::from_f32(random.float() / 16.0);
+            block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+        match format {
+            Format::Mxfp4 => block[0] = 100 + random.below(30) as u8,
+            Format::Zeroed4 | Format::Zeroed8 | Format::Nf4 | Format::Fp4 | Format::E4m3 => {
+                block[..4].copy_from_slice(&(random.float() / 16.0).to_le_bytes());
+            }
+            _ => {}
+        }
+        if format == Format::E4m3 {
+            // What is no number has no sums.
+            block[4..].iter_mut().filter(|byte| **byte & 0x7f == 0x7f).for_each(|byte| *byte &= 0xfe);
+        }
+    }
+    bytes
+}
+
+#[test]
+fn every_instruction_set_decodes_the_same_numbers() {
+    let mut random = Random(1);
+    for format in FORMATS {
+        let bytes = blocks(&mut random, format, 512, 5);
+        let decode = |isa: Isa| {
+            with_isa(isa, || {
+                let mut numbers = vec![f32::NAN; 5 * 512];
+                Packed::new(&bytes, format, 512, Order::AsIs).decode(&mut numbers);
+                numbers
+            })
+        };
+        let expected = decode(Isa::PORTABLE);
+        for isa in Isa::available() {
+            let same = decode(*isa).iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits() || a == b);
+            assert!(same, "{format:?}, {isa:?}");
+        }
+    }
+}
+
+#[test]
+fn products_are_those_of_the_decoded_matrix() {
+    each_isa(|isa| {
+        let mut random = Random(2);
+        for round in 0..rounds(90) {
+            let format = FORMATS[round % FORMATS.len()];
+            let k = 256 * (1 + random.below(3)) + if format.values() == 32 { 32 * random.below(8) } else { 0 };
+            let (m, n) = (1 + random.below(if round % 3 == 0 { 40 } else { 9 }), 4 * (1 + random.below(40)));
+            let orders = [Order::AsIs, Order::Paired(4), Order::Every { start: 1, step: 2 }];
+            let order = orders[random.below(3)];
+            let rows = if let Order::Every { step, .. } = order { n * step } else { n };
+            let bytes = blocks(&mut random, format, k, rows);
+            let packed = Packed::new(&bytes, format, k, order);
+            assert_eq!((packed.rows(), packed.cols()), (k, n));
+            let mut numbers = vec![0.0; n * k];
+            packed.decode(&mut numbers);
+            // The order is one of whole rows.
+            let mut as_is = vec![0.0; rows * k];
+            Packed::new(&bytes, format, k, Order::AsIs).decode(&mut as_is);
+            for j in 0..n {
+                let row = match order {
+                    Order::AsIs => j,
+                    Order::Paired(_) => j / 4 * 4 + [0, 2, 1, 3][j % 4],
+                    Order::Every { start, step } => start + j * step,
+                };
+                assert_eq!(numbers[j * k..][..k], as_is[row * k..][..k], "{format:?}, {order:?}, column {j}");
+            }
+            let (a, bias) = (random.floats(m * k), random.floats(n));
+            let view = View2::row_major(&a, m, k);
+            let mut c = vec![7.0; m * n];
+            let bias = (round % 2 == 0).then_some(&bias[..]);
+            match round % 4 {
+                0 => gemm_serial(view, packed, bias, &mut c, n),
+                _ => gemm_each(view, vec![Product { b: packed.into(), bias, c: &mut c, ldc: n }]),
+            }
+            for i in 0..m {
+                for j in 0..n {
+                    let products = (0..k).map(|p| f64::from(a[i * k + p]) * f64::from(numbers[j * k + p]));
+                    let (mut sum, mut size) = (bias.map_or(0.0, |bias| f64::from(bias[j])), 1e-6);
+                    products.for_each(|product| {
+                        sum += product;
+                        size += product.abs();
+                    });
+                    let got = f64::from(c[i * n + j]);
+                    let case = (format, isa, (m, k, n), (i, j));
+                    assert!((got - sum).abs() <= 1e-5 * size, "{case:?}: {got}, not {sum}");
+                }
+            }
+        }
+    });
+}
