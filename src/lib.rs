@@ -79,6 +79,7 @@ mod error;
 pub mod experiments;
 mod families;
 pub mod generation;
+mod gguf;
 pub mod hook;
 mod kv_cache;
 mod labeled;
@@ -86,6 +87,7 @@ pub mod lens;
 mod loading;
 mod model;
 mod numerals;
+mod packed_matrix;
 pub mod parity;
 pub mod patching;
 #[cfg(feature = "plot")]

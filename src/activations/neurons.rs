@@ -88,14 +88,14 @@ impl Analysis<'_> {
         };
         let bias = match (&block.mlp, &block.moe, self.model.config().experts) {
             (Some(mlp), _, _) => {
-                push(format!("L{layer}"), self.recorded(hook::mlp_post(layer))?, mlp.output.weight.val());
+                push(format!("L{layer}"), self.recorded(hook::mlp_post(layer))?, mlp.output.matrix());
                 mlp.output.bias.as_ref().map(|bias| bias.val().unsqueeze())
             }
             (None, Some(moe), Some(mixture)) => {
                 let mut bias: Option<Tensor<3>> = None;
                 for (number, routed) in self.routed(layer, moe, mixture)?.into_iter().enumerate() {
                     let output = &moe.experts[number].output;
-                    push(format!("L{layer}E{number}"), routed.post, output.weight.val());
+                    push(format!("L{layer}E{number}"), routed.post, output.matrix());
                     let own = output.bias.as_ref().map(|bias| bias.val().unsqueeze::<3>() * routed.share);
                     bias = plus(bias, own);
                 }
@@ -128,7 +128,7 @@ impl Analysis<'_> {
             let places = (0..chosen).flat_map(|choice| (0..tokens).map(move |token| (token, choice)));
             let routed: Vec<(usize, usize)> =
                 places.filter(|(token, choice)| indices[[*token, *choice]] == number as f32).collect();
-            let d_mlp = moe.experts[number].output.weight.val().dims()[0];
+            let d_mlp = moe.experts[number].output.shape()[0];
             let mut post = Tensor::<2>::zeros([tokens, d_mlp], &device);
             let mut share = Tensor::<2>::zeros([tokens, 1], &device);
             if !routed.is_empty() {

@@ -126,7 +126,7 @@ impl HookedTransformer {
             let token = i64::from(ids[at]);
             return Err(InputError::Token { token, row: at / pos, position: at % pos, d_vocab }.into());
         }
-        let unembed = self.weights.unembed.weight.val();
+        let unembed = self.weights.unembed.matrix();
         let ids: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
         let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [batch * pos]), &unembed.device());
         let d_model = unembed.dims()[0];

@@ -50,10 +50,9 @@ impl Amount {
 
     /// A product of so many rows, its weight read so often.
     fn add(&mut self, map: &Linear, rows: f64, read: f64) {
-        let weight = map.weight.val();
-        let elements = weight.shape().num_elements() as f64;
+        let elements = map.shape().iter().product::<usize>() as f64;
         self.flops += 2.0 * rows * elements;
-        self.bytes += read * elements * weight.dtype().size() as f64;
+        self.bytes += read * map.size() as f64;
     }
 
     /// So many passes one after the other.

@@ -28,7 +28,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_e(&self) -> Tensor<2> {
-        narrowed(self.weights.embed.tokens.val(), self.compute_type())
+        narrowed(self.weights.embed.matrix(), self.compute_type())
     }
 
     /// Position vectors, `[n_ctx, d_model]`, if positions are learned.
@@ -292,10 +292,7 @@ impl HookedTransformer {
     fn bias(&self, linear: &Linear) -> Tensor<1> {
         match &linear.bias {
             Some(bias) => bias.val(),
-            None => {
-                let weight = linear.weight.val();
-                Tensor::zeros([weight.dims()[1]], (&weight.device(), self.compute_type()))
-            }
+            None => Tensor::zeros([linear.shape()[1]], (&linear.device(), self.compute_type())),
         }
     }
 }

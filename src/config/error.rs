@@ -75,8 +75,8 @@ pub enum ConfigError {
     },
     /// The weights are kept in few bits.
     #[error(
-        "the weights of this {architecture} are quantized ({method}); load it with transformers, dequantized, and save \
-         it in bf16"
+        "the weights of this {architecture} are quantized ({method}); read are gptq and awq of 4 and 8 bits, bitsandbytes, \
+         fp8, compressed-tensors, mxfp4 and GGUF files: load it with transformers, dequantized, and save it in bf16"
     )]
     Quantized {
         /// The architecture.

@@ -1,15 +1,59 @@
 //! Matrix products with a bias.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Tensor};
 use hooklens_kernels::gemm::{Product, gemm_each};
 use hooklens_kernels::matrix::Matrix;
 use hooklens_kernels::pairs::gemm_each_bf16;
 use hooklens_kernels::view::View2;
 
 use super::{HostMatrix, HostTensor, tracked};
+use crate::packed_matrix::PackedMatrix;
 
-/// A weight `[in, out]` of any strides, of 32 bits or 16, and a bias `[out]`.
-pub(crate) type Map = (Tensor<2>, Option<Tensor<1>>);
+/// A weight `[in, out]` and a bias `[out]`.
+pub(crate) type Map = (Weight, Option<Tensor<1>>);
+
+/// A weight `[in, out]`.
+#[derive(Clone, Debug)]
+pub(crate) enum Weight {
+    /// Of any strides, of 32 bits or 16.
+    Plain(Tensor<2>),
+    /// Its columns are rows of blocks.
+    Packed(PackedMatrix),
+}
+
+impl Weight {
+    /// Its columns.
+    fn width(&self) -> usize {
+        match self {
+            Weight::Plain(weight) => weight.dims()[1],
+            Weight::Packed(weight) => weight.view().cols(),
+        }
+    }
+
+    /// As a tensor of this element type, `[in, out]`: as it is if it is one.
+    pub(crate) fn in_type(self, device: &Device, dtype: DType) -> Tensor<2> {
+        match self {
+            Weight::Plain(weight) if weight.dtype() == dtype => weight,
+            Weight::Plain(weight) => weight.cast(dtype),
+            Weight::Packed(weight) => weight.widened(device, dtype).transpose(),
+        }
+    }
+}
+
+/// A weight's memory.
+enum Held<'a> {
+    Plain(HostMatrix),
+    Packed(&'a PackedMatrix),
+}
+
+impl Held<'_> {
+    fn matrix(&self) -> Matrix<'_> {
+        match self {
+            Held::Plain(weight) => weight.matrix(),
+            Held::Packed(weight) => weight.view().into(),
+        }
+    }
+}
 
 /// `input · weight + bias` for several maps of one input; `None` if a tensor is not plain. The input may be tracked, of
 /// which weights are constants.
@@ -27,7 +71,9 @@ pub(crate) fn linear<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Opti
 fn tracked_map(input: &Tensor<2>, map: &Map) -> Option<Tensor<2>> {
     tracked([input], |[x]| {
         let [output] = plain(&x, std::array::from_ref(map))?;
-        let turned = (map.0.clone().transpose(), None);
+        // For the way back blocks are decoded: it takes rows of many columns.
+        let turned = map.0.clone().in_type(&x.device(), x.dtype()).transpose();
+        let turned = (Weight::Plain(turned), None);
         Some((output, move |gradient, _| [rows_back(gradient, &turned)]))
     })
 }
@@ -36,7 +82,7 @@ fn tracked_map(input: &Tensor<2>, map: &Map) -> Option<Tensor<2>> {
 /// zeros, and stay so.
 fn rows_back(gradient: Tensor<2>, turned: &Map) -> Option<Tensor<2>> {
     let times = |rows: &Tensor<2>| plain(rows, std::array::from_ref(turned)).map(|[made]| made);
-    let ([rows, d_out], [_, d_in]) = (gradient.dims(), turned.0.dims());
+    let ([rows, d_out], d_in) = (gradient.dims(), turned.0.width());
     let held = HostTensor::whole(&gradient)?;
     let some: Vec<usize> =
         (0..rows).filter(|row| held.run()[row * d_out..][..d_out].iter().any(|x| *x != 0.0)).collect();
@@ -55,18 +101,24 @@ fn rows_back(gradient: Tensor<2>, turned: &Map) -> Option<Tensor<2>> {
     Some(output.tensor([rows, d_in]))
 }
 
+/// A map's memory.
+fn held_map((weight, bias): &Map) -> Option<(Held<'_>, Option<HostTensor>)> {
+    let bias = match bias {
+        Some(bias) => Some(HostTensor::whole(bias)?),
+        None => None,
+    };
+    let weight = match weight {
+        Weight::Plain(weight) => Held::Plain(HostMatrix::of(weight)?),
+        Weight::Packed(weight) => Held::Packed(weight),
+    };
+    Some((weight, bias))
+}
+
 fn plain<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Option<[Tensor<2>; N]> {
     let [rows, d_in] = input.dims();
-    let hold = |(weight, bias): &Map| {
-        let bias = match bias {
-            Some(bias) => Some(HostTensor::whole(bias)?),
-            None => None,
-        };
-        Some((HostMatrix::of(weight)?, bias))
-    };
-    let held: Vec<_> = maps.iter().map(hold).collect::<Option<_>>()?;
+    let held: Vec<_> = maps.iter().map(held_map).collect::<Option<_>>()?;
     let x = HostMatrix::of(input)?;
-    let widths = maps.each_ref().map(|(weight, _)| weight.dims()[1]);
+    let widths = maps.each_ref().map(|(weight, _)| weight.width());
     let mut outputs = widths.map(|d_out| x.blank(rows * d_out));
     let mut products = Vec::with_capacity(N);
     for (((w, b), output), d_out) in held.iter().zip(&mut outputs).zip(widths) {

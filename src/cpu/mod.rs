@@ -23,7 +23,7 @@ use host_tensor::{HostTensor, in_place};
 
 pub(crate) use attention::{Rules, attention, mix, scores, softmax};
 pub(crate) use function::activation;
-pub(crate) use linear::linear;
+pub(crate) use linear::{Weight, linear};
 pub(crate) use norm::{norm, norm_and_scale};
 pub(crate) use pairwise::{product, sum};
 #[cfg(feature = "libtorch")]

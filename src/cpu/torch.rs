@@ -116,9 +116,9 @@ thread_local! {
 }
 
 impl OneThread {
-    /// If this tensor is one the kernels work on.
-    pub(crate) fn for_kernels_on<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
-        TorchMemory::of(tensor)?;
+    /// If the kernels work on tensors of this device and element type.
+    pub(crate) fn for_kernels_on(device: &Device, dtype: DType) -> Option<Self> {
+        TorchMemory::of(&Tensor::<1>::zeros([1], (device, dtype)))?;
         let (mut here, mut threads) = HERE.get();
         if here == 0 {
             let own = tch::get_num_threads();

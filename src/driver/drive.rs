@@ -1,6 +1,6 @@
 //! One run of any model: plan and check it, run the forward pass, give the recordings.
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device};
 use hooklens_hooks::{ActivationCache, Axis, Halt, Hook, Record, Rows, Run, Silent};
 
 use crate::device::{check_element_type, check_room};
@@ -13,8 +13,8 @@ const LARGE: usize = 1 << 26;
 /// The plan of a run before its forward pass.
 pub(crate) struct Plan<'p> {
     pub(crate) points: &'p Points,
-    /// The token embedding: its device, and whether the CPU kernels apply, are the model's.
-    pub(crate) embed: Tensor<2>,
+    /// Where the run begins.
+    pub(crate) device: Device,
     /// The element type of activations.
     pub(crate) dtype: DType,
     pub(crate) rows: Rows<'p>,
@@ -36,8 +36,7 @@ pub(crate) fn drive<T>(
     record: Record,
     pass: impl FnOnce(&mut Run<'_, '_>) -> Result<T, Halt>,
 ) -> Result<(Option<T>, ActivationCache)> {
-    let Plan { points, embed, dtype, rows, silent, at_once, heads, stop_when_done } = plan;
-    let device: Device = embed.device();
+    let Plan { points, device, dtype, rows, silent, at_once, heads, stop_when_done } = plan;
     check_element_type(&device, dtype)?;
     check_room(&device, at_once.saturating_mul(dtype.size()))?;
     let pattern =
@@ -53,7 +52,7 @@ pub(crate) fn drive<T>(
         run.stop_when_done();
     }
     #[cfg(feature = "libtorch")]
-    let _alone = crate::cpu::OneThread::for_kernels_on(&embed);
+    let _alone = crate::cpu::OneThread::for_kernels_on(&device, dtype);
     let given = match pass(&mut run) {
         Ok(given) => Some(given),
         Err(Halt::Done) => None,

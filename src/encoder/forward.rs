@@ -200,7 +200,7 @@ impl HookedEncoder {
         let widest = self.stack.d_mlp.max(if wanted.mlm { self.config.d_vocab } else { 0 });
         let plan = Plan {
             points: &self.points,
-            embed: self.weights.embed.tokens.val(),
+            device: self.weights.embed.tokens.val().device(),
             dtype: self.weights.embed.tokens.val().dtype(),
             rows: sequence.rows(real.as_deref()),
             silent: &|_| None,
@@ -231,13 +231,13 @@ impl HookedEncoder {
             scale: self.points.outer(scale),
             normalized: self.points.outer(normalized),
         };
-        let shape @ [batch, len] = tokens.tokens.shape();
+        let [batch, len] = tokens.tokens.shape();
         let embedded = run.fire(self.points.outer(Outer::TokenEmbed), token_vectors(table, &tokens.tokens, dtype))?;
         let positions = position_vectors(weights.embed.positions.val(), sequence, dtype);
         let positions = positions.expand([batch, len, self.config.d_model]);
         let mut full = embedded + run.fire(self.points.outer(Outer::PositionEmbed), positions)?;
         if let Some(types) = &weights.embed.token_types {
-            let types = rows_of(types.val(), &tokens.types, shape);
+            let types = rows_of(types.val(), &tokens.types).reshape([batch, len, self.config.d_model]);
             full = full + run.fire(self.points.outer(Outer::TokenTypeEmbed), types)?;
         }
         let normalized = weights.embed.norm.forward(full, norm(Outer::EmbedLnScale, Outer::EmbedLnNormalized), run)?;

@@ -344,7 +344,7 @@ impl HookedEncoderDecoder {
         };
         Plan {
             points: &self.points,
-            embed: self.weights.embed.val(),
+            device: self.weights.embed.val().device(),
             dtype: self.weights.embed.val().dtype(),
             rows,
             silent,

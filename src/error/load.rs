@@ -109,6 +109,15 @@ pub enum LoadError {
         /// Its element type.
         given: String,
     },
+    /// The tensors that make a quantized matrix do not fit together.
+    #[error("the quantized tensor `{name}`: {reason}")]
+    #[non_exhaustive]
+    Quantized {
+        /// The matrix.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// The unembedding is to be the embedding, and the files hold another.
     #[error(
         "config.json ties the unembedding to the embedding, and the files hold a `{unembedding}` that is not `{embedding}`: \
@@ -171,6 +180,11 @@ impl LoadError {
     /// No model by this name, for a reason of our own.
     pub(crate) fn not_found(name: impl Into<String>, reason: impl Into<String>) -> Self {
         LoadError::NotFound { name: name.into(), reason: reason.into(), source: None }
+    }
+
+    /// Tensors of a quantized matrix that do not fit together.
+    pub(crate) fn quantized(name: &str, reason: impl Into<String>) -> Self {
+        LoadError::Quantized { name: name.to_string(), reason: reason.into() }
     }
 
     /// A file of weights in which we found a fault.

@@ -185,10 +185,6 @@ fn find<C>(
 /// [`ConfigError`]: an architecture no family covers, a field that is missing or contradictory.
 pub(crate) fn read(json: &Value) -> Result<Described, ConfigError> {
     let given = architecture(json)?;
-    if let Some(quantized) = json.get("quantization_config").filter(|value| !value.is_null()) {
-        let method = quantized.get("quant_method").and_then(Value::as_str).unwrap_or("unnamed");
-        return Err(ConfigError::Quantized { architecture: given.to_string(), method: method.to_string() });
-    }
     if let Some((family, config)) = find(FAMILIES, given, json, TransformerConfig::validate)? {
         return Ok(Described::Decoder(family, Box::new(config)));
     }
@@ -229,6 +225,7 @@ const LLAMA_FIELDS: &[&str] = &[
     "num_key_value_heads",
     "pad_token_id",
     "pretraining_tp",
+    "quantization_config",
     "partial_rotary_factor",
     "resid_pdrop",
     "rms_norm_eps",

@@ -1,17 +1,21 @@
 //! Builds a model's weights from files, by a family's table.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 use hooklens_hooks::DType;
+use hooklens_kernels::packed::Order;
 
 use super::adapter::{Adapter, Change};
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use crate::cpu::Weight;
 use crate::device::{Placement, is_cubecl};
 use crate::error::LoadError;
 use crate::model::LoadReport;
 use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Weights};
+use crate::packed_matrix::PackedMatrix;
 use crate::weight_files::WeightFiles;
 use crate::weight_files::{Layout, StoredTensor, WeightTable};
 
@@ -24,12 +28,18 @@ pub(super) struct Assembler<'a> {
     pub(super) borrow: bool,
     /// Whether matrices of 16 bits stay so.
     narrow: bool,
+    /// Whether matrices in blocks stay so.
+    blocks: bool,
     placement: &'a Placement,
     /// Where what is read now goes.
     pub(super) device: &'a Device,
     adapter: Option<&'a Adapter>,
     applied: BTreeSet<String>,
     missing: Vec<String>,
+    /// Tensors that stay in blocks.
+    in_blocks: BTreeSet<String>,
+    /// Tensors in blocks that become plain numbers.
+    widened: BTreeSet<String>,
 }
 
 impl<'a> Assembler<'a> {
@@ -46,17 +56,20 @@ impl<'a> Assembler<'a> {
             compute,
             borrow,
             narrow: false,
+            blocks: false,
             placement,
             device: placement.first(),
             adapter: None,
             applied: BTreeSet::new(),
             missing: Vec::new(),
+            in_blocks: BTreeSet::new(),
+            widened: BTreeSet::new(),
         }
     }
 
-    /// Says whether matrices of 16 bits stay so.
-    pub(super) fn keeping_narrow(&mut self, narrow: bool) -> &mut Self {
-        self.narrow = narrow;
+    /// Says whether matrices of 16 bits, and those in blocks of fewer, stay so.
+    pub(super) fn keeping(&mut self, narrow: bool, blocks: bool) -> &mut Self {
+        (self.narrow, self.blocks) = (narrow, blocks);
         self
     }
 
@@ -74,25 +87,23 @@ impl<'a> Assembler<'a> {
         self.check_all_there()?;
         let c = config;
         let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
-        let tokens = self.matrix("embed.W_E", [c.d_vocab, c.d_model])?;
-        let embed = Embed {
-            tokens: Param::from_tensor(tokens),
-            positions: match table {
-                true => Some(Param::from_tensor(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?)),
-                false => None,
-            },
-            norm: match c.post_embedding_norm {
-                true => Some(self.norm("embed.ln", NormKind::LayerNorm, c.d_model, c.eps)?),
-                false => None,
-            },
+        let tokens = self.table("embed.W_E", [c.d_vocab, c.d_model])?;
+        let positions = match table {
+            true => Some(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?),
+            false => None,
         };
+        let norm = match c.post_embedding_norm {
+            true => Some(self.norm("embed.ln", NormKind::LayerNorm, c.d_model, c.eps)?),
+            false => None,
+        };
+        let embed = Embed::new(tokens.clone(), positions, norm, self.device);
         let mut blocks = Vec::with_capacity(c.n_layers);
         for layer in 0..c.n_layers {
             self.device = self.placement.of_layer(layer, c.n_layers);
             blocks.push(self.block(&format!("blocks.{layer}"), c)?);
         }
         self.device = self.placement.last();
-        let unembed = self.unembed(&embed.tokens.val(), [c.d_model, c.d_vocab_out])?;
+        let unembed = self.unembed(&tokens, [c.d_model, c.d_vocab_out])?;
         let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.eps)?;
         Ok(Weights { embed, blocks, ln_final, unembed })
     }
@@ -106,6 +117,8 @@ impl<'a> Assembler<'a> {
             applied: self.applied.into_iter().collect(),
             ignored: Vec::new(),
             rounding: Vec::new(),
+            in_blocks: self.in_blocks.into_iter().collect(),
+            widened: self.widened.into_iter().collect(),
         }
     }
 
@@ -124,6 +137,12 @@ impl<'a> Assembler<'a> {
     pub(super) fn locate(&self, weight: &str) -> Option<(String, Layout)> {
         let source = self.table.sources.get(weight)?;
         Some((self.table.find(self.files, &source.name)?, source.layout))
+    }
+
+    /// [`Self::locate`], where the model has the weight.
+    fn located(&self, weight: &str) -> Result<(String, Layout), LoadError> {
+        let missing = || LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) };
+        self.locate(weight).ok_or_else(missing)
     }
 
     /// The tensor an adapter holds in place of this one.
@@ -147,7 +166,7 @@ impl<'a> Assembler<'a> {
     }
 
     /// The unembedding: its own, or in a tied model another view of the token embedding.
-    pub(super) fn unembed(&mut self, tokens: &Tensor<2>, shape: [usize; 2]) -> Result<Linear, LoadError> {
+    pub(super) fn unembed(&mut self, tokens: &Weight, shape: [usize; 2]) -> Result<Linear, LoadError> {
         let tied = self.table.sources.get("unembed.W_U").filter(|source| source.tied);
         let own = |name: &String| self.table.find(self.files, name);
         match tied.filter(|tied| !tied.own_if_there || own(&tied.name).is_none()).map(|source| source.name.clone()) {
@@ -160,8 +179,11 @@ impl<'a> Assembler<'a> {
                     }
                     None => self.missing.push(name),
                 }
-                let tokens = tokens.clone().to_device(self.device);
-                Ok(Linear::new(tokens.transpose(), self.vector("unembed.b_U", shape[1])?))
+                let bias = self.vector("unembed.b_U", shape[1])?;
+                Ok(match tokens {
+                    Weight::Plain(tokens) => Linear::new(tokens.clone().to_device(self.device).transpose(), bias),
+                    packed => Linear::of(packed.clone(), bias, self.device),
+                })
             }
             None => self.linear("unembed.W_U", "unembed.b_U", shape),
         }
@@ -178,9 +200,7 @@ impl<'a> Assembler<'a> {
     }
 
     pub(super) fn matrix(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
-        let Some((name, layout)) = self.locate(weight) else {
-            return Err(LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) });
-        };
+        let (name, layout) = self.located(weight)?;
         let scale = self.scale(weight);
         if scale != 1.0 {
             return Ok(self.unscaled(&name, layout, shape, (self.compute, false))? * scale);
@@ -214,6 +234,9 @@ impl<'a> Assembler<'a> {
         (kept, borrow): (DType, bool),
     ) -> Result<Tensor<2>, LoadError> {
         let (files, held) = self.held(name, layout.stored_matrix(shape))?;
+        if files.info(&held).is_some_and(|info| info.packed.is_some()) {
+            self.widened.insert(name.to_string());
+        }
         let stored = |data: TensorData| {
             let options = (self.device, data.dtype());
             match data.shape().len() {
@@ -260,7 +283,49 @@ impl<'a> Assembler<'a> {
     }
 
     pub(super) fn linear(&mut self, weight: &str, bias: &str, shape: [usize; 2]) -> Result<Linear, LoadError> {
-        Ok(Linear::new(self.matrix(weight, shape)?, self.vector(bias, shape[1])?))
+        let packed = match self.located(weight)? {
+            (name, layout) if self.scale(weight) == 1.0 => layout
+                .packed_rows(shape)
+                .map(|(rows, order)| self.packed(&name, layout.stored_matrix(shape), rows, order)),
+            _ => None,
+        };
+        let weight = match packed.transpose()?.flatten() {
+            Some(packed) => Weight::Packed(packed),
+            None => Weight::Plain(self.matrix(weight, shape)?),
+        };
+        Ok(Linear::of(weight, self.vector(bias, shape[1])?, self.device))
+    }
+
+    /// A table of vectors, `[row, d_model]`.
+    fn table(&mut self, weight: &str, shape: [usize; 2]) -> Result<Weight, LoadError> {
+        let packed = match self.located(weight)? {
+            (name, Layout::AsIs) if self.scale(weight) == 1.0 => {
+                self.packed(&name, shape.to_vec(), 0..shape[0], Order::AsIs)?
+            }
+            _ => None,
+        };
+        Ok(match packed {
+            Some(packed) => Weight::Packed(packed),
+            None => Weight::Plain(self.matrix(weight, shape)?),
+        })
+    }
+
+    /// Rows of a tensor in blocks, if it is one and blocks are kept.
+    fn packed(
+        &mut self,
+        name: &str,
+        shape: Vec<usize>,
+        rows: Range<usize>,
+        order: Order,
+    ) -> Result<Option<PackedMatrix>, LoadError> {
+        let changed = self.adapter.is_some_and(|adapter| adapter.change(name, self.table.prefix).is_some());
+        if !self.blocks || changed || self.files.info(name).is_none_or(|info| info.packed.is_none()) {
+            return Ok(None);
+        }
+        let (files, held) = self.held(name, shape)?;
+        let packed = files.packed(&held, rows, order)?;
+        self.in_blocks.extend(packed.is_some().then(|| name.to_string()));
+        Ok(packed)
     }
 
     pub(super) fn norm(&mut self, name: &str, kind: NormKind, width: usize, eps: f64) -> Result<Norm, LoadError> {

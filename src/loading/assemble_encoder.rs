@@ -4,6 +4,7 @@ use burn::module::Param;
 
 use super::assemble::Assembler;
 use crate::config::NormKind;
+use crate::cpu::Weight;
 use crate::encoder::{EncoderBlock, EncoderConfig, EncoderEmbed, EncoderWeights, MlmHead};
 use crate::error::LoadError;
 
@@ -33,7 +34,7 @@ impl Assembler<'_> {
             true => Some(MlmHead {
                 dense: self.linear("mlm_head.W", "mlm_head.b", [c.d_model, c.d_model])?,
                 ln: self.norm("mlm_head.ln", kind, c.d_model, c.eps)?,
-                unembed: self.unembed(&tokens, [c.d_model, c.d_vocab])?,
+                unembed: self.unembed(&Weight::Plain(tokens.clone()), [c.d_model, c.d_vocab])?,
             }),
             false => None,
         };

@@ -4,6 +4,7 @@ use burn::module::Param;
 
 use super::assemble::Assembler;
 use crate::config::NormKind;
+use crate::cpu::Weight;
 use crate::encoder_decoder::{DecoderBlock, EncoderDecoderConfig, EncoderDecoderWeights};
 use crate::error::LoadError;
 
@@ -13,7 +14,7 @@ impl Assembler<'_> {
         self.check_all_there()?;
         let (encodes, decodes, kind) = (c.stack(false), c.stack(true), NormKind::Rms);
         let tokens = self.matrix("embed.W_E", [c.d_vocab, c.d_model])?;
-        let unembed = self.unembed(&tokens, [c.d_model, c.d_vocab])?;
+        let unembed = self.unembed(&Weight::Plain(tokens.clone()), [c.d_model, c.d_vocab])?;
         let mut encoder = Vec::with_capacity(c.n_encoder_layers);
         for layer in 0..c.n_encoder_layers {
             encoder.push(self.block(&format!("encoder.{layer}"), &encodes)?);

@@ -28,6 +28,14 @@ impl HookedTransformer {
         let mut hashed = Hashed::default();
         self.each_weight(&mut |name, weight| match weight {
             Weight::Matrix(m) => hashed.add(&name, &m.dims(), m),
+            Weight::Map(map) => match map.in_blocks() {
+                Some(packed) => hashed.add_blocks(&name, packed),
+                None => hashed.add(&name, &map.shape(), map.matrix()),
+            },
+            Weight::Tokens(embed) => match embed.in_blocks() {
+                Some(packed) => hashed.add_blocks(&name, packed),
+                None => hashed.add(&name, &embed.matrix().dims(), embed.matrix()),
+            },
             Weight::Vector(v) => hashed.add(&name, &v.dims(), v.unsqueeze()),
         });
         hashed.finish(&config)

@@ -14,11 +14,11 @@ use crate::encoder::{EncoderConfig, HookedEncoder, OutputHeads, SentenceEmbeddin
 use crate::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
 use crate::error::{ConfigError, LoadError, Result};
 use crate::families::{self, Described};
+use crate::gguf::{self, GgufModel};
 use crate::model::LoadReport;
 use crate::model::{HookedTransformer, placed};
 use crate::tokens::{Tokenizer, read_json};
-use crate::weight_files::WeightFiles;
-use crate::weight_files::{llama2c_file, torch_file};
+use crate::weight_files::{Quantized, WeightFiles, WeightTable, llama2c_file, torch_file};
 
 impl HookedTransformer {
     /// Loads a model: a folder (`config.json` beside safetensors files), a hub id such as
@@ -64,8 +64,9 @@ impl HookedTransformer {
         let borrow = options.processing.is_none();
         let placement = options.placement()?;
         let narrow = options.keeps_narrow(&placement);
+        let blocks = narrow && options.processing.is_none();
         let (weights, report) = parts.read(name.as_ref(), &options, (&placement, borrow), |files| {
-            files.keeping_narrow(narrow).weights(config)
+            files.keeping(narrow, blocks).weights(config)
         })?;
         let config = TransformerConfig::clone(config);
         let model = Self::assemble(config, weights, parts.tokenizer, report, options.computes_in());
@@ -173,6 +174,10 @@ struct ModelFiles {
     tokenizer: Option<Tokenizer>,
     /// The adapter a name stands for, with the model it was trained on.
     adapter: Option<Adapter>,
+    /// llama.cpp's name of the architecture, if it is one GGUF file.
+    gguf: Option<String>,
+    /// What of the files is not used, with the reason.
+    ignored: Vec<String>,
 }
 
 impl ModelFiles {
@@ -187,9 +192,23 @@ impl ModelFiles {
             let tokenizer =
                 Tokenizer::from_parts(found.tokenizer.as_bytes(), std::slice::from_ref(&json), Path::new(name))?;
             let tokenizer = Some(tokenizer);
-            return Ok(Self { described, json, folder: None, files: Some(files), tokenizer, adapter: None });
+            return Ok(Self {
+                described,
+                json,
+                folder: None,
+                files: Some(files),
+                tokenizer,
+                adapter: None,
+                gguf: None,
+                ignored: Vec::new(),
+            });
         }
-        if Path::new(name).is_file() {
+        let path = Path::new(name);
+        let bare = path.is_dir() && !path.join("config.json").is_file();
+        if let Some(model) = if bare { gguf::in_folder(path) } else { gguf::is_one(path).then(|| path.to_path_buf()) } {
+            return Self::of_gguf(&model, mmap);
+        }
+        if path.is_file() {
             return Self::of_checkpoint(Path::new(name), mmap);
         }
         if Adapter::is_one(Path::new(name)) {
@@ -212,15 +231,25 @@ impl ModelFiles {
         }
         let folder = folder(name, weights)?;
         let json = read_json(folder.join("config.json"))?;
-        let files = match WeightFiles::open_folder_with(&folder, mmap) {
+        let quantized = Quantized::of(&json);
+        let open = || {
+            let files = WeightFiles::open_folder_with(&folder, mmap)?;
+            match &quantized {
+                Ok(Some(quantized)) => files.joined(quantized),
+                _ => Ok(files),
+            }
+        };
+        let files = match open() {
             Err(LoadError::NotFound { .. }) if !weights && !Path::new(name).is_dir() => None,
             files => Some(files),
         };
         // Of a folder with two things wrong, what model it is says more than how its weights are kept.
         let described = described(&json, files.as_ref().and_then(|files| files.as_ref().ok()))?;
+        quantized?;
         let files = files.transpose()?;
         let tokenizer = Tokenizer::from_folder(&folder)?;
-        Ok(Self { described, json, folder: Some(folder), files, tokenizer, adapter: None })
+        let (folder, ignored) = (Some(folder), Vec::new());
+        Ok(Self { described, json, folder, files, tokenizer, adapter: None, gguf: None, ignored })
     }
 
     /// A file that carries its own configuration (nanoGPT's and llama2.c's), or has one beside it.
@@ -238,7 +267,49 @@ impl ModelFiles {
         let files = WeightFiles::open_with(&[path.to_path_buf()], mmap)?;
         let described = described(&json, Some(&files))?;
         let (files, tokenizer) = (Some(files), Tokenizer::from_folder(folder)?);
-        Ok(Self { described, json, folder: Some(folder.to_path_buf()), files, tokenizer, adapter: None })
+        let (folder, ignored) = (Some(folder.to_path_buf()), Vec::new());
+        Ok(Self { described, json, folder, files, tokenizer, adapter: None, gguf: None, ignored })
+    }
+
+    /// A GGUF file, or the parts of one.
+    fn of_gguf(path: &Path, mmap: bool) -> Result<Self> {
+        let GgufModel { architecture, json, files, tokenizer, ignored } = gguf::open(path, mmap)?;
+        let model = Self {
+            described: families::read(&json)?,
+            json,
+            folder: None,
+            files: Some(files),
+            tokenizer,
+            adapter: None,
+            gguf: Some(architecture),
+            ignored,
+        };
+        let table = model.table()?;
+        let unused = model.files.as_ref().map(|files| table.unused(files)).unwrap_or_default();
+        // A tensor that no weight is made of is a part of the model that would be left out.
+        match &unused[..] {
+            [] => Ok(model),
+            [first, ..] => {
+                let count = unused.len();
+                let reason =
+                    format!("it has {count} tensors that no weight of this model is made of, such as `{first}`");
+                Err(LoadError::corrupt(path, reason).into())
+            }
+        }
+    }
+
+    /// Where the files hold each weight.
+    fn table(&self) -> Result<WeightTable, ConfigError> {
+        match (&self.gguf, &self.described, &self.files) {
+            (Some(architecture), Described::Decoder(_, config), Some(files)) => {
+                let mut table = gguf::weights(architecture, config, files);
+                // What a family multiplies weights by, it does wherever they come from.
+                let own = self.described.weights_table(&self.json)?;
+                own.sources.iter().for_each(|(weight, source)| table.scale(weight, source.scale));
+                Ok(table)
+            }
+            _ => self.described.weights_table(&self.json),
+        }
     }
 
     /// The error for a model of another kind than the one asked for.
@@ -260,7 +331,7 @@ impl ModelFiles {
         read: impl FnOnce(&mut Assembler<'_>) -> Result<W, LoadError>,
     ) -> Result<(W, LoadReport)> {
         let files = self.files.as_ref().ok_or_else(|| no_weights(name))?;
-        let table = self.described.weights_table(&self.json)?;
+        let table = self.table()?;
         if let (Some(path), Some(_)) = (&options.adapter, &self.adapter) {
             let reason = "the model is named by an adapter already, and one is merged at a time".to_string();
             return Err(LoadError::Adapter { path: path.clone(), reason }.into());
@@ -270,7 +341,8 @@ impl ModelFiles {
         let assembler = Assembler::new(files, &table, options.computes_in(), borrow, &placement);
         let mut assembler = assembler.with_adapter(given.as_ref().or(self.adapter.as_ref()))?;
         let weights = guarded(|| placement.devices(), || Ok(read(&mut assembler)?))?;
-        let ignored = families::ignored(self.described.family(), &self.json)?;
+        let mut ignored = families::ignored(self.described.family(), &self.json)?;
+        ignored.extend(self.ignored.iter().cloned());
         let rounding =
             placement.devices().iter().filter_map(|device| rounding(device, options.computes_in())).collect();
         Ok((weights, LoadReport { ignored, rounding, ..assembler.report() }))
@@ -419,7 +491,7 @@ pub struct StoredWeights {
 /// ```
 pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
     let parts = ModelFiles::open(name.as_ref(), false, true)?;
-    let table = parts.described.weights_table(&parts.json)?;
+    let table = parts.table()?;
     let family = parts.described.family();
     let config = match parts.described {
         Described::Decoder(_, config) => ModelConfig::Decoder(config),

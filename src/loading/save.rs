@@ -9,7 +9,7 @@ use hooklens_hooks::{Activation, write_file, write_safetensors};
 
 use crate::error::{LoadError, Result};
 use crate::families;
-use crate::model::{HookedTransformer, Linear, Norm};
+use crate::model::{Embed, HookedTransformer, Linear, Norm};
 use crate::weight_files::{Layout, StoredTensor};
 
 impl HookedTransformer {
@@ -40,11 +40,14 @@ impl HookedTransformer {
         let mut tensors: Vec<(String, Activation)> = Vec::new();
         self.each_weight(&mut |weight, value| {
             let Some(source) = table.sources.get(&weight) else { return };
+            let of_matrix = |m| match source.layout.unmatrix(m) {
+                StoredTensor::Matrix(m) => m.into(),
+                StoredTensor::Cube(c) => c.into(),
+            };
             let stored = match value {
-                Weight::Matrix(m) => match source.layout.unmatrix(m) {
-                    StoredTensor::Matrix(m) => m.into(),
-                    StoredTensor::Cube(c) => c.into(),
-                },
+                Weight::Matrix(m) => of_matrix(m),
+                Weight::Map(map) => of_matrix(map.matrix()),
+                Weight::Tokens(embed) => of_matrix(embed.matrix()),
                 Weight::Vector(v) => match source.layout {
                     Layout::HeadsOut { heads } => {
                         let len = v.dims()[0];
@@ -79,9 +82,9 @@ impl HookedTransformer {
     }
 
     /// Shows every weight under its name in a [`WeightTable`](super::layout::WeightTable).
-    pub(super) fn each_weight(&self, see: &mut dyn FnMut(String, Weight)) {
+    pub(super) fn each_weight(&self, see: &mut dyn FnMut(String, Weight<'_>)) {
         let (w, dtype) = (&self.weights, self.compute_type());
-        see("embed.W_E".into(), Weight::Matrix(w.embed.tokens.val()));
+        see("embed.W_E".into(), Weight::Tokens(&w.embed));
         if let Some(positions) = &w.embed.positions {
             see("pos_embed.W_pos".into(), Weight::Matrix(positions.val()));
         }
@@ -132,21 +135,23 @@ impl HookedTransformer {
 }
 
 /// A weight as the model keeps it.
-pub(super) enum Weight {
+pub(super) enum Weight<'w> {
     Matrix(Tensor<2>),
+    /// Of a map, or the table of tokens, which may be in blocks.
+    Map(&'w Linear),
+    Tokens(&'w Embed),
     Vector(Tensor<1>),
 }
 
-fn linear(name: &str, letter: &str, linear: &Linear, dtype: DType, see: &mut dyn FnMut(String, Weight)) {
-    let weight = linear.weight.val();
-    let options = (&weight.device(), dtype);
-    let none = || Tensor::zeros([weight.dims()[1]], options);
+fn linear(name: &str, letter: &str, linear: &Linear, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
+    let options = (&linear.device(), dtype);
+    let none = || Tensor::zeros([linear.shape()[1]], options);
     let bias = linear.bias.as_ref().map_or_else(none, |bias| bias.val());
-    see(format!("{name}.W_{letter}"), Weight::Matrix(weight));
+    see(format!("{name}.W_{letter}"), Weight::Map(linear));
     see(format!("{name}.b_{letter}"), Weight::Vector(bias));
 }
 
-fn norm(name: &str, norm: Option<&Norm>, see: &mut dyn FnMut(String, Weight)) {
+fn norm(name: &str, norm: Option<&Norm>, see: &mut dyn FnMut(String, Weight<'_>)) {
     let Some(norm) = norm else { return };
     if let Some(w) = &norm.w {
         see(format!("{name}.w"), Weight::Vector(w.val()));

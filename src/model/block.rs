@@ -5,6 +5,7 @@ use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{Halt, Run};
 
 use super::attention::{Attention, AttentionInputs, ProjectionInput};
+use super::linear::Linear;
 use super::mlp::Mlp;
 use super::moe::Moe;
 use super::norm::{Norm, NormPoints};
@@ -40,9 +41,32 @@ pub struct Block {
 }
 
 impl Block {
+    /// Every linear map.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
+        let Attention { q, k, v, o, .. } = &self.attn;
+        let mlp = self.mlp.iter().flat_map(|mlp| [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate));
+        let mixture = self
+            .moe
+            .iter()
+            .flat_map(|moe| moe.experts.iter().flat_map(|e| [&e.gate, &e.input, &e.output]).chain([&moe.router]));
+        [q, k, v, o].into_iter().chain(mlp).chain(mixture)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        let Attention { q, k, v, o, .. } = &mut self.attn;
+        let mlp =
+            self.mlp.iter_mut().flat_map(|mlp| [&mut mlp.input, &mut mlp.output].into_iter().chain(&mut mlp.gate));
+        let mixture = self.moe.iter_mut().flat_map(|moe| {
+            let Moe { router, experts } = moe;
+            experts.iter_mut().flat_map(|e| [&mut e.gate, &mut e.input, &mut e.output]).chain([router])
+        });
+        [q, k, v, o].into_iter().chain(mlp).chain(mixture)
+    }
+
     /// Where its weights live.
     pub(crate) fn device(&self) -> Device {
-        self.attn.q.weight.val().device()
+        self.attn.q.device()
     }
 
     /// The residual stream after the block.

@@ -12,16 +12,15 @@ use crate::tokens::Tokens;
 /// # Shapes
 /// - table: `[d_vocab, d_model]`
 pub(crate) fn token_vectors(table: Tensor<2>, tokens: &Tokens, dtype: DType) -> Tensor<3> {
-    let [batch, len] = tokens.shape();
-    narrowed(rows_of(table, tokens.ids(), [batch, len]), dtype)
+    let ([batch, len], d_model) = (tokens.shape(), table.dims()[1]);
+    narrowed(rows_of(table, tokens.ids()), dtype).reshape([batch, len, d_model])
 }
 
-/// The rows of a table these ids name, `[batch, pos, d_model]`.
-pub(crate) fn rows_of(table: Tensor<2>, ids: &[u32], [batch, len]: [usize; 2]) -> Tensor<3> {
-    let d_model = table.dims()[1];
+/// The rows of a table these ids name, `[id, d_model]`.
+pub(crate) fn rows_of(table: Tensor<2>, ids: &[u32]) -> Tensor<2> {
     let ids: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
-    let ids = upload::<1, Int>(TensorData::new(ids, [batch * len]), &table.device());
-    table.select(0, ids).reshape([batch, len, d_model])
+    let ids = upload::<1, Int>(TensorData::new(ids.clone(), [ids.len()]), &table.device());
+    table.select(0, ids)
 }
 
 /// Position vectors, zero at padding, `[batch or 1, pos, d_model]`.

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use hooklens_hooks::{Halt, HookError, PointInfo, Run, Segment};
 
-use super::embedding::{position_vectors, token_vectors};
+use super::embedding::position_vectors;
 use super::loss;
 use super::norm::NormPoints;
 use super::output::Output;
@@ -79,7 +79,7 @@ impl HookedTransformer {
         };
         let plan = Plan {
             points: &self.points,
-            embed: self.weights.embed.tokens.val(),
+            device: self.device(),
             dtype: self.compute_type(),
             rows: sequence.rows(query_mask.as_deref()),
             silent: &silent,
@@ -315,7 +315,7 @@ impl HookedTransformer {
             normalized: self.points.outer(Outer::FinalNormalized),
         };
         let watched = run.wants(points.scale) || run.wants(points.normalized);
-        resid = pass.enter(&self.weights.unembed.weight.val().device(), resid);
+        resid = pass.enter(&self.weights.unembed.device(), resid);
         // Rows nobody reads are dropped before the norm, unless a hook wants to see them there.
         if logits == Logits::Last && !watched {
             resid = last_rows(resid, sequence);
@@ -358,7 +358,7 @@ impl HookedTransformer {
     /// ```
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         self.check_stream(&stream)?;
-        let stream = stream.to_device(&self.weights.unembed.weight.val().device());
+        let stream = stream.to_device(&self.weights.unembed.device());
         Ok(self.logits(self.weights.ln_final.without_hooks(stream)))
     }
 
@@ -386,7 +386,9 @@ impl HookedTransformer {
 
     /// Token vectors, `[batch, pos, d_model]`.
     fn embed(&self, tokens: &Tokens, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
-        let mut embedded = token_vectors(self.weights.embed.tokens.val(), tokens, self.compute_type());
+        let vectors = self.weights.embed.rows(tokens.ids(), self.compute_type());
+        let ([batch, len], d_model) = (tokens.shape(), self.config.d_model);
+        let mut embedded = vectors.reshape([batch, len, d_model]);
         if let Some(scale) = self.config.embed_scale {
             embedded = embedded * scale;
         }

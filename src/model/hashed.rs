@@ -5,9 +5,11 @@ use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{Activation, HookError};
 use rayon::prelude::*;
 use serde::Serialize;
+use std::ops::Range;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::error::{ConfigError, Result};
+use crate::packed_matrix::PackedMatrix;
 
 /// Elements that are copied and hashed at once, so that no weight is in memory twice.
 const PIECE: usize = 1 << 20;
@@ -28,19 +30,24 @@ impl Hashed {
         let label = format!("{name} {shape:?} {:?}", matrix.dtype());
         let piece = |start| {
             let matrix = matrix.clone().detach();
-            Piece { label: format!("{label} {start}"), matrix, start, rows: step.min(rows - start) }
+            let part = Part::Rows(matrix, start..rows.min(start + step));
+            Piece { label: format!("{label} {start}"), part }
         };
         self.pieces.extend((0..rows).step_by(step).map(piece));
     }
 
+    /// Adds a weight that is kept in blocks, by its bytes.
+    pub(crate) fn add_blocks(&mut self, name: &str, packed: &PackedMatrix) {
+        self.pieces.push(Piece { label: format!("{name} {}", packed.described()), part: Part::Blocks(packed.clone()) });
+    }
+
     /// The hash of all pieces behind the configuration.
     pub(crate) fn finish(self, config: &[u8]) -> Result<String> {
-        let hashes: Result<Vec<u128>, HookError> =
-            match self.pieces.iter().all(|piece| piece.matrix.device() == Device::flex()) {
-                true => self.pieces.par_iter().map(Piece::hash).collect(),
-                // A device of its own gives one tensor at a time anyway.
-                false => self.pieces.iter().map(Piece::hash).collect(),
-            };
+        let hashes: Result<Vec<u128>, HookError> = match self.pieces.iter().all(Piece::is_here) {
+            true => self.pieces.par_iter().map(Piece::hash).collect(),
+            // A device of its own gives one tensor at a time anyway.
+            false => self.pieces.iter().map(Piece::hash).collect(),
+        };
         let mut all = Xxh3::new();
         all.update(config);
         hashes?.into_iter().for_each(|hash| all.update(&hash.to_le_bytes()));
@@ -48,20 +55,36 @@ impl Hashed {
     }
 }
 
-/// Some rows of a weight.
+/// A part of a weight.
 struct Piece {
     /// Its name, place, shape and element type, which are hashed with it.
     label: String,
-    matrix: Tensor<2>,
-    start: usize,
-    rows: usize,
+    part: Part,
+}
+
+enum Part {
+    Rows(Tensor<2>, Range<usize>),
+    Blocks(PackedMatrix),
 }
 
 impl Piece {
+    /// Whether it is in this process's memory.
+    fn is_here(&self) -> bool {
+        match &self.part {
+            Part::Rows(matrix, _) => matrix.device() == Device::flex(),
+            Part::Blocks(_) => true,
+        }
+    }
+
     /// The hash of its label and its elements, row by row.
     fn hash(&self) -> Result<u128, HookError> {
-        let rows: Activation = self.matrix.clone().narrow(0, self.start, self.rows).into();
-        let elements = xxh3_128(&rows.to_le_bytes()?);
+        let elements = match &self.part {
+            Part::Rows(matrix, rows) => {
+                let rows: Activation = matrix.clone().narrow(0, rows.start, rows.len()).into();
+                xxh3_128(&rows.to_le_bytes()?)
+            }
+            Part::Blocks(packed) => xxh3_128(packed.bytes()),
+        };
         let mut hash = Xxh3::new();
         hash.update(self.label.as_bytes());
         hash.update(&elements.to_le_bytes());

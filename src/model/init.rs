@@ -16,6 +16,7 @@ use super::report::LoadReport;
 use super::transformer::HookedTransformer;
 use super::weights::{Embed, Weights};
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use crate::cpu::Weight;
 use crate::error::Result;
 
 impl HookedTransformer {
@@ -42,11 +43,12 @@ impl HookedTransformer {
         let c = &config;
         let draw = Draw { std: 0.8 / (c.d_model as f64).sqrt(), device };
         let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
-        let embed = Embed {
-            tokens: draw.matrix(c.d_vocab, c.d_model).into_param(),
-            positions: table.then(|| draw.matrix(c.n_ctx, c.d_model).into_param()),
-            norm: c.post_embedding_norm.then(|| draw.norm(NormKind::LayerNorm, c.d_model, c.eps)),
-        };
+        let embed = Embed::new(
+            Weight::Plain(draw.matrix(c.d_vocab, c.d_model)),
+            table.then(|| draw.matrix(c.n_ctx, c.d_model)),
+            c.post_embedding_norm.then(|| draw.norm(NormKind::LayerNorm, c.d_model, c.eps)),
+            device,
+        );
         let weights = Weights {
             embed,
             blocks: (0..c.n_layers).map(|_| draw.block(c)).collect(),
@@ -54,16 +56,6 @@ impl HookedTransformer {
             unembed: draw.linear(c.d_model, c.d_vocab_out),
         };
         Ok(Self::assemble(config, weights, None, LoadReport::default(), DType::F32))
-    }
-}
-
-trait IntoParam {
-    fn into_param(self) -> burn::module::Param<Tensor<2>>;
-}
-
-impl IntoParam for Tensor<2> {
-    fn into_param(self) -> burn::module::Param<Tensor<2>> {
-        burn::module::Param::from_tensor(self)
     }
 }
 

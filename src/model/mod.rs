@@ -4,6 +4,7 @@ mod alibi;
 mod attention;
 mod attention_rules;
 mod block;
+mod blocks;
 mod concatenate;
 mod decoder;
 mod embedding;

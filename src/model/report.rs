@@ -25,13 +25,18 @@ pub struct LoadReport {
     pub ignored: Vec<String>,
     /// How the devices round what they compute, where that is coarser than the element type.
     pub rounding: Vec<String>,
+    /// Tensors that stay in the blocks of a few bits that a quantized file holds them in.
+    pub in_blocks: Vec<String>,
+    /// Tensors in such blocks that were widened: what processing and adapters change, what gradients are kept for, and
+    /// everything on other devices than the CPU or in another element type than `f32`.
+    pub widened: Vec<String>,
     /// Bytes of the files' tensors.
     pub stored_bytes: usize,
 }
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { applied, unused, missing, ignored, rounding, .. } = self;
+        let Self { applied, unused, missing, ignored, rounding, in_blocks, widened, .. } = self;
         write!(
             f,
             "{} tensors applied, {} unused{}",
@@ -44,6 +49,9 @@ impl fmt::Display for LoadReport {
         }
         for setting in ignored {
             write!(f, "\n  ignored: {setting}")?;
+        }
+        if !in_blocks.is_empty() || !widened.is_empty() {
+            write!(f, "\n  quantized: {} stay so, {} were widened", in_blocks.len(), widened.len())?;
         }
         for rounding in rounding {
             write!(f, "\n  {rounding}")?;

@@ -54,7 +54,7 @@ impl HookedTransformer {
         dtype: DType,
     ) -> Self {
         let points = Arc::new(points_of(&config));
-        let widens = weights.embed.tokens.val().dtype() != dtype.burn();
+        let widens = weights.embed.dtype() != dtype.burn();
         let (config, report) = (Arc::new(config), Arc::new(report));
         Self { weights, config, points, tokenizer: tokenizer.map(Arc::new), report, widens }
     }
@@ -88,7 +88,7 @@ impl HookedTransformer {
 
     /// [`HookedTransformer::dtype`], in Burn's terms.
     pub(crate) fn compute_type(&self) -> BurnDType {
-        match self.weights.embed.tokens.val().dtype() {
+        match self.weights.embed.dtype() {
             BurnDType::F16 | BurnDType::BF16 if self.widens => BurnDType::F32,
             own => own,
         }
@@ -118,6 +118,12 @@ impl HookedTransformer {
     #[must_use]
     pub fn to_devices(mut self, devices: &[Device]) -> Self {
         let Some(placement) = Placement::over(devices) else { return self };
+        if self.weights.any_blocks() {
+            if placement.devices().iter().all(|device| *device == self.device() && multiplies_narrow(device)) {
+                return self;
+            }
+            self.weights = self.weights.widened();
+        }
         let n_layers = self.weights.blocks.len();
         let of_layer = |layer| placement.of_layer(layer, n_layers).clone();
         // Elsewhere no kernels widen what they read.
@@ -188,7 +194,7 @@ impl HookedModel for HookedTransformer {
     fn devices(&self) -> Vec<Device> {
         let mut devices = vec![self.device()];
         let blocks = self.weights.blocks.iter().map(Block::device);
-        for device in blocks.chain([self.weights.unembed.weight.val().device()]) {
+        for device in blocks.chain([self.weights.unembed.device()]) {
             if !devices.contains(&device) {
                 devices.push(device);
             }

@@ -1,11 +1,15 @@
 //! All weights of a transformer.
 
-use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{DType, Device, Tensor};
 
 use super::block::Block;
+use super::blocks::Blocks;
+use super::embedding::rows_of;
 use super::linear::Linear;
-use super::norm::Norm;
+use super::norm::{Norm, narrowed};
+use crate::cpu::Weight;
+use crate::packed_matrix::PackedMatrix;
 
 /// Every weight of a transformer: a Burn module, so that Burn's optimizers can train it where it is on a device with
 /// autodiff ([`LoadOptions::trainable`](crate::LoadOptions::trainable)).
@@ -43,22 +47,93 @@ pub struct Weights {
 /// ```
 #[derive(Module, Debug)]
 pub struct Embed {
-    /// One vector a token, `[d_vocab, d_model]`.
+    /// One vector a token, `[d_vocab, d_model]`; kept in blocks as [`Linear::weight`] is.
     pub tokens: Param<Tensor<2>>,
     /// One vector a position, `[n_ctx, d_model]`, if positions are learned.
     pub positions: Option<Param<Tensor<2>>>,
     /// Norm of the token vectors.
     pub norm: Option<Norm>,
+    #[module(skip)]
+    pub(crate) blocks: Blocks,
+}
+
+impl Embed {
+    /// Vectors of tokens, and of positions if those are learned.
+    pub(crate) fn new(tokens: Weight, positions: Option<Tensor<2>>, norm: Option<Norm>, device: &Device) -> Self {
+        let (tokens, blocks) = Blocks::param(tokens, device, true);
+        Self { tokens, positions: positions.map(Param::from_tensor), norm, blocks }
+    }
+
+    /// Token vectors, `[d_vocab, d_model]`; of blocks a copy in `f32`.
+    pub(crate) fn matrix(&self) -> Tensor<2> {
+        match self.in_blocks() {
+            Some(packed) => packed.widened(&self.device(), DType::F32),
+            None => self.tokens.val(),
+        }
+    }
+
+    /// The vectors of these tokens, `[id, d_model]`.
+    pub(crate) fn rows(&self, ids: &[u32], dtype: DType) -> Tensor<2> {
+        match self.in_blocks() {
+            Some(packed) => packed.rows(ids, &self.device(), dtype),
+            None => narrowed(rows_of(self.tokens.val(), ids), dtype),
+        }
+    }
+
+    /// The blocks of the token vectors, if they are kept so.
+    pub(crate) fn in_blocks(&self) -> Option<&PackedMatrix> {
+        self.blocks.of(&self.tokens)
+    }
+
+    /// The element type of the token vectors; `f32` for blocks.
+    pub(crate) fn dtype(&self) -> DType {
+        match self.in_blocks() {
+            Some(_) => DType::F32,
+            None => self.tokens.val().dtype(),
+        }
+    }
+
+    /// Where the token vectors are.
+    pub(crate) fn device(&self) -> Device {
+        self.tokens.lazy_device()
+    }
 }
 
 impl Weights {
     /// Where the weights live.
     pub fn device(&self) -> Device {
-        self.embed.tokens.val().device()
+        self.embed.device()
     }
 
     /// Number of weights.
     pub fn count(&self) -> usize {
-        self.num_params()
+        let mut count = Count(0);
+        self.visit(&mut count);
+        count.0
+    }
+
+    /// Whether any weight is kept in the blocks of a quantized file.
+    pub(crate) fn any_blocks(&self) -> bool {
+        let mut maps = self.blocks.iter().flat_map(Block::maps).chain([&self.unembed]);
+        self.embed.in_blocks().is_some() || maps.any(|map| map.in_blocks().is_some())
+    }
+
+    /// The same with plain weights in place of blocks.
+    pub(crate) fn widened(mut self) -> Self {
+        if self.embed.in_blocks().is_some() {
+            self.embed.tokens = Param::from_tensor(self.embed.matrix());
+        }
+        self.embed.blocks = Blocks::default();
+        self.blocks.iter_mut().flat_map(Block::maps_mut).chain([&mut self.unembed]).for_each(Linear::widen);
+        self
+    }
+}
+
+/// Counts elements, and asks for no value.
+struct Count(usize);
+
+impl ModuleVisitor for Count {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0 += param.lazy_shape().num_elements();
     }
 }

@@ -244,7 +244,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
             .base
             .first()
             .and_then(|prompt| self.model.restarts(prompt))
-            .map(|(decoder, _)| crate::cpu::OneThread::for_kernels_on(&decoder.weights.embed.tokens.val()));
+            .map(|(decoder, _)| crate::cpu::OneThread::for_kernels_on(&decoder.device(), decoder.compute_type()));
         let points = sites.resolve(self.model.catalog())?;
         let ids: Vec<PointId> = points.iter().map(|(id, _)| *id).collect();
         let prompts: Vec<&M::Prompt> = self.base.iter().collect();

@@ -261,9 +261,9 @@ impl HookedTransformer {
             return Err(ProcessingError::Spliced { parts }.into());
         }
         // Steps change plain tensors, in place where they can: afterwards the weights are tracked again.
-        let (first, last) = (self.weights.device(), self.weights.unembed.weight.val().device());
+        let (first, last) = (self.weights.device(), self.weights.unembed.device());
         let layers: Vec<Device> = self.weights.blocks.iter().map(Block::device).collect();
-        self.weights = self.weights.valid();
+        self.weights = self.weights.widened().valid();
         for &step in Step::ALL {
             let wish = processing.steps[step as usize];
             match (wish, step.obstacle(&self.config)) {

@@ -33,6 +33,21 @@ impl Converted {
         }
     }
 
+    /// Adds these elements.
+    pub(crate) fn extend_floats(&mut self, floats: &[f32]) {
+        match self {
+            Self::F64(out) => out.extend(floats.iter().map(|x| f64::from(*x))),
+            Self::F32(out) => out.extend_from_slice(floats),
+            Self::F16(out) => out.extend(floats.iter().map(|x| f16::from_f32(*x))),
+            Self::BF16(out) => out.extend(floats.iter().map(|x| bf16::from_f32(*x))),
+        }
+    }
+
+    /// The elements, if they are of 32 bits.
+    pub(crate) fn into_floats(self) -> Vec<f32> {
+        if let Self::F32(floats) = self { floats } else { Vec::new() }
+    }
+
     pub(crate) fn into_bytes(self) -> Bytes {
         match self {
             Self::F64(v) => Bytes::from_elems(v),

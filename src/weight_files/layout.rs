@@ -1,8 +1,10 @@
 //! Storage layouts of weights in a family's files, and the table that names them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use burn::tensor::Tensor;
+use hooklens_kernels::packed::Order;
 
 use super::{Runs, WeightFiles};
 use crate::error::LoadError;
@@ -31,6 +33,11 @@ pub(crate) enum Layout {
     OfCube { index: usize, of: usize, start: usize, step: usize },
     /// A vector stored less one, as Gemma stores the weights of its norms.
     OneLess,
+    /// `[out, in]`, of each head of so many rows pairs of its halves' side by side, as GGUF holds queries and keys of
+    /// models that rotate neighbors there; for vectors entries.
+    Paired { head: usize },
+    /// Matrix `index` of a stacked `[of, out, in]` tensor, as GGUF stores experts; for vectors entries of `[of, out]`.
+    OfStack { index: usize, of: usize },
     /// `[head, in, d_head]`, as TransformerLens holds queries, keys and values; biases
     /// `[head, d_head]`.
     HeadsOut { heads: usize },
@@ -43,7 +50,8 @@ impl Layout {
     pub(crate) fn stored_matrix(self, [rows, columns]: [usize; 2]) -> Vec<usize> {
         match self {
             Layout::AsIs => vec![rows, columns],
-            Layout::Transposed | Layout::UnitRows => vec![columns, rows],
+            Layout::Transposed | Layout::UnitRows | Layout::Paired { .. } => vec![columns, rows],
+            Layout::OfStack { of, .. } => vec![of, columns, rows],
             Layout::Columns { of, .. } => vec![rows, columns * of],
             Layout::Grouped { take, of, .. } => vec![columns / take * of, rows],
             Layout::Rows { of, .. } => vec![of, rows],
@@ -63,13 +71,38 @@ impl Layout {
             Layout::Rows { of, .. } => vec![of],
             Layout::HeadsOut { heads } => vec![heads, len / heads],
             Layout::OfCube { of, step, .. } => vec![of, len * step],
+            Layout::OfStack { of, .. } => vec![of, len],
             _ => vec![len],
         }
     }
 
     /// Whether the model's form is a strided view of the file's, so that the data can stay in the mapped file.
     pub(crate) fn is_view(self) -> bool {
-        !matches!(self, Layout::Grouped { .. } | Layout::HeadsOut { .. } | Layout::UnitRows | Layout::OfCube { .. })
+        !matches!(
+            self,
+            Layout::Grouped { .. }
+                | Layout::HeadsOut { .. }
+                | Layout::UnitRows
+                | Layout::OfCube { .. }
+                | Layout::Paired { .. }
+        )
+    }
+
+    /// Which rows of the file's tensor are the columns of a matrix kept as `[rows, columns]`, and in what order; `None`
+    /// if none are.
+    pub(crate) fn packed_rows(self, [_, columns]: [usize; 2]) -> Option<(Range<usize>, Order)> {
+        let (first, order) = match self {
+            Layout::Transposed => (0, Order::AsIs),
+            Layout::Rows { start, .. } => (start, Order::AsIs),
+            Layout::OfStack { index, .. } => (index * columns, Order::AsIs),
+            Layout::Paired { head } => (0, Order::Paired(head)),
+            Layout::OfCube { index, start, step, .. } => {
+                let all = columns * step;
+                return Some((index * all..(index + 1) * all, Order::Every { start, step }));
+            }
+            _ => return None,
+        };
+        Some((first..first + columns, order))
     }
 
     /// The elements to read of a matrix kept as `[rows, columns]`, and the shape they make: the
@@ -95,6 +128,10 @@ impl Layout {
                 let len = rows * columns * step;
                 (Runs { offset: index * len, ..Runs::all(len) }, vec![rows, columns * step])
             }
+            Layout::OfStack { index, .. } => {
+                let len = rows * columns;
+                (Runs { offset: index * len, ..Runs::all(len) }, vec![columns, rows])
+            }
             _ => (Runs::all(rows * columns), self.stored_matrix(shape)),
         }
     }
@@ -102,8 +139,13 @@ impl Layout {
     /// What [`Layout::to_read`] tells to read, as the model keeps it.
     pub(crate) fn matrix(self, stored: StoredTensor, [rows, columns]: [usize; 2]) -> Tensor<2> {
         match (self, stored) {
-            (Layout::Transposed | Layout::Grouped { .. } | Layout::Rows { .. }, StoredTensor::Matrix(m)) => {
-                m.transpose()
+            (
+                Layout::Transposed | Layout::Grouped { .. } | Layout::Rows { .. } | Layout::OfStack { .. },
+                StoredTensor::Matrix(m),
+            ) => m.transpose(),
+            (Layout::Paired { head }, StoredTensor::Matrix(m)) => {
+                let pairs = m.reshape([columns / head, head / 2, 2, rows]).swap_dims(1, 2);
+                pairs.reshape([columns, rows]).transpose()
             }
             (Layout::OfCube { start, step, .. }, StoredTensor::Matrix(m)) => {
                 m.reshape([rows, columns, step]).narrow(2, start, 1).reshape([rows, columns])
@@ -123,6 +165,9 @@ impl Layout {
         match (self, stored) {
             (Layout::Rows { start, .. }, StoredTensor::Matrix(m)) => m.narrow(0, start, columns).transpose(),
             (Layout::AfterRows { skip }, StoredTensor::Matrix(m)) => m.narrow(0, skip, rows),
+            (Layout::OfStack { index, .. }, StoredTensor::Cube(c)) => {
+                c.narrow(0, index, 1).reshape([columns, rows]).transpose()
+            }
             (Layout::Columns { part, .. }, StoredTensor::Matrix(m)) => m.narrow(1, part * columns, columns),
             (_, stored) => self.matrix(stored, shape),
         }
@@ -136,7 +181,7 @@ impl Layout {
                 let parts = stored.reshape([groups, of, part, rows]).narrow(1, start, take);
                 parts.reshape([columns, rows]).transpose()
             }
-            Layout::UnitRows => self.matrix(StoredTensor::Matrix(stored), shape),
+            Layout::UnitRows | Layout::Paired { .. } => self.matrix(StoredTensor::Matrix(stored), shape),
             _ => self.view(StoredTensor::Matrix(stored), shape),
         }
     }
@@ -151,6 +196,7 @@ impl Layout {
             }
             Layout::Rows { start, .. } => Runs { offset: start, ..Runs::all(len) },
             Layout::OfCube { index, step, .. } => Runs { offset: index * len * step, ..Runs::all(len * step) },
+            Layout::OfStack { index, .. } => Runs { offset: index * len, ..Runs::all(len) },
             _ => Runs::all(len),
         }
     }
@@ -160,6 +206,7 @@ impl Layout {
         match self {
             Layout::OfCube { start, step, .. } => stored.reshape([len, step]).narrow(1, start, 1).reshape([len]),
             Layout::OneLess => stored + 1.0,
+            Layout::Paired { head } => stored.reshape([len / head, head / 2, 2]).swap_dims(1, 2).reshape([len]),
             _ => stored,
         }
     }

@@ -115,7 +115,14 @@ pub(crate) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, T
         for layer in 0..layers.unwrap_or(1) {
             let name = layers.map_or(name.to_string(), |_| format!("layers.{layer}.{name}"));
             let place = Location::File { file: number, bytes: at..at + bytes };
-            let info = TensorInfo { shape: shape.clone(), dtype: "f32".into(), float: Some(DType::F32), bytes, place };
+            let info = TensorInfo {
+                shape: shape.clone(),
+                dtype: "f32".into(),
+                float: Some(DType::F32),
+                packed: None,
+                bytes,
+                place,
+            };
             tensors.push((name, info));
             at += bytes;
         }

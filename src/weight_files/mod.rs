@@ -1,8 +1,10 @@
-//! The tensors of a model's files: safetensors or PyTorch's own, one file or shards with an index.
+//! The tensors of a model's files: safetensors, PyTorch's own or GGUF, one file or shards.
 
 mod convert;
+pub(crate) mod gguf_file;
 mod layout;
 pub(crate) mod llama2c_file;
+mod quantized;
 mod tensor_file;
 pub(crate) mod torch_file;
 
@@ -13,16 +15,19 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{AllocationProperty, Bytes, TensorData};
 use hooklens_hooks::{DType, nearest};
+use hooklens_kernels::packed::{Format, Order, Packed};
 use safetensors::tensor::Metadata;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 use crate::error::LoadError;
+use crate::packed_matrix::PackedMatrix;
 use crate::tokens::read_json;
 
 use convert::Converted;
 use tensor_file::TensorFile;
 
 pub(crate) use layout::{Layout, StoredTensor, WeightTable};
+pub(crate) use quantized::{Joined, Quantized};
 
 /// Shape, element type and place of one tensor in a file.
 ///
@@ -41,6 +46,8 @@ pub struct TensorInfo {
     pub dtype: String,
     /// The element type, if it can be computed with.
     pub(crate) float: Option<DType>,
+    /// The kind of its blocks, if it is of a few bits a number.
+    pub(crate) packed: Option<Format>,
     pub(crate) bytes: usize,
     pub(crate) place: Location,
 }
@@ -52,6 +59,8 @@ pub(crate) enum Location {
     File { file: usize, bytes: Range<usize> },
     /// In a PyTorch file, which reads it as a whole.
     Torch(torch_file::TorchTensor),
+    /// In several tensors of a quantized checkpoint.
+    Joined(Box<Joined>),
 }
 
 /// The tensors of a model's files: headers read and checked, data still on disk.
@@ -93,6 +102,15 @@ impl Runs {
     pub(crate) fn all(len: usize) -> Self {
         Self { offset: 0, len, stride: len, count: 1 }
     }
+}
+
+/// How a tensor's elements are held.
+#[derive(Debug, Clone, Copy)]
+enum Elements {
+    /// One by one.
+    Float(DType),
+    /// In blocks.
+    Packed(Format),
 }
 
 /// No safetensors header is longer.
@@ -145,7 +163,7 @@ impl WeightFiles {
         Err(LoadError::not_found(folder.display().to_string(), reason))
     }
 
-    /// Opens these files together: safetensors, or PyTorch's by their ending `.bin`, `.pt`, `.pth` or `.ckpt`.
+    /// Opens these files together: safetensors, or by their ending PyTorch's (`.bin`, `.pt`, `.pth`, `.ckpt`) or GGUF.
     ///
     /// # Errors
     /// [`LoadError::File`] or [`LoadError::Corrupt`]; also if two files hold a tensor of one name.
@@ -161,6 +179,12 @@ impl WeightFiles {
                 Some("bin") if llama2c_file::is_one(path) => {
                     let file = TensorFile::open(path, mmap)?;
                     let tensors = llama2c_file::tensors(&file, opened.files.len())?;
+                    opened.add(path, tensors)?;
+                    opened.files.push(file);
+                }
+                Some("gguf") => {
+                    let file = TensorFile::open(path, mmap)?;
+                    let tensors = gguf_file::tensors(&file, opened.files.len())?;
                     opened.add(path, tensors)?;
                     opened.files.push(file);
                 }
@@ -205,7 +229,7 @@ impl WeightFiles {
             };
             let place = Location::File { file: number, bytes: data + start..data + end };
             let dtype = format!("{:?}", info.dtype).to_lowercase();
-            (name, TensorInfo { shape: info.shape.clone(), dtype, float, bytes: end - start, place })
+            (name, TensorInfo { shape: info.shape.clone(), dtype, float, packed: None, bytes: end - start, place })
         });
         self.add(&file.path, tensors)?;
         self.files.push(file);
@@ -235,7 +259,7 @@ impl WeightFiles {
     /// As [`WeightFiles::read`].
     pub(crate) fn borrow(&self, name: &str, compute: DType) -> Result<Option<TensorData>, LoadError> {
         let (info, stored) = self.stored(name)?;
-        let Location::File { file, bytes } = &info.place else { return Ok(None) };
+        let (Location::File { file, bytes }, Elements::Float(stored)) = (&info.place, stored) else { return Ok(None) };
         let Some(lent) = self.files[*file].lend(bytes.clone()) else { return Ok(None) };
         let aligned = (lent.as_ptr() as usize).is_multiple_of(compute.size());
         Ok((stored == compute && aligned).then(|| {
@@ -263,8 +287,16 @@ impl WeightFiles {
         shape: Vec<usize>,
     ) -> Result<TensorData, LoadError> {
         let (info, stored) = self.stored(name)?;
+        let stored = match stored {
+            Elements::Float(stored) => stored,
+            Elements::Packed(format) => {
+                let bytes = self.decoded(info, format, compute, runs)?;
+                return Ok(TensorData::from_bytes(bytes, shape, compute.burn()));
+            }
+        };
         let bytes = match &info.place {
             Location::File { file, bytes } => self.files[*file].read(bytes.clone(), stored, compute, runs)?,
+            Location::Joined(joined) => self.decoded_codes(joined, compute, runs)?,
             Location::Torch(tensor) => {
                 let all = tensor.read()?;
                 let whole = runs.count == 1 && runs.len * stored.size() == all.len();
@@ -286,14 +318,61 @@ impl WeightFiles {
         Ok(TensorData::from_bytes(bytes, shape, compute.burn()))
     }
 
-    fn stored(&self, name: &str) -> Result<(&TensorInfo, DType), LoadError> {
+    fn stored(&self, name: &str) -> Result<(&TensorInfo, Elements), LoadError> {
         let Some(info) = self.tensors.get(name) else {
             return Err(LoadError::MissingTensor { name: name.to_string(), nearest: self.nearest(name) });
         };
-        match info.float {
-            Some(stored) => Ok((info, stored)),
-            None => Err(LoadError::DType { name: name.to_string(), given: info.dtype.clone() }),
+        match (info.float, info.packed) {
+            (Some(stored), _) => Ok((info, Elements::Float(stored))),
+            (None, Some(format)) => Ok((info, Elements::Packed(format))),
+            (None, None) => Err(LoadError::DType { name: name.to_string(), given: info.dtype.clone() }),
         }
+    }
+
+    /// Some rows of a matrix in blocks, as the file holds them; `None` for a tensor that is not of blocks.
+    ///
+    /// # Errors
+    /// As [`WeightFiles::read`].
+    pub(crate) fn packed(
+        &self,
+        name: &str,
+        rows: Range<usize>,
+        order: Order,
+    ) -> Result<Option<PackedMatrix>, LoadError> {
+        let (info, Elements::Packed(format)) = self.stored(name)? else { return Ok(None) };
+        if let Location::Joined(joined) = &info.place {
+            return self.packed_codes(joined, format, rows, order).map(Some);
+        }
+        let Location::File { file, bytes } = &info.place else { return Ok(None) };
+        let width = info.shape.last().copied().unwrap_or(1);
+        let Some(row) = format.bytes_of(width) else { return Ok(None) };
+        let bytes = bytes.start + rows.start * row..bytes.start + rows.end * row;
+        Ok(Some(PackedMatrix::new(self.files[*file].bytes(bytes)?, format, width, order)))
+    }
+
+    /// Some of the elements of a tensor in blocks, decoded row by row.
+    fn decoded(&self, info: &TensorInfo, format: Format, compute: DType, runs: Runs) -> Result<Bytes, LoadError> {
+        if let Location::Joined(joined) = &info.place {
+            return self.decoded_codes(joined, compute, runs);
+        }
+        let mut out = Converted::with_capacity(compute, runs.len * runs.count);
+        let width = info.shape.last().copied().unwrap_or(1);
+        if let (Location::File { file, bytes }, Some(size)) = (&info.place, format.bytes_of(width)) {
+            let mut row = vec![0.0; width];
+            for run in 0..runs.count {
+                let (mut at, end) = (runs.offset + run * runs.stride, runs.offset + run * runs.stride + runs.len);
+                while at < end {
+                    let start = bytes.start + at / width * size;
+                    let packed = self.files[*file].bytes(start..start + size)?;
+                    Packed::new(&packed, format, width, Order::AsIs).decode_column(0, &mut row);
+                    let first = at % width;
+                    let taken = &row[first..width.min(first + end - at)];
+                    out.extend_floats(taken);
+                    at += taken.len();
+                }
+            }
+        }
+        Ok(out.into_bytes())
     }
 
     /// Whether two tensors hold the same numbers.

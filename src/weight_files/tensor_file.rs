@@ -69,6 +69,16 @@ impl TensorFile {
         Some(self.in_memory()?.slice(bytes))
     }
 
+    /// These bytes where they lie, or read.
+    pub(crate) fn bytes(&self, bytes: Range<usize>) -> Result<SharedBytes, LoadError> {
+        if let Some(lent) = self.lend(bytes.clone()) {
+            return Ok(lent);
+        }
+        let mut read = vec![0; bytes.len()];
+        self.read_at(bytes.start, &mut read)?;
+        Ok(read.into())
+    }
+
     /// The whole file, if it lies in memory.
     pub(crate) fn in_memory(&self) -> Option<&SharedBytes> {
         match &self.content {

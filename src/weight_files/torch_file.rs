@@ -68,6 +68,7 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadErro
             shape: tensor.shape().to_vec(),
             dtype: format!("{:?}", tensor.dtype()).to_lowercase(),
             float,
+            packed: None,
             bytes: tensor.byte_len(),
             place: Location::Torch(TorchTensor { path: path.to_path_buf(), tensor }),
         };

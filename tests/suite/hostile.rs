@@ -604,14 +604,14 @@ fn unsupported_variants_are_refused_by_their_setting() {
         ("gemma2", "sliding_window", json!(null)),
         ("smollm3", "no_rope_layers", json!([0, -1])),
         ("toy-solu", "architecture", json!("neel-solu-old")),
-        ("llama", "quantization_config", json!({"quant_method": "gptq", "bits": 4})),
+        ("llama", "quantization_config", json!({"quant_method": "hqq", "bits": 4})),
     ] {
         let text = fs::read_to_string(crate::support::fixtures().join(case).join("config.json")).unwrap();
         let mut json: Value = serde_json::from_str(&text).unwrap();
         json[field] = value;
         let error = config_error(&json);
         let says = match field {
-            "quantization_config" => "quantized (gptq)",
+            "quantization_config" => "quantized (hqq)",
             "feed_forward_proj" => "swoosh",
             "sliding_window" => "layer_types",
             field => field,

@@ -22,6 +22,7 @@ mod encoders;
 mod errors;
 mod fingerprint;
 mod generation;
+mod gguf;
 #[cfg(feature = "wgpu")]
 mod gpu;
 mod gradients;
@@ -49,6 +50,7 @@ mod plot;
 mod positions;
 mod prefix;
 mod prelude;
+mod quantized;
 mod readme;
 mod reference;
 #[cfg(feature = "remote")]

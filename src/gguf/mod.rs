@@ -1,0 +1,63 @@
+//! Models in one GGUF file, as llama.cpp runs them: what the file says of configuration, weights and tokenizer.
+
+mod config;
+mod fields;
+mod tokenizer;
+mod weights;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::tokens::Tokenizer;
+use crate::weight_files::{WeightFiles, gguf_file};
+use fields::Fields;
+
+pub(crate) use weights::weights;
+
+/// A model's files, its weights not yet read.
+pub(crate) struct GgufModel {
+    /// llama.cpp's name of its architecture.
+    pub(crate) architecture: String,
+    /// Its configuration, as Hugging Face would write it.
+    pub(crate) json: Value,
+    pub(crate) files: WeightFiles,
+    pub(crate) tokenizer: Option<Tokenizer>,
+    /// What of the file is not used, with the reason.
+    pub(crate) ignored: Vec<String>,
+}
+
+/// Whether a file's name is that of a GGUF file.
+pub(crate) fn is_one(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "gguf")
+}
+
+/// The one GGUF model in a folder, or the first part of one, if that is all there is to load.
+pub(crate) fn in_folder(folder: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut found: Vec<PathBuf> = entries.filter(|path| is_one(path)).collect();
+    found.sort();
+    let parts = gguf_file::parts(found.first()?).ok()?;
+    (parts.len() == found.len()).then(|| found.swap_remove(0))
+}
+
+/// Opens the file, or all parts of a model that is split.
+///
+/// # Errors
+/// A file that is unsound, an architecture that is not supported, a tensor that no weight is made of.
+pub(crate) fn open(path: &Path, mmap: bool) -> Result<GgufModel> {
+    let parts = gguf_file::parts(path)?;
+    let described = gguf_file::fields(parts.first().map_or(path, PathBuf::as_path))?;
+    let files = WeightFiles::open_with(&parts, mmap)?;
+    let fields = Fields::of(&described)?;
+    let (architecture, json) = (fields.architecture().to_string(), config::of(&fields, &files)?);
+    let (tokenizer, ignored) = match tokenizer::of(&described) {
+        Ok((json, side)) => {
+            let text = json.to_string();
+            (Some(Tokenizer::from_parts(text.as_bytes(), &[side], path)?), Vec::new())
+        }
+        Err(reason) => (None, vec![format!("the tokenizer: {reason}")]),
+    };
+    Ok(GgufModel { architecture, json, files, tokenizer, ignored })
+}

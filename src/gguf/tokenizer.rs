@@ -1,0 +1,179 @@
+//! A GGUF file's vocabulary as the `tokenizer.json` of the same tokenizer.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::{Map, Value, json};
+
+/// Kinds of tokens: special, and found in texts before anything else.
+const CONTROL: u64 = 3;
+const USER_DEFINED: u64 = 4;
+/// What SentencePiece writes for a space.
+const SPACE: &str = "\u{2581}";
+
+/// `tokenizer.json` and what stands beside it, or why the file's tokenizer can't be used.
+pub(super) fn of(all: &Map<String, Value>) -> Result<(Value, Value), String> {
+    let get = |name: &str| all.get(&format!("tokenizer.ggml.{name}"));
+    let kind = get("model").and_then(Value::as_str).ok_or("the file has none")?;
+    let tokens = texts(get("tokens")).ok_or("it has no list of tokens")?;
+    let kinds: Vec<u64> = get("token_type")
+        .and_then(Value::as_array)
+        .map(|kinds| kinds.iter().map(|kind| kind.as_u64().unwrap_or(1)).collect())
+        .unwrap_or_default();
+    let flag = |name: &str, default: bool| get(name).and_then(Value::as_bool).unwrap_or(default);
+    let vocabulary: BTreeMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
+    let mut json = match kind {
+        "llama" => {
+            let scores = get("scores").and_then(Value::as_array).ok_or("its tokens have no scores")?;
+            let scores: Vec<f64> = scores.iter().map(|score| score.as_f64().unwrap_or(f64::MIN)).collect();
+            let prefix = flag("add_space_prefix", true);
+            let unknown = get("unknown_token_id").and_then(Value::as_u64).unwrap_or(0);
+            sentence_piece(&tokens, &scores, unknown as usize, prefix)?
+        }
+        "gpt2" => {
+            let pre = get("pre").and_then(Value::as_str).unwrap_or("default");
+            let merges = texts(get("merges")).ok_or("it has no list of merges")?;
+            byte_level(pre, &merges)?
+        }
+        other => return Err(format!("it is of kind `{other}`; `llama` and `gpt2` are read")),
+    };
+    json["model"]["vocab"] = json!(vocabulary);
+    json["version"] = "1.0".into();
+    json["added_tokens"] = tokens
+        .iter()
+        .enumerate()
+        .filter(|(id, token)| {
+            !token.is_empty() && matches!(kinds.get(*id), Some(&(CONTROL | USER_DEFINED))) && vocabulary[*token] == *id
+        })
+        .map(|(id, token)| {
+            json!({
+                "id": id, "content": token, "special": kinds[id] == CONTROL, "normalized": false,
+                "single_word": false, "lstrip": false, "rstrip": false,
+            })
+        })
+        .collect();
+    let mut side = Map::new();
+    // llama.cpp's own where the file does not say.
+    let default = |name: &str| match (kind, name) {
+        ("llama", "bos") => Some(1),
+        ("llama", "eos") => Some(2),
+        _ => None,
+    };
+    for (name, field) in [("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("mask", "mask")] {
+        let id = get(&format!("{field}_token_id")).and_then(Value::as_u64).or(default(name));
+        side.extend(id.filter(|id| (*id as usize) < tokens.len()).map(|id| (format!("{name}_token_id"), id.into())));
+    }
+    if let Some(template) = all.get("tokenizer.chat_template") {
+        side.insert("chat_template".into(), template.clone());
+    }
+    Ok((json, Value::Object(side)))
+}
+
+fn texts(list: Option<&Value>) -> Option<Vec<&str>> {
+    list?.as_array()?.iter().map(Value::as_str).collect()
+}
+
+/// SentencePiece's BPE: pairs are joined by the score of what they make, best first, and what is no token at the end
+/// becomes its bytes.
+fn sentence_piece(tokens: &[&str], scores: &[f64], unknown: usize, prefix: bool) -> Result<Value, String> {
+    if scores.len() != tokens.len() {
+        return Err(format!("it has {} tokens and {} scores", tokens.len(), scores.len()));
+    }
+    if !scores.is_empty() && scores.iter().all(|score| *score == scores[0]) {
+        return Err("its tokens' scores are all the same, by which no merges are told".into());
+    }
+    let ids: HashMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
+    let mut merges: Vec<(f64, f64, f64, &str, &str)> = Vec::new();
+    for (token, score) in tokens.iter().zip(scores) {
+        let mut own = Vec::new();
+        for (at, _) in token.char_indices().skip(1) {
+            let (left, right) = token.split_at(at);
+            if let (Some(l), Some(r)) = (ids.get(left), ids.get(right)) {
+                own.push((*score, scores[*l], scores[*r], left, right));
+            }
+        }
+        own.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.2.total_cmp(&a.2)));
+        merges.extend(own);
+    }
+    merges.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let merges: Vec<[&str; 2]> = merges.into_iter().map(|(.., left, right)| [left, right]).collect();
+    let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
+    let prepend = json!({"type": "Prepend", "prepend": SPACE});
+    let normalizers: Vec<Value> = prefix.then_some(prepend).into_iter().chain([replace]).collect();
+    let mut decoders = vec![
+        json!({"type": "Replace", "pattern": {"String": SPACE}, "content": " "}),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
+    if prefix {
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    Ok(json!({
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": null,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {
+            "type": "BPE", "unk_token": tokens.get(unknown), "fuse_unk": true, "byte_fallback": true,
+            "ignore_merges": false, "merges": merges,
+        },
+    }))
+}
+
+/// BPE of bytes, behind the splits that a name stands for.
+fn byte_level(pre: &str, merges: &[&str]) -> Result<Value, String> {
+    let splits = splits(pre).ok_or_else(|| format!("its texts are split by the rules `{pre}`, which are not known"))?;
+    let mut steps: Vec<Value> = splits
+        .iter()
+        .map(|regex| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false}))
+        .collect();
+    steps.push(json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}));
+    let pair = |merge: &&str| {
+        // A space within the first part stands right at its beginning.
+        let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ').map(|(at, _)| at);
+        at.map(|at| [merge[..at].to_string(), merge[at + 1..].to_string()])
+            .ok_or_else(|| format!("its merge `{merge}` is no pair"))
+    };
+    let merges: Vec<[String; 2]> = merges.iter().map(pair).collect::<Result<_, _>>()?;
+    let normalizer = if COMPOSED.contains(&pre) { json!({"type": "NFC"}) } else { Value::Null };
+    Ok(json!({
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+        "model": {
+            "type": "BPE", "unk_token": null, "fuse_unk": false, "byte_fallback": false,
+            "ignore_merges": WHOLE.contains(&pre), "merges": merges,
+        },
+    }))
+}
+
+/// Tokenizers that compose letters and accents first, in Hugging Face's files.
+const COMPOSED: [&str; 2] = ["qwen2", "deepseek-r1-qwen"];
+/// Tokenizers that take a whole word that is a token as it is.
+const WHOLE: [&str; 9] =
+    ["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"];
+
+const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN_2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+
+/// The expressions that split a text, one behind the other, by llama.cpp's name for the tokenizer.
+fn splits(pre: &str) -> Option<&'static [&'static str]> {
+    Some(match pre {
+        "default" => &[r"[\p{P}\$\+<=>\^~\|]+", GPT_2, r"\p{N}+", "[0-9][0-9][0-9]"],
+        "gpt-2" | "phi-2" | "olmo" | "mpt" | "jais" | "exaone4" | "mellum" | "modern-bert" | "trillion"
+        | "granite-docling" | "roberta-bpe" => &[GPT_2],
+        "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" | "dbrx"
+        | "smaug-bpe" | "chatglm-bpe" | "glm4" => &[LLAMA_3],
+        "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" | "hunyuan" => &[QWEN_2],
+        "starcoder" | "smollm" | "refact" | "command-r" | "codeshell" | "exaone" | "minerva-7b" => &[r"\p{N}", GPT_2],
+        "falcon" => &[r"[\p{P}\$\+<=>\^~\|`]+", GPT_2, "[0-9][0-9][0-9]"],
+        "bloom" | "poro-chat" | "gpt3-finnish" => &[BLOOM],
+        "viking" => &[BLOOM, r"\p{N}"],
+        "gpt-4o" | "llama4" | "kanana2" => &[GPT_4O],
+        "tekken" => &[TEKKEN],
+        _ => return None,
+    })
+}

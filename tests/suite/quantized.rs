@@ -1,0 +1,233 @@
+//! Quantized checkpoints of Hugging Face's libraries, against what those make of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hooklens::prelude::*;
+use hooklens::{ConfigError, Error, LoadError, inspect};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
+
+use crate::support::{assert_close, device, distance, fixtures, skipped, values};
+
+fn folder() -> PathBuf {
+    fixtures().join("quantized")
+}
+
+fn floats(view: &TensorView<'_>) -> Vec<f32> {
+    view.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// Whether blocks stay so on the tests' device.
+fn kept_here() -> bool {
+    let kept = device() == Device::flex() || std::env::var(hooklens::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
+    if !kept {
+        skipped("the device takes weights of the type it computes in, not blocks");
+    }
+    kept
+}
+
+/// Checkpoints whose groups of columns are not whole blocks: they are widened at load.
+const WIDENED: [&str; 3] = ["gptq-4bit-act", "fp8-block", "ct-int4-asym"];
+
+#[test]
+fn every_format_computes_as_its_library_says() {
+    let kept = kept_here();
+    let (mut wrong, mut compared) = (Vec::new(), 0);
+    for entry in fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_string();
+        let expected = fs::read(path.join("logits.safetensors")).unwrap();
+        let expected = SafeTensors::deserialize(&expected).unwrap();
+        let ids = expected.tensor("ids").unwrap();
+        let ids: Vec<u32> =
+            ids.data().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b).try_into().unwrap()).collect();
+        let tokens = Tokens::new(ids.chunks(12).map(<[u32]>::to_vec).collect()).unwrap();
+        let logits = expected.tensor("logits").unwrap();
+        let shape: [usize; 3] = logits.shape().try_into().unwrap();
+        let logits = ndarray::ArrayD::from_shape_vec(shape.to_vec(), floats(&logits)).unwrap();
+        let ways = [LoadOptions::new(), LoadOptions::new().dtype(DType::F32), LoadOptions::new().mmap(false)];
+        for options in ways {
+            let model = HookedTransformer::from_pretrained_with(path.to_str().unwrap(), options.clone())
+                .unwrap_or_else(|error| panic!("{name}: {}", hooklens::error_chain(&error)));
+            let gap = distance(&values(&model.forward(&tokens).unwrap()), &logits);
+            if gap > 1e-4 {
+                wrong.push(format!("{name}, {options:?}: logits differ by {gap:e}"));
+            }
+        }
+        let model = HookedTransformer::from_pretrained(path.to_str().unwrap()).unwrap();
+        let report = model.load_report();
+        let packed = kept && !WIDENED.contains(&name.as_str());
+        assert_eq!(!report.in_blocks.is_empty(), packed, "{name}: {report}");
+        assert!(report.unused.is_empty(), "{name}: {report}");
+        // Every number, as it is read and from the blocks.
+        let files = inspect(path.to_str().unwrap()).unwrap().weights.unwrap().files;
+        for (own, view) in expected.tensors() {
+            let Some(weight) = own.strip_prefix("dequantized.") else { continue };
+            let expected = floats(&view);
+            let read: Vec<f32> = files.read(weight, DType::F32).unwrap().iter().collect();
+            // A few rows of each matrix; of a mixture of each expert's.
+            let width = *view.shape().last().unwrap();
+            let rows = match view.shape() {
+                [experts, rows, _] => (0..experts * rows)
+                    .map(|row| row / rows * (read.len() / experts / width) + row % rows)
+                    .collect::<Vec<usize>>(),
+                shape => (0..shape[0]).collect(),
+            };
+            for (expected, row) in expected.chunks(width).zip(rows) {
+                compared += 1;
+                if read[row * width..][..width] != *expected {
+                    wrong.push(format!("{name}: {weight}, row {row}"));
+                }
+            }
+            if weight == "model.layers.0.self_attn.k_proj.weight" {
+                let ours = values(&model.weights.blocks[0].attn.k.matrix().transpose());
+                for (ours, expected) in ours.iter().zip(&expected) {
+                    assert!((ours - expected).abs() <= expected.abs() * f32::EPSILON, "{name}: {ours}, not {expected}");
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty() && compared > 300, "{compared}: {}", wrong.join("\n"));
+}
+
+/// Gradients, processing, what is saved and what a fingerprint says of a model in blocks are those of the same model
+/// widened at load.
+#[test]
+fn models_in_blocks_are_used_like_others() {
+    let path = folder().join("gptq-4bit");
+    let path = path.to_str().unwrap();
+    let (model, wide) = (
+        HookedTransformer::from_pretrained(path).unwrap(),
+        HookedTransformer::from_pretrained_with(path, LoadOptions::new().dtype(DType::F32)).unwrap(),
+    );
+    let tokens = || Tokens::new(vec![vec![3, 1, 4, 1, 5]]).unwrap();
+    let last = |logits: Tensor<3>| logits.narrow(1, 4, 1).narrow(2, 7, 1).reshape([1]);
+    let gradients = |model: &HookedTransformer| {
+        let options = ForwardOptions::new().record("*hook_resid_pre");
+        let seen = model.run_with_gradients(tokens(), options, last).unwrap();
+        seen.cache.grad(hook::resid_pre(0)).unwrap()
+    };
+    assert_close(&gradients(&model), &gradients(&wide), 1e-5, "gradients");
+    let folded = |model: &HookedTransformer| model.clone().processed(&Processing::standard()).unwrap();
+    let at_load =
+        HookedTransformer::from_pretrained_with(path, LoadOptions::new().process(Processing::standard())).unwrap();
+    let expected = wide.clone().processed(&Processing::standard()).unwrap().forward(tokens()).unwrap();
+    assert_close(&folded(&model).forward(tokens()).unwrap(), &expected, 1e-5, "processed");
+    assert_close(&at_load.forward(tokens()).unwrap(), &expected, 1e-5, "processed at load");
+    assert!(at_load.load_report().in_blocks.is_empty() && !at_load.load_report().widened.is_empty());
+    // Processing a copy leaves the model as it was.
+    assert_eq!(model.fingerprint().unwrap(), HookedTransformer::from_pretrained(path).unwrap().fingerprint().unwrap());
+    if kept_here() {
+        assert_ne!(model.fingerprint().unwrap(), wide.fingerprint().unwrap());
+    }
+    assert_close(&model.w_q(), &wide.w_q(), 0.0, "queries");
+    assert_close(&model.w_out().unwrap(), &wide.w_out().unwrap(), 0.0, "outputs of the MLP");
+    let saved = tempfile::tempdir().unwrap();
+    model.save_pretrained(saved.path()).unwrap();
+    let again = HookedTransformer::from_pretrained(saved.path().to_str().unwrap()).unwrap();
+    assert_close(&again.forward(tokens()).unwrap(), &wide.forward(tokens()).unwrap(), 1e-5, "saved");
+    // A weight that is asked for is widened, and goes on being the model's.
+    let value = model.weights.blocks[0].attn.q.weight.val();
+    assert_close(&value, &wide.weights.blocks[0].attn.q.weight.val(), 0.0, "a weight");
+    assert_close(&model.forward(tokens()).unwrap(), &wide.forward(tokens()).unwrap(), 1e-5, "after it was asked for");
+    let trained = HookedTransformer::from_pretrained_with(path, LoadOptions::new().trainable()).unwrap();
+    assert!(trained.load_report().in_blocks.is_empty());
+    assert_close(&trained.forward(tokens()).unwrap().inner(), &wide.forward(tokens()).unwrap(), 1e-5, "trainable");
+}
+
+/// A copy of a checkpoint with something changed.
+fn changed(
+    name: &str,
+    config: impl FnOnce(&mut Value),
+    tensor: impl Fn(&str, &mut Vec<usize>, &mut Vec<u8>) -> bool,
+) -> Error {
+    let from = folder().join(name);
+    let to = tempfile::tempdir().unwrap();
+    let mut json: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
+    config(&mut json);
+    fs::write(to.path().join("config.json"), json.to_string()).unwrap();
+    let bytes = fs::read(from.join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let mut held: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    for (name, view) in tensors.iter() {
+        let (mut shape, mut data) = (view.shape().to_vec(), view.data().to_vec());
+        if tensor(name, &mut shape, &mut data) {
+            held.push((name.to_string(), view.dtype(), shape, data));
+        }
+    }
+    let views =
+        held.iter().map(|(name, dtype, shape, data)| (name, TensorView::new(*dtype, shape.clone(), data).unwrap()));
+    fs::write(to.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    HookedTransformer::from_pretrained(Path::new(to.path()).to_str().unwrap()).expect_err(name)
+}
+
+#[test]
+fn what_does_not_fit_is_said() {
+    let as_is = |_: &str, _: &mut Vec<usize>, _: &mut Vec<u8>| true;
+    let method = |name: &str, own: Value| changed(name, |json| json["quantization_config"] = own, as_is);
+    for (own, named) in [
+        (json!({"quant_method": "hqq"}), "hqq"),
+        (json!({"quant_method": "gptq", "bits": 3}), "gptq of 3 bits"),
+        (json!({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}), "marlin"),
+        (json!({"quant_method": "awq", "version": "gemv"}), "gemv"),
+        (json!({"quant_method": "compressed-tensors", "format": "marlin-24"}), "marlin-24"),
+        (json!({"bits": 4}), "unnamed"),
+    ] {
+        let error = method("gptq-4bit", own);
+        assert!(
+            matches!(&error, Error::Config(ConfigError::Quantized { method, .. }) if method.contains(named)),
+            "{error}"
+        );
+    }
+    // A tensor that is missing, of another shape, or names a group that is none.
+    let error = changed("gptq-4bit", |_| {}, |name, _, _| !name.ends_with("layers.0.mlp.down_proj.scales"));
+    assert!(
+        matches!(&error, Error::Load(LoadError::MissingTensor { name, .. }) if name.ends_with("down_proj.scales")),
+        "{error}"
+    );
+    let error = changed("awq-gemm", |json| json["quantization_config"]["group_size"] = json!(16), as_is);
+    assert!(matches!(&error, Error::Load(LoadError::Shape { name, .. }) if name.ends_with("qzeros")), "{error}");
+    let error = changed(
+        "gptq-4bit-act",
+        |_| {},
+        |name, _, data| {
+            if name.ends_with("g_idx") {
+                data[..4].copy_from_slice(&77u32.to_le_bytes());
+            }
+            true
+        },
+    );
+    assert!(matches!(&error, Error::Load(LoadError::Quantized { reason, .. }) if reason.contains("group")), "{error}");
+    let error = changed(
+        "bnb-nf4",
+        |_| {},
+        |name, _, data| {
+            if name.ends_with("quant_map") {
+                data[0] ^= 1;
+            }
+            true
+        },
+    );
+    assert!(
+        matches!(&error, Error::Load(LoadError::Quantized { reason, .. }) if reason.contains("quant_map")),
+        "{error}"
+    );
+    let error = changed(
+        "bnb-nf4",
+        |_| {},
+        |name, _, data| {
+            if name.contains("quant_state") {
+                *data = vec![b' '; data.len()];
+            }
+            true
+        },
+    );
+    assert!(matches!(&error, Error::Load(LoadError::Quantized { .. })), "{error}");
+    let error = changed("fp8-block", |json| json["quantization_config"]["weight_block_size"] = json!([7, 7]), as_is);
+    assert!(
+        matches!(&error, Error::Load(LoadError::Quantized { reason, .. }) if reason.contains("does not fit")),
+        "{error}"
+    );
+}
