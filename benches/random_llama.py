@@ -1,8 +1,10 @@
 """Writes a model of Llama 3's shapes with random weights, tensor by tensor: nothing is held in memory.
 
     python benches/random_llama.py 8b FOLDER [--dtype bfloat16]
+    python benches/random_llama.py 8b FOLDER --gguf q4_k        # FOLDER/model.gguf, without a vocabulary
 
-Needs numpy only. Sizes are those of Llama 3.2 1B and 3B and Llama 3.1 8B.
+Needs numpy only. Sizes are those of Llama 3.2 1B and 3B and Llama 3.1 8B. In a GGUF file of `q4_k` embedding and
+unembedding are `q6_k`, as in most published ones.
 """
 
 import argparse
@@ -23,6 +25,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("size", choices=SIZES)
 parser.add_argument("folder", type=pathlib.Path)
 parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+parser.add_argument("--gguf", choices=["q8_0", "q4_0", "q4_k"])
 args = parser.parse_args()
 size = SIZES[args.size]
 
@@ -39,6 +42,72 @@ for layer in range(size["layers"]):
         "mlp.down_proj": (size["hidden"], size["mlp"]),
     }.items():  # fmt: skip
         shapes[f"model.layers.{layer}.{part}.weight"] = shape
+
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def field(name, value):
+    """A field of a GGUF file: a text, a float, a whole number."""
+    kinds = {str: (8, lambda v: text(v)), float: (6, lambda v: struct.pack("<f", v)), int: (4, lambda v: struct.pack("<I", v))}
+    number, write = kinds[type(value)]
+    return text(name) + struct.pack("<I", number) + write(value)
+
+
+def write_gguf():
+    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    parts = {
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    }  # fmt: skip
+    for layer in range(size["layers"]):
+        names |= {f"model.layers.{layer}.{own}": f"blk.{layer}.{ggml}" for own, ggml in parts.items()}
+    # Number of the kind, values and bytes of a block, where its scales are.
+    kinds = {"q8_0": (8, 32, 34, [0]), "q4_0": (2, 32, 18, [0]), "q4_k": (12, 256, 144, [0, 2]), "q6_k": (14, 256, 210, [208])}
+    fields = {
+        "general.architecture": "llama", "llama.block_count": size["layers"], "llama.context_length": 131072,
+        "llama.embedding_length": size["hidden"], "llama.feed_forward_length": size["mlp"],
+        "llama.attention.head_count": size["heads"], "llama.attention.head_count_kv": size["kv_heads"],
+        "llama.attention.key_length": size["head"], "llama.attention.value_length": size["head"],
+        "llama.rope.dimension_count": size["head"], "llama.rope.freq_base": 500000.0,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.vocab_size": VOCABULARY, "tokenizer.ggml.model": "no_vocab",
+    }  # fmt: skip
+    infos, data, end = b"", [], 0
+    for name, shape in shapes.items():
+        wide = args.gguf if args.gguf != "q4_k" or len(shape) == 1 or "layers" in name else "q6_k"
+        number, values, of_block, scales = (0, 1, 4, None) if len(shape) == 1 else kinds[wide]
+        count = int(numpy.prod(shape)) // values * of_block
+        infos += text(names[name.removesuffix(".weight")] + ".weight") + struct.pack("<I", len(shape))
+        infos += struct.pack(f"<{len(shape)}Q", *reversed(shape)) + struct.pack("<IQ", number, end)
+        data.append((count, of_block, scales))
+        end += -(-count // 32) * 32
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(fields)) + b"".join(field(*one) for one in fields.items()) + infos
+    scale = numpy.frombuffer(numpy.float16(2e-4).tobytes(), numpy.uint8)
+    with open(args.folder / "model.gguf", "wb") as file:
+        file.write(head + b"\0" * (-len(head) % 32))
+        for count, of_block, scales in data:
+            if scales is None:
+                block = numpy.frombuffer(numpy.ones(count // 4, numpy.float32).tobytes(), numpy.uint8)
+            else:
+                block = numpy.random.default_rng(0).integers(0, 256, (4096, of_block), numpy.uint8)
+                for at in scales:
+                    block[:, at : at + 2] = scale
+                block = block.reshape(-1)
+            left = count
+            while left > 0:
+                file.write(block[:left].tobytes())
+                left -= len(block)
+            file.write(b"\0" * (-count % 32))
+    print(f"{sum(int(numpy.prod(s)) for s in shapes.values()):,} parameters, {end:,} bytes")
+
+
+if args.gguf:
+    args.folder.mkdir(parents=True, exist_ok=True)
+    write_gguf()
+    raise SystemExit
 
 config = dict(
     architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=size["hidden"], num_hidden_layers=size["layers"],

@@ -91,6 +91,12 @@ fn told(report: &LoadReport) {
         note(format!("ignored: {setting}"));
     }
     report.rounding.iter().for_each(note);
+    if !report.widened.is_empty() {
+        note(format!("{} quantized tensors are widened, which takes more memory than the file", report.widened.len()));
+    }
+    if report.read_each_time > 0 {
+        note(format!("{} blocks do not fit into memory, and are read from the file each time", report.read_each_time));
+    }
     if !report.unused.is_empty() {
         let more = if report.unused.len() > SHOWN { ", ..." } else { "" };
         let some = &report.unused[..report.unused.len().min(SHOWN)];

@@ -6,7 +6,8 @@ use burn::tensor::Device;
 use clap::Args;
 use hooklens_hooks::{DType, Positions};
 
-use super::Failure;
+use super::loading_bar::LoadingBar;
+use super::{Failure, size};
 use crate::device::{DEVICE_VARIABLE, parse_device};
 use crate::loading::{LoadOptions, sources};
 
@@ -42,6 +43,9 @@ pub(super) struct ModelArg {
     /// Read weight files into memory instead of mapping them: for files that may be overwritten meanwhile
     #[arg(long)]
     pub(super) no_mmap: bool,
+    /// Hold the weights under this much memory, as 6GB: what does not fit is read from the file layer by layer, each time
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(super) max_memory: Option<u64>,
 }
 
 impl ModelArg {
@@ -54,6 +58,9 @@ impl ModelArg {
     pub(super) fn options(&self, dtype: Option<DType>) -> Result<LoadOptions, Failure> {
         let options = LoadOptions::new().devices(&devices(&self.device)?).mmap(!self.no_mmap);
         let options = dtype.into_iter().fold(options, LoadOptions::dtype);
+        let bar = LoadingBar::default();
+        let options = options.progress(move |done, total| bar.tell(done, total));
+        let options = self.max_memory.into_iter().fold(options, LoadOptions::memory);
         Ok(match &self.adapter {
             Some(folder) => options.adapter(folder),
             None => options,

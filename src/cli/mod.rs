@@ -14,6 +14,7 @@ mod heads;
 mod hooks;
 mod info;
 mod lens;
+mod loading_bar;
 mod man;
 mod merge;
 mod notebook;
@@ -24,6 +25,7 @@ mod patch;
 #[cfg(feature = "remote")]
 mod serve;
 mod signals;
+mod size;
 mod terminal;
 mod vocabulary;
 

@@ -109,6 +109,17 @@ pub enum LoadError {
         /// Its element type.
         given: String,
     },
+    /// Weights can't be held under a limit of memory.
+    #[error(
+        "the weights can't be held under {} of memory: what has to stay there, and two blocks of the model, take {}",
+        size(*limit), size(*needed)
+    )]
+    Memory {
+        /// The limit, in bytes.
+        limit: u64,
+        /// Bytes needed.
+        needed: u64,
+    },
     /// The tensors that make a quantized matrix do not fit together.
     #[error("the quantized tensor `{name}`: {reason}")]
     #[non_exhaustive]
@@ -195,6 +206,14 @@ impl LoadError {
     /// A file of weights that its format's reader refuses.
     pub(crate) fn refused(path: &Path, reason: &str, source: impl Into<BoxError>) -> Self {
         LoadError::Corrupt { path: path.to_path_buf(), reason: reason.into(), source: Some(source.into()) }
+    }
+}
+
+/// Bytes for people.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
     }
 }
 

@@ -9,15 +9,15 @@ use hooklens_hooks::DType;
 use hooklens_kernels::packed::Order;
 
 use super::adapter::{Adapter, Change};
+use super::options::Progress;
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
 use crate::cpu::Weight;
 use crate::device::{Placement, is_cubecl};
 use crate::error::LoadError;
 use crate::model::LoadReport;
-use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Weights};
+use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Paging, Weights};
 use crate::packed_matrix::PackedMatrix;
-use crate::weight_files::WeightFiles;
-use crate::weight_files::{Layout, StoredTensor, WeightTable};
+use crate::weight_files::{Layout, Pages, StoredTensor, WeightFiles, WeightTable};
 
 /// Reads weights one by one, checking each shape against the configuration first.
 pub(super) struct Assembler<'a> {
@@ -36,6 +36,15 @@ pub(super) struct Assembler<'a> {
     adapter: Option<&'a Adapter>,
     applied: BTreeSet<String>,
     missing: Vec<String>,
+    /// Where what was lent lies, of this part of the model.
+    pages: Pages,
+    /// The same of each block.
+    blocks_pages: Vec<Pages>,
+    /// Bytes of weights that are copies.
+    copied: usize,
+    /// Who is told of each tensor, and bytes of those that were read.
+    progress: Option<&'a Progress>,
+    done: usize,
     /// Tensors that stay in blocks.
     in_blocks: BTreeSet<String>,
     /// Tensors in blocks that become plain numbers.
@@ -62,6 +71,11 @@ impl<'a> Assembler<'a> {
             adapter: None,
             applied: BTreeSet::new(),
             missing: Vec::new(),
+            pages: Pages::default(),
+            blocks_pages: Vec::new(),
+            copied: 0,
+            progress: None,
+            done: 0,
             in_blocks: BTreeSet::new(),
             widened: BTreeSet::new(),
         }
@@ -70,6 +84,12 @@ impl<'a> Assembler<'a> {
     /// Says whether matrices of 16 bits, and those in blocks of fewer, stay so.
     pub(super) fn keeping(&mut self, narrow: bool, blocks: bool) -> &mut Self {
         (self.narrow, self.blocks) = (narrow, blocks);
+        self
+    }
+
+    /// Tells of each tensor that is read.
+    pub(super) fn telling(mut self, progress: Option<&'a Progress>) -> Self {
+        self.progress = progress;
         self
     }
 
@@ -98,14 +118,26 @@ impl<'a> Assembler<'a> {
         };
         let embed = Embed::new(tokens.clone(), positions, norm, self.device);
         let mut blocks = Vec::with_capacity(c.n_layers);
+        // Of the table only the rows of tokens are read, unless it is the unembedding too.
+        let table = std::mem::take(&mut self.pages);
         for layer in 0..c.n_layers {
             self.device = self.placement.of_layer(layer, c.n_layers);
             blocks.push(self.block(&format!("blocks.{layer}"), c)?);
+            self.blocks_pages.push(std::mem::take(&mut self.pages));
         }
         self.device = self.placement.last();
         let unembed = self.unembed(&tokens, [c.d_model, c.d_vocab_out])?;
+        if self.pages.size() == 0 {
+            self.pages = table;
+        }
         let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.eps)?;
         Ok(Weights { embed, blocks, ln_final, unembed })
+    }
+
+    /// How what was read is kept under a limit of memory; nothing if all fits.
+    pub(super) fn paging(&mut self, limit: Option<u64>) -> Result<Option<Paging>, LoadError> {
+        let (blocks, staying) = (std::mem::take(&mut self.blocks_pages), self.copied + self.pages.size());
+        limit.map_or(Ok(None), |limit| Paging::under(limit, blocks, staying))
     }
 
     /// The load report: which tensors of the files were used.
@@ -117,6 +149,7 @@ impl<'a> Assembler<'a> {
             applied: self.applied.into_iter().collect(),
             ignored: Vec::new(),
             rounding: Vec::new(),
+            read_each_time: 0,
             in_blocks: self.in_blocks.into_iter().collect(),
             widened: self.widened.into_iter().collect(),
         }
@@ -161,7 +194,12 @@ impl<'a> Assembler<'a> {
         if given != expected {
             return Err(LoadError::Shape { name: name.to_string(), expected, given });
         }
-        self.applied.insert(name.to_string());
+        if self.applied.insert(name.to_string())
+            && let Some(progress) = self.progress
+        {
+            self.done += files.info(&held).map_or(0, |info| info.bytes);
+            progress.tell(self.done, self.files.stored_bytes());
+        }
         Ok((files, held))
     }
 
@@ -260,9 +298,11 @@ impl<'a> Assembler<'a> {
             && !is_cubecl(self.device)
             && let Some(data) = files.borrow(&held, kept)?
         {
+            self.pages.extend(files.pages(&held));
             return Ok(layout.view(stored(data), shape));
         }
         let (runs, read) = layout.to_read(shape);
+        self.copied += runs.len * runs.count * kept.size();
         Ok(layout.matrix(stored(files.read_runs(&held, kept, runs, read)?), shape))
     }
 
@@ -324,6 +364,9 @@ impl<'a> Assembler<'a> {
         }
         let (files, held) = self.held(name, shape)?;
         let packed = files.packed(&held, rows, order)?;
+        let lent = files.pages(&held);
+        self.copied += packed.as_ref().filter(|_| lent.size() == 0).map_or(0, PackedMatrix::size);
+        self.pages.extend(lent);
         self.in_blocks.extend(packed.is_some().then(|| name.to_string()));
         Ok(packed)
     }

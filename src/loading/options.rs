@@ -1,6 +1,8 @@
 //! Options of loading a model.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use burn::tensor::Device;
 use hooklens_hooks::DType;
@@ -25,7 +27,26 @@ pub struct LoadOptions {
     pub(crate) processing: Processing,
     pub(crate) adapter: Option<PathBuf>,
     pub(crate) mmap: bool,
+    pub(crate) memory: Option<u64>,
+    pub(crate) progress: Option<Progress>,
     trainable: bool,
+}
+
+/// Who is told how far loading is.
+#[derive(Clone)]
+pub(crate) struct Progress(Arc<dyn Fn(usize, usize) + Send + Sync>);
+
+impl Progress {
+    /// So many bytes of so many were read.
+    pub(super) fn tell(&self, done: usize, total: usize) {
+        (self.0)(done, total);
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Progress")
+    }
 }
 
 impl Default for LoadOptions {
@@ -36,6 +57,8 @@ impl Default for LoadOptions {
             processing: Processing::none(),
             adapter: None,
             mmap: true,
+            memory: None,
+            progress: None,
             trainable: false,
         }
     }
@@ -168,6 +191,44 @@ impl LoadOptions {
     #[must_use]
     pub fn mmap(mut self, mmap: bool) -> Self {
         self.mmap = mmap;
+        self
+    }
+
+    /// Holds a decoder's weights under so many bytes of memory, the process without them included: as many blocks as fit
+    /// stay, each of the others is read from its mapped file when it is run, and let go of after. Slower, and never
+    /// more; activations and caches come on top. Only weights that stay in the mapped files can be held so: see
+    /// [`LoadOptions::dtype`].
+    ///
+    /// A model that is larger than memory runs without it too: then the system chooses what it lets go of.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let folder = folder.path();
+    /// model.save_pretrained(folder)?;
+    /// let options = LoadOptions::new().memory(1 << 20);
+    /// let told = HookedTransformer::from_pretrained_with(folder.display().to_string(), options).unwrap_err();
+    /// assert!(told.to_string().starts_with("the weights can't be held under 1.0 MB of memory"), "{told}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// Tells how far loading is: bytes of the files' tensors that were read, and of all.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let options = LoadOptions::new().progress(|done, total| eprint!("\r{}%", 100 * done / total));
+    /// let model = HookedTransformer::from_pretrained_with("embedded:ioi", options)?;
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn progress(mut self, tell: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Progress(Arc::new(tell)));
         self
     }
 

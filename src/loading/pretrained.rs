@@ -16,7 +16,7 @@ use crate::error::{ConfigError, LoadError, Result};
 use crate::families::{self, Described};
 use crate::gguf::{self, GgufModel};
 use crate::model::LoadReport;
-use crate::model::{HookedTransformer, placed};
+use crate::model::{HookedTransformer, Paging, placed};
 use crate::tokens::{Tokenizer, read_json};
 use crate::weight_files::{Quantized, WeightFiles, WeightTable, llama2c_file, torch_file};
 
@@ -65,12 +65,14 @@ impl HookedTransformer {
         let placement = options.placement()?;
         let narrow = options.keeps_narrow(&placement);
         let blocks = narrow && options.processing.is_none();
-        let (weights, report) = parts.read(name.as_ref(), &options, (&placement, borrow), |files| {
-            files.keeping(narrow, blocks).weights(config)
+        let ((weights, paging), mut report) = parts.read(name.as_ref(), &options, (&placement, borrow), |files| {
+            let weights = files.keeping(narrow, blocks).weights(config)?;
+            Ok((weights, files.paging(options.memory)?))
         })?;
+        report.read_each_time = paging.as_ref().map_or(0, Paging::read_each_time);
         let config = TransformerConfig::clone(config);
         let model = Self::assemble(config, weights, parts.tokenizer, report, options.computes_in());
-        Ok(model.processed(&options.processing)?.to_devices(&placement.devices()))
+        Ok(model.processed(&options.processing)?.to_devices(&placement.devices()).paged(paging))
     }
 }
 
@@ -231,7 +233,7 @@ impl ModelFiles {
         }
         let folder = folder(name, weights)?;
         let json = read_json(folder.join("config.json"))?;
-        let quantized = Quantized::of(&json);
+        let quantized = Quantized::of(&json, families::architecture(&json).unwrap_or_default());
         let open = || {
             let files = WeightFiles::open_folder_with(&folder, mmap)?;
             match &quantized {
@@ -339,6 +341,7 @@ impl ModelFiles {
         let given = options.adapter.as_deref().map(|folder| Adapter::open(folder, options.mmap)).transpose()?;
         let placement = placement.without_autodiff();
         let assembler = Assembler::new(files, &table, options.computes_in(), borrow, &placement);
+        let assembler = assembler.telling(options.progress.as_ref());
         let mut assembler = assembler.with_adapter(given.as_ref().or(self.adapter.as_ref()))?;
         let weights = guarded(|| placement.devices(), || Ok(read(&mut assembler)?))?;
         let mut ignored = families::ignored(self.described.family(), &self.json)?;

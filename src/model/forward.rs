@@ -306,6 +306,7 @@ impl HookedTransformer {
             let block = &self.weights.blocks[layer];
             resid = pass.enter(&block.device(), resid);
             resid = block.forward(layer, resid, &mut pass, run)?;
+            self.paging().inspect(|paging| paging.after(layer));
         }
         if layers.stop.is_some() {
             return Ok(Reached { residual: Some(resid), ..Reached::default() });

@@ -30,6 +30,8 @@ pub struct LoadReport {
     /// Tensors in such blocks that were widened: what processing and adapters change, what gradients are kept for, and
     /// everything on other devices than the CPU or in another element type than `f32`.
     pub widened: Vec<String>,
+    /// Blocks that do not fit into memory and are read from the files each time they are run, the last ones.
+    pub read_each_time: usize,
     /// Bytes of the files' tensors.
     pub stored_bytes: usize,
 }
@@ -52,6 +54,9 @@ impl fmt::Display for LoadReport {
         }
         if !in_blocks.is_empty() || !widened.is_empty() {
             write!(f, "\n  quantized: {} stay so, {} were widened", in_blocks.len(), widened.len())?;
+        }
+        if self.read_each_time > 0 {
+            write!(f, "\n  blocks that are read from the file each time they are run: {}", self.read_each_time)?;
         }
         for rounding in rounding {
             write!(f, "\n  {rounding}")?;

@@ -7,6 +7,7 @@ use hooklens_hooks::{Catalog, DType};
 
 use super::block::Block;
 use super::output::Output;
+use super::paging::Paging;
 use super::points::points_of;
 use super::report::LoadReport;
 use super::weights::Weights;
@@ -41,6 +42,8 @@ pub struct HookedTransformer {
     pub(crate) report: Arc<LoadReport>,
     /// Whether it computes in `f32` though its embedding is of 16 bits.
     widens: bool,
+    /// Where its blocks lie, if they do not all fit into memory.
+    paging: Option<Arc<Paging>>,
 }
 
 impl HookedTransformer {
@@ -56,7 +59,17 @@ impl HookedTransformer {
         let points = Arc::new(points_of(&config));
         let widens = weights.embed.dtype() != dtype.burn();
         let (config, report) = (Arc::new(config), Arc::new(report));
-        Self { weights, config, points, tokenizer: tokenizer.map(Arc::new), report, widens }
+        Self { weights, config, points, tokenizer: tokenizer.map(Arc::new), report, widens, paging: None }
+    }
+
+    /// The model with blocks that are read from files as they are run.
+    pub(crate) fn paged(self, paging: Option<Paging>) -> Self {
+        Self { paging: paging.map(Arc::new), ..self }
+    }
+
+    /// The paging of its blocks, if they do not all fit into memory.
+    pub(crate) fn paging(&self) -> Option<&Paging> {
+        self.paging.as_deref()
     }
 
     /// Shape and choices of the model.

@@ -4,6 +4,7 @@ mod convert;
 pub(crate) mod gguf_file;
 mod layout;
 pub(crate) mod llama2c_file;
+mod pages;
 mod quantized;
 mod tensor_file;
 pub(crate) mod torch_file;
@@ -27,6 +28,7 @@ use convert::Converted;
 use tensor_file::TensorFile;
 
 pub(crate) use layout::{Layout, StoredTensor, WeightTable};
+pub(crate) use pages::Pages;
 pub(crate) use quantized::{Joined, Quantized};
 
 /// Shape, element type and place of one tensor in a file.
@@ -316,6 +318,17 @@ impl WeightFiles {
             }
         };
         Ok(TensorData::from_bytes(bytes, shape, compute.burn()))
+    }
+
+    /// Where in a mapped file a tensor lies; nothing for one that does not.
+    pub(crate) fn pages(&self, name: &str) -> Pages {
+        let mut pages = Pages::default();
+        if let Some(Location::File { file, bytes }) = self.tensors.get(name).map(|info| &info.place)
+            && let Some(map) = self.files[*file].map()
+        {
+            pages.add(map, bytes.clone());
+        }
+        pages
     }
 
     fn stored(&self, name: &str) -> Result<(&TensorInfo, Elements), LoadError> {

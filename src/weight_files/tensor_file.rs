@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use burn::tensor::Bytes;
 use bytes::Bytes as SharedBytes;
@@ -26,7 +27,7 @@ pub(crate) struct TensorFile {
 #[derive(Debug)]
 enum Content {
     /// In a file; mapped too, where pages are read when they are first touched.
-    Mapped(File, SharedBytes),
+    Mapped(File, Arc<Mmap>, SharedBytes),
     /// In a file only.
     File(File),
     /// In the program.
@@ -46,8 +47,9 @@ impl TensorFile {
             return Err(LoadError::corrupt(path, "the file is empty"));
         }
         let content = if mmap {
-            let map = map(&file).map_err(&failed)?;
-            Content::Mapped(file, map)
+            let map = Arc::new(map(&file).map_err(&failed)?);
+            let bytes = SharedBytes::from_owner(Owner(Arc::clone(&map)));
+            Content::Mapped(file, map, bytes)
         } else {
             Content::File(file)
         };
@@ -79,10 +81,18 @@ impl TensorFile {
         Ok(read.into())
     }
 
+    /// The mapping, if the file is mapped.
+    pub(super) fn map(&self) -> Option<Arc<Mmap>> {
+        match &self.content {
+            Content::Mapped(_, map, _) => Some(Arc::clone(map)),
+            _ => None,
+        }
+    }
+
     /// The whole file, if it lies in memory.
     pub(crate) fn in_memory(&self) -> Option<&SharedBytes> {
         match &self.content {
-            Content::Mapped(_, map) | Content::Static(map) => Some(map),
+            Content::Mapped(_, _, bytes) | Content::Static(bytes) => Some(bytes),
             Content::File(_) => None,
         }
     }
@@ -126,7 +136,7 @@ impl TensorFile {
 
     fn read_at(&self, at: usize, bytes: &mut [u8]) -> Result<(), LoadError> {
         match &self.content {
-            Content::Mapped(file, _) | Content::File(file) => {
+            Content::Mapped(file, ..) | Content::File(file) => {
                 read_at(file, at as u64, bytes).map_err(LoadError::file(&self.path))
             }
             Content::Static(all) => {
@@ -137,15 +147,25 @@ impl TensorFile {
     }
 }
 
-fn map(file: &File) -> std::io::Result<SharedBytes> {
+/// What keeps a mapping while its bytes are lent.
+struct Owner(Arc<Mmap>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn map(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the mapping is read-only and private to us as far as Rust can tell; what `Mmap::map`
     // asks beyond that is that nobody changes the file meanwhile, which no program can ensure,
     // and which every reader of model files (safetensors itself included) asks of its user; who can't
     // promise it has `LoadOptions::mmap`.
     // Measured: without it loading copies all weights, and takes seconds instead of microseconds.
     #[allow(unsafe_code)]
-    let map = unsafe { Mmap::map(file) }?;
-    Ok(SharedBytes::from_owner(map))
+    unsafe {
+        Mmap::map(file)
+    }
 }
 
 #[cfg(unix)]

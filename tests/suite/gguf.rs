@@ -11,7 +11,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
 
-use crate::support::{device, distance, fixtures, skipped, values};
+use crate::support::{assert_close, device, distance, fixtures, skipped, values};
 
 const FORMATS: [(&str, Format); 13] = [
     ("q4_0", Format::Q4_0),
@@ -228,4 +228,59 @@ fn what_is_not_read_is_said() {
     let model = told("pre\u{8}\0\0\0\u{5}\0\0\0\0\0\0\0qwen2", "pre\u{8}\0\0\0\u{5}\0\0\0\0\0\0\0qwerz").unwrap();
     assert!(model.load_report().ignored[0].contains("`qwerz`"), "{:?}", model.load_report().ignored);
     assert!(matches!(model.forward("a text"), Err(Error::Input(InputError::NoTokenizer))));
+}
+
+/// A model whose blocks are read from the file each time they are run computes what it does in memory, and a limit that
+/// can't be met is refused.
+#[cfg(unix)]
+#[test]
+fn a_model_is_held_under_a_limit_of_memory() {
+    if device() != Device::flex() {
+        return skipped("weights are lent from the file to the CPU alone");
+    }
+    let (_, path, expected) = models().into_iter().find(|(name, ..)| name == "gemma3").unwrap();
+    let tokens = golden(&expected).0;
+    let load = |memory: Option<u64>| {
+        let options = memory.into_iter().fold(LoadOptions::new(), LoadOptions::memory);
+        HookedTransformer::from_pretrained_with(path.to_str().unwrap(), options)
+    };
+    let Err(Error::Load(LoadError::Memory { limit: 1, needed })) = load(Some(1)) else { panic!("held under a byte") };
+    assert!(load(Some(needed - 1)).is_err());
+    let (held, whole) = (load(Some(needed)).unwrap(), load(None).unwrap());
+    assert_eq!((held.load_report().read_each_time, whole.load_report().read_each_time), (7, 0));
+    assert!(load(Some(needed + 10_000)).unwrap().load_report().read_each_time < 7);
+    assert_eq!(load(Some(needed + 10_000_000)).unwrap().load_report().read_each_time, 0);
+    let everything = || Record::new(Selection::matching(|_| true));
+    for _ in 0..2 {
+        let [(logits, seen), (expected, expected_seen)] =
+            [&held, &whole].map(|model| model.run_with_cache(&tokens, everything()).unwrap());
+        assert_close(&logits, &expected, 0.0, "logits");
+        for name in expected_seen.names() {
+            let [own, expected] =
+                [&seen, &expected_seen].map(|cache| cache.activation(name).unwrap().to_ndarray().unwrap());
+            assert!(own == expected, "{name}");
+        }
+    }
+    let generated = |model: &HookedTransformer| {
+        let options = hooklens::generation::GenerateOptions::new().max_new_tokens(6);
+        let rows = model.generate_with(tokens.clone(), options).unwrap().rows;
+        rows.into_iter().map(|row| row.new).collect::<Vec<_>>()
+    };
+    assert_eq!(generated(&held), generated(&whole));
+}
+
+/// Loading tells of every tensor, up to the last.
+#[test]
+fn loading_tells_how_far_it_is() {
+    use std::sync::{Arc, Mutex};
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&told);
+    let options = LoadOptions::new().progress(move |done, total| seen.lock().unwrap().push((done, total)));
+    let path = folder().join("llama.gguf");
+    HookedTransformer::from_pretrained_with(path.to_str().unwrap(), options).unwrap();
+    let told = told.lock().unwrap();
+    assert!(told.len() > 10 && told.is_sorted() && told.iter().all(|(done, total)| done <= total), "{told:?}");
+    let (done, total) = told[told.len() - 1];
+    // Of what the file holds only divisors of the rotation are no weight.
+    assert!(done * 100 > total * 95, "{done} of {total}");
 }

@@ -11,7 +11,6 @@ mod memory;
 mod places;
 mod report;
 mod session;
-mod size;
 mod token;
 
 use std::io::Write;
@@ -20,6 +19,7 @@ use std::net::TcpListener;
 use clap::Args;
 
 use super::args::devices;
+use super::size;
 use super::{CliResult, Failure};
 use crate::device::{DEVICE_VARIABLE, TOKEN_VARIABLE};
 

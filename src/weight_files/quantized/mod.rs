@@ -59,11 +59,11 @@ pub(crate) enum Quantized {
 }
 
 impl Quantized {
-    /// What a `config.json` says of it, if it says anything.
+    /// What the `config.json` of an architecture says of it, if it says anything.
     ///
     /// # Errors
     /// [`ConfigError::Quantized`] for a method that is not read.
-    pub(crate) fn of(json: &Value) -> Result<Option<Self>, ConfigError> {
+    pub(crate) fn of(json: &Value, architecture: &str) -> Result<Option<Self>, ConfigError> {
         let found = json.get("quantization_config").or_else(|| json.get("compression_config"));
         let Some(own) = found.filter(|own| !own.is_null()) else { return Ok(None) };
         let flag = |name: &str| own.get(name).and_then(Value::as_bool).unwrap_or(false);
@@ -71,10 +71,6 @@ impl Quantized {
             // Older files of bitsandbytes name no method.
             _ if flag("load_in_4bit") || flag("load_in_8bit") => "bitsandbytes",
             method => method.unwrap_or("unnamed"),
-        };
-        let refused = |method: String| {
-            let architecture = crate::families::architecture(json).unwrap_or_default().to_string();
-            Err(ConfigError::Quantized { architecture, method })
         };
         let read = match method {
             "gptq" => gptq::Rules::of(own).map(Quantized::Gptq),
@@ -87,7 +83,7 @@ impl Quantized {
         };
         match read {
             Ok(quantized) => Ok(Some(quantized)),
-            Err(what) => refused(what),
+            Err(method) => Err(ConfigError::Quantized { architecture: architecture.to_string(), method }),
         }
     }
 }

@@ -1,0 +1,47 @@
+//! A bar while a model loads, if that takes long.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Loading that is over sooner shows no bar.
+const PATIENCE: Duration = Duration::from_millis(700);
+
+/// The bar, once there is one.
+pub(super) struct LoadingBar {
+    began: Instant,
+    bar: OnceLock<ProgressBar>,
+}
+
+impl Default for LoadingBar {
+    fn default() -> Self {
+        Self { began: Instant::now(), bar: OnceLock::new() }
+    }
+}
+
+impl LoadingBar {
+    /// So many bytes of so many were read.
+    pub(super) fn tell(&self, done: usize, total: usize) {
+        if self.bar.get().is_none() && self.began.elapsed() < PATIENCE {
+            return;
+        }
+        let bar = self.bar.get_or_init(|| {
+            let style = ProgressStyle::with_template("loading [{bar:30}] {bytes}/{total_bytes} {eta}");
+            ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        bar.set_position(done as u64);
+        if done >= total {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for LoadingBar {
+    fn drop(&mut self) {
+        // A tensor may be left out, and then the end is not seen.
+        if let Some(bar) = self.bar.get() {
+            bar.finish_and_clear();
+        }
+    }
+}
