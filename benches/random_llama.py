@@ -3,7 +3,7 @@
     python benches/random_llama.py 8b FOLDER [--dtype bfloat16]
     python benches/random_llama.py 8b FOLDER --gguf q4_k        # FOLDER/model.gguf, without a vocabulary
 
-Needs numpy only. Sizes are those of Llama 3.2 1B and 3B and Llama 3.1 8B. In a GGUF file of `q4_k` embedding and
+Needs numpy only. Sizes are those of Llama 3.2 1B and 3B and Llama 3.1 8B, and as GGUF of GPT-2 (`gpt2`). In a GGUF file of `q4_k` embedding and
 unembedding are `q6_k`, as in most published ones.
 """
 
@@ -18,8 +18,8 @@ SIZES = {
     "1b": dict(hidden=2048, layers=16, heads=32, kv_heads=8, mlp=8192, head=64, tied=True, factor=32.0),
     "3b": dict(hidden=3072, layers=28, heads=24, kv_heads=8, mlp=8192, head=128, tied=True, factor=32.0),
     "8b": dict(hidden=4096, layers=32, heads=32, kv_heads=8, mlp=14336, head=128, tied=False, factor=8.0),
+    "gpt2": dict(hidden=768, layers=12, heads=12, kv_heads=12, mlp=3072, head=64, tied=True, factor=1.0),
 }
-VOCABULARY = 128256
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("size", choices=SIZES)
@@ -28,6 +28,9 @@ parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat1
 parser.add_argument("--gguf", choices=["q8_0", "q4_0", "q4_k"])
 args = parser.parse_args()
 size = SIZES[args.size]
+VOCABULARY = 50257 if args.size == "gpt2" else 128256
+if args.size == "gpt2" and not args.gguf:
+    parser.error("gpt2 is written as GGUF; for safetensors see compare_models.py --random gpt2")
 
 shapes = {"model.embed_tokens.weight": (VOCABULARY, size["hidden"]), "model.norm.weight": (size["hidden"],)}
 if not size["tied"]:
@@ -56,7 +59,23 @@ def field(name, value):
     return text(name) + struct.pack("<I", number) + write(value)
 
 
+def gpt2_shapes():
+    """GPT-2's tensors, under ggml's names."""
+    wide, mlp = size["hidden"], size["mlp"]
+    found = {"token_embd.weight": (VOCABULARY, wide), "position_embd.weight": (1024, wide)}
+    found |= {"output_norm.weight": (wide,), "output_norm.bias": (wide,)}
+    for layer in range(size["layers"]):
+        norms = {"attn_norm": (wide,), "ffn_norm": (wide,)}
+        maps = {"attn_qkv": (3 * wide, wide), "attn_output": (wide, wide), "ffn_up": (mlp, wide), "ffn_down": (wide, mlp)}
+        for part, shape in (norms | maps).items():
+            found |= {f"blk.{layer}.{part}.weight": shape, f"blk.{layer}.{part}.bias": shape[:1]}
+    return found
+
+
 def write_gguf():
+    if args.size == "gpt2":
+        shapes.clear()
+        shapes.update(gpt2_shapes())
     names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     parts = {
         "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
@@ -75,12 +94,17 @@ def write_gguf():
         "llama.rope.dimension_count": size["head"], "llama.rope.freq_base": 500000.0,
         "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.vocab_size": VOCABULARY, "tokenizer.ggml.model": "no_vocab",
     }  # fmt: skip
+    if args.size == "gpt2":
+        of_llama = ("llama.rope", "llama.attention.head_count_kv", "llama.vocab_size", "llama.attention.layer_norm_rms")
+        fields = {name.replace("llama.", "gpt2."): value for name, value in fields.items() if not name.startswith(of_llama)}
+        fields |= {"general.architecture": "gpt2", "gpt2.context_length": 1024, "gpt2.attention.layer_norm_epsilon": 1e-5}
     infos, data, end = b"", [], 0
     for name, shape in shapes.items():
-        wide = args.gguf if args.gguf != "q4_k" or len(shape) == 1 or "layers" in name else "q6_k"
-        number, values, of_block, scales = (0, 1, 4, None) if len(shape) == 1 else kinds[wide]
+        plain = len(shape) == 1 or "position" in name
+        wide = args.gguf if args.gguf != "q4_k" or "layers" in name or "blk" in name else "q6_k"
+        number, values, of_block, scales = (0, 1, 4, None) if plain else kinds[wide]
         count = int(numpy.prod(shape)) // values * of_block
-        infos += text(names[name.removesuffix(".weight")] + ".weight") + struct.pack("<I", len(shape))
+        infos += text(names.get(name.removesuffix(".weight"), name.removesuffix(".weight")) + ".weight" * name.endswith(".weight")) + struct.pack("<I", len(shape))
         infos += struct.pack(f"<{len(shape)}Q", *reversed(shape)) + struct.pack("<IQ", number, end)
         data.append((count, of_block, scales))
         end += -(-count // 32) * 32

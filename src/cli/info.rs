@@ -14,7 +14,7 @@ use crate::config::{ActivationFn, Positional, RopeScaling, TransformerConfig, Wi
 use crate::device::DeviceInfo;
 use crate::encoder::{EncoderConfig, OutputHeads};
 use crate::encoder_decoder::EncoderDecoderConfig;
-use crate::loading::{ModelConfig, inspect};
+use crate::loading::{ModelConfig, StoredWeights, inspect};
 use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
 use crate::tokens::Tokenizer;
@@ -114,6 +114,9 @@ fn about(model: &str, as_json: bool) -> CliResult {
             let types: Vec<_> = by_dtype.iter().map(|(dtype, count)| format!("{} {dtype}", grouped(*count))).collect();
             let size = bytes(stored.files.stored_bytes() as u64);
             line("weights", format!("{} tensors, {size} ({})", tensors.unwrap_or(0), types.join(", ")))?;
+            if let ModelConfig::Decoder(config) = &info.config {
+                line("memory", memory(config, stored))?;
+            }
             for name in &stored.missing {
                 line("missing", name.clone())?;
             }
@@ -134,6 +137,14 @@ fn about(model: &str, as_json: bool) -> CliResult {
         line("not processed", format!("{step}: {why}"))?;
     }
     Ok(())
+}
+
+/// What a decoder takes on the CPU.
+fn memory(c: &TransformerConfig, stored: &StoredWeights) -> String {
+    let (mapped, wide) = (stored.files.stored_bytes(), 4 * stored.parameters);
+    let a_token = 2 * c.n_layers * c.n_kv_heads * c.d_head * 4;
+    let [mapped, wide, cached] = [mapped, wide, 1000 * a_token].map(|size| bytes(size as u64));
+    format!("{mapped} of weights as in the files, {wide} in f32; {cached} of cache for 1,000 tokens")
 }
 
 type Lines = Vec<(&'static str, String)>;

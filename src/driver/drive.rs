@@ -3,6 +3,7 @@
 use burn::tensor::{DType, Device};
 use hooklens_hooks::{ActivationCache, Axis, Halt, Hook, Record, Rows, Run, Silent};
 
+use crate::config::TransformerConfig;
 use crate::device::{check_element_type, check_room};
 use crate::error::Result;
 use crate::points::Points;
@@ -22,8 +23,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) silent: Silent<'p>,
     /// Elements of the largest tensors that are alive at one time.
     pub(crate) at_once: usize,
-    /// Heads of attention, the most of any layer.
-    pub(crate) heads: usize,
+    /// The shape of the blocks, the larger of two stacks.
+    pub(crate) shape: &'p TransformerConfig,
     /// Whether the run ends with the last point that is watched.
     pub(crate) stop_when_done: bool,
 }
@@ -36,11 +37,13 @@ pub(crate) fn drive<T>(
     record: Record,
     pass: impl FnOnce(&mut Run<'_, '_>) -> Result<T, Halt>,
 ) -> Result<(Option<T>, ActivationCache)> {
-    let Plan { points, device, dtype, rows, silent, at_once, heads, stop_when_done } = plan;
+    let Plan { points, device, dtype, rows, silent, at_once, shape, stop_when_done } = plan;
+    let length = |axis| length(shape, axis);
     check_element_type(&device, dtype)?;
     check_room(&device, at_once.saturating_mul(dtype.size()))?;
-    let pattern =
-        [rows.len, rows.len.saturating_add(rows.offset), heads].into_iter().fold(rows.batch, usize::saturating_mul);
+    let pattern = [rows.len, rows.len.saturating_add(rows.offset), length(Axis::Head)]
+        .into_iter()
+        .fold(rows.batch, usize::saturating_mul);
     let mut run = Run::new(&points.catalog, hooks, record, rows, silent)?.with(&points.splices, silent)?;
     // Scores are made whole only where they, or patterns, are watched: beside them stands their softmax.
     if pattern >= LARGE
@@ -48,6 +51,10 @@ pub(crate) fn drive<T>(
     {
         check_room(&device, pattern.saturating_mul(2 * dtype.size()))?;
     }
+    // What the run keeps is known before it begins; recordings on another device, or of another type, are their own.
+    let kept =
+        run.elements_recorded(&length).saturating_mul(run.recorded_type().map_or(dtype.size(), |own| own.size()));
+    check_room(&run.recorded_device().unwrap_or(device.clone()), kept)?;
     if stop_when_done {
         run.stop_when_done();
     }
@@ -59,4 +66,20 @@ pub(crate) fn drive<T>(
         Err(halt) => return Err(halt.into()),
     };
     Ok((given, run.finish()?))
+}
+
+/// The length of a point's axis that is neither batch nor positions; 0 where it is known only in the run.
+fn length(c: &TransformerConfig, axis: Axis) -> usize {
+    match axis {
+        Axis::Head => c.n_heads,
+        Axis::KvHead => c.n_kv_heads,
+        Axis::DHead => c.d_head,
+        Axis::DModel => c.d_model,
+        Axis::DMlp => c.d_mlp,
+        Axis::HeadDHead => c.n_heads.saturating_mul(c.d_head),
+        Axis::Vocab => c.d_vocab_out,
+        Axis::Expert => c.experts.map_or(0, |experts| experts.count),
+        Axis::Choice => c.experts.map_or(0, |experts| experts.per_token),
+        _ => 0,
+    }
 }

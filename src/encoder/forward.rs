@@ -205,7 +205,7 @@ impl HookedEncoder {
             rows: sequence.rows(real.as_deref()),
             silent: &|_| None,
             at_once: batch.saturating_mul(len).saturating_mul(widest),
-            heads: self.stack.n_heads,
+            shape: &self.stack,
             stop_when_done: options.logits == Logits::None,
         };
         let pass = |run: &mut Run<'_, '_>| self.pass(tokens, &sequence, wanted, run);

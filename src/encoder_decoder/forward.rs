@@ -349,7 +349,7 @@ impl HookedEncoderDecoder {
             rows,
             silent,
             at_once: wide.max(tokens.saturating_mul(self.decoder_stack.d_mlp)),
-            heads: self.config.n_heads,
+            shape: &self.decoder_stack,
             stop_when_done: logits == Logits::None,
         }
     }

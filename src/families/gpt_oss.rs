@@ -1,5 +1,5 @@
 //! GPT-OSS: Llama with sinks beside the keys, windows in every other layer, and a mixture whose gates are
-//! clipped. Published in four bits; those files are read once `transformers` has saved them in bf16.
+//! clipped.
 
 use std::sync::LazyLock;
 

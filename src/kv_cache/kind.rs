@@ -61,6 +61,8 @@ impl CacheKind {
     pub const GROWING: Self = Self { max_len: None, sliding: false, quantization: None, offload: None };
     /// Layers with a window keep what a later query can still see, the others all.
     pub const SLIDING: Self = Self { sliding: true, ..Self::GROWING };
+    /// Everything, rounded to `bf16` on the host: half the memory of `f32`.
+    pub const SIXTEEN_BIT: Self = Self::GROWING.quantized(Bits::Sixteen, 64);
     /// Everything, quantized to 8 bits per element on the host, one scale for 64 elements.
     pub const EIGHT_BIT: Self = Self::GROWING.quantized(Bits::Eight, 64);
     /// Everything, quantized to 4 bits per element on the host, one scale for 64 elements.
@@ -154,7 +156,10 @@ impl CacheKind {
         let words = [
             self.max_len.map(|_| "preallocated"),
             self.sliding.then_some("sliding"),
-            self.quantization.map(|_| "quantized"),
+            self.quantization.map(|quantization| match quantization.bits {
+                Bits::Sixteen => "16-bit",
+                _ => "quantized",
+            }),
             self.offload.map(|offload| match offload {
                 Offload::Memory => "offloaded",
                 Offload::Disk => "disk-offloaded",

@@ -1,10 +1,11 @@
-//! Keys and values quantized to 8 or 4 bits per element, on the host.
+//! Keys and values rounded to 16 bits per element, or quantized to 8 or 4, on the host.
 //!
-//! The elements of a head are cut into groups; a group keeps its smallest element and its step,
+//! Of 16 bits each element is a `bf16`. Of fewer the elements of a head are cut into groups; a group keeps its smallest element and its step,
 //! and each element the number of steps above the smallest. Groups do not span
 //! positions, so what is stored is never requantized.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use half::bf16;
 use hooklens_hooks::upload;
 
 use super::kind::{Form, Quantization};
@@ -19,6 +20,8 @@ use crate::error::{BoxError, CacheError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum Bits {
+    /// 16 bits: each element rounded to `bf16`, without groups.
+    Sixteen,
     /// 8 bits: 256 steps per group.
     Eight,
     /// 4 bits: 16 steps per group.
@@ -28,6 +31,7 @@ pub enum Bits {
 impl Bits {
     fn steps(self) -> f32 {
         match self {
+            Bits::Sixteen => 65_535.0,
             Bits::Eight => 255.0,
             Bits::Four => 15.0,
         }
@@ -35,6 +39,7 @@ impl Bits {
 
     fn bytes(self, elements: usize) -> usize {
         match self {
+            Bits::Sixteen => 2 * elements,
             Bits::Eight => elements,
             Bits::Four => elements.div_ceil(2),
         }
@@ -209,6 +214,11 @@ impl Grouping {
     fn of(Quantization { bits, group }: Quantization, d_head: usize) -> Self {
         Self { bits, group: group.min(d_head), d_head }
     }
+
+    /// Groups of a head.
+    fn of_head(self) -> usize {
+        if self.bits == Bits::Sixteen { 0 } else { self.d_head.div_ceil(self.group) }
+    }
 }
 
 impl Codes {
@@ -224,9 +234,13 @@ impl Codes {
         for row in rows {
             let heads = row.len() / grouping.d_head;
             if chunk.codes.capacity() == 0 {
-                let groups = heads * grouping.d_head.div_ceil(grouping.group);
+                let groups = heads * grouping.of_head();
                 chunk.codes.reserve_exact(room * rows_held * grouping.bits.bytes(row.len()));
                 chunk.groups.reserve_exact(room * rows_held * groups);
+            }
+            if grouping.bits == Bits::Sixteen {
+                chunk.codes.extend(row.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()));
+                continue;
             }
             let mut half = None;
             for head in row.chunks(grouping.d_head) {
@@ -239,7 +253,7 @@ impl Codes {
                         let code =
                             if step > 0.0 { ((x - least) / step).round().min(grouping.bits.steps()) as u8 } else { 0 };
                         match (grouping.bits, half.take()) {
-                            (Bits::Eight, _) => chunk.codes.push(code),
+                            (Bits::Sixteen | Bits::Eight, _) => chunk.codes.push(code),
                             (Bits::Four, None) => half = Some(code),
                             (Bits::Four, Some(low)) => chunk.codes.push(low | code << 4),
                         }
@@ -257,13 +271,17 @@ impl Chunk {
     fn read(&self, cell: usize, grouping: Grouping, out: &mut [f32]) {
         let bytes = grouping.bits.bytes(out.len());
         let codes = &self.codes[cell * bytes..(cell + 1) * bytes];
-        let groups_a_head = grouping.d_head.div_ceil(grouping.group);
+        if grouping.bits == Bits::Sixteen {
+            let elements = codes.as_chunks::<2>().0.iter().map(|code| bf16::from_le_bytes(*code).to_f32());
+            return out.iter_mut().zip(elements).for_each(|(x, element)| *x = element);
+        }
+        let groups_a_head = grouping.of_head();
         let groups = &self.groups[cell * (out.len() / grouping.d_head) * groups_a_head..];
         for (place, x) in out.iter_mut().enumerate() {
             let (head, within) = (place / grouping.d_head, place % grouping.d_head);
             let [least, step] = groups[head * groups_a_head + within / grouping.group];
             let code = match grouping.bits {
-                Bits::Eight => codes[place],
+                Bits::Sixteen | Bits::Eight => codes[place],
                 Bits::Four => codes[place / 2] >> (4 * (place % 2)) & 15,
             };
             *x = least + f32::from(code) * step;

@@ -84,7 +84,7 @@ impl HookedTransformer {
             rows: sequence.rows(query_mask.as_deref()),
             silent: &silent,
             at_once: self.at_once(&sequence, logits),
-            heads: self.config.n_heads,
+            shape: &self.config,
             stop_when_done: logits == Logits::None && layers.stop.is_none() && !growing,
         };
         let mut transaction = kv_cache.map(KeyValueCache::begin);

@@ -290,7 +290,7 @@ fn legacy_tuples_both_ways() {
 /// it should.
 #[test]
 fn few_bits_are_near_enough() {
-    for (bits, steps, share) in [(Bits::Eight, 255.0, 0.3), (Bits::Four, 15.0, 0.17)] {
+    for (bits, steps, share) in [(Bits::Sixteen, 256.0, 0.51), (Bits::Eight, 255.0, 0.3), (Bits::Four, 15.0, 0.17)] {
         let shape = CacheShape::new(2, 1, 3, 64).unwrap();
         let mut cache = KeyValueCache::of_shape(shape, CacheKind::GROWING.quantized(bits, 64)).unwrap();
         let whole = [random([2, 100, 3, 64], 5), random([2, 100, 3, 64], 9)];
@@ -326,7 +326,8 @@ fn few_bits_are_near_enough() {
 fn runs_behind_few_bits() {
     let model = random_model(TransformerConfig::new(2, 64, 4, 20, 64), 3);
     let whole = model.forward([1, 2, 3, 4, 5, 6, 7, 8]).unwrap().narrow(1, 6, 2);
-    for (kind, tolerance) in [(CacheKind::EIGHT_BIT, 0.01), (CacheKind::FOUR_BIT, 0.15)] {
+    for (kind, tolerance) in [(CacheKind::SIXTEEN_BIT, 0.01), (CacheKind::EIGHT_BIT, 0.01), (CacheKind::FOUR_BIT, 0.15)]
+    {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let mut fork = cache.fork(2).unwrap();
@@ -482,7 +483,8 @@ fn a_failed_run_leaves_the_cache_alone() {
 fn a_panic_leaves_the_cache_alone() {
     let windows = vec![Some(Window::Sliding(3)), None];
     let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
-    for kind in [CacheKind::GROWING, CacheKind::SLIDING, CacheKind::EIGHT_BIT, CacheKind::preallocated(9)] {
+    let kinds = [CacheKind::GROWING, CacheKind::SLIDING, CacheKind::SIXTEEN_BIT, CacheKind::EIGHT_BIT];
+    for kind in kinds.into_iter().chain([CacheKind::preallocated(9)]) {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let before = cache.to_data().unwrap();

@@ -95,7 +95,7 @@ fn transformer_lens() {
     }
     let (keys, _) = cache.update(none(), none(), 1).unwrap();
     assert_eq!((keys.dims(), cache.len()), ([1, 3, 4, 4], 3));
-    for kind in [CacheKind::SLIDING, CacheKind::EIGHT_BIT, CacheKind::preallocated(4)] {
+    for kind in [CacheKind::SLIDING, CacheKind::SIXTEEN_BIT, CacheKind::EIGHT_BIT, CacheKind::preallocated(4)] {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         assert_eq!(cache.update(none(), none(), 0).unwrap().0.dims(), [1, 0, 4, 4], "{}", kind.name());
     }

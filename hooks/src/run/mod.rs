@@ -7,7 +7,7 @@ mod rows;
 
 use std::sync::Arc;
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 
 pub(crate) use check::{check_edit, check_rank};
 pub use halt::Halt;
@@ -16,6 +16,7 @@ pub use rows::Rows;
 use crate::activation::Activation;
 use crate::cache::ActivationCache;
 use crate::catalog::{Catalog, PointId};
+use crate::convert::DType;
 use crate::error::HookError;
 use crate::hook::{At, Hook};
 use crate::part::Inside;
@@ -218,6 +219,37 @@ impl<'r, 'h> Run<'r, 'h> {
     /// Makes the run end, with [`Halt::Done`], as soon as every watched point has fired.
     pub fn stop_when_done(&mut self) {
         self.stop_when_done = true;
+    }
+
+    /// The element type that recordings are kept in, if one was asked for.
+    pub fn recorded_type(&self) -> Option<DType> {
+        self.record.dtype
+    }
+
+    /// Where recordings are kept, if another place was asked for.
+    pub fn recorded_device(&self) -> Option<Device> {
+        self.record.device.clone()
+    }
+
+    /// Elements of everything that is to be recorded, where `length` tells the lengths of the other axes than batch and
+    /// positions. Of axes whose length is known only in the run (routed tokens) it is told 0. Points that fire on request
+    /// are left out: what heads read may be one tensor seen from each.
+    pub fn elements_recorded(&self, length: &dyn Fn(Axis) -> usize) -> usize {
+        let [batch, kept] = self.cache.rows_recorded();
+        let of_axis = |axis: Axis| match axis {
+            Axis::Batch => batch,
+            Axis::Pos | Axis::Query => kept,
+            Axis::Key => self.len + self.offset,
+            Axis::BatchPos => batch.saturating_mul(kept),
+            Axis::BatchPosHead => batch.saturating_mul(kept).saturating_mul(length(Axis::Head)),
+            Axis::One => 1,
+            other => length(other),
+        };
+        let slots = self.catalog.ids().zip(&self.slots).filter(|(_, slot)| slot.recorded);
+        let recorded = slots.map(|(id, _)| self.catalog.info(id)).filter(|point| !point.on_request);
+        let elements =
+            recorded.map(|point| point.axes.iter().map(|axis| of_axis(*axis)).fold(1, usize::saturating_mul));
+        elements.fold(0, usize::saturating_add)
     }
 
     /// Whether a hook, a recording or a part wants the point's tensor. A point the model lacks is never wanted.

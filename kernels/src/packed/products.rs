@@ -158,8 +158,9 @@ unsafe fn dots_avx2<B: Blocks, const M: usize, const C: usize>(a: [&[f32]; M], c
         let block =
             |d: usize| unsafe { std::slice::from_raw_parts(first[d].wrapping_add(number * B::BYTES), B::BYTES) };
         let mut scales = [B::scales::<true>(block(0)); C];
-        for (d, scales) in scales.iter_mut().enumerate().skip(1) {
-            *scales = B::scales::<true>(block(d));
+        #[allow(clippy::needless_range_loop)] // an iterator that skips the first makes Q8_0 1.5 times as slow
+        for d in 1..C {
+            scales[d] = B::scales::<true>(block(d));
         }
         each_group!(B, G => {
             let p = number * B::VALUES + G * GROUP;
@@ -204,8 +205,9 @@ unsafe fn dots_avx512<B: Blocks, const M: usize, const C: usize>(a: [&[f32]; M],
         let block =
             |d: usize| unsafe { std::slice::from_raw_parts(first[d].wrapping_add(number * B::BYTES), B::BYTES) };
         let mut scales = [B::scales::<true>(block(0)); C];
-        for (d, scales) in scales.iter_mut().enumerate().skip(1) {
-            *scales = B::scales::<true>(block(d));
+        #[allow(clippy::needless_range_loop)] // an iterator that skips the first makes Q8_0 1.5 times as slow
+        for d in 1..C {
+            scales[d] = B::scales::<true>(block(d));
         }
         each_group!(B, G => {
             let p = number * B::VALUES + G * GROUP;
