@@ -14,6 +14,10 @@ pub(crate) type Map = (Weight, Option<Tensor<1>>);
 
 /// A weight `[in, out]`.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there are a few at a time, and a box would be one more allocation a product"
+)]
 pub(crate) enum Weight {
     /// Of any strides, of 32 bits or 16.
     Plain(Tensor<2>),

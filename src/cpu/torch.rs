@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use burn_tch::{LibTorch, TchTensor};
 use hooklens_kernels::element::Element;
 use tch::{Device, Kind};
@@ -117,7 +117,7 @@ thread_local! {
 
 impl OneThread {
     /// If the kernels work on tensors of this device and element type.
-    pub(crate) fn for_kernels_on(device: &Device, dtype: DType) -> Option<Self> {
+    pub(crate) fn for_kernels_on(device: &burn::tensor::Device, dtype: DType) -> Option<Self> {
         TorchMemory::of(&Tensor::<1>::zeros([1], (device, dtype)))?;
         let (mut here, mut threads) = HERE.get();
         if here == 0 {

@@ -105,7 +105,9 @@ pub enum Error {
         has: String,
     },
     /// A device's memory is full.
-    #[error("out of memory on {devices}: {asked} were asked for; try fewer rows at once, or record fewer points")]
+    #[error(
+        "out of memory on {devices}: {asked} were asked for; try fewer rows at once, or record fewer points or positions, or in 16 bits"
+    )]
     #[non_exhaustive]
     OutOfMemory {
         /// The devices of the model.

@@ -62,6 +62,7 @@ struct Piece {
     part: Part,
 }
 
+#[allow(clippy::large_enum_variant, reason = "nearly all are of the large kind")]
 enum Part {
     Rows(Tensor<2>, Range<usize>),
     Blocks(PackedMatrix),

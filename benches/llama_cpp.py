@@ -1,0 +1,44 @@
+"""Times of llama.cpp, to be run in turns with `hooklens bench --work decode` on the same file.
+
+    pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36
+    python benches/llama_cpp.py model.gguf [threads=2] [tokens=32]
+
+Prints milliseconds of a prompt's token and of a decoded one.
+"""
+
+import ctypes
+import statistics
+import sys
+import time
+
+import llama_cpp
+
+SILENT = llama_cpp.llama_log_callback(lambda *_: None)
+llama_cpp.llama_log_set(SILENT, ctypes.c_void_p(0))
+path, threads, count = sys.argv[1], int(sys.argv[2] if len(sys.argv) > 2 else 2), int(sys.argv[3] if len(sys.argv) > 3 else 32)
+
+llama_cpp.llama_backend_init()
+model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+params = llama_cpp.llama_context_default_params()
+params.n_ctx, params.n_threads, params.n_threads_batch = 256, threads, threads
+context = llama_cpp.llama_init_from_model(model, params)
+
+
+def step(ids, first):
+    """Runs tokens behind the first positions; seconds."""
+    began = time.perf_counter()
+    batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
+    batch.n_tokens = len(ids)
+    for i, token in enumerate(ids):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = token, first + i, 1, 0
+        batch.logits[i] = i == len(ids) - 1
+    assert llama_cpp.llama_decode(context, batch) == 0
+    llama_cpp.llama_synchronize(context)
+    llama_cpp.llama_batch_free(batch)
+    return time.perf_counter() - began
+
+
+prompt = step([3] * 128, 0)
+step([3], 128)
+times = [step([3], 129 + i) for i in range(count)]
+print(f"prompt {prompt / 128 * 1e3:.1f} ms a token, decoding {statistics.median(times) * 1e3:.1f} ms a token (least {min(times) * 1e3:.1f})")
