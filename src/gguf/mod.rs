@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::error::Result;
+use crate::error::{LoadError, Result};
 use crate::tokens::Tokenizer;
 use crate::weight_files::{WeightFiles, gguf_file};
 use fields::Fields;
@@ -33,13 +33,22 @@ pub(crate) fn is_one(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "gguf")
 }
 
-/// The one GGUF model in a folder, or the first part of one, if that is all there is to load.
-pub(crate) fn in_folder(folder: &Path) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut found: Vec<PathBuf> = entries.filter(|path| is_one(path)).collect();
+/// The one GGUF model in a folder, or the first part of one; nothing where there is none.
+///
+/// # Errors
+/// [`LoadError::NotFound`] if there are several.
+pub(crate) fn in_folder(folder: &Path) -> Result<Option<PathBuf>, LoadError> {
+    let entries = std::fs::read_dir(folder).map_err(LoadError::file(folder))?;
+    let mut found: Vec<PathBuf> =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_one(path)).collect();
     found.sort();
-    let parts = gguf_file::parts(found.first()?).ok()?;
-    (parts.len() == found.len()).then(|| found.swap_remove(0))
+    let Some(first) = found.first() else { return Ok(None) };
+    if found.len() == 1 || gguf_file::parts(first)?.len() == found.len() {
+        return Ok(Some(found.swap_remove(0)));
+    }
+    let names = found.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
+    let reason = format!("the folder has several GGUF files; name one: {}", names.collect::<Vec<_>>().join(", "));
+    Err(LoadError::not_found(folder.display().to_string(), reason))
 }
 
 /// Opens the file, or all parts of a model that is split.

@@ -17,7 +17,7 @@ use crate::error::LoadError;
 use crate::model::LoadReport;
 use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Paging, Weights};
 use crate::packed_matrix::PackedMatrix;
-use crate::weight_files::{Layout, Pages, StoredTensor, WeightFiles, WeightTable};
+use crate::weight_files::{Layout, Pages, StoredTensor, TensorInfo, WeightFiles, WeightTable};
 
 /// Reads weights one by one, checking each shape against the configuration first.
 pub(super) struct Assembler<'a> {
@@ -272,7 +272,7 @@ impl<'a> Assembler<'a> {
         (kept, borrow): (DType, bool),
     ) -> Result<Tensor<2>, LoadError> {
         let (files, held) = self.held(name, layout.stored_matrix(shape))?;
-        if files.info(&held).is_some_and(|info| info.packed.is_some()) {
+        if files.info(&held).is_some_and(TensorInfo::is_quantized) {
             self.widened.insert(name.to_string());
         }
         let stored = |data: TensorData| {

@@ -207,7 +207,8 @@ impl ModelFiles {
         }
         let path = Path::new(name);
         let bare = path.is_dir() && !path.join("config.json").is_file();
-        if let Some(model) = if bare { gguf::in_folder(path) } else { gguf::is_one(path).then(|| path.to_path_buf()) } {
+        if let Some(model) = if bare { gguf::in_folder(path)? } else { gguf::is_one(path).then(|| path.to_path_buf()) }
+        {
             return Self::of_gguf(&model, mmap);
         }
         if path.is_file() {

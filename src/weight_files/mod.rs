@@ -54,6 +54,13 @@ pub struct TensorInfo {
     pub(crate) place: Location,
 }
 
+impl TensorInfo {
+    /// Whether it is of a few bits a number.
+    pub(crate) fn is_quantized(&self) -> bool {
+        self.packed.is_some() || matches!(self.place, Location::Joined(_))
+    }
+}
+
 /// Where a tensor's elements are.
 #[derive(Debug, Clone)]
 pub(crate) enum Location {

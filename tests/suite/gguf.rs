@@ -221,6 +221,12 @@ fn what_is_not_read_is_said() {
         panic!("an architecture that is none")
     };
     assert!(given.starts_with("qwen9") && supported.contains(&"qwen2"));
+    // A folder with one file is that file; with two, one has to be named.
+    fs::write(folder.path().join("other.gguf"), &sound).unwrap();
+    let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err();
+    assert!(error.to_string().ends_with("several GGUF files; name one: changed.gguf, other.gguf"), "{error}");
+    fs::remove_file(&path).unwrap();
+    assert!(HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).is_ok());
     // A tensor of a part that this architecture does not have.
     let error = told("blk.1.ffn_norm.weight", "blk.1.ffn_nose.weight").unwrap_err();
     assert!(matches!(&error, Error::Load(LoadError::Corrupt { reason, .. }) if reason.contains("ffn_nose")), "{error}");

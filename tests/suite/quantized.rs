@@ -59,7 +59,7 @@ fn every_format_computes_as_its_library_says() {
         let model = HookedTransformer::from_pretrained(path.to_str().unwrap()).unwrap();
         let report = model.load_report();
         let packed = kept && !WIDENED.contains(&name.as_str());
-        assert_eq!(!report.in_blocks.is_empty(), packed, "{name}: {report}");
+        assert_eq!((!report.in_blocks.is_empty(), report.widened.is_empty()), (packed, packed), "{name}: {report}");
         assert!(report.unused.is_empty(), "{name}: {report}");
         // Every number, as it is read and from the blocks.
         let files = inspect(path.to_str().unwrap()).unwrap().weights.unwrap().files;
