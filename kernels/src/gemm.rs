@@ -253,33 +253,53 @@ pub(crate) fn gemm_tile<T: Element>(isa: Isa, a: View2, b: View2<T>, bias: Bias,
     let most = if size_of::<T>() == 4 { shape.direct } else { shape.direct.min(8 * shape.rows) };
     let direct = if m <= most && b.rows_contiguous() { n - n % shape.lanes } else { 0 };
     let (kc, nc) = shape.block;
-    let mut j = 0;
-    while j < n {
-        let nc = if j < direct { direct.min(j + nc) - j } else { nc.min(n - j) };
+    for j in (0..direct).step_by(nc) {
+        let nc = nc.min(direct - j);
         let bias = bias.map(|bias| &bias[j..j + nc]);
         let mut c = c.reborrow().tile((0, m), (j, nc));
         for p in (0..k).step_by(kc) {
             let kc = kc.min(k - p);
             let (a, b) = (a.block((0, m), (p, kc)), b.block((p, kc), (j, nc)));
-            let bias = bias.filter(|_| p == 0);
-            if j < direct {
-                multiply_direct(isa, shape, a, b, bias, p > 0, &mut c);
-            } else {
-                with_scratch(&PACKED, packed_len(shape, kc, nc), |packed| {
-                    pack_b(isa, shape, b, packed);
-                    // SAFETY: the tile's contract is this one's.
-                    let run = |rows, vectors, tile| unsafe { micro::run(isa, rows, vectors, tile) };
-                    multiply_packed(shape, a, packed, bias, p > 0, &mut c, run);
-                });
-            }
+            multiply_direct(isa, shape, a, b, bias.filter(|_| p == 0), p > 0, &mut c);
         }
-        j += nc;
+    }
+    let (b, bias) = (b.block((0, k), (direct, n - direct)), bias.map(|bias| &bias[direct..]));
+    let pack = |rows, cols, packed: &mut [f32]| pack_b(isa, shape, b.block(rows, cols), packed);
+    // SAFETY: the tile's contract is this one's.
+    let run = |rows, vectors, tile| unsafe { micro::run(isa, rows, vectors, tile) };
+    in_panels(shape, a, bias, c.tile((0, m), (direct, n - direct)), pack, run);
+}
+
+/// `c = a · b (+ bias)` block by block of B, each of which is packed once and stays in the second-level cache while every
+/// row of A passes over it. `pack` packs the rows and columns of B that it is given, each as the first and how many;
+/// `run` is [`multiply_packed`]'s.
+pub(crate) fn in_panels(
+    shape: Shape,
+    a: View2,
+    bias: Bias,
+    mut c: OutTile,
+    pack: impl Fn((usize, usize), (usize, usize), &mut [f32]),
+    run: impl Fn(usize, usize, Tile),
+) {
+    let (m, k, n) = (a.rows(), a.cols(), c.cols());
+    let (kc, nc) = shape.block;
+    for j in (0..n).step_by(nc) {
+        let nc = nc.min(n - j);
+        let bias = bias.map(|bias| &bias[j..j + nc]);
+        let mut c = c.reborrow().tile((0, m), (j, nc));
+        for p in (0..k).step_by(kc) {
+            let kc = kc.min(k - p);
+            with_scratch(&PACKED, packed_len(shape, kc, nc), |packed| {
+                pack((p, kc), (j, nc), packed);
+                multiply_packed(shape, a.block((0, m), (p, kc)), packed, bias.filter(|_| p == 0), p > 0, &mut c, &run);
+            });
+        }
     }
 }
 
 /// `c (+)= a · b (+ bias)` with B `[a.cols(), c.cols()]` packed; `run` computes a register tile of so many rows and
 /// vectors.
-pub(crate) fn multiply_packed(
+fn multiply_packed(
     shape: Shape,
     a: View2,
     packed: &[f32],

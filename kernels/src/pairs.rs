@@ -3,13 +3,12 @@
 
 use half::bf16;
 
-use crate::gemm::{Bias, Product, in_blocks, multiply_packed, tiled};
+use crate::gemm::{Bias, Product, in_blocks, in_panels, tiled};
 use crate::gemv;
 use crate::isa::Isa;
 use crate::matrix::Matrix;
 use crate::micro::{self, Shape};
 use crate::pack::{pack_b, packed_len};
-use crate::scratch::{PACKED, with_scratch};
 use crate::view::{OutTile, View2};
 
 /// The products of a `bf16` A and `bf16` B, by the processor's own instruction for them: products are exact, sums in
@@ -34,26 +33,13 @@ pub fn gemm_each_bf16<'a>(a: View2<bf16>, products: Vec<Product<'a>>) -> Result<
 
 /// `c = a · b (+ bias)` on the calling thread, where two numbers make one of A and two rows one of B.
 #[cfg(target_arch = "x86_64")]
-fn pairs_tile(isa: Isa, a: View2<Pair>, b: View2<bf16>, bias: Bias, mut c: OutTile) {
+fn pairs_tile(isa: Isa, a: View2<Pair>, b: View2<bf16>, bias: Bias, c: OutTile) {
     assert!(isa.has_bf16(), "the processor has no products of bf16");
-    let (m, k, n) = (a.rows(), a.cols(), b.cols());
     let shape = micro::shape(isa);
-    let (kc, nc) = shape.block;
-    for j in (0..n).step_by(nc) {
-        let nc = nc.min(n - j);
-        let bias = bias.map(|bias| &bias[j..j + nc]);
-        let mut c = c.reborrow().tile((0, m), (j, nc));
-        for p in (0..k).step_by(kc) {
-            let kc = kc.min(k - p);
-            let (a, b) = (a.block((0, m), (p, kc)), b.block((2 * p, 2 * kc), (j, nc)));
-            with_scratch(&PACKED, packed_len(shape, kc, nc), |packed| {
-                pack_pairs(isa, shape, b, packed);
-                // SAFETY: the tile's contract is this one's, and the processor has the instruction (asserted).
-                let run = |rows, vectors, tile| unsafe { micro::run_pairs(rows, vectors, tile) };
-                multiply_packed(shape, a, packed, bias.filter(|_| p == 0), p > 0, &mut c, run);
-            });
-        }
-    }
+    let pack = |(p, kc), cols, packed: &mut [Pair]| pack_pairs(isa, shape, b.block((2 * p, 2 * kc), cols), packed);
+    // SAFETY: the tile's contract is this one's, and the processor has the instruction (asserted).
+    let run = |rows, vectors, tile| unsafe { micro::run_pairs(rows, vectors, tile) };
+    in_panels(shape, a, bias, c, pack, run);
 }
 
 #[cfg(not(target_arch = "x86_64"))]

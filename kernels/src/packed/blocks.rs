@@ -35,7 +35,13 @@ pub(crate) trait Blocks: Sized + 'static {
     /// # Safety
     /// `block` points at a block, of which `G` is a group; the CPU has AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn numbers8<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m256; 4];
+    #[inline(always)]
+    unsafe fn numbers8<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m256; 4] {
+        // SAFETY: a whole block (the contract).
+        let block = unsafe { std::slice::from_raw_parts(block, Self::BYTES) };
+        // SAFETY: both are 32 floats, of which any pattern of bits is one.
+        unsafe { std::mem::transmute(Self::numbers(block, scales, G)) }
+    }
 
     /// The same.
     ///
@@ -57,6 +63,10 @@ pub(crate) trait Integers: Sized + 'static {
     const MINUS: bool;
     /// See [`Blocks::Runs`].
     type Runs: Copy + AsRef<[f32]>;
+    /// Where the groups' codes of four bits lie, each group's 16 bytes behind those before, and what a code stands for:
+    /// where numbers are held so, and a group shares a scale.
+    #[cfg(target_arch = "x86_64")]
+    const CODES: Option<(usize, &'static [f32; 16])> = None;
 
     /// See [`Blocks::scales`].
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs>;
@@ -77,9 +87,16 @@ pub(crate) trait Integers: Sized + 'static {
     /// As there.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
+    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
     unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
-        // SAFETY: the contract.
-        unsafe { widened::<Self, G>(block, scales) }
+        match Self::CODES {
+            // SAFETY: the 16 bytes of a group of the block (the contract).
+            Some((at, integers)) => unsafe {
+                named(block.wrapping_add(at + 16 * G), sixteen::<Self>(integers, scales, G))
+            },
+            // SAFETY: the contract.
+            None => unsafe { widened::<Self, G>(block, scales) },
+        }
     }
 }
 
@@ -305,6 +322,7 @@ pub(crate) unsafe fn named(from: *const u8, table: __m512) -> [__m512; 2] {
 }
 
 /// Integers as floats.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const fn floats(integers: [i8; 16]) -> [f32; 16] {
     let mut floats = [0.0; 16];
     let mut i = 0;
@@ -316,6 +334,7 @@ pub(crate) const fn floats(integers: [i8; 16]) -> [f32; 16] {
 }
 
 /// 0 to 15.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const COUNTED: [f32; 16] = floats([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
 
 /// The low four bits of 16 bytes, then the high four.

@@ -11,11 +11,12 @@ use crate::tasks::each_item;
 use blocks::Blocks;
 
 pub(crate) use products::tile;
+pub use published::e4m3;
 
 /// Numbers that share a scale at most; rows are decoded in runs of this many.
 pub const GROUP: usize = 32;
 
-/// How blocks hold numbers: names and layouts of ggml.
+/// How blocks hold numbers: names and layouts of ggml, and blocks that other libraries' tensors are brought into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// 32 numbers of 4 bits, a scale.
@@ -208,8 +209,11 @@ impl<'a> Packed<'a> {
     /// If `to` has not room for just these.
     pub fn decode_column(&self, j: usize, to: &mut [f32]) {
         assert_eq!(to.len(), self.k, "a column of {} numbers", self.k);
-        let (isa, column) = (Isa::current(), self.column(j));
-        with_blocks!(self.format, B => blocks::decode::<B>(isa, column, 0, to));
+        self.decode_with(Isa::current(), j, to);
+    }
+
+    fn decode_with(&self, isa: Isa, j: usize, to: &mut [f32]) {
+        with_blocks!(self.format, B => blocks::decode::<B>(isa, self.column(j), 0, to));
     }
 
     /// Decodes all columns, one behind the other: the transposed matrix `[n, k]`.
@@ -232,11 +236,9 @@ impl<'a> Packed<'a> {
         // Enough for a task.
         let columns = (64 * 1024 / self.k.max(1)).max(1);
         each_item(to.chunks_mut(columns * self.k.max(1)).enumerate(), |(chunk, to)| {
-            crate::isa::with_isa(isa, || {
-                for (j, to) in to.chunks_exact_mut(self.k).enumerate() {
-                    self.decode_column(chunk * columns + j, to);
-                }
-            });
+            for (j, to) in to.chunks_exact_mut(self.k).enumerate() {
+                self.decode_with(isa, chunk * columns + j, to);
+            }
         });
     }
 }

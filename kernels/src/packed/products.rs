@@ -4,17 +4,19 @@
 use std::arch::x86_64::*;
 
 #[cfg(target_arch = "x86_64")]
+use super::GROUP;
+#[cfg(target_arch = "x86_64")]
 use super::blocks::each_group;
 use super::blocks::{self, Blocks};
-use super::{GROUP, Packed, with_blocks};
-use crate::gemm::{Bias, multiply_packed};
+use super::{Packed, with_blocks};
+use crate::gemm::{Bias, in_panels};
 use crate::gemv::MAX_ROWS;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 use crate::micro;
-use crate::pack::{pack_b, packed_len};
-use crate::scratch::{DECODED, PACKED, with_scratch};
+use crate::pack::pack_b;
+use crate::scratch::{DECODED, with_scratch};
 use crate::view::{OutTile, View2};
 
 /// `c = a · b (+ bias)` on the calling thread. Rows of `a` are contiguous.
@@ -25,35 +27,24 @@ pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, c: OutTile) {
     decoded(isa, a, b, bias, c);
 }
 
-/// Many rows of A: blocks of B are decoded once and stay in the second-level cache while every row passes over them.
-fn decoded(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile) {
-    let (m, k, n) = (a.rows(), a.cols(), b.cols());
+/// Many rows of A: blocks of B are decoded as they are packed.
+fn decoded(isa: Isa, a: View2, b: Packed, bias: Bias, c: OutTile) {
     let shape = micro::shape(isa);
-    let (kc, nc) = shape.block;
-    for j in (0..n).step_by(nc) {
-        let nc = nc.min(n - j);
-        let bias = bias.map(|bias| &bias[j..j + nc]);
-        let mut c = c.reborrow().tile((0, m), (j, nc));
-        for p in (0..k).step_by(kc) {
-            let kc = kc.min(k - p);
-            with_scratch(&PACKED, packed_len(shape, kc, nc), |packed| {
-                for first in (0..nc).step_by(shape.cols) {
-                    let cols = shape.cols.min(nc - first);
-                    with_scratch(&DECODED, cols * kc, |rows| {
-                        for (i, row) in rows.chunks_exact_mut(kc).enumerate() {
-                            let column = b.column(j + first + i);
-                            with_blocks!(b.format(), B => blocks::decode::<B>(isa, column, p, row));
-                        }
-                        pack_b(isa, shape, View2::row_major(rows, cols, kc).t(), &mut packed[first * kc..]);
-                    });
+    let pack = |(p, kc): (usize, usize), (j, nc): (usize, usize), packed: &mut [f32]| {
+        for first in (0..nc).step_by(shape.cols) {
+            let cols = shape.cols.min(nc - first);
+            with_scratch(&DECODED, cols * kc, |rows| {
+                for (i, row) in rows.chunks_exact_mut(kc).enumerate() {
+                    let column = b.column(j + first + i);
+                    with_blocks!(b.format(), B => blocks::decode::<B>(isa, column, p, row));
                 }
-                let a = a.block((0, m), (p, kc));
-                // SAFETY: the tile's contract is this one's.
-                let run = |rows, vectors, tile| unsafe { micro::run(isa, rows, vectors, tile) };
-                multiply_packed(shape, a, packed, bias.filter(|_| p == 0), p > 0, &mut c, run);
+                pack_b(isa, shape, View2::row_major(rows, cols, kc).t(), &mut packed[first * kc..]);
             });
         }
-    }
+    };
+    // SAFETY: the tile's contract is this one's.
+    let run = |rows, vectors, tile| unsafe { micro::run(isa, rows, vectors, tile) };
+    in_panels(shape, a, bias, c, pack, run);
 }
 
 /// A few rows of A: dot products with a few columns at a time, which are decoded on the way.
@@ -140,95 +131,78 @@ fn pointers<const C: usize>(columns: [&[u8]; C]) -> [*const u8; C] {
     first
 }
 
-/// # Safety
-/// The columns have as many numbers as each slice; the CPU has AVX2, FMA and F16C.
+/// Defines the dot products of `M` slices with `C` columns for these CPU features: a group is so many vectors of so many
+/// floats, which `$sums` sums for each slice and column take in turns.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dots_avx2<B: Blocks, const M: usize, const C: usize>(a: [&[f32]; M], columns: [&[u8]; C]) -> [[f32; C]; M] {
-    let mut sums = [[_mm256_setzero_ps(); C]; M];
-    let (count, first, ahead) = (columns[0].len() / B::BYTES, pointers(columns), C * columns[0].len());
-    for number in 0..count {
-        for first in first {
-            for line in (0..B::BYTES).step_by(64) {
-                // A hint: any address will do.
-                _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(ahead + number * B::BYTES + line).cast());
-            }
-        }
-        // SAFETY: a whole block of each column, which has so many (the contract).
-        let block =
-            |d: usize| unsafe { std::slice::from_raw_parts(first[d].wrapping_add(number * B::BYTES), B::BYTES) };
-        let mut scales = [B::scales::<true>(block(0)); C];
-        #[allow(clippy::needless_range_loop)] // an iterator that skips the first makes Q8_0 1.5 times as slow
-        for d in 1..C {
-            scales[d] = B::scales::<true>(block(d));
-        }
-        each_group!(B, G => {
-            let p = number * B::VALUES + G * GROUP;
-            for d in 0..C {
-                // SAFETY: a whole block and a group of it; the contract's features.
-                let numbers = unsafe { B::numbers8::<G>(block(d).as_ptr(), &scales[d]) };
-                for (sums, a) in sums.iter_mut().zip(a) {
-                    for (i, numbers) in numbers.into_iter().enumerate() {
-                        // SAFETY: 8 of the 32 floats from `p` on, which the slice has.
-                        let a = unsafe { _mm256_loadu_ps(a.as_ptr().wrapping_add(p + 8 * i)) };
-                        sums[d] = _mm256_fmadd_ps(a, numbers, sums[d]);
+macro_rules! dots {
+    (
+        $name:ident, $features:literal, $numbers:ident of $width:literal in $sums:literal,
+        $zero:ident, $load:ident, $multiply_add:ident, $of:ident => $total:expr
+    ) => {
+        /// # Safety
+        /// The columns have as many numbers as each slice; the CPU has the features.
+        #[target_feature(enable = $features)]
+        #[allow(clippy::modulo_one)] // where there is one sum
+        unsafe fn $name<B: Blocks, const M: usize, const C: usize>(
+            a: [&[f32]; M],
+            columns: [&[u8]; C],
+        ) -> [[f32; C]; M] {
+            let mut sums = [[[$zero(); $sums]; C]; M];
+            let (count, first, ahead) = (columns[0].len() / B::BYTES, pointers(columns), C * columns[0].len());
+            for number in 0..count {
+                for first in first {
+                    for line in (0..B::BYTES).step_by(64) {
+                        // A hint: any address will do.
+                        _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(ahead + number * B::BYTES + line).cast());
                     }
                 }
-            }
-        });
-    }
-    sums.map(|sums| {
-        sums.map(|sums| {
-            let mut lanes = [0.0; 8];
-            // SAFETY: eight floats.
-            unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), sums) };
-            lanes.iter().sum()
-        })
-    })
-}
-
-/// # Safety
-/// The columns have as many numbers as each slice; the CPU has AVX-512 F, VL, DQ and BW.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")]
-unsafe fn dots_avx512<B: Blocks, const M: usize, const C: usize>(a: [&[f32]; M], columns: [&[u8]; C]) -> [[f32; C]; M] {
-    let mut sums = [[[_mm512_setzero_ps(); 2]; C]; M];
-    let (count, first, ahead) = (columns[0].len() / B::BYTES, pointers(columns), C * columns[0].len());
-    for number in 0..count {
-        for first in first {
-            for line in (0..B::BYTES).step_by(64) {
-                // A hint: any address will do.
-                _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(ahead + number * B::BYTES + line).cast());
-            }
-        }
-        // SAFETY: a whole block of each column, which has so many (the contract).
-        let block =
-            |d: usize| unsafe { std::slice::from_raw_parts(first[d].wrapping_add(number * B::BYTES), B::BYTES) };
-        let mut scales = [B::scales::<true>(block(0)); C];
-        #[allow(clippy::needless_range_loop)] // an iterator that skips the first makes Q8_0 1.5 times as slow
-        for d in 1..C {
-            scales[d] = B::scales::<true>(block(d));
-        }
-        each_group!(B, G => {
-            let p = number * B::VALUES + G * GROUP;
-            for d in 0..C {
-                // SAFETY: a whole block and a group of it; the contract's features.
-                let numbers = unsafe { B::numbers16::<G>(block(d).as_ptr(), &scales[d]) };
-                for (sums, a) in sums.iter_mut().zip(a) {
-                    for (i, numbers) in numbers.into_iter().enumerate() {
-                        // SAFETY: 16 of the 32 floats from `p` on, which the slice has.
-                        let a = unsafe { _mm512_loadu_ps(a.as_ptr().wrapping_add(p + 16 * i)) };
-                        sums[d][i] = _mm512_fmadd_ps(a, numbers, sums[d][i]);
+                let block = |d: usize| {
+                    // SAFETY: a whole block of each column, which has so many (the contract).
+                    unsafe { std::slice::from_raw_parts(first[d].wrapping_add(number * B::BYTES), B::BYTES) }
+                };
+                let mut scales = [B::scales::<true>(block(0)); C];
+                #[allow(clippy::needless_range_loop)] // an iterator that skips the first makes Q8_0 1.5 times as slow
+                for d in 1..C {
+                    scales[d] = B::scales::<true>(block(d));
+                }
+                each_group!(B, G => {
+                    let p = number * B::VALUES + G * GROUP;
+                    for d in 0..C {
+                        // SAFETY: a whole block and a group of it; the contract's features.
+                        let numbers = unsafe { B::$numbers::<G>(block(d).as_ptr(), &scales[d]) };
+                        for (sums, a) in sums.iter_mut().zip(a) {
+                            for (i, numbers) in numbers.into_iter().enumerate() {
+                                // SAFETY: so many of the 32 floats from `p` on, which the slice has.
+                                let a = unsafe { $load(a.as_ptr().wrapping_add(p + $width * i)) };
+                                sums[d][i % $sums] = $multiply_add(a, numbers, sums[d][i % $sums]);
+                            }
+                        }
                     }
+                });
+            }
+            let mut totals = [[0.0; C]; M];
+            for (totals, sums) in totals.iter_mut().zip(sums) {
+                for (total, $of) in totals.iter_mut().zip(sums) {
+                    *total = $total;
                 }
             }
-        });
-    }
-    let mut totals = [[0.0; C]; M];
-    for (totals, sums) in totals.iter_mut().zip(sums) {
-        for (total, [low, high]) in totals.iter_mut().zip(sums) {
-            *total = _mm512_reduce_add_ps(_mm512_add_ps(low, high));
+            totals
         }
-    }
-    totals
+    };
 }
+#[cfg(target_arch = "x86_64")]
+dots!(
+    dots_avx2, "avx2,fma,f16c", numbers8 of 8 in 1,
+    _mm256_setzero_ps, _mm256_loadu_ps, _mm256_fmadd_ps, sums => {
+        let mut lanes = [0.0; 8];
+        // SAFETY: eight floats.
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), sums[0]) };
+        lanes.iter().sum()
+    }
+);
+#[cfg(target_arch = "x86_64")]
+dots!(
+    dots_avx512, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c", numbers16 of 16 in 2,
+    _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps,
+    sums => _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]))
+);

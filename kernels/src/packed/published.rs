@@ -141,14 +141,6 @@ macro_rules! of_table {
 
             #[cfg(target_arch = "x86_64")]
             #[inline(always)]
-            unsafe fn numbers8<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m256; 4] {
-                // SAFETY: a whole block (the contract).
-                let block = unsafe { std::slice::from_raw_parts(block, Self::BYTES) };
-                eights(&Self::numbers(block, scales, G))
-            }
-
-            #[cfg(target_arch = "x86_64")]
-            #[inline(always)]
             #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
             unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
                 // SAFETY: the table, and the last 16 of a block's 20 bytes.
@@ -163,22 +155,15 @@ macro_rules! of_table {
 of_table!(Nf4, NORMAL);
 of_table!(Fp4, FLOATING);
 
-/// Numbers as vectors.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn eights(numbers: &[f32; GROUP]) -> [__m256; 4] {
-    // SAFETY: both are 32 floats, of which any pattern of bits is one.
-    unsafe { std::mem::transmute(*numbers) }
-}
-
 pub(crate) struct E4m3;
 
 /// 2¹²⁰: what an `E4M3` whose bits stand where those of an `f32` do is less than itself.
 const RAISED: f32 = f32::from_bits(247 << 23);
 
-/// The number of these bits, scaled. What is no number (all bits but the sign set) stays so.
+/// The number that these bits are as a float of four bits of exponent and three of mantissa, scaled. What is no number
+/// (all bits but the sign set) stays so.
 #[inline(always)]
-fn e4m3(bits: u8, scale: f32) -> f32 {
+pub fn e4m3(bits: u8, scale: f32) -> f32 {
     let bits = u32::from(bits);
     let number = f32::from_bits((bits & 0x80) << 24 | (bits & 0x7f) << 20) * RAISED;
     if bits & 0x7f == 0x7f { f32::NAN } else { number * scale }
@@ -201,19 +186,11 @@ impl Blocks for E4m3 {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn numbers8<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m256; 4] {
-        // SAFETY: a whole block (the contract).
-        let block = unsafe { std::slice::from_raw_parts(block, Self::BYTES) };
-        eights(&Self::numbers(block, scales, G))
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
     unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
-        let mut numbers = [zeros(); 2];
         // SAFETY: the last 32 of a block's 36 bytes; the rest is arithmetic on registers.
         unsafe {
+            let mut numbers = [_mm512_setzero_ps(); 2];
             for (half, numbers) in numbers.iter_mut().enumerate() {
                 let bits = _mm512_cvtepu8_epi32(_mm_loadu_si128(block.wrapping_add(4 + 16 * half).cast()));
                 let magnitude = _mm512_and_epi32(bits, _mm512_set1_epi32(0x7f));
@@ -224,15 +201,7 @@ impl Blocks for E4m3 {
                 let scaled = _mm512_mul_ps(number, _mm512_set1_ps(scales.scale[0]));
                 *numbers = _mm512_mask_mov_ps(scaled, none, _mm512_set1_ps(f32::NAN));
             }
+            numbers
         }
-        numbers
     }
-}
-
-/// Zeros.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn zeros() -> __m512 {
-    // SAFETY: 512 bits, of which any pattern is sixteen floats.
-    unsafe { std::mem::zeroed() }
 }

@@ -6,7 +6,7 @@ use std::array::from_fn;
 
 use super::GROUP;
 #[cfg(target_arch = "x86_64")]
-use super::blocks::{COUNTED, floats, look_up, named, nibbles, sixteen, spread};
+use super::blocks::{COUNTED, floats, look_up, nibbles, spread};
 use super::blocks::{Integers, Scales, half};
 
 /// [`NONLINEAR`] as floats.
@@ -48,6 +48,8 @@ impl Integers for Q4_0 {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = false;
+    #[cfg(target_arch = "x86_64")]
+    const CODES: Option<(usize, &'static [f32; 16])> = Some((2, &LESS_EIGHT));
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -66,14 +68,6 @@ impl Integers for Q4_0 {
         // SAFETY: the last 16 of a block's 18 bytes.
         unsafe { _mm256_sub_epi8(nibbles(block.wrapping_add(2)), _mm256_set1_epi8(8)) }
     }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
-    unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
-        // SAFETY: the last 16 of a block's 18 bytes.
-        unsafe { named(block.wrapping_add(2), sixteen::<Self>(&LESS_EIGHT, scales, 0)) }
-    }
 }
 
 pub(crate) struct Q4_1;
@@ -84,6 +78,8 @@ impl Integers for Q4_1 {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = true;
+    #[cfg(target_arch = "x86_64")]
+    const CODES: Option<(usize, &'static [f32; 16])> = Some((4, &COUNTED));
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -100,14 +96,6 @@ impl Integers for Q4_1 {
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
         // SAFETY: the last 16 of a block's 20 bytes.
         unsafe { nibbles(block.wrapping_add(4)) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
-    unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
-        // SAFETY: the last 16 of a block's 20 bytes.
-        unsafe { named(block.wrapping_add(4), sixteen::<Self>(&COUNTED, scales, 0)) }
     }
 }
 
@@ -221,6 +209,8 @@ impl Integers for Iq4Nl {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = false;
+    #[cfg(target_arch = "x86_64")]
+    const CODES: Option<(usize, &'static [f32; 16])> = Some((2, &NONLINEAR_FLOATS));
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -239,14 +229,6 @@ impl Integers for Iq4Nl {
         // SAFETY: the last 16 of a block's 18 bytes.
         unsafe { look_up(&NONLINEAR, nibbles(block.wrapping_add(2))) }
     }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
-    unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
-        // SAFETY: the last 16 of a block's 18 bytes.
-        unsafe { named(block.wrapping_add(2), sixteen::<Self>(&NONLINEAR_FLOATS, scales, 0)) }
-    }
 }
 
 pub(crate) struct Mxfp4;
@@ -257,6 +239,8 @@ impl Integers for Mxfp4 {
     const RUN: usize = 32;
     type Runs = [f32; 1];
     const MINUS: bool = false;
+    #[cfg(target_arch = "x86_64")]
+    const CODES: Option<(usize, &'static [f32; 16])> = Some((1, &E2M1_FLOATS));
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -279,13 +263,5 @@ impl Integers for Mxfp4 {
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
         // SAFETY: the last 16 of a block's 17 bytes.
         unsafe { look_up(&E2M1, nibbles(block.wrapping_add(1))) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
-    unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
-        // SAFETY: the last 16 of a block's 17 bytes.
-        unsafe { named(block.wrapping_add(1), sixteen::<Self>(&E2M1_FLOATS, scales, 0)) }
     }
 }

@@ -285,6 +285,8 @@ impl Integers for Iq4Xs {
     const RUN: usize = 32;
     type Runs = [f32; 8];
     const MINUS: bool = false;
+    #[cfg(target_arch = "x86_64")]
+    const CODES: Option<(usize, &'static [f32; 16])> = Some((8, &NONLINEAR_FLOATS));
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
@@ -307,13 +309,5 @@ impl Integers for Iq4Xs {
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
         // SAFETY: 16 of the last 128 of a block's 136 bytes.
         unsafe { look_up(&NONLINEAR, nibbles(block.wrapping_add(8 + 16 * G))) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
-    unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
-        // SAFETY: 16 of the last 128 of a block's 136 bytes.
-        unsafe { named(block.wrapping_add(8 + 16 * G), sixteen::<Self>(&NONLINEAR_FLOATS, scales, G)) }
     }
 }
