@@ -34,6 +34,7 @@
 //! | patch and ablate | [`patching`], and by gradients [`attribution`] |
 //! | take the residual stream apart, read it as logits | [`activations`], [`lens`] |
 //! | look at weights | [`circuits`], [`processing`](Processing) |
+//! | read sparse autoencoders and transcoders, put them into a model | [`features`] |
 //! | score heads, steer, find top examples | [`experiments`] |
 //! | generate, with hooks | [`generation`] |
 //! | reuse keys and values | [`KeyValueCache`], [`CacheKind`] |
@@ -78,6 +79,7 @@ pub mod encoder_decoder;
 mod error;
 pub mod experiments;
 mod families;
+pub mod features;
 pub mod generation;
 mod gguf;
 pub mod hook;

@@ -27,12 +27,20 @@ pub struct PartPoint {
     pub axes: &'static [Axis],
     /// Whether the point fires only when it is asked for by its own name.
     pub on_request: bool,
+    /// Length of its [`Axis::Feature`], if it has one: what a recording takes is known before a run by it.
+    pub features: usize,
 }
 
 impl PartPoint {
     /// A point of floats.
     pub fn new(suffix: impl Into<Arc<str>>, axes: &'static [Axis]) -> Self {
-        Self { suffix: suffix.into(), axes, on_request: false }
+        Self { suffix: suffix.into(), axes, on_request: false, features: 0 }
+    }
+
+    /// The same point with an [`Axis::Feature`] of this length.
+    #[must_use]
+    pub fn features(self, features: usize) -> Self {
+        Self { features, ..self }
     }
 
     /// The same point, firing only when it is asked for by its own name.
@@ -44,7 +52,7 @@ impl PartPoint {
     /// The point as the catalog lists it: in the layer and the segment of its host.
     pub(crate) fn at(&self, host: &PointInfo) -> PointInfo {
         let name = format!("{}.{}", host.name, self.suffix);
-        let info = PointInfo::new(name, host.layer, self.axes).in_segment(host.segment);
+        let info = PointInfo::new(name, host.layer, self.axes).in_segment(host.segment).features(self.features);
         if self.on_request { info.on_request() } else { info }
     }
 }
@@ -94,6 +102,11 @@ pub trait Part: Send + Sync {
     /// The points it fires, in firing order.
     fn points(&self) -> Vec<PartPoint>;
 
+    /// Names of earlier points whose tensors it sees too, by [`Inside::also`]: the tokens, points of other parts.
+    fn also_reads(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The tensor that goes on from the point, of the shape, element type and device of the one it replaces
     /// ([`Inside::replaced`]); `x` is the tensor read, which is the same unless the part reads another point.
     ///
@@ -109,6 +122,7 @@ pub struct Inside<'p, 'r, 'h> {
     pub(crate) host: PointId,
     pub(crate) points: &'p [PointId],
     pub(crate) replaced: Activation,
+    pub(crate) also: &'p [Activation],
 }
 
 impl Inside<'_, '_, '_> {
@@ -120,6 +134,11 @@ impl Inside<'_, '_, '_> {
     /// The point's tensor, which the part replaces.
     pub fn replaced(&self) -> &Activation {
         &self.replaced
+    }
+
+    /// The tensors of the points that [`Part::also_reads`] names, in its order, as their hooks left them.
+    pub fn also(&self) -> &[Activation] {
+        self.also
     }
 
     /// Shows a tensor to the hooks of one of the part's points, records it, and returns it as the hooks left it.

@@ -115,6 +115,8 @@ pub struct PointInfo {
     pub with_past: bool,
     /// The filler where a tensor is lengthened by positions that are not seen.
     pub filler: Filler,
+    /// Length of its [`Axis::Feature`]; 0 if it has none, or only the run tells.
+    pub features: usize,
 }
 
 /// The segment of a model that fires a point. A run that leaves a segment out does not fire its points.
@@ -173,7 +175,14 @@ impl PointInfo {
             segment: if layer.is_some() { Segment::Blocks } else { Segment::Embedding },
             with_past: false,
             filler: Filler::Zero,
+            features: 0,
         }
+    }
+
+    /// The same point with an [`Axis::Feature`] of this length.
+    #[must_use]
+    pub fn features(self, features: usize) -> Self {
+        Self { features, ..self }
     }
 
     /// The same point, holding integers.

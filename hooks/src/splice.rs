@@ -25,6 +25,8 @@ pub(crate) struct Spliced {
     /// The point it reads; the one it writes, unless it reads another.
     pub(crate) read: PointId,
     pub(crate) write: PointId,
+    /// The points it sees too.
+    pub(crate) also: Vec<PointId>,
     pub(crate) points: Vec<PointId>,
 }
 
@@ -82,6 +84,11 @@ impl Splices {
         let fails = |at: &PointInfo, reason: String| {
             Err(HookError::Splice { part: part.name(), point: at.name.to_string(), reason })
         };
+        let also = part.also_reads();
+        let also = also.iter().map(|name| Selection::from(&**name).resolve_one(catalog)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(late) = also.iter().find(|id| **id >= write) {
+            return fails(host, format!("`{}`, which the part reads, does not fire before it", catalog.info(*late).name));
+        }
         if let Some(integer) = [host, catalog.info(read)].into_iter().find(|point| point.integer) {
             return fails(integer, "it holds integers".into());
         }
@@ -99,15 +106,15 @@ impl Splices {
         let shift = Shift { from: write.0, by };
         let points = (write.0..write.0 + by).map(PointId).collect();
         let mut all: Vec<Spliced> = self.all.iter().map(|one| one.moved(shift)).collect();
-        all.push(Spliced { part: Arc::new(part), read: shift.moved(read), write: shift.moved(write), points });
+        all.push(Spliced { part: Arc::new(part), read: shift.moved(read), write: shift.moved(write), also, points });
         Ok((Arc::new(catalog.with_inserted(write, new)), Splices { all }, shift))
     }
 }
 
 impl Spliced {
     fn moved(&self, shift: Shift) -> Self {
-        let points = self.points.iter().map(|id| shift.moved(*id)).collect();
-        Self { part: self.part.clone(), read: shift.moved(self.read), write: shift.moved(self.write), points }
+        let [points, also] = [&self.points, &self.also].map(|ids| ids.iter().map(|id| shift.moved(*id)).collect());
+        Self { part: self.part.clone(), read: shift.moved(self.read), write: shift.moved(self.write), also, points }
     }
 }
 

@@ -1,7 +1,11 @@
 //! A matrix of weights in any of the element types that products read.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
+use crate::element::Element;
+use crate::isa::{Isa, multiversion};
 use crate::packed::Packed;
 use crate::view::View2;
 
@@ -56,6 +60,19 @@ macro_rules! with_view {
 pub(crate) use with_view;
 
 impl Matrix<'_> {
+    /// The first row with an element that is NaN or infinite, of those from `rows`; nothing where there is none, and for
+    /// what is packed.
+    ///
+    /// ```
+    /// use hooklens_kernels::matrix::Matrix;
+    /// use hooklens_kernels::view::View2;
+    /// let matrix: Matrix<'_> = View2::row_major(&[1.0, 2.0, f32::NAN, 3.0], 2, 2).into();
+    /// assert_eq!((matrix.not_finite(0..1), matrix.not_finite(0..2)), (None, Some((1, 0))));
+    /// ```
+    pub fn not_finite(&self, rows: Range<usize>) -> Option<(usize, usize)> {
+        with_view!(self, view => not_finite(view, rows), _packed => None)
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         with_view!(self, view => view.rows(), packed => packed.rows())
@@ -70,4 +87,30 @@ impl Matrix<'_> {
     pub fn rows_contiguous(&self) -> bool {
         with_view!(self, view => view.rows_contiguous(), _packed => false)
     }
+}
+
+/// The first element that is not finite, by row and column.
+fn not_finite<T: Element>(view: &View2<'_, T>, mut rows: Range<usize>) -> Option<(usize, usize)> {
+    let isa = Isa::current();
+    // Memory is read in the order it lies in.
+    if !view.rows_contiguous() && view.cols_contiguous() {
+        let block = view.block((rows.start, rows.len()), (0, view.cols())).t();
+        let column = (0..block.rows()).find(|column| !all_finite(isa, block.row(*column, 0, rows.len())))?;
+        return rows.find(|row| !view.at(*row, column).widened().is_finite()).map(|row| (row, column));
+    }
+    let finite = |row: usize| match view.rows_contiguous() {
+        true => all_finite(isa, view.row(row, 0, view.cols())),
+        false => (0..view.cols()).all(|column| view.at(row, column).widened().is_finite()),
+    };
+    let row = rows.find(|row| !finite(*row))?;
+    (0..view.cols()).find(|column| !view.at(row, *column).widened().is_finite()).map(|column| (row, column))
+}
+
+multiversion! {
+    fn all_finite<T: Element>(row: &[T]) -> bool = all_finite_body
+}
+
+#[inline(always)]
+fn all_finite_body<const FMA: bool, T: Element>(row: &[T]) -> bool {
+    row.chunks(256).all(|chunk| chunk.iter().fold(true, |all, x| all & x.widened().is_finite()))
 }

@@ -84,7 +84,7 @@ fn tracked_map(input: &Tensor<2>, map: &Map) -> Option<Tensor<2>> {
 
 /// The gradient times a weight that is turned. Where a number is made of the logits of one position, most rows are
 /// zeros, and stay so.
-fn rows_back(gradient: Tensor<2>, turned: &Map) -> Option<Tensor<2>> {
+pub(super) fn rows_back(gradient: Tensor<2>, turned: &Map) -> Option<Tensor<2>> {
     let times = |rows: &Tensor<2>| plain(rows, std::array::from_ref(turned)).map(|[made]| made);
     let ([rows, d_out], d_in) = (gradient.dims(), turned.0.width());
     let held = HostTensor::whole(&gradient)?;

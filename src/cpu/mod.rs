@@ -6,6 +6,7 @@ mod attention;
 mod function;
 mod host_matrix;
 mod host_tensor;
+mod latents;
 mod linear;
 mod norm;
 mod pairwise;
@@ -23,6 +24,7 @@ use host_tensor::{HostTensor, in_place};
 
 pub(crate) use attention::{Rules, attention, mix, scores, softmax};
 pub(crate) use function::activation;
+pub(crate) use latents::{combine, keep, not_finite};
 pub(crate) use linear::{Weight, linear};
 pub(crate) use norm::{norm, norm_and_scale};
 pub(crate) use pairwise::{product, sum};

@@ -4,6 +4,7 @@ mod analysis;
 mod cache;
 mod chain;
 mod dump;
+mod feature;
 mod full_memory;
 mod input;
 mod load;
@@ -21,6 +22,7 @@ pub use analysis::AnalysisError;
 pub use cache::CacheError;
 pub use chain::error_chain;
 pub use dump::DumpError;
+pub use feature::FeatureError;
 pub(crate) use full_memory::out_of_what_memory;
 pub use input::InputError;
 pub use load::LoadError;
@@ -68,6 +70,9 @@ pub enum Error {
     /// A dump of activations.
     #[error(transparent)]
     Dump(#[from] DumpError),
+    /// A dictionary of features.
+    #[error(transparent)]
+    Feature(#[from] FeatureError),
     /// An analysis of a recording.
     #[error(transparent)]
     Analysis(#[from] AnalysisError),

@@ -4,6 +4,7 @@ mod convert;
 pub(crate) mod gguf_file;
 mod layout;
 pub(crate) mod llama2c_file;
+mod npz_file;
 mod pages;
 mod quantized;
 mod tensor_file;
@@ -68,8 +69,21 @@ pub(crate) enum Location {
     File { file: usize, bytes: Range<usize> },
     /// In a PyTorch file, which reads it as a whole.
     Torch(torch_file::TorchTensor),
+    /// In an archive of arrays, deflated.
+    Npz(npz_file::NpzArray),
     /// In several tensors of a quantized checkpoint.
     Joined(Box<Joined>),
+}
+
+impl Location {
+    /// All bytes of a tensor that is read as a whole.
+    fn read_whole(&self) -> Result<Vec<u8>, LoadError> {
+        match self {
+            Location::Torch(tensor) => tensor.read(),
+            Location::Npz(array) => array.read(),
+            Location::File { .. } | Location::Joined(_) => Ok(Vec::new()),
+        }
+    }
 }
 
 /// The tensors of a model's files: headers read and checked, data still on disk.
@@ -172,7 +186,8 @@ impl WeightFiles {
         Err(LoadError::not_found(folder.display().to_string(), reason))
     }
 
-    /// Opens these files together: safetensors, or by their ending PyTorch's (`.bin`, `.pt`, `.pth`, `.ckpt`) or GGUF.
+    /// Opens these files together: safetensors, or by their ending PyTorch's (`.bin`, `.pt`, `.pth`, `.ckpt`), NumPy's
+    /// (`.npz`) or GGUF.
     ///
     /// # Errors
     /// [`LoadError::File`] or [`LoadError::Corrupt`]; also if two files hold a tensor of one name.
@@ -195,6 +210,11 @@ impl WeightFiles {
                     let file = TensorFile::open(path, mmap)?;
                     let tensors = gguf_file::tensors(&file, opened.files.len())?;
                     opened.add(path, tensors)?;
+                    opened.files.push(file);
+                }
+                Some("npz") => {
+                    let file = TensorFile::open(path, mmap)?;
+                    opened.add(path, npz_file::tensors(path, opened.files.len())?)?;
                     opened.files.push(file);
                 }
                 Some("bin" | "pt" | "pth" | "ckpt") => opened.add(path, torch_file::tensors(path)?)?,
@@ -306,8 +326,8 @@ impl WeightFiles {
         let bytes = match &info.place {
             Location::File { file, bytes } => self.files[*file].read(bytes.clone(), stored, compute, runs)?,
             Location::Joined(joined) => self.decoded_codes(joined, compute, runs)?,
-            Location::Torch(tensor) => {
-                let all = tensor.read()?;
+            place @ (Location::Torch(_) | Location::Npz(_)) => {
+                let all = place.read_whole()?;
                 let whole = runs.count == 1 && runs.len * stored.size() == all.len();
                 if whole && stored == compute {
                     Bytes::from_bytes_vec(all)
@@ -325,6 +345,25 @@ impl WeightFiles {
             }
         };
         Ok(TensorData::from_bytes(bytes, shape, compute.burn()))
+    }
+
+    /// The one whole number that a tensor of integers holds, whatever its shape; nothing for another tensor.
+    ///
+    /// # Errors
+    /// [`LoadError::File`] or [`LoadError::Corrupt`].
+    pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>, LoadError> {
+        let Some(info) = self.tensors.get(name).filter(|info| info.shape.iter().product::<usize>() == 1) else {
+            return Ok(None);
+        };
+        let bytes = match &info.place {
+            Location::File { file, bytes } => self.files[*file].bytes(bytes.clone())?.to_vec(),
+            place => place.read_whole()?,
+        };
+        Ok(match (&*info.dtype, &*bytes) {
+            ("i64", bytes) => bytes.try_into().ok().map(i64::from_le_bytes),
+            ("i32", bytes) => bytes.try_into().ok().map(|bytes| i32::from_le_bytes(bytes).into()),
+            _ => None,
+        })
     }
 
     /// Where in a mapped file a tensor lies; nothing for one that does not.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use hooklens_hooks::DType;
 use pytorch_reader::{DType as Stored, PytorchError, PytorchReader};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{Location, TensorInfo};
@@ -88,6 +89,11 @@ pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
     let mut fields = Map::from_iter([("architectures".to_string(), Value::from(vec![architecture]))]);
     fields.extend(args);
     Ok(Some(fields.into()))
+}
+
+/// What a checkpoint holds beside its tensors, as far as `D` names it.
+pub(crate) fn described<D: DeserializeOwned>(path: &Path) -> Result<D, LoadError> {
+    PytorchReader::load_config(path, None).map_err(|error| unreadable(path, error))
 }
 
 fn unreadable(path: &Path, error: PytorchError) -> LoadError {

@@ -20,6 +20,7 @@ mod dump;
 mod embedded;
 mod encoders;
 mod errors;
+mod features;
 mod fingerprint;
 mod generation;
 mod gguf;

@@ -5,6 +5,7 @@ mod halt;
 mod keep;
 mod rows;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor};
@@ -64,6 +65,8 @@ pub struct Run<'r, 'h> {
     parts: &'r [Spliced],
     /// What each part that reads another point than it writes has read, until it is needed.
     read: Vec<Option<Activation>>,
+    /// What parts see besides, by point.
+    seen: BTreeMap<PointId, Activation>,
     /// Whether the tokens are real; kept where a hook asks for positions.
     real: Option<Vec<bool>>,
 }
@@ -77,6 +80,8 @@ struct Slot {
     fired: bool,
     /// Parts that read the point and write a later one.
     readers: Vec<usize>,
+    /// Whether a later part sees it too.
+    seen: bool,
     /// Parts put at the point.
     parts: Vec<usize>,
 }
@@ -87,7 +92,7 @@ impl Slot {
     }
 
     fn idle(&self) -> bool {
-        !self.is_watched() && self.parts.is_empty() && self.readers.is_empty()
+        !self.is_watched() && self.parts.is_empty() && self.readers.is_empty() && !self.seen
     }
 }
 
@@ -165,6 +170,7 @@ impl<'r, 'h> Run<'r, 'h> {
             stop_when_done: false,
             parts: &[],
             read: Vec::new(),
+            seen: BTreeMap::new(),
             real,
         })
     }
@@ -182,7 +188,17 @@ impl<'r, 'h> Run<'r, 'h> {
         self.read = vec![None; self.parts.len()];
         for (place, one) in self.parts.iter().enumerate() {
             self.slots[one.write.index()].parts.push(place);
-            if one.read == one.write || silent(self.info(one.write)).is_some() {
+            if silent(self.info(one.write)).is_some() {
+                continue;
+            }
+            for also in &one.also {
+                let point = self.catalog.info(*also);
+                if let Some(reason) = silent(point) {
+                    return Err(HookError::CannotFire { point: point.name.to_string(), reason });
+                }
+                self.slots[also.index()].seen = true;
+            }
+            if one.read == one.write {
                 continue;
             }
             let read = self.catalog.info(one.read);
@@ -248,7 +264,10 @@ impl<'r, 'h> Run<'r, 'h> {
         let slots = self.catalog.ids().zip(&self.slots).filter(|(_, slot)| slot.recorded);
         let recorded = slots.map(|(id, _)| self.catalog.info(id)).filter(|point| !point.on_request);
         let elements =
-            recorded.map(|point| point.axes.iter().map(|axis| of_axis(*axis)).fold(1, usize::saturating_mul));
+            recorded.map(|point| {
+                let of = |axis: &Axis| if *axis == Axis::Feature { point.features } else { of_axis(*axis) };
+                point.axes.iter().map(of).fold(1, usize::saturating_mul)
+            });
         elements.fold(0, usize::saturating_add)
     }
 
@@ -359,6 +378,9 @@ impl<'r, 'h> Run<'r, 'h> {
             let stored = self.stored(point, &tensor);
             self.cache.insert(id, stored);
         }
+        if slot.seen {
+            self.seen.insert(id, tensor.clone());
+        }
         for reader in &slot.readers {
             self.read[*reader] = Some(tensor.clone());
         }
@@ -373,7 +395,8 @@ impl<'r, 'h> Run<'r, 'h> {
         let parts = self.parts;
         let Some(one) = parts.get(place) else { return Ok(tensor) };
         let read = self.read[place].take().unwrap_or_else(|| tensor.clone());
-        let mut inside = Inside { run: self, host, points: &one.points, replaced: tensor.clone() };
+        let also: Vec<Activation> = one.also.iter().filter_map(|id| self.seen.get(id).cloned()).collect();
+        let mut inside = Inside { run: self, host, points: &one.points, replaced: tensor.clone(), also: &also };
         let given = one.part.forward(read, &mut inside).map_err(|halt| match halt {
             Halt::Failed(source) => {
                 let point = self.catalog.info(host).name.to_string();

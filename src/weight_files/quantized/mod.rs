@@ -135,11 +135,10 @@ impl WeightFiles {
                 let part = part.unwrap_or(0..bytes.len());
                 self.files[*file].bytes(bytes.start + part.start..bytes.start + part.end)
             }
-            Location::Torch(tensor) => {
-                let all = SharedBytes::from(tensor.read()?);
+            place => {
+                let all = SharedBytes::from(place.read_whole()?);
                 Ok(part.map_or(all.clone(), |part| all.slice(part)))
             }
-            Location::Joined(_) => Ok(SharedBytes::new()),
         }
     }
 

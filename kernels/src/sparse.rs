@@ -1,0 +1,210 @@
+//! Rows of which few entries are other than zero, and their products with a matrix.
+
+use crate::element::Element;
+use crate::isa::{Isa, multiversion};
+use crate::matrix::{Matrix, with_view};
+use crate::tasks::each_item;
+use crate::view::View2;
+
+/// Elements that are looked at together.
+const TOGETHER: usize = 16;
+
+/// Rows by their entries other than zero: those of row `r` are at `offsets[r]..offsets[r + 1]`, in the order of their
+/// columns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sparse {
+    /// Where each row begins, and where the last one ends.
+    pub offsets: Vec<usize>,
+    /// The column of each entry.
+    pub columns: Vec<u32>,
+    /// The entries.
+    pub values: Vec<f32>,
+}
+
+impl Sparse {
+    /// Of rows of `cols` elements that lie one behind the other. NaN is other than zero.
+    ///
+    /// ```
+    /// use hooklens_kernels::sparse::Sparse;
+    /// let rows = Sparse::of(&[0.0, 2.0, 0.0, 0.0, 0.0, -1.0], 3);
+    /// assert_eq!(rows, Sparse { offsets: vec![0, 1, 2], columns: vec![1, 2], values: vec![2.0, -1.0] });
+    /// ```
+    ///
+    /// # Panics
+    /// If the elements make no whole rows.
+    pub fn of(dense: &[f32], cols: usize) -> Self {
+        let rows = if cols == 0 { 0 } else { dense.len() / cols };
+        assert_eq!(rows * cols, dense.len(), "whole rows");
+        let isa = Isa::current();
+        let size = rows.div_ceil(rayon::current_num_threads()).max(1);
+        let mut parts = vec![Sparse::default(); rows.div_ceil(size)];
+        each_item(dense.chunks(size * cols.max(1)).zip(&mut parts), |(rows, part)| {
+            for row in rows.chunks_exact(cols) {
+                entries(isa, row, part);
+                part.offsets.push(part.values.len());
+            }
+        });
+        let mut all = Sparse { offsets: vec![0], ..Sparse::default() };
+        for part in parts {
+            let before = all.values.len();
+            all.offsets.extend(part.offsets.iter().map(|end| end + before));
+            all.columns.extend(part.columns);
+            all.values.extend(part.values);
+        }
+        all
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
+    }
+
+    /// Columns and entries of a row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, row: usize) -> (&[u32], &[f32]) {
+        let range = self.offsets[row]..self.offsets[row + 1];
+        (&self.columns[range.clone()], &self.values[range])
+    }
+}
+
+multiversion! {
+    /// Adds a row's entries.
+    fn entries(row: &[f32], to: &mut Sparse) = entries_body
+}
+
+#[inline(always)]
+fn entries_body<const FMA: bool>(row: &[f32], to: &mut Sparse) {
+    for (place, chunk) in row.chunks(TOGETHER).enumerate() {
+        // The sign of a zero does not count.
+        if chunk.iter().fold(0, |any, x| any | (x.to_bits() << 1)) == 0 {
+            continue;
+        }
+        for (within, x) in chunk.iter().enumerate().filter(|(_, x)| **x != 0.0) {
+            to.columns.push((place * TOGETHER + within) as u32);
+            to.values.push(*x);
+        }
+    }
+}
+
+/// `output[r] = bias + Σ values · matrix[columns]` over each row's entries; the matrix's other rows are not read.
+///
+/// # Shapes
+/// - matrix: `[cols, width]`; bias: `[width]`; output: `[rows, width]`
+///
+/// ```
+/// use hooklens_kernels::sparse::{Sparse, times};
+/// use hooklens_kernels::view::View2;
+/// let rows = Sparse { offsets: vec![0, 1, 1], columns: vec![1], values: vec![2.0] };
+/// let mut output = [0.0; 4];
+/// times(&rows, View2::row_major(&[9.0, 9.0, 1.0, 3.0], 2, 2).into(), Some(&[0.5, 0.0]), &mut output);
+/// assert_eq!(output, [2.5, 6.0, 0.5, 0.0]);
+/// ```
+///
+/// # Panics
+/// If lengths disagree, a column is outside the matrix, or the matrix is of blocks.
+pub fn times(rows: &Sparse, matrix: Matrix<'_>, bias: Option<&[f32]>, output: &mut [f32]) {
+    with_view!(matrix, view => times_view(rows, view, bias, output), _packed => panic!("rows of blocks are not added"))
+}
+
+fn times_view<T: Element>(rows: &Sparse, matrix: View2<'_, T>, bias: Option<&[f32]>, output: &mut [f32]) {
+    let width = matrix.cols();
+    assert_eq!(output.len(), rows.rows() * width, "a row of output for each");
+    assert!(rows.columns.iter().all(|column| (*column as usize) < matrix.rows()), "a row of the matrix for each entry");
+    assert!(bias.is_none_or(|bias| bias.len() == width), "as many biases as columns");
+    if width == 0 {
+        return;
+    }
+    let isa = Isa::current();
+    let size = rows.rows().div_ceil(4 * rayon::current_num_threads()).max(1);
+    each_item(output.chunks_mut(size * width).enumerate(), |(block, output)| {
+        for (within, output) in output.chunks_exact_mut(width).enumerate() {
+            match bias {
+                Some(bias) => output.copy_from_slice(bias),
+                None => output.fill(0.0),
+            }
+            let (columns, values) = rows.row(block * size + within);
+            add_rows(isa, columns, values, matrix, output);
+        }
+    });
+}
+
+multiversion! {
+    /// Adds scaled rows of the matrix, four at a time.
+    fn add_rows<T: Element>(columns: &[u32], values: &[f32], matrix: View2<T>, output: &mut [f32]) = add_rows_body
+}
+
+#[inline(always)]
+fn add_rows_body<const FMA: bool, T: Element>(
+    columns: &[u32],
+    values: &[f32],
+    matrix: View2<'_, T>,
+    output: &mut [f32],
+) {
+    let sum = |x: f32, y: f32, to: f32| if FMA { x.mul_add(y, to) } else { x * y + to };
+    let width = output.len();
+    if !matrix.rows_contiguous() {
+        for (row, value) in columns.iter().zip(values) {
+            for (column, to) in output.iter_mut().enumerate() {
+                *to = sum(*value, matrix.at(*row as usize, column).widened(), *to);
+            }
+        }
+        return;
+    }
+    let row = |column: u32| matrix.row(column as usize, 0, width);
+    let four = columns.len() / 4 * 4;
+    for (columns, v) in columns[..four].chunks_exact(4).zip(values.chunks_exact(4)) {
+        let [a, b, c, d] = [row(columns[0]), row(columns[1]), row(columns[2]), row(columns[3])];
+        for ((((to, a), b), c), d) in output.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            let two = sum(v[0], a.widened(), sum(v[1], b.widened(), *to));
+            *to = sum(v[2], c.widened(), sum(v[3], d.widened(), two));
+        }
+    }
+    for (column, value) in columns[four..].iter().zip(&values[four..]) {
+        row(*column).iter().zip(output.iter_mut()).for_each(|(x, to)| *to = sum(*value, x.widened(), *to));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::with_isa;
+
+    /// Numbers that look random, most of them zero.
+    fn numbers(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let next = |_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if state >> 30 == 0 { (state >> 8) as f32 / 8_388_608.0 - 1.0 } else { 0.0 }
+        };
+        (0..count).map(next).collect()
+    }
+
+    #[test]
+    fn products_are_those_of_dense_rows() {
+        for (rows, cols, width) in [(1, 1, 1), (3, 70, 5), (9, 64, 33), (2, 5, 0), (0, 4, 3)] {
+            let (dense, matrix, bias) = (numbers(rows * cols, 1), numbers(cols * width, 2), numbers(width, 3));
+            let turned: Vec<f32> = (0..cols * width).map(|at| matrix[at % cols * width + at / cols]).collect();
+            for isa in Isa::available() {
+                with_isa(*isa, || {
+                    let sparse = Sparse::of(&dense, cols);
+                    assert_eq!(sparse.values.len(), dense.iter().filter(|x| **x != 0.0).count());
+                    let by_rows = View2::row_major(&matrix, cols, width);
+                    let by_columns = View2::new(&turned, 0, (cols, width), (1, cols));
+                    for view in [by_rows, by_columns] {
+                        let mut output = vec![f32::NAN; rows * width];
+                        times(&sparse, view.into(), Some(&bias), &mut output);
+                        for (at, given) in output.iter().enumerate() {
+                            let (row, column) = (at / width, at % width);
+                            let expected = (0..cols).fold(bias[column], |sum, of| {
+                                sum + dense[row * cols + of] * matrix[of * width + column]
+                            });
+                            assert!((given - expected).abs() < 1e-5, "{given} for {expected}");
+                        }
+                    }
+                });
+            }
+        }
+    }
+}

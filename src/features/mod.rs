@@ -1,0 +1,23 @@
+//! Dictionaries of features: sparse autoencoders and transcoders, read, put into a model, trained and measured.
+//!
+//! A [`Dictionary`] takes activations apart into a few of many latents. [`Dictionary::open`] reads what others published,
+//! in whichever format.
+
+mod architecture;
+mod dictionary;
+mod labels;
+mod matrix;
+mod metadata;
+mod normalization;
+mod open;
+mod splice;
+mod transcoders;
+
+pub use crate::error::FeatureError;
+pub use architecture::Architecture;
+pub use dictionary::{Dictionary, DictionaryWeights};
+pub use labels::Labels;
+pub use metadata::Metadata;
+pub use normalization::Normalization;
+pub use splice::{SpliceDictionary, Splicing};
+pub use transcoders::Transcoders;

@@ -1,0 +1,78 @@
+//! What is done to a dictionary's inputs, and undone to its reconstructions.
+
+use burn::tensor::Tensor;
+
+/// How inputs are normalized, per token.
+///
+/// ```
+/// use hooklens::features::Normalization;
+/// assert_eq!(Normalization::LayerNorm.name(), "layer_norm");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
+pub enum Normalization {
+    /// Not at all.
+    #[default]
+    None,
+    /// To the norm `sqrt(d_in)`.
+    ConstantNorm,
+    /// `(x − mean) / (std + 1e-5)`, the standard deviation unbiased.
+    LayerNorm,
+    /// All by one factor, `sqrt(d_in)` over the mean norm; nothing if the files leave it out.
+    Scale(Option<f32>),
+}
+
+/// What undoes a normalization, `[rows, 1]` each.
+#[derive(Clone)]
+pub(super) enum Undo {
+    Nothing,
+    Divide(Tensor<2>),
+    DivideBy(f32),
+    /// By the standard deviation and the mean.
+    Stretch(Tensor<2>, Tensor<2>),
+}
+
+impl Normalization {
+    /// SAELens's name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Normalization::None => "none",
+            Normalization::ConstantNorm => "constant_norm_rescale",
+            Normalization::LayerNorm => "layer_norm",
+            Normalization::Scale(_) => "expected_average_only_in",
+        }
+    }
+
+    /// The normalized rows, `[rows, d_in]`, and the way back. A scale that is not known is 1.
+    pub(super) fn apply(self, x: Tensor<2>) -> (Tensor<2>, Undo) {
+        match self {
+            Normalization::None | Normalization::Scale(None) => (x, Undo::Nothing),
+            Normalization::Scale(Some(factor)) => (x * factor, Undo::DivideBy(factor)),
+            Normalization::ConstantNorm => {
+                let width = x.dims()[1] as f64;
+                let factor = x.clone().square().sum_dim(1).sqrt().recip() * width.sqrt();
+                (x * factor.clone(), Undo::Divide(factor))
+            }
+            Normalization::LayerNorm => {
+                let width = x.dims()[1];
+                let mean = x.clone().mean_dim(1);
+                let x = x - mean.clone();
+                let variance = x.clone().square().sum_dim(1) / width.saturating_sub(1).max(1) as f64;
+                let std = variance.sqrt();
+                (x / (std.clone() + 1e-5), Undo::Stretch(std, mean))
+            }
+        }
+    }
+}
+
+impl Undo {
+    /// Reconstructions, `[rows, d_in]`, in the space of the inputs.
+    pub(super) fn apply(self, x: Tensor<2>) -> Tensor<2> {
+        match self {
+            Undo::Nothing => x,
+            Undo::Divide(factor) => x / factor,
+            Undo::DivideBy(factor) => x / factor,
+            Undo::Stretch(std, mean) => x * std + mean,
+        }
+    }
+}

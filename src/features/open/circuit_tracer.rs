@@ -1,0 +1,201 @@
+//! circuit-tracer's folders: `config.yaml` and a file a layer (a set), or two files a layer (a cross-layer transcoder); and
+//! the cross-layer transcoders of Gemma Scope 2, a file a layer.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use yaml_rust2::{Yaml, YamlLoader};
+
+use super::{Found, Lies, Parts};
+use crate::error::{FeatureError, LoadError, Result};
+use crate::features::architecture::Architecture;
+use crate::features::dictionary::Dictionary;
+use crate::features::matrix::Matrix;
+use crate::features::metadata::Metadata;
+use crate::regular;
+
+/// Transcoders of all layers.
+pub(in crate::features) struct Layers {
+    pub(in crate::features) transcoders: Vec<Dictionary>,
+    /// Of a cross-layer transcoder, what latents of each layer write to those behind it, nearest first.
+    pub(in crate::features) across: Option<Vec<Vec<Matrix>>>,
+}
+
+/// What `config.yaml` says.
+#[derive(Default)]
+struct Config {
+    path: PathBuf,
+    model: Option<String>,
+    cross_layer: Option<bool>,
+    read: Option<String>,
+    write: Option<String>,
+    activation: Option<String>,
+    k: Option<usize>,
+    /// The files of the layers, where they are named.
+    files: Vec<String>,
+}
+
+impl Config {
+    fn read(path: PathBuf) -> Result<Self> {
+        let text = regular::read(&path).map_err(LoadError::file(&path))?;
+        let wrong = |reason: String| FeatureError::Setting { path: path.clone(), reason };
+        let all = YamlLoader::load_from_str(&String::from_utf8_lossy(&text));
+        let all = all.map_err(|error| wrong(format!("it is not sound YAML: {error}")))?;
+        let Some(yaml) = all.first() else { return Err(wrong("it is empty".into()).into()) };
+        let text = |key: &str| yaml[key].as_str().map(str::to_string);
+        let files = yaml["transcoders"].as_vec().cloned().unwrap_or_default();
+        let named: Vec<String> = files.iter().filter_map(Yaml::as_str).map(str::to_string).collect();
+        if let Some(remote) = named.iter().find(|name| name.contains("://")) {
+            let what = format!("a layer that is to be fetched (`{remote}`): give local files");
+            return Err(FeatureError::Unsupported { path, what }.into());
+        }
+        Ok(Self {
+            model: text("model_name"),
+            cross_layer: text("model_kind").map(|kind| kind == "cross_layer_transcoder"),
+            read: text("feature_input_hook"),
+            write: text("feature_output_hook"),
+            activation: text("activation"),
+            k: yaml["k"].as_i64().and_then(|k| usize::try_from(k).ok()),
+            files: named,
+            path,
+        })
+    }
+
+    fn metadata(&self, layer: usize) -> Metadata {
+        let point = |name: &Option<String>| {
+            let name = name.as_deref()?;
+            // The MLP's own output is what it adds.
+            let name = if name == "mlp.hook_out" { "hook_mlp_out" } else { name };
+            Some(format!("blocks.{layer}.{name}"))
+        };
+        let mut metadata = Metadata { reads: point(&self.read), writes: point(&self.write), ..Metadata::default() };
+        metadata.writes = metadata.writes.or_else(|| Some(format!("blocks.{layer}.hook_mlp_out")));
+        metadata.model.clone_from(&self.model);
+        metadata
+    }
+
+    fn architecture(&self, found: &Found, threshold: &str, latents: usize) -> Result<Architecture> {
+        if found.has(threshold) {
+            return Ok(Architecture::JumpRelu { thresholds: found.numbers(threshold, latents)?, positive: false });
+        }
+        match self.activation.as_deref() {
+            None | Some("relu") => Ok(Architecture::Standard),
+            Some("topk") => {
+                let (path, reason) = (self.path.clone(), "`k` is missing".to_string());
+                let k = self.k.ok_or(FeatureError::Setting { path, reason })?;
+                Ok(Architecture::TopK { k })
+            }
+            Some(other) => {
+                let (path, what) = (self.path.clone(), format!("the activation `{other}`"));
+                Err(FeatureError::Unsupported { path, what }.into())
+            }
+        }
+    }
+}
+
+/// The transcoders of a folder; nothing if it is none of theirs.
+pub(in crate::features) fn open(folder: &Path, device: &Device) -> Result<Option<Layers>> {
+    let described = folder.join("config.yaml");
+    let config = if described.is_file() { Config::read(described)? } else { Config::default() };
+    let numbered = |beginning: &str| -> Vec<PathBuf> {
+        let file = |layer: usize| folder.join(format!("{beginning}{layer}.safetensors"));
+        (0..).map(file).take_while(|path| path.is_file()).collect()
+    };
+    let encoders = numbered("W_enc_");
+    if !encoders.is_empty() && config.cross_layer != Some(false) {
+        return cross_layer(&config, &encoders, folder, device).map(Some);
+    }
+    let layers = match config.files.is_empty() {
+        true => numbered("layer_"),
+        false => config.files.iter().map(|file| folder.join(file)).collect(),
+    };
+    if !layers.is_empty() {
+        return set(&config, &layers, device).map(Some);
+    }
+    let layers = numbered("params_layer_");
+    if !layers.is_empty() { gemma_scope(&layers, device).map(Some) } else { Ok(None) }
+}
+
+/// A file a layer: `W_enc [F, d]`, `b_enc`, `W_dec [F, d]`, `b_dec`.
+fn set(config: &Config, files: &[PathBuf], device: &Device) -> Result<Layers> {
+    let one = |(layer, file): (usize, &PathBuf)| {
+        let found = Found::of_file(file.clone(), device)?;
+        // Gemma Scope's own files may stand in a set.
+        if found.path.extension().is_some_and(|ending| ending == "npz") {
+            return Ok(Dictionary::of_file(file, device)?.with_metadata(config.metadata(layer)));
+        }
+        let [latents, d_in] = found.matrix_shape("W_enc")?;
+        let [_, d_out] = found.matrix_shape("W_dec")?;
+        let mut parts = Parts::new(
+            found.matrix("W_enc", [d_in, latents], Lies::Turned)?,
+            found.vector("b_enc", latents)?,
+            found.matrix("W_dec", [latents, d_out], Lies::AsIs)?,
+            found.vector("b_dec", d_out)?,
+        );
+        parts.architecture = config.architecture(&found, "activation_function.threshold", latents)?;
+        if found.has("W_skip") {
+            parts.skip = Some(found.matrix("W_skip", [d_in, d_out], Lies::Turned)?);
+        }
+        parts.metadata = config.metadata(layer);
+        parts.dictionary(&found, "circuit-tracer")
+    };
+    Ok(Layers { transcoders: files.iter().enumerate().map(one).collect::<Result<_>>()?, across: None })
+}
+
+/// Two files a layer: `W_enc_i [F, d]`, `b_enc_i`, `b_dec_i`; and `W_dec_i [F, L − i, d]`.
+fn cross_layer(config: &Config, encoders: &[PathBuf], folder: &Path, device: &Device) -> Result<Layers> {
+    let count = encoders.len();
+    let mut layers = Layers { transcoders: Vec::new(), across: Some(Vec::new()) };
+    for (layer, file) in encoders.iter().enumerate() {
+        let found = Found::of_file(file.clone(), device)?;
+        let decoders = Found::of_file(folder.join(format!("W_dec_{layer}.safetensors")), device)?;
+        let [encoder, bias, center, threshold, decoder] =
+            ["W_enc", "b_enc", "b_dec", "threshold", "W_dec"].map(|name| format!("{name}_{layer}"));
+        let [latents, d_in] = found.matrix_shape(&encoder)?;
+        let d_out = found.shape(&center)?.iter().product();
+        let of = count - layer;
+        let part = |part: usize| decoders.matrix(&decoder, [latents, d_out], Lies::Part { part, of });
+        let mut parts = Parts::new(
+            found.matrix(&encoder, [d_in, latents], Lies::Turned)?,
+            found.vector(&bias, latents)?,
+            part(0)?,
+            found.vector(&center, d_out)?,
+        );
+        parts.architecture = config.architecture(&found, &threshold, latents)?;
+        parts.metadata = config.metadata(layer);
+        layers.transcoders.push(parts.dictionary(&found, "circuit-tracer")?);
+        let across = (1..of).map(part).collect::<Result<_>>()?;
+        layers.across.get_or_insert_default().push(across);
+    }
+    Ok(layers)
+}
+
+/// Gemma Scope 2's: a file a layer, whose decoder has a part for every layer; those before its own are not used.
+fn gemma_scope(files: &[PathBuf], device: &Device) -> Result<Layers> {
+    let count = files.len();
+    let mut layers = Layers { transcoders: Vec::new(), across: Some(Vec::new()) };
+    for (layer, file) in files.iter().enumerate() {
+        let found = Found::of_file(file.clone(), device)?;
+        let shape @ [d_in, latents] = found.matrix_shape("w_enc")?;
+        let d_out = found.shape("b_dec")?.iter().product();
+        let part = |part: usize| found.matrix("w_dec", [latents, d_out], Lies::Part { part, of: count });
+        let mut parts = Parts::new(
+            found.matrix("w_enc", shape, Lies::AsIs)?,
+            found.vector("b_enc", latents)?,
+            part(layer)?,
+            found.vector("b_dec", d_out)?,
+        );
+        parts.architecture =
+            Architecture::JumpRelu { thresholds: found.numbers("threshold", latents)?, positive: true };
+        if found.has("affine_skip_connection") {
+            parts.skip = Some(found.matrix("affine_skip_connection", [d_in, d_out], Lies::AsIs)?);
+        }
+        let block = |point: &str| format!("blocks.{layer}.{point}");
+        parts.metadata = Metadata::between(block("mlp.hook_in"), block("hook_mlp_out"));
+        parts.metadata.prepend_bos = Some(true);
+        layers.transcoders.push(parts.dictionary(&found, "Gemma Scope 2")?);
+        let across = (layer + 1..count).map(part).collect::<Result<_>>()?;
+        layers.across.get_or_insert_default().push(across);
+    }
+    Ok(layers)
+}

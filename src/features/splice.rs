@@ -1,0 +1,299 @@
+//! Dictionaries put into a model: their latents become points like any other.
+
+use burn::tensor::{DType, Tensor, TensorData};
+use hooklens_hooks::{Activation, Axis, Halt, Inside, Part, PartPoint};
+
+use super::architecture::Architecture;
+use super::dictionary::Dictionary;
+use super::normalization::{Normalization, Undo};
+use crate::driver::{HookedModel, private};
+use crate::error::{FeatureError, Result};
+
+/// The axes of a point that a dictionary may be at, flattened where it is of heads.
+const HOSTS: [(&[Axis], &[Axis]); 4] = [
+    (&[Axis::Batch, Axis::Pos, Axis::DModel], &[Axis::Batch, Axis::Pos, Axis::DModel]),
+    (&[Axis::Batch, Axis::Pos, Axis::DMlp], &[Axis::Batch, Axis::Pos, Axis::DMlp]),
+    (&[Axis::Batch, Axis::Pos, Axis::HeadDHead], &[Axis::Batch, Axis::Pos, Axis::HeadDHead]),
+    (&[Axis::Batch, Axis::Pos, Axis::Head, Axis::DHead], &[Axis::Batch, Axis::Pos, Axis::HeadDHead]),
+];
+const LATENTS: &[Axis] = &[Axis::Batch, Axis::Pos, Axis::Feature];
+
+/// How a dictionary is put into a model.
+///
+/// ```
+/// use hooklens::features::Splicing;
+/// let plain = Splicing::new(); // what the reconstruction misses is added to it
+/// let without = Splicing::new().error_term(false).leaving_out([0]); // and nothing is done to tokens 0
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Splicing {
+    error_term: bool,
+    left_out: Vec<u32>,
+}
+
+impl Default for Splicing {
+    fn default() -> Self {
+        Self { error_term: true, left_out: Vec::new() }
+    }
+}
+
+impl Splicing {
+    /// With the error term.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether what the reconstruction misses is added to it, so that a run without edits is that of the model alone.
+    pub fn error_term(mut self, error_term: bool) -> Self {
+        self.error_term = error_term;
+        self
+    }
+
+    /// Passes activations at these tokens on as they are, without latents: tokens of a text's beginning, say.
+    pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+        self.left_out = tokens.into_iter().collect();
+        self
+    }
+}
+
+/// Models into which dictionaries can be put.
+pub trait SpliceDictionary: HookedModel + private::Spliceable {
+    /// The model with a dictionary at the point it was trained on: its latents are points of the model, listed, recorded,
+    /// edited, differentiated, patched and dumped as any other. With what the reconstruction misses added, so that without
+    /// edits the model computes what it did.
+    ///
+    /// Behind the point's name (of a transcoder, that of the point it writes) stand, in firing order,
+    /// - `hook_sae_input`: what is read, heads flattened
+    /// - `hook_sae_acts_pre`: pre-activations, `[batch, pos, d_sae]`; of a gated dictionary its magnitudes; matching
+    ///   pursuit has none
+    /// - `hook_sae_acts_post`: activations, `[batch, pos, d_sae]`
+    /// - `hook_sae_recons`: the reconstruction before its normalization is undone, a skip connection included
+    /// - `hook_sae_error`: what it misses of the point, a constant to gradients
+    /// - `hook_sae_output`: what goes on
+    ///
+    /// ```
+    /// use hooklens::features::{Dictionary, SpliceDictionary};
+    /// use hooklens::prelude::*;
+    /// # use hooklens::features::{DictionaryWeights, Metadata};
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let weights = DictionaryWeights {
+    /// #     encoder: Tensor::random([64, 128], burn::tensor::Distribution::Default, &Device::flex()),
+    /// #     encoder_bias: Tensor::zeros([128], &Device::flex()),
+    /// #     decoder: Tensor::random([128, 64], burn::tensor::Distribution::Default, &Device::flex()),
+    /// #     decoder_bias: Tensor::zeros([64], &Device::flex()), skip: None,
+    /// # };
+    /// # let sae = Dictionary::new("random", weights)?.with_metadata(Metadata::at("blocks.2.hook_resid_post"));
+    /// let spliced = model.splice_dictionary(&sae)?;
+    /// let acts = hook::resid_post(2).inner::<3>("hook_sae_acts_post");
+    /// let cache = spliced.record("When Mary and John", &acts)?;
+    /// assert_eq!(cache.get(&acts)?.dims(), [1, 5, sae.latents()]);
+    /// let without_7 = spliced.run_with_hooks("When Mary and John", [acts.unit(7).zero()])?;
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FeatureError::NoPoint`], [`FeatureError::Place`] and [`FeatureError::NoScale`]; those of
+    /// [`HookedModel::splice`].
+    fn splice_dictionary(&self, dictionary: &Dictionary) -> Result<Self> {
+        self.splice_dictionary_with(dictionary, &Splicing::new())
+    }
+
+    /// [`SpliceDictionary::splice_dictionary`], with a say in how.
+    ///
+    /// # Errors
+    /// As there.
+    fn splice_dictionary_with(&self, dictionary: &Dictionary, splicing: &Splicing) -> Result<Self> {
+        let name = || dictionary.name().to_string();
+        let metadata = dictionary.metadata();
+        let read = metadata.reads.clone().ok_or_else(|| FeatureError::NoPoint { dictionary: name() })?;
+        let write = metadata.writes.clone();
+        let at = write.clone().unwrap_or_else(|| read.clone());
+        let refused = |point: &str, reason: String| {
+            crate::Error::from(FeatureError::Place { dictionary: name(), point: point.into(), reason })
+        };
+        if let Some(head) = metadata.head {
+            return Err(refused(&at, format!("it is about head {head} alone, which is not supported")));
+        }
+        if dictionary.normalization == Normalization::Scale(None) {
+            return Err(FeatureError::NoScale { dictionary: name() }.into());
+        }
+        let catalog = self.catalog();
+        let device = match self.devices().first() {
+            Some(device) => dictionary.to_device(device),
+            None => dictionary.clone(),
+        };
+        let axes_of = |point: &str| -> Result<(String, [&'static [Axis]; 2])> {
+            let info = catalog.info(catalog.find(point)?);
+            let known = HOSTS.iter().find(|(host, _)| *host == info.axes);
+            let (host, flat) = known.ok_or_else(|| {
+                refused(point, format!("its axes are {}, and a dictionary's [batch, pos, width]", info.axes_label()))
+            })?;
+            Ok((info.name.to_string(), [*host, *flat]))
+        };
+        let (_, [_, reads]) = axes_of(&read)?;
+        let (_, [writes, _]) = axes_of(&at)?;
+        let part = SplicedDictionary { dictionary: device, splicing: splicing.clone(), reads, writes };
+        if !splicing.left_out.is_empty() && catalog.find(TOKENS).is_err() {
+            return Err(refused(&at, "the model has no tokens to leave out".into()));
+        }
+        match write {
+            None => self.splice(&*read, part),
+            Some(write) => self.splice_between(&*read, &*write, part),
+        }
+    }
+}
+
+impl<M: HookedModel + private::Spliceable> SpliceDictionary for M {}
+
+/// A dictionary as a part of a model.
+struct SplicedDictionary {
+    dictionary: Dictionary,
+    splicing: Splicing,
+    /// Axes of what is read, heads flattened.
+    reads: &'static [Axis],
+    /// Axes of the point that is replaced.
+    writes: &'static [Axis],
+}
+
+const TOKENS: &str = "hook_tokens";
+const INPUT: &str = "hook_sae_input";
+const ACTS_PRE: &str = "hook_sae_acts_pre";
+const ACTS_POST: &str = "hook_sae_acts_post";
+const RECONS: &str = "hook_sae_recons";
+const ERROR: &str = "hook_sae_error";
+const OUTPUT: &str = "hook_sae_output";
+
+impl SplicedDictionary {
+    fn has_pre(&self) -> bool {
+        !matches!(self.dictionary.architecture, Architecture::MatchingPursuit { .. })
+    }
+
+    /// 0 for rows of tokens that are left out, 1 for others, `[batch * pos, 1]`; nothing where none is.
+    fn kept(&self, inside: &Inside<'_, '_, '_>, dtype: DType) -> Result<Option<Tensor<2>>, Halt> {
+        let Some(tokens) = inside.also().first() else { return Ok(None) };
+        let ids: Vec<i64> = tokens.to_data()?.iter().collect();
+        let is_kept = |id: &i64| !self.splicing.left_out.iter().any(|left| i64::from(*left) == *id);
+        if ids.iter().all(is_kept) {
+            return Ok(None);
+        }
+        let kept: Vec<f32> = ids.iter().map(|id| f32::from(u8::from(is_kept(id)))).collect();
+        let data = TensorData::new(kept, [ids.len(), 1]);
+        let kept = Tensor::<2>::from_data(data, (&inside.replaced().device(), DType::F32));
+        Ok(Some(kept.cast(dtype)))
+    }
+
+    /// Whether a hook may change one of these points.
+    fn edits(&self, inside: &Inside<'_, '_, '_>, points: &[&str]) -> Result<bool, Halt> {
+        let there = points.iter().filter(|point| self.has_pre() || **point != ACTS_PRE);
+        let there = there.filter(|point| self.splicing.error_term || **point != ERROR);
+        there.map(|point| inside.edits(point)).try_fold(false, |any, edits| Ok(any | edits?))
+    }
+
+    /// A reconstruction of latents in the space of what is replaced.
+    fn restored(&self, acts: Tensor<2>, input: &Tensor<2>, undo: Undo) -> Result<Tensor<2>> {
+        Ok(undo.apply(self.dictionary.with_skip(self.dictionary.decoded(acts)?, input)?))
+    }
+}
+
+/// Shows rows `[batch * pos, width]` to a point's hooks as `[batch, pos, width]`.
+fn shown(inside: &mut Inside<'_, '_, '_>, point: &str, rows: Tensor<2>, batch: usize) -> Result<Tensor<2>, Halt> {
+    if !inside.wants(point)? {
+        return Ok(rows);
+    }
+    let [count, width] = rows.dims();
+    let seen = inside.fire(point, rows.reshape([batch, count / batch.max(1), width]))?;
+    Ok(seen.reshape([count, width]))
+}
+
+/// Shows a tensor to the hooks of a point of three or four axes.
+fn shown_whole(inside: &mut Inside<'_, '_, '_>, point: &str, tensor: Activation) -> Result<Activation, Halt> {
+    if !inside.wants(point)? {
+        return Ok(tensor);
+    }
+    Ok(match tensor.rank() {
+        4 => inside.fire(point, tensor.to_tensor::<4>()?)?.into(),
+        _ => inside.fire(point, tensor.to_tensor::<3>()?)?.into(),
+    })
+}
+
+impl Part for SplicedDictionary {
+    fn name(&self) -> String {
+        format!("dictionary {}", self.dictionary.name())
+    }
+
+    fn points(&self) -> Vec<PartPoint> {
+        let latents = |name: &str| PartPoint::new(name, LATENTS).features(self.dictionary.latents());
+        let flat = HOSTS.iter().find(|(host, _)| *host == self.writes).map_or(self.writes, |(_, flat)| *flat);
+        let pre = self.has_pre().then(|| latents(ACTS_PRE));
+        let error = self.splicing.error_term.then(|| PartPoint::new(ERROR, self.writes));
+        let first = [PartPoint::new(INPUT, self.reads)].into_iter().chain(pre);
+        let then = [latents(ACTS_POST), PartPoint::new(RECONS, flat)].into_iter().chain(error);
+        first.chain(then).chain([PartPoint::new(OUTPUT, self.writes)]).collect()
+    }
+
+    fn also_reads(&self) -> Vec<String> {
+        if self.splicing.left_out.is_empty() { Vec::new() } else { vec![TOKENS.into()] }
+    }
+
+    fn forward(&self, x: Activation, inside: &mut Inside<'_, '_, '_>) -> Result<Activation, Halt> {
+        let (dictionary, replaced) = (&self.dictionary, inside.replaced().clone());
+        let (shape, dtype) = (replaced.shape().to_vec(), replaced.dtype());
+        let batch = shape[0];
+        let rows = |of: &Activation, width: usize| of.reshape(&[of.len() / width.max(1), width]).to_tensor::<2>();
+        let raw = dictionary.rows(rows(&x, dictionary.d_in())?)?;
+        let original = rows(&replaced, dictionary.d_out())?.cast(raw.dtype());
+        let tracked = raw.is_tracked() || original.is_tracked();
+        let edited = self.edits(inside, &[INPUT, ACTS_PRE, ACTS_POST, RECONS, ERROR])?;
+        let watched = self.points().iter().map(|point| inside.wants(&point.suffix)).collect::<Result<Vec<_>, _>>()?;
+        // Nobody looks, and what is missed would be added again: the point stays what it was.
+        if self.splicing.error_term && !tracked && !watched.contains(&true) {
+            return Ok(replaced);
+        }
+
+        let kept = self.kept(inside, raw.dtype())?;
+        let input = shown(inside, INPUT, raw.clone(), batch)?;
+        let (normalized, undo) = dictionary.normalized(input.clone())?;
+        let mut encoded = dictionary.encoded(normalized)?;
+        encoded.pre = encoded.pre.map(|pre| shown(inside, ACTS_PRE, pre, batch)).transpose()?;
+        let found = dictionary.activate(encoded)?;
+        let found = match &kept {
+            Some(kept) => found * kept.clone(),
+            None => found,
+        };
+        // Read before the hooks see it: what is missed is missed by the dictionary, not by its edits.
+        let latents_edited = self.edits(inside, &[ACTS_POST])?;
+        let clean_acts = latents_edited.then(|| found.clone().detach());
+        let acts = shown(inside, ACTS_POST, found, batch)?;
+        let recons = dictionary.with_skip(dictionary.decoded(acts)?, &input)?;
+        let clean_recons = recons.clone().detach();
+        let recons = undo.clone().apply(shown(inside, RECONS, recons, batch)?);
+
+        let mut output = match &kept {
+            // At tokens that are left out the point stays.
+            Some(kept) => recons * kept.clone() + original.clone() * (kept.clone() * -1.0 + 1.0),
+            None => recons,
+        };
+        if self.splicing.error_term {
+            let clean = match clean_acts {
+                _ if self.edits(inside, &[INPUT, ACTS_PRE])? => dictionary.forward(raw.detach())?,
+                Some(acts) => self.restored(acts, &input.detach(), undo)?,
+                None => undo.apply(clean_recons),
+            };
+            let missed = (original.clone() - clean).detach();
+            let missed = match &kept {
+                Some(kept) => missed * kept.clone(),
+                None => missed,
+            };
+            let missed = Activation::from(missed.cast(dtype)).reshape(&shape);
+            let missed = shown_whole(inside, ERROR, missed)?;
+            output = match edited || tracked {
+                true => output + rows(&missed, dictionary.d_out())?.cast(original.dtype()),
+                // The sum would be what it was, rounded once more.
+                false => original,
+            };
+        }
+        let output = Activation::from(output.cast(dtype)).reshape(&shape);
+        shown_whole(inside, OUTPUT, output)
+    }
+}

@@ -1,0 +1,141 @@
+//! Transcoders of all layers of a model.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, Tensor};
+
+use super::dictionary::Dictionary;
+use super::matrix::Matrix;
+use super::open::{Layers, open_layers};
+use crate::cpu;
+use crate::error::{FeatureError, Result};
+
+/// A transcoder for each layer of a model: a set of transcoders of their own, or one cross-layer transcoder, whose
+/// latents write to their own layer and to all behind it.
+///
+/// A layer's reconstruction is `Σ acts_i · W_dec_i→l + b_dec_l` over layers `i ≤ l`, of a set over `i = l` alone, and the
+/// skip connection of layer `l`.
+///
+/// ```no_run
+/// use hooklens::features::Transcoders;
+/// let set = Transcoders::open("gemma-2-2b-transcoders")?; // circuit-tracer's folder, with config.yaml
+/// for (layer, transcoder) in set.layers().iter().enumerate() {
+///     println!("{layer}: {} latents from {:?}", transcoder.latents(), transcoder.metadata().reads);
+/// }
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Transcoders {
+    name: Arc<str>,
+    layers: Vec<Dictionary>,
+    /// What latents of each layer write to those behind it, nearest first.
+    across: Option<Vec<Vec<Matrix>>>,
+}
+
+impl Transcoders {
+    /// Opens the folder of a set or of a cross-layer transcoder: circuit-tracer's, or Gemma Scope 2's files of all layers.
+    /// Only headers, biases and thresholds are read; of decoders, at any time, only the rows of active latents.
+    ///
+    /// # Errors
+    /// [`FeatureError`]: files that are none, tensors that are missing or of another shape.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        let folder = folder.as_ref();
+        match Self::open_if_one(folder)? {
+            Some(opened) => Ok(opened),
+            None => {
+                let found = std::fs::read_dir(folder).into_iter().flatten();
+                let found = found.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()));
+                Err(FeatureError::Unknown { path: folder.into(), found: found.collect() }.into())
+            }
+        }
+    }
+
+    /// The same, or nothing if the folder has no such files.
+    pub(super) fn open_if_one(folder: &Path) -> Result<Option<Self>> {
+        let layers = open_layers(folder, &Device::flex())?;
+        Ok(layers.map(|Layers { transcoders, across }| Self {
+            name: folder.display().to_string().into(),
+            layers: transcoders,
+            across,
+        }))
+    }
+
+    /// A set of these, one a layer.
+    pub fn new(name: impl Into<Arc<str>>, layers: Vec<Dictionary>) -> Self {
+        Self { name: name.into(), layers, across: None }
+    }
+
+    /// The same on another device.
+    #[must_use]
+    pub fn to_device(&self, device: &Device) -> Self {
+        let matrices = |all: &Vec<Matrix>| all.iter().map(|one| one.to_device(device)).collect();
+        Self {
+            name: self.name.clone(),
+            layers: self.layers.iter().map(|layer| layer.to_device(device)).collect(),
+            across: self.across.as_ref().map(|across| across.iter().map(matrices).collect()),
+        }
+    }
+
+    /// What it is called: the folder it was read from, or the name it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether latents write to layers behind their own.
+    pub fn is_cross_layer(&self) -> bool {
+        self.across.is_some()
+    }
+
+    /// The transcoders, by layer; of a cross-layer one, what is within a layer.
+    pub fn layers(&self) -> &[Dictionary] {
+        &self.layers
+    }
+
+    /// What latents of a layer write to a layer behind it, `[latent, d_out]`; nothing in a set.
+    ///
+    /// # Errors
+    /// A file that can't be read.
+    pub fn decoder_across(&self, from: usize, to: usize) -> Result<Option<Tensor<2>>> {
+        let matrix = self.across.as_ref().and_then(|all| all.get(from)?.get(to.checked_sub(from + 1)?));
+        matrix.map(|matrix| matrix.get(true)).transpose()
+    }
+
+    pub(super) fn across(&self, from: usize, to: usize) -> Option<&Matrix> {
+        self.across.as_ref()?.get(from)?.get(to.checked_sub(from + 1)?)
+    }
+
+    /// The reconstruction of a layer, from the activations of all layers up to it and the layer's input, all
+    /// `[..., width]`.
+    ///
+    /// # Errors
+    /// [`FeatureError::Width`] for another number of latents or layers; a file that can't be read.
+    pub fn decode<const D: usize>(&self, layer: usize, acts: &[Tensor<D>], input: Tensor<D>) -> Result<Tensor<D>> {
+        let (Some(own), Some(last)) = (self.layers.get(layer), acts.get(layer)) else {
+            let what = format!("the list of activations up to layer {layer}");
+            let (dictionary, wanted, given) = (self.name.to_string(), self.layers.len(), acts.len());
+            return Err(FeatureError::Width { dictionary, what, wanted, given }.into());
+        };
+        let mut shape = last.dims();
+        let rows = own.rows(input)?;
+        let count = rows.dims()[0];
+        let mut output = own.with_skip(own.decoded(last.clone().reshape([count, own.latents()]))?, &rows)?;
+        for (from, acts) in acts.iter().enumerate().take(layer) {
+            if let Some(decoder) = self.across(from, layer) {
+                output = output + combined(acts.clone().reshape([count, self.layers[from].latents()]), decoder)?;
+            }
+        }
+        shape[D - 1] = own.d_out();
+        Ok(output.reshape(shape))
+    }
+}
+
+/// What activations `[rows, latent]` write by a decoder of another layer.
+pub(super) fn combined(acts: Tensor<2>, decoder: &Matrix) -> Result<Tensor<2>> {
+    let decoder = decoder.get(true)?;
+    let combined = if acts.dtype() == DType::F32 { cpu::combine(&acts, &decoder, None) } else { None };
+    Ok(combined.unwrap_or_else(|| {
+        let dtype = acts.dtype();
+        acts.matmul(decoder.cast(dtype))
+    }))
+}
