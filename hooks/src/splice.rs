@@ -85,9 +85,13 @@ impl Splices {
             Err(HookError::Splice { part: part.name(), point: at.name.to_string(), reason })
         };
         let also = part.also_reads();
-        let also = also.iter().map(|name| Selection::from(&**name).resolve_one(catalog)).collect::<Result<Vec<_>, _>>()?;
+        let also =
+            also.iter().map(|name| Selection::from(&**name).resolve_one(catalog)).collect::<Result<Vec<_>, _>>()?;
         if let Some(late) = also.iter().find(|id| **id >= write) {
-            return fails(host, format!("`{}`, which the part reads, does not fire before it", catalog.info(*late).name));
+            return fails(
+                host,
+                format!("`{}`, which the part reads, does not fire before it", catalog.info(*late).name),
+            );
         }
         if let Some(integer) = [host, catalog.info(read)].into_iter().find(|point| point.integer) {
             return fails(integer, "it holds integers".into());

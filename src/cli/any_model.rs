@@ -8,6 +8,7 @@ use crate::driver::HookedModel;
 use crate::encoder::HookedEncoder;
 use crate::encoder_decoder::HookedEncoderDecoder;
 use crate::error::Error;
+use crate::features::{Opened, SpliceDictionary, open};
 use crate::loading::LoadOptions;
 use crate::model::{HookedTransformer, LoadReport};
 use crate::tokens::Tokenizer;
@@ -39,7 +40,11 @@ impl AnyModel {
             AnyModel::Encoder(model) => model.load_report(),
             AnyModel::EncoderDecoder(model) => model.load_report(),
         });
-        Ok(any)
+        Ok(match any {
+            AnyModel::Decoder(own) => AnyModel::Decoder(spliced(own, model)?),
+            AnyModel::Encoder(own) => AnyModel::Encoder(with_dictionaries(own, model)?),
+            AnyModel::EncoderDecoder(own) => AnyModel::EncoderDecoder(with_dictionaries(own, model)?),
+        })
     }
 
     /// The tokenizer.
@@ -61,13 +66,41 @@ impl AnyModel {
     }
 }
 
-/// Loads a decoder. A command that needs the logits of next tokens says so of a model of another kind.
-pub(super) fn decoder(command: &str, model: &ModelArg, options: LoadOptions) -> Result<HookedTransformer, Failure> {
-    let model = HookedTransformer::from_pretrained_with(&model.model, options).map_err(|error| match error {
+/// Loads a decoder, with the dictionaries that were asked for.
+pub(super) fn decoder(command: &str, arg: &ModelArg, options: LoadOptions) -> Result<HookedTransformer, Failure> {
+    spliced(plain_decoder(command, arg, options)?, arg)
+}
+
+/// Loads a decoder without dictionaries. A command that needs the logits of next tokens says so of a model of another kind.
+pub(super) fn plain_decoder(command: &str, arg: &ModelArg, options: LoadOptions) -> Result<HookedTransformer, Failure> {
+    let model = HookedTransformer::from_pretrained_with(&arg.model, options).map_err(|error| match error {
         Error::Config(ConfigError::OtherKind { family, kind, .. }) => other_kind(command, family, kind),
         error => error.into(),
     })?;
     told(model.load_report());
+    Ok(model)
+}
+
+/// A decoder with the dictionaries that were asked for, and notes on where they don't agree.
+fn spliced(model: HookedTransformer, arg: &ModelArg) -> Result<HookedTransformer, Failure> {
+    for path in &arg.dictionary {
+        let concerns = match open(path)? {
+            Opened::Dictionary(one) => one.concerns(&model),
+            Opened::Transcoders(all) => all.layers().first().map(|first| first.concerns(&model)).unwrap_or_default(),
+        };
+        concerns.iter().for_each(note);
+    }
+    with_dictionaries(model, arg)
+}
+
+/// A model with the dictionaries that were asked for.
+fn with_dictionaries<M: SpliceDictionary>(mut model: M, arg: &ModelArg) -> Result<M, Failure> {
+    for path in &arg.dictionary {
+        model = match open(path)? {
+            Opened::Dictionary(one) => model.splice_dictionary(&one)?,
+            Opened::Transcoders(all) => model.splice_transcoders(&all)?,
+        };
+    }
     Ok(model)
 }
 

@@ -43,6 +43,10 @@ pub(super) struct ModelArg {
     /// Read weight files into memory instead of mapping them: for files that may be overwritten meanwhile
     #[arg(long)]
     pub(super) no_mmap: bool,
+    /// Put a sparse autoencoder or transcoders (a file or folder) into the model, with what they miss added; may be given
+    /// several times
+    #[arg(long, value_name = "PATH")]
+    pub(super) dictionary: Vec<PathBuf>,
     /// Hold the weights under this much memory, as 6GB: what does not fit is read from the file layer by layer, each time
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(super) max_memory: Option<u64>,
@@ -51,7 +55,7 @@ pub(super) struct ModelArg {
 impl ModelArg {
     /// The files and folders it is read from.
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
-        sources(&self.model).into_iter().chain(self.adapter.clone()).collect()
+        sources(&self.model).into_iter().chain(self.adapter.clone()).chain(self.dictionary.clone()).collect()
     }
 
     /// The options to load it with, and this element type.

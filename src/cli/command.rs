@@ -7,6 +7,7 @@ use super::attribute::AttributeArgs;
 use super::bench::BenchArgs;
 use super::completions::CompletionsArgs;
 use super::dump::DumpArgs;
+use super::features::FeaturesArgs;
 use super::generate::GenerateArgs;
 use super::heads::HeadsArgs;
 use super::hooks::HooksArgs;
@@ -84,6 +85,8 @@ pub(super) enum Command {
   hooklens attention --model embedded:induction --prompt 'king drum sun star king drum sun' --out attention.html
   hooklens attention --model ./gpt2 --prompt 'When Mary and John went' --layers 5..8 --heads 1,5 --out attention.svg")]
     Attention(Box<AttentionArgs>),
+    /// Sparse autoencoders and transcoders: describe, convert and measure them
+    Features(FeaturesArgs),
     /// Compare a run with what another implementation computed, point by point
     #[command(after_help = "Example:
   python scripts/reference_dump.py ./gpt2 --prompt 'When Mary and John went' --out reference.safetensors

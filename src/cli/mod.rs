@@ -7,7 +7,9 @@ mod attribute;
 mod bench;
 mod command;
 mod completions;
+mod corpus;
 mod dump;
+mod features;
 mod findings;
 mod generate;
 mod heads;
@@ -76,6 +78,7 @@ pub fn main() -> ExitCode {
         Command::Lens(args) => lens::run(&args),
         Command::Heads(args) => heads::run(&args),
         Command::Attention(args) => attention::run(&args),
+        Command::Features(args) => features::run(&args),
         Command::Parity(args) => parity::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Merge(args) => merge::run(&args),

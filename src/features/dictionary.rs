@@ -6,6 +6,7 @@ use burn::tensor::{DType, Device, Tensor};
 use hooklens_kernels::latents::Keep;
 
 use super::architecture::Architecture;
+use super::labels::Labels;
 use super::matrix::Matrix;
 use super::metadata::Metadata;
 use super::normalization::{Normalization, Undo};
@@ -59,7 +60,7 @@ pub struct Dictionary {
     pub(super) encoder_bias: Tensor<1>,
     pub(super) decoder_bias: Tensor<1>,
     pub(super) skip: Option<Matrix>,
-    pub(super) labels: super::Labels,
+    pub(super) labels: Labels,
     pub(super) norms: OnceLock<Tensor<1>>,
 }
 
@@ -128,7 +129,7 @@ impl Dictionary {
             encoder_bias: encoder_bias.detach(),
             decoder_bias: decoder_bias.detach(),
             skip: skip.map(Matrix::made),
-            labels: super::Labels::default(),
+            labels: Labels::default(),
             norms: OnceLock::new(),
         })
     }
@@ -154,7 +155,9 @@ impl Dictionary {
     pub fn with_architecture(mut self, architecture: Architecture) -> Result<Self> {
         let latents = self.latents();
         let wrong = match &architecture {
-            Architecture::TopK { k } | Architecture::AbsTopK { k } if *k == 0 || *k > latents => Some(format!("k is {k} of {latents} latents")),
+            Architecture::TopK { k } | Architecture::AbsTopK { k } if *k == 0 || *k > latents => {
+                Some(format!("k is {k} of {latents} latents"))
+            }
             Architecture::GroupMax { k } if *k == 0 || !latents.is_multiple_of(*k) => {
                 Some(format!("{latents} latents are not {k} groups of one length"))
             }
@@ -236,6 +239,18 @@ impl Dictionary {
             norms: OnceLock::new(),
             ..self.clone()
         }
+    }
+
+    /// Names that people gave to its latents.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    /// The same with these labels.
+    #[must_use]
+    pub fn with_labels(mut self, labels: Labels) -> Self {
+        self.labels = labels;
+        self
     }
 
     /// What it is called: the file or folder it was read from, or the name it was given.
@@ -357,12 +372,9 @@ impl Dictionary {
     pub(super) fn check_latent(&self, latent: usize) -> Result<()> {
         match latent < self.latents() {
             true => Ok(()),
-            false => Err(FeatureError::Latent {
-                dictionary: self.name.to_string(),
-                latent,
-                count: self.latents(),
+            false => {
+                Err(FeatureError::Latent { dictionary: self.name.to_string(), latent, count: self.latents() }.into())
             }
-            .into()),
         }
     }
 

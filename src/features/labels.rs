@@ -104,7 +104,8 @@ impl Labels {
         if self.is_empty() {
             return Ok(());
         }
-        let object: Map<String, Value> = self.iter().map(|(latent, label)| (latent.to_string(), label.into())).collect();
+        let object: Map<String, Value> =
+            self.iter().map(|(latent, label)| (latent.to_string(), label.into())).collect();
         let path = folder.join(FILE);
         Ok(write_file(&path, format!("{:#}\n", Value::from(object)).as_bytes()).map_err(LoadError::write(&path))?)
     }

@@ -4,20 +4,27 @@
 //! in whichever format.
 
 mod architecture;
+mod concerns;
 mod dictionary;
+mod evaluation;
+mod fold;
 mod labels;
 mod matrix;
 mod metadata;
 mod normalization;
 mod open;
+mod opened;
+mod save;
 mod splice;
 mod transcoders;
 
 pub use crate::error::FeatureError;
 pub use architecture::Architecture;
 pub use dictionary::{Dictionary, DictionaryWeights};
+pub use evaluation::{EvaluateOptions, Evaluation, evaluate};
 pub use labels::Labels;
 pub use metadata::Metadata;
 pub use normalization::Normalization;
+pub use opened::{Opened, open};
 pub use splice::{SpliceDictionary, Splicing};
 pub use transcoders::Transcoders;

@@ -5,7 +5,9 @@ use hooklens_hooks::{Activation, Axis, Halt, Inside, Part, PartPoint};
 
 use super::architecture::Architecture;
 use super::dictionary::Dictionary;
+use super::matrix::Matrix;
 use super::normalization::{Normalization, Undo};
+use super::transcoders::{Transcoders, combined};
 use crate::driver::{HookedModel, private};
 use crate::error::{FeatureError, Result};
 
@@ -104,47 +106,100 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
     /// # Errors
     /// As there.
     fn splice_dictionary_with(&self, dictionary: &Dictionary, splicing: &Splicing) -> Result<Self> {
-        let name = || dictionary.name().to_string();
-        let metadata = dictionary.metadata();
-        let read = metadata.reads.clone().ok_or_else(|| FeatureError::NoPoint { dictionary: name() })?;
-        let write = metadata.writes.clone();
-        let at = write.clone().unwrap_or_else(|| read.clone());
-        let refused = |point: &str, reason: String| {
-            crate::Error::from(FeatureError::Place { dictionary: name(), point: point.into(), reason })
-        };
-        if let Some(head) = metadata.head {
-            return Err(refused(&at, format!("it is about head {head} alone, which is not supported")));
+        put(self, dictionary, splicing, Vec::new(), false)
+    }
+
+    /// The model with a transcoder in the place of every layer's MLP, each as [`SpliceDictionary::splice_dictionary`] has
+    /// it. Latents of a cross-layer transcoder write to the layers behind their own too, as their hooks left them; its
+    /// points have one more, `hook_sae_acts_unedited`, with what their hooks were given.
+    ///
+    /// # Errors
+    /// As there; [`FeatureError::Place`] for a model of another number of layers.
+    fn splice_transcoders(&self, transcoders: &Transcoders) -> Result<Self> {
+        self.splice_transcoders_with(transcoders, &Splicing::new())
+    }
+
+    /// [`SpliceDictionary::splice_transcoders`], with a say in how.
+    ///
+    /// # Errors
+    /// As there.
+    fn splice_transcoders_with(&self, transcoders: &Transcoders, splicing: &Splicing) -> Result<Self> {
+        let (layers, count) = (transcoders.layers(), self.catalog().n_layers());
+        if layers.len() != count {
+            let (dictionary, point) = (transcoders.name().to_string(), "blocks".to_string());
+            let reason = format!("it has {} layers, the model {count}", layers.len());
+            return Err(FeatureError::Place { dictionary, point, reason }.into());
         }
-        if dictionary.normalization == Normalization::Scale(None) {
-            return Err(FeatureError::NoScale { dictionary: name() }.into());
+        let mut spliced: Option<Self> = None;
+        for (layer, own) in layers.iter().enumerate() {
+            let mut earlier = Vec::new();
+            for (from, other) in layers.iter().enumerate().take(layer) {
+                if let (Some(decoder), Some(point)) = (transcoders.across(from, layer), other.metadata().writes.clone())
+                {
+                    earlier.push(Earlier { decoder: decoder.clone(), point });
+                }
+            }
+            let model = spliced.as_ref().unwrap_or(self);
+            spliced = Some(put(model, own, splicing, earlier, transcoders.is_cross_layer())?);
         }
-        let catalog = self.catalog();
-        let device = match self.devices().first() {
-            Some(device) => dictionary.to_device(device),
-            None => dictionary.clone(),
-        };
-        let axes_of = |point: &str| -> Result<(String, [&'static [Axis]; 2])> {
-            let info = catalog.info(catalog.find(point)?);
-            let known = HOSTS.iter().find(|(host, _)| *host == info.axes);
-            let (host, flat) = known.ok_or_else(|| {
-                refused(point, format!("its axes are {}, and a dictionary's [batch, pos, width]", info.axes_label()))
-            })?;
-            Ok((info.name.to_string(), [*host, *flat]))
-        };
-        let (_, [_, reads]) = axes_of(&read)?;
-        let (_, [writes, _]) = axes_of(&at)?;
-        let part = SplicedDictionary { dictionary: device, splicing: splicing.clone(), reads, writes };
-        if !splicing.left_out.is_empty() && catalog.find(TOKENS).is_err() {
-            return Err(refused(&at, "the model has no tokens to leave out".into()));
-        }
-        match write {
-            None => self.splice(&*read, part),
-            Some(write) => self.splice_between(&*read, &*write, part),
-        }
+        spliced.ok_or_else(|| FeatureError::NoPoint { dictionary: transcoders.name().to_string() }.into())
     }
 }
 
 impl<M: HookedModel + private::Spliceable> SpliceDictionary for M {}
+
+/// The model with a dictionary in it.
+fn put<M: HookedModel + private::Spliceable>(
+    model: &M,
+    dictionary: &Dictionary,
+    splicing: &Splicing,
+    earlier: Vec<Earlier>,
+    cross_layer: bool,
+) -> Result<M> {
+    let name = || dictionary.name().to_string();
+    let metadata = dictionary.metadata();
+    let read = metadata.reads.clone().ok_or_else(|| FeatureError::NoPoint { dictionary: name() })?;
+    let write = metadata.writes.clone();
+    let at = write.clone().unwrap_or_else(|| read.clone());
+    let refused = |point: &str, reason: String| {
+        crate::Error::from(FeatureError::Place { dictionary: name(), point: point.into(), reason })
+    };
+    if let Some(head) = metadata.head {
+        return Err(refused(&at, format!("it is about head {head} alone, which is not supported")));
+    }
+    if dictionary.normalization == Normalization::Scale(None) {
+        return Err(FeatureError::NoScale { dictionary: name() }.into());
+    }
+    let catalog = model.catalog();
+    let device = match model.devices().first() {
+        Some(device) => dictionary.to_device(device),
+        None => dictionary.clone(),
+    };
+    let axes_of = |point: &str| -> Result<(String, [&'static [Axis]; 2])> {
+        let info = catalog.info(catalog.find(point)?);
+        let known = HOSTS.iter().find(|(host, _)| *host == info.axes);
+        let (host, flat) = known.ok_or_else(|| {
+            refused(point, format!("its axes are {}, and a dictionary's [batch, pos, width]", info.axes_label()))
+        })?;
+        Ok((info.name.to_string(), [*host, *flat]))
+    };
+    let (_, [_, reads]) = axes_of(&read)?;
+    let (_, [writes, _]) = axes_of(&at)?;
+    let earlier = earlier.into_iter().map(|one| match model.devices().first() {
+        Some(device) => Earlier { decoder: one.decoder.to_device(device), ..one },
+        None => one,
+    });
+    let earlier = earlier.collect();
+    let part =
+        SplicedDictionary { dictionary: device, splicing: splicing.clone(), reads, writes, earlier, cross_layer };
+    if !splicing.left_out.is_empty() && catalog.find(TOKENS).is_err() {
+        return Err(refused(&at, "the model has no tokens to leave out".into()));
+    }
+    match write {
+        None => model.splice(&*read, part),
+        Some(write) => model.splice_between(&*read, &*write, part),
+    }
+}
 
 /// A dictionary as a part of a model.
 struct SplicedDictionary {
@@ -154,12 +209,24 @@ struct SplicedDictionary {
     reads: &'static [Axis],
     /// Axes of the point that is replaced.
     writes: &'static [Axis],
+    /// What latents of earlier layers write here.
+    earlier: Vec<Earlier>,
+    /// Whether later layers may read its latents.
+    cross_layer: bool,
+}
+
+/// What the latents of an earlier layer write to a layer.
+struct Earlier {
+    decoder: Matrix,
+    /// The point that the earlier layer's transcoder writes.
+    point: String,
 }
 
 const TOKENS: &str = "hook_tokens";
 const INPUT: &str = "hook_sae_input";
 const ACTS_PRE: &str = "hook_sae_acts_pre";
 const ACTS_POST: &str = "hook_sae_acts_post";
+const ACTS_UNEDITED: &str = "hook_sae_acts_unedited";
 const RECONS: &str = "hook_sae_recons";
 const ERROR: &str = "hook_sae_error";
 const OUTPUT: &str = "hook_sae_output";
@@ -171,6 +238,9 @@ impl SplicedDictionary {
 
     /// 0 for rows of tokens that are left out, 1 for others, `[batch * pos, 1]`; nothing where none is.
     fn kept(&self, inside: &Inside<'_, '_, '_>, dtype: DType) -> Result<Option<Tensor<2>>, Halt> {
+        if self.splicing.left_out.is_empty() {
+            return Ok(None);
+        }
         let Some(tokens) = inside.also().first() else { return Ok(None) };
         let ids: Vec<i64> = tokens.to_data()?.iter().collect();
         let is_kept = |id: &i64| !self.splicing.left_out.iter().any(|left| i64::from(*left) == *id);
@@ -188,6 +258,25 @@ impl SplicedDictionary {
         let there = points.iter().filter(|point| self.has_pre() || **point != ACTS_PRE);
         let there = there.filter(|point| self.splicing.error_term || **point != ERROR);
         there.map(|point| inside.edits(point)).try_fold(false, |any, edits| Ok(any | edits?))
+    }
+
+    /// What latents of earlier layers write here, as their hooks left them and as these were given them; nothing where none
+    /// do.
+    fn from_earlier(&self, inside: &Inside<'_, '_, '_>) -> Result<Option<[Tensor<2>; 2]>, Halt> {
+        let first = usize::from(!self.splicing.left_out.is_empty());
+        let mut sums: Option<[Tensor<2>; 2]> = None;
+        for (one, acts) in self.earlier.iter().zip(inside.also()[first..].chunks_exact(2)) {
+            let written = |acts: &Activation| -> Result<Tensor<2>, Halt> {
+                let latents = one.decoder.shape()[0];
+                Ok(combined(acts.reshape(&[acts.len() / latents.max(1), latents]).to_tensor()?, &one.decoder)?)
+            };
+            let [edited, unedited] = [written(&acts[0])?, written(&acts[1])?];
+            sums = Some(match sums {
+                Some([first, second]) => [first + edited, second + unedited],
+                None => [edited, unedited],
+            });
+        }
+        Ok(sums)
     }
 
     /// A reconstruction of latents in the space of what is replaced.
@@ -227,13 +316,16 @@ impl Part for SplicedDictionary {
         let flat = HOSTS.iter().find(|(host, _)| *host == self.writes).map_or(self.writes, |(_, flat)| *flat);
         let pre = self.has_pre().then(|| latents(ACTS_PRE));
         let error = self.splicing.error_term.then(|| PartPoint::new(ERROR, self.writes));
-        let first = [PartPoint::new(INPUT, self.reads)].into_iter().chain(pre);
+        let unedited = self.cross_layer.then(|| latents(ACTS_UNEDITED).on_request());
+        let first = [PartPoint::new(INPUT, self.reads)].into_iter().chain(pre).chain(unedited);
         let then = [latents(ACTS_POST), PartPoint::new(RECONS, flat)].into_iter().chain(error);
         first.chain(then).chain([PartPoint::new(OUTPUT, self.writes)]).collect()
     }
 
     fn also_reads(&self) -> Vec<String> {
-        if self.splicing.left_out.is_empty() { Vec::new() } else { vec![TOKENS.into()] }
+        let tokens = (!self.splicing.left_out.is_empty()).then(|| TOKENS.to_string());
+        let of = |one: &Earlier| [ACTS_POST, ACTS_UNEDITED].map(|acts| format!("{}.{acts}", one.point));
+        tokens.into_iter().chain(self.earlier.iter().flat_map(of)).collect()
     }
 
     fn forward(&self, x: Activation, inside: &mut Inside<'_, '_, '_>) -> Result<Activation, Halt> {
@@ -244,10 +336,10 @@ impl Part for SplicedDictionary {
         let raw = dictionary.rows(rows(&x, dictionary.d_in())?)?;
         let original = rows(&replaced, dictionary.d_out())?.cast(raw.dtype());
         let tracked = raw.is_tracked() || original.is_tracked();
-        let edited = self.edits(inside, &[INPUT, ACTS_PRE, ACTS_POST, RECONS, ERROR])?;
+        let edited = !self.earlier.is_empty() || self.edits(inside, &[INPUT, ACTS_PRE, ACTS_POST, RECONS, ERROR])?;
         let watched = self.points().iter().map(|point| inside.wants(&point.suffix)).collect::<Result<Vec<_>, _>>()?;
         // Nobody looks, and what is missed would be added again: the point stays what it was.
-        if self.splicing.error_term && !tracked && !watched.contains(&true) {
+        if self.splicing.error_term && !tracked && self.earlier.is_empty() && !watched.contains(&true) {
             return Ok(replaced);
         }
 
@@ -264,9 +356,14 @@ impl Part for SplicedDictionary {
         // Read before the hooks see it: what is missed is missed by the dictionary, not by its edits.
         let latents_edited = self.edits(inside, &[ACTS_POST])?;
         let clean_acts = latents_edited.then(|| found.clone().detach());
+        let found = if self.cross_layer { shown(inside, ACTS_UNEDITED, found, batch)? } else { found };
         let acts = shown(inside, ACTS_POST, found, batch)?;
         let recons = dictionary.with_skip(dictionary.decoded(acts)?, &input)?;
         let clean_recons = recons.clone().detach();
+        let (recons, from_earlier) = match self.from_earlier(inside)? {
+            Some([edited, unedited]) => (recons + edited, Some(unedited)),
+            None => (recons, None),
+        };
         let recons = undo.clone().apply(shown(inside, RECONS, recons, batch)?);
 
         let mut output = match &kept {
@@ -279,6 +376,10 @@ impl Part for SplicedDictionary {
                 _ if self.edits(inside, &[INPUT, ACTS_PRE])? => dictionary.forward(raw.detach())?,
                 Some(acts) => self.restored(acts, &input.detach(), undo)?,
                 None => undo.apply(clean_recons),
+            };
+            let clean = match from_earlier {
+                Some(written) => clean + written,
+                None => clean,
             };
             let missed = (original.clone() - clean).detach();
             let missed = match &kept {

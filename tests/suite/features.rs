@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{Tensor, TensorData};
 use hooklens::features::{
-    Architecture, Dictionary, DictionaryWeights, Metadata, Normalization, SpliceDictionary, Splicing,
+    Architecture, Dictionary, DictionaryWeights, EvaluateOptions, Labels, Metadata, Normalization, SpliceDictionary,
+    Splicing, Transcoders, evaluate,
 };
 use hooklens::prelude::*;
 use hooklens::{DType, WeightFiles};
@@ -85,6 +86,87 @@ fn published_dictionaries_compute_as_their_libraries_say() {
         compare("recons", opened.forward(input));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn transcoders_of_all_layers_compute_as_their_libraries_say() {
+    let (cases, mut wrong) = (cases("input.0"), Vec::new());
+    assert!(cases.len() > 5, "{cases:?}");
+    let saved = tempfile::tempdir().unwrap();
+    for case in &cases {
+        let golden = Golden::of(&folder(case));
+        let at = [folder(case), folder(case).join("clt/width_32_l0_small_affine")];
+        let path = at.iter().rev().find(|path| path.is_dir()).unwrap();
+        let opened = Transcoders::open(path).unwrap_or_else(|error| panic!("{case}: {}", told(error)));
+        assert_eq!(opened.is_cross_layer(), case.contains("clt"), "{case}");
+        let mut all = vec![(case.clone(), opened.clone())];
+        // What the format has a place for is the same when saved and opened.
+        let copy = saved.path().join(case);
+        match opened.save(&copy) {
+            Ok(()) => all.push((format!("{case}, saved"), Transcoders::open(&copy).unwrap())),
+            Err(error) => assert!(case == "gemma-scope-2-clt", "{case}: {}", told(error)),
+        }
+        for (name, set) in all {
+            let set = set.to_device(&device());
+            let input = |layer: usize| golden.rows(&format!("input.{layer}"));
+            let layers = set.layers();
+            let acts: Vec<Tensor<2>> =
+                (0..layers.len()).map(|layer| layers[layer].encode(input(layer)).unwrap()).collect();
+            for layer in 0..layers.len() {
+                let recons = set.decode(layer, &acts, input(layer)).unwrap();
+                for (what, given) in [("acts_post", &acts[layer]), ("recons", &recons)] {
+                    let gap = distance(&values(given), &values(&golden.rows(&format!("{what}.{layer}"))));
+                    if gap > 1e-5 {
+                        wrong.push(format!("{name}: {what}.{layer} differs by {gap:e}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Saved in SAELens's format and opened again, a dictionary gives what it gave, whatever it was read from; norms and
+/// scales are folded without a change.
+#[test]
+fn saved_dictionaries_are_the_same() {
+    let (saved, mut refused) = (tempfile::tempdir().unwrap(), Vec::new());
+    for case in cases("input") {
+        let golden = Golden::of(&folder(&case));
+        let opened = Dictionary::open(folder(&case)).unwrap();
+        let opened = if golden.has("factor") { opened.with_scale(golden.number("factor")) } else { opened };
+        let input = golden.rows("input");
+        let expected = values(&opened.clone().to_device(&device()).forward(input.clone()).unwrap());
+        let gap = |other: &Dictionary| {
+            distance(&values(&other.to_device(&device()).forward(input.clone()).unwrap()), &expected)
+        };
+        let copy = saved.path().join(&case);
+        match opened.save(&copy) {
+            Ok(()) => {
+                let again = Dictionary::open(&copy).unwrap_or_else(|error| panic!("{case}: {}", told(error)));
+                assert!(gap(&again) < 1e-5, "{case}: {}", gap(&again));
+                assert_eq!(again.metadata().reads, opened.metadata().reads, "{case}");
+                assert_eq!(again.metadata().writes, opened.metadata().writes, "{case}");
+            }
+            Err(error) => refused.push(format!("{case}: {}", told(error))),
+        }
+        match opened.fold_decoder_norms() {
+            Ok(folded) => {
+                assert!(gap(&folded) < 1e-5, "{case}, folded");
+                let norms = folded.decoder_norms().unwrap() - 1.0;
+                assert!(norms.abs().max().into_scalar::<f32>() < 1e-5, "{case}");
+            }
+            Err(error) => assert!(told(error).contains("would choose other latents"), "{case}"),
+        }
+    }
+    refused.sort();
+    let of: Vec<&str> = refused.iter().map(|line| line.split(':').next().unwrap()).collect();
+    assert_eq!(of, ["sparsify-groupmax", "sparsify-transcoder-skip"], "{refused:?}");
+
+    let labeled = Dictionary::open(folder("saelens-topk")).unwrap();
+    let labels: Labels = [(3, "names, of \"people\"")].into_iter().collect();
+    labeled.with_labels(labels.clone()).save(saved.path().join("labeled")).unwrap();
+    assert_eq!(*Dictionary::open(saved.path().join("labeled")).unwrap().labels(), labels);
 }
 
 /// A random dictionary for points of this width.
@@ -247,4 +329,179 @@ proptest! {
             assert_close(&behind.cache.get(name).unwrap(), &whole.narrow(1, 3, 2), 1e-4, name);
         }
     }
+}
+
+/// A random cross-layer transcoder, by its folder.
+fn cross_layer(layers: usize, width: usize, folder: &Path) -> Transcoders {
+    use std::collections::HashMap;
+    let latents = 12;
+    std::fs::create_dir_all(folder).unwrap();
+    device().seed(3);
+    let random = |shape: [usize; 3], scale: f64| {
+        Activation::from(Tensor::<3>::random(shape, burn::tensor::Distribution::Normal(0.0, scale), &device()))
+    };
+    for layer in 0..layers {
+        let save = |name: &str, tensors: Vec<(String, Activation)>| {
+            let path = folder.join(format!("{name}_{layer}.safetensors"));
+            let tensors = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+            hooklens::write_safetensors(&path, tensors, HashMap::new()).unwrap();
+        };
+        let encoder = vec![
+            (format!("W_enc_{layer}"), random([1, latents, width], 1.0).reshape(&[latents, width])),
+            (format!("b_enc_{layer}"), random([1, 1, latents], 0.2).reshape(&[latents])),
+            (format!("b_dec_{layer}"), random([1, 1, width], 0.2).reshape(&[width])),
+        ];
+        save("W_enc", encoder);
+        save("W_dec", vec![(format!("W_dec_{layer}"), random([latents, layers - layer, width], 0.3))]);
+    }
+    let yaml =
+        "model_kind: cross_layer_transcoder\nfeature_input_hook: hook_resid_mid\nfeature_output_hook: hook_mlp_out\n";
+    std::fs::write(folder.join("config.yaml"), yaml).unwrap();
+    Transcoders::open(folder).unwrap()
+}
+
+/// Latents of a cross-layer transcoder write to all layers behind them: an edit adds its directions there, a plain run is
+/// that of the model, and without error terms the layers' reconstructions go on.
+#[test]
+fn cross_layer_transcoders_in_a_model() {
+    let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 5);
+    let folder = tempfile::tempdir().unwrap();
+    let clt = cross_layer(3, 16, folder.path());
+    let spliced = model.splice_transcoders(&clt).unwrap();
+    let plain = model.forward(rows()).unwrap();
+    assert_close(&spliced.forward(rows()).unwrap(), &plain, 1e-5, "with error terms");
+
+    let acts = |layer: usize| hook::mlp_out(layer).inner::<3>(ACTS);
+    let edited = spliced.run_with_hooks(rows(), [acts(0).unit(4).edit(|acts, _| acts + 2.0)]).unwrap();
+    // By hand: the direction at each layer, the layers' latents being those of what reaches them.
+    let added = |layer: usize| {
+        let decoder = match layer {
+            0 => clt.layers()[0].decoder().unwrap(),
+            _ => clt.decoder_across(0, layer).unwrap().unwrap(),
+        };
+        decoder.to_device(&device()).narrow(0, 4, 1).reshape([16]) * 2.0
+    };
+    let by_hand = model.run_with_hooks(rows(), (0..3).map(|layer| hook::mlp_out(layer).add(added(layer)))).unwrap();
+    // Later MLPs are the model's own, in which their transcoders' errors make up for what these would do else.
+    let cache = spliced.hooks([acts(0).unit(4).edit(|acts, _| acts + 2.0)]);
+    let cache = cache.record(rows(), ["resid_mid1", "*hook_sae_acts_unedited", "*hook_sae_acts_post"]).unwrap();
+    let encoded = clt.layers()[1].encode(cache.get("blocks.1.hook_resid_mid").unwrap()).unwrap();
+    assert_close(&cache.get(acts(1)).unwrap(), &encoded, 1e-5, "latents of the next layer");
+    let change = cache.get(acts(0)).unwrap() - cache.get("blocks.0.hook_mlp_out.hook_sae_acts_unedited").unwrap();
+    assert!((change.sum().into_scalar::<f32>() - 20.0).abs() < 1e-3);
+    assert_close(&edited, &by_hand, 1e-4, "an edit");
+
+    let bare = model.splice_transcoders_with(&clt, &Splicing::new().error_term(false)).unwrap();
+    let record = ["*hook_resid_mid", "*hook_mlp_out", "*hook_sae_acts_post"];
+    let cache = bare.record(rows(), record).unwrap();
+    let all: Vec<Tensor<3>> = (0..3).map(|layer| cache.get(acts(layer)).unwrap()).collect();
+    for layer in 0..3 {
+        let input: Tensor<3> = cache.get(hook::resid_mid(layer)).unwrap();
+        let expected = clt.to_device(&device()).decode(layer, &all, input).unwrap();
+        assert_close(&cache.get(hook::mlp_out(layer)).unwrap(), &expected, 1e-5, "reconstruction");
+    }
+    let other = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 5);
+    let refused = told(other.splice_transcoders(&clt).unwrap_err());
+    assert!(refused.ends_with("can't be put at `blocks`: it has 3 layers, the model 2"), "{refused}");
+}
+
+#[test]
+fn what_is_wrong_with_a_dictionary_is_told() {
+    let refused = |path: &Path| told(Dictionary::open(path).unwrap_err());
+    let scratch = tempfile::tempdir().unwrap();
+    let copy = |case: &str, change: &dyn Fn(&Path)| {
+        let to = scratch.path().join(case).join(format!("{:p}", change));
+        std::fs::create_dir_all(&to).unwrap();
+        for entry in std::fs::read_dir(folder(case)).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_file() && !entry.ends_with("golden.safetensors") {
+                std::fs::copy(&entry, to.join(entry.file_name().unwrap())).unwrap();
+            }
+        }
+        change(&to);
+        to
+    };
+    let with_config = |from: &'static str, to: &'static str| {
+        move |folder: &Path| {
+            let path = folder.join("cfg.json");
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(text.contains(from), "{text}");
+            std::fs::write(path, text.replace(from, to)).unwrap();
+        }
+    };
+    let cases: [(&str, &dyn Fn(&Path), &str); 6] = [
+        ("saelens-topk", &with_config("\"d_in\": 8", "\"d_in\": 9"), "`d_in` is 9, and the tensors' 8"),
+        ("saelens-topk", &with_config("\"k\": 4", "\"k\": 40"), "k is 40 of 32 latents"),
+        ("saelens-topk", &with_config("\"k\": 4", "\"l\": 4"), "cfg.json: `k` is missing"),
+        ("saelens-topk", &with_config("\"topk\"", "\"topmost\""), "the architecture `topmost` is not supported"),
+        (
+            "saelens-topk",
+            &|folder| drop(std::fs::remove_file(folder.join("sae_weights.safetensors"))),
+            "no dictionary there",
+        ),
+        (
+            "saelens-topk",
+            &|folder| {
+                let path = folder.join("sae_weights.safetensors");
+                let bytes = std::fs::read(&path).unwrap();
+                std::fs::write(path, &bytes[..bytes.len() - 100]).unwrap();
+            },
+            "not a sound file of weights",
+        ),
+    ];
+    for (case, change, expected) in cases {
+        let given = refused(&copy(case, change));
+        assert!(given.contains(expected), "{given}");
+    }
+    let temporal = refused(&folder("saelens-temporal"));
+    assert!(temporal.ends_with("cfg.json: the architecture `temporal` is not supported"), "{temporal}");
+    let unscaled = Dictionary::open(folder("saelens-expected-average")).unwrap();
+    let none = told(unscaled.encode(Tensor::<2>::ones([1, 8], &device())).unwrap_err());
+    assert!(none.contains("give it by `with_scale`"), "{none}");
+    let narrow = Dictionary::open(folder("saelens-topk")).unwrap();
+    let told_width = told(narrow.encode(Tensor::<2>::ones([1, 7], &device())).unwrap_err());
+    assert!(told_width.ends_with("the input has width 7, the dictionary's is 8"), "{told_width}");
+    assert!(told(narrow.direction(32).unwrap_err()).ends_with("has no latent 32: they are 0 to 31"));
+
+    // What is not finite is told where it is used, and where: of the decoder only of active latents.
+    let spoiled = |which: &str, row: usize| {
+        let sae = random_dictionary(0, "blocks.0.hook_resid_post", 8, 6, 1).with_normalization(Normalization::None);
+        let spoil =
+            |matrix: Tensor<2>| matrix.slice_assign([row..row + 1, 2..3], Tensor::full([1, 1], f32::NAN, &device()));
+        let (mut encoder, mut decoder) = (sae.encoder().unwrap(), sae.decoder().unwrap());
+        if which == "encoder" {
+            encoder = spoil(encoder)
+        } else {
+            decoder = spoil(decoder)
+        }
+        let weights = DictionaryWeights {
+            encoder,
+            encoder_bias: Tensor::from_floats([-9.0, -9.0, 9.0, -9.0, -9.0, -9.0], &device()),
+            decoder,
+            decoder_bias: sae.decoder_bias(),
+            skip: None,
+        };
+        let made = Dictionary::new("spoiled", weights).unwrap();
+        let path = scratch.path().join(format!("{which}{row}"));
+        made.save(&path).unwrap();
+        Dictionary::open(path).unwrap().to_device(&device())
+    };
+    let small = || Tensor::<2>::ones([1, 8], &device()) * 0.01;
+    let told_encoder = told(spoiled("encoder", 3).encode(small()).unwrap_err());
+    assert!(told_encoder.ends_with("the tensor `W_enc` holds NaN at [3, 2]"), "{told_encoder}");
+    assert!(spoiled("decoder", 4).forward(small()).is_ok());
+    if device() == burn::tensor::Device::flex() {
+        let told_decoder = told(spoiled("decoder", 2).forward(small()).unwrap_err());
+        assert!(told_decoder.ends_with("the tensor `W_dec` holds NaN at [2, 2]"), "{told_decoder}");
+    }
+
+    // Where it can't be put.
+    let model = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 1);
+    let put = |sae: Dictionary| told(model.splice_dictionary(&sae).map(drop).unwrap_err());
+    let wide = random_dictionary(0, "blocks.0.hook_resid_post", 8, 6, 1);
+    let told_model = told(model.splice_dictionary(&wide).unwrap().forward(rows()).unwrap_err());
+    assert!(told_model.contains("width 16"), "{told_model}");
+    assert!(put(wide.clone().at("blocks.7.hook_resid_post")).contains("layers"), "layer");
+    assert!(put(wide.clone().at("blocks.0.attn.hook_pattern")).contains("its axes are [batch, head, query, key]"));
+    assert!(put(wide.clone().at("blocks.0.hook_resid_pst")).contains("hook_resid_post"));
+    assert!(put(wide.with_metadata(Metadata::default())).ends_with("which point of a model it reads: give it by `at`"));
 }

@@ -263,11 +263,10 @@ impl<'r, 'h> Run<'r, 'h> {
         };
         let slots = self.catalog.ids().zip(&self.slots).filter(|(_, slot)| slot.recorded);
         let recorded = slots.map(|(id, _)| self.catalog.info(id)).filter(|point| !point.on_request);
-        let elements =
-            recorded.map(|point| {
-                let of = |axis: &Axis| if *axis == Axis::Feature { point.features } else { of_axis(*axis) };
-                point.axes.iter().map(of).fold(1, usize::saturating_mul)
-            });
+        let elements = recorded.map(|point| {
+            let of = |axis: &Axis| if *axis == Axis::Feature { point.features } else { of_axis(*axis) };
+            point.axes.iter().map(of).fold(1, usize::saturating_mul)
+        });
         elements.fold(0, usize::saturating_add)
     }
 

@@ -21,6 +21,8 @@ const BESIDE: [&str; 4] = ["sparsity", "trainer_state", "golden", "optimizer"];
 const DESCRIPTIONS: [&str; 3] = ["cfg.json", "config.json", "hyperparams.json"];
 /// How deep below a folder its dictionary is looked for.
 const DEPTH: usize = 4;
+/// How many files of weights are looked into.
+const MOST: usize = 256;
 
 /// A file of weights and what describes it.
 pub(super) struct Found {
@@ -34,25 +36,29 @@ pub(super) struct Found {
 
 impl Found {
     /// The dictionary at this path, which may be a file of weights, its folder, or a folder above that has no other.
-    pub(super) fn at(path: &Path, device: &Device) -> Result<Self> {
-        let weights = match path.is_dir() {
-            true => {
-                let mut found = Vec::new();
-                weights_below(path, DEPTH, &mut found);
-                found.sort();
-                match found.len() {
-                    1 => found.swap_remove(0),
-                    0 => return Err(FeatureError::Unknown { path: path.into(), found: names_in(path) }.into()),
-                    _ => {
-                        let shown = |file: &PathBuf| file.strip_prefix(path).unwrap_or(file).display().to_string();
-                        let found = found.iter().map(shown).collect();
-                        return Err(FeatureError::Several { path: path.into(), found }.into());
-                    }
-                }
+    pub(super) fn at(path: &Path, device: &Device, fits: impl Fn(&Self) -> bool) -> Result<Self> {
+        if !path.is_dir() {
+            return Self::of_file(path.to_path_buf(), device);
+        }
+        let mut below = Vec::new();
+        weights_below(path, DEPTH, &mut below);
+        below.sort();
+        let unknown = || FeatureError::Unknown { path: path.into(), found: names_in(path) };
+        if below.len() == 1 {
+            return Self::of_file(below.swap_remove(0), device);
+        }
+        // Files beside a dictionary that are none, and what can't be opened, are passed over.
+        let opened = below.into_iter().take(MOST).filter_map(|file| Self::of_file(file, device).ok());
+        let mut opened: Vec<Self> = opened.filter(fits).collect();
+        match opened.len() {
+            1 => Ok(opened.swap_remove(0)),
+            0 => Err(unknown().into()),
+            _ => {
+                let shown = |one: &Self| one.path.strip_prefix(path).unwrap_or(&one.path).display().to_string();
+                let found = opened.iter().map(shown).collect();
+                Err(FeatureError::Several { path: path.into(), found }.into())
             }
-            false => path.to_path_buf(),
-        };
-        Self::of_file(weights, device)
+        }
     }
 
     /// A file of weights, with what describes it beside it or above.

@@ -31,8 +31,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         found.matrix(decoder, [latents, d_out], Lies::AsIs)?,
         found.vector("b_dec", d_out)?,
     );
-    parts.architecture =
-        Architecture::JumpRelu { thresholds: found.numbers("threshold", latents)?, positive: true };
+    parts.architecture = Architecture::JumpRelu { thresholds: found.numbers("threshold", latents)?, positive: true };
     if found.has("affine_skip_connection") {
         parts.skip = Some(found.matrix("affine_skip_connection", [d_in, d_out], Lies::AsIs)?);
     }
@@ -82,8 +81,7 @@ fn of_config(found: &Found) -> Metadata {
     let path = found.path.to_string_lossy().to_lowercase();
     let of_path = layer(&path).and_then(|layer| {
         let block = |point: &str| format!("blocks.{layer}.{point}");
-        let sites =
-            [("resid_post", "hook_resid_post"), ("attn_out", "attn.hook_z"), ("mlp_out", "hook_mlp_out")];
+        let sites = [("resid_post", "hook_resid_post"), ("attn_out", "attn.hook_z"), ("mlp_out", "hook_mlp_out")];
         match ["transcoder", "clt"].iter().any(|kind| path.contains(kind)) {
             true => Some(Metadata::between(block("mlp.hook_in"), block("hook_mlp_out"))),
             false => sites.iter().find(|(site, _)| path.contains(site)).map(|(_, point)| Metadata::at(block(point))),

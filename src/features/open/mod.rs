@@ -16,12 +16,12 @@ use std::sync::OnceLock;
 
 use burn::tensor::{Device, Tensor};
 
+use super::Labels;
 use super::architecture::Architecture;
 use super::dictionary::Dictionary;
 use super::matrix::{Lies, Matrix};
 use super::metadata::Metadata;
 use super::normalization::Normalization;
-use super::Labels;
 use crate::error::{FeatureError, Result};
 use found::Found;
 
@@ -47,6 +47,10 @@ const FORMATS: [Format; 9] = [
     Format { name: "encoder and decoder", fits: linear_pair::fits, read: linear_pair::read },
 ];
 
+fn format_of(found: &Found) -> Option<&'static Format> {
+    FORMATS.iter().find(|format| (format.fits)(found))
+}
+
 impl Dictionary {
     /// Opens a dictionary: a file of weights, its folder, or a folder that holds one somewhere below. Only headers, biases
     /// and thresholds are read; matrices when they are used.
@@ -65,7 +69,7 @@ impl Dictionary {
     /// [`FeatureError`]: no format fits (what was found is told), several dictionaries, tensors that are missing, of
     /// another shape or not finite; a file that can't be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::of_found(&Found::at(path.as_ref(), &Device::flex())?)
+        Self::of_found(&Found::at(path.as_ref(), &Device::flex(), |found| format_of(found).is_some())?)
     }
 
     /// The dictionary of a file of weights, in whichever format.
@@ -74,7 +78,7 @@ impl Dictionary {
     }
 
     fn of_found(found: &Found) -> Result<Self> {
-        match FORMATS.iter().find(|format| (format.fits)(found)) {
+        match format_of(found) {
             Some(format) => (format.read)(found, format.name),
             None => Err(FeatureError::Unknown { path: found.path.clone(), found: found.tensors() }.into()),
         }

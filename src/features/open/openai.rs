@@ -55,9 +55,9 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
             return Err(FeatureError::Unsupported { path, what }.into());
         }
     }
-    let layer = path.rsplit_once("layer_").and_then(|(_, rest)| {
-        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<usize>().ok()
-    });
+    let layer = path
+        .rsplit_once("layer_")
+        .and_then(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<usize>().ok());
     let point = LOCATIONS.iter().find(|(location, _)| path.contains(location));
     if let (Some(layer), Some((_, point))) = (layer, point) {
         parts.metadata = Metadata::at(format!("blocks.{layer}.{point}"));

@@ -1,0 +1,40 @@
+//! Whatever a path holds: one dictionary or transcoders of all layers.
+
+use std::path::Path;
+
+use super::dictionary::Dictionary;
+use super::transcoders::Transcoders;
+use crate::error::Result;
+
+/// What was found at a path.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
+pub enum Opened {
+    /// One dictionary.
+    Dictionary(Dictionary),
+    /// Transcoders of all layers.
+    Transcoders(Transcoders),
+}
+
+/// Opens a dictionary as [`Dictionary::open`] does, or a folder of transcoders of all layers as [`Transcoders::open`] does.
+///
+/// ```no_run
+/// use hooklens::features::{Opened, open};
+/// match open("gemma-2-2b-transcoders")? {
+///     Opened::Dictionary(one) => println!("{} latents", one.latents()),
+///     Opened::Transcoders(all) => println!("{} layers", all.layers().len()),
+/// }
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// As those two.
+pub fn open(path: impl AsRef<Path>) -> Result<Opened> {
+    let path = path.as_ref();
+    if path.is_dir()
+        && let Some(all) = Transcoders::open_if_one(path)?
+    {
+        return Ok(Opened::Transcoders(all));
+    }
+    Dictionary::open(path).map(Opened::Dictionary)
+}

@@ -1,0 +1,249 @@
+//! Dictionaries in SAELens's format, sets of transcoders in circuit-tracer's.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use burn::tensor::{Tensor, TensorData};
+use hooklens_hooks::{Activation, write_file, write_safetensors};
+use serde_json::{Map, Value, json};
+
+use super::architecture::Architecture;
+use super::dictionary::Dictionary;
+use super::normalization::Normalization;
+use super::transcoders::Transcoders;
+use crate::error::{FeatureError, LoadError, Result};
+
+/// SAELens's version whose format this is.
+const VERSION: &str = "6.54.12";
+
+impl Dictionary {
+    /// Writes `cfg.json` and `sae_weights.safetensors` to a folder, made if need be: SAELens's format, which it and
+    /// [`Dictionary::open`] read. Factors that the format has no place for are folded into the weights. Labels go to
+    /// `labels.json`.
+    ///
+    /// ```
+    /// # use hooklens::features::{Dictionary, DictionaryWeights};
+    /// # use hooklens::prelude::*;
+    /// # let device = Device::flex();
+    /// # let weights = DictionaryWeights {
+    /// #     encoder: Tensor::ones([2, 3], &device), encoder_bias: Tensor::zeros([3], &device),
+    /// #     decoder: Tensor::ones([3, 2], &device), decoder_bias: Tensor::zeros([2], &device), skip: None,
+    /// # };
+    /// # let sae = Dictionary::new("by hand", weights)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// sae.save(folder.path())?;
+    /// let again = Dictionary::open(folder.path())?;
+    /// assert_eq!((again.format(), again.latents()), ("SAELens", 3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FeatureError::Kind`] for a kind that SAELens has no name for; a folder that can't be written.
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
+        let folder = folder.as_ref();
+        let folded = self.fold_scale()?;
+        let chooses = matches!(folded.architecture, Architecture::TopK { .. } | Architecture::AbsTopK { .. });
+        let folded = if folded.finetuned.is_some() || folded.by_norms && !chooses {
+            folded.fold_decoder_norms()?
+        } else {
+            folded
+        };
+        let cfg = folded.saelens_config()?;
+        fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
+        write(&folder.join("sae_weights.safetensors"), &folded.saelens_tensors()?)?;
+        let path = folder.join("cfg.json");
+        write_file(&path, format!("{cfg:#}\n").as_bytes()).map_err(LoadError::write(&path))?;
+        self.labels.save(folder)
+    }
+
+    fn saelens_config(&self) -> Result<Value> {
+        let unknown = |reason: String| FeatureError::Kind { dictionary: self.name.to_string(), reason };
+        let transcoder = self.is_transcoder();
+        let architecture = match (&self.architecture, transcoder, self.has_skip()) {
+            (Architecture::Standard, true, false) => "transcoder",
+            (Architecture::Standard, true, true) => "skip_transcoder",
+            (Architecture::JumpRelu { .. }, true, false) => "jumprelu_transcoder",
+            (Architecture::JumpRelu { .. }, true, true) => "jumprelu_skip_transcoder",
+            (Architecture::GroupMax { .. }, ..) | (_, true, _) | (_, _, true) => {
+                let what = if transcoder { "transcoder" } else { "dictionary" };
+                return Err(unknown(format!("SAELens has no {what} of the kind {}", self.architecture)).into());
+            }
+            (other, false, false) => other.name(),
+        };
+        if let Architecture::JumpRelu { thresholds, positive: false } = &self.architecture
+            && thresholds.iter().any(|threshold| *threshold < 0.0)
+        {
+            return Err(unknown("SAELens's JumpReLU has no latents below zero, as thresholds here allow".into()).into());
+        }
+        let mut metadata = self.metadata.others.clone();
+        let given = &self.metadata;
+        let mut say = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                metadata.insert(key.to_string(), value);
+            }
+        };
+        say("sae_lens_version", Some(VERSION.into()));
+        say("hook_name", given.reads.clone().map(Value::from));
+        say("hook_name_out", given.writes.clone().map(Value::from));
+        say("hook_head_index", given.head.map(Value::from));
+        say("model_name", given.model.clone().map(Value::from));
+        say("prepend_bos", given.prepend_bos.map(Value::from));
+        say("exclude_special_tokens", given.exclude_special_tokens.then_some(Value::Bool(true)));
+        say("context_size", given.context_size.map(Value::from));
+        say("dataset_path", given.dataset.clone().map(Value::from));
+        say("neuronpedia_id", given.neuronpedia.clone().map(Value::from));
+        say(
+            "model_from_pretrained_kwargs",
+            (!given.model_options.is_empty()).then(|| given.model_options.clone().into()),
+        );
+        let mut cfg = Map::from_iter([
+            ("architecture".to_string(), Value::from(architecture)),
+            ("d_in".to_string(), self.d_in().into()),
+            ("d_sae".to_string(), self.latents().into()),
+            ("dtype".to_string(), "float32".into()),
+            ("device".to_string(), "cpu".into()),
+            ("apply_b_dec_to_input".to_string(), self.centered.into()),
+            ("normalize_activations".to_string(), self.normalization.name().into()),
+            ("reshape_activations".to_string(), if self.by_heads { "hook_z" } else { "none" }.into()),
+        ]);
+        match &self.architecture {
+            Architecture::TopK { k } | Architecture::AbsTopK { k } => {
+                cfg.insert("k".into(), (*k).into());
+                cfg.insert("rescale_acts_by_decoder_norm".into(), self.by_norms.into());
+            }
+            Architecture::MatchingPursuit { residual_threshold, max_iterations, until_repeated } => {
+                cfg.insert("residual_threshold".into(), json!(residual_threshold));
+                cfg.insert("max_iterations".into(), (*max_iterations).into());
+                cfg.insert("stop_on_duplicate_support".into(), (*until_repeated).into());
+            }
+            _ => {}
+        }
+        if transcoder {
+            cfg.insert("d_out".into(), self.d_out().into());
+        }
+        cfg.insert("metadata".into(), metadata.into());
+        Ok(cfg.into())
+    }
+
+    fn saelens_tensors(&self) -> Result<Vec<(String, Activation)>> {
+        let vector = |numbers: &[f32]| -> Activation {
+            Tensor::<1>::from_data(TensorData::new(numbers.to_vec(), [numbers.len()]), &self.encoder_bias.device())
+                .into()
+        };
+        let mut tensors: Vec<(String, Activation)> =
+            vec![("W_dec".into(), self.decoder()?.into()), ("b_dec".into(), self.decoder_bias.clone().into())];
+        match &self.architecture {
+            Architecture::MatchingPursuit { .. } => return Ok(tensors),
+            Architecture::Gated { gate_bias, log_scale } => tensors.extend([
+                ("b_gate".to_string(), vector(gate_bias)),
+                ("r_mag".to_string(), vector(log_scale)),
+                ("b_mag".to_string(), self.encoder_bias.clone().into()),
+            ]),
+            Architecture::JumpRelu { thresholds, .. } => tensors.push(("threshold".into(), vector(thresholds))),
+            _ => {}
+        }
+        tensors.push(("W_enc".into(), self.encoder()?.into()));
+        if !matches!(self.architecture, Architecture::Gated { .. }) {
+            tensors.push(("b_enc".into(), self.encoder_bias.clone().into()));
+        }
+        if let Some(skip) = self.skip()? {
+            tensors.push(("W_skip".into(), skip.transpose().into()));
+        }
+        Ok(tensors)
+    }
+}
+
+/// Writes named tensors to one file.
+fn write(path: &Path, tensors: &[(String, Activation)]) -> Result<()> {
+    Ok(write_safetensors(path, tensors.iter().map(|(name, tensor)| (name.clone(), tensor)), HashMap::new())?)
+}
+
+impl Transcoders {
+    /// Writes `config.yaml` and a file a layer (of a cross-layer transcoder two) to a folder, made if need be:
+    /// circuit-tracer's format, which it and [`Transcoders::open`] read.
+    ///
+    /// # Errors
+    /// [`FeatureError::Kind`] for dictionaries that the format has no place for; a folder that can't be written.
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
+        let folder = folder.as_ref();
+        let config = self.yaml()?;
+        fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
+        for (layer, own) in self.layers().iter().enumerate() {
+            let own = own.fold_scale()?;
+            let cross = self.is_cross_layer();
+            let named = |name: &str| if cross { format!("{name}_{layer}") } else { name.to_string() };
+            let mut tensors: Vec<(String, Activation)> = vec![
+                (named("W_enc"), own.encoder()?.transpose().into()),
+                (named("b_enc"), own.encoder_bias().into()),
+                (named("b_dec"), own.decoder_bias().into()),
+            ];
+            if let Architecture::JumpRelu { thresholds, .. } = own.architecture() {
+                let data = TensorData::new(thresholds.clone(), [thresholds.len()]);
+                let name = if cross { named("threshold") } else { "activation_function.threshold".into() };
+                tensors.push((name, Tensor::<1>::from_data(data, &own.encoder_bias().device()).into()));
+            }
+            let decoder = own.decoder()?;
+            if cross {
+                let mut parts = vec![decoder.unsqueeze_dim::<3>(1)];
+                for to in layer + 1..self.layers().len() {
+                    parts.extend(self.decoder_across(layer, to)?.map(|across| across.unsqueeze_dim::<3>(1)));
+                }
+                let decoders = [(named("W_dec"), Tensor::cat(parts, 1).into())];
+                write(&folder.join(format!("W_dec_{layer}.safetensors")), &decoders)?;
+                write(&folder.join(format!("W_enc_{layer}.safetensors")), &tensors)?;
+            } else {
+                tensors.push(("W_dec".into(), decoder.into()));
+                if let Some(skip) = own.skip()? {
+                    tensors.push(("W_skip".into(), skip.transpose().into()));
+                }
+                write(&folder.join(format!("layer_{layer}.safetensors")), &tensors)?;
+            }
+        }
+        let path = folder.join("config.yaml");
+        Ok(write_file(&path, config.as_bytes()).map_err(LoadError::write(&path))?)
+    }
+
+    /// What `config.yaml` says.
+    fn yaml(&self) -> Result<String> {
+        let unknown = |layer: &Dictionary, reason: String| {
+            crate::Error::from(FeatureError::Kind { dictionary: layer.name().to_string(), reason })
+        };
+        let mut text = String::new();
+        let mut say = |key: &str, value: &str| {
+            // JSON's strings are YAML's.
+            writeln!(text, "{key}: {}", Value::from(value)).ok();
+        };
+        let Some(first) = self.layers().first() else { return Ok(text) };
+        for layer in self.layers() {
+            let odd = layer.centered
+                || layer.by_norms
+                || layer.finetuned.is_some()
+                || !matches!(layer.normalization, Normalization::None | Normalization::Scale(Some(_)))
+                || self.is_cross_layer() && layer.has_skip();
+            if odd || layer.architecture.name() != first.architecture.name() {
+                return Err(unknown(layer, "circuit-tracer's format has no place for what it does".into()));
+            }
+        }
+        let kind = if self.is_cross_layer() { "cross_layer_transcoder" } else { "transcoder_set" };
+        say("model_kind", kind);
+        say("model_name", first.metadata.model.as_deref().unwrap_or("unknown"));
+        let point = |name: &Option<String>| {
+            let name = name.as_deref().unwrap_or_default();
+            name.splitn(3, '.').nth(2).filter(|_| name.starts_with("blocks.")).map(str::to_string)
+        };
+        say("feature_input_hook", &point(&first.metadata.reads).unwrap_or_else(|| "mlp.hook_in".into()));
+        say("feature_output_hook", &point(&first.metadata.writes).unwrap_or_else(|| "hook_mlp_out".into()));
+        match &first.architecture {
+            Architecture::Standard => say("activation", "relu"),
+            Architecture::TopK { k } => {
+                say("activation", "topk");
+                writeln!(text, "k: {k}").ok();
+            }
+            Architecture::JumpRelu { .. } => {}
+            other => return Err(unknown(first, format!("circuit-tracer has no transcoders of the kind {other}"))),
+        }
+        Ok(text)
+    }
+}
