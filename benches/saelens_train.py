@@ -1,4 +1,4 @@
-"""Trains a dictionary with SAELens on stored activations and prints its quality and time, to be compared with `hooklens sae train`.
+"""Trains a dictionary with SAELens on stored activations and prints its quality and time, for comparison with hooklens.
 
     pip install torch==2.9.1 sae-lens==6.54.12 transformer-lens==3.2.1 safetensors==0.8.0
     python benches/saelens_train.py --data activations.safetensors --d-sae 256 --k 8 --tokens 1000000 --save FOLDER
@@ -7,14 +7,15 @@
 The data file holds two tensors of f32, `train` [N, d] and `test` [M, d]. SAELens's own SAETrainer trains SAELens's own class on batches
 of `train`, which is shuffled anew for each pass, so that the time is of the optimization alone: no model runs. What the options here
 do not name is SAELens's default: Adam (0.9, 0.999), no warm-up and no decay of the rate, gradients clipped to norm 1, decoder rows of
-norm 0.1 at first, AuxK with coefficient 1, activations not normalized (`normalize_activations` is "none" in every class). One default
-does not suit short runs: a latent is dead after 1000 steps without firing; here after a tenth of all steps, and 1000 at most.
-`--dead-window 1000` puts SAELens's number back. `--k` is for batchtopk, topk and matryoshka, `--coefficient` for the others: of L0
-for jumprelu, of L1 for standard and gated.
+norm 0.1 at first, coefficients of AuxK, L0 and L1 of 1, activations not normalized (`normalize_activations` is "none" in every class).
+One default does not suit short runs: a latent is dead after 1000 steps without firing; here after a tenth of all steps, and 1000 at
+most. `--dead-window 1000` puts SAELens's number back. `--k` is for batchtopk, topk and matryoshka, `--coefficient` for the others: of
+L0 for jumprelu, of L1 for standard and gated.
 
 The inference model is saved to FOLDER, loaded again and measured on `test`, sums in f64: explained variance is one minus the sum of
 squared errors over the sum of squared distances from the mean; `l0` the mean number of latents that fire; `dead` the share that never
-does. `seconds` is the time of `fit`, with `--repeat` the least of several runs from the same seed.
+does. `seconds` is the time of `fit`, with `--repeat` the least of several runs from the same seed. Time it on an idle machine: where
+another program wants a core, two threads of torch take many times as long, and `--threads 1` is steadier.
 """
 
 import argparse
@@ -94,7 +95,7 @@ def trained():
         lr_decay_steps=args.decay,
         dead_feature_window=args.dead_window or min(1000, max(1, steps // 10)),
         logger=LoggingConfig(log_to_wandb=False),
-    )  # fmt: skip
+    )
     trainer = SAETrainer(cfg=plan, sae=sae, data_provider=batches(data["train"]))
     began = time.perf_counter()
     trainer.fit()

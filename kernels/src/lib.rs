@@ -7,6 +7,7 @@
 //! paths chosen at run time (see [`isa`]): AVX-512, AVX2+FMA and a portable one.
 #![warn(clippy::undocumented_unsafe_blocks, clippy::multiple_unsafe_ops_per_block)]
 
+pub mod adam;
 pub mod attention;
 pub mod attention_back;
 pub mod convert;

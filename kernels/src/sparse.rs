@@ -59,6 +59,33 @@ impl Sparse {
         self.offsets.len().saturating_sub(1)
     }
 
+    /// The transpose, of `cols` columns: rows become columns, in order.
+    ///
+    /// ```
+    /// use hooklens_kernels::sparse::Sparse;
+    /// let turned = Sparse::of(&[0.0, 2.0, 0.0, 3.0, 0.0, -1.0], 3).transposed(3);
+    /// assert_eq!((turned.row(0), turned.row(1)), ((&[1][..], &[3.0][..]), (&[0][..], &[2.0][..])));
+    /// ```
+    ///
+    /// # Panics
+    /// If an entry is in another column.
+    pub fn transposed(&self, cols: usize) -> Self {
+        let mut offsets = vec![0; cols + 1];
+        self.columns.iter().for_each(|column| offsets[*column as usize + 1] += 1);
+        (0..cols).for_each(|column| offsets[column + 1] += offsets[column]);
+        let mut next = offsets.clone();
+        let (mut columns, mut values) = (vec![0; self.values.len()], vec![0.0; self.values.len()]);
+        for row in 0..self.rows() {
+            let (own, entries) = self.row(row);
+            for (column, value) in own.iter().zip(entries) {
+                let at = &mut next[*column as usize];
+                (columns[*at], values[*at]) = (row as u32, *value);
+                *at += 1;
+            }
+        }
+        Self { offsets, columns, values }
+    }
+
     /// Columns and entries of a row.
     ///
     /// # Panics
@@ -128,6 +155,67 @@ fn times_view<T: Element>(rows: &Sparse, matrix: View2<'_, T>, bias: Option<&[f3
             add_rows(isa, columns, values, matrix, output);
         }
     });
+}
+
+/// The products `left[row] · right[column]` at each entry of `places`, in its order: the entries of the product of two
+/// matrices that are wanted.
+///
+/// # Shapes
+/// - left: `[rows, width]`; right: `[cols, width]`, both row by row
+///
+/// ```
+/// use hooklens_kernels::sparse::{Sparse, products_at};
+/// let places = Sparse { offsets: vec![0, 1, 2], columns: vec![1, 0], values: vec![1.0, 1.0] };
+/// let products = products_at(&places, &[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0], 2);
+/// assert_eq!(products, [1.0 * 7.0 + 2.0 * 8.0, 3.0 * 5.0 + 4.0 * 6.0]);
+/// ```
+///
+/// # Panics
+/// If lengths disagree or an entry is outside the matrices.
+pub fn products_at(places: &Sparse, left: &[f32], right: &[f32], width: usize) -> Vec<f32> {
+    assert_eq!(left.len(), places.rows() * width, "a row for each");
+    let mut products = vec![0.0; places.columns.len()];
+    let isa = Isa::current();
+    let size = places.rows().div_ceil(4 * rayon::current_num_threads()).max(1);
+    let mut rest = &mut products[..];
+    let mut blocks = Vec::new();
+    for start in (0..places.rows()).step_by(size) {
+        let end = (start + size).min(places.rows());
+        let (own, others) = rest.split_at_mut(places.offsets[end] - places.offsets[start]);
+        blocks.push((start..end, own));
+        rest = others;
+    }
+    each_item(blocks.into_iter(), |(rows, mut products)| {
+        for row in rows {
+            let (columns, _) = places.row(row);
+            let (own, others) = products.split_at_mut(columns.len());
+            dots(isa, columns, &left[row * width..][..width], right, own);
+            products = others;
+        }
+    });
+    products
+}
+
+multiversion! {
+    /// The products of one row.
+    fn dots(columns: &[u32], left: &[f32], right: &[f32], products: &mut [f32]) = dots_body
+}
+
+#[inline(always)]
+fn dots_body<const FMA: bool>(columns: &[u32], left: &[f32], right: &[f32], products: &mut [f32]) {
+    for (column, product) in columns.iter().zip(products) {
+        let row = &right[*column as usize * left.len()..][..left.len()];
+        // Sums side by side, which registers hold.
+        let mut sums = [0f32; 2 * TOGETHER];
+        let (left, right) = (left.as_chunks::<{ 2 * TOGETHER }>(), row.as_chunks::<{ 2 * TOGETHER }>());
+        for (x, y) in left.0.iter().zip(right.0) {
+            for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
+                *sum = if FMA { x.mul_add(*y, *sum) } else { x * y + *sum };
+            }
+        }
+        let rest: f32 = left.1.iter().zip(right.1).map(|(x, y)| x * y).sum();
+        *product = sums.iter().sum::<f32>() + rest;
+    }
 }
 
 multiversion! {

@@ -69,7 +69,7 @@ pub(crate) fn drive<T>(
 }
 
 /// The length of a point's axis that is neither batch nor positions; 0 where it is known only in the run.
-fn length(c: &TransformerConfig, axis: Axis) -> usize {
+pub(crate) fn length(c: &TransformerConfig, axis: Axis) -> usize {
     match axis {
         Axis::Head => c.n_heads,
         Axis::KvHead => c.n_kv_heads,

@@ -15,7 +15,7 @@ use crate::device::guarded;
 use crate::error::{InputError, Result};
 use crate::tokens::Tokenizer;
 
-pub(crate) use drive::{Plan, drive};
+pub(crate) use drive::{Plan, drive, length};
 pub use input::Input;
 pub use options::{ForwardOptions, Logits};
 pub use scope::Hooked;
@@ -395,6 +395,7 @@ pub trait HookedModel: Sized + private::Sealed {
 }
 
 pub(crate) mod private {
+    use crate::config::TransformerConfig;
     use crate::points::Points;
 
     /// Only this crate's types are models and outputs.
@@ -406,6 +407,9 @@ pub(crate) mod private {
 
         #[must_use]
         fn with_points(&self, points: Points) -> Self;
+
+        /// The shape of its blocks, of a decoder's where there are two stacks.
+        fn block_shape(&self) -> &TransformerConfig;
     }
 }
 

@@ -144,6 +144,10 @@ impl private::Spliceable for HookedEncoder {
     fn with_points(&self, points: Points) -> Self {
         Self { points: Arc::new(points), ..self.clone() }
     }
+
+    fn block_shape(&self) -> &TransformerConfig {
+        &self.stack
+    }
 }
 
 impl HookedModel for HookedEncoder {

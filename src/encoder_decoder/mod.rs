@@ -198,6 +198,10 @@ impl private::Spliceable for HookedEncoderDecoder {
     fn with_points(&self, points: Points) -> Self {
         Self { points: Arc::new(points), ..self.clone() }
     }
+
+    fn block_shape(&self) -> &TransformerConfig {
+        &self.decoder_stack
+    }
 }
 
 impl HookedModel for HookedEncoderDecoder {

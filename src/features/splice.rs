@@ -8,7 +8,7 @@ use super::dictionary::Dictionary;
 use super::matrix::Matrix;
 use super::normalization::{Normalization, Undo};
 use super::transcoders::{Transcoders, combined};
-use crate::driver::{HookedModel, private};
+use crate::driver::{HookedModel, length, private};
 use crate::error::{FeatureError, Result};
 
 /// The axes of a point that a dictionary may be at, flattened where it is of heads.
@@ -184,7 +184,11 @@ fn put<M: HookedModel + private::Spliceable>(
         Ok((info.name.to_string(), [*host, *flat]))
     };
     let (_, [_, reads]) = axes_of(&read)?;
-    let (_, [writes, _]) = axes_of(&at)?;
+    let (_, [writes, written]) = axes_of(&at)?;
+    for (point, axes, wanted) in [(&read, reads, dictionary.d_in()), (&at, written, dictionary.d_out())] {
+        let given = axes.last().map_or(0, |axis| length(model.block_shape(), *axis));
+        dictionary.check_width(&format!("`{point}`"), given, wanted)?;
+    }
     let earlier = earlier.into_iter().map(|one| match model.devices().first() {
         Some(device) => Earlier { decoder: one.decoder.to_device(device), ..one },
         None => one,

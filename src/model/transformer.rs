@@ -193,6 +193,10 @@ impl private::Spliceable for HookedTransformer {
     fn with_points(&self, points: Points) -> Self {
         Self { points: Arc::new(points), ..self.clone() }
     }
+
+    fn block_shape(&self) -> &TransformerConfig {
+        &self.config
+    }
 }
 
 impl HookedModel for HookedTransformer {

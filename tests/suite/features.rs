@@ -498,10 +498,76 @@ fn what_is_wrong_with_a_dictionary_is_told() {
     let model = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 1);
     let put = |sae: Dictionary| told(model.splice_dictionary(&sae).map(drop).unwrap_err());
     let wide = random_dictionary(0, "blocks.0.hook_resid_post", 8, 6, 1);
-    let told_model = told(model.splice_dictionary(&wide).unwrap().forward(rows()).unwrap_err());
-    assert!(told_model.contains("width 16"), "{told_model}");
+    assert_eq!(put(wide.clone()), "random: `blocks.0.hook_resid_post` has width 16, the dictionary's is 8");
+    let wide = random_dictionary(0, "blocks.0.hook_resid_post", 16, 6, 1);
     assert!(put(wide.clone().at("blocks.7.hook_resid_post")).contains("layers"), "layer");
     assert!(put(wide.clone().at("blocks.0.attn.hook_pattern")).contains("its axes are [batch, head, query, key]"));
     assert!(put(wide.clone().at("blocks.0.hook_resid_pst")).contains("hook_resid_post"));
     assert!(put(wide.with_metadata(Metadata::default())).ends_with("which point of a model it reads: give it by `at`"));
+}
+
+/// SAELens's own evaluation on the same model, dictionary and tokens, with all tokens and without one.
+#[test]
+fn measures_are_those_of_saelens() {
+    let golden = Golden::of(&folder("evaluation"));
+    let model = HookedTransformer::from_pretrained(fixtures().join("gpt2").to_str().unwrap()).unwrap();
+    let sae = Dictionary::open(folder("evaluation").join("sae")).unwrap();
+    let ids: Vec<u32> = {
+        let bytes = std::fs::read(folder("evaluation").join("golden.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let ids = file.tensor("tokens").unwrap();
+        ids.data().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b).try_into().unwrap()).collect()
+    };
+    let prompts: Vec<Vec<u32>> = ids.chunks(12).map(<[u32]>::to_vec).collect();
+    let mut wrong = Vec::new();
+    let earlier = sae.clone().at("blocks.0.hook_resid_post");
+    let cases: [(&str, &Dictionary, Vec<u32>); 3] =
+        [("plain", &sae, vec![]), ("ignoring", &sae, vec![0]), ("earlier", &earlier, vec![0])];
+    for (case, sae, left_out) in cases {
+        let options = EvaluateOptions::new().leaving_out(left_out);
+        let given = evaluate(&model, sae, &prompts, &options, |_| {}).unwrap();
+        let numbers = [
+            ("l0", given.l0),
+            ("l1", given.l1),
+            ("mse", given.mse),
+            ("explained_variance", given.explained_variance),
+            ("explained_variance_legacy", given.explained_variance_legacy),
+            ("cossim", given.cosine),
+            ("l2_norm_in", given.l2_norm_in),
+            ("l2_norm_out", given.l2_norm_out),
+            ("l2_ratio", given.l2_ratio),
+            ("relative_reconstruction_bias", given.relative_reconstruction_bias),
+            ("ce_loss_without_sae", given.loss),
+            ("ce_loss_with_sae", given.loss_with_dictionary),
+            ("ce_loss_with_ablation", given.loss_with_zeros),
+            ("ce_loss_score", given.loss_recovered),
+            ("kl_div_with_sae", given.kl_with_dictionary),
+            ("kl_div_with_ablation", given.kl_with_zeros),
+            ("kl_div_score", given.kl_score),
+        ];
+        for (name, number) in numbers {
+            let key = format!("{case}.{name}");
+            if golden.has(&key) && (number - f64::from(golden.number(&key))).abs() > 1e-4 * number.abs().max(0.1) {
+                wrong.push(format!("{key}: {number} for {}", golden.number(&key)));
+            }
+        }
+        let each = [
+            (format!("{case}.feature_density"), &given.density),
+            (format!("{case}.consistent_activation_heuristic"), &given.tokens_a_prompt),
+            ("weights.encoder_norm".to_string(), &given.encoder_norm),
+            ("weights.encoder_bias".to_string(), &given.encoder_bias),
+            ("weights.encoder_decoder_cosine_sim".to_string(), &given.encoder_decoder_cosine),
+        ];
+        for (key, numbers) in each.into_iter().filter(|(key, _)| golden.has(key)) {
+            let expected: Vec<f64> = golden.0.read(&key, DType::F32).unwrap().iter().collect();
+            if numbers.iter().zip(&expected).any(|(a, b)| (a - b).abs() > 1e-4 * b.abs().max(0.1)) {
+                wrong.push(format!("{key}: {numbers:?} for {expected:?}"));
+            }
+        }
+        // Batch by batch it is the same, but for the formula that is by batch.
+        let by_one = evaluate(&model, sae, &prompts, &options.clone().batch_size(1), |_| {}).unwrap();
+        assert!((by_one.explained_variance - given.explained_variance).abs() < 1e-6);
+        assert!((by_one.kl_score - given.kl_score).abs() < 1e-5 && by_one.tokens == given.tokens);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

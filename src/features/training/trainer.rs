@@ -1,0 +1,425 @@
+//! The training of one dictionary, batch by batch.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use hooklens_kernels::adam::Adam;
+use hooklens_kernels::gemm::{Product, gemm_each};
+use hooklens_kernels::latents::bound;
+use hooklens_kernels::view::View2;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::coder::{Activations, Coder};
+use super::objective::{JumpReluSparsity, Objective};
+use super::parameter::Parameter;
+use super::settings::Training;
+use crate::error::Result;
+use crate::features::architecture::Architecture;
+use crate::features::dictionary::{Dictionary, DictionaryWeights};
+use crate::features::metadata::Metadata;
+
+/// How fast BatchTopK's one threshold follows the least chosen score.
+const THRESHOLD_RATE: f64 = 0.01;
+
+/// What a step measured, on its own batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Step {
+    /// Steps done.
+    pub step: usize,
+    /// Tokens seen.
+    pub tokens: usize,
+    /// The whole loss.
+    pub loss: f64,
+    /// `‖y − ŷ‖²`, mean over tokens, in the units of normalized activations.
+    pub reconstruction: f64,
+    /// `1 − ‖y − ŷ‖² / ‖y − mean‖²`.
+    pub explained_variance: f64,
+    /// Active latents a token.
+    pub l0: f64,
+    /// Share of latents that have not been active for long.
+    pub dead: f64,
+    /// The learning rate.
+    pub rate: f64,
+}
+
+/// Weights in training.
+#[derive(Debug, Clone)]
+pub(super) struct Trainer {
+    pub(super) settings: Training,
+    pub(super) coders: Vec<Coder>,
+    pub(super) center: Parameter,
+    pub(super) skip: Parameter,
+    /// What inputs and outputs are multiplied by; 0 until it is known.
+    pub(super) scales: Vec<f32>,
+    /// Tokens since each latent was active, of all coders.
+    pub(super) silent: Vec<u64>,
+    /// BatchTopK's threshold.
+    pub(super) threshold: f64,
+    pub(super) step: usize,
+    pub(super) tokens: usize,
+}
+
+impl Trainer {
+    /// Random weights for inputs and outputs of these widths.
+    pub(super) fn new(settings: &Training, d_in: usize, d_out: usize) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(settings.seed);
+        let autoencoder = !settings.is_transcoder();
+        let layers = settings.layers();
+        let coder = |layer: usize| {
+            let width = (layers - layer) * d_out;
+            let shape = [d_in, settings.latents, width, layer * d_out];
+            Coder::new(shape, settings.decoder_norm, autoencoder, &settings.objective, &mut random)
+        };
+        let coders: Vec<Coder> = (0..layers).map(coder).collect();
+        let outputs = layers * d_out;
+        let skip = if settings.skip { vec![0.0; d_in * d_out * layers] } else { Vec::new() };
+        Self {
+            silent: vec![0; layers * settings.latents],
+            scales: vec![0.0; 2 * layers],
+            settings: settings.clone(),
+            coders,
+            center: Parameter::new(vec![0.0; outputs]),
+            skip: Parameter::new(skip),
+            threshold: 0.0,
+            step: 0,
+            tokens: 0,
+        }
+    }
+
+    fn d_out(&self) -> usize {
+        self.center.value.len() / self.coders.len()
+    }
+
+    /// Measures, on the first activations, what they are multiplied by, and begins with their mean as center.
+    pub(super) fn prepare(&mut self, inputs: &[Vec<f32>], outputs: &[Vec<f32>]) {
+        let (d_in, d_out) = (self.coders[0].d_in, self.d_out());
+        let mean_norm = |rows: &[f32], width: usize| {
+            let norms = rows.chunks_exact(width).map(|row| row.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt());
+            norms.sum::<f64>() / (rows.len() / width).max(1) as f64
+        };
+        let scale = |rows: &[f32], width: usize| {
+            let norm = mean_norm(rows, width);
+            if self.settings.normalize && norm > 0.0 { ((width as f64).sqrt() / norm) as f32 } else { 1.0 }
+        };
+        let layers = self.coders.len();
+        self.scales = inputs.iter().map(|rows| scale(rows, d_in)).collect();
+        self.scales.extend(outputs.iter().map(|rows| scale(rows, d_out)));
+        for (layer, rows) in outputs.iter().enumerate() {
+            let (count, factor) = ((rows.len() / d_out).max(1) as f64, f64::from(self.scales[layers + layer]));
+            let mut mean = vec![0f64; d_out];
+            for row in rows.chunks_exact(d_out) {
+                mean.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x));
+            }
+            let center = &mut self.center.value[layer * d_out..][..d_out];
+            center.iter_mut().zip(mean).for_each(|(center, sum)| *center = (sum / count * factor) as f32);
+        }
+    }
+
+    /// One step on a batch: activations of each layer read and written, `[token, width]`.
+    pub(super) fn step(&mut self, inputs: &[&[f32]], outputs: &[&[f32]]) -> Step {
+        let (measured, tokens) = self.gradients(inputs, outputs);
+        self.update(tokens);
+        Step { step: self.step, tokens: self.tokens, ..measured }
+    }
+
+    /// Losses of a batch, and the gradients of all parameters, which were none before.
+    pub(super) fn gradients(&mut self, inputs: &[&[f32]], outputs: &[&[f32]]) -> (Step, usize) {
+        let (layers, d_in, d_out) = (self.coders.len(), self.coders[0].d_in, self.d_out());
+        let all = layers * d_out;
+        let tokens = inputs[0].len() / d_in.max(1);
+        let share = 1.0 / tokens.max(1) as f32;
+        let warm = self.settings.penalty_share(self.step);
+        self.clear();
+        let objective = self.settings.objective.clone();
+        let centered = !self.settings.is_transcoder();
+
+        // Encode.
+        let raw: Vec<Vec<f32>> = inputs
+            .iter()
+            .zip(&self.scales)
+            .map(|(rows, scale)| rows.iter().map(|x| x * scale).collect())
+            .collect();
+        let mut wanted = vec![0.0; tokens * all];
+        for (layer, rows) in outputs.iter().enumerate() {
+            let scale = self.scales[layers + layer];
+            for (to, from) in wanted.chunks_exact_mut(all).zip(rows.chunks_exact(d_out)) {
+                to[layer * d_out..].iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
+            }
+        }
+        let norms: Vec<Vec<f32>> = self.coders.iter().map(Coder::norms).collect();
+        let mut made: Vec<Activations> = Vec::with_capacity(layers);
+        for (coder, rows) in self.coders.iter().zip(&raw) {
+            let input = match centered {
+                true => {
+                    let rows = rows.chunks_exact(d_in);
+                    rows.flat_map(|row| row.iter().zip(&self.center.value).map(|(x, center)| x - center)).collect()
+                }
+                false => rows.clone(),
+            };
+            made.push(coder.encode(input));
+        }
+        let least = objective.by_batch().map(|k| {
+            let scores: Vec<f32> = self
+                .coders
+                .iter()
+                .zip(&made)
+                .zip(&norms)
+                .flat_map(|((coder, made), norms)| coder.scores(&made.pre, norms))
+                .collect();
+            bound(&scores, ((k * tokens as f64) as usize).max(1))
+        });
+        for ((coder, made), norms) in self.coders.iter().zip(&mut made).zip(&norms) {
+            coder.choose(made, &objective, norms, least);
+        }
+        if let Some(least) = least.filter(|least| *least > 0.0) {
+            self.threshold += THRESHOLD_RATE * (f64::from(least) - self.threshold);
+        }
+
+        // Reconstruct, of nested dictionaries each prefix.
+        let mut recons = vec![0.0; tokens * all];
+        for row in recons.chunks_exact_mut(all.max(1)) {
+            row.copy_from_slice(&self.center.value);
+        }
+        if !self.skip.is_empty() {
+            for (layer, rows) in raw.iter().enumerate() {
+                let weight = View2::row_major(&self.skip.value[layer * d_in * d_out..], d_in, d_out);
+                let mut through = vec![0.0; tokens * d_out];
+                let product = Product { b: weight.into(), bias: None, c: &mut through, ldc: d_out };
+                gemm_each(View2::row_major(rows, tokens, d_in), vec![product]);
+                for (to, from) in recons.chunks_exact_mut(all).zip(through.chunks_exact(d_out)) {
+                    to[layer * d_out..].iter_mut().zip(from).for_each(|(to, from)| *to += from);
+                }
+            }
+        }
+        let ends = match &objective {
+            Objective::Matryoshka { widths, .. } => {
+                let mut ends: Vec<usize> = widths.iter().copied().filter(|width| *width < self.settings.latents).collect();
+                ends.push(self.settings.latents);
+                ends
+            }
+            _ => vec![self.settings.latents],
+        };
+        let mut slopes: Vec<(usize, Vec<f32>)> = Vec::with_capacity(ends.len());
+        let (mut loss, mut last) = (0.0, 0.0);
+        let mut start = 0;
+        let mut of_center = vec![0.0; all];
+        for end in ends {
+            for (coder, made) in self.coders.iter().zip(&made) {
+                coder.write(&made.acts.columns_in(start..end), &mut recons, all);
+            }
+            last = 0.0;
+            let errors: Vec<f32> = recons
+                .iter()
+                .zip(&wanted)
+                .map(|(given, wanted)| {
+                    let error = given - wanted;
+                    last += f64::from(error * error * share);
+                    2.0 * error * share
+                })
+                .collect();
+            loss += last;
+            for row in errors.chunks_exact(all.max(1)) {
+                of_center.iter_mut().zip(row).for_each(|(sum, slope)| *sum += slope);
+            }
+            slopes.push((end, errors));
+            start = end;
+        }
+        // Latents of a prefix serve all that are longer.
+        for part in (1..slopes.len()).rev() {
+            let (before, after) = slopes.split_at_mut(part);
+            before[part - 1].1.iter_mut().zip(&after[0].1).for_each(|(to, from)| *to += from);
+        }
+
+        // Back.
+        let missed: Vec<f32> = wanted.iter().zip(&recons).map(|(wanted, given)| wanted - given).collect();
+        let dead = self.dead();
+        for (layer, (coder, made)) in self.coders.iter_mut().zip(&made).enumerate() {
+            let own: Vec<(usize, Vec<f32>)> =
+                slopes.iter().map(|(end, slopes)| (*end, coder.own(slopes, all).into_owned())).collect();
+            loss += coder.back(made, &own, &objective, (&norms[layer], warm));
+            if let Objective::Gated { coefficient } = &objective {
+                let center: Vec<f32> = wanted
+                    .chunks_exact(all)
+                    .flat_map(|row| row.iter().zip(&self.center.value).map(|(wanted, center)| wanted - center))
+                    .collect();
+                let weight = coefficient * warm * share;
+                loss += coder.gate_back(made, &coder.own(&center, all), &norms[layer], weight);
+            }
+            if objective.is_top_k() && self.settings.revive > 0.0 {
+                let latents = coder.latents;
+                let own = coder.own(&missed, all).into_owned();
+                loss += coder.revive(made, &dead[layer * latents..][..latents], &own, self.settings.revive);
+            }
+        }
+        if !self.skip.is_empty() {
+            let whole = &slopes[0].1;
+            for (layer, rows) in raw.iter().enumerate() {
+                let own: Vec<f32> =
+                    whole.chunks_exact(all).flat_map(|row| &row[layer * d_out..][..d_out]).copied().collect();
+                let to = &mut self.skip.gradient[layer * d_in * d_out..][..d_in * d_out];
+                let product = Product { b: View2::row_major(&own, tokens, d_out).into(), bias: None, c: to, ldc: d_out };
+                gemm_each(View2::row_major(rows, tokens, d_in).t(), vec![product]);
+            }
+        }
+        self.center.gradient.copy_from_slice(&of_center);
+        if centered {
+            let coder = &self.coders[0];
+            for (latent, row) in coder.encoder.value.chunks_exact(d_in).enumerate() {
+                let sum = match coder.gate_bias.is_empty() {
+                    true => coder.bias.gradient[latent],
+                    false => {
+                        let scale = coder.log_scale.value[latent].exp();
+                        coder.gate_bias.gradient[latent] + scale * coder.bias.gradient[latent]
+                    }
+                };
+                if sum != 0.0 {
+                    self.center.gradient.iter_mut().zip(row).for_each(|(to, x)| *to -= sum * x);
+                }
+            }
+        }
+
+        // Measure.
+        self.count(&made, tokens);
+        let mut mean = vec![0f64; all];
+        let mut square = 0.0;
+        for row in wanted.chunks_exact(all.max(1)) {
+            for (sum, x) in mean.iter_mut().zip(row) {
+                *sum += f64::from(*x);
+                square += f64::from(x * x);
+            }
+        }
+        let count = tokens.max(1) as f64;
+        let spread = square / count - mean.iter().map(|sum| (sum / count) * (sum / count)).sum::<f64>();
+        let active: usize = made.iter().map(|made| made.acts.values.len()).sum();
+        let measured = Step {
+            step: self.step,
+            tokens: self.tokens,
+            loss,
+            reconstruction: last,
+            explained_variance: 1.0 - last / spread,
+            l0: active as f64 / count,
+            dead: dead.iter().filter(|dead| **dead).count() as f64 / dead.len().max(1) as f64,
+            rate: f64::from(self.settings.rate_at(self.step)),
+        };
+        (measured, tokens)
+    }
+
+    fn parameters(&mut self) -> impl Iterator<Item = &mut Parameter> {
+        let own = [&mut self.center, &mut self.skip];
+        own.into_iter().chain(self.coders.iter_mut().flat_map(|coder| coder.parameters().map(|(_, parameter)| parameter)))
+    }
+
+    fn clear(&mut self) {
+        self.parameters().for_each(|parameter| parameter.gradient.fill(0.0));
+    }
+
+    /// Latents that have not been active for so many tokens.
+    fn dead(&self) -> Vec<bool> {
+        self.silent.iter().map(|tokens| *tokens > self.settings.dead_after as u64).collect()
+    }
+
+    fn count(&mut self, made: &[Activations], tokens: usize) {
+        self.silent.iter_mut().for_each(|silent| *silent += tokens as u64);
+        let latents = self.settings.latents;
+        for (layer, made) in made.iter().enumerate() {
+            made.acts.columns.iter().for_each(|latent| self.silent[layer * latents + *latent as usize] = 0);
+        }
+    }
+
+    /// Adam's step with the gradients there are.
+    fn update(&mut self, tokens: usize) {
+        let square: f64 = self.parameters().map(|parameter| parameter.square()).sum();
+        let (norm, clip) = (square.sqrt(), f64::from(self.settings.clip));
+        let scale = if clip > 0.0 && norm > clip { (clip / norm) as f32 } else { 1.0 };
+        let rate = self.settings.rate_at(self.step);
+        self.step += 1;
+        self.tokens += tokens;
+        let adam = Adam { rate, betas: self.settings.betas, eps: 1e-8, scale, step: self.step as i32 };
+        self.parameters().filter(|parameter| !parameter.is_empty()).for_each(|parameter| parameter.step(adam));
+        if let Objective::JumpRelu { sparsity: JumpReluSparsity::Quadratic { .. } | JumpReluSparsity::Step { .. }, .. } =
+            self.settings.objective
+        {
+            // A threshold below zero would be none.
+            let positive = |coder: &mut Coder| {
+                coder.thresholds.value.iter_mut().for_each(|threshold| *threshold = threshold.max(0.0));
+            };
+            self.coders.iter_mut().for_each(positive);
+        }
+    }
+
+    /// The dictionary of a layer as it is now, on activations as they are.
+    pub(super) fn dictionary(&self, layer: usize) -> Result<Dictionary> {
+        let coder = &self.coders[layer];
+        let (layers, d_out, d_in, latents) = (self.coders.len(), self.d_out(), coder.d_in, coder.latents);
+        let (scale_in, scale_out) = (self.scales[layer], self.scales[layers + layer]);
+        let matrix = |values: Vec<f32>, shape: [usize; 2]| {
+            Tensor::<2>::from_data(TensorData::new(values, shape), &Device::flex())
+        };
+        let vector = |values: Vec<f32>| {
+            let len = values.len();
+            Tensor::<1>::from_data(TensorData::new(values, [len]), &Device::flex())
+        };
+        // Chosen by scores, latents have decoder rows of norm 1 afterwards, and activations that are scores.
+        let by_norms = self.settings.objective.is_top_k();
+        let norms = if by_norms { coder.norms() } else { vec![1.0; latents] };
+        let encoder: Vec<f32> = coder
+            .encoder
+            .value
+            .chunks_exact(d_in)
+            .zip(&norms)
+            .flat_map(|(row, norm)| row.iter().map(move |x| x * norm * scale_in))
+            .collect();
+        let encoder = matrix(encoder, [latents, d_in]).transpose();
+        let encoder = Tensor::from_data(encoder.into_data(), &Device::flex());
+        let bias = coder.bias.value.iter().zip(&norms).map(|(bias, norm)| bias * norm).collect();
+        let decoder: Vec<f32> = coder
+            .decoder
+            .value
+            .chunks_exact(coder.width)
+            .zip(&norms)
+            .flat_map(|(row, norm)| row[..d_out].iter().map(move |x| x / norm.max(1e-8) / scale_out))
+            .collect();
+        let center = self.center.value[layer * d_out..][..d_out].iter().map(|x| x / scale_out).collect();
+        let skip = (!self.skip.is_empty()).then(|| {
+            let own = &self.skip.value[layer * d_in * d_out..][..d_in * d_out];
+            matrix(own.iter().map(|x| x * scale_in / scale_out).collect(), [d_in, d_out])
+        });
+        let weights = DictionaryWeights {
+            encoder,
+            encoder_bias: vector(bias),
+            decoder: matrix(decoder, [latents, d_out]),
+            decoder_bias: vector(center),
+            skip,
+        };
+        let architecture = match &self.settings.objective {
+            Objective::TopK { k } => Architecture::TopK { k: *k },
+            Objective::L1 { .. } => Architecture::Standard,
+            Objective::JumpRelu { .. } => {
+                Architecture::JumpRelu { thresholds: coder.thresholds.value.clone(), positive: true }
+            }
+            Objective::Gated { .. } => Architecture::Gated {
+                gate_bias: coder.gate_bias.value.clone(),
+                log_scale: coder.log_scale.value.clone(),
+            },
+            Objective::BatchTopK { .. } | Objective::Matryoshka { .. } => {
+                // Of norm 1, scores are in units of normalized activations.
+                Architecture::JumpRelu { thresholds: vec![self.threshold as f32; latents], positive: true }
+            }
+        };
+        let made = Dictionary::new(self.settings.name.clone(), weights)?
+            .with_architecture(architecture)?
+            .with_centered_input(!self.settings.is_transcoder());
+        Ok(made.with_metadata(self.metadata(layer)))
+    }
+
+    fn metadata(&self, layer: usize) -> Metadata {
+        let (read, write) = self.settings.points(layer);
+        let mut metadata = match write {
+            Some(write) => Metadata::between(read, write),
+            None => Metadata::at(read),
+        };
+        metadata.model.clone_from(&self.settings.model);
+        metadata.prepend_bos = self.settings.prepend_bos;
+        metadata
+    }
+}
