@@ -39,9 +39,12 @@ impl Adam {
         assert!(gradients.len() == len && first.len() == len && second.len() == len, "as many of each");
         let isa = Isa::current();
         let moments = first.chunks_mut(CHUNK).zip(second.chunks_mut(CHUNK));
-        each_item(values.chunks_mut(CHUNK).zip(gradients.chunks(CHUNK)).zip(moments), |((values, gradients), (m, v))| {
-            step(isa, self, values, gradients, m, v);
-        });
+        each_item(
+            values.chunks_mut(CHUNK).zip(gradients.chunks(CHUNK)).zip(moments),
+            |((values, gradients), (m, v))| {
+                step(isa, self, values, gradients, m, v);
+            },
+        );
     }
 }
 

@@ -86,6 +86,20 @@ impl Sparse {
         Self { offsets, columns, values }
     }
 
+    /// The entries in some of the columns, in their places.
+    pub fn columns_in(&self, columns: std::ops::Range<usize>) -> Self {
+        let mut some = Self { offsets: vec![0], ..Self::default() };
+        for row in 0..self.rows() {
+            let (own, values) = self.row(row);
+            for (column, value) in own.iter().zip(values).filter(|(column, _)| columns.contains(&(**column as usize))) {
+                some.columns.push(*column);
+                some.values.push(*value);
+            }
+            some.offsets.push(some.values.len());
+        }
+        some
+    }
+
     /// Columns and entries of a row.
     ///
     /// # Panics

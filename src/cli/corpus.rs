@@ -11,7 +11,7 @@ use crate::dump::{Prompt, read_prompts};
 use crate::model::HookedTransformer;
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 struct Source {
     /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
     #[arg(long, value_name = "TEXT", num_args = 1..)]
@@ -41,6 +41,9 @@ impl CorpusArg {
     pub(super) fn rows(&self, model: &HookedTransformer, prepend_bos: Option<bool>) -> Result<Vec<Vec<u32>>, Failure> {
         let prompts = match &self.source.prompts {
             Some(path) => read_prompts(path)?,
+            None if self.source.prompt.is_empty() => {
+                return Err(Failure::Usage("--prompt or --prompts says what to read".into()));
+            }
             None => self.source.prompt.iter().cloned().map(Prompt::Text).collect(),
         };
         let row = |prompt: Prompt| match (prompt, self.concatenate) {

@@ -34,6 +34,7 @@ mod prompts;
 mod report;
 mod run;
 mod shard;
+mod stored;
 mod watch;
 mod writer;
 
@@ -43,4 +44,5 @@ pub use model::DumpModel;
 pub use prompts::{Prompt, read_prompts};
 pub use report::DumpReport;
 pub use shard::Shard;
+pub(crate) use stored::StoredDump;
 pub use watch::{Seen, Watcher};

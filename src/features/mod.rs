@@ -16,6 +16,7 @@ mod open;
 mod opened;
 mod save;
 mod splice;
+mod training;
 mod transcoders;
 
 pub use crate::error::FeatureError;
@@ -27,4 +28,5 @@ pub use metadata::Metadata;
 pub use normalization::Normalization;
 pub use opened::{Opened, open};
 pub use splice::{SpliceDictionary, Splicing};
+pub use training::{JumpReluSparsity, Objective, Progress, Step, Trained, Training, TrainingRun};
 pub use transcoders::Transcoders;

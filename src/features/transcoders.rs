@@ -66,6 +66,13 @@ impl Transcoders {
         Self { name: name.into(), layers, across: None }
     }
 
+    /// A cross-layer transcoder: of each layer what is within it, and what its latents write to those behind it, nearest
+    /// first, `[latent, d_out]`.
+    pub(super) fn of_parts(name: impl Into<Arc<str>>, layers: Vec<Dictionary>, across: Vec<Vec<Tensor<2>>>) -> Self {
+        let across = across.into_iter().map(|own| own.into_iter().map(Matrix::made).collect()).collect();
+        Self { name: name.into(), layers, across: Some(across) }
+    }
+
     /// The same on another device.
     #[must_use]
     pub fn to_device(&self, device: &Device) -> Self {

@@ -3,6 +3,7 @@
 mod convert;
 mod eval;
 mod info;
+mod train;
 
 use clap::{Args, Subcommand};
 
@@ -24,6 +25,13 @@ enum FeaturesCommand {
     #[command(after_help = "Example:
   hooklens features convert ./layers.10 --out ./layers.10-saelens")]
     Convert(convert::ConvertArgs),
+    /// Train sparse autoencoders, transcoders or a cross-layer transcoder
+    #[command(after_help = "Examples:
+  hooklens features train --model ./gpt2 --prompts corpus.txt --concatenate 128 --at blocks.6.hook_resid_pre \\
+    --latents 12288 --k 32 --tokens 20000000 --checkpoint-every 1000000 --out ./sae
+  hooklens features train --model ./gpt2 --dump ./activations --at blocks.6.mlp.hook_in --writes blocks.6.hook_mlp_out \\
+    --latents 12288 --out ./transcoder")]
+    Train(Box<train::TrainArgs>),
     /// Measure how well a dictionary stands for a model's activations
     #[command(after_help = "Example:
   hooklens features eval --model ./gpt2 --dictionary ./sae --prompts corpus.txt --concatenate 128 --out measures.json")]
@@ -34,6 +42,7 @@ pub(super) fn run(args: &FeaturesArgs) -> CliResult {
     match &args.command {
         FeaturesCommand::Info(args) => info::run(args),
         FeaturesCommand::Convert(args) => convert::run(args),
+        FeaturesCommand::Train(args) => train::run(args),
         FeaturesCommand::Eval(args) => eval::run(args),
     }
 }

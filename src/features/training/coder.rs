@@ -318,7 +318,8 @@ impl Coder {
         }
         for (latent, threshold) in self.thresholds.value.iter().enumerate() {
             let range = near.offsets[latent]..near.offsets[latent + 1];
-            let sum: f32 = of_value[range].iter().map(|slope| -(threshold / bandwidth) * slope - of_step / bandwidth).sum();
+            let sum: f32 =
+                of_value[range].iter().map(|slope| -(threshold / bandwidth) * slope - of_step / bandwidth).sum();
             self.thresholds.gradient[latent] += sum;
         }
         self.encoder_back(by_latent, of_acts, &made.input, false);

@@ -42,6 +42,23 @@ pub struct Step {
     pub rate: f64,
 }
 
+impl Step {
+    /// What its numbers are called, in a log.
+    pub(super) const NAMES: [&'static str; 8] =
+        ["step", "tokens", "loss", "reconstruction", "explained_variance", "l0", "dead", "learning_rate"];
+
+    pub(super) fn numbers(&self) -> [f64; 8] {
+        let [step, tokens] = [self.step as f64, self.tokens as f64];
+        [step, tokens, self.loss, self.reconstruction, self.explained_variance, self.l0, self.dead, self.rate]
+    }
+
+    pub(super) fn from_numbers(numbers: &[f64]) -> Option<Self> {
+        let [step, tokens, loss, reconstruction, explained_variance, l0, dead, rate] = *numbers else { return None };
+        let (step, tokens) = (step as usize, tokens as usize);
+        Some(Self { step, tokens, loss, reconstruction, explained_variance, l0, dead, rate })
+    }
+}
+
 /// Weights in training.
 #[derive(Debug, Clone)]
 pub(super) struct Trainer {
@@ -128,17 +145,14 @@ impl Trainer {
         let all = layers * d_out;
         let tokens = inputs[0].len() / d_in.max(1);
         let share = 1.0 / tokens.max(1) as f32;
-        let warm = self.settings.penalty_share(self.step);
+        let warm = self.settings.penalty_share(self.tokens);
         self.clear();
         let objective = self.settings.objective.clone();
         let centered = !self.settings.is_transcoder();
 
         // Encode.
-        let raw: Vec<Vec<f32>> = inputs
-            .iter()
-            .zip(&self.scales)
-            .map(|(rows, scale)| rows.iter().map(|x| x * scale).collect())
-            .collect();
+        let raw: Vec<Vec<f32>> =
+            inputs.iter().zip(&self.scales).map(|(rows, scale)| rows.iter().map(|x| x * scale).collect()).collect();
         let mut wanted = vec![0.0; tokens * all];
         for (layer, rows) in outputs.iter().enumerate() {
             let scale = self.scales[layers + layer];
@@ -172,7 +186,9 @@ impl Trainer {
             coder.choose(made, &objective, norms, least);
         }
         if let Some(least) = least.filter(|least| *least > 0.0) {
-            self.threshold += THRESHOLD_RATE * (f64::from(least) - self.threshold);
+            // From the first on, so that nothing of an arbitrary beginning is left in it.
+            let rate = if self.threshold == 0.0 { 1.0 } else { THRESHOLD_RATE };
+            self.threshold += rate * (f64::from(least) - self.threshold);
         }
 
         // Reconstruct, of nested dictionaries each prefix.
@@ -193,7 +209,8 @@ impl Trainer {
         }
         let ends = match &objective {
             Objective::Matryoshka { widths, .. } => {
-                let mut ends: Vec<usize> = widths.iter().copied().filter(|width| *width < self.settings.latents).collect();
+                let mut ends: Vec<usize> =
+                    widths.iter().copied().filter(|width| *width < self.settings.latents).collect();
                 ends.push(self.settings.latents);
                 ends
             }
@@ -257,7 +274,8 @@ impl Trainer {
                 let own: Vec<f32> =
                     whole.chunks_exact(all).flat_map(|row| &row[layer * d_out..][..d_out]).copied().collect();
                 let to = &mut self.skip.gradient[layer * d_in * d_out..][..d_in * d_out];
-                let product = Product { b: View2::row_major(&own, tokens, d_out).into(), bias: None, c: to, ldc: d_out };
+                let product =
+                    Product { b: View2::row_major(&own, tokens, d_out).into(), bias: None, c: to, ldc: d_out };
                 gemm_each(View2::row_major(rows, tokens, d_in).t(), vec![product]);
             }
         }
@@ -299,14 +317,24 @@ impl Trainer {
             explained_variance: 1.0 - last / spread,
             l0: active as f64 / count,
             dead: dead.iter().filter(|dead| **dead).count() as f64 / dead.len().max(1) as f64,
-            rate: f64::from(self.settings.rate_at(self.step)),
+            rate: f64::from(self.settings.rate_at(self.tokens)),
         };
         (measured, tokens)
     }
 
+    /// All parameters, by name.
+    pub(super) fn named(&mut self) -> Vec<(String, &mut Parameter)> {
+        let mut all = vec![("center".to_string(), &mut self.center), ("skip".to_string(), &mut self.skip)];
+        for (layer, coder) in self.coders.iter_mut().enumerate() {
+            all.extend(coder.parameters().map(|(name, parameter)| (format!("{layer}.{name}"), parameter)));
+        }
+        all
+    }
+
     fn parameters(&mut self) -> impl Iterator<Item = &mut Parameter> {
         let own = [&mut self.center, &mut self.skip];
-        own.into_iter().chain(self.coders.iter_mut().flat_map(|coder| coder.parameters().map(|(_, parameter)| parameter)))
+        own.into_iter()
+            .chain(self.coders.iter_mut().flat_map(|coder| coder.parameters().map(|(_, parameter)| parameter)))
     }
 
     fn clear(&mut self) {
@@ -315,7 +343,7 @@ impl Trainer {
 
     /// Latents that have not been active for so many tokens.
     fn dead(&self) -> Vec<bool> {
-        self.silent.iter().map(|tokens| *tokens > self.settings.dead_after as u64).collect()
+        self.silent.iter().map(|tokens| *tokens > self.settings.dead_after_tokens() as u64).collect()
     }
 
     fn count(&mut self, made: &[Activations], tokens: usize) {
@@ -331,13 +359,15 @@ impl Trainer {
         let square: f64 = self.parameters().map(|parameter| parameter.square()).sum();
         let (norm, clip) = (square.sqrt(), f64::from(self.settings.clip));
         let scale = if clip > 0.0 && norm > clip { (clip / norm) as f32 } else { 1.0 };
-        let rate = self.settings.rate_at(self.step);
+        let rate = self.settings.rate_at(self.tokens);
         self.step += 1;
         self.tokens += tokens;
         let adam = Adam { rate, betas: self.settings.betas, eps: 1e-8, scale, step: self.step as i32 };
         self.parameters().filter(|parameter| !parameter.is_empty()).for_each(|parameter| parameter.step(adam));
-        if let Objective::JumpRelu { sparsity: JumpReluSparsity::Quadratic { .. } | JumpReluSparsity::Step { .. }, .. } =
-            self.settings.objective
+        if let Objective::JumpRelu {
+            sparsity: JumpReluSparsity::Quadratic { .. } | JumpReluSparsity::Step { .. },
+            ..
+        } = self.settings.objective
         {
             // A threshold below zero would be none.
             let positive = |coder: &mut Coder| {
@@ -410,6 +440,22 @@ impl Trainer {
             .with_architecture(architecture)?
             .with_centered_input(!self.settings.is_transcoder());
         Ok(made.with_metadata(self.metadata(layer)))
+    }
+
+    /// What latents of a layer write to those behind it.
+    pub(super) fn across(&self, layer: usize) -> Vec<Tensor<2>> {
+        let (coder, d_out, layers) = (&self.coders[layer], self.d_out(), self.coders.len());
+        let norms = if self.settings.objective.is_top_k() { coder.norms() } else { vec![1.0; coder.latents] };
+        let to = |other: usize| {
+            let scale = self.scales[layers + other];
+            let start = (other - layer) * d_out;
+            let rows = coder.decoder.value.chunks_exact(coder.width).zip(&norms);
+            let values =
+                rows.flat_map(|(row, norm)| row[start..start + d_out].iter().map(move |x| x / norm.max(1e-8) / scale));
+            let data = TensorData::new(values.collect::<Vec<f32>>(), [coder.latents, d_out]);
+            Tensor::from_data(data, &Device::flex())
+        };
+        (layer + 1..layers).map(to).collect()
     }
 
     fn metadata(&self, layer: usize) -> Metadata {

@@ -1,0 +1,250 @@
+//! `hooklens features train`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cli::args::{DtypeArg, ModelArg};
+use crate::cli::corpus::CorpusArg;
+use crate::cli::out::{said, spare, write};
+use crate::cli::terminal::{note, stdout};
+use crate::cli::{CliResult, Failure, any_model};
+use crate::driver::HookedModel;
+use crate::features::{JumpReluSparsity, Objective, Opened, Trained, Training, TrainingRun};
+use crate::plot::{Line, LinePlot};
+
+#[derive(Debug, Args)]
+pub(super) struct TrainArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    #[command(flatten)]
+    dtype: DtypeArg,
+    /// A dump to train on, in the place of prompts
+    #[arg(long, value_name = "FILE.safetensors|FOLDER", conflicts_with_all = ["prompt", "prompts", "concatenate"])]
+    dump: Option<PathBuf>,
+    #[command(flatten)]
+    corpus: CorpusArg,
+    /// The points to train autoencoders of, separated by commas: one for each, from one pass. Or the point that a
+    /// transcoder reads
+    #[arg(long, value_name = "POINT,...", value_delimiter = ',', required_unless_present = "cross_layer")]
+    at: Vec<String>,
+    /// Train a transcoder that writes this point
+    #[arg(long, value_name = "POINT", conflicts_with = "cross_layer")]
+    writes: Option<String>,
+    /// Train a cross-layer transcoder of all MLPs
+    #[arg(long, conflicts_with = "at")]
+    cross_layer: bool,
+    /// Give the transcoder a skip connection
+    #[arg(long)]
+    skip: bool,
+    /// Number of latents, of a cross-layer transcoder a layer
+    #[arg(long, value_name = "N")]
+    latents: usize,
+    /// The kind
+    #[arg(long, value_enum, default_value = "batchtopk")]
+    architecture: Kind,
+    /// Active latents a token: chosen (batchtopk, topk, matryoshka) or aimed at (jumprelu)
+    #[arg(long, default_value_t = 32.0)]
+    k: f64,
+    /// The weight of the penalty of l1 and gated, or of jumprelu's L0 without --k
+    #[arg(long, value_name = "NUMBER")]
+    coefficient: Option<f32>,
+    /// Penalize jumprelu's latents by the tanh of their activations, instead of aiming at --k
+    #[arg(long)]
+    tanh: bool,
+    /// Widths of matryoshka's prefixes, separated by commas (default: an eighth, a quarter, a half)
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    widths: Vec<usize>,
+    /// Tokens to train on; the prompts are gone through again if there are fewer
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    tokens: usize,
+    /// Tokens a step
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    batch_size: usize,
+    /// The learning rate (default: 2e-4 / sqrt(latents / 16384), at most 2e-3)
+    #[arg(long, value_name = "RATE")]
+    learning_rate: Option<f32>,
+    /// What random numbers begin with; the same seed gives the same file
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Tokens without activity after which a latent is dead (default: a tenth of all, at most 10 million)
+    #[arg(long, value_name = "N")]
+    dead_after: Option<usize>,
+    /// Train on activations as they are, instead of scaling them to a mean norm of sqrt(width)
+    #[arg(long)]
+    no_normalize: bool,
+    /// Keep the activations of the token of a prompt's beginning
+    #[arg(long)]
+    with_bos: bool,
+    /// Write a checkpoint after every N tokens
+    #[arg(long, value_name = "N")]
+    checkpoint_every: Option<usize>,
+    /// Go on from the checkpoint in the folder
+    #[arg(long)]
+    resume: bool,
+    /// The folder to write: the dictionary with training.csv and training.svg; of several, one in a folder of each point
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Of a batch the k largest a token on average
+    Batchtopk,
+    /// The k largest of each token
+    Topk,
+    /// A threshold a latent
+    Jumprelu,
+    /// A gate and a magnitude
+    Gated,
+    /// A penalty of activations
+    L1,
+    /// BatchTopK whose first latents reconstruct alone too
+    Matryoshka,
+}
+
+impl TrainArgs {
+    fn objective(&self) -> Objective {
+        let coefficient = self.coefficient;
+        match self.architecture {
+            Kind::Batchtopk => Objective::BatchTopK { k: self.k },
+            Kind::Topk => Objective::TopK { k: self.k as usize },
+            Kind::L1 => Objective::L1 { coefficient: coefficient.unwrap_or(1.0) },
+            Kind::Gated => Objective::Gated { coefficient: coefficient.unwrap_or(1.0) },
+            Kind::Matryoshka => {
+                let shares = [8, 4, 2].map(|part| self.latents / part);
+                let widths = if self.widths.is_empty() { shares.to_vec() } else { self.widths.clone() };
+                Objective::Matryoshka { k: self.k, widths }
+            }
+            Kind::Jumprelu => {
+                let sparsity = match (self.tanh, coefficient) {
+                    (true, coefficient) => {
+                        JumpReluSparsity::Tanh { coefficient: coefficient.unwrap_or(5.0), scale: 4.0 }
+                    }
+                    (false, Some(coefficient)) => JumpReluSparsity::Step { coefficient },
+                    (false, None) => return Objective::jump_relu(self.k as f32),
+                };
+                let bandwidth = if self.tanh { 2.0 } else { 0.5 };
+                Objective::JumpRelu { sparsity, bandwidth, threshold: 0.1 }
+            }
+        }
+    }
+
+    fn trainings(&self, layers: usize) -> Result<Vec<Training>, Failure> {
+        let trainings: Vec<Training> = match (&self.writes, self.cross_layer) {
+            (_, true) => vec![Training::cross_layer(layers, self.latents)],
+            (Some(write), _) => match &self.at[..] {
+                [read] => vec![Training::transcoder(read, write, self.latents).skip(self.skip)],
+                _ => return Err(Failure::Usage("a transcoder reads one point".into())),
+            },
+            (None, _) => self.at.iter().map(|point| Training::autoencoder(point, self.latents)).collect(),
+        };
+        let one = |training: Training| {
+            let training = training
+                .objective(self.objective())
+                .tokens(self.tokens)
+                .batch_size(self.batch_size)
+                .seed(self.seed)
+                .normalize(!self.no_normalize)
+                .model(&self.model.model);
+            let training = self.learning_rate.into_iter().fold(training, Training::learning_rate);
+            self.dead_after.into_iter().fold(training, Training::dead_after)
+        };
+        Ok(trainings.into_iter().map(one).collect())
+    }
+}
+
+pub(super) fn run(args: &TrainArgs) -> CliResult {
+    let inputs = args.model.inputs().into_iter().chain(args.corpus.file()).chain(args.dump.clone());
+    spare(Some(&args.out), inputs)?;
+    if !args.resume && args.out.join("cfg.json").exists() {
+        let told = format!("{} holds a dictionary; choose another place", args.out.display());
+        return Err(Failure::Failed(told.into()));
+    }
+    if args.skip && args.writes.is_none() {
+        return Err(Failure::Usage("--skip is for a transcoder, which --writes asks for".into()));
+    }
+    let model = any_model::decoder("features train", &args.model, args.model.options(args.dtype.dtype)?)?;
+    let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos()).filter(|_| !args.with_bos);
+    let catalog = model.catalog();
+    let mut trainings = Vec::new();
+    for training in args.trainings(catalog.n_layers())? {
+        trainings.push(training.prepend_bos(model.config().default_prepend_bos));
+    }
+    // Names as the model has them, which may be asked for in short.
+    let named = |name: &String| -> Result<String, Failure> { Ok(catalog.info(catalog.find(name)?).name.to_string()) };
+    args.at.iter().chain(&args.writes).try_for_each(|name| named(name).map(drop))?;
+    let every = args.checkpoint_every.unwrap_or(if args.resume { args.tokens / 10 } else { usize::MAX });
+    let run = TrainingRun::new(trainings).leaving_out(bos).checkpoints(&args.out, every).resume(args.resume);
+    let bar = ProgressBar::new(args.tokens as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tokens {msg} {eta}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    let progress = |told: crate::features::Progress| {
+        if told.training == 0 {
+            bar.set_position(told.step.tokens as u64);
+            bar.set_message(format!(
+                "loss {:.3}, explained {:.3}, L0 {:.1}, dead {:.0} %",
+                told.step.loss,
+                told.step.explained_variance,
+                told.step.l0,
+                100.0 * told.step.dead
+            ));
+        }
+    };
+    let trained = match &args.dump {
+        Some(dump) => run.on_dump(dump, progress),
+        None => {
+            let prompts = args.corpus.rows(&model, None)?;
+            let tokens: usize = prompts.iter().map(Vec::len).sum();
+            if tokens < args.tokens {
+                note(format!(
+                    "the prompts have {tokens} tokens, and are gone through {:.1} times",
+                    args.tokens as f64 / tokens as f64
+                ));
+            }
+            run.on_model(&model, &prompts, progress)
+        }
+    };
+    bar.finish_and_clear();
+    let trained = trained?;
+    let several = trained.len() > 1;
+    for one in &trained {
+        let folder = match (&one.dictionary, several) {
+            (Opened::Dictionary(own), true) => args.out.join(own.metadata().reads.as_deref().unwrap_or("dictionary")),
+            _ => args.out.clone(),
+        };
+        saved(one, &folder)?;
+    }
+    Ok(())
+}
+
+/// Writes a dictionary, its log and the picture of it.
+fn saved(one: &Trained, folder: &Path) -> CliResult {
+    let latents = match &one.dictionary {
+        Opened::Dictionary(own) => {
+            own.save(folder)?;
+            own.latents()
+        }
+        Opened::Transcoders(all) => {
+            all.save(folder)?;
+            all.layers().iter().map(crate::features::Dictionary::latents).sum()
+        }
+    };
+    write(&folder.join("training.csv"), one.csv().as_bytes())?;
+    if let (Some(last), true) = (one.log.last(), one.log.len() > 1) {
+        let explained = Line::new("of each batch", one.log.iter().map(|step| (step.tokens as f64, step.explained_variance)));
+        LinePlot::new("tokens", "explained variance", [explained])?.save(folder.join("training.svg"))?;
+        writeln!(
+            stdout(),
+            "{latents} latents, {} steps: explained variance {:.4}, L0 {:.2}, dead {:.1} % (last batch)",
+            last.step,
+            last.explained_variance,
+            last.l0,
+            100.0 * last.dead
+        )?;
+    }
+    said(folder)
+}

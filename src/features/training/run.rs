@@ -1,0 +1,259 @@
+//! Trainings from one stream of activations.
+
+use std::path::{Path, PathBuf};
+
+use super::checkpoint;
+use super::settings::Training;
+use super::source::{Buffer, FromModel, Rows, Source};
+use super::trainer::{Step, Trainer};
+use crate::dump::StoredDump;
+use crate::error::{FeatureError, Result};
+use crate::features::dictionary::Dictionary;
+use crate::features::opened::Opened;
+use crate::features::transcoders::Transcoders;
+use crate::model::HookedTransformer;
+
+/// The file of a checkpoint in its folder.
+const FILE: &str = "checkpoint.safetensors";
+
+/// Dictionaries trained at once, from one pass of a model or through a dump.
+///
+/// ```
+/// use hooklens::features::{Opened, Training, TrainingRun};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let prompts: Vec<Vec<u32>> = ["When Mary and John went to the store, John gave a drink to"; 64]
+///     .iter()
+///     .map(|text| Ok(model.to_tokens(*text)?.row(0).to_vec()))
+///     .collect::<Result<_, hooklens::Error>>()?;
+/// let sae = |layer| Training::autoencoder(hook::resid_post(layer).name(), 64).k(4.0).tokens(4_000).batch_size(400);
+/// let trained = TrainingRun::new([sae(1), sae(2)]).on_model(&model, &prompts, |_| {})?;
+/// assert!(trained[0].log.last().is_some_and(|step| step.l0 <= 4.5));
+/// let Opened::Dictionary(sae) = &trained[1].dictionary else { return Ok(()) };
+/// assert_eq!(sae.metadata().reads.as_deref(), Some("blocks.2.hook_resid_post"));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct TrainingRun {
+    trainings: Vec<Training>,
+    left_out: Vec<u32>,
+    checkpoints: Option<(PathBuf, usize)>,
+    resume: bool,
+    log_every: usize,
+}
+
+/// A dictionary that was trained, and how that went.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Trained {
+    /// The dictionary, or the cross-layer transcoder.
+    pub dictionary: Opened,
+    /// Measures of some of the steps.
+    pub log: Vec<Step>,
+}
+
+/// What a run tells on its way: the training it is about, and its step.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Progress {
+    /// The place of the training among those of the run.
+    pub training: usize,
+    /// What its last step measured.
+    pub step: Step,
+    /// Tokens of the whole training.
+    pub total: usize,
+}
+
+impl TrainingRun {
+    /// Trains these; they read the same batches.
+    pub fn new(trainings: impl IntoIterator<Item = Training>) -> Self {
+        let trainings = trainings.into_iter().collect();
+        Self { trainings, left_out: Vec::new(), checkpoints: None, resume: false, log_every: 10 }
+    }
+
+    /// Leaves activations at these tokens out: those of texts' beginnings, say.
+    pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+        self.left_out = tokens.into_iter().collect();
+        self
+    }
+
+    /// Writes a checkpoint to a folder whenever so many tokens have been seen. It is removed when all is done.
+    pub fn checkpoints(mut self, folder: impl Into<PathBuf>, every: usize) -> Self {
+        self.checkpoints = Some((folder.into(), every.max(1)));
+        self
+    }
+
+    /// Goes on from the checkpoint in the folder, if there is one, as if it had not been interrupted.
+    pub fn resume(mut self, resume: bool) -> Self {
+        self.resume = resume;
+        self
+    }
+
+    /// Logs the measures of every so many steps, and of the last. Default 10.
+    pub fn log_every(mut self, steps: usize) -> Self {
+        self.log_every = steps.max(1);
+        self
+    }
+
+    /// Trains on activations of a model that is run on prompts of token ids.
+    ///
+    /// # Errors
+    /// Settings that make no sense, points that the model lacks, prompts that it can't run, activations that are not
+    /// finite; a checkpoint that can't be written, or is of another training.
+    pub fn on_model(
+        &self,
+        model: &HookedTransformer,
+        prompts: &[Vec<u32>],
+        progress: impl FnMut(Progress),
+    ) -> Result<Vec<Trained>> {
+        self.run(&mut FromModel::new(model, prompts, &self.left_out)?, progress)
+    }
+
+    /// Trains on a dump: a folder or a file that [`Dump`](crate::dump::Dump) wrote.
+    ///
+    /// # Errors
+    /// As [`TrainingRun::on_model`]; a dump that lacks a point, or whose positions were cut.
+    pub fn on_dump(&self, dump: impl AsRef<Path>, progress: impl FnMut(Progress)) -> Result<Vec<Trained>> {
+        self.run(&mut FromDump { dump: StoredDump::open(dump)?, left_out: &self.left_out }, progress)
+    }
+
+    fn run(&self, source: &mut dyn Source, mut progress: impl FnMut(Progress)) -> Result<Vec<Trained>> {
+        let Some(first) = self.trainings.first() else { return Ok(Vec::new()) };
+        for training in &self.trainings {
+            training.check()?;
+            if (training.batch, training.seed, training.buffer) != (first.batch, first.seed, first.buffer) {
+                let reason = "trainings of one run have one batch size, seed and buffer".to_string();
+                return Err(FeatureError::Kind { dictionary: training.name.clone(), reason }.into());
+            }
+        }
+        let mut points: Vec<String> = Vec::new();
+        for training in &self.trainings {
+            let (inputs, outputs) = training.all_points();
+            points.extend(inputs.into_iter().chain(outputs));
+        }
+        points.sort();
+        points.dedup();
+        let widths = source.widths(&points)?;
+        let mut trainers: Vec<Trainer> = Vec::new();
+        for training in &self.trainings {
+            let (inputs, outputs) = training.all_points();
+            let (d_in, d_out) = (widths[&inputs[0]], widths[&outputs[0]]);
+            trainers.push(Trainer::new(training, d_in, d_out));
+        }
+        let mut logs = vec![Vec::new(); trainers.len()];
+        let saved = self.checkpoints.as_ref().map(|(folder, _)| folder.join(FILE));
+        let mut buffer = Buffer::new(source, points, first.seed, [first.batch, first.buffer]);
+        let done = match &saved {
+            Some(path) if self.resume && path.is_file() => {
+                logs = checkpoint::restore(path, &mut trainers)?;
+                trainers.iter().map(|trainer| trainer.tokens).max().unwrap_or(0)
+            }
+            _ => 0,
+        };
+        if done > 0 {
+            buffer.skip(done)?;
+        } else {
+            let held = buffer.held()?;
+            for trainer in &mut trainers {
+                let (inputs, outputs) = trainer.settings.all_points();
+                let of = |points: &[String]| points.iter().map(|point| held[point].clone()).collect::<Vec<_>>();
+                trainer.prepare(&of(&inputs), &of(&outputs));
+            }
+        }
+        let mut next = self.checkpoints.as_ref().map(|(_, every)| (done / every + 1) * every);
+        while trainers.iter().any(|trainer| trainer.tokens < trainer.settings.total) {
+            let batch: Rows = buffer.next()?;
+            for (place, trainer) in trainers.iter_mut().enumerate() {
+                let total = trainer.settings.total;
+                if trainer.tokens >= total {
+                    continue;
+                }
+                let (inputs, outputs) = trainer.settings.all_points();
+                let of = |points: &[String]| points.iter().map(|point| &batch[point][..]).collect::<Vec<_>>();
+                let step = trainer.step(&of(&inputs), &of(&outputs));
+                if !step.loss.is_finite() {
+                    let what = format!("the loss of {} at step {}", trainer.settings.name, step.step);
+                    return Err(crate::Error::NotANumber { what });
+                }
+                if step.step % self.log_every == 0 || step.tokens >= total {
+                    logs[place].push(step);
+                }
+                progress(Progress { training: place, step, total });
+            }
+            let seen = trainers.iter().map(|trainer| trainer.tokens).max().unwrap_or(0);
+            if let (Some(path), Some(at)) = (&saved, next)
+                && seen >= at
+            {
+                if let Some(folder) = path.parent() {
+                    std::fs::create_dir_all(folder).map_err(crate::LoadError::write(folder))?;
+                }
+                checkpoint::save(path, &mut trainers, &logs)?;
+                next = self.checkpoints.as_ref().map(|(_, every)| (seen / every + 1) * every);
+            }
+        }
+        let trained =
+            trainers.iter().zip(logs).map(|(trainer, log)| Ok(Trained { dictionary: trainer.trained()?, log }));
+        let trained = trained.collect::<Result<Vec<_>>>()?;
+        if let Some(path) = saved.filter(|path| path.is_file()) {
+            std::fs::remove_file(&path).map_err(crate::LoadError::write(&path))?;
+        }
+        Ok(trained)
+    }
+}
+
+impl Trainer {
+    /// What was trained.
+    fn trained(&self) -> Result<Opened> {
+        if !self.settings.is_cross_layer() {
+            return self.dictionary(0).map(Opened::Dictionary);
+        }
+        let layers = (0..self.coders.len()).map(|layer| self.dictionary(layer)).collect::<Result<Vec<Dictionary>>>()?;
+        let across = (0..self.coders.len()).map(|layer| self.across(layer)).collect();
+        Ok(Opened::Transcoders(Transcoders::of_parts(self.settings.name.clone(), layers, across)))
+    }
+}
+
+impl Trained {
+    /// The log as CSV, a line a step.
+    pub fn csv(&self) -> String {
+        let lines = self.log.iter().map(|step| {
+            let numbers: Vec<String> = step.numbers().iter().map(f64::to_string).collect();
+            format!("{}\n", numbers.join(","))
+        });
+        format!("{}\n{}", Step::NAMES.join(","), lines.collect::<String>())
+    }
+}
+
+/// A dump, whose files are shuffled.
+struct FromDump<'d> {
+    dump: StoredDump,
+    left_out: &'d [u32],
+}
+
+impl Source for FromDump<'_> {
+    fn widths(&mut self, points: &[String]) -> Result<std::collections::BTreeMap<String, usize>> {
+        let width = |name: &String| Ok((name.clone(), self.dump.width(name)?));
+        points.iter().map(width).collect()
+    }
+
+    fn items(&self) -> usize {
+        self.dump.files()
+    }
+
+    fn chunks(&self) -> usize {
+        self.dump.files()
+    }
+
+    fn tokens(&mut self, order: &[usize], chunk: usize) -> Result<usize> {
+        let kept = self.dump.tokens(order[chunk])?;
+        Ok(kept.iter().filter(|id| id.is_some_and(|id| !self.left_out.contains(&id))).count())
+    }
+
+    fn read(&mut self, order: &[usize], chunk: usize, points: &[String]) -> Result<Rows> {
+        let kept = self.dump.tokens(order[chunk])?;
+        let wanted: Vec<bool> = kept.iter().map(|id| id.is_some_and(|id| !self.left_out.contains(&id))).collect();
+        let rows = |name: &String| Ok((name.clone(), self.dump.rows(order[chunk], name, &wanted)?));
+        points.iter().map(rows).collect()
+    }
+}
