@@ -235,7 +235,8 @@ fn saved(one: &Trained, folder: &Path) -> CliResult {
     };
     write(&folder.join("training.csv"), one.csv().as_bytes())?;
     if let (Some(last), true) = (one.log.last(), one.log.len() > 1) {
-        let explained = Line::new("of each batch", one.log.iter().map(|step| (step.tokens as f64, step.explained_variance)));
+        let explained =
+            Line::new("of each batch", one.log.iter().map(|step| (step.tokens as f64, step.explained_variance)));
         LinePlot::new("tokens", "explained variance", [explained])?.save(folder.join("training.svg"))?;
         writeln!(
             stdout(),

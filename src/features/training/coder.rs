@@ -1,9 +1,12 @@
 //! An encoder and its decoder in training: activations forward, gradients back, by hand. Latents that are not active cost
 //! nothing on the way back.
 
+use std::borrow::Cow;
+
 use hooklens_kernels::gemm::{Product, gemm_each};
-use hooklens_kernels::latents::{Keep, bound, keep};
+use hooklens_kernels::latents::{Keep, keep};
 use hooklens_kernels::sparse::{Sparse, products_at, times};
+use hooklens_kernels::tasks::each_item;
 use hooklens_kernels::view::View2;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -102,8 +105,12 @@ impl Coder {
     }
 
     /// The scores by which the latents of a batch are chosen: pre-activations times the norms of decoder rows.
-    pub(super) fn scores(&self, pre: &[f32], norms: &[f32]) -> Vec<f32> {
-        pre.chunks_exact(self.latents).flat_map(|row| row.iter().zip(norms).map(|(x, norm)| x * norm)).collect()
+    pub(super) fn scores(&self, pre: &[f32], norms: &[f32], scores: &mut Vec<f32>) {
+        let start = scores.len();
+        scores.extend_from_slice(pre);
+        for row in scores[start..].chunks_exact_mut(self.latents) {
+            row.iter_mut().zip(norms).for_each(|(x, norm)| *x *= norm);
+        }
     }
 
     /// Chooses the active latents; of several coders whose latents are chosen together, those with scores of at least
@@ -113,12 +120,13 @@ impl Coder {
         match objective {
             Objective::BatchTopK { .. } | Objective::Matryoshka { .. } => {
                 let least = least.unwrap_or(f32::INFINITY);
-                for row in acts.chunks_exact_mut(self.latents) {
+                by_rows(&mut acts, self.latents, |row, _| {
                     for (x, norm) in row.iter_mut().zip(norms) {
+                        // Of what is not above zero none is chosen, whatever the bound.
                         let score = *x * norm;
-                        *x = if score > 0.0 && score >= least { *x } else { 0.0 };
+                        *x = if score >= least.max(f32::MIN_POSITIVE) { *x } else { 0.0 };
                     }
-                }
+                });
             }
             Objective::TopK { k } => {
                 for (row, pre) in acts.chunks_exact_mut(self.latents).zip(made.pre.chunks_exact(self.latents)) {
@@ -159,12 +167,15 @@ impl Coder {
     }
 
     /// The part of outputs `[token, all]` that the coder writes.
-    pub(super) fn own<'o>(&self, outputs: &'o [f32], all: usize) -> std::borrow::Cow<'o, [f32]> {
+    pub(super) fn own<'o>(&self, outputs: &'o [f32], all: usize) -> Cow<'o, [f32]> {
         match self.width == all {
             true => outputs.into(),
             false => {
-                let rows = outputs.chunks_exact(all);
-                rows.flat_map(|row| &row[self.first..self.first + self.width]).copied().collect::<Vec<f32>>().into()
+                let mut own = Vec::with_capacity(outputs.len() / all.max(1) * self.width);
+                outputs
+                    .chunks_exact(all)
+                    .for_each(|row| own.extend_from_slice(&row[self.first..self.first + self.width]));
+                own.into()
             }
         }
     }
@@ -200,7 +211,7 @@ impl Coder {
     pub(super) fn back(
         &mut self,
         made: &Activations,
-        slopes: &[(usize, Vec<f32>)],
+        slopes: &[(usize, Cow<'_, [f32]>)],
         objective: &Objective,
         (norms, warm): (&[f32], f32),
     ) -> f64 {
@@ -265,7 +276,7 @@ impl Coder {
         by_latent: &Sparse,
         mut of_acts: Vec<f32>,
         (sparsity, bandwidth, warm): (JumpReluSparsity, f32, f32),
-        (norms, slopes): (&[f32], &[(usize, Vec<f32>)]),
+        (norms, slopes): (&[f32], &[(usize, Cow<'_, [f32]>)]),
     ) -> f64 {
         let tokens = made.acts.rows();
         let share = 1.0 / tokens.max(1) as f32;
@@ -382,22 +393,20 @@ impl Coder {
         }
         let scale = coefficient * (count as f32 / most as f32).min(1.0);
         let wanted = most.min(count);
-        let mut of_dead = Vec::with_capacity(made.pre.len());
-        let mut own = Vec::with_capacity(count);
-        for row in made.pre.chunks_exact(self.latents) {
+        let mut of_dead = made.pre.clone();
+        let places: Vec<usize> = (0..self.latents).filter(|latent| dead[*latent]).collect();
+        by_rows(&mut of_dead, self.latents, |row, own| {
             own.clear();
-            // Largest first whatever the sign: shifted above zero to be chosen.
-            own.extend(row.iter().zip(dead).filter(|(_, dead)| **dead).map(|(x, _)| *x));
+            own.extend(places.iter().map(|place| row[*place]));
             let least = match wanted == count {
                 true => f32::NEG_INFINITY,
-                false => {
-                    let low = own.iter().copied().fold(f32::INFINITY, f32::min);
-                    let shifted: Vec<f32> = own.iter().map(|x| x - low + f32::MIN_POSITIVE).collect();
-                    bound(&shifted, wanted) + low
-                }
+                // Largest first whatever the sign.
+                false => *own.select_nth_unstable_by(wanted - 1, |a, b| b.total_cmp(a)).1,
             };
-            of_dead.extend(row.iter().zip(dead).map(|(x, dead)| if *dead && *x >= least { *x } else { 0.0 }));
-        }
+            for (x, dead) in row.iter_mut().zip(dead) {
+                *x = if *dead && *x >= least { *x } else { 0.0 };
+            }
+        });
         let acts = Sparse::of(&of_dead, self.latents);
         let tokens = acts.rows();
         let mut recons = vec![0.0; tokens * self.width];
@@ -426,6 +435,15 @@ impl Coder {
             ("gate_bias", &mut self.gate_bias),
         ]
     }
+}
+
+/// Does something to every row, with scratch memory, on all threads.
+fn by_rows(all: &mut [f32], width: usize, work: impl Fn(&mut [f32], &mut Vec<f32>) + Send + Sync) {
+    const ROWS: usize = 64;
+    each_item(all.chunks_mut(ROWS * width.max(1)), |rows| {
+        let mut scratch = Vec::new();
+        rows.chunks_exact_mut(width.max(1)).for_each(|row| work(row, &mut scratch));
+    });
 }
 
 /// The entries of some rows; the other rows are empty.

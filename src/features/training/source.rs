@@ -13,7 +13,7 @@ use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
 
 /// Prompts run together.
-const TOGETHER: usize = 32;
+const TOGETHER: usize = 64;
 
 /// Activations of some tokens, by point: `[token, width]` each.
 pub(super) type Rows = BTreeMap<String, Vec<f32>>;
@@ -63,7 +63,8 @@ impl<'m> FromModel<'m> {
 
 impl Source for FromModel<'_> {
     fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>> {
-        let row = self.prompts.iter().find(|row| !row.is_empty()).ok_or(InputError::Empty { what: "the prompts".into() })?;
+        let row =
+            self.prompts.iter().find(|row| !row.is_empty()).ok_or(InputError::Empty { what: "the prompts".into() })?;
         let cache = self.model.record(vec![row[..1].to_vec()], Record::new(points.to_vec()))?;
         let width = |name: &String| Ok((name.clone(), cache.activation(&**name)?.len()));
         points.iter().map(width).collect()
@@ -226,7 +227,8 @@ impl<'s> Buffer<'s> {
         let all = self.places.len();
         let batch = self.held.iter().map(|(point, rows)| {
             let width = rows.len() / all.max(1);
-            let chosen = places.iter().flat_map(|place| &rows[place * width..][..width]).copied().collect();
+            let mut chosen = Vec::with_capacity(places.len() * width);
+            places.iter().for_each(|place| chosen.extend_from_slice(&rows[place * width..][..width]));
             (point.clone(), chosen)
         });
         let batch = batch.collect();

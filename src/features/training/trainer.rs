@@ -1,5 +1,7 @@
 //! The training of one dictionary, batch by batch.
 
+use std::borrow::Cow;
+
 use burn::tensor::{Device, Tensor, TensorData};
 use hooklens_kernels::adam::Adam;
 use hooklens_kernels::gemm::{Product, gemm_each};
@@ -74,6 +76,13 @@ pub(super) struct Trainer {
     pub(super) threshold: f64,
     pub(super) step: usize,
     pub(super) tokens: usize,
+}
+
+/// Takes a vector away from every row.
+fn less(rows: &mut [f32], center: &[f32]) {
+    for row in rows.chunks_exact_mut(center.len().max(1)) {
+        row.iter_mut().zip(center).for_each(|(x, center)| *x -= center);
+    }
 }
 
 impl Trainer {
@@ -163,23 +172,17 @@ impl Trainer {
         let norms: Vec<Vec<f32>> = self.coders.iter().map(Coder::norms).collect();
         let mut made: Vec<Activations> = Vec::with_capacity(layers);
         for (coder, rows) in self.coders.iter().zip(&raw) {
-            let input = match centered {
-                true => {
-                    let rows = rows.chunks_exact(d_in);
-                    rows.flat_map(|row| row.iter().zip(&self.center.value).map(|(x, center)| x - center)).collect()
-                }
-                false => rows.clone(),
-            };
+            let mut input = rows.clone();
+            if centered {
+                less(&mut input, &self.center.value);
+            }
             made.push(coder.encode(input));
         }
         let least = objective.by_batch().map(|k| {
-            let scores: Vec<f32> = self
-                .coders
-                .iter()
-                .zip(&made)
-                .zip(&norms)
-                .flat_map(|((coder, made), norms)| coder.scores(&made.pre, norms))
-                .collect();
+            let mut scores = Vec::with_capacity(made.iter().map(|made| made.pre.len()).sum());
+            for ((coder, made), norms) in self.coders.iter().zip(&made).zip(&norms) {
+                coder.scores(&made.pre, norms, &mut scores);
+            }
             bound(&scores, ((k * tokens as f64) as usize).max(1))
         });
         for ((coder, made), norms) in self.coders.iter().zip(&mut made).zip(&norms) {
@@ -224,16 +227,17 @@ impl Trainer {
             for (coder, made) in self.coders.iter().zip(&made) {
                 coder.write(&made.acts.columns_in(start..end), &mut recons, all);
             }
+            let mut errors = recons.clone();
             last = 0.0;
-            let errors: Vec<f32> = recons
-                .iter()
-                .zip(&wanted)
-                .map(|(given, wanted)| {
-                    let error = given - wanted;
-                    last += f64::from(error * error * share);
-                    2.0 * error * share
-                })
-                .collect();
+            for (errors, wanted) in errors.chunks_mut(all.max(1)).zip(wanted.chunks(all.max(1))) {
+                let mut squares = 0.0;
+                for (error, wanted) in errors.iter_mut().zip(wanted) {
+                    *error -= wanted;
+                    squares += *error * *error;
+                    *error *= 2.0 * share;
+                }
+                last += f64::from(squares * share);
+            }
             loss += last;
             for row in errors.chunks_exact(all.max(1)) {
                 of_center.iter_mut().zip(row).for_each(|(sum, slope)| *sum += slope);
@@ -251,28 +255,26 @@ impl Trainer {
         let missed: Vec<f32> = wanted.iter().zip(&recons).map(|(wanted, given)| wanted - given).collect();
         let dead = self.dead();
         for (layer, (coder, made)) in self.coders.iter_mut().zip(&made).enumerate() {
-            let own: Vec<(usize, Vec<f32>)> =
-                slopes.iter().map(|(end, slopes)| (*end, coder.own(slopes, all).into_owned())).collect();
+            let own: Vec<(usize, Cow<'_, [f32]>)> =
+                slopes.iter().map(|(end, slopes)| (*end, coder.own(slopes, all))).collect();
             loss += coder.back(made, &own, &objective, (&norms[layer], warm));
             if let Objective::Gated { coefficient } = &objective {
-                let center: Vec<f32> = wanted
-                    .chunks_exact(all)
-                    .flat_map(|row| row.iter().zip(&self.center.value).map(|(wanted, center)| wanted - center))
-                    .collect();
+                let mut off_center = wanted.clone();
+                less(&mut off_center, &self.center.value);
                 let weight = coefficient * warm * share;
-                loss += coder.gate_back(made, &coder.own(&center, all), &norms[layer], weight);
+                loss += coder.gate_back(made, &coder.own(&off_center, all), &norms[layer], weight);
             }
             if objective.is_top_k() && self.settings.revive > 0.0 {
                 let latents = coder.latents;
-                let own = coder.own(&missed, all).into_owned();
+                let own = coder.own(&missed, all);
                 loss += coder.revive(made, &dead[layer * latents..][..latents], &own, self.settings.revive);
             }
         }
         if !self.skip.is_empty() {
             let whole = &slopes[0].1;
             for (layer, rows) in raw.iter().enumerate() {
-                let own: Vec<f32> =
-                    whole.chunks_exact(all).flat_map(|row| &row[layer * d_out..][..d_out]).copied().collect();
+                let mut own = Vec::with_capacity(tokens * d_out);
+                whole.chunks_exact(all).for_each(|row| own.extend_from_slice(&row[layer * d_out..][..d_out]));
                 let to = &mut self.skip.gradient[layer * d_in * d_out..][..d_in * d_out];
                 let product =
                     Product { b: View2::row_major(&own, tokens, d_out).into(), bias: None, c: to, ldc: d_out };
@@ -298,13 +300,18 @@ impl Trainer {
 
         // Measure.
         self.count(&made, tokens);
-        let mut mean = vec![0f64; all];
-        let mut square = 0.0;
-        for row in wanted.chunks_exact(all.max(1)) {
-            for (sum, x) in mean.iter_mut().zip(row) {
-                *sum += f64::from(*x);
-                square += f64::from(x * x);
+        let (mut mean, mut square) = (vec![0f64; all], 0.0);
+        for rows in wanted.chunks(64 * all.max(1)) {
+            // Sums of few rows in f32, of these in f64.
+            let (mut sums, mut squares) = (vec![0f32; all], vec![0f32; all]);
+            for row in rows.chunks_exact(all.max(1)) {
+                for ((sum, own), x) in sums.iter_mut().zip(&mut squares).zip(row) {
+                    *sum += x;
+                    *own += x * x;
+                }
             }
+            mean.iter_mut().zip(&sums).for_each(|(mean, sum)| *mean += f64::from(*sum));
+            square += squares.iter().map(|x| f64::from(*x)).sum::<f64>();
         }
         let count = tokens.max(1) as f64;
         let spread = square / count - mean.iter().map(|sum| (sum / count) * (sum / count)).sum::<f64>();
