@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use super::batch::Batch;
 use super::lock::{self, Lock};
 use super::manifest::{BatchFile, LOG, Log, Manifest, NAME};
+use super::sparse::by_entries;
 use super::writer::Sink;
 use super::{Dump, DumpReport};
 use crate::error::DumpError;
@@ -111,6 +112,8 @@ impl Sink for FolderSink {
         let path = self.folder.join(&file);
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
         let tensors = batch.place(batch.placing.widths(), &path)?;
+        let placed = tensors.into_iter().zip(&batch.tensors);
+        let tensors: Vec<_> = placed.flat_map(|(tensor, named)| by_entries(tensor, named.axes)).collect();
         let named = tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
         let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
         // The error names the file already.

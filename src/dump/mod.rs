@@ -34,6 +34,7 @@ mod prompts;
 mod report;
 mod run;
 mod shard;
+mod sparse;
 mod stored;
 mod watch;
 mod writer;

@@ -571,3 +571,75 @@ fn measures_are_those_of_saelens() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// A dump holds latents by their entries other than zero; a file of everything holds them whole. Patching and attribution
+/// patching work on latents.
+#[test]
+fn latents_are_dumped_patched_and_attributed() {
+    let model = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 2);
+    let host = hook::resid_post(0);
+    let sae = random_dictionary(2, &host.name(), 16, 40, 4);
+    let spliced = model.splice_dictionary(&sae).unwrap();
+    let (acts, folder) = (host.inner::<3>(ACTS), tempfile::tempdir().unwrap());
+    let out = folder.path().join("latents");
+    let given = vec![vec![3, 9, 1, 7, 9], vec![2, 2, 8]];
+    hooklens::dump::Dump::new("*hook_sae_acts_post").batch_size(2).run(&spliced, &given, &out).unwrap();
+    let bytes = std::fs::read(out.join("shard-00000.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let of = |part: &str| file.tensor(&format!("{}.{part}", acts.name())).unwrap();
+    let wide = |part: &str| -> Vec<usize> {
+        of(part).data().as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes) as usize).collect()
+    };
+    let (shape, offsets) = (wide("shape"), wide("offsets"));
+    let words = |part: &str| of(part).data().as_chunks::<4>().0.to_vec();
+    let mut dense = vec![0f32; shape.iter().product()];
+    for row in 0..offsets.len() - 1 {
+        for at in offsets[row]..offsets[row + 1] {
+            let latent = i32::from_le_bytes(words("indices")[at]) as usize;
+            dense[row * shape[2] + latent] = f32::from_le_bytes(words("values")[at]);
+        }
+    }
+    assert_eq!((shape.as_slice(), offsets.len(), words("values").len()), (&[2, 5, 40][..], 11, 8 * 4));
+    for (row, ids) in given.iter().enumerate() {
+        let expected = spliced.record(vec![ids.clone()], &acts).unwrap().get(&acts).unwrap();
+        let part = &dense[row * 5 * 40..][..ids.len() * 40];
+        let stored = Tensor::<3>::from_data(TensorData::new(part.to_vec(), [1, ids.len(), 40]), &device());
+        assert_close(&stored, &expected, 1e-5, "dumped");
+    }
+    let whole = folder.path().join("latents.safetensors");
+    hooklens::dump::Dump::new("*hook_sae_acts_post").run(&spliced, &given, &whole).unwrap();
+    let files = WeightFiles::open(&[whole]).unwrap();
+    assert_eq!(files.info(&acts.name()).unwrap().shape, [2, 5, 40]);
+
+    // Patched latents: all of them at once are a patch of the reconstruction, whose error stays.
+    let (clean, corrupted) = (vec![3, 9, 1, 7], vec![3, 4, 1, 7]);
+    let donor = spliced.record(vec![clean.clone()], &acts).unwrap();
+    let patched = spliced.run_with_hooks(vec![corrupted.clone()], [acts.clone().replace(&donor)]).unwrap();
+    let x = model.record(vec![corrupted.clone()], &host).unwrap().get(&host).unwrap();
+    let y = model.record(vec![clean.clone()], &host).unwrap().get(&host).unwrap();
+    let plain = sae.clone().with_normalization(Normalization::None).to_device(&device());
+    if sae.normalization() == Normalization::None {
+        let moved = plain.forward(y).unwrap() - plain.forward(x.clone()).unwrap() + x;
+        let by_hand =
+            model.run_with_hooks(vec![corrupted.clone()], [host.clone().edit(move |_, _| moved.clone())]).unwrap();
+        assert_close(&patched, &by_hand, 1e-5, "patched");
+    }
+    // Attribution patching: the gradient at latents times their change.
+    let metric = |logits: Tensor<3>| logits.narrow(1, 3, 1).narrow(2, 5, 1).sum();
+    let options = || Record::new(&acts);
+    let output = spliced.run_with_gradients(vec![corrupted.clone()], options(), metric).unwrap();
+    let change = donor.get(&acts).unwrap() - output.cache.get(&acts).unwrap();
+    let estimated = (output.cache.grad(&acts).unwrap() * change).sum().into_scalar::<f32>();
+    assert!(estimated.is_finite() && estimated != 0.0);
+    let metric = hooklens::patching::Metric::logit(&spliced, 5).unwrap();
+    let patching = hooklens::patching::Patching::new(&spliced, vec![clean], vec![corrupted], metric).unwrap();
+    let attribution = patching.attribution("*hook_sae_acts_post").unwrap();
+    let sites = || hooklens::patching::Sites::new("*hook_sae_acts_post").per([Axis::Pos, Axis::Feature]);
+    let effects = attribution.sweep(&sites()).unwrap().effect();
+    let sum: f64 = effects.values().iter().sum();
+    assert!((sum - f64::from(estimated)).abs() < 1e-3 * f64::from(estimated.abs().max(1.0)), "{sum} {estimated}");
+    // The sweep itself, of the latent that the estimate thinks most of: in the right direction.
+    let found = patching.sweep(&sites()).unwrap().effect();
+    let most = effects.values().iter().enumerate().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())).unwrap();
+    assert!(found.values().iter().nth(most.0).unwrap() * most.1 > 0.0);
+}

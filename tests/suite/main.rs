@@ -15,6 +15,7 @@ mod cli;
 mod contract;
 mod decoder_cache_laws;
 mod devices;
+mod dictionary_training;
 mod documents;
 mod dump;
 mod embedded;

@@ -111,8 +111,8 @@ impl TrainArgs {
         match self.architecture {
             Kind::Batchtopk => Objective::BatchTopK { k: self.k },
             Kind::Topk => Objective::TopK { k: self.k as usize },
-            Kind::L1 => Objective::L1 { coefficient: coefficient.unwrap_or(1.0) },
-            Kind::Gated => Objective::Gated { coefficient: coefficient.unwrap_or(1.0) },
+            Kind::L1 => Objective::L1 { coefficient: coefficient.unwrap_or(5.0) },
+            Kind::Gated => Objective::Gated { coefficient: coefficient.unwrap_or(5.0) },
             Kind::Matryoshka => {
                 let shares = [8, 4, 2].map(|part| self.latents / part);
                 let widths = if self.widths.is_empty() { shares.to_vec() } else { self.widths.clone() };

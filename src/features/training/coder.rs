@@ -241,8 +241,8 @@ impl Coder {
             Objective::JumpRelu { sparsity, bandwidth, .. } => {
                 self.jump_back(made, &by_latent, of_acts, (*sparsity, *bandwidth, warm), (norms, slopes))
             }
-            Objective::Gated { coefficient } => {
-                self.gated_back(made, &by_latent, of_acts, coefficient * warm * share);
+            Objective::Gated { .. } => {
+                self.gated_back(made, &by_latent, of_acts);
                 0.0
             }
         }
@@ -338,8 +338,7 @@ impl Coder {
     }
 
     /// The way back through magnitudes, and of the magnitudes' scales.
-    fn gated_back(&mut self, made: &Activations, by_latent: &Sparse, of_acts: Vec<f32>, _: f32) {
-        let mut of_base = of_acts.clone();
+    fn gated_back(&mut self, made: &Activations, by_latent: &Sparse, mut of_base: Vec<f32>) {
         for latent in 0..self.latents {
             let scale = self.log_scale.value[latent].exp();
             let range = by_latent.offsets[latent]..by_latent.offsets[latent + 1];
@@ -361,7 +360,8 @@ impl Coder {
         self.encoder.gradient.iter_mut().zip(&gradient).for_each(|(to, from)| *to += from);
     }
 
-    /// The gate's own reconstruction, with a decoder that is a constant, and its penalty: adds their gradients, returns
+    /// The gate's own reconstruction and its penalty, to both of which the decoder is a constant (its rows would shrink to
+    /// make gates cheap, and magnitudes make up for it): adds their gradients, returns
     /// their losses. `missed` is the output less the decoder's bias.
     pub(super) fn gate_back(&mut self, made: &Activations, missed: &[f32], norms: &[f32], weight: f32) -> f64 {
         let mut open = made.pre.clone();
@@ -379,7 +379,11 @@ impl Coder {
         }
         let by_latent = open.transposed(self.latents);
         let mut of_open = products_at(&by_latent, &self.decoder.value, &recons, self.width);
-        loss += self.penalize(&by_latent, &mut of_open, norms, weight);
+        for (latent, norm) in norms.iter().enumerate() {
+            let range = by_latent.offsets[latent]..by_latent.offsets[latent + 1];
+            of_open[range.clone()].iter_mut().for_each(|slope| *slope += weight * norm);
+            loss += f64::from(weight * norm * by_latent.values[range].iter().sum::<f32>());
+        }
         self.encoder_back(&by_latent, of_open, &made.input, true);
         loss
     }

@@ -278,7 +278,11 @@ impl Trainer {
                 let to = &mut self.skip.gradient[layer * d_in * d_out..][..d_in * d_out];
                 let product =
                     Product { b: View2::row_major(&own, tokens, d_out).into(), bias: None, c: to, ldc: d_out };
-                gemm_each(View2::row_major(rows, tokens, d_in).t(), vec![product]);
+                let mut turned = vec![0.0; rows.len()];
+                for (token, row) in rows.chunks_exact(d_in.max(1)).enumerate() {
+                    row.iter().enumerate().for_each(|(at, x)| turned[at * tokens + token] = *x);
+                }
+                gemm_each(View2::row_major(&turned, d_in, tokens), vec![product]);
             }
         }
         self.center.gradient.copy_from_slice(&of_center);
@@ -474,5 +478,181 @@ impl Trainer {
         metadata.model.clone_from(&self.settings.model);
         metadata.prepend_bos = self.settings.prepend_bos;
         metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::*;
+
+    const TOKENS: usize = 24;
+
+    fn numbers(count: usize, random: &mut ChaCha8Rng) -> Vec<f32> {
+        (0..count).map(|_| random.random_range(-1.0..1.0f32)).collect()
+    }
+
+    /// A trainer with random weights everywhere, and activations for it.
+    fn random(training: Training, d_in: usize, d_out: usize) -> (Trainer, Vec<Vec<f32>>, Vec<Vec<f32>>) {
+        let training =
+            training.normalize(false).penalty_warm_up(0.0).tokens(TOKENS).batch_size(TOKENS).decoder_norm(1.0);
+        let mut trainer = Trainer::new(&training, d_in, d_out);
+        trainer.scales.fill(1.0);
+        let mut random = ChaCha8Rng::seed_from_u64(5);
+        for (name, parameter) in trainer.named() {
+            let spread = if name.contains("thresholds") || name.contains("log_scale") { 0.2 } else { 0.5 };
+            for value in &mut parameter.value {
+                *value += spread * random.random_range(-1.0..1.0f32);
+                *value = if name.contains("thresholds") { value.abs() + 0.05 } else { *value };
+            }
+        }
+        let layers = trainer.coders.len();
+        let inputs: Vec<Vec<f32>> = (0..layers).map(|_| numbers(TOKENS * d_in, &mut random)).collect();
+        let outputs = match training.is_transcoder() {
+            true => (0..layers).map(|_| numbers(TOKENS * d_out, &mut random)).collect(),
+            false => inputs.clone(),
+        };
+        (trainer, inputs, outputs)
+    }
+
+    fn loss(trainer: &Trainer, inputs: &[Vec<f32>], outputs: &[Vec<f32>]) -> f64 {
+        let slices = |all: &'_ [Vec<f32>]| -> Vec<Vec<f32>> { all.to_vec() };
+        let (inputs, outputs) = (slices(inputs), slices(outputs));
+        let [inputs, outputs] = [&inputs, &outputs].map(|all| all.iter().map(|rows| &rows[..]).collect::<Vec<_>>());
+        trainer.clone().gradients(&inputs, &outputs).0.loss
+    }
+
+    /// Compares gradients with slopes, but of parameters whose gradients are not slopes.
+    fn check(training: Training, dims: [usize; 2], not: &[&str]) {
+        let name = format!("{training:?}");
+        let (mut trainer, inputs, outputs) = random(training, dims[0], dims[1]);
+        let [i, o] = [&inputs, &outputs].map(|all| all.iter().map(|rows| &rows[..]).collect::<Vec<_>>());
+        trainer.gradients(&i, &o);
+        let gradients: Vec<(String, Vec<f32>)> =
+            trainer.named().into_iter().map(|(name, parameter)| (name, parameter.gradient.clone())).collect();
+        let mut compared = 0;
+        for (place, (which, gradient)) in gradients.iter().enumerate() {
+            if gradient.is_empty() || not.iter().any(|part| which.ends_with(part)) {
+                continue;
+            }
+            let largest = gradient.iter().fold(0f32, |m, x| m.max(x.abs()));
+            assert!(largest > 0.0, "{which} has no gradient: {name}");
+            let (mut worst, mut wrong) = (0f64, 0);
+            let step = (gradient.len() / 17).max(1);
+            for at in (0..gradient.len()).step_by(step) {
+                let moved = |by: f32| {
+                    let mut other = trainer.clone();
+                    other.named()[place].1.value[at] += by;
+                    loss(&other, &inputs, &outputs)
+                };
+                const BY: f32 = 2e-3;
+                let slope = (moved(BY) - moved(-BY)) / f64::from(2.0 * BY);
+                let gap = (slope - f64::from(gradient[at])).abs() / f64::from(largest);
+                // Where another latent is chosen within the step, the slope is none.
+                wrong += usize::from(gap > 2e-2);
+                worst = worst.max(gap);
+                compared += 1;
+            }
+            assert!(wrong <= 2, "{which}: {wrong} of 17, by {worst}: {name}");
+        }
+        assert!(compared > 30, "{name}");
+    }
+
+    #[test]
+    fn gradients_are_slopes() {
+        let of = |objective: Objective| Training::autoencoder("x", 12).objective(objective).revive(0.0);
+        check(of(Objective::BatchTopK { k: 4.0 }), [7, 7], &[]);
+        check(of(Objective::TopK { k: 3 }), [7, 7], &[]);
+        check(of(Objective::Matryoshka { k: 4.0, widths: vec![3, 7] }), [7, 7], &[]);
+        check(of(Objective::L1 { coefficient: 0.3 }), [7, 7], &[]);
+        let tanh = JumpReluSparsity::Tanh { coefficient: 0.5, scale: 2.0 };
+        for sparsity in [tanh, JumpReluSparsity::Step { coefficient: 0.2 }] {
+            // Thresholds get straight-through gradients, which are no slopes.
+            check(of(Objective::JumpRelu { sparsity, bandwidth: 0.1, threshold: 0.1 }), [7, 7], &["thresholds"]);
+        }
+        // The gate's reconstruction takes the decoder for a constant.
+        check(of(Objective::Gated { coefficient: 0.3 }), [7, 7], &["decoder", "center"]);
+        let transcoder = |latents| Training::transcoder("x", "y", latents).k(4.0).revive(0.0);
+        check(transcoder(12), [7, 5], &[]);
+        let (mut skipping, inputs, outputs) = random(transcoder(12).skip(true), 7, 5);
+        let [i, o] = [&inputs, &outputs].map(|all| all.iter().map(|rows| &rows[..]).collect::<Vec<_>>());
+        skipping.gradients(&i, &o);
+        assert!(skipping.skip.gradient.iter().any(|x| *x != 0.0));
+        check(transcoder(12).skip(true), [7, 5], &[]);
+        check(Training::cross_layer(3, 8).k(5.0).revive(0.0), [6, 5], &[]);
+        check(Training::cross_layer(3, 8).objective(Objective::L1 { coefficient: 0.2 }), [6, 5], &[]);
+    }
+
+    /// `∂/∂θ = Σ −(θ/ε) rect((pre − θ)/ε) ∂L/∂act − (λ/ε) rect((pre − θ)/ε)` over tokens, done naively.
+    #[test]
+    fn thresholds_get_straight_through_gradients() {
+        let (coefficient, bandwidth) = (0.7, 0.4);
+        let sparsity = JumpReluSparsity::Step { coefficient };
+        let objective = Objective::JumpRelu { sparsity, bandwidth, threshold: 0.1 };
+        let (mut trainer, inputs, outputs) = random(Training::autoencoder("x", 9).objective(objective), 6, 6);
+        trainer.gradients(&[&inputs[0]], &[&outputs[0]]);
+        let coder = &trainer.coders[0];
+        let (d, count) = (6, 9);
+        let share = 1.0 / TOKENS as f32;
+        let mut expected = vec![0f32; count];
+        for x in inputs[0].chunks_exact(d) {
+            let pre: Vec<f32> = (0..count)
+                .map(|latent| {
+                    let row = &coder.encoder.value[latent * d..][..d];
+                    let centered = x.iter().zip(&trainer.center.value).map(|(x, center)| x - center);
+                    centered.zip(row).map(|(x, w)| x * w).sum::<f32>() + coder.bias.value[latent]
+                })
+                .collect();
+            let mut error: Vec<f32> = trainer.center.value.iter().zip(x).map(|(center, x)| center - x).collect();
+            for (latent, pre) in pre.iter().enumerate().filter(|(latent, pre)| **pre > coder.thresholds.value[*latent])
+            {
+                let row = &coder.decoder.value[latent * d..][..d];
+                error.iter_mut().zip(row).for_each(|(error, w)| *error += pre * w);
+            }
+            for (latent, sum) in expected.iter_mut().enumerate() {
+                let threshold = coder.thresholds.value[latent];
+                if (pre[latent] - threshold).abs() < bandwidth / 2.0 {
+                    let row = &coder.decoder.value[latent * d..][..d];
+                    let slope: f32 = error.iter().zip(row).map(|(error, w)| 2.0 * share * error * w).sum();
+                    *sum += -(threshold / bandwidth) * slope - coefficient * share / bandwidth;
+                }
+            }
+        }
+        assert!(expected.iter().any(|x| x.abs() > 1e-3));
+        for (given, expected) in coder.thresholds.gradient.iter().zip(&expected) {
+            assert!((given - expected).abs() < 1e-4, "{given} for {expected}");
+        }
+    }
+
+    /// What is missed counts as a constant to dead latents, which get slopes of their own loss.
+    #[test]
+    fn dead_latents_get_slopes_of_what_is_missed() {
+        let (trainer, inputs, _) = random(Training::autoencoder("x", 12).k(2.0), 7, 7);
+        let mut coder = trainer.coders[0].clone();
+        let dead: Vec<bool> = (0..12).map(|latent| latent % 2 == 0).collect();
+        let missed: Vec<f32> = inputs[0].iter().map(|x| 0.3 - x).collect();
+        let of = |coder: &Coder| coder.clone().revive(&coder.encode(inputs[0].clone()), &dead, &missed, 0.8);
+        let made = coder.encode(inputs[0].clone());
+        coder.revive(&made, &dead, &missed, 0.8);
+        let names = ["encoder", "bias", "decoder"];
+        for which in names {
+            let place = coder.parameters().iter().position(|(name, _)| *name == which).unwrap();
+            let gradient = coder.parameters()[place].1.gradient.clone();
+            let largest = gradient.iter().fold(0f32, |m, x| m.max(x.abs()));
+            let mut wrong = 0;
+            for at in (0..gradient.len()).step_by((gradient.len() / 13).max(1)) {
+                let moved = |by: f32| {
+                    let mut other = coder.clone();
+                    other.parameters()[place].1.value[at] += by;
+                    of(&other)
+                };
+                let slope = (moved(2e-3) - moved(-2e-3)) / 4e-3;
+                wrong += usize::from((slope - f64::from(gradient[at])).abs() > 2e-2 * f64::from(largest));
+            }
+            assert!(largest > 0.0 && wrong <= 1, "{which}: {wrong}");
+        }
+        // Latents that are alive get none.
+        assert!(coder.bias.gradient.iter().enumerate().all(|(latent, slope)| dead[latent] || *slope == 0.0));
     }
 }

@@ -1,0 +1,286 @@
+//! Training of dictionaries: directions that are known are found, gradients are slopes, stopping and going on is nothing.
+
+use std::panic::AssertUnwindSafe;
+
+use hooklens::features::{
+    Dictionary, EvaluateOptions, JumpReluSparsity, Objective, Opened, Trained, Training, TrainingRun, Transcoders,
+    evaluate,
+};
+use hooklens::prelude::*;
+use rand::{Rng, SeedableRng};
+
+use crate::support::{program, values};
+
+const POINT: &str = "blocks.0.hook_resid_post";
+
+fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.to_data().iter().collect()
+}
+
+/// Writes activations as a dump of one file.
+fn as_dump(points: &[(&str, usize, Vec<f32>)], path: &std::path::Path) {
+    let tokens = points[0].2.len() / points[0].1;
+    let integers = |value: i32| {
+        let data = burn::tensor::TensorData::new(vec![value; tokens], [1, tokens]);
+        Activation::from(Tensor::<2, burn::tensor::Int>::from_data(data, &Device::flex()))
+    };
+    let mut tensors = vec![("tokens".to_string(), integers(1)), ("attention_mask".to_string(), integers(1))];
+    for (name, width, rows) in points {
+        let data = burn::tensor::TensorData::new(rows.clone(), [1, tokens, *width]);
+        tensors.push((name.to_string(), Tensor::<3>::from_data(data, &Device::flex()).into()));
+    }
+    let tensors = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+    hooklens::write_safetensors(path, tensors, Default::default()).unwrap();
+}
+
+/// Sums of a few of `count` random unit directions, and the directions.
+fn sparse_sums(count: usize, width: usize, tokens: usize) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+    let direction = |random: &mut rand_chacha::ChaCha8Rng| {
+        let row: Vec<f32> = (0..width).map(|_| random.random_range(-1.0..1.0f32)).collect();
+        let norm = row.iter().map(|x| x * x).sum::<f32>().sqrt();
+        row.iter().map(|x| x / norm).collect::<Vec<f32>>()
+    };
+    let directions: Vec<Vec<f32>> = (0..count).map(|_| direction(&mut random)).collect();
+    let mut rows = Vec::with_capacity(tokens * width);
+    for _ in 0..tokens {
+        let mut row = vec![0.0; width];
+        for _ in 0..3 {
+            let (own, size) = (&directions[random.random_range(0..count)], random.random_range(1.0..2.0f32));
+            row.iter_mut().zip(own).for_each(|(x, d)| *x += size * d);
+        }
+        rows.extend(row);
+    }
+    (rows, directions)
+}
+
+fn dictionary(trained: &Trained) -> &Dictionary {
+    match &trained.dictionary {
+        Opened::Dictionary(one) => one,
+        Opened::Transcoders(_) => panic!("transcoders of all layers"),
+    }
+}
+
+/// The mean over true directions of the largest cosine with a row.
+fn recovered(rows: &Tensor<2>, directions: &[Vec<f32>]) -> f32 {
+    let width = directions[0].len();
+    let rows = numbers(rows.clone());
+    let best = |of: &Vec<f32>| {
+        let cosine = |row: &[f32]| {
+            let norm = row.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-12);
+            row.iter().zip(of).map(|(x, y)| x * y).sum::<f32>() / norm
+        };
+        rows.chunks_exact(width).map(cosine).fold(-1.0, f32::max)
+    };
+    directions.iter().map(best).sum::<f32>() / directions.len() as f32
+}
+
+/// Each kind finds the directions that synthetic activations are sums of; a transcoder those of its output.
+#[test]
+fn known_directions_are_found() {
+    let (rows, directions) = sparse_sums(48, 24, 40_000);
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("sums.safetensors");
+    let written: Vec<f32> = rows.chunks_exact(24).flat_map(|row| row.iter().rev().map(|x| 2.0 * x)).collect();
+    as_dump(&[(POINT, 24, rows), ("blocks.0.hook_mlp_out", 24, written)], &dump);
+    let base = |training: Training| training.tokens(600_000).batch_size(1000).learning_rate(3e-3).seed(1);
+    let of = |objective: Objective| base(Training::autoencoder(POINT, 64)).objective(objective);
+    let tanh = JumpReluSparsity::Tanh { coefficient: 0.3, scale: 4.0 };
+    let trainings = [
+        of(Objective::BatchTopK { k: 3.0 }),
+        of(Objective::TopK { k: 3 }),
+        of(Objective::Matryoshka { k: 3.0, widths: vec![48] }),
+        of(Objective::jump_relu(3.0)),
+        of(Objective::JumpRelu { sparsity: tanh, bandwidth: 0.5, threshold: 0.1 }),
+        of(Objective::L1 { coefficient: 2.0 }),
+        of(Objective::Gated { coefficient: 2.0 }),
+        base(Training::transcoder(POINT, "blocks.0.hook_mlp_out", 64)).k(3.0),
+    ];
+    let names: Vec<String> = (0..trainings.len()).map(|place| format!("{:?}", trainings[place])).collect();
+    let trained = TrainingRun::new(trainings).on_dump(&dump, |_| {}).unwrap();
+    let turned: Vec<Vec<f32>> = directions.iter().map(|row| row.iter().rev().copied().collect()).collect();
+    for (place, (one, name)) in trained.iter().zip(&names).enumerate() {
+        let rows = dictionary(one).decoder().unwrap();
+        let found = recovered(&rows, if place == 7 { &turned } else { &directions });
+        let last = one.log.last().unwrap();
+        assert!(found > 0.95, "{found}, {last:?}: {name}");
+        assert!(last.explained_variance > 0.8, "{last:?}: {name}");
+        if place < 3 {
+            assert!((last.l0 - 3.0).abs() < 0.05, "{last:?}: {name}");
+        }
+    }
+}
+
+/// The same seed gives the same bytes, another another; a training that is stopped and goes on gives them too; several at
+/// once give what each gives alone.
+#[test]
+fn the_same_seed_is_the_same_file_whatever_comes_between() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let texts = ["When Mary and John went to the store, John gave a drink to Mary.", "Mary went to the park."];
+    let prompts: Vec<Vec<u32>> =
+        texts.iter().cycle().take(40).map(|text| model.to_tokens(*text).unwrap().row(0).to_vec()).collect();
+    let training = |point: &str, seed: u64| {
+        Training::autoencoder(point, 96).k(4.0).tokens(9_000).batch_size(100).buffer(3).seed(seed)
+    };
+    let (first, second) = ("blocks.1.hook_resid_post", "blocks.2.hook_mlp_out");
+    let weights = |one: &Trained| {
+        let sae = dictionary(one);
+        let all = [numbers(sae.encoder().unwrap()), numbers(sae.decoder().unwrap()), numbers(sae.encoder_bias())];
+        let bits: Vec<u32> = all.iter().flatten().chain(&numbers(sae.decoder_bias())).map(|x| x.to_bits()).collect();
+        (bits, format!("{:?}", sae.architecture()), one.log.clone())
+    };
+    let run = |trainings: Vec<Training>| TrainingRun::new(trainings).leaving_out([0]);
+    let whole = run(vec![training(first, 1)]).on_model(&model, &prompts, |_| {}).unwrap();
+    let again = run(vec![training(first, 1)]).on_model(&model, &prompts, |_| {}).unwrap();
+    assert!(weights(&whole[0]) == weights(&again[0]));
+    let other = run(vec![training(first, 2)]).on_model(&model, &prompts, |_| {}).unwrap();
+    assert!(weights(&whole[0]).0 != weights(&other[0]).0);
+    let both = run(vec![training(first, 1), training(second, 1)]).on_model(&model, &prompts, |_| {}).unwrap();
+    assert!(weights(&whole[0]) == weights(&both[0]));
+
+    // Interrupted anywhere, by whatever unwinds: the last checkpoint is there, and is all that is needed.
+    let folder = tempfile::tempdir().unwrap();
+    for stop in [2_500, 7_000] {
+        let at = folder.path().join(stop.to_string());
+        let kept = || run(vec![training(first, 1), training(second, 1)]).checkpoints(&at, 1_000).resume(true);
+        let stopped = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            kept().on_model(&model, &prompts, |told| assert!(told.step.tokens < stop, "stopped here"))
+        }));
+        assert!(stopped.is_err() && at.join("checkpoint.safetensors").is_file());
+        let mut begun = None;
+        let resumed = kept().on_model(&model, &prompts, |told| {
+            begun.get_or_insert(told.step.tokens);
+        });
+        let resumed = resumed.unwrap();
+        assert!(begun.unwrap() > stop - 1_300, "{begun:?}");
+        assert!(weights(&whole[0]) == weights(&resumed[0]) && weights(&both[1]) == weights(&resumed[1]));
+        assert!(!at.join("checkpoint.safetensors").exists());
+    }
+    // Other settings are refused, as is what is no checkpoint.
+    let at = folder.path().join("other");
+    let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let kept = run(vec![training(first, 1)]).checkpoints(&at, 1_000);
+        kept.on_model(&model, &prompts, |told| assert!(told.step.tokens < 2_500, "stopped here"))
+    }));
+    assert!(panicked.is_err());
+    let told = |trainings: Vec<Training>| {
+        let error = run(trainings).checkpoints(&at, 1_000).resume(true).on_model(&model, &prompts, |_| {}).unwrap_err();
+        hooklens::error_chain(&error)
+    };
+    assert!(told(vec![training(first, 1).k(5.0)]).contains("it is of a training with other settings"));
+    assert!(told(vec![training(first, 1), training(second, 1)]).contains("it is of 1 dictionaries, and 2 are trained"));
+    std::fs::write(at.join("checkpoint.safetensors"), "nothing").unwrap();
+    assert!(told(vec![training(first, 1)]).contains("not a checkpoint of this program"));
+}
+
+/// A cross-layer transcoder of a small model: better than nothing at every layer, saved and opened the same.
+#[test]
+fn cross_layer_transcoders_are_trained() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let names = ["Mary", "John"];
+    let text = |place: usize| {
+        let (a, b) = (names[place % 2], names[(place + 1) % 2]);
+        format!("When {a} and {b} went to the store, {b} gave a drink to {a}.")
+    };
+    let prompts: Vec<Vec<u32>> = (0..40).map(|place| model.to_tokens(&*text(place)).unwrap().row(0).to_vec()).collect();
+    let training = Training::cross_layer(4, 32).k(16.0).tokens(60_000).batch_size(200).learning_rate(3e-3);
+    let trained = TrainingRun::new([training]).leaving_out([0]).on_model(&model, &prompts, |_| {}).unwrap();
+    let last = trained[0].log.last().unwrap();
+    assert!(last.explained_variance > 0.9 && (last.l0 - 16.0).abs() < 0.2, "{last:?}");
+    let Opened::Transcoders(clt) = &trained[0].dictionary else { panic!("one dictionary") };
+    let folder = tempfile::tempdir().unwrap();
+    clt.save(folder.path()).unwrap();
+    let again = Transcoders::open(folder.path()).unwrap();
+    let record = ["*mlp.hook_in", "*hook_mlp_out"];
+    let cache = model.record(vec![prompts[0].clone()], record).unwrap();
+    let mut missed = [0.0, 0.0];
+    for (clt, missed) in [clt, &again].into_iter().zip(&mut missed) {
+        let input =
+            |layer: usize| cache.get::<3>(format!("blocks.{layer}.mlp.hook_in").as_str()).unwrap().narrow(1, 1, 14);
+        let acts: Vec<Tensor<3>> = (0..4).map(|layer| clt.layers()[layer].encode(input(layer)).unwrap()).collect();
+        for layer in 0..4 {
+            let written = cache.get(hook::mlp_out(layer)).unwrap().narrow(1, 1, 14);
+            let recons = clt.decode(layer, &acts, input(layer)).unwrap();
+            let share = (recons - written.clone()).square().sum() / written.square().sum();
+            let share = share.into_scalar::<f32>();
+            assert!(share < 0.4, "layer {layer}: {share}");
+            *missed += share;
+        }
+    }
+    assert!((missed[0] - missed[1]).abs() < 1e-4, "{missed:?}");
+}
+
+/// From the command line: trained, measured, the same by its seed, refused where it makes no sense.
+#[test]
+fn dictionaries_from_the_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompts = folder.path().join("prompts.txt");
+    let lines = "When Mary and John went to the store, John gave a drink to Mary.\n".repeat(60);
+    std::fs::write(&prompts, lines).unwrap();
+    let run = |arguments: &[&str]| {
+        let output = program().current_dir(folder.path()).arg("features").args(arguments).output().unwrap();
+        let [told, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code(), told, warned)
+    };
+    let train = |out: &str, other: &[&str]| {
+        let usual = [
+            ["--at", "blocks.2.hook_resid_post"],
+            ["--latents", "64"],
+            ["--k", "4"],
+            ["--tokens", "4000"],
+            ["--batch-size", "200"],
+        ];
+        let kept = usual.iter().filter(|option| other.first() != Some(&option[0])).flatten().copied();
+        let given = ["train", "--model", "embedded:ioi", "--prompts", "prompts.txt", "--out", out];
+        run(&given.into_iter().chain(kept).chain(other.iter().copied()).collect::<Vec<_>>())
+    };
+    let (code, told, warned) = train("sae", &[]);
+    assert_eq!(code, Some(0), "{warned}");
+    assert!(told.contains("64 latents, 20 steps: explained variance") && told.ends_with("-> sae\n"), "{told}");
+    assert!(warned.contains("the prompts have"), "{warned}");
+    for file in ["cfg.json", "sae_weights.safetensors", "training.csv", "training.svg"] {
+        assert!(folder.path().join("sae").join(file).is_file(), "{file}");
+    }
+    assert_eq!(train("same", &[]).0, Some(0));
+    let bytes = |out: &str| std::fs::read(folder.path().join(out).join("sae_weights.safetensors")).unwrap();
+    assert!(bytes("sae") == bytes("same"));
+
+    let (code, told, _) =
+        run(&["eval", "--model", "embedded:ioi", "--dictionary", "sae", "--prompts", "prompts.txt", "--json"]);
+    assert_eq!(code, Some(0));
+    let measured: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(measured["metrics"]["sparsity"]["l0"].as_f64().unwrap() > 1.0, "{told}");
+    let (code, told, _) = run(&["info", "sae"]);
+    assert!(code == Some(0) && told.contains("blocks.2.hook_resid_post") && told.contains("jumprelu"), "{told}");
+
+    let wrong = [
+        (train("sae", &[]), "sae holds a dictionary; choose another place"),
+        (train("out1", &["--k", "65"]), "k is 65 of 64 latents"),
+        (train("out2", &["--tokens", "10"]), "10 tokens are less than one batch of 200"),
+        (train("out3", &["--at", "blocks.9.hook_resid_post"]), "layers"),
+        (train("out4", &["--skip"]), "--skip is for a transcoder"),
+        (train("out5", &["--learning-rate=-1"]), "learning rate"),
+    ];
+    for ((code, _, warned), expected) in wrong {
+        assert!(code != Some(0) && warned.contains(expected), "{expected}: {warned}");
+    }
+}
+
+/// What a dictionary was trained on it stands for: of what zeros in its place cost, nearly all is recovered.
+#[test]
+fn a_trained_dictionary_serves_its_model() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let text = |place: usize| {
+        let names = ["Mary", "John", "Anna", "James"];
+        let (a, b) = (names[place % 4], names[(place / 4 + 1 + place) % 4]);
+        format!("When {a} and {b} went to the store, {b} gave a drink to {a}.")
+    };
+    let prompts: Vec<Vec<u32>> = (0..16).map(|place| model.to_tokens(&*text(place)).unwrap().row(0).to_vec()).collect();
+    let training = Training::autoencoder("blocks.2.hook_resid_post", 128).k(6.0).tokens(60_000).batch_size(500);
+    let trained = TrainingRun::new([training]).leaving_out([0]).on_model(&model, &prompts, |_| {}).unwrap();
+    let sae = dictionary(&trained[0]);
+    let options = EvaluateOptions::new().leaving_out([0]);
+    let measured = evaluate(&model, sae, &prompts, &options, |_| {}).unwrap();
+    assert!(measured.explained_variance > 0.8 && measured.loss_recovered > 0.95, "{measured}");
+    assert!(values(&sae.decoder().unwrap()).iter().all(|x| x.is_finite()));
+}
