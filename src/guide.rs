@@ -25,6 +25,9 @@ mod dumps {}
 #[doc = include_str!("../docs/families.md")]
 mod families {}
 
+#[doc = include_str!("../docs/features.md")]
+mod features {}
+
 #[cfg(feature = "plot")]
 #[doc = include_str!("../docs/first_hour.md")]
 mod first_hour {}

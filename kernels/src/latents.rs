@@ -118,6 +118,7 @@ multiversion! {
 }
 
 #[inline(always)]
+#[allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN is above any bound")]
 fn candidates_body<const FMA: bool>(values: &[f32], count: usize, bound: f32, candidates: &mut Vec<f32>) -> f32 {
     let mut bound = bound;
     for chunk in values.chunks(TOGETHER) {
@@ -138,6 +139,7 @@ multiversion! {
 }
 
 #[inline(always)]
+#[allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN is above any bound")]
 fn largest_body<const FMA: bool>(row: &mut [f32], count: usize) {
     let least = bound(row, count);
     if least == 0.0 {

@@ -33,7 +33,7 @@ impl Sparse {
     /// # Panics
     /// If the elements make no whole rows.
     pub fn of(dense: &[f32], cols: usize) -> Self {
-        let rows = if cols == 0 { 0 } else { dense.len() / cols };
+        let rows = dense.len().checked_div(cols).unwrap_or(0);
         assert_eq!(rows * cols, dense.len(), "whole rows");
         let isa = Isa::current();
         let size = rows.div_ceil(rayon::current_num_threads()).max(1);

@@ -1,6 +1,10 @@
-//! Models compiled into the program.
+//! Models and dictionaries compiled into the program.
+
+mod dictionaries;
 
 use crate::error::LoadError;
+
+pub(crate) use dictionaries::{EmbeddedDictionary, find_dictionary};
 
 /// A model compiled in: its configuration, weights and tokenizer.
 pub(crate) struct EmbeddedModel {

@@ -459,7 +459,7 @@ impl Dictionary {
             }
             false => x,
         };
-        Ok((x, if self.is_transcoder() { Undo::Nothing } else { undo }))
+        Ok((x, if self.is_transcoder() { Undo::default() } else { undo }))
     }
 
     /// What the encoder makes of normalized rows.

@@ -22,14 +22,11 @@ pub enum Normalization {
     Scale(Option<f32>),
 }
 
-/// What undoes a normalization, `[rows, 1]` each.
-#[derive(Clone)]
-pub(super) enum Undo {
-    Nothing,
-    Divide(Tensor<2>),
-    DivideBy(f32),
-    /// By the standard deviation and the mean.
-    Stretch(Tensor<2>, Tensor<2>),
+/// What undoes a normalization: a factor and what is added then, `[rows, 1]` each.
+#[derive(Clone, Default)]
+pub(super) struct Undo {
+    factor: Option<Tensor<2>>,
+    added: Option<Tensor<2>>,
 }
 
 impl Normalization {
@@ -46,12 +43,15 @@ impl Normalization {
     /// The normalized rows, `[rows, d_in]`, and the way back. A scale that is not known is 1.
     pub(super) fn apply(self, x: Tensor<2>) -> (Tensor<2>, Undo) {
         match self {
-            Normalization::None | Normalization::Scale(None) => (x, Undo::Nothing),
-            Normalization::Scale(Some(factor)) => (x * factor, Undo::DivideBy(factor)),
+            Normalization::None | Normalization::Scale(None) => (x, Undo::default()),
+            Normalization::Scale(Some(factor)) => {
+                let undo = x.ones_like().narrow(0, 0, 1.min(x.dims()[0])).narrow(1, 0, 1) / factor;
+                (x * factor, Undo { factor: Some(undo), added: None })
+            }
             Normalization::ConstantNorm => {
                 let width = x.dims()[1] as f64;
                 let factor = x.clone().square().sum_dim(1).sqrt().recip() * width.sqrt();
-                (x * factor.clone(), Undo::Divide(factor))
+                (x * factor.clone(), Undo { factor: Some(factor.recip()), added: None })
             }
             Normalization::LayerNorm => {
                 let width = x.dims()[1];
@@ -59,7 +59,7 @@ impl Normalization {
                 let x = x - mean.clone();
                 let variance = x.clone().square().sum_dim(1) / width.saturating_sub(1).max(1) as f64;
                 let std = variance.sqrt();
-                (x / (std.clone() + 1e-5), Undo::Stretch(std, mean))
+                (x / (std.clone() + 1e-5), Undo { factor: Some(std), added: Some(mean) })
             }
         }
     }
@@ -68,11 +68,13 @@ impl Normalization {
 impl Undo {
     /// Reconstructions, `[rows, d_in]`, in the space of the inputs.
     pub(super) fn apply(self, x: Tensor<2>) -> Tensor<2> {
-        match self {
-            Undo::Nothing => x,
-            Undo::Divide(factor) => x / factor,
-            Undo::DivideBy(factor) => x / factor,
-            Undo::Stretch(std, mean) => x * std + mean,
+        let x = match self.factor {
+            Some(factor) => x * factor,
+            None => x,
+        };
+        match self.added {
+            Some(added) => x + added,
+            None => x,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::dictionary::Dictionary;
+use super::open::EMBEDDED;
 use super::transcoders::Transcoders;
 use crate::error::Result;
 
@@ -18,9 +19,9 @@ pub enum Opened {
 
 /// Opens a dictionary as [`Dictionary::open`] does, or a folder of transcoders of all layers as [`Transcoders::open`] does.
 ///
-/// ```no_run
+/// ```
 /// use hooklens::features::{Opened, open};
-/// match open("gemma-2-2b-transcoders")? {
+/// match open("embedded:ioi-transcoders")? {
 ///     Opened::Dictionary(one) => println!("{} latents", one.latents()),
 ///     Opened::Transcoders(all) => println!("{} layers", all.layers().len()),
 /// }
@@ -31,7 +32,7 @@ pub enum Opened {
 /// As those two.
 pub fn open(path: impl AsRef<Path>) -> Result<Opened> {
     let path = path.as_ref();
-    if path.is_dir()
+    if (path.is_dir() || path.to_str().is_some_and(|path| path.starts_with(EMBEDDED)))
         && let Some(all) = Transcoders::open_if_one(path)?
     {
         return Ok(Opened::Transcoders(all));

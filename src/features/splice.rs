@@ -266,7 +266,7 @@ impl SplicedDictionary {
 
     /// What latents of earlier layers write here, as their hooks left them and as these were given them; nothing where none
     /// do.
-    fn from_earlier(&self, inside: &Inside<'_, '_, '_>) -> Result<Option<[Tensor<2>; 2]>, Halt> {
+    fn written_before(&self, inside: &Inside<'_, '_, '_>) -> Result<Option<[Tensor<2>; 2]>, Halt> {
         let first = usize::from(!self.splicing.left_out.is_empty());
         let mut sums: Option<[Tensor<2>; 2]> = None;
         for (one, acts) in self.earlier.iter().zip(inside.also()[first..].chunks_exact(2)) {
@@ -364,7 +364,7 @@ impl Part for SplicedDictionary {
         let acts = shown(inside, ACTS_POST, found, batch)?;
         let recons = dictionary.with_skip(dictionary.decoded(acts)?, &input)?;
         let clean_recons = recons.clone().detach();
-        let (recons, from_earlier) = match self.from_earlier(inside)? {
+        let (recons, from_earlier) = match self.written_before(inside)? {
             Some([edited, unedited]) => (recons + edited, Some(unedited)),
             None => (recons, None),
         };

@@ -7,8 +7,9 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::dictionary::Dictionary;
 use super::matrix::Matrix;
-use super::open::{Layers, open_layers};
+use super::open::{EMBEDDED, Layers, embedded_layers, open_layers};
 use crate::cpu;
+use crate::embedded::find_dictionary;
 use crate::error::{FeatureError, Result};
 
 /// A transcoder for each layer of a model: a set of transcoders of their own, or one cross-layer transcoder, whose
@@ -17,9 +18,9 @@ use crate::error::{FeatureError, Result};
 /// A layer's reconstruction is `Σ acts_i · W_dec_i→l + b_dec_l` over layers `i ≤ l`, of a set over `i = l` alone, and the
 /// skip connection of layer `l`.
 ///
-/// ```no_run
+/// ```
 /// use hooklens::features::Transcoders;
-/// let set = Transcoders::open("gemma-2-2b-transcoders")?; // circuit-tracer's folder, with config.yaml
+/// let set = Transcoders::open("embedded:ioi-transcoders")?; // or circuit-tracer's folder, with config.yaml
 /// for (layer, transcoder) in set.layers().iter().enumerate() {
 ///     println!("{layer}: {} latents from {:?}", transcoder.latents(), transcoder.metadata().reads);
 /// }
@@ -53,7 +54,12 @@ impl Transcoders {
 
     /// The same, or nothing if the folder has no such files.
     pub(super) fn open_if_one(folder: &Path) -> Result<Option<Self>> {
-        let layers = open_layers(folder, &Device::flex())?;
+        let embedded = folder.to_str().and_then(|folder| folder.strip_prefix(EMBEDDED)).map(find_dictionary);
+        let layers = match embedded.transpose()? {
+            Some(one) if one.weights.len() > 1 => Some(embedded_layers(one, &Device::flex())?),
+            Some(_) => None,
+            None => open_layers(folder, &Device::flex())?,
+        };
         Ok(layers.map(|Layers { transcoders, across }| Self {
             name: folder.display().to_string().into(),
             layers: transcoders,

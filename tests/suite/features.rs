@@ -193,7 +193,7 @@ fn random_dictionary(kind: u8, point: &str, width: usize, latents: usize, seed: 
     };
     let normalization = [Normalization::None, Normalization::LayerNorm, Normalization::ConstantNorm];
     let made = Dictionary::new("random", weights).unwrap().with_architecture(architecture).unwrap();
-    let made = made.with_normalization(normalization[seed as usize % 3]).with_centered_input(seed % 2 == 0);
+    let made = made.with_normalization(normalization[seed as usize % 3]).with_centered_input(seed.is_multiple_of(2));
     made.with_metadata(Metadata::at(point))
 }
 
@@ -428,7 +428,8 @@ fn what_is_wrong_with_a_dictionary_is_told() {
             std::fs::write(path, text.replace(from, to)).unwrap();
         }
     };
-    let cases: [(&str, &dyn Fn(&Path), &str); 6] = [
+    type Case<'c> = (&'c str, &'c dyn Fn(&Path), &'c str);
+    let cases: [Case<'_>; 6] = [
         ("saelens-topk", &with_config("\"d_in\": 8", "\"d_in\": 9"), "`d_in` is 9, and the tensors' 8"),
         ("saelens-topk", &with_config("\"k\": 4", "\"k\": 40"), "k is 40 of 32 latents"),
         ("saelens-topk", &with_config("\"k\": 4", "\"l\": 4"), "cfg.json: `k` is missing"),

@@ -7,6 +7,7 @@ use burn::tensor::Device;
 use yaml_rust2::{Yaml, YamlLoader};
 
 use super::{Found, Lies, Parts};
+use crate::embedded::EmbeddedDictionary;
 use crate::error::{FeatureError, LoadError, Result};
 use crate::features::architecture::Architecture;
 use crate::features::dictionary::Dictionary;
@@ -38,8 +39,12 @@ struct Config {
 impl Config {
     fn read(path: PathBuf) -> Result<Self> {
         let text = regular::read(&path).map_err(LoadError::file(&path))?;
+        Self::parsed(&String::from_utf8_lossy(&text), path)
+    }
+
+    fn parsed(text: &str, path: PathBuf) -> Result<Self> {
         let wrong = |reason: String| FeatureError::Setting { path: path.clone(), reason };
-        let all = YamlLoader::load_from_str(&String::from_utf8_lossy(&text));
+        let all = YamlLoader::load_from_str(text);
         let all = all.map_err(|error| wrong(format!("it is not sound YAML: {error}")))?;
         let Some(yaml) = all.first() else { return Err(wrong("it is empty".into()).into()) };
         let text = |key: &str| yaml[key].as_str().map(str::to_string);
@@ -62,12 +67,7 @@ impl Config {
     }
 
     fn metadata(&self, layer: usize) -> Metadata {
-        let point = |name: &Option<String>| {
-            let name = name.as_deref()?;
-            // The MLP's own output is what it adds.
-            let name = if name == "mlp.hook_out" { "hook_mlp_out" } else { name };
-            Some(format!("blocks.{layer}.{name}"))
-        };
+        let point = |name: &Option<String>| name.as_ref().map(|name| format!("blocks.{layer}.{name}"));
         let mut metadata = Metadata { reads: point(&self.read), writes: point(&self.write), ..Metadata::default() };
         metadata.writes = metadata.writes.or_else(|| Some(format!("blocks.{layer}.hook_mlp_out")));
         metadata.model.clone_from(&self.model);
@@ -110,19 +110,28 @@ pub(in crate::features) fn open(folder: &Path, device: &Device) -> Result<Option
         false => config.files.iter().map(|file| folder.join(file)).collect(),
     };
     if !layers.is_empty() {
+        let layers = layers.into_iter().map(|file| Found::of_file(file, device)).collect::<Result<Vec<_>>>()?;
         return set(&config, &layers, device).map(Some);
     }
     let layers = numbered("params_layer_");
     if !layers.is_empty() { gemma_scope(&layers, device).map(Some) } else { Ok(None) }
 }
 
+/// The transcoders that are part of the program under this name.
+pub(in crate::features) fn embedded(one: &EmbeddedDictionary, device: &Device) -> Result<Layers> {
+    let named = |layer: usize| format!("embedded:{}/layer_{layer}", one.name);
+    let config = Config::parsed(one.description, format!("embedded:{}", one.name).into())?;
+    let files = one.weights.iter().enumerate();
+    let files = files.map(|(layer, bytes)| Found::of_static(&named(layer), bytes, None, device));
+    set(&config, &files.collect::<Result<Vec<_>>>()?, device)
+}
+
 /// A file a layer: `W_enc [F, d]`, `b_enc`, `W_dec [F, d]`, `b_dec`.
-fn set(config: &Config, files: &[PathBuf], device: &Device) -> Result<Layers> {
-    let one = |(layer, file): (usize, &PathBuf)| {
-        let found = Found::of_file(file.clone(), device)?;
+fn set(config: &Config, files: &[Found], device: &Device) -> Result<Layers> {
+    let one = |(layer, found): (usize, &Found)| {
         // Gemma Scope's own files may stand in a set.
         if found.path.extension().is_some_and(|ending| ending == "npz") {
-            return Ok(Dictionary::of_file(file, device)?.with_metadata(config.metadata(layer)));
+            return Ok(Dictionary::of_file(&found.path, device)?.with_metadata(config.metadata(layer)));
         }
         let [latents, d_in] = found.matrix_shape("W_enc")?;
         let [_, d_out] = found.matrix_shape("W_dec")?;
@@ -132,12 +141,12 @@ fn set(config: &Config, files: &[PathBuf], device: &Device) -> Result<Layers> {
             found.matrix("W_dec", [latents, d_out], Lies::AsIs)?,
             found.vector("b_dec", d_out)?,
         );
-        parts.architecture = config.architecture(&found, "activation_function.threshold", latents)?;
+        parts.architecture = config.architecture(found, "activation_function.threshold", latents)?;
         if found.has("W_skip") {
             parts.skip = Some(found.matrix("W_skip", [d_in, d_out], Lies::Turned)?);
         }
         parts.metadata = config.metadata(layer);
-        parts.dictionary(&found, "circuit-tracer")
+        parts.dictionary(found, "circuit-tracer")
     };
     Ok(Layers { transcoders: files.iter().enumerate().map(one).collect::<Result<_>>()?, across: None })
 }

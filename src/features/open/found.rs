@@ -8,6 +8,7 @@ use hooklens_hooks::DType;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::EMBEDDED;
 use crate::error::{FeatureError, Result};
 use crate::features::matrix::{Lies, Matrix, Stored};
 use crate::tokens::read_json;
@@ -74,6 +75,13 @@ impl Found {
         Ok(Self { path: weights, config, files, device: device.clone() })
     }
 
+    /// A file of weights that is part of the program.
+    pub(super) fn of_static(name: &str, bytes: &'static [u8], config: Option<Value>, device: &Device) -> Result<Self> {
+        let path = PathBuf::from(name);
+        let files = Arc::new(WeightFiles::from_static(name, bytes)?);
+        Ok(Self { config: config.map(|config| (path.clone(), config)), path, files, device: device.clone() })
+    }
+
     /// What the description says under a key.
     pub(super) fn field(&self, key: &str) -> Option<&Value> {
         self.config.as_ref()?.1.get(key).filter(|value| !value.is_null())
@@ -97,7 +105,9 @@ impl Found {
     /// The name to tell of it: its folder, or its file where the folder is the current one.
     pub(super) fn name(&self) -> Arc<str> {
         let folder = self.folder();
-        let path = if folder.as_os_str().is_empty() { &self.path } else { folder };
+        // Of what is part of the program, the name that was asked for.
+        let whole = folder.as_os_str().is_empty() || self.path.to_str().is_some_and(|path| path.starts_with(EMBEDDED));
+        let path = if whole { &self.path } else { folder };
         path.display().to_string().into()
     }
 

@@ -22,10 +22,11 @@ use super::dictionary::Dictionary;
 use super::matrix::{Lies, Matrix};
 use super::metadata::Metadata;
 use super::normalization::Normalization;
-use crate::error::{FeatureError, Result};
+use crate::embedded::find_dictionary;
+use crate::error::{FeatureError, LoadError, Result};
 use found::Found;
 
-pub(super) use circuit_tracer::{Layers, open as open_layers};
+pub(super) use circuit_tracer::{Layers, embedded as embedded_layers, open as open_layers};
 
 /// A format: whether files are in it, and how they are read.
 struct Format {
@@ -47,12 +48,16 @@ const FORMATS: [Format; 9] = [
     Format { name: "encoder and decoder", fits: linear_pair::fits, read: linear_pair::read },
 ];
 
+/// What names of dictionaries that are part of the program begin with.
+pub(super) const EMBEDDED: &str = "embedded:";
+
 fn format_of(found: &Found) -> Option<&'static Format> {
     FORMATS.iter().find(|format| (format.fits)(found))
 }
 
 impl Dictionary {
-    /// Opens a dictionary: a file of weights, its folder, or a folder that holds one somewhere below. Only headers, biases
+    /// Opens a dictionary: a file of weights, its folder, a folder that holds one somewhere below, or `embedded:ioi-sae`,
+    /// which is part of the program. Only headers, biases
     /// and thresholds are read; matrices when they are used.
     ///
     /// Formats: SAELens (from 6.0 and before), Gemma Scope's `.npz`, Gemma Scope 2, sparsify, dictionary_learning, OpenAI,
@@ -69,7 +74,20 @@ impl Dictionary {
     /// [`FeatureError`]: no format fits (what was found is told), several dictionaries, tensors that are missing, of
     /// another shape or not finite; a file that can't be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::of_found(&Found::at(path.as_ref(), &Device::flex(), |found| format_of(found).is_some())?)
+        let path = path.as_ref();
+        if let Some(name) = path.to_str().and_then(|path| path.strip_prefix(EMBEDDED)) {
+            let one = find_dictionary(name)?;
+            let config = serde_json::from_str(one.description);
+            let config = config.map_err(|source| LoadError::Json { path: path.into(), source })?;
+            let bytes = one.weights.first().copied().unwrap_or_default();
+            return Self::of_found(&Found::of_static(
+                &format!("{EMBEDDED}{name}"),
+                bytes,
+                Some(config),
+                &Device::flex(),
+            )?);
+        }
+        Self::of_found(&Found::at(path, &Device::flex(), |found| format_of(found).is_some())?)
     }
 
     /// The dictionary of a file of weights, in whichever format.

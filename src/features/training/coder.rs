@@ -43,6 +43,9 @@ pub(super) struct Activations {
     pub(super) acts: Sparse,
 }
 
+/// Gradients of outputs, `[token, width]`, for the latents before this number (behind those of the entry before).
+pub(super) type Slopes<'s> = (usize, Cow<'s, [f32]>);
+
 /// Rows times a matrix whose rows are latents', plus a bias.
 fn encode(x: &[f32], [rows, width]: [usize; 2], weight: &[f32], latents: usize, bias: &[f32]) -> Vec<f32> {
     let mut pre = vec![0.0; rows * latents];
@@ -211,7 +214,7 @@ impl Coder {
     pub(super) fn back(
         &mut self,
         made: &Activations,
-        slopes: &[(usize, Cow<'_, [f32]>)],
+        slopes: &[Slopes<'_>],
         objective: &Objective,
         (norms, warm): (&[f32], f32),
     ) -> f64 {
@@ -276,7 +279,7 @@ impl Coder {
         by_latent: &Sparse,
         mut of_acts: Vec<f32>,
         (sparsity, bandwidth, warm): (JumpReluSparsity, f32, f32),
-        (norms, slopes): (&[f32], &[(usize, Cow<'_, [f32]>)]),
+        (norms, slopes): (&[f32], &[Slopes<'_>]),
     ) -> f64 {
         let tokens = made.acts.rows();
         let share = 1.0 / tokens.max(1) as f32;
@@ -317,13 +320,13 @@ impl Coder {
         let own = slopes.first().map(|(_, slopes)| &slopes[..]).unwrap_or_default();
         let mut of_value = products_at(&near, &self.decoder.value, own, self.width);
         if let JumpReluSparsity::Tanh { coefficient, scale } = sparsity {
-            for latent in 0..self.latents {
+            for (latent, norm) in norms.iter().enumerate() {
                 let range = near.offsets[latent]..near.offsets[latent + 1];
                 for (slope, token) in of_value[range.clone()].iter_mut().zip(&near.columns[range]) {
                     let pre = made.pre[*token as usize * self.latents + latent];
                     let act = if pre > self.thresholds.value[latent] { pre.max(0.0) } else { 0.0 };
-                    let tanh = (scale * act * norms[latent]).tanh();
-                    *slope += coefficient * warm * share * (1.0 - tanh * tanh) * scale * norms[latent];
+                    let tanh = (scale * act * norm).tanh();
+                    *slope += coefficient * warm * share * (1.0 - tanh * tanh) * scale * norm;
                 }
             }
         }
