@@ -85,7 +85,11 @@ pub(super) enum Command {
   hooklens attention --model embedded:induction --prompt 'king drum sun star king drum sun' --out attention.html
   hooklens attention --model ./gpt2 --prompt 'When Mary and John went' --layers 5..8 --heads 1,5 --out attention.svg")]
     Attention(Box<AttentionArgs>),
-    /// Sparse autoencoders and transcoders: describe, convert and measure them
+    /// Sparse autoencoders and transcoders: describe, train, measure and show them, find latents
+    #[command(after_help = "Examples:
+  hooklens features info embedded:ioi-sae
+  hooklens features find --model embedded:ioi --dictionary embedded:ioi-sae \\
+    --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --wrong John")]
     Features(FeaturesArgs),
     /// Compare a run with what another implementation computed, point by point
     #[command(after_help = "Example:

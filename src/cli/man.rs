@@ -25,10 +25,8 @@ pub(super) fn run(args: &ManArgs) -> CliResult {
         None => std::io::stdout().lock().write_all(&page(program)?)?,
         Some(folder) => {
             std::fs::create_dir_all(folder).map_err(|e| unwritten(folder, &e))?;
-            let commands = program.get_subcommands().filter(|command| command.get_name() != "help");
-            let commands: Vec<Command> = commands.cloned().collect();
             let mut written = 0;
-            for command in std::iter::once(program).chain(commands) {
+            for command in with_commands(program) {
                 // `hooklens dump` has the page `hooklens-dump`.
                 let name = command.get_display_name().unwrap_or(command.get_name());
                 let path = folder.join(format!("{name}.1"));
@@ -39,6 +37,13 @@ pub(super) fn run(args: &ManArgs) -> CliResult {
         }
     }
     Ok(())
+}
+
+/// A command and those below it.
+fn with_commands(command: Command) -> Vec<Command> {
+    let below: Vec<Command> =
+        command.get_subcommands().filter(|below| below.get_name() != "help").cloned().flat_map(with_commands).collect();
+    std::iter::once(command).chain(below).collect()
 }
 
 /// A command's page.

@@ -51,7 +51,7 @@ impl StoredDump {
         }
     }
 
-    fn wrong(&self, reason: impl Into<String>) -> crate::Error {
+    fn wrong(&self, reason: impl Into<String>) -> crate::error::Error {
         DumpError::Refused { path: self.path.clone(), reason: reason.into() }.into()
     }
 
@@ -114,7 +114,7 @@ impl StoredDump {
         let rows: Vec<f32> = rows.flat_map(|(row, _)| row).copied().collect();
         match rows.iter().all(|x| x.is_finite()) {
             true => Ok(rows),
-            false => Err(crate::Error::NotANumber { what: format!("an activation of `{point}` in the dump") }),
+            false => Err(crate::error::Error::NotANumber { what: format!("an activation of `{point}` in the dump") }),
         }
     }
 }

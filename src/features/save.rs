@@ -208,7 +208,7 @@ impl Transcoders {
     /// What `config.yaml` says.
     fn yaml(&self) -> Result<String> {
         let unknown = |layer: &Dictionary, reason: String| {
-            crate::Error::from(FeatureError::Kind { dictionary: layer.name().to_string(), reason })
+            crate::error::Error::from(FeatureError::Kind { dictionary: layer.name().to_string(), reason })
         };
         let mut text = String::new();
         let mut say = |key: &str, value: &str| {

@@ -162,7 +162,7 @@ fn put<M: HookedModel + private::Spliceable>(
     let write = metadata.writes.clone();
     let at = write.clone().unwrap_or_else(|| read.clone());
     let refused = |point: &str, reason: String| {
-        crate::Error::from(FeatureError::Place { dictionary: name(), point: point.into(), reason })
+        crate::error::Error::from(FeatureError::Place { dictionary: name(), point: point.into(), reason })
     };
     if let Some(head) = metadata.head {
         return Err(refused(&at, format!("it is about head {head} alone, which is not supported")));

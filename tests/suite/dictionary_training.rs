@@ -83,7 +83,7 @@ fn known_directions_are_found() {
     let dump = folder.path().join("sums.safetensors");
     let written: Vec<f32> = rows.chunks_exact(24).flat_map(|row| row.iter().rev().map(|x| 2.0 * x)).collect();
     as_dump(&[(POINT, 24, rows), ("blocks.0.hook_mlp_out", 24, written)], &dump);
-    let base = |training: Training| training.tokens(600_000).batch_size(1000).learning_rate(3e-3).seed(1);
+    let base = |training: Training| training.tokens(400_000).batch_size(1000).learning_rate(3e-3).seed(1);
     let of = |objective: Objective| base(Training::autoencoder(POINT, 64)).objective(objective);
     let tanh = JumpReluSparsity::Tanh { coefficient: 0.3, scale: 4.0 };
     let trainings = [
@@ -94,7 +94,7 @@ fn known_directions_are_found() {
         of(Objective::JumpRelu { sparsity: tanh, bandwidth: 0.5, threshold: 0.1 }),
         of(Objective::L1 { coefficient: 2.0 }),
         of(Objective::Gated { coefficient: 2.0 }),
-        base(Training::transcoder(POINT, "blocks.0.hook_mlp_out", 64)).k(3.0),
+        base(Training::transcoder(POINT, "blocks.0.hook_mlp_out", 112)).k(3.0),
     ];
     let names: Vec<String> = (0..trainings.len()).map(|place| format!("{:?}", trainings[place])).collect();
     let trained = TrainingRun::new(trainings).on_dump(&dump, |_| {}).unwrap();

@@ -2,7 +2,9 @@
 
 mod convert;
 mod eval;
+mod find;
 mod info;
+mod show;
 mod train;
 
 use clap::{Args, Subcommand};
@@ -36,6 +38,20 @@ enum FeaturesCommand {
     #[command(after_help = "Example:
   hooklens features eval --model ./gpt2 --dictionary ./sae --prompts corpus.txt --concatenate 128 --out measures.json")]
     Eval(Box<eval::EvalArgs>),
+    /// Make a page of latents: what makes them active, and what they make of the next token
+    #[command(after_help = "Examples:
+  hooklens features show --model embedded:ioi --dictionary embedded:ioi-sae --prompts prompts.txt --out latents.html
+  hooklens features show --model ./gpt2 --dictionary ./sae --prompts corpus.txt --concatenate 128 --latents 1,5 \\
+    --query 'When Mary and John' --out latents.html
+  hooklens features show --model ./gpt2 --neurons 3 --prompts corpus.txt --out neurons.html")]
+    Show(Box<show::ShowArgs>),
+    /// Find latents by their activations on a prompt, by what they do to a token, or by the difference of texts
+    #[command(after_help = "Examples:
+  hooklens features find --model embedded:ioi --dictionary embedded:ioi-sae --prompt 'When Mary and John went'
+  hooklens features find --model embedded:ioi --dictionary embedded:ioi-sae \\
+    --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --wrong John
+  hooklens features find --model ./gpt2 --dictionary ./sae --more french.txt --less english.txt")]
+    Find(Box<find::FindArgs>),
 }
 
 pub(super) fn run(args: &FeaturesArgs) -> CliResult {
@@ -44,5 +60,7 @@ pub(super) fn run(args: &FeaturesArgs) -> CliResult {
         FeaturesCommand::Convert(args) => convert::run(args),
         FeaturesCommand::Train(args) => train::run(args),
         FeaturesCommand::Eval(args) => eval::run(args),
+        FeaturesCommand::Show(args) => show::run(args),
+        FeaturesCommand::Find(args) => find::run(args),
     }
 }

@@ -71,7 +71,8 @@ impl Found {
         let beside = DESCRIPTIONS.iter().map(|name| folder.join(name));
         let above = folder.parent().map(|above| above.join("hyperparams.json"));
         let described = std::iter::once(own).chain(beside).chain(above).find(|path| path.is_file());
-        let config = described.map(|path| Ok::<_, crate::Error>((path.clone(), read_json(path)?))).transpose()?;
+        let config =
+            described.map(|path| Ok::<_, crate::error::Error>((path.clone(), read_json(path)?))).transpose()?;
         Ok(Self { path: weights, config, files, device: device.clone() })
     }
 
@@ -136,7 +137,7 @@ impl Found {
         found.try_into().map_err(|_| self.misshapen(tensor, vec![0, 0], found))
     }
 
-    fn misshapen(&self, tensor: &str, wanted: Vec<usize>, found: &[usize]) -> crate::Error {
+    fn misshapen(&self, tensor: &str, wanted: Vec<usize>, found: &[usize]) -> crate::error::Error {
         let (path, found) = (self.path.clone(), found.to_vec());
         FeatureError::Shape { path, tensor: tensor.into(), wanted, found }.into()
     }

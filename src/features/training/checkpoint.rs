@@ -52,7 +52,7 @@ pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>]) ->
 /// # Errors
 /// A file that is damaged, or of trainings with other settings.
 pub(super) fn restore(path: &Path, trainers: &mut [Trainer]) -> Result<Vec<Vec<Step>>> {
-    let wrong = |reason: String| crate::Error::from(FeatureError::Setting { path: path.into(), reason });
+    let wrong = |reason: String| crate::error::Error::from(FeatureError::Setting { path: path.into(), reason });
     let damaged = || wrong("it is not a checkpoint of this program".into());
     let bytes = regular::read_tensors(path).map_err(LoadError::file(path))?;
     let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|_| damaged())?;

@@ -174,7 +174,7 @@ impl TrainingRun {
                 let step = trainer.step(&of(&inputs), &of(&outputs));
                 if !step.loss.is_finite() {
                     let what = format!("the loss of {} at step {}", trainer.settings.name, step.step);
-                    return Err(crate::Error::NotANumber { what });
+                    return Err(crate::error::Error::NotANumber { what });
                 }
                 if step.step % self.log_every == 0 || step.tokens >= total {
                     logs[place].push(step);
@@ -186,7 +186,7 @@ impl TrainingRun {
                 && seen >= at
             {
                 if let Some(folder) = path.parent() {
-                    std::fs::create_dir_all(folder).map_err(crate::LoadError::write(folder))?;
+                    std::fs::create_dir_all(folder).map_err(crate::error::LoadError::write(folder))?;
                 }
                 checkpoint::save(path, &mut trainers, &logs)?;
                 next = self.checkpoints.as_ref().map(|(_, every)| (seen / every + 1) * every);
@@ -196,7 +196,7 @@ impl TrainingRun {
             trainers.iter().zip(logs).map(|(trainer, log)| Ok(Trained { dictionary: trainer.trained()?, log }));
         let trained = trained.collect::<Result<Vec<_>>>()?;
         if let Some(path) = saved.filter(|path| path.is_file()) {
-            std::fs::remove_file(&path).map_err(crate::LoadError::write(&path))?;
+            std::fs::remove_file(&path).map_err(crate::error::LoadError::write(&path))?;
         }
         Ok(trained)
     }

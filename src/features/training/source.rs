@@ -104,7 +104,7 @@ impl Source for FromModel<'_> {
             let rows: Vec<f32> = rows.flat_map(|(row, _)| row).copied().collect();
             if let Some(at) = rows.iter().position(|x| !x.is_finite()) {
                 let what = format!("the activation of `{point}` at element {at}");
-                return Err(crate::Error::NotANumber { what });
+                return Err(crate::error::Error::NotANumber { what });
             }
             all.insert(point.clone(), rows);
         }

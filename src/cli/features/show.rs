@@ -1,0 +1,100 @@
+//! `hooklens features show`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cli::args::{DtypeArg, ModelArg};
+use crate::cli::corpus::CorpusArg;
+use crate::cli::out::{said, spare};
+use crate::cli::terminal::{note, stdout};
+use crate::cli::{CliResult, Failure, any_model};
+use crate::driver::HookedModel;
+use crate::features::{DashboardOptions, Dictionary, Labels, Units, dashboards};
+
+/// Units that are shown unless some are named.
+const SHOWN: usize = 50;
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    #[command(flatten)]
+    dtype: DtypeArg,
+    #[command(flatten)]
+    corpus: CorpusArg,
+    /// Show the neurons of this layer's MLP, in the place of a dictionary's latents
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["dictionary", "heads"])]
+    neurons: Option<usize>,
+    /// Show the heads of this layer, by the norm of what they write
+    #[arg(long, value_name = "LAYER", conflicts_with = "dictionary")]
+    heads: Option<usize>,
+    /// The latents to show, separated by commas (default: the 50 that are active most)
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    latents: Vec<usize>,
+    /// A text whose activations are shown beside, by which the list can be sorted
+    #[arg(long, value_name = "TEXT")]
+    query: Option<String>,
+    /// Labels of latents: a .csv of `latent,label`, or a .json object
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
+    /// Keep activations of the token of a prompt's beginning
+    #[arg(long)]
+    with_bos: bool,
+    /// Prompts computed together
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: u32,
+    /// The file to write: .html, one page that needs nothing else; .jsonl, Neuronpedia's JSON, a latent a line
+    #[arg(long, value_name = "FILE.html|FILE.jsonl")]
+    out: PathBuf,
+}
+
+pub(super) fn run(args: &ShowArgs) -> CliResult {
+    let page = match args.out.extension().and_then(|ending| ending.to_str()) {
+        Some("html" | "htm") => true,
+        Some("jsonl") => false,
+        _ => return Err(Failure::Usage("the name of --out ends in .html or .jsonl".into())),
+    };
+    let inputs = args.model.inputs().into_iter().chain(args.corpus.file()).chain(args.labels.clone());
+    spare(Some(&args.out), inputs)?;
+    let (units, dictionary) = match (args.neurons, args.heads, &args.model.dictionary[..]) {
+        (Some(layer), _, _) => (Units::neurons(layer), None),
+        (_, Some(layer), _) => (Units::heads(layer), None),
+        (_, _, [path]) => {
+            let dictionary = Dictionary::open(path)?;
+            (Units::latents(&dictionary)?, Some(dictionary))
+        }
+        _ => return Err(Failure::Usage("--dictionary, --neurons or --heads says what to show".into())),
+    };
+    let units = match &args.labels {
+        Some(path) => units.with_labels(Labels::read(path)?),
+        None => units,
+    };
+    let model = any_model::plain_decoder("features show", &args.model, args.model.options(args.dtype.dtype)?)?;
+    let prepend_bos = dictionary.as_ref().and_then(|dictionary| dictionary.metadata().prepend_bos);
+    dictionary.iter().flat_map(|dictionary| dictionary.concerns(&model)).for_each(note);
+    let prompts = args.corpus.rows(&model, prepend_bos)?;
+    let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos()).filter(|_| !args.with_bos);
+    let options = DashboardOptions::new().batch_size(args.batch_size as usize).leaving_out(bos);
+    let options = args.query.iter().fold(options, |options, text| options.query(text));
+    let bar = ProgressBar::new(prompts.len() as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    let all = dashboards(&model, units, &prompts, options, |done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    let all = all?;
+    let shown: Vec<usize> = match args.latents.is_empty() {
+        true => all.by_density().into_iter().take(SHOWN).collect(),
+        false => args.latents.clone(),
+    };
+    match page {
+        true => all.save_page(shown.iter().copied(), &args.out)?,
+        false => all.save_neuronpedia(shown.iter().copied(), &args.out)?,
+    }
+    let active = all.by_density().len();
+    writeln!(stdout(), "{} tokens, {active} of {} active, {} shown", all.tokens(), all.len(), shown.len())?;
+    said(&args.out)
+}

@@ -1,0 +1,426 @@
+//! Dashboards: what makes a latent active, and what it makes of the next token.
+
+mod gather;
+mod histogram;
+mod neuronpedia;
+mod units;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::tensor::{DType, Tensor};
+use hooklens_hooks::{Record, write_file};
+use hooklens_kernels::sparse::Sparse;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+use crate::driver::{ForwardOptions, HookedModel, Logits};
+use crate::error::{FeatureError, LoadError, Result};
+use crate::model::HookedTransformer;
+use crate::tokens::{PaddingSide, Tokens, token_text};
+use gather::{Amount, BINS, Example, Gathered};
+pub use units::Units;
+
+/// The page, in which the data have one place.
+const PAGE: &str = include_str!("page.html");
+const PLACE: &str = "__HOOKLENS_DATA__";
+/// Tokens that are listed as promoted, and as suppressed.
+const TOKENS: usize = 10;
+/// Related units that are listed.
+const RELATED: usize = 8;
+
+/// How dashboards are made.
+///
+/// ```
+/// use hooklens::features::DashboardOptions;
+/// let options = DashboardOptions::new().window(10, 10).largest(20).leaving_out([0]);
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct DashboardOptions {
+    amount: Amount,
+    batch_size: usize,
+    left_out: Vec<u32>,
+    query: Option<String>,
+    seed: u64,
+}
+
+impl Default for DashboardOptions {
+    fn default() -> Self {
+        let amount = Amount { largest: 20, each_interval: 5, around: [12, 6] };
+        Self { amount, batch_size: 16, left_out: Vec::new(), query: None, seed: 0 }
+    }
+}
+
+impl DashboardOptions {
+    /// 20 of the largest activations and 5 of each interval, with 12 tokens before and 6 behind.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tokens that are shown before an active one, and behind it.
+    pub fn window(mut self, before: usize, behind: usize) -> Self {
+        self.amount.around = [before, behind];
+        self
+    }
+
+    /// So many of the largest activations, one a prompt.
+    pub fn largest(mut self, count: usize) -> Self {
+        self.amount.largest = count;
+        self
+    }
+
+    /// So many activations of each interval.
+    pub fn of_each_interval(mut self, count: usize) -> Self {
+        self.amount.each_interval = count;
+        self
+    }
+
+    /// Prompts run together.
+    pub fn batch_size(mut self, prompts: usize) -> Self {
+        self.batch_size = prompts.max(1);
+        self
+    }
+
+    /// Leaves activations at these tokens out.
+    pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+        self.left_out = tokens.into_iter().collect();
+        self
+    }
+
+    /// A text whose activations are shown beside, by which the list can be sorted.
+    pub fn query(mut self, text: impl Into<String>) -> Self {
+        self.query = Some(text.into());
+        self
+    }
+}
+
+/// Statistics and examples of all units, gathered in one pass over prompts, of which pages and files are made.
+pub struct Dashboards<'m> {
+    model: &'m HookedTransformer,
+    units: Units,
+    prompts: &'m [Vec<u32>],
+    options: DashboardOptions,
+    gathered: Vec<Gathered>,
+    tokens: usize,
+    query: Option<(Vec<u32>, BTreeMap<usize, Vec<f32>>)>,
+}
+
+impl std::fmt::Debug for Dashboards<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dashboards of {} {}s over {} tokens", self.gathered.len(), self.units.noun(), self.tokens)
+    }
+}
+
+/// Gathers what dashboards show, of all units in one pass; `progress` is told of prompts done. Memory grows with the
+/// number of units, not with that of tokens.
+///
+/// ```
+/// use hooklens::features::{DashboardOptions, Dictionary, Units, dashboards};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let sae = Dictionary::open("embedded:ioi-sae")?;
+/// let texts = ["When Mary and John went to the store, John gave a drink to Mary.", "Anna went to the park."];
+/// let prompts: Vec<Vec<u32>> =
+///     texts.iter().map(|text| Ok(model.to_tokens(*text)?.row(0).to_vec())).collect::<Result<_, hooklens::Error>>()?;
+/// let options = DashboardOptions::new().leaving_out(model.tokenizer()?.bos()).query("When Mary");
+/// let all = dashboards(&model, Units::latents(&sae)?, &prompts, options, |_| {})?;
+/// let most = all.by_density()[0];
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("page.html");
+/// all.save_page([most], &path)?; // one file, without network
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A point that the model lacks, of another width than the units', prompts that it can't run, or of which nothing is left.
+pub fn dashboards<'m>(
+    model: &'m HookedTransformer,
+    units: Units,
+    prompts: &'m [Vec<u32>],
+    options: DashboardOptions,
+    mut progress: impl FnMut(usize),
+) -> Result<Dashboards<'m>> {
+    let mut random = ChaCha8Rng::seed_from_u64(options.seed);
+    let (mut gathered, mut tokens, mut done): (Vec<Gathered>, usize, usize) = (Vec::new(), 0, 0);
+    for batch in prompts.chunks(options.batch_size) {
+        let (acts, real, len) = activations(model, &units, batch)?;
+        let [_, count] = acts.dims();
+        gathered.resize(count, Gathered::default());
+        let values: Vec<f32> = acts.to_data().iter().collect();
+        if let Some(at) = values.iter().position(|x| !x.is_finite()) {
+            let what = format!("{} {} of a prompt", units.noun(), at % count.max(1));
+            return Err(crate::error::Error::NotANumber { what });
+        }
+        let kept = |row: usize| real[row].is_some_and(|id| !options.left_out.contains(&id));
+        tokens += (0..real.len()).filter(|row| kept(*row)).count();
+        let by_unit = Sparse::of(&values, count).transposed(count);
+        for (unit, own) in gathered.iter_mut().enumerate() {
+            let (rows, acts) = by_unit.row(unit);
+            for (row, value) in rows.iter().zip(acts).filter(|(row, _)| kept(**row as usize)) {
+                let row = *row as usize;
+                let prompt = (done + row / len) as u32;
+                let window = || {
+                    let [before, behind] = options.amount.around;
+                    let (first_row, pos) = (row / len * len, row % len);
+                    let first = pos.saturating_sub(before);
+                    let last = (pos + behind + 1).min(batch[row / len].len());
+                    let acts = (first..last).map(|pos| values[(first_row + pos) * count + unit]).collect();
+                    Example { value: *value, prompt, pos: pos as u32, first: first as u32, acts }
+                };
+                own.add((*value, prompt), options.amount, &mut random, window);
+            }
+        }
+        done += batch.len();
+        progress(done);
+    }
+    if tokens == 0 {
+        let (dictionary, reason) =
+            ("the dashboards".to_string(), "no token of the prompts is left to show".to_string());
+        return Err(FeatureError::Kind { dictionary, reason }.into());
+    }
+    let query = match &options.query {
+        None => None,
+        Some(text) => {
+            let row = model.token_row(text, None)?;
+            let (acts, _, _) = activations(model, &units, std::slice::from_ref(&row))?;
+            let count = acts.dims()[1];
+            let values: Vec<f32> = acts.to_data().iter().collect();
+            let by_unit = Sparse::of(&values, count).transposed(count);
+            let active = (0..count).filter(|unit| !by_unit.row(*unit).0.is_empty());
+            let each = active.map(|unit| (unit, (0..row.len()).map(|pos| values[pos * count + unit]).collect()));
+            let each = each.collect();
+            Some((row, each))
+        }
+    };
+    Ok(Dashboards { model, units, prompts, options, gathered, tokens, query })
+}
+
+/// The units' numbers over some prompts, `[row, unit]`, each row's token (nothing at padding), and tokens a prompt.
+pub(super) fn activations(
+    model: &HookedTransformer,
+    units: &Units,
+    prompts: &[Vec<u32>],
+) -> Result<(Tensor<2>, Vec<Option<u32>>, usize)> {
+    let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
+    let tokens = Tokens::padded(prompts, pad, PaddingSide::Right)?;
+    let [rows, len] = tokens.shape();
+    let options = ForwardOptions::new().logits(Logits::None).record(Record::new(&*units.point));
+    let cache = model.run(&tokens, options)?.cache;
+    let acts = units.read(cache.activation(&*units.point)?, rows * len)?;
+    let real = |(at, id): (usize, &u32)| tokens.mask().is_none_or(|mask| mask[at]).then_some(*id);
+    Ok((acts, tokens.ids().iter().enumerate().map(real).collect(), len))
+}
+
+/// What units do to the next token's logits, `[unit, d_vocab]`: their directions by the last norm's weights and the
+/// unembedding. Nothing where what they write is not one vector of the stream.
+pub(super) fn logit_effects(model: &HookedTransformer, units: &Units, which: &[usize]) -> Result<Option<Tensor<2>>> {
+    if which.is_empty() {
+        return Ok(None);
+    }
+    let Some(rows) = units.written(model, which)? else { return Ok(None) };
+    let unembed = &model.weights.unembed;
+    let rows = rows.to_device(&unembed.device()).cast(DType::F32);
+    let norm = &model.weights.ln_final;
+    let rows = if norm.centers() { rows.clone() - rows.mean_dim(1) } else { rows };
+    let rows = match &norm.w {
+        Some(weight) => rows * weight.val().cast(DType::F32).to_device(&unembed.device()).unsqueeze::<2>(),
+        None => rows,
+    };
+    Ok(Some(rows.matmul(unembed.weight_in(DType::F32))))
+}
+
+/// Numbers of equal bins over all.
+fn binned(values: &[f32]) -> Value {
+    let (low, high) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
+    let mut counts = [0u32; BINS];
+    for x in values {
+        let share = if high > low { (x - low) / (high - low) } else { 0.0 };
+        counts[((share * BINS as f32) as usize).min(BINS - 1)] += 1;
+    }
+    json!({"from": low, "to": high, "counts": counts.to_vec()})
+}
+
+impl Dashboards<'_> {
+    /// Number of units.
+    pub fn len(&self) -> usize {
+        self.gathered.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.gathered.is_empty()
+    }
+
+    /// Tokens that were looked at.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Share of tokens at which each unit is active.
+    pub fn density(&self) -> Vec<f64> {
+        self.gathered.iter().map(|own| own.active as f64 / self.tokens as f64).collect()
+    }
+
+    /// The units that are active at some token, the most active first.
+    pub fn by_density(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.len()).filter(|unit| self.gathered[*unit].active > 0).collect();
+        order.sort_by_key(|unit| std::cmp::Reverse(self.gathered[*unit].active));
+        order
+    }
+
+    fn check(&self, units: &[usize]) -> Result<()> {
+        match units.iter().find(|unit| **unit >= self.len()) {
+            Some(unit) => {
+                let (dictionary, latent, count) = (self.units.point.clone(), *unit, self.len());
+                Err(FeatureError::Latent { dictionary, latent, count }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a page with these units, and the list of all: one HTML file that needs nothing else.
+    ///
+    /// # Errors
+    /// [`FeatureError::Latent`] for a unit that is not there; a file that can't be written.
+    pub fn save_page(&self, units: impl IntoIterator<Item = usize>, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let page = self.page(units)?;
+        Ok(write_file(path, page.as_bytes()).map_err(LoadError::write(path))?)
+    }
+
+    /// The page as text.
+    ///
+    /// # Errors
+    /// As [`Dashboards::save_page`].
+    pub fn page(&self, units: impl IntoIterator<Item = usize>) -> Result<String> {
+        let units: Vec<usize> = units.into_iter().collect();
+        self.check(&units)?;
+        // Nothing in a script element may end it.
+        let data = self.data(&units)?.to_string().replace('<', "\\u003c");
+        Ok(PAGE.replacen(PLACE, &data, 1))
+    }
+
+    fn data(&self, units: &[usize]) -> Result<Value> {
+        let mut strings = Strings { model: self.model, places: BTreeMap::new(), texts: Vec::new() };
+        let effects = logit_effects(self.model, &self.units, units)?;
+        let effects = effects.map(|effects| {
+            let [_, vocabulary] = effects.dims();
+            (effects.to_data().iter::<f32>().collect::<Vec<f32>>(), vocabulary)
+        });
+        let related = self.related(units)?;
+        let mut shown = Vec::new();
+        for (place, unit) in units.iter().enumerate() {
+            let own = &self.gathered[*unit];
+            let logits = effects.as_ref().map(|(all, vocabulary)| {
+                let row = &all[place * vocabulary..][..*vocabulary];
+                let mut histogram = binned(row);
+                let [promoted, suppressed] = extremes(row)
+                    .map(|ids| ids.iter().map(|id| json!([strings.of(*id as u32), row[*id]])).collect::<Vec<_>>());
+                histogram["promoted"] = promoted.into();
+                histogram["suppressed"] = suppressed.into();
+                histogram
+            });
+            let n = self.tokens as f64;
+            let mean = own.sum / n;
+            let mut groups = vec![json!({
+                "title": "largest activations", "low": null, "high": null, "share": null,
+                "examples": self.examples(&own.largest, &mut strings),
+            })];
+            for (bounds, share, examples) in own.intervals() {
+                groups.push(json!({
+                    "title": format!("{:.2} to {:.2}", bounds[0], bounds[1]), "low": bounds[0], "high": bounds[1],
+                    "share": share, "examples": self.examples(examples, &mut strings),
+                }));
+            }
+            let histogram = (own.active > 0)
+                .then(|| json!({"from": 0.0, "to": own.histogram.limit, "counts": own.histogram.counts.to_vec()}));
+            shown.push(json!({
+                "id": unit, "label": self.units.labels.get(*unit), "density": own.active as f64 / n,
+                "max": own.most, "mean": mean, "deviation": (own.square / n - mean * mean).max(0.0).sqrt(),
+                "histogram": histogram, "logits": logits, "related": related[place],
+                "groups": if own.active > 0 { groups } else { Vec::new() },
+            }));
+        }
+        let query = self.query.as_ref().map(|(row, acts)| {
+            let acts: serde_json::Map<String, Value> =
+                acts.iter().map(|(unit, acts)| (unit.to_string(), json!(acts))).collect();
+            let tokens: Vec<usize> = row.iter().map(|id| strings.of(*id)).collect();
+            json!({"text": self.options.query, "tokens": tokens, "acts": acts})
+        });
+        let name = self.units.dictionary().map_or("", |dictionary| dictionary.name());
+        Ok(json!({
+            "title": self.units.point, "unit": self.units.noun(), "name": name, "model": self.model_name(),
+            "point": self.units.point, "count": self.len(), "tokens": self.tokens, "prompts": self.prompts.len(),
+            "list": {
+                "id": (0..self.len()).collect::<Vec<_>>(),
+                "density": self.density(),
+                "max": self.gathered.iter().map(|own| own.most).collect::<Vec<_>>(),
+                "label": (0..self.len()).map(|unit| self.units.labels.get(unit)).collect::<Vec<_>>(),
+            },
+            "latents": shown,
+            "query": query,
+            "strings": strings.texts,
+        }))
+    }
+
+    fn model_name(&self) -> String {
+        let said = self.units.dictionary().and_then(|dictionary| dictionary.metadata().model.clone());
+        said.unwrap_or_default()
+    }
+
+    fn examples(&self, examples: &[Example], strings: &mut Strings<'_>) -> Vec<Value> {
+        let one = |example: &Example| {
+            let row = &self.prompts[example.prompt as usize];
+            let first = example.first as usize;
+            let tokens: Vec<usize> = row[first..first + example.acts.len()].iter().map(|id| strings.of(*id)).collect();
+            json!({"prompt": example.prompt, "first": first, "at": example.pos, "tokens": tokens, "acts": example.acts})
+        };
+        examples.iter().map(one).collect()
+    }
+
+    /// Of each unit, others whose directions are nearest by cosine.
+    fn related(&self, units: &[usize]) -> Result<Vec<Vec<(usize, f32)>>> {
+        let Some(dictionary) = self.units.dictionary().filter(|_| !units.is_empty()) else {
+            return Ok(vec![Vec::new(); units.len()]);
+        };
+        let decoder = dictionary.decoder()?.cast(DType::F32);
+        let norms = decoder.clone().square().sum_dim(1).sqrt().clamp_min(1e-12);
+        let decoder = decoder / norms;
+        let own = Tensor::cat(units.iter().map(|unit| decoder.clone().narrow(0, *unit, 1)).collect(), 0);
+        let cosines: Vec<f32> = own.matmul(decoder.transpose()).to_data().iter().collect();
+        let near = |(unit, row): (&usize, &[f32])| {
+            let mut order: Vec<usize> = (0..row.len()).filter(|other| other != unit).collect();
+            order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+            order.into_iter().take(RELATED).map(|other| (other, row[other])).collect()
+        };
+        Ok(units.iter().zip(cosines.chunks_exact(self.len().max(1))).map(near).collect())
+    }
+}
+
+/// The tokens with the largest and with the least logits.
+fn extremes(row: &[f32]) -> [Vec<usize>; 2] {
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+    let count = TOKENS.min(row.len());
+    [order[..count].to_vec(), order.iter().rev().take(count).copied().collect()]
+}
+
+/// Texts of tokens, each once.
+struct Strings<'m> {
+    model: &'m HookedTransformer,
+    places: BTreeMap<u32, usize>,
+    texts: Vec<String>,
+}
+
+impl Strings<'_> {
+    fn of(&mut self, id: u32) -> usize {
+        if let Some(place) = self.places.get(&id) {
+            return *place;
+        }
+        self.texts.push(token_text(self.model.tokenizer().ok(), id));
+        self.places.insert(id, self.texts.len() - 1);
+        self.texts.len() - 1
+    }
+}
