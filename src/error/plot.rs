@@ -19,6 +19,13 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlotError {
+    /// What is to be shown could not be computed.
+    #[error("it can't be shown: {reason}")]
+    #[non_exhaustive]
+    Shown {
+        /// Why.
+        reason: String,
+    },
     /// An array with too many or too few axes.
     #[error("a heatmap shows two axes, or three as panels; this array has {}", choice(axes, 3))]
     Axes {

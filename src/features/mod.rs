@@ -13,6 +13,8 @@ mod labels;
 mod matrix;
 mod metadata;
 mod normalization;
+#[cfg(feature = "plot")]
+mod notebook;
 mod open;
 mod opened;
 mod save;
@@ -29,6 +31,8 @@ pub use find::{FoundLatent, latents_by_activation, latents_by_attribution, laten
 pub use labels::Labels;
 pub use metadata::Metadata;
 pub use normalization::Normalization;
+#[cfg(feature = "plot")]
+pub use notebook::UnitView;
 pub use opened::{Opened, open};
 pub use show::{DashboardOptions, Dashboards, Units, dashboards};
 pub use splice::{SpliceDictionary, Splicing};

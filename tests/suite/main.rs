@@ -13,6 +13,7 @@ mod cache_systems;
 mod circuits;
 mod cli;
 mod contract;
+mod dashboards;
 mod decoder_cache_laws;
 mod devices;
 mod dictionary_training;
