@@ -96,6 +96,9 @@ impl DashboardOptions {
     }
 }
 
+/// A text's tokens, and of each unit that is active in it its activations.
+type Query = (Vec<u32>, BTreeMap<usize, Vec<f32>>);
+
 /// Statistics and examples of all units, gathered in one pass over prompts, of which pages and files are made.
 pub struct Dashboards<'m> {
     model: &'m HookedTransformer,
@@ -104,7 +107,7 @@ pub struct Dashboards<'m> {
     options: DashboardOptions,
     gathered: Vec<Gathered>,
     tokens: usize,
-    query: Option<(Vec<u32>, BTreeMap<usize, Vec<f32>>)>,
+    query: Option<Query>,
 }
 
 impl std::fmt::Debug for Dashboards<'_> {
@@ -361,8 +364,21 @@ impl Dashboards<'_> {
             },
             "latents": shown,
             "query": query,
+            "spaced": self.spaced(),
             "strings": strings.texts,
         }))
+    }
+
+    /// Whether the tokenizer leaves the spaces between words out of its tokens.
+    fn spaced(&self) -> bool {
+        const LOOKED_AT: usize = 64;
+        let Ok(tokenizer) = self.model.tokenizer() else { return false };
+        let decoded = |ids: &[u32]| tokenizer.decode(ids, false).unwrap_or_default();
+        let mut pairs = self.prompts.iter().take(4).flat_map(|row| row.windows(2)).take(LOOKED_AT);
+        pairs.any(|pair| {
+            let [first, second] = [decoded(&pair[..1]), token_text(Some(tokenizer), pair[1])];
+            !second.starts_with(' ') && decoded(pair) == format!("{first} {second}")
+        })
     }
 
     fn model_name(&self) -> String {
