@@ -378,7 +378,7 @@ impl Dictionary {
         }
     }
 
-    /// Activations of the latents.
+    /// Activations of the latents, on the device of the input.
     ///
     /// # Shapes
     /// - input: `[..., d_in]`; of a dictionary of heads' outputs flattened, `[..., head * d_head]`
@@ -387,10 +387,10 @@ impl Dictionary {
     /// # Errors
     /// [`FeatureError::Width`] for an input of another width, [`FeatureError::NoScale`]; a file that can't be read.
     pub fn encode<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
-        let shape = x.dims();
+        let (shape, device) = (x.dims(), x.device());
         let (x, _) = self.normalized(self.rows(x)?)?;
         let acts = self.activate(self.encoded(x)?)?;
-        Ok(unflattened(acts, shape))
+        Ok(placed(unflattened(acts, shape), &device))
     }
 
     /// The reconstruction of activations of the latents, in the space of the decoder: without what undoes the
@@ -403,10 +403,11 @@ impl Dictionary {
     /// # Errors
     /// [`FeatureError::Width`] for another number of latents; a file that can't be read.
     pub fn decode<const D: usize>(&self, acts: Tensor<D>) -> Result<Tensor<D>> {
-        let shape = acts.dims();
+        let (shape, device) = (acts.dims(), acts.device());
         self.check_width("the activations of latents", shape[D - 1], self.latents())?;
         let rows = shape[..D - 1].iter().product();
-        Ok(unflattened(self.decoded(acts.reshape([rows, self.latents()]))?, shape))
+        let acts = placed(acts, &self.device()).reshape([rows, self.latents()]);
+        Ok(placed(unflattened(self.decoded(acts)?, shape), &device))
     }
 
     /// The reconstruction of what is read.
@@ -418,11 +419,17 @@ impl Dictionary {
     /// # Errors
     /// As [`Dictionary::encode`].
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
-        let shape = x.dims();
+        let (shape, device) = (x.dims(), x.device());
         let raw = self.rows(x)?;
         let (x, undo) = self.normalized(raw.clone())?;
         let acts = self.activate(self.encoded(x)?)?;
-        Ok(unflattened(undo.apply(self.with_skip(self.decoded(acts)?, &raw)?), shape))
+        let output = undo.apply(self.with_skip(self.decoded(acts)?, &raw)?);
+        Ok(placed(unflattened(output, shape), &device))
+    }
+
+    /// Where its weights are.
+    pub(super) fn device(&self) -> Device {
+        self.encoder_bias.device()
     }
 
     pub(super) fn check_width(&self, what: &str, given: usize, wanted: usize) -> Result<()> {
@@ -439,7 +446,7 @@ impl Dictionary {
     pub(super) fn rows<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<2>> {
         let shape = x.dims();
         self.check_width("the input", shape[D - 1], self.d_in())?;
-        let rows = x.reshape([shape[..D - 1].iter().product(), self.d_in()]);
+        let rows = placed(x, &self.device()).reshape([shape[..D - 1].iter().product(), self.d_in()]);
         Ok(match rows.dtype() {
             DType::F32 | DType::F64 => rows,
             _ => rows.cast(DType::F32),
@@ -645,6 +652,15 @@ fn keep(pre: Tensor<2>, which: Keep<'_>) -> Tensor<2> {
             let grouped = pre.reshape([rows * groups, latents / groups]);
             largest(grouped, 1).reshape([rows, latents])
         }
+    }
+}
+
+/// A tensor on a device, with gradients where it had them.
+pub(super) fn placed<const D: usize>(given: Tensor<D>, device: &Device) -> Tensor<D> {
+    let from = given.device();
+    match from == *device {
+        true => given,
+        false => given.to_device(&device.clone().with_autodiff_context_from(&from)),
     }
 }
 

@@ -50,7 +50,7 @@ pub fn latents_by_activation(
     position: Option<usize>,
 ) -> Result<Vec<FoundLatent>> {
     check_position(dictionary, prompt, position)?;
-    let (acts, _, _) = activations(model, &Units::latents(dictionary)?, &[prompt.to_vec()])?;
+    let (acts, _, _) = activations(model, &Units::latents(dictionary)?.on(model), &[prompt.to_vec()])?;
     let count = acts.dims()[1];
     let values: Vec<f32> = acts.to_data().iter().collect();
     let best = |latent: usize| {
@@ -147,7 +147,7 @@ pub fn latents_by_difference(
     left_out: &[u32],
 ) -> Result<Vec<FoundLatent>> {
     const TOGETHER: usize = 16;
-    let units = Units::latents(dictionary)?;
+    let units = Units::latents(dictionary)?.on(model);
     let count = dictionary.latents();
     let sums = |prompts: &[Vec<u32>]| -> Result<(Vec<f64>, Vec<f64>, f64)> {
         let (mut sum, mut square, mut tokens) = (vec![0f64; count], vec![0f64; count], 0.0);

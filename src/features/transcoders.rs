@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Tensor};
 
-use super::dictionary::Dictionary;
+use super::dictionary::{Dictionary, placed};
 use super::matrix::Matrix;
 use super::open::{EMBEDDED, Layers, embedded_layers, open_layers};
 use crate::cpu;
@@ -129,17 +129,19 @@ impl Transcoders {
             let (dictionary, wanted, given) = (self.name.to_string(), self.layers.len(), acts.len());
             return Err(FeatureError::Width { dictionary, what, wanted, given }.into());
         };
-        let mut shape = last.dims();
+        let (mut shape, to, device) = (last.dims(), input.device(), own.device());
         let rows = own.rows(input)?;
         let count = rows.dims()[0];
-        let mut output = own.with_skip(own.decoded(last.clone().reshape([count, own.latents()]))?, &rows)?;
+        let mut output =
+            own.with_skip(own.decoded(placed(last.clone(), &device).reshape([count, own.latents()]))?, &rows)?;
         for (from, acts) in acts.iter().enumerate().take(layer) {
             if let Some(decoder) = self.across(from, layer) {
-                output = output + combined(acts.clone().reshape([count, self.layers[from].latents()]), decoder)?;
+                let acts = placed(acts.clone(), &device).reshape([count, self.layers[from].latents()]);
+                output = output + combined(acts, decoder)?;
             }
         }
         shape[D - 1] = own.d_out();
-        Ok(output.reshape(shape))
+        Ok(placed(output.reshape(shape), &to))
     }
 }
 

@@ -145,6 +145,7 @@ pub fn dashboards<'m>(
     options: DashboardOptions,
     mut progress: impl FnMut(usize),
 ) -> Result<Dashboards<'m>> {
+    let units = units.on(model);
     let mut random = ChaCha8Rng::seed_from_u64(options.seed);
     let (mut gathered, mut tokens, mut done): (Vec<Gathered>, usize, usize) = (Vec::new(), 0, 0);
     for batch in prompts.chunks(options.batch_size) {

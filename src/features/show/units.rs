@@ -67,6 +67,15 @@ impl Units {
         self
     }
 
+    /// The same on the device of a model.
+    pub(crate) fn on(self, model: &HookedTransformer) -> Self {
+        let kind = match (self.kind, model.devices().first()) {
+            (Kind::Latents(dictionary), Some(device)) => Kind::Latents(dictionary.to_device(device)),
+            (kind, _) => kind,
+        };
+        Self { kind, ..self }
+    }
+
     /// What one is called.
     pub(super) fn noun(&self) -> &'static str {
         match self.kind {
