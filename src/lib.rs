@@ -35,6 +35,7 @@
 //! | take the residual stream apart, read it as logits | [`activations`], [`lens`] |
 //! | look at weights | [`circuits`], [`processing`](Processing) |
 //! | read sparse autoencoders and transcoders, put them into a model | [`features`] |
+//! | find which features made the model say so | [`attribution::graph`] |
 //! | score heads, steer, find top examples | [`experiments`] |
 //! | generate, with hooks | [`generation`] |
 //! | reuse keys and values | [`KeyValueCache`], [`CacheKind`] |

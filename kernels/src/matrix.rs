@@ -60,6 +60,25 @@ macro_rules! with_view {
 pub(crate) use with_view;
 
 impl Matrix<'_> {
+    /// Writes a row, widened.
+    ///
+    /// ```
+    /// use hooklens_kernels::matrix::Matrix;
+    /// use hooklens_kernels::view::View2;
+    /// let (numbers, mut row) = ([1.0f32, 2.0, 3.0, 4.0], [0.0; 2]);
+    /// Matrix::from(View2::row_major(&numbers, 2, 2)).widen_row(1, &mut row);
+    /// assert_eq!(row, [3.0, 4.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// If there is no such row, the row is of another length, or the matrix is packed.
+    pub fn widen_row(&self, row: usize, to: &mut [f32]) {
+        assert!(row < self.rows() && to.len() == self.cols(), "no such row");
+        with_view!(*self, view => {
+            to.iter_mut().enumerate().for_each(|(column, to)| *to = view.at(row, column).widened());
+        }, packed => panic!("{packed:?} is packed"));
+    }
+
     /// The first row with an element that is NaN or infinite, of those from `rows`; nothing where there is none, and for
     /// what is packed.
     ///

@@ -28,6 +28,7 @@
 //! ```
 
 mod edges;
+pub mod graph;
 mod nodes;
 mod norm_gradient;
 

@@ -9,6 +9,7 @@ use super::completions::CompletionsArgs;
 use super::dump::DumpArgs;
 use super::features::FeaturesArgs;
 use super::generate::GenerateArgs;
+use super::graph::GraphArgs;
 use super::heads::HeadsArgs;
 use super::hooks::HooksArgs;
 use super::info::InfoArgs;
@@ -91,6 +92,17 @@ pub(super) enum Command {
   hooklens features find --model embedded:ioi --dictionary embedded:ioi-sae \\
     --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --wrong John")]
     Features(FeaturesArgs),
+    /// Attribution graphs: which features made the model say what it says
+    #[command(after_help = "Examples:
+  hooklens graph --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --out graph.html
+  hooklens graph --model ./gemma-2-2b --dictionary ./gemma-scope-transcoders --prompt 'The capital of the state containing Dallas is' \\
+    --out graph.json
+  hooklens graph --model ./gpt2 --neurons 32 --prompt 'When Mary and John went to the store, John gave a drink to' \\
+    --answer Mary --wrong John --check
+  hooklens graph view graph.json --out graph.html
+
+Exit code 1 if a graph does not prove itself, or --check fails.")]
+    Graph(Box<GraphArgs>),
     /// Compare a run with what another implementation computed, point by point
     #[command(after_help = "Example:
   python scripts/reference_dump.py ./gpt2 --prompt 'When Mary and John went' --out reference.safetensors

@@ -12,6 +12,7 @@ mod dump;
 mod features;
 mod findings;
 mod generate;
+mod graph;
 mod heads;
 mod hooks;
 mod info;
@@ -79,6 +80,7 @@ pub fn main() -> ExitCode {
         Command::Heads(args) => heads::run(&args),
         Command::Attention(args) => attention::run(&args),
         Command::Features(args) => features::run(&args),
+        Command::Graph(args) => graph::run(&args),
         Command::Parity(args) => parity::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Merge(args) => merge::run(&args),

@@ -1,6 +1,6 @@
 //! Pairs of prompts and what is asked of them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -69,12 +69,38 @@ pub(super) struct Pairs<I> {
     pub(super) count: usize,
 }
 
+/// A prompt with its answer.
 #[derive(Deserialize)]
-struct Line {
-    clean: String,
-    corrupted: Option<String>,
-    answer: String,
-    wrong: Option<String>,
+pub(super) struct Line {
+    pub(super) clean: String,
+    pub(super) corrupted: Option<String>,
+    pub(super) answer: String,
+    pub(super) wrong: Option<String>,
+}
+
+/// Prompts of the grammar that `embedded:ioi` was trained on.
+pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
+    if count == 0 {
+        return Err(Failure::Usage("--ioi 0 asks for no pairs".into()));
+    }
+    let line = |prompt: crate::experiments::IoiPrompt| Line {
+        clean: prompt.text,
+        corrupted: Some(prompt.corrupted),
+        answer: prompt.answer.into(),
+        wrong: Some(prompt.wrong.into()),
+    };
+    Ok(ioi_prompts(count as usize, 0).into_iter().map(line).collect())
+}
+
+/// Prompts of a file of JSON lines.
+pub(super) fn file_lines(path: &Path) -> Result<Vec<Line>, Failure> {
+    let failed =
+        |line: usize, reason: String| Failure::Failed(format!("{}, line {line}: {reason}", path.display()).into());
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::Failed(format!("{}: {e}", path.display()).into()))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let lines = lines.map(|(number, line)| serde_json::from_str(line).map_err(|e| failed(number + 1, e.to_string())));
+    let lines = lines.collect::<Result<Vec<Line>, Failure>>()?;
+    if lines.is_empty() { Err(failed(1, "no pair".into())) } else { Ok(lines) }
 }
 
 impl PairArgs {
@@ -117,28 +143,10 @@ impl PairArgs {
 
     fn lines(&self) -> Result<Vec<Line>, Failure> {
         if let Some(count) = self.ioi {
-            if count == 0 {
-                return Err(Failure::Usage("--ioi 0 asks for no pairs".into()));
-            }
-            let line = |prompt: crate::experiments::IoiPrompt| Line {
-                clean: prompt.text,
-                corrupted: Some(prompt.corrupted),
-                answer: prompt.answer.into(),
-                wrong: Some(prompt.wrong.into()),
-            };
-            return Ok(ioi_prompts(count as usize, 0).into_iter().map(line).collect());
+            return ioi_lines(count);
         }
         if let Some(path) = &self.pairs {
-            let failed = |line: usize, reason: String| {
-                Failure::Failed(format!("{}, line {line}: {reason}", path.display()).into())
-            };
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| Failure::Failed(format!("{}: {e}", path.display()).into()))?;
-            let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-            let lines =
-                lines.map(|(number, line)| serde_json::from_str(line).map_err(|e| failed(number + 1, e.to_string())));
-            let lines = lines.collect::<Result<Vec<Line>, Failure>>()?;
-            return if lines.is_empty() { Err(failed(1, "no pair".into())) } else { Ok(lines) };
+            return file_lines(path);
         }
         let count = self.clean.len();
         if count == 0 {

@@ -4,6 +4,7 @@
 
 mod attention;
 mod function;
+mod gather;
 mod host_matrix;
 mod host_tensor;
 mod latents;
@@ -24,6 +25,7 @@ use host_tensor::{HostTensor, in_place};
 
 pub(crate) use attention::{Rules, attention, mix, scores, softmax};
 pub(crate) use function::activation;
+pub(crate) use gather::gather;
 pub(crate) use latents::{combine, keep, not_finite};
 pub(crate) use linear::{Weight, linear};
 pub(crate) use norm::{norm, norm_and_scale};

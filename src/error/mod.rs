@@ -6,6 +6,7 @@ mod chain;
 mod dump;
 mod feature;
 mod full_memory;
+mod graph;
 mod input;
 mod load;
 mod matrix;
@@ -24,6 +25,7 @@ pub use chain::error_chain;
 pub use dump::DumpError;
 pub use feature::FeatureError;
 pub(crate) use full_memory::out_of_what_memory;
+pub use graph::GraphError;
 pub use input::InputError;
 pub use load::LoadError;
 pub use matrix::MatrixError;
@@ -73,6 +75,9 @@ pub enum Error {
     /// A dictionary of features.
     #[error(transparent)]
     Feature(#[from] FeatureError),
+    /// An attribution graph.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
     /// An analysis of a recording.
     #[error(transparent)]
     Analysis(#[from] AnalysisError),

@@ -432,7 +432,7 @@ impl Dictionary {
         self.encoder_bias.device()
     }
 
-    pub(super) fn check_width(&self, what: &str, given: usize, wanted: usize) -> Result<()> {
+    pub(crate) fn check_width(&self, what: &str, given: usize, wanted: usize) -> Result<()> {
         match given == wanted {
             true => Ok(()),
             false => {

@@ -194,9 +194,43 @@ pub fn promoted_tokens(
     count: usize,
 ) -> Result<Vec<(u32, f32)>> {
     dictionary.check_latent(latent)?;
-    let Some(effects) = logit_effects(model, &Units::latents(dictionary)?, &[latent])? else { return Ok(Vec::new()) };
-    let mut effects: Vec<(u32, f32)> = (0..).zip(effects.to_data().iter::<f32>()).collect();
-    effects.sort_by(|a, b| b.1.total_cmp(&a.1));
-    effects.truncate(count);
-    Ok(effects)
+    let effects = most_moved(model, &Units::latents(dictionary)?, &[latent], count)?;
+    Ok(effects.into_iter().next().map(|[promoted, _]| promoted).unwrap_or_default())
+}
+
+/// Tokens and by how much their logits are moved.
+pub(crate) type Moved = Vec<(u32, f32)>;
+
+/// The tokens whose logits each of some units raises most, and those it lowers most.
+pub(crate) fn most_moved(
+    model: &HookedTransformer,
+    units: &Units,
+    which: &[usize],
+    count: usize,
+) -> Result<Vec<[Moved; 2]>> {
+    let mut all = Vec::new();
+    // A row is as long as the vocabulary.
+    for some in which.chunks(64) {
+        let Some(effects) = logit_effects(model, units, some)? else {
+            return Ok(vec![Default::default(); which.len()]);
+        };
+        let [_, vocabulary] = effects.dims();
+        let effects: Vec<f32> = effects.to_data().iter().collect();
+        for row in effects.chunks_exact(vocabulary.max(1)) {
+            let mut order: Vec<u32> = (0..vocabulary as u32).collect();
+            let mut first = |sign: f32| -> Moved {
+                let by =
+                    |a: &u32, b: &u32| (sign * row[*b as usize]).total_cmp(&(sign * row[*a as usize])).then(a.cmp(b));
+                let count = count.min(order.len());
+                if count < order.len() {
+                    order.select_nth_unstable_by(count, by);
+                }
+                let mut first = order[..count].to_vec();
+                first.sort_by(by);
+                first.into_iter().map(|id| (id, row[id as usize])).collect()
+            };
+            all.push([first(1.0), first(-1.0)]);
+        }
+    }
+    Ok(all)
 }

@@ -1,6 +1,6 @@
 //! What is done to a dictionary's inputs, and undone to its reconstructions.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 /// How inputs are normalized, per token.
 ///
@@ -60,6 +60,31 @@ impl Normalization {
                 let variance = x.clone().square().sum_dim(1) / width.saturating_sub(1).max(1) as f64;
                 let std = variance.sqrt();
                 (x / (std.clone() + 1e-5), Undo { factor: Some(std), added: Some(mean) })
+            }
+        }
+    }
+}
+
+/// What rows are multiplied by, what undoes it, and whether their means are subtracted.
+pub(super) type Scales = (Vec<f32>, Vec<f32>, bool);
+
+impl Normalization {
+    /// What it does to these rows, `[rows, d_in]`; nothing where it does nothing.
+    pub(super) fn scales(self, x: &Tensor<2>) -> Option<Scales> {
+        let rows = x.dims()[0];
+        let of = |column: Tensor<2>| -> Vec<f32> { column.cast(DType::F32).into_data().iter().collect() };
+        match self {
+            Normalization::None | Normalization::Scale(None) => None,
+            Normalization::Scale(Some(factor)) => Some((vec![factor; rows], vec![factor.recip(); rows], false)),
+            Normalization::ConstantNorm => {
+                let factor = x.clone().square().sum_dim(1).sqrt().recip() * (x.dims()[1] as f64).sqrt();
+                Some((of(factor.clone()), of(factor.recip()), false))
+            }
+            Normalization::LayerNorm => {
+                let centered = x.clone() - x.clone().mean_dim(1);
+                let count = x.dims()[1].saturating_sub(1).max(1) as f64;
+                let std = (centered.square().sum_dim(1) / count).sqrt();
+                Some((of((std.clone() + 1e-5).recip()), of(std), true))
             }
         }
     }

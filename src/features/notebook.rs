@@ -23,7 +23,7 @@ impl Show for Dictionary {
 impl Show for Dashboards<'_> {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         let units: Vec<usize> = self.by_density().into_iter().take(SHOWN).collect();
-        Ok(vec![Shown::text(format!("{self:?}")), framed(&self.page(units).map_err(unread)?)])
+        Ok(vec![Shown::text(format!("{self:?}")), Shown::page(&self.page(units).map_err(unread)?)])
     }
 }
 
@@ -46,19 +46,10 @@ impl Dashboards<'_> {
 
 impl Show for UnitView {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text(&*self.what), framed(&self.page)])
+        Ok(vec![Shown::text(&*self.what), Shown::page(&self.page)])
     }
 }
 
 fn unread(error: crate::error::Error) -> PlotError {
     PlotError::Shown { reason: crate::error::error_chain(&error) }
-}
-
-/// A page within another, which its styles and keys don't reach.
-fn framed(page: &str) -> Shown {
-    let attribute = page.replace('&', "&amp;").replace('"', "&quot;");
-    Shown::html(format!(
-        "<iframe sandbox=\"allow-scripts\" style=\"width: 100%; height: 640px; border: 1px solid #8884\" srcdoc=\"{attribute}\">\
-         </iframe>"
-    ))
 }

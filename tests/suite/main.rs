@@ -29,6 +29,8 @@ mod gguf;
 #[cfg(feature = "wgpu")]
 mod gpu;
 mod gradients;
+mod graph_command;
+mod graphs;
 mod guide;
 mod hostile;
 #[cfg(feature = "hub")]

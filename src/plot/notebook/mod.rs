@@ -63,6 +63,15 @@ impl Shown {
         Self { mime: "text/html", content: content.into() }
     }
 
+    /// A page within the notebook's, which its styles and keys don't reach.
+    pub(crate) fn page(page: &str) -> Self {
+        let attribute = page.replace('&', "&amp;").replace('"', "&quot;");
+        Self::html(format!(
+            "<iframe sandbox=\"allow-scripts\" style=\"width: 100%; height: 640px; border: 1px solid #8884\" srcdoc=\"{attribute}\">\
+             </iframe>"
+        ))
+    }
+
     fn svg(content: impl Into<String>) -> Self {
         Self { mime: "image/svg+xml", content: content.into() }
     }

@@ -1,0 +1,78 @@
+//! Gradients of several targets with respect to the residual stream.
+
+/// Gradients of targets with respect to the residual stream at one place of the model. Targets are in the order of their
+/// positions, and nothing behind a target's position matters to it.
+#[derive(Debug)]
+pub(super) enum Gradient {
+    /// Only at each target's own position, `[target, d_model]`: nothing has been attended to yet.
+    Own(Vec<f32>),
+    /// At all positions up to the last target's, `[target, pos, d_model]`.
+    Spread(Vec<f32>),
+}
+
+/// The positions of the targets of a batch, in order.
+#[derive(Debug)]
+pub(super) struct Targets<'t> {
+    pub(super) positions: &'t [usize],
+    pub(super) width: usize,
+}
+
+impl Targets<'_> {
+    /// Positions up to the last target's.
+    pub(super) fn len(&self) -> usize {
+        self.positions.last().map_or(0, |last| last + 1)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Targets behind or at a position.
+    pub(super) fn from(&self, pos: usize) -> std::ops::Range<usize> {
+        self.positions.partition_point(|own| *own < pos)..self.count()
+    }
+
+    /// Targets at a position.
+    pub(super) fn at(&self, pos: usize) -> std::ops::Range<usize> {
+        self.positions.partition_point(|own| *own < pos)..self.positions.partition_point(|own| *own <= pos)
+    }
+}
+
+impl Gradient {
+    pub(super) fn values(&self) -> &[f32] {
+        match self {
+            Gradient::Own(values) | Gradient::Spread(values) => values,
+        }
+    }
+
+    /// The position of a row.
+    pub(super) fn position(&self, row: usize, targets: &Targets<'_>) -> usize {
+        match self {
+            Gradient::Own(_) => targets.positions[row],
+            Gradient::Spread(_) => row % targets.len().max(1),
+        }
+    }
+
+    /// Rows in which the targets that matter at a position lie: the first one's, the step to the next, the targets.
+    pub(super) fn rows_at(&self, pos: usize, targets: &Targets<'_>) -> (usize, usize, std::ops::Range<usize>) {
+        match self {
+            Gradient::Own(_) => {
+                let own = targets.at(pos);
+                (own.start, 1, own)
+            }
+            Gradient::Spread(_) => {
+                let (own, len) = (targets.from(pos), targets.len());
+                (own.start * len + pos, len, own)
+            }
+        }
+    }
+
+    /// Adds rows that lie as these do.
+    pub(super) fn add(&mut self, more: &[f32]) {
+        match self {
+            Gradient::Own(values) | Gradient::Spread(values) => {
+                values.iter_mut().zip(more).for_each(|(x, more)| *x += more);
+            }
+        }
+    }
+}

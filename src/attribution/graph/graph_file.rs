@@ -1,0 +1,297 @@
+//! Graphs as files: Neuronpedia's JSON, and a page.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::attribution_graph::{AttributionGraph, NodeKind, PrunedGraph};
+use super::words::FeatureTokens;
+use crate::error::{GraphError, Result};
+
+/// The page, and where its graph goes.
+const PAGE: &str = include_str!("page.html");
+const PLACE: &str = "__HOOKLENS_GRAPH__";
+
+/// A pruned graph in Neuronpedia's schema, written by hooklens or by another tool.
+///
+/// Nodes of the same id, which circuit-tracer gives to errors of a layer `l` and latents `l` of layer 0, are told apart when
+/// hooklens writes them: errors are `error_{layer}_{position}`.
+///
+/// ```
+/// use hooklens::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, Replacement};
+/// use hooklens::features::Transcoders;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
+/// let graph = AttributionGraph::new(&model, "When Mary and John went", &replacement, &GraphOptions::new())?;
+/// let file = GraphFile::new(&graph, &graph.prune(0.8, 0.98)?).named("went", "embedded:ioi");
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("graph.json");
+/// file.save(&path)?;
+/// let again = GraphFile::open(&path)?;
+/// assert!(again.page().contains("<html"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct GraphFile {
+    json: Value,
+}
+
+impl GraphFile {
+    /// A graph's nodes and edges that were kept.
+    pub fn new(graph: &AttributionGraph, pruned: &PrunedGraph) -> Self {
+        let ids = ids(graph);
+        let linked: BTreeSet<usize> = pruned.edges().iter().flat_map(|edge| [edge.source, edge.target]).collect();
+        let always = |node: usize| !graph.nodes()[node].is_feature() && graph.nodes()[node].kind != NodeKind::Error;
+        let shown = pruned.nodes().iter().copied().filter(|node| linked.contains(node) || always(*node));
+        let shown: Vec<usize> = shown.collect();
+        let first_target =
+            shown.iter().copied().find(|node| matches!(graph.nodes()[*node].kind, NodeKind::Logit { .. }));
+        let nodes: Vec<Value> =
+            shown.iter().map(|node| node_json(graph, *node, &ids[*node], first_target == Some(*node))).collect();
+        let link = |edge: &super::GraphEdge| json!({ "source": ids[edge.source], "target": ids[edge.target], "weight": edge.weight });
+        let links: Vec<Value> = pruned.edges().iter().map(link).collect();
+        let scores = graph.scores();
+        let bias: Map<String, Value> =
+            shown.iter().filter_map(|node| Some((ids[*node].clone(), json!(graph.constant(*node)?)))).collect();
+        let json = json!({
+            "metadata": {
+                "slug": "graph",
+                "scan": "",
+                "transcoder_list": [],
+                "prompt_tokens": graph.token_texts(),
+                "prompt": graph.prompt(),
+                "schema_version": 1,
+                "info": { "generator": { "name": "hooklens", "version": env!("CARGO_PKG_VERSION") } },
+                "scores": { "replacement": scores.replacement, "completeness": scores.completeness },
+                "hooklens": {
+                    "deviation": graph.deviation(),
+                    "active": graph.active(),
+                    "left_out": graph.left_out(),
+                    "bias": bias,
+                },
+            },
+            "qParams": { "pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": "" },
+            "nodes": nodes,
+            "links": links,
+        });
+        Self { json }
+    }
+
+    /// The same under a name, of a model or a set of features.
+    #[must_use]
+    pub fn named(mut self, slug: impl Into<String>, scan: impl Into<String>) -> Self {
+        let (slug, scan) = (slug.into(), scan.into());
+        self.json["metadata"]["hooklens"]["model"] = scan.clone().into();
+        self.json["metadata"]["slug"] = slug.into();
+        self.json["metadata"]["scan"] = scan.into();
+        self
+    }
+
+    /// The same with the shares that [`AttributionGraph::prune`] kept written down.
+    #[must_use]
+    pub fn pruned_at(mut self, node_share: f64, edge_share: f64) -> Self {
+        self.json["metadata"]["node_threshold"] = node_share.into();
+        self.json["metadata"]["pruning_settings"] =
+            json!({ "node_threshold": node_share, "edge_threshold": edge_share });
+        self
+    }
+
+    /// The same with tokens that features raise and lower, as [`AttributionGraph::feature_tokens`] gives them.
+    #[must_use]
+    pub fn with_tokens(mut self, graph: &AttributionGraph, tokens: &FeatureTokens) -> Self {
+        let ids = ids(graph);
+        let by_id: BTreeMap<&str, &[Vec<String>; 2]> =
+            tokens.iter().filter_map(|(node, words)| Some((ids.get(*node)?.as_str(), words))).collect();
+        for node in self.json["nodes"].as_array_mut().into_iter().flatten() {
+            if let Some([promoted, suppressed]) = node["node_id"].as_str().and_then(|id| by_id.get(id)) {
+                node["top"] = json!({ "promoted": promoted, "suppressed": suppressed });
+            }
+        }
+        self
+    }
+
+    /// The same with nodes in named groups, pinned.
+    #[must_use]
+    pub fn with_groups(
+        mut self,
+        graph: &AttributionGraph,
+        groups: impl IntoIterator<Item = (String, Vec<usize>)>,
+    ) -> Self {
+        let (ids, mut all) = (ids(graph), Vec::new());
+        let supernodes: Vec<Vec<String>> = groups
+            .into_iter()
+            .map(|(label, members)| {
+                let own = members.iter().filter_map(|node| ids.get(*node).cloned());
+                let group = std::iter::once(label).chain(own).collect();
+                all.extend(members);
+                group
+            })
+            .collect();
+        self.json["qParams"]["supernodes"] = json!(supernodes);
+        self.with_pinned(graph, all)
+    }
+
+    /// The same with nodes pinned: the page begins with the graph of these alone.
+    #[must_use]
+    pub fn with_pinned(mut self, graph: &AttributionGraph, nodes: impl IntoIterator<Item = usize>) -> Self {
+        let ids = ids(graph);
+        let shown = self.json["nodes"].as_array().into_iter().flatten().filter_map(|node| node["node_id"].as_str());
+        let shown: BTreeSet<&str> = shown.collect();
+        let before = self.json["qParams"]["pinnedIds"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let mut pinned: BTreeSet<&str> = before.collect();
+        pinned.extend(nodes.into_iter().filter_map(|node| ids.get(node)).map(String::as_str));
+        let pinned: Vec<&str> = pinned.into_iter().filter(|id| shown.contains(id)).collect();
+        self.json["qParams"]["pinnedIds"] = json!(pinned);
+        self
+    }
+
+    /// Reads a graph in Neuronpedia's schema.
+    ///
+    /// # Errors
+    /// [`GraphError::File`] for a file that is none, that lacks `nodes` or `links`, or in which a link names no node.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let wrong = |reason: String| GraphError::File { path: path.into(), reason };
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let json: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let list = |key: &str| json[key].as_array().ok_or_else(|| wrong(format!("it has no list `{key}`")));
+        let (nodes, links) = (list("nodes")?, list("links")?);
+        let mut ids = BTreeSet::new();
+        for (place, node) in nodes.iter().enumerate() {
+            let id = node["node_id"].as_str().ok_or_else(|| wrong(format!("node {place} has no `node_id`")))?;
+            ids.insert(id);
+        }
+        for (place, link) in links.iter().enumerate() {
+            for end in ["source", "target"] {
+                let id = link[end].as_str().ok_or_else(|| wrong(format!("link {place} has no `{end}`")))?;
+                if !ids.contains(id) {
+                    return Err(wrong(format!("link {place} is of a node `{id}`, which is not there")).into());
+                }
+            }
+            if !link["weight"].as_f64().is_some_and(f64::is_finite) {
+                return Err(wrong(format!("link {place} has no finite `weight`")).into());
+            }
+        }
+        Ok(Self { json })
+    }
+
+    /// The file's content.
+    pub fn json(&self) -> &Value {
+        &self.json
+    }
+
+    /// Writes the JSON, whole or not at all.
+    ///
+    /// # Errors
+    /// A file that can't be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        written(path.as_ref(), format!("{}\n", self.json).as_bytes())
+    }
+
+    /// One HTML page that needs nothing else.
+    pub fn page(&self) -> String {
+        // Nothing in a script element may end it.
+        PAGE.replacen(PLACE, &self.json.to_string().replace('<', "\\u003c"), 1)
+    }
+
+    /// Writes the page, whole or not at all.
+    ///
+    /// # Errors
+    /// A file that can't be written.
+    pub fn save_page(&self, path: impl AsRef<Path>) -> Result<()> {
+        written(path.as_ref(), self.page().as_bytes())
+    }
+}
+
+fn written(path: &Path, bytes: &[u8]) -> Result<()> {
+    hooklens_hooks::write_file(path, bytes)
+        .map_err(|error| GraphError::File { path: path.into(), reason: error.to_string() }.into())
+}
+
+/// The ids of all nodes, each another one.
+pub(super) fn ids(graph: &AttributionGraph) -> Vec<String> {
+    let mut taken: BTreeMap<String, usize> = BTreeMap::new();
+    let vocabulary = graph.nodes().iter().filter_map(|node| match node.kind {
+        NodeKind::Token { id } => Some(id),
+        NodeKind::Logit { token, .. } => token,
+        _ => None,
+    });
+    let vocabulary = vocabulary.max().map_or(0, |id| id as usize + 1);
+    let mut goal = 0;
+    let id = |node: &super::GraphNode| {
+        let (layer, pos) = (node.layer.unwrap_or(0), node.position);
+        let id = match node.kind {
+            NodeKind::Error => format!("error_{layer}_{pos}"),
+            NodeKind::Token { id } => format!("E_{id}_{pos}"),
+            NodeKind::Position => format!("P_{pos}_{pos}"),
+            NodeKind::Logit { token, .. } => {
+                goal += 1;
+                let number = token.map_or(vocabulary + goal, |id| id as usize);
+                format!("{}_{number}_{pos}", layer + 1)
+            }
+            _ => format!("{layer}_{}_{pos}", node.unit().unwrap_or(0)),
+        };
+        // Two dictionaries of one layer may have the same latent.
+        let times = taken.entry(id.clone()).or_insert(0);
+        *times += 1;
+        if *times == 1 { id } else { format!("{id}_{times}") }
+    };
+    graph.nodes().iter().map(id).collect()
+}
+
+fn node_json(graph: &AttributionGraph, number: usize, id: &str, first_target: bool) -> Value {
+    let node = &graph.nodes()[number];
+    let (layer, pos) = (node.layer.unwrap_or(0), node.position);
+    let kind = match node.kind {
+        NodeKind::Feature { .. } => "cross layer transcoder",
+        NodeKind::Latent { .. } => "latent",
+        NodeKind::Neuron { .. } => "neuron",
+        NodeKind::Error => "mlp reconstruction error",
+        NodeKind::Token { .. } => "embedding",
+        NodeKind::Position => "position",
+        NodeKind::Logit { .. } => "logit",
+    };
+    let row = match node.kind {
+        NodeKind::Token { .. } | NodeKind::Position => "E".to_string(),
+        NodeKind::Logit { .. } => (layer + 1).to_string(),
+        _ => layer.to_string(),
+    };
+    let number_of = id.split('_').nth(1).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+    // Cantor's number of a layer and a latent, by which Neuronpedia finds features.
+    let cantor = |layer: u64, latent: u64| (layer + latent) * (layer + latent + 1) / 2 + latent;
+    let (feature, js): (i64, String) = match node.kind {
+        NodeKind::Error => (-1, format!("{layer}_{pos}-0")),
+        NodeKind::Token { id } => (pos as i64, format!("E_{id}-{pos}")),
+        NodeKind::Position => (pos as i64, format!("P_{pos}-{pos}")),
+        NodeKind::Logit { .. } => (number_of as i64, format!("L_{number_of}-{pos}")),
+        _ => (cantor(layer as u64, number_of) as i64, format!("{layer}_{number_of}-0")),
+    };
+    let clerp = match node.kind {
+        NodeKind::Logit { token: Some(_), weight } => format!("Output \"{}\" (p={weight:.3})", node.label),
+        NodeKind::Logit { .. } => format!("Output {}", node.label),
+        NodeKind::Position => format!("position {pos}"),
+        _ => node.label.clone(),
+    };
+    let probability = match node.kind {
+        NodeKind::Logit { weight, .. } => weight,
+        _ => 0.0,
+    };
+    json!({
+        "node_id": id,
+        "feature": feature,
+        "layer": row,
+        "ctx_idx": pos,
+        "feature_type": kind,
+        "token_prob": probability,
+        "is_target_logit": first_target,
+        "run_idx": 0,
+        "reverse_ctx_idx": 0,
+        "jsNodeId": js,
+        "clerp": clerp,
+        "unit": node.unit(),
+        "influence": (!matches!(node.kind, NodeKind::Logit { .. })).then_some(node.influence),
+        "activation": node.activation,
+    })
+}

@@ -1,0 +1,60 @@
+//! Attribution graphs: which features made the model say what it says.
+//!
+//! Attention patterns, the scales of norms and what MLPs do are taken as they were in one run of a prompt. Then every
+//! pre-activation of a latent, and every logit, is a sum: of what latents of earlier layers write, of what these miss
+//! (errors), of token and position vectors, and of constants. An edge of the graph is one summand. Gradients go back
+//! through the linear model by hand, only to layers below a target and to positions up to its own, so that a graph is
+//! made on a CPU, in bounded memory.
+
+mod active;
+mod attention_pairs;
+mod attribution_graph;
+mod capture;
+mod check;
+mod combined;
+mod frozen;
+mod frozen_attention;
+mod frozen_mlp;
+mod gradient;
+mod graph_file;
+mod groups;
+mod heads;
+mod held_norm;
+mod influence;
+mod intervene;
+#[cfg(feature = "plot")]
+mod notebook;
+mod options;
+mod paths;
+mod place;
+mod replacement;
+mod rows;
+mod site;
+mod target;
+mod trace;
+mod words;
+
+use burn::tensor::{DType, Tensor};
+
+pub use crate::error::GraphError;
+pub use attention_pairs::{AttentionPair, AttentionPairs};
+pub use attribution_graph::{AttributionGraph, GraphEdge, GraphNode, GraphScores, NodeKind, PrunedGraph};
+pub use check::GraphCheck;
+pub use graph_file::GraphFile;
+pub use heads::HeadEffects;
+pub use intervene::{FeatureEdit, Hold, Intervened, intervene};
+pub use options::GraphOptions;
+pub use paths::GraphPath;
+pub use replacement::Replacement;
+pub use target::GraphTarget;
+pub use trace::GraphProgress;
+pub use words::FeatureTokens;
+
+/// A tensor's numbers in host memory, row by row.
+fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    let data = tensor.cast(DType::F32).into_data();
+    match data.as_slice::<f32>() {
+        Ok(_) => data.try_into_vec().unwrap_or_default(),
+        Err(_) => data.iter().collect(),
+    }
+}

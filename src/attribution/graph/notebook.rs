@@ -1,0 +1,27 @@
+//! Graphs in a notebook.
+
+use super::attribution_graph::AttributionGraph;
+use super::graph_file::GraphFile;
+use crate::error::{PlotError, Result};
+use crate::plot::{Show, Shown};
+
+/// Shares of influence that a notebook shows.
+const SHARES: (f64, f64) = (0.8, 0.98);
+
+impl Show for AttributionGraph {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        let unread = |error| PlotError::Shown { reason: crate::error::error_chain(&error) };
+        let pruned = self.prune(SHARES.0, SHARES.1).map_err(unread)?;
+        let text = format!("attribution graph of {} nodes, {} of them shown", self.nodes().len(), pruned.nodes().len());
+        let page = GraphFile::new(self, &pruned).pruned_at(SHARES.0, SHARES.1).page();
+        Ok(vec![Shown::text(text), Shown::page(&page)])
+    }
+}
+
+impl Show for GraphFile {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        let count = |key: &str| self.json()[key].as_array().map_or(0, Vec::len);
+        let text = format!("attribution graph of {} nodes and {} links", count("nodes"), count("links"));
+        Ok(vec![Shown::text(text), Shown::page(&self.page())])
+    }
+}

@@ -1,0 +1,330 @@
+//! From a prompt to its graph: which features are looked at, in what order, and what acts on each.
+
+use std::time::Instant;
+
+use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
+use super::capture::{Captured, capture};
+use super::frozen::{Batch, Effects};
+use super::influence::influence;
+use super::options::GraphOptions;
+use super::replacement::Replacement;
+use super::rows::{Cone, RowStore};
+use super::site::{Coder, POST, STEPS, Site, Sort};
+use super::target::{Goals, goals, name};
+use crate::driver::HookedModel;
+use crate::error::{GraphError, Result};
+use crate::features::{Dictionary, Units};
+use crate::model::HookedTransformer;
+
+/// Rows of gradients that are worked on together: enough for matrix products, few enough for the caches.
+const ROWS: usize = 4096;
+/// Targets of a batch at most.
+const MOST: usize = 256;
+/// Numbers of a batch's effects at most.
+const NUMBERS: usize = 1 << 24;
+
+/// How far the making of a graph has come. The first time nothing is done yet, and what it will take is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct GraphProgress {
+    /// Features whose inputs are known.
+    pub done: usize,
+    /// Features that the graph will have.
+    pub of: usize,
+    /// Features that are active in the prompt.
+    pub active: usize,
+    /// An estimate of the memory it takes, beside the model's, in bytes.
+    pub bytes: usize,
+    /// An estimate of the time for all of it, in seconds, by that of the targets.
+    pub seconds: f64,
+}
+
+/// A feature's or a goal's row.
+struct Traced {
+    /// The feature, or a goal's number.
+    feature: Option<usize>,
+    constant: f64,
+}
+
+struct Trace<'c> {
+    captured: &'c Captured,
+    rows: RowStore,
+    traced: Vec<Traced>,
+    batch: Option<usize>,
+    columns: usize,
+}
+
+impl Trace<'_> {
+    fn add(&mut self, effects: Effects, cones: &[Cone], features: &[Option<usize>]) -> Result<()> {
+        let frozen = &self.captured.frozen;
+        let (active, places) = (&self.captured.active, frozen.places);
+        for (target, row) in effects.rows.chunks_exact(self.columns).enumerate() {
+            if row.iter().any(|x| !x.is_finite()) {
+                let what = format!("an effect on {:?}", features[target]);
+                return Err(crate::error::Error::NotANumber { what });
+            }
+            let columns = cones[target].columns(active, places, frozen.positions.is_some());
+            self.rows.add(row, columns)?;
+            self.traced.push(Traced { feature: features[target], constant: effects.constants[target] });
+        }
+        Ok(())
+    }
+
+    fn add_goals(&mut self, goals: &Goals) -> Result<()> {
+        let (frozen, active) = (&self.captured.frozen, &self.captured.active);
+        let count = goals.weights.len();
+        let positions = vec![active.len - 1; count];
+        let start = Some((frozen.layers.len() - 1) * STEPS + POST);
+        let mut effects =
+            frozen.effects(Batch { vectors: goals.vectors.clone(), positions: &positions, start }, active)?;
+        effects.constants.iter_mut().zip(&goals.constants).for_each(|(x, own)| *x += own);
+        let cone = Cone { sites: self.captured.sites.len(), pos: active.len - 1 };
+        self.add(effects, &vec![cone; count], &vec![None; count])
+    }
+
+    /// Looks at features: those of one site together, in the order of their positions.
+    fn add_features(&mut self, mut features: Vec<usize>, mut done: impl FnMut(usize)) -> Result<()> {
+        features.sort_unstable();
+        let active = &self.captured.active;
+        let mut rest = &features[..];
+        while let Some(first) = rest.first() {
+            let (site, _) = active.place(*first);
+            let own = rest.partition_point(|feature| active.place(*feature).0 == site);
+            let mut of_site = &rest[..own];
+            while !of_site.is_empty() {
+                // The last one's position is how far the gradients reach.
+                let most = self.batch.unwrap_or(MOST).min((NUMBERS / self.columns).max(1)).min(of_site.len()).max(1);
+                let fits = |count: &usize| count * (active.place(of_site[count - 1]).1 + 1) <= ROWS;
+                let count = match self.batch {
+                    Some(_) => most,
+                    None => (1..=most).rev().find(fits).unwrap_or(1),
+                };
+                self.add_batch(site, &of_site[..count])?;
+                done(count);
+                of_site = &of_site[count..];
+            }
+            rest = &rest[own..];
+        }
+        Ok(())
+    }
+
+    fn add_batch(&mut self, site: usize, features: &[usize]) -> Result<()> {
+        let (active, own) = (&self.captured.active, &self.captured.sites[site]);
+        let latents: Vec<u32> = features.iter().map(|feature| active.latent(*feature)).collect();
+        let positions: Vec<usize> = features.iter().map(|feature| active.place(*feature).1).collect();
+        let (vectors, constants) = own.reads(&latents, &positions)?;
+        let batch = Batch { vectors, positions: &positions, start: own.start };
+        let mut effects = self.captured.frozen.effects(batch, active)?;
+        effects.constants.iter_mut().zip(&constants).for_each(|(x, own)| *x += own);
+        let cones: Vec<Cone> = positions.iter().map(|pos| Cone { sites: site, pos: *pos }).collect();
+        let features: Vec<Option<usize>> = features.iter().map(|feature| Some(*feature)).collect();
+        self.add(effects, &cones, &features)
+    }
+
+    /// The work that the rows of so many features are, in positions of a target behind all layers.
+    fn work(&self, features: usize) -> f64 {
+        let (active, sites) = (&self.captured.active, &self.captured.sites);
+        let layers = self.captured.frozen.layers.len() as f64;
+        let of = |(number, site): (usize, &Site)| {
+            let share = site.start.map_or(0.0, |start| (start / STEPS + 1) as f64 / layers);
+            let positions = (0..active.len).map(|pos| (active.range(number, pos).len() * (pos + 1)) as f64);
+            share * positions.sum::<f64>()
+        };
+        let all: f64 = sites.iter().enumerate().map(of).sum();
+        all * features as f64 / active.count().max(1) as f64
+    }
+
+    /// An estimate of the memory of a graph of so many features, beside the model's.
+    fn bytes(&self, features: usize, rows: usize) -> usize {
+        let (frozen, active) = (&self.captured.frozen, &self.captured.active);
+        let graph = 4 * features * (features + self.columns - active.count());
+        let batch = 4 * (ROWS.max(active.len) * 6 * frozen.width + NUMBERS.min(MOST * self.columns));
+        frozen.bytes() + graph + batch + rows.min(2 * features * self.columns)
+    }
+
+    /// The influence of every column, of the rows that are known.
+    fn influence(&mut self, goals: &Goals) -> Result<Vec<f64>> {
+        let mut order: Vec<(usize, Option<usize>)> =
+            self.traced.iter().enumerate().map(|(row, traced)| (row, traced.feature)).collect();
+        // Features of later sites first; goals before all.
+        order.sort_by_key(|(_, feature)| std::cmp::Reverse(feature.unwrap_or(usize::MAX)));
+        influence(&mut self.rows, &order, &goals.weights, self.columns)
+    }
+}
+
+/// Positions at the beginning that are left out where nobody says so.
+pub(super) fn special(model: &HookedTransformer, tokens: &[u32]) -> usize {
+    let Ok(tokenizer) = model.tokenizer() else { return 0 };
+    usize::from(tokenizer.bos().is_some() && tokens.first().copied() == tokenizer.bos())
+}
+
+/// The graph of a prompt's tokens.
+pub(super) fn trace(
+    model: &HookedTransformer,
+    tokens: &[u32],
+    replacement: &Replacement,
+    options: &GraphOptions,
+    mut progress: impl FnMut(GraphProgress),
+) -> Result<AttributionGraph> {
+    check(options, tokens)?;
+    let left_out = options.left_out.unwrap_or_else(|| special(model, tokens));
+    let captured = capture(model, tokens, replacement, left_out)?;
+    let goals = goals(model, &captured, &options.targets, options.likely)?;
+    let active = &captured.active;
+    let columns = captured.frozen.columns(active);
+    let (of, all) = (options.max_nodes.min(active.count()), active.count());
+    let rows = RowStore::new(options.memory);
+    let mut trace = Trace { captured: &captured, rows, traced: Vec::new(), batch: options.batch, columns };
+    let begun = Instant::now();
+    trace.add_goals(&goals)?;
+    let mut told = GraphProgress { done: 0, of, active: all, bytes: trace.bytes(of, options.memory), seconds: 0.0 };
+    told.seconds = begun.elapsed().as_secs_f64() * trace.work(of) / (goals.weights.len() * active.len) as f64;
+    progress(told);
+    let mut known = vec![false; all];
+    while told.done < of {
+        let next: Vec<usize> = if of == all {
+            (0..all).collect()
+        } else {
+            let influence = trace.influence(&goals)?;
+            let mut rest: Vec<usize> = (0..all).filter(|feature| !known[*feature]).collect();
+            let count = options.ranked_every.unwrap_or_else(|| (told.done / 4).max(128)).min(of - told.done);
+            let order = |a: &usize, b: &usize| influence[*b].total_cmp(&influence[*a]).then(a.cmp(b));
+            if count < rest.len() {
+                rest.select_nth_unstable_by(count, order);
+                rest.truncate(count);
+            }
+            rest
+        };
+        next.iter().for_each(|feature| known[*feature] = true);
+        trace.add_features(next, |count| {
+            told.done += count;
+            progress(told);
+        })?;
+    }
+    assemble(model, tokens, &captured, &goals, trace, &known, left_out)
+}
+
+fn check(options: &GraphOptions, tokens: &[u32]) -> Result<()> {
+    let wrong = |what, given: String, wanted| Err(GraphError::Setting { what, given, wanted }.into());
+    let (most, share) = options.likely;
+    if most == 0 {
+        return wrong("the number of likely tokens", most.to_string(), "at least 1");
+    }
+    if !(share > 0.0 && share <= 1.0) {
+        return wrong("the probability of likely tokens", share.to_string(), "above 0 and at most 1");
+    }
+    if options.ranked_every == Some(0) || options.batch == Some(0) {
+        return wrong("a batch size", "0".into(), "at least 1");
+    }
+    if let Some(left_out) = options.left_out.filter(|left_out| *left_out >= tokens.len().max(1)) {
+        return wrong("the number of positions left out", left_out.to_string(), "fewer than the prompt's tokens");
+    }
+    Ok(())
+}
+
+/// Puts the rows of the features that were looked at together.
+fn assemble(
+    model: &HookedTransformer,
+    tokens: &[u32],
+    captured: &Captured,
+    goals: &Goals,
+    mut trace: Trace<'_>,
+    known: &[bool],
+    left_out: usize,
+) -> Result<AttributionGraph> {
+    let Captured { frozen, sites, active, places, .. } = captured;
+    let features: Vec<usize> = (0..active.count()).filter(|feature| known[*feature]).collect();
+    let rest = trace.columns - active.count();
+    let columns = features.len() + rest;
+    let mut kept = vec![usize::MAX; trace.columns];
+    features.iter().enumerate().for_each(|(to, from)| kept[*from] = to);
+    (0..rest).for_each(|column| kept[active.count() + column] = features.len() + column);
+
+    let mut nodes = Vec::new();
+    let mut node = |kind, layer, pos: usize, label: String, feature: Option<(usize, f32)>| {
+        let (site, activation) = feature.unzip();
+        nodes.push(GraphNode { kind, layer, position: pos, label, activation, influence: 0.0, site });
+    };
+    for feature in &features {
+        let ((site, pos), latent) = (active.place(*feature), active.latent(*feature) as usize);
+        let own = &sites[site];
+        let kind = match own.sort {
+            Sort::Transcoder => NodeKind::Feature { latent },
+            Sort::Latent => NodeKind::Latent { latent },
+            Sort::Neuron => NodeKind::Neuron { neuron: latent },
+        };
+        let label = own.dictionary().and_then(|dictionary| dictionary.labels().get(latent)).unwrap_or_default();
+        node(kind, Some(own.layer), pos, label.to_string(), Some((site, active.acts[*feature])));
+    }
+    for layer in places {
+        (0..active.len).for_each(|pos| node(NodeKind::Error, Some(*layer), pos, String::new(), None));
+    }
+    let names: Vec<String> = tokens.iter().map(|id| name(model, *id)).collect();
+    for (pos, id) in tokens.iter().enumerate() {
+        node(NodeKind::Token { id: *id }, None, pos, names[pos].clone(), None);
+    }
+    if frozen.positions.is_some() {
+        (0..active.len).for_each(|pos| node(NodeKind::Position, None, pos, String::new(), None));
+    }
+    for ((label, token), weight) in goals.labels.iter().zip(&goals.tokens).zip(&goals.weights) {
+        let kind = NodeKind::Logit { token: *token, weight: *weight };
+        node(kind, Some(frozen.layers.len()), active.len - 1, label.clone(), None);
+    }
+
+    // Features in order, then goals.
+    let mut order: Vec<usize> = (0..trace.rows.len()).collect();
+    order.sort_by_key(|row| trace.traced[*row].feature.unwrap_or(usize::MAX));
+    let mut effects = vec![0f32; order.len() * columns];
+    let (mut constants, mut values, mut deviations) = (Vec::new(), Vec::new(), Vec::new());
+    for (row, to) in order.iter().zip(effects.chunks_exact_mut(columns.max(1))) {
+        let (mut sum, mut largest) = (0f64, 0f64);
+        trace.rows.each(*row, |range, entries| {
+            for (column, entry) in range.zip(entries) {
+                sum += f64::from(*entry);
+                largest = largest.max(f64::from(entry.abs()));
+                if kept[column] != usize::MAX {
+                    to[kept[column]] = *entry;
+                }
+            }
+        })?;
+        let Traced { feature, constant } = trace.traced[*row];
+        let value = match feature {
+            Some(feature) => f64::from(active.pre[feature]),
+            None => goals.values[*row],
+        };
+        let scale = value.abs().max(largest).max(constant.abs()).max(1e-6);
+        deviations.push(((sum + constant - value).abs() / scale) as f32);
+        constants.push(constant as f32);
+        values.push(value as f32);
+    }
+    let mut graph = AttributionGraph::assembled(
+        nodes,
+        effects,
+        [features.len(), places.len(), active.len],
+        [constants, values, deviations],
+        (tokens.to_vec(), names),
+        (active.count(), left_out, frozen.layers.len()),
+        sites.iter().map(Site::units).collect::<Result<_>>()?,
+    );
+    graph.goals.clone_from(&goals.chosen);
+    graph.prompt = model.to_string(tokens).unwrap_or_else(|_| graph.token_texts().concat());
+    Ok(graph)
+}
+
+impl Site {
+    /// Its features.
+    fn units(&self) -> Result<Units> {
+        match self.dictionary() {
+            Some(dictionary) => Units::latents(dictionary),
+            None => Ok(Units::neurons(self.layer)),
+        }
+    }
+
+    /// The dictionary whose latents the features are.
+    pub(super) fn dictionary(&self) -> Option<&Dictionary> {
+        match &self.coder {
+            Coder::Dictionary(dictionary) => Some(dictionary),
+            Coder::Neurons(_) => None,
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! `hooklens graph`: one prompt's graph, the mean of several prompts', the difference of two.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use hooklens_hooks::DType;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::tell::{self, Told};
+use crate::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, GraphTarget, NodeKind, Replacement};
+use crate::cli::args::{DtypeArg, ModelArg, TokenRows, token_rows};
+use crate::cli::out::{said, spare};
+use crate::cli::pairs::{Line, file_lines, ioi_lines};
+use crate::cli::terminal::note;
+use crate::cli::{CliResult, Failure, any_model};
+use crate::features::{Dictionary, Opened, open};
+use crate::model::HookedTransformer;
+use crate::numerals;
+
+/// A graph that takes longer than this, in seconds, is announced.
+const LONG: f64 = 3.0;
+/// Deviations beyond which a graph is not taken for one.
+const PROVEN: f32 = 1e-3;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct MakeArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    #[command(flatten)]
+    dtype: DtypeArg,
+    /// The prompt whose next token is explained
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["tokens", "ioi", "pairs"])]
+    prompt: Option<String>,
+    /// The prompt as token ids: 1,2,3
+    #[arg(long, value_name = "IDS", value_parser = token_rows, conflicts_with = "prompt")]
+    tokens: Option<TokenRows>,
+    /// The graph of the prompt minus that of this one, of as many tokens
+    #[arg(long, value_name = "TEXT", requires = "prompt")]
+    against: Option<String>,
+    /// The mean of the graphs of so many prompts of the grammar that embedded:ioi was trained on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000), conflicts_with_all = ["prompt", "tokens", "answer", "wrong", "pairs"])]
+    ioi: Option<u32>,
+    /// The mean of the graphs of prompts of as many tokens: a file with {"clean": ..., "answer": ..., "wrong": ...} a line
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["prompt", "tokens", "answer", "wrong"])]
+    pairs: Option<PathBuf>,
+    /// In the place of a dictionary, this many neurons of each MLP and position: those that write most
+    #[arg(long, value_name = "N", conflicts_with = "dictionary")]
+    neurons: Option<usize>,
+    /// Explain this token's logit (default: those of the likeliest tokens)
+    #[arg(long, value_name = "TEXT")]
+    answer: Option<String>,
+    /// Minus this one's
+    #[arg(long, value_name = "TEXT", requires = "answer")]
+    wrong: Option<String>,
+    /// Explain so many of the likeliest tokens, or fewer that have 0.95 of the probability
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    likely: usize,
+    /// Features of the graph at most, those with the largest influence
+    #[arg(long, value_name = "N", default_value_t = 7500)]
+    max_nodes: usize,
+    /// Positions at the beginning without features (default: the token of a prompt's beginning)
+    #[arg(long, value_name = "N")]
+    leave_out: Option<usize>,
+    /// The share of influence whose nodes are kept
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
+    node_share: f64,
+    /// The share of influence whose edges are kept
+    #[arg(long, value_name = "SHARE", default_value_t = 0.98)]
+    edge_share: f64,
+    /// Join features that act alike: whose effects have at least this cosine
+    #[arg(long, value_name = "COSINE")]
+    group: Option<f64>,
+    /// Change so many features, one at a time, and compare what follows with the graph's edges
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "5")]
+    check: Option<usize>,
+    /// Effects and paths to print
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    top: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write what is kept: .html, one page that needs nothing else; .json, Neuronpedia's schema
+    #[arg(long, value_name = "FILE.html|FILE.json")]
+    out: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &MakeArgs) -> CliResult {
+    let page = match args.out.as_deref().map(|out| out.extension().and_then(|ending| ending.to_str())) {
+        None | Some(Some("json")) => false,
+        Some(Some("html" | "htm")) => true,
+        Some(_) => return Err(Failure::Usage("the name of --out ends in .html or .json".into())),
+    };
+    spare(args.out.as_deref(), args.model.inputs().into_iter().chain(args.pairs.clone()))?;
+    let replacement = replacement(args)?;
+    let model = any_model::plain_decoder("graph", &args.model, args.model.options(args.dtype.dtype)?)?;
+    if let Some(first) = replacement.dictionary() {
+        first.concerns(&model).iter().for_each(note);
+    }
+    let graph = graph(args, &model, &replacement)?;
+    let pruned = graph.prune(args.node_share, args.edge_share)?;
+    let check = match (args.check, &args.against, graph.prompts()) {
+        (None, ..) => None,
+        (Some(count), None, 1) => Some(graph.check(&model, &replacement, count)?),
+        _ => return Err(Failure::Usage("--check is of one prompt's graph".into())),
+    };
+    let groups = args.group.map(|cosine| graph.groups(&pruned, cosine)).unwrap_or_default();
+    let words = graph.feature_tokens(&model, pruned.nodes(), tell::TOKENS)?;
+    let groups: Vec<(String, Vec<usize>)> =
+        groups.into_iter().enumerate().map(|(number, own)| (tell::group_name(number, &own, &words), own)).collect();
+    let told = Told { graph: &graph, pruned: &pruned, words: &words, groups: &groups, check, top: args.top };
+    if args.json {
+        told.json()?
+    } else {
+        told.text()?
+    }
+    if let Some(out) = &args.out {
+        let slug = out.file_stem().map(|stem| stem.to_string_lossy().to_string()).unwrap_or_default();
+        let file = GraphFile::new(&graph, &pruned)
+            .named(slug, &*args.model.model)
+            .pruned_at(args.node_share, args.edge_share)
+            .with_tokens(&graph, &words)
+            .with_groups(&graph, groups.clone())
+            .with_pinned(&graph, told.on_paths());
+        if page {
+            file.save_page(out)?
+        } else {
+            file.save(out)?
+        }
+        if !args.json {
+            said(out)?;
+        }
+    }
+    let failed = |what: &str, by: f32| Failure::Failed(format!("{what}: the largest deviation is {by:.1e}").into());
+    if graph.deviation() > PROVEN && model.dtype() == DType::F32 {
+        return Err(failed("the graph does not sum to the model's values", graph.deviation()));
+    }
+    match check {
+        Some(check) if check.deviation > PROVEN => Err(failed("interventions are not what edges say", check.deviation)),
+        _ => Ok(()),
+    }
+}
+
+/// What features are.
+fn replacement(args: &MakeArgs) -> Result<Replacement, Failure> {
+    if let Some(count) = args.neurons {
+        return Ok(Replacement::neurons(count));
+    }
+    if args.model.dictionary.is_empty() {
+        return match &*args.model.model {
+            "embedded:ioi" => Ok(opened(open("embedded:ioi-transcoders")?)),
+            _ => {
+                let told = "--dictionary names the transcoders or autoencoders whose latents are the graph's features; \
+                            --neurons N takes the MLPs' neurons";
+                Err(Failure::Usage(told.into()))
+            }
+        };
+    }
+    if let [path] = &args.model.dictionary[..] {
+        return Ok(opened(open(path)?));
+    }
+    let mut all = Vec::new();
+    for path in &args.model.dictionary {
+        match open(path)? {
+            Opened::Dictionary(one) => all.push(one),
+            Opened::Transcoders(own) if own.is_cross_layer() => {
+                let told = format!("{} is across layers, and takes no other beside it", path.display());
+                return Err(Failure::Usage(told));
+            }
+            Opened::Transcoders(own) => all.extend(own.layers().iter().cloned()),
+        }
+    }
+    Ok(Replacement::dictionaries(all))
+}
+
+fn opened(opened: Opened) -> Replacement {
+    match opened {
+        Opened::Dictionary(one) => Replacement::dictionaries([one]),
+        Opened::Transcoders(all) => Replacement::transcoders(all),
+    }
+}
+
+fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) -> Result<AttributionGraph, Failure> {
+    let prepend_bos = replacement.dictionary().and_then(|one: &Dictionary| one.metadata().prepend_bos);
+    let base = GraphOptions::new().likely(args.likely, 0.95).max_nodes(args.max_nodes);
+    let base = args.leave_out.into_iter().fold(base, GraphOptions::leaving_out);
+    let target = |answer: &str, wrong: Option<&str>| match wrong {
+        Some(wrong) => GraphTarget::difference(model, answer, wrong),
+        None => GraphTarget::token(model, answer),
+    };
+    let many: Option<Vec<Line>> = match (args.ioi, &args.pairs) {
+        (Some(count), _) => Some(ioi_lines(count)?),
+        (_, Some(path)) => Some(file_lines(path)?),
+        _ => None,
+    };
+    if let Some(lines) = many {
+        let mut graphs = Vec::new();
+        for line in lines {
+            let row = model.token_row(&line.clean, prepend_bos)?;
+            let options = base.clone().target(target(&line.answer, line.wrong.as_deref())?);
+            graphs.push(one(model, row, replacement, &options)?);
+        }
+        return Ok(AttributionGraph::mean(&graphs)?);
+    }
+    let options = match &args.answer {
+        Some(answer) => base.clone().target(target(answer, args.wrong.as_deref())?),
+        None => base.clone(),
+    };
+    let row = match (&args.prompt, &args.tokens) {
+        (Some(text), _) => model.token_row(text, prepend_bos)?,
+        (None, Some(TokenRows(rows))) if rows.len() == 1 => rows[0].clone(),
+        _ => return Err(Failure::Usage("a graph is of one prompt".into())),
+    };
+    let graph = one(model, row, replacement, &options)?;
+    let Some(text) = &args.against else { return Ok(graph) };
+    // The same targets, whatever is likely behind the other prompt.
+    let again = match &args.answer {
+        Some(_) => options,
+        None => graph.nodes().iter().fold(base, |options, node| match node.kind {
+            NodeKind::Logit { token: Some(id), weight } => options.weighted_target(GraphTarget::id(model, id), weight),
+            _ => options,
+        }),
+    };
+    let other = one(model, model.token_row(text, prepend_bos)?, replacement, &again)?;
+    Ok(graph.minus(&other)?)
+}
+
+fn one(
+    model: &HookedTransformer,
+    row: Vec<u32>,
+    replacement: &Replacement,
+    options: &GraphOptions,
+) -> Result<AttributionGraph, Failure> {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} features {eta}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    let graph = AttributionGraph::with_progress(model, row, replacement, options, |told| {
+        if told.done == 0 && told.seconds > LONG {
+            let memory = numerals::bytes(told.bytes as u64);
+            note(format!("{} features, about {:.0} s and {memory} beside the model", told.of, told.seconds));
+        }
+        bar.set_length(told.of as u64);
+        bar.set_position(told.done as u64);
+    });
+    bar.finish_and_clear();
+    Ok(graph?)
+}

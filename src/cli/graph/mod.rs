@@ -1,0 +1,54 @@
+//! `hooklens graph` and its commands.
+
+mod make;
+mod tell;
+mod view;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+
+use super::CliResult;
+use make::MakeArgs;
+use view::ViewArgs;
+
+/// The arguments of a graph, or of a command on one.
+#[derive(Debug)]
+pub(super) enum GraphArgs {
+    Make(Box<MakeArgs>),
+    View(ViewArgs),
+}
+
+// By hand, as clap's derive has no command that takes arguments of its own or a command.
+impl FromArgMatches for GraphArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match matches.subcommand() {
+            Some((_, of_view)) => Ok(Self::View(ViewArgs::from_arg_matches(of_view)?)),
+            None => Ok(Self::Make(Box::new(MakeArgs::from_arg_matches(matches)?))),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for GraphArgs {
+    fn augment_args(command: Command) -> Command {
+        let view = Command::new("view").about("Describe a graph that was written, by whatever tool, and make its page");
+        MakeArgs::augment_args(command)
+            .subcommand(ViewArgs::augment_args(view))
+            .subcommand_negates_reqs(true)
+            .args_conflicts_with_subcommands(true)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+pub(super) fn run(args: &GraphArgs) -> CliResult {
+    match args {
+        GraphArgs::Make(args) => make::run(args),
+        GraphArgs::View(args) => view::run(args),
+    }
+}

@@ -1,0 +1,47 @@
+//! `hooklens graph view`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::attribution::graph::GraphFile;
+use crate::cli::CliResult;
+use crate::cli::out::{said, spare};
+use crate::cli::terminal::stdout;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ViewArgs {
+    /// A graph in Neuronpedia's JSON, of hooklens, circuit-tracer or another tool
+    #[arg(value_name = "FILE.json")]
+    file: PathBuf,
+    /// The page to write (default: the file's name with .html)
+    #[arg(long, value_name = "FILE.html")]
+    out: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &ViewArgs) -> CliResult {
+    let out = args.out.clone().unwrap_or_else(|| args.file.with_extension("html"));
+    spare(Some(&out), [args.file.clone()])?;
+    let graph = GraphFile::open(&args.file)?;
+    let json = graph.json();
+    let list = |key: &str| json[key].as_array().map_or(&[][..], Vec::as_slice);
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for node in list("nodes") {
+        *kinds.entry(node["feature_type"].as_str().unwrap_or("of no kind")).or_default() += 1;
+    }
+    let mut to = stdout();
+    if let Some(prompt) = json["metadata"]["prompt"].as_str() {
+        writeln!(to, "{prompt:?}")?;
+    }
+    let kinds: Vec<String> = kinds.into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    writeln!(to, "{} nodes ({}), {} links", list("nodes").len(), kinds.join(", "), list("links").len())?;
+    let groups = json["qParams"]["supernodes"].as_array().map_or(0, Vec::len);
+    if groups > 0 {
+        writeln!(to, "{groups} groups")?;
+    }
+    drop(to);
+    graph.save_page(&out)?;
+    said(&out)
+}

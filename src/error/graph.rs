@@ -1,0 +1,76 @@
+//! What can go wrong with attribution graphs.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// An attribution graph that can't be made, read or written.
+///
+/// ```
+/// use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
+/// use hooklens::features::Transcoders;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
+/// let told = AttributionGraph::new(&model, "", &replacement, &GraphOptions::new()).unwrap_err().to_string();
+/// assert_eq!(told, "nothing to run on: the text \"\" is empty");
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// A replacement that does not fit the model.
+    #[error("{what} can't stand for a part of the model: {reason}")]
+    #[non_exhaustive]
+    Replacement {
+        /// The dictionary, or the neurons.
+        what: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A target that is none.
+    #[error("no target: {reason}")]
+    #[non_exhaustive]
+    Target {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A setting that makes no sense.
+    #[error("{what} is {given}, and must be {wanted}")]
+    #[non_exhaustive]
+    Setting {
+        /// The setting.
+        what: &'static str,
+        /// What was given.
+        given: String,
+        /// What it may be.
+        wanted: &'static str,
+    },
+    /// A node that a graph lacks.
+    #[error("the graph has no node {node}; nearest: {}", near.join(", "))]
+    #[non_exhaustive]
+    Node {
+        /// The node.
+        node: String,
+        /// Those like it.
+        near: Vec<String>,
+    },
+    /// A file that is no graph.
+    #[error("{}: no attribution graph: {reason}", path.display())]
+    #[non_exhaustive]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A file of rows that can't be written or read.
+    #[error("{}: rows of a graph: {source}", path.display())]
+    #[non_exhaustive]
+    Rows {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}

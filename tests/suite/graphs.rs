@@ -1,0 +1,539 @@
+//! Attribution graphs: every row proves itself, edges are what constrained interventions change, circuit-tracer's goldens.
+
+use std::path::PathBuf;
+
+use burn::tensor::{Distribution, Tensor};
+use hooklens::attribution::graph::{
+    AttributionGraph, FeatureEdit, GraphFile, GraphOptions, GraphTarget, Hold, Replacement, intervene,
+};
+use hooklens::features::{Architecture, Dictionary, DictionaryWeights, Metadata, Normalization, Transcoders};
+use hooklens::prelude::*;
+use hooklens::{DType, WeightFiles};
+use proptest::prelude::*;
+use serde_json::Value;
+
+use crate::support::{any_config, cases, device, fixtures, random_model};
+
+fn tokens() -> Vec<u32> {
+    vec![3, 9, 1, 7, 9, 2]
+}
+
+/// A random dictionary between two points; of its 40 latents some are active.
+fn random_dictionary(width: usize, reads: &str, writes: Option<&str>, skip: bool) -> Dictionary {
+    let draw = |shape: [usize; 2], std: f64| Tensor::random(shape, Distribution::Normal(0.0, std), &device());
+    let weights = DictionaryWeights {
+        encoder: draw([width, 40], 0.5),
+        encoder_bias: draw([40, 1], 0.5).reshape([40]) - 0.8,
+        decoder: draw([40, width], 0.4),
+        decoder_bias: draw([width, 1], 0.3).reshape([width]),
+        skip: skip.then(|| draw([width, width], 0.2)),
+    };
+    let mut metadata = Metadata::at(reads);
+    metadata.writes = writes.map(Into::into);
+    Dictionary::new(reads, weights).unwrap().with_metadata(metadata)
+}
+
+/// Graphs of a model: transcoders of its MLPs, autoencoders of its stream, its neurons.
+fn replacements(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Replacement)> {
+    let config = model.config();
+    let (width, kind) = (config.d_model, seed as usize);
+    let mut all = Vec::new();
+    if !config.attn_only {
+        let reads = ["hook_mlp_in", "mlp.hook_in"][kind % 2];
+        let writes = ["hook_mlp_out", "mlp.hook_out"][kind / 2 % 2];
+        let one = |layer: usize| {
+            let at = |point: &str| format!("blocks.{layer}.{point}");
+            let one = random_dictionary(width, &at(reads), Some(&at(writes)), kind.is_multiple_of(3));
+            match kind % 5 {
+                0 => one.with_architecture(Architecture::TopK { k: 6 }).unwrap(),
+                1 => {
+                    let thresholds = vec![0.1; 40];
+                    one.with_architecture(Architecture::JumpRelu { thresholds, positive: false }).unwrap()
+                }
+                2 => one.with_normalization(Normalization::Scale(Some(1.7))),
+                3 => one.with_centered_input(true).with_normalization(Normalization::LayerNorm),
+                _ => one.with_decoder_norms(true),
+            }
+        };
+        all.push(("transcoders", Replacement::dictionaries((0..config.n_layers).map(one))));
+    }
+    if config.experts.is_none() {
+        let points = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_pre", "blocks.1.hook_resid_post"];
+        let of = |point: &str| {
+            let one = random_dictionary(width, point, None, false);
+            if kind.is_multiple_of(2) {
+                one.with_centered_input(true).with_normalization(Normalization::ConstantNorm)
+            } else {
+                one
+            }
+        };
+        all.push(("autoencoders", Replacement::dictionaries([of(points[kind % 2]), of(points[2])])));
+        if !config.attn_only {
+            all.push(("neurons", Replacement::neurons(if kind.is_multiple_of(2) { 9 } else { 1000 })));
+        }
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(cases(60))]
+
+    /// Effects and constant of every node sum to its pre-activation, in every kind of model.
+    #[test]
+    fn rows_prove_themselves(config in any_config(), seed in 0u64..1000) {
+        let model = random_model(config, seed);
+        for (name, replacement) in replacements(&model, seed) {
+            let left_out = seed as usize % 3;
+            let options = GraphOptions::new().leaving_out(left_out).batch_size(1 + seed as usize % 7);
+            let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
+            let worst = graph.nodes().iter().enumerate().filter_map(|(node, held)| {
+                Some((graph.deviation_of(node)?, format!("{held:?}: {:?} {:?}", graph.value(node), graph.constant(node))))
+            });
+            let worst = worst.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+            prop_assert!(worst.0 < 1e-4, "{name}: {worst:?}");
+            prop_assert!(!graph.deviation().is_nan());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(30))]
+
+    /// What a feature's change changes in a run in which all else is held is what the graph's edges say.
+    #[test]
+    fn held_interventions_are_the_edges(config in any_config(), seed in 0u64..1000) {
+        let model = random_model(config, seed);
+        for (name, replacement) in replacements(&model, seed) {
+            let options = GraphOptions::new().leaving_out(seed as usize % 2);
+            let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
+            let check = graph.check(&model, &replacement, 3).unwrap();
+            let told = check.worst.map(|(source, target, _)| {
+                (&graph.nodes()[source], &graph.nodes()[target], graph.effects_on(target).unwrap()[source])
+            });
+            prop_assert!(check.deviation < 1e-3, "{name}: {check:?} {told:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(30))]
+
+    /// What heads carried and what came directly sum to the effect; pairs of nodes sum to the score of a query and a key.
+    #[test]
+    fn heads_sum_to_effects_and_pairs_to_scores(config in any_config(), seed in 0u64..1000) {
+        let model = random_model(config, seed);
+        let config = model.config();
+        for (name, replacement) in replacements(&model, seed) {
+            let options = GraphOptions::new().leaving_out(seed as usize % 2);
+            let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
+            let features: Vec<usize> =
+                (0..graph.nodes().len()).filter(|node| graph.nodes()[*node].is_feature()).collect();
+            for node in features.last().copied().into_iter().chain([graph.nodes().len() - 1]) {
+                let heads = graph.heads(&model, &replacement, node).unwrap();
+                let effects = graph.effects_on(node).unwrap();
+                let largest = effects.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
+                for (source, effect) in effects.iter().enumerate() {
+                    let carried: f32 = (0..config.n_layers * config.n_heads)
+                        .map(|at| heads.carried(at / config.n_heads, at % config.n_heads, source).unwrap())
+                        .sum();
+                    let missed = (carried + heads.direct(source).unwrap() - effect).abs();
+                    prop_assert!(missed < 1e-4 * largest, "{name}: {missed} of {largest}");
+                }
+            }
+            // A dictionary of the stream writes all of it, so that layers behind know of nothing below; pairs know of all.
+            let at = (config.n_layers - 1, seed as usize % config.n_heads);
+            let pairs = graph.attention_pairs(&model, &replacement, at, [5, 2], 3).unwrap();
+            let scale = pairs.strongest.iter().fold(pairs.score.abs(), |most, pair| most.max(pair.score.abs()));
+            prop_assert!((pairs.sum - pairs.score).abs() < 1e-3 * scale.max(1e-3), "{name}: {pairs:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(20))]
+
+    /// The mean of graphs and the difference of two prove themselves as one does: effects and constant sum to the value.
+    #[test]
+    fn means_and_differences_prove_themselves(config in any_config(), seed in 0u64..1000) {
+        let model = random_model(config, seed);
+        let target = GraphTarget::id(&model, 3);
+        let options = GraphOptions::new().leaving_out(0).target(target);
+        for (name, replacement) in replacements(&model, seed) {
+            let graph = |tokens: Vec<u32>| AttributionGraph::new(&model, tokens, &replacement, &options).unwrap();
+            let (one, other) = (graph(tokens()), graph(vec![3, 1, 1, 8, 9, 2]));
+            let mean = AttributionGraph::mean(&[one.clone(), other.clone()]).unwrap();
+            let apart = one.minus(&other).unwrap();
+            for combined in [&mean, &apart] {
+                for node in 0..combined.nodes().len() {
+                    let Some(effects) = combined.effects_on(node) else { continue };
+                    let constant = combined.constant(node).unwrap();
+                    let largest = effects.iter().fold(constant.abs().max(1.0), |most, x| most.max(x.abs()));
+                    let sum: f32 = effects.iter().sum::<f32>() + constant;
+                    let missed = (sum - combined.value(node).unwrap()).abs();
+                    prop_assert!(missed < 1e-3 * largest, "{name} {node}: {missed} of {largest}");
+                }
+            }
+            let last = |graph: &AttributionGraph| graph.value(graph.nodes().len() - 1).unwrap();
+            prop_assert!((last(&mean) - 0.5 * (last(&one) + last(&other))).abs() < 1e-5);
+            prop_assert!((last(&apart) - (last(&one) - last(&other))).abs() < 1e-5);
+            let alone = AttributionGraph::mean(std::slice::from_ref(&one)).unwrap();
+            prop_assert_eq!(alone.effects_on(alone.nodes().len() - 1), one.effects_on(one.nodes().len() - 1));
+            let none = one.minus(&one).unwrap();
+            prop_assert!((0..none.nodes().len()).filter_map(|node| none.effects_on(node)).flatten().all(|x| *x == 0.0));
+        }
+        let longer = AttributionGraph::new(&model, vec![3u32, 1, 1], &Replacement::neurons(3), &options);
+        let shorter = AttributionGraph::new(&model, vec![3u32, 1], &Replacement::neurons(3), &options);
+        if let (Ok(longer), Ok(shorter)) = (longer, shorter) {
+            let told = longer.minus(&shorter).unwrap_err().to_string();
+            prop_assert_eq!(told, "the number of tokens is 3 and 2, and must be the same in all graphs");
+        }
+    }
+}
+
+/// What circuit-tracer made of a case.
+struct Golden {
+    folder: PathBuf,
+    said: Value,
+    tensors: WeightFiles,
+}
+
+impl Golden {
+    fn of(folder: PathBuf) -> Self {
+        let said = serde_json::from_str(&std::fs::read_to_string(folder.join("expected.json")).unwrap()).unwrap();
+        let tensors = WeightFiles::open(&[folder.join("expected.safetensors")]).unwrap();
+        Self { folder, said, tensors }
+    }
+
+    fn all() -> Vec<Self> {
+        let entries = std::fs::read_dir(fixtures().join("graph")).unwrap().map(|entry| entry.unwrap().path());
+        let mut folders: Vec<PathBuf> = entries.filter(|path| path.join("expected.json").is_file()).collect();
+        folders.sort();
+        assert!(folders.len() >= 8);
+        folders.into_iter().map(Self::of).collect()
+    }
+
+    fn numbers(&self, name: &str) -> Vec<f32> {
+        self.tensors.read(name, DType::F32).unwrap().iter().collect()
+    }
+
+    fn integers(&self, name: &str) -> Vec<usize> {
+        let bytes = std::fs::read(self.folder.join("expected.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let number = |bytes: &[u8]| usize::try_from(i64::from_le_bytes(bytes.try_into().unwrap())).unwrap();
+        file.tensor(name).unwrap().data().chunks_exact(8).map(number).collect()
+    }
+
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        let bytes = std::fs::read(self.folder.join("expected.safetensors")).unwrap();
+        safetensors::SafeTensors::deserialize(&bytes).unwrap().tensor(name).unwrap().data().to_vec()
+    }
+
+    fn name(&self) -> &str {
+        self.folder.file_name().unwrap().to_str().unwrap()
+    }
+
+    fn model(&self) -> HookedTransformer {
+        HookedTransformer::from_pretrained(fixtures().join(self.said["model"].as_str().unwrap()).to_str().unwrap())
+            .unwrap()
+    }
+
+    fn tokens(&self) -> Vec<u32> {
+        self.said["tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+    }
+
+    fn options(&self, model: &HookedTransformer) -> GraphOptions {
+        let mut options = GraphOptions::new().leaving_out(1);
+        if let Some(most) = self.said["max_feature_nodes"].as_u64() {
+            let number = |key: &str| self.said[key].as_u64().unwrap() as usize;
+            options = options.max_nodes(most as usize).ranked_every(number("batch_size") * number("update_interval"));
+        }
+        // circuit-tracer leaves the soft cap of logits out of probabilities, so that they are not the model's.
+        if model.config().output_logits_soft_cap.is_some() {
+            let weights = self.numbers("logit_probabilities");
+            for (target, weight) in self.said["logit_targets"].as_array().unwrap().iter().zip(weights) {
+                let id = target["token"].as_u64().unwrap() as u32;
+                options = options.weighted_target(GraphTarget::id(model, id), weight);
+            }
+        }
+        for (place, target) in self.said["targets"].as_array().into_iter().flatten().enumerate() {
+            // A direction, as it was put in.
+            let width = model.config().d_model;
+            let vector = self.numbers("logit_vectors")[place * width..][..width].to_vec();
+            options = options.weighted_target(
+                GraphTarget::direction(target["label"].as_str().unwrap(), vector),
+                target["weight"].as_f64().unwrap() as f32,
+            );
+        }
+        options
+    }
+}
+
+/// Nodes, edges, scores and pruning are those of circuit-tracer.
+#[test]
+fn graphs_are_circuit_tracers() {
+    for golden in Golden::all() {
+        let (name, model) = (golden.name().to_string(), golden.model());
+        let replacement = Replacement::transcoders(Transcoders::open(&golden.folder).unwrap());
+        let graph = AttributionGraph::new(&model, golden.tokens(), &replacement, &golden.options(&model)).unwrap();
+        assert!(graph.deviation() < 1e-4, "{name}: {}", graph.deviation());
+        let active = golden.integers("active_features");
+        let selected = golden.integers("selected_features");
+        let wanted: Vec<[usize; 3]> =
+            selected.iter().map(|place| [active[3 * place], active[3 * place + 1], active[3 * place + 2]]).collect();
+        let features = graph.nodes().iter().filter(|node| node.is_feature());
+        let given: Vec<[usize; 3]> =
+            features.map(|node| [node.layer.unwrap(), node.position, node.unit().unwrap()]).collect();
+        assert_eq!(given, wanted, "{name}");
+        assert_eq!(graph.active(), active.len() / 3, "{name}");
+
+        let (count, expected) = (graph.nodes().len(), golden.numbers("adjacency"));
+        assert_eq!(expected.len(), count * count, "{name}");
+        let largest = expected.iter().fold(0f32, |most, x| most.max(x.abs()));
+        for node in 0..count {
+            let wanted = &expected[node * count..][..count];
+            match graph.effects_on(node) {
+                None => assert!(wanted.iter().all(|x| *x == 0.0), "{name}"),
+                Some(effects) => {
+                    let worst = effects.iter().zip(wanted).fold(0f32, |worst, (a, b)| worst.max((a - b).abs()));
+                    assert!(worst < 1e-4 * largest, "{name}: {:?} by {worst} of {largest}", graph.nodes()[node]);
+                }
+            }
+        }
+        let influence = golden.numbers("cumulative_scores");
+        for (node, wanted) in graph.nodes().iter().zip(&influence) {
+            assert!((node.influence - wanted).abs() < 1e-4, "{name}: {node:?} {wanted}");
+        }
+        let scores = graph.scores();
+        for (given, key) in [(scores.replacement, "replacement_score"), (scores.completeness, "completeness_score")] {
+            let wanted = golden.said[key].as_f64().unwrap();
+            assert!((given - wanted).abs() < 1e-4, "{name}: {key} {given} {wanted}");
+        }
+        for (shares, suffix) in [((0.8, 0.98), ""), ((0.95, 0.99), "_wide")] {
+            let pruned = graph.prune(shares.0, shares.1).unwrap();
+            let mask = golden.bytes(&format!("node_mask{suffix}"));
+            let wanted: Vec<usize> = (0..count).filter(|node| mask[*node] != 0).collect();
+            assert_eq!(pruned.nodes(), wanted, "{name}");
+            let mask = golden.bytes(&format!("edge_mask{suffix}"));
+            let mut given: Vec<usize> = pruned.edges().iter().map(|edge| edge.target * count + edge.source).collect();
+            given.sort_unstable();
+            let wanted: Vec<usize> = (0..count * count).filter(|edge| mask[*edge] != 0).collect();
+            assert_eq!(given, wanted, "{name}");
+        }
+    }
+}
+
+/// Interventions give what circuit-tracer's do, held and free.
+#[test]
+fn interventions_are_circuit_tracers() {
+    for golden in Golden::all() {
+        let (name, model) = (golden.name().to_string(), golden.model());
+        let replacement = Replacement::transcoders(Transcoders::open(&golden.folder).unwrap());
+        let tokens = golden.tokens();
+        for (place, edits) in golden.said["interventions"].as_array().unwrap().iter().enumerate() {
+            let number = |edit: &Value, key: &str| edit[key].as_u64().unwrap() as usize;
+            let edits: Vec<FeatureEdit> = edits
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|edit| {
+                    let value = edit["value"].as_f64().unwrap() as f32;
+                    FeatureEdit::set(number(edit, "layer"), number(edit, "pos"), number(edit, "latent"), value)
+                })
+                .collect();
+            for (hold, key) in [(Hold::Everything, "constrained"), (Hold::Patterns, "frozen"), (Hold::Nothing, "free")]
+            {
+                let made = intervene(&model, tokens.clone(), &replacement, &edits, hold).unwrap();
+                let close = |given: Vec<f32>, wanted: Vec<f32>, what: &str| {
+                    let largest = wanted.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
+                    assert_eq!(given.len(), wanted.len());
+                    let worst = given.iter().zip(&wanted).fold(0f32, |worst, (a, b)| worst.max((a - b).abs()));
+                    assert!(worst < 1e-4 * largest, "{name} {key} {place} {what}: {worst} of {largest}");
+                };
+                let logits: Vec<f32> = made.logits.to_data().iter().collect();
+                close(logits, golden.numbers(&format!("{key}.{place}.logits")), "logits");
+                if hold == Hold::Everything {
+                    let mut given = Vec::new();
+                    for pre in made.pre_activations {
+                        // circuit-tracer leaves the first position out.
+                        let [_, latents] = pre.dims();
+                        let own: Vec<f32> = pre.to_data().iter().collect();
+                        given.extend(vec![0.0; latents]);
+                        given.extend(&own[latents..]);
+                    }
+                    close(given, golden.numbers(&format!("{key}.{place}.pre_activations")), "pre-activations");
+                }
+            }
+        }
+    }
+}
+
+fn ioi_graph() -> (HookedTransformer, Replacement, AttributionGraph) {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders").unwrap());
+    let prompt = "When Mary and John went to the store, John gave a drink to";
+    let graph = AttributionGraph::new(&model, prompt, &replacement, &GraphOptions::new()).unwrap();
+    (model, replacement, graph)
+}
+
+/// Graphs that are limited, computed in batches of other sizes or with their rows in a file are parts of, or the same as,
+/// the whole one.
+#[test]
+fn limits_batches_and_files_change_no_effect() {
+    let (model, replacement, whole) = ioi_graph();
+    let prompt = "When Mary and John went to the store, John gave a drink to";
+    let made = |options: GraphOptions| AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();
+    let close = |graph: &AttributionGraph| {
+        let key = |node: usize, of: &AttributionGraph| {
+            (of.nodes()[node].layer, of.nodes()[node].position, of.nodes()[node].unit())
+        };
+        let features = |of: &AttributionGraph| {
+            (0..of.nodes().len()).filter(|node| of.nodes()[*node].is_feature()).collect::<Vec<_>>()
+        };
+        let places: Vec<usize> = features(graph)
+            .into_iter()
+            .map(|node| features(&whole).into_iter().find(|other| key(*other, &whole) == key(node, graph)).unwrap())
+            .collect();
+        for (node, place) in places.iter().enumerate() {
+            let (own, all) = (graph.effects_on(node).unwrap(), whole.effects_on(*place).unwrap());
+            for (source, from) in places.iter().enumerate() {
+                assert!((own[source] - all[*from]).abs() < 1e-5);
+            }
+            assert!((graph.value(node).unwrap() - whole.value(*place).unwrap()).abs() < 1e-5);
+        }
+        assert!(graph.deviation() < 1e-5);
+        places.len()
+    };
+    let all = close(&made(GraphOptions::new().batch_size(1)));
+    assert_eq!(close(&made(GraphOptions::new().memory(1000))), all);
+    assert_eq!(close(&made(GraphOptions::new().max_nodes(100).ranked_every(7).memory(1000))), 100);
+    assert_eq!(close(&made(GraphOptions::new().max_nodes(0))), 0);
+    assert_eq!(close(&made(GraphOptions::new().max_nodes(100).ranked_every(7))), 100);
+}
+
+/// What a graph is written as is read again; files of circuit-tracer are read; what is no graph is refused by name.
+#[test]
+fn graph_files() {
+    let (model, _, graph) = ioi_graph();
+    let pruned = graph.prune(0.8, 0.98).unwrap();
+    let words = graph.feature_tokens(&model, pruned.nodes(), 3).unwrap();
+    let groups = graph.groups(&pruned, 0.7);
+    assert!(groups.iter().all(|group| group.len() > 1) && !groups.is_empty());
+    let named = groups.into_iter().map(|group| ("<b>\"".to_string(), group));
+    let file = GraphFile::new(&graph, &pruned).named("a", "b").with_tokens(&graph, &words).with_groups(&graph, named);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("graph.json");
+    file.save(&path).unwrap();
+    let again = GraphFile::open(&path).unwrap();
+    let json = again.json();
+    assert_eq!(json["qParams"], file.json()["qParams"]);
+    let ids: Vec<&str> =
+        json["nodes"].as_array().unwrap().iter().map(|node| node["node_id"].as_str().unwrap()).collect();
+    let mut apart = ids.clone();
+    apart.sort_unstable();
+    apart.dedup();
+    assert_eq!(apart.len(), ids.len());
+    let linked = json["links"].as_array().unwrap();
+    assert_eq!(linked.len(), pruned.edges().len());
+    for link in linked {
+        assert!(ids.contains(&link["source"].as_str().unwrap()) && ids.contains(&link["target"].as_str().unwrap()));
+    }
+    let page = file.page();
+    assert!(!page.contains("__HOOKLENS_GRAPH__") && !page.contains("<b>"));
+
+    let of_circuit_tracer = GraphFile::open(fixtures().join("graph/llama3-limited/circuit_tracer.json")).unwrap();
+    assert!(of_circuit_tracer.page().contains("\"links\""));
+    for (text, reason) in [
+        ("", "EOF while parsing"),
+        ("[1]", "it has no list `nodes`"),
+        (r#"{"nodes": [{}], "links": []}"#, "node 0 has no `node_id`"),
+        (r#"{"nodes": [{"node_id": "a"}]}"#, "it has no list `links`"),
+        (
+            r#"{"nodes": [{"node_id": "a"}], "links": [{"source": "a", "target": "b", "weight": 1}]}"#,
+            "link 0 is of a node `b`",
+        ),
+        (
+            r#"{"nodes": [{"node_id": "a"}], "links": [{"source": "a", "target": "a", "weight": null}]}"#,
+            "no finite `weight`",
+        ),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let told = GraphFile::open(&path).unwrap_err().to_string();
+        assert!(told.contains(reason) && told.contains("graph.json"), "{told}");
+    }
+}
+
+/// Nodes and edges of a graph that circuit-tracer wrote are those that this one writes, but for its ids of errors.
+#[test]
+fn files_are_circuit_tracers() {
+    let golden = Golden::of(fixtures().join("graph/llama3-limited"));
+    let model = golden.model();
+    let replacement = Replacement::transcoders(Transcoders::open(&golden.folder).unwrap());
+    let graph = AttributionGraph::new(&model, golden.tokens(), &replacement, &golden.options(&model)).unwrap();
+    let own = GraphFile::new(&graph, &graph.prune(0.8, 0.98).unwrap());
+    let theirs = GraphFile::open(golden.folder.join("circuit_tracer.json")).unwrap();
+    let weights = |file: &GraphFile| {
+        let mut weights: Vec<f64> =
+            file.json()["links"].as_array().unwrap().iter().map(|link| link["weight"].as_f64().unwrap()).collect();
+        weights.sort_by(f64::total_cmp);
+        weights
+    };
+    let (own_weights, their_weights) = (weights(&own), weights(&theirs));
+    assert_eq!(own_weights.len(), their_weights.len());
+    assert!(own_weights.iter().zip(&their_weights).all(|(a, b)| (a - b).abs() < 1e-4));
+    for kind in ["cross layer transcoder", "mlp reconstruction error", "embedding", "logit"] {
+        let of = |file: &GraphFile| {
+            let nodes = file.json()["nodes"].as_array().unwrap().clone();
+            let mut own: Vec<(String, u64, Option<i64>)> = nodes
+                .iter()
+                .filter(|node| node["feature_type"] == kind)
+                .map(|node| {
+                    let feature = node["feature"].as_i64().filter(|_| kind.starts_with("cross"));
+                    (node["layer"].as_str().unwrap().to_string(), node["ctx_idx"].as_u64().unwrap(), feature)
+                })
+                .collect();
+            own.sort();
+            own
+        };
+        assert_eq!(of(&own), of(&theirs), "{kind}");
+    }
+}
+
+/// What makes no sense is refused, and says so.
+#[test]
+fn bad_input_of_graphs() {
+    let (model, replacement, graph) = ioi_graph();
+    let told = |options: GraphOptions, replacement: &Replacement| {
+        AttributionGraph::new(&model, "When Mary and John", replacement, &options).unwrap_err().to_string()
+    };
+    let new = GraphOptions::new;
+    for (options, reason) in [
+        (new().likely(0, 0.9), "the number of likely tokens is 0"),
+        (new().likely(3, f64::NAN), "the probability of likely tokens is NaN"),
+        (new().leaving_out(99), "the number of positions left out is 99"),
+        (new().batch_size(0), "a batch size is 0"),
+        (new().target(GraphTarget::id(&model, 1 << 30)), "the model has no logit of a token"),
+        (new().target(GraphTarget::direction("up", vec![1.0])), "up has 1 numbers, and the model's width is 64"),
+    ] {
+        let told = told(options, &replacement);
+        assert!(told.contains(reason), "{told}");
+    }
+    let narrow = random_dictionary(8, "blocks.0.hook_resid_post", None, false);
+    assert!(told(new(), &Replacement::dictionaries([narrow])).contains("64"));
+    let elsewhere = random_dictionary(64, "blocks.0.hook_attn_out", None, false);
+    assert!(told(new(), &Replacement::dictionaries([elsewhere])).contains("it goes from"));
+    let unknown = random_dictionary(64, "blocks.9.hook_resid_post", None, false);
+    assert!(told(new(), &Replacement::dictionaries([unknown])).contains("blocks.9.hook_resid_post"));
+    assert!(told(new(), &Replacement::dictionaries([])).contains("no dictionary was given"));
+    assert!(graph.prune(1.5, 0.9).unwrap_err().to_string().contains("the share of nodes is 1.5"));
+    assert!(graph.prune(0.5, f64::NAN).unwrap_err().to_string().contains("the share of edges is NaN"));
+    for edit in [FeatureEdit::set(9, 0, 0, 1.0), FeatureEdit::set(0, 99, 0, 1.0), FeatureEdit::set(0, 1, 1 << 20, 1.0)]
+    {
+        let told = intervene(&model, "When Mary", &replacement, &[edit], Hold::Nothing).unwrap_err().to_string();
+        assert!(told.contains("the graph has no node"), "{told}");
+    }
+    assert!(graph.heads(&model, &replacement, 1 << 20).unwrap_err().to_string().contains("1048576"));
+    let pairs =
+        |head, positions| graph.attention_pairs(&model, &replacement, head, positions, 3).unwrap_err().to_string();
+    assert!(pairs((9, 0), [3, 1]).contains("a head is 9.0"));
+    assert!(pairs((0, 0), [1, 3]).contains("1 to 3"));
+}
