@@ -5,7 +5,7 @@
     python benches/circuit_tracer.py run FOLDER --tokens 64 [--max-nodes 1024] [--batch-size 256] [--threads 2] [--seed 0]
 
 `make` writes 0.8 GB: a model of Llama's shape (12 layers, width 768, 12 heads, MLPs of 3072, 8192 tokens, f32) as `config.json`
-and `model.safetensors`, and in FOLDER/transcoders a set of 4096 latents a layer with ReLU, from `ln2.hook_normalized` to
+and `model.safetensors`, prompts as FOLDER/prompt_TOKENS.txt for hooklens, and in FOLDER/transcoders a set of 4096 latents a layer with ReLU, from `ln2.hook_normalized` to
 `hook_mlp_out`, of which some 25 to 60 fire at a position. What they write is about as long as the MLPs' output, but no nearer to it.
 
 `run` prints one line of JSON. `seconds` is the time of `circuit_tracer.attribute` alone, with the model loaded and after a call for a
@@ -45,12 +45,15 @@ def make(folder):
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=MLP, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, num_key_value_heads=HEADS, max_position_embeddings=1024, rms_norm_eps=1e-5,
+        num_attention_heads=HEADS, num_key_value_heads=HEADS, max_position_embeddings=4096, rms_norm_eps=1e-5,
         bos_token_id=BOS, eos_token_id=2, tie_word_embeddings=False, attn_implementation="eager",
     )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
     model.save_pretrained(folder, max_shard_size="4GB")
     (folder / "generation_config.json").unlink()
+
+    for tokens in (16, 64, 256, 2300):
+        (folder / f"prompt_{tokens}.txt").write_text(",".join(map(str, prompt(tokens, 0).tolist())))
 
     # What the transcoders read and what the MLPs write, of random prompts.
     inputs, outputs = [], []

@@ -64,12 +64,23 @@ pub enum GraphError {
         /// What is wrong.
         reason: String,
     },
-    /// A file of rows that can't be written or read.
-    #[error("{}: rows of a graph: {source}", path.display())]
+    /// A folder whose rows are of no use for a graph.
+    #[error("{}: can't go on from here: {reason}", folder.display())]
     #[non_exhaustive]
-    Rows {
+    Kept {
+        /// The folder.
+        folder: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// A file that can't be read or written.
+    #[error("{}: can't {doing}", path.display())]
+    #[non_exhaustive]
+    Io {
         /// The file.
         path: PathBuf,
+        /// What was done.
+        doing: &'static str,
         /// What the system says.
         source: std::io::Error,
     },

@@ -32,9 +32,12 @@ fn at(folder: &Path, name: &str) -> String {
 fn a_graph_is_told_checked_written_and_viewed() {
     let folder = tempfile::tempdir().unwrap();
     let (file, page) = (at(folder.path(), "graph.json"), at(folder.path(), "graph.html"));
-    let (code, out, told) = of_ioi(&["--answer", "Mary", "--wrong", "John", "--group", "0.7", "--check", "--out", &file]);
+    let (code, out, told) =
+        of_ioi(&["--answer", "Mary", "--wrong", "John", "--group", "0.7", "--check", "--out", &file]);
     assert_eq!(code, 0, "{told}");
-    for words in ["15 tokens", "every row sums to its value", "checked: 5 features", "why \"Mary", "strongest paths", "groups"] {
+    for words in
+        ["15 tokens", "every row sums to its value", "checked: 5 features", "why \"Mary", "strongest paths", "groups"]
+    {
         assert!(out.contains(words), "no {words:?} in {out}");
     }
     let written = json(&fs::read_to_string(&file).unwrap());
@@ -47,7 +50,7 @@ fn a_graph_is_told_checked_written_and_viewed() {
     let nodes = written["nodes"].as_array().unwrap().len();
     assert!(out.contains(&format!("{nodes} nodes")) && out.contains("groups"), "{out}");
     let html = fs::read_to_string(&page).unwrap();
-    assert!(html.starts_with("<!DOCTYPE html>") && !html.contains("src=\"http") && !html.contains("href=\"http"));
+    assert!(html.starts_with("<!doctype html>") && !html.contains("src=\"http") && !html.contains("href=\"http"));
     // The same page from the command that made the graph.
     let direct = at(folder.path(), "direct.html");
     let (code, ..) = of_ioi(&["--out", &direct]);
@@ -78,24 +81,19 @@ fn graphs_of_several_prompts_and_of_neurons() {
     let (code, out, told) = of_ioi(&["--against", against, "--answer", "Mary", "--json"]);
     assert_eq!(code, 0, "{told}");
     assert!(json(&out)["deviation"].as_f64().unwrap() < 1e-4);
-    // A model without a dictionary.
-    let (code, out, told) = graph(&["--model", "embedded:induction", "--neurons", "8", "--tokens", "1,2,3,1", "--check"]);
-    if code == 0 {
-        assert!(out.contains("every row sums"), "{out}");
-    } else {
-        assert!(told.contains("no MLP") || told.contains("MLP"), "{told}");
-    }
+    // Without MLPs tokens alone act.
+    let (code, out, _) = graph(&["--model", "embedded:induction", "--neurons", "8", "--tokens", "1,2,3,1"]);
+    assert!(code == 0 && out.contains("features +0.00") && out.contains("token \"red\" at 0"), "{out}");
     let (code, out, told) = of_ioi(&["--neurons", "16", "--check"]);
     assert!(code == 0 && out.contains("checked"), "{out}{told}");
-    // Transcoders from a folder.
-    let folder = fixtures().join("graph/llama-jumprelu");
-    let folder = folder.to_str().unwrap();
-    let model = fixtures().join("llama");
-    if model.is_dir() {
-        let arguments = ["--model", model.to_str().unwrap(), "--dictionary", folder, "--tokens", "1,2,3,4"];
-        let (_, _, told) = graph(&arguments);
-        assert!(!told.contains("panicked"), "{told}");
-    }
+    // Transcoders from a folder, and a graph of some of their features.
+    let [model, transcoders] = ["llama", "graph/llama-jumprelu"].map(|name| fixtures().join(name));
+    let arguments = ["--model", model.to_str().unwrap(), "--dictionary", transcoders.to_str().unwrap()];
+    let (code, out, told) = graph(&[&arguments[..], &["--tokens", "1,2,3,4", "--max-nodes", "20", "--json"]].concat());
+    assert_eq!(code, 0, "{told}");
+    let told = json(&out);
+    assert!(told["active"].as_u64().unwrap() > 20 && told["deviation"].as_f64().unwrap() < 1e-4);
+    assert_ne!(told["targets"][0]["features_left_out"], 0.0);
 }
 
 #[test]
@@ -117,10 +115,11 @@ fn wrong_usage_of_graphs() {
     }
     let broken = at(folder.path(), "broken.json");
     fs::write(&broken, "{\"nodes\": 3}").unwrap();
-    let failures: [(&[&str], &str); 6] = [
+    let failures: [(&[&str], &str); 7] = [
         (&["--model", "embedded:ioi", "--prompt", PROMPT, "--answer", "Mry"], "Mry"),
         (&["--model", "embedded:ioi", "--prompt", PROMPT, "--node-share", "7"], "7"),
-        (&["--model", "embedded:ioi", "--prompt", PROMPT, "--max-nodes", "0"], "0"),
+        (&["--model", "embedded:ioi", "--prompt", PROMPT, "--leave-out", "15"], "15"),
+        (&["view", "nowhere.json"], "nowhere.json: can't read the graph: "),
         (&["--model", "embedded:ioi", "--prompt", PROMPT, "--against", "When Mary"], "tokens"),
         (&["--model", "embedded:ioi", "--prompt", ""], "empty"),
         (&["view", &broken], "broken.json"),

@@ -410,6 +410,44 @@ fn limits_batches_and_files_change_no_effect() {
     assert_eq!(close(&made(GraphOptions::new().max_nodes(100).ranked_every(7))), 100);
 }
 
+/// A graph that was interrupted, whatever was written last, goes on to the same graph; rows of another are refused.
+#[test]
+fn interrupted_graphs_go_on() {
+    let (model, replacement, _) = ioi_graph();
+    let prompt = "When Mary and John went to the store, John gave a drink to";
+    let folder = tempfile::tempdir().unwrap();
+    let [rows, index] = ["graph_rows.f32", "graph_rows.index"].map(|name| folder.path().join(name));
+    let options = GraphOptions::new().max_nodes(150).ranked_every(20).batch_size(8);
+    let kept = options.clone().resumable(folder.path());
+    let whole = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();
+    let same = |graph: &AttributionGraph| {
+        assert_eq!(graph.nodes(), whole.nodes());
+        (0..graph.nodes().len()).for_each(|node| assert_eq!(graph.effects_on(node), whole.effects_on(node)));
+    };
+    same(&AttributionGraph::new(&model, prompt, &replacement, &kept).unwrap());
+    let [all_rows, all_index] = [&rows, &index].map(|path| std::fs::read(path).unwrap());
+    // Files as a killed run leaves them: cut anywhere, and never an entry without its row but for a full disk's.
+    let cuts = [(all_rows.len(), 40), (all_rows.len() / 2 + 3, all_index.len() / 3), (1000, all_index.len()), (0, 0)];
+    for (of_rows, of_index) in cuts {
+        std::fs::write(&rows, &all_rows[..of_rows]).unwrap();
+        std::fs::write(&index, &all_index[..of_index]).unwrap();
+        let mut steps = Vec::new();
+        let graph = AttributionGraph::with_progress(&model, prompt, &replacement, &kept, |told| steps.push(told.done));
+        same(&graph.unwrap());
+        assert_eq!(steps.last(), Some(&150));
+    }
+    // A run that finds everything computes nothing, and writes nothing.
+    let before = std::fs::read(&rows).unwrap();
+    same(&AttributionGraph::new(&model, prompt, &replacement, &kept).unwrap());
+    assert_eq!(std::fs::read(&rows).unwrap(), before);
+    let other = "When Mary and John went to the store, Mary gave a drink to";
+    let told = AttributionGraph::new(&model, other, &replacement, &kept).unwrap_err().to_string();
+    assert!(told.contains("of another graph"), "{told}");
+    std::fs::write(&index, "what is this, longer than a head of 32 bytes").unwrap();
+    let told = AttributionGraph::new(&model, prompt, &replacement, &kept).unwrap_err().to_string();
+    assert!(told.contains("of another kind"), "{told}");
+}
+
 /// What a graph is written as is read again; files of circuit-tracer are read; what is no graph is refused by name.
 #[test]
 fn graph_files() {

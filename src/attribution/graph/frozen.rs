@@ -61,14 +61,19 @@ impl Frozen {
     pub(super) fn bytes(&self) -> usize {
         let place = |place: &Place| 4 * (place.errors.len() + place.constant.len());
         let layer = |layer: &Layer| {
-            let mlp = match &layer.mlp {
-                MlpPart::None => 0,
-                MlpPart::Features(own) => place(own),
-                MlpPart::Linear(mlp, _) => mlp.bytes(),
-            };
-            layer.attention.bytes() + mlp + layer.streams.iter().flatten().map(place).sum::<usize>()
+            let linear = if let MlpPart::Linear(mlp, _) = &layer.mlp { mlp.bytes() } else { 0 };
+            layer.attention.bytes() + linear
         };
-        self.layers.iter().map(layer).sum::<usize>() + 4 * self.tokens.len()
+        let places: usize = self.all_places().map(place).sum();
+        self.layers.iter().map(layer).sum::<usize>() + places + 4 * self.tokens.len()
+    }
+
+    /// Where features write.
+    pub(super) fn all_places(&self) -> impl Iterator<Item = &Place> {
+        self.layers.iter().flat_map(|layer| {
+            let mlp = if let MlpPart::Features(own) = &layer.mlp { Some(&**own) } else { None };
+            mlp.into_iter().chain(layer.streams.iter().flatten())
+        })
     }
 
     /// Columns of a row: features, errors, tokens, positions.

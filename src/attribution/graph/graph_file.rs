@@ -150,11 +150,12 @@ impl GraphFile {
     /// Reads a graph in Neuronpedia's schema.
     ///
     /// # Errors
-    /// [`GraphError::File`] for a file that is none, that lacks `nodes` or `links`, or in which a link names no node.
+    /// [`GraphError::Io`]; [`GraphError::File`] for a file that is none, that lacks `nodes` or `links`, or in which a link
+    /// names no node.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let wrong = |reason: String| GraphError::File { path: path.into(), reason };
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let text = std::fs::read_to_string(path).map_err(|source| io(path, "read the graph", source))?;
         let json: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let list = |key: &str| json[key].as_array().ok_or_else(|| wrong(format!("it has no list `{key}`")));
         let (nodes, links) = (list("nodes")?, list("links")?);
@@ -206,8 +207,11 @@ impl GraphFile {
 }
 
 fn written(path: &Path, bytes: &[u8]) -> Result<()> {
-    hooklens_hooks::write_file(path, bytes)
-        .map_err(|error| GraphError::File { path: path.into(), reason: error.to_string() }.into())
+    hooklens_hooks::write_file(path, bytes).map_err(|source| io(path, "write the graph", source).into())
+}
+
+fn io(path: &Path, doing: &'static str, source: std::io::Error) -> GraphError {
+    GraphError::Io { path: path.into(), doing, source }
 }
 
 /// The ids of all nodes, each another one.

@@ -1,23 +1,18 @@
 //! How much of a graph's targets comes from each node.
 
-use super::rows::RowStore;
+use super::rows::{RowOf, RowStore};
 use crate::error::Result;
 
 /// The influence of every column on the targets: of each row known, the shares of its magnitudes times its own influence
 /// (or, of a target, its weight), from the last site to the first.
 ///
-/// `order` lists rows with the node each is of, later sites first.
-pub(super) fn influence(
-    rows: &mut RowStore,
-    order: &[(usize, Option<usize>)],
-    weights: &[f32],
-    columns: usize,
-) -> Result<Vec<f64>> {
+/// `order` lists rows, goals first, then features of later sites first.
+pub(super) fn influence(rows: &mut RowStore, order: &[usize], weights: &[f32], columns: usize) -> Result<Vec<f64>> {
     let mut influence = vec![0f64; columns];
-    for (row, node) in order {
-        let own = match node {
-            None => f64::from(weights[*row]),
-            Some(node) => influence[*node],
+    for row in order {
+        let own = match rows.of(*row) {
+            RowOf::Goal(goal) => f64::from(weights[goal]),
+            RowOf::Feature(feature) => influence[feature],
         };
         if own == 0.0 {
             continue;

@@ -22,6 +22,7 @@ mod heads;
 mod held_norm;
 mod influence;
 mod intervene;
+mod kept_index;
 #[cfg(feature = "plot")]
 mod notebook;
 mod options;

@@ -1,5 +1,7 @@
 //! How a graph is made.
 
+use std::path::PathBuf;
+
 use super::target::GraphTarget;
 
 /// How an attribution graph is made.
@@ -18,6 +20,7 @@ pub struct GraphOptions {
     pub(super) ranked_every: Option<usize>,
     pub(super) batch: Option<usize>,
     pub(super) memory: usize,
+    pub(super) folder: Option<PathBuf>,
 }
 
 impl Default for GraphOptions {
@@ -30,6 +33,7 @@ impl Default for GraphOptions {
             ranked_every: None,
             batch: None,
             memory: 1 << 30,
+            folder: None,
         }
     }
 }
@@ -86,6 +90,13 @@ impl GraphOptions {
     /// Bytes of effects that are kept in memory; more of them go to a temporary file.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
+        self
+    }
+
+    /// Keeps all effects in a folder as they are computed, and goes on from those of the same graph that it finds there: a
+    /// run that was killed loses at most a batch. Files stay when the graph is done.
+    pub fn resumable(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = Some(folder.into());
         self
     }
 }

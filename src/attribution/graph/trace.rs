@@ -1,6 +1,10 @@
 //! From a prompt to its graph: which features are looked at, in what order, and what acts on each.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::time::Instant;
+
+use xxhash_rust::xxh3::Xxh3;
 
 use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
 use super::capture::{Captured, capture};
@@ -8,7 +12,7 @@ use super::frozen::{Batch, Effects};
 use super::influence::influence;
 use super::options::GraphOptions;
 use super::replacement::Replacement;
-use super::rows::{Cone, RowStore};
+use super::rows::{Cone, RowOf, RowStore};
 use super::site::{Coder, POST, STEPS, Site, Sort};
 use super::target::{Goals, goals, name};
 use crate::driver::HookedModel;
@@ -18,6 +22,9 @@ use crate::model::HookedTransformer;
 
 /// Rows of gradients that are worked on together: enough for matrix products, few enough for the caches.
 const ROWS: usize = 4096;
+/// Of prompts that are longer than this more rows are worked on together, as all targets of a batch read the same pattern.
+const LONG: usize = 1024;
+const LONG_ROWS: usize = 16384;
 /// Targets of a batch at most.
 const MOST: usize = 256;
 /// Numbers of a batch's effects at most.
@@ -39,51 +46,72 @@ pub struct GraphProgress {
     pub seconds: f64,
 }
 
-/// A feature's or a goal's row.
-struct Traced {
-    /// The feature, or a goal's number.
-    feature: Option<usize>,
-    constant: f64,
-}
-
 struct Trace<'c> {
     captured: &'c Captured,
     rows: RowStore,
-    traced: Vec<Traced>,
+    /// The rows that were looked at.
+    traced: Vec<usize>,
+    /// Rows that an earlier run left.
+    left: HashMap<RowOf, usize>,
     batch: Option<usize>,
     columns: usize,
 }
 
-impl Trace<'_> {
-    fn add(&mut self, effects: Effects, cones: &[Cone], features: &[Option<usize>]) -> Result<()> {
-        let frozen = &self.captured.frozen;
-        let (active, places) = (&self.captured.active, frozen.places);
-        for (target, row) in effects.rows.chunks_exact(self.columns).enumerate() {
+impl<'c> Trace<'c> {
+    fn new(captured: &'c Captured, goals: &Goals, options: &GraphOptions) -> Result<Self> {
+        let columns = captured.frozen.columns(&captured.active);
+        let rows = match &options.folder {
+            None => RowStore::new(options.memory),
+            Some(folder) => RowStore::in_folder(folder, identity(captured, goals), |of| {
+                captured.columns_of(of, goals.weights.len())
+            })?,
+        };
+        let left = (0..rows.len()).map(|row| (rows.of(row), row)).collect();
+        Ok(Self { captured, rows, traced: Vec::new(), left, batch: options.batch, columns })
+    }
+
+    fn add(&mut self, effects: Effects, all: &[RowOf]) -> Result<()> {
+        for ((row, constant), of) in effects.rows.chunks_exact(self.columns).zip(effects.constants).zip(all) {
             if row.iter().any(|x| !x.is_finite()) {
-                let what = format!("an effect on {:?}", features[target]);
-                return Err(crate::error::Error::NotANumber { what });
+                return Err(crate::error::Error::NotANumber { what: format!("an effect on {of:?}") });
             }
-            let columns = cones[target].columns(active, places, frozen.positions.is_some());
-            self.rows.add(row, columns)?;
-            self.traced.push(Traced { feature: features[target], constant: effects.constants[target] });
+            let columns = self.captured.columns_of(*of, usize::MAX).unwrap_or_default();
+            self.traced.push(self.rows.len());
+            self.rows.add(*of, row, columns, constant)?;
         }
         Ok(())
+    }
+
+    /// Whether an earlier run has looked at this.
+    fn was_left(&mut self, of: RowOf) -> bool {
+        let row = self.left.remove(&of);
+        self.traced.extend(row);
+        row.is_some()
     }
 
     fn add_goals(&mut self, goals: &Goals) -> Result<()> {
         let (frozen, active) = (&self.captured.frozen, &self.captured.active);
         let count = goals.weights.len();
+        let all: Vec<RowOf> = (0..count).map(RowOf::Goal).collect();
+        if all.iter().all(|goal| self.left.contains_key(goal)) {
+            all.into_iter().for_each(|goal| _ = self.was_left(goal));
+            return Ok(());
+        }
         let positions = vec![active.len - 1; count];
         let start = Some((frozen.layers.len() - 1) * STEPS + POST);
         let mut effects =
             frozen.effects(Batch { vectors: goals.vectors.clone(), positions: &positions, start }, active)?;
         effects.constants.iter_mut().zip(&goals.constants).for_each(|(x, own)| *x += own);
-        let cone = Cone { sites: self.captured.sites.len(), pos: active.len - 1 };
-        self.add(effects, &vec![cone; count], &vec![None; count])
+        self.add(effects, &all)
     }
 
     /// Looks at features: those of one site together, in the order of their positions.
     fn add_features(&mut self, mut features: Vec<usize>, mut done: impl FnMut(usize)) -> Result<()> {
+        let wanted = features.len();
+        features.retain(|feature| !self.was_left(RowOf::Feature(*feature)));
+        if features.len() < wanted {
+            done(wanted - features.len());
+        }
         features.sort_unstable();
         let active = &self.captured.active;
         let mut rest = &features[..];
@@ -94,7 +122,8 @@ impl Trace<'_> {
             while !of_site.is_empty() {
                 // The last one's position is how far the gradients reach.
                 let most = self.batch.unwrap_or(MOST).min((NUMBERS / self.columns).max(1)).min(of_site.len()).max(1);
-                let fits = |count: &usize| count * (active.place(of_site[count - 1]).1 + 1) <= ROWS;
+                let together = rows_together(active.len);
+                let fits = |count: &usize| count * (active.place(of_site[count - 1]).1 + 1) <= together;
                 let count = match self.batch {
                     Some(_) => most,
                     None => (1..=most).rev().find(fits).unwrap_or(1),
@@ -116,9 +145,8 @@ impl Trace<'_> {
         let batch = Batch { vectors, positions: &positions, start: own.start };
         let mut effects = self.captured.frozen.effects(batch, active)?;
         effects.constants.iter_mut().zip(&constants).for_each(|(x, own)| *x += own);
-        let cones: Vec<Cone> = positions.iter().map(|pos| Cone { sites: site, pos: *pos }).collect();
-        let features: Vec<Option<usize>> = features.iter().map(|feature| Some(*feature)).collect();
-        self.add(effects, &cones, &features)
+        let all: Vec<RowOf> = features.iter().map(|feature| RowOf::Feature(*feature)).collect();
+        self.add(effects, &all)
     }
 
     /// The work that the rows of so many features are, in positions of a target behind all layers.
@@ -138,17 +166,59 @@ impl Trace<'_> {
     fn bytes(&self, features: usize, rows: usize) -> usize {
         let (frozen, active) = (&self.captured.frozen, &self.captured.active);
         let graph = 4 * features * (features + self.columns - active.count());
-        let batch = 4 * (ROWS.max(active.len) * 6 * frozen.width + NUMBERS.min(MOST * self.columns));
+        let together = rows_together(active.len).max(self.traced.len() * active.len);
+        let batch = 4 * (together * 6 * frozen.width + NUMBERS.min(MOST * self.columns));
         frozen.bytes() + graph + batch + rows.min(2 * features * self.columns)
     }
 
     /// The influence of every column, of the rows that are known.
     fn influence(&mut self, goals: &Goals) -> Result<Vec<f64>> {
-        let mut order: Vec<(usize, Option<usize>)> =
-            self.traced.iter().enumerate().map(|(row, traced)| (row, traced.feature)).collect();
-        // Features of later sites first; goals before all.
-        order.sort_by_key(|(_, feature)| std::cmp::Reverse(feature.unwrap_or(usize::MAX)));
+        let mut order = self.traced.clone();
+        order.sort_unstable_by_key(|row| std::cmp::Reverse(self.rows.of(*row)));
         influence(&mut self.rows, &order, &goals.weights, self.columns)
+    }
+}
+
+/// Rows of gradients that are worked on together for a prompt of so many tokens.
+fn rows_together(tokens: usize) -> usize {
+    if tokens > LONG { LONG_ROWS } else { ROWS }
+}
+
+/// What a graph is of: every number that its effects follow from, in 128 bits (XXH3).
+fn identity(captured: &Captured, goals: &Goals) -> u128 {
+    let Captured { frozen, active, sites, .. } = captured;
+    let mut hash = Xxh3::new();
+    let add = |hash: &mut Xxh3, values: &[f32]| {
+        hash.update(&values.len().to_le_bytes());
+        values.iter().for_each(|x| hash.update(&x.to_le_bytes()));
+    };
+    for site in 0..sites.len() {
+        for pos in 0..active.len {
+            hash.update(&active.range(site, pos).len().to_le_bytes());
+            active.latents(site, pos).iter().for_each(|latent| hash.update(&latent.to_le_bytes()));
+        }
+    }
+    for values in [&active.acts, &active.pre, &frozen.tokens, &goals.weights, &goals.vectors] {
+        add(&mut hash, values);
+    }
+    // What features write is in what they miss.
+    frozen.all_places().for_each(|place| add(&mut hash, &place.errors));
+    hash.digest128()
+}
+
+impl Captured {
+    /// The columns of a row that are not zero for sure; nothing where there is no such feature, or none of so many goals.
+    fn columns_of(&self, of: RowOf, goals: usize) -> Option<Vec<Range<usize>>> {
+        let Self { active, frozen, sites, .. } = self;
+        let cone = match of {
+            RowOf::Goal(goal) if goal < goals => Cone { sites: sites.len(), pos: active.len - 1 },
+            RowOf::Feature(feature) if feature < active.count() => {
+                let (site, pos) = active.place(feature);
+                Cone { sites: site, pos }
+            }
+            _ => return None,
+        };
+        Some(cone.columns(active, frozen.places, frozen.positions.is_some()))
     }
 }
 
@@ -171,10 +241,8 @@ pub(super) fn trace(
     let captured = capture(model, tokens, replacement, left_out)?;
     let goals = goals(model, &captured, &options.targets, options.likely)?;
     let active = &captured.active;
-    let columns = captured.frozen.columns(active);
     let (of, all) = (options.max_nodes.min(active.count()), active.count());
-    let rows = RowStore::new(options.memory);
-    let mut trace = Trace { captured: &captured, rows, traced: Vec::new(), batch: options.batch, columns };
+    let mut trace = Trace::new(&captured, &goals, options)?;
     let begun = Instant::now();
     trace.add_goals(&goals)?;
     let mut told = GraphProgress { done: 0, of, active: all, bytes: trace.bytes(of, options.memory), seconds: 0.0 };
@@ -272,8 +340,8 @@ fn assemble(
     }
 
     // Features in order, then goals.
-    let mut order: Vec<usize> = (0..trace.rows.len()).collect();
-    order.sort_by_key(|row| trace.traced[*row].feature.unwrap_or(usize::MAX));
+    let mut order = std::mem::take(&mut trace.traced);
+    order.sort_unstable_by_key(|row| trace.rows.of(*row));
     let mut effects = vec![0f32; order.len() * columns];
     let (mut constants, mut values, mut deviations) = (Vec::new(), Vec::new(), Vec::new());
     for (row, to) in order.iter().zip(effects.chunks_exact_mut(columns.max(1))) {
@@ -287,10 +355,10 @@ fn assemble(
                 }
             }
         })?;
-        let Traced { feature, constant } = trace.traced[*row];
-        let value = match feature {
-            Some(feature) => f64::from(active.pre[feature]),
-            None => goals.values[*row],
+        let constant = trace.rows.constant(*row);
+        let value = match trace.rows.of(*row) {
+            RowOf::Feature(feature) => f64::from(active.pre[feature]),
+            RowOf::Goal(goal) => goals.values[goal],
         };
         let scale = value.abs().max(largest).max(constant.abs()).max(1e-6);
         deviations.push(((sum + constant - value).abs() / scale) as f32);

@@ -58,6 +58,9 @@ pub(in crate::cli) struct MakeArgs {
     /// Features of the graph at most, those with the largest influence
     #[arg(long, value_name = "N", default_value_t = 7500)]
     max_nodes: usize,
+    /// Keep effects in this folder, and go on from those that an interrupted run left there
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["against", "ioi", "pairs"])]
+    resume: Option<PathBuf>,
     /// Positions at the beginning without features (default: the token of a prompt's beginning)
     #[arg(long, value_name = "N")]
     leave_out: Option<usize>,
@@ -183,6 +186,7 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
     let prepend_bos = replacement.dictionary().and_then(|one: &Dictionary| one.metadata().prepend_bos);
     let base = GraphOptions::new().likely(args.likely, 0.95).max_nodes(args.max_nodes);
     let base = args.leave_out.into_iter().fold(base, GraphOptions::leaving_out);
+    let base = args.resume.iter().fold(base, GraphOptions::resumable);
     let target = |answer: &str, wrong: Option<&str>| match wrong {
         Some(wrong) => GraphTarget::difference(model, answer, wrong),
         None => GraphTarget::token(model, answer),

@@ -67,9 +67,9 @@ impl Told<'_> {
         self.graph.paths(self.pruned, target, self.top).into_iter().flat_map(|path| path.nodes).collect()
     }
 
-    /// What features, errors, tokens with positions, and constants add to a node.
-    fn parts(&self, node: usize) -> [f32; 4] {
-        let mut parts = [0.0; 4];
+    /// What features, errors, tokens with positions, constants, and features that the graph leaves out add to a node.
+    fn parts(&self, node: usize) -> [f32; 5] {
+        let mut parts = [0.0; 5];
         let effects = self.graph.effects_on(node).unwrap_or_default();
         for (source, effect) in self.graph.nodes().iter().zip(effects) {
             let part = match source.kind {
@@ -80,7 +80,15 @@ impl Told<'_> {
             parts[part] += effect;
         }
         parts[3] = self.graph.constant(node).unwrap_or(0.0);
+        if self.graph.active() > self.features() {
+            parts[4] = self.graph.value(node).unwrap_or(0.0) - parts[..4].iter().sum::<f32>();
+        }
         parts
+    }
+
+    /// Features of the graph.
+    fn features(&self) -> usize {
+        self.graph.nodes().iter().filter(|node| node.is_feature()).count()
     }
 
     fn raised(&self, node: usize) -> String {
@@ -96,7 +104,7 @@ impl Told<'_> {
         };
         let errors = count(&|kind| *kind == NodeKind::Error);
         let features = self.pruned.nodes().iter().filter(|node| graph.nodes()[**node].is_feature()).count();
-        let all = graph.nodes().iter().filter(|node| node.is_feature()).count();
+        let all = self.features();
         let prompts = if graph.prompts() > 1 { format!(" of {} prompts", graph.prompts()) } else { String::new() };
         writeln!(out, "{:?}: {} tokens{prompts}", graph.prompt(), graph.tokens().len())?;
         let active = if graph.active() > all { format!(" of {}", grouped(graph.active())) } else { String::new() };
@@ -121,11 +129,12 @@ impl Told<'_> {
             NodeKind::Logit { token: Some(_), .. } if weight < 1.0 => format!(" (probability {weight:.3})"),
             _ => String::new(),
         };
-        let [by_features, by_errors, by_tokens, constant] = self.parts(target);
+        let [by_features, by_errors, by_tokens, constant, others] = self.parts(target);
+        let others = if others == 0.0 { String::new() } else { format!(", features left out {others:+.2}") };
         writeln!(
             out,
             "\nwhy {:?}{share}: {:+.2} = features {by_features:+.2}, errors {by_errors:+.2}, tokens {by_tokens:+.2}, \
-             constant {constant:+.2}",
+             constant {constant:+.2}{others}",
             own.label,
             graph.value(target).unwrap_or(0.0),
         )?;
@@ -173,10 +182,11 @@ impl Told<'_> {
                     json!({ "share": path.share, "nodes": nodes })
                 })
                 .collect();
-            let [features, errors, tokens, constant] = self.parts(node);
+            let [features, errors, tokens, constant, features_left_out] = self.parts(node);
             json!({
                 "target": graph.nodes()[node].label, "weight": weight, "value": graph.value(node),
                 "features": features, "errors": errors, "tokens": tokens, "constant": constant,
+                "features_left_out": features_left_out,
                 "inputs": self.inputs(node).into_iter().map(input).collect::<Vec<_>>(), "paths": paths,
             })
         };
