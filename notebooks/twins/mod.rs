@@ -18,4 +18,13 @@ macro_rules! twins {
     };
 }
 
-twins!(across_cells, activation_patching, attention_patterns, getting_started, logit_lens, shared_prefix);
+twins!(
+    across_cells,
+    activation_patching,
+    attention_patterns,
+    attribution_graphs,
+    features,
+    getting_started,
+    logit_lens,
+    shared_prefix
+);
