@@ -26,6 +26,9 @@ pub(super) struct InfoArgs {
     /// List this machine's devices: names for --device, memory, and the types that they compute in
     #[arg(long, conflicts_with = "model")]
     devices: bool,
+    /// List the families of models and the `architectures` of their config.json
+    #[arg(long, conflicts_with_all = ["model", "devices"])]
+    families: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -33,9 +36,25 @@ pub(super) struct InfoArgs {
 
 pub(super) fn run(args: &InfoArgs) -> CliResult {
     match &args.model {
-        Some(model) if !args.devices => about(&model.model, args.json),
+        Some(model) if !args.devices && !args.families => about(&model.model, args.json),
+        _ if args.families => families(args.json),
         _ => devices(args.json),
     }
+}
+
+/// The families of models.
+fn families(as_json: bool) -> CliResult {
+    let all = crate::families::listed();
+    if as_json {
+        let each =
+            all.map(|(kind, name, architectures)| json!({"kind": kind, "name": name, "architectures": architectures}));
+        return Ok(print_json(&json!({ "families": each.collect::<Vec<_>>() }))?);
+    }
+    let mut out = stdout();
+    for (kind, name, architectures) in all {
+        writeln!(out, "{name:20} {kind:16} {}", architectures.join(", "))?;
+    }
+    Ok(())
 }
 
 /// The devices of this machine.

@@ -134,6 +134,15 @@ static ENCODERS: &[&Family<EncoderConfig>] = &[&bert::FAMILY, &distilbert::FAMIL
 /// Every family of encoders with a decoder.
 static ENCODER_DECODERS: &[&Family<EncoderDecoderConfig>] = &[&t5::FAMILY];
 
+/// Every family: what kind of model it is, its name, and the `architectures` of its `config.json`.
+#[cfg(feature = "cli")]
+pub(crate) fn listed() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
+    let decoders = FAMILIES.iter().map(|family| ("decoder", family.name, family.architectures));
+    let encoders = ENCODERS.iter().map(|family| ("encoder", family.name, family.architectures));
+    let both = ENCODER_DECODERS.iter().map(|family| ("encoder-decoder", family.name, family.architectures));
+    decoders.chain(encoders).chain(both)
+}
+
 /// A family with what it makes of a `config.json`.
 #[derive(Debug)]
 pub(crate) enum Described {

@@ -1,0 +1,232 @@
+"""Compares hooklens with every causal and sequence-to-sequence model of the installed transformers, at a tiny random size.
+
+    pip install torch transformers safetensors
+    python scripts/sweep_families.py target/release/hooklens                 # one line a model: equal, refused, different
+    python scripts/sweep_families.py target/release/hooklens --vary 300      # random settings of those that are equal
+
+A model is built from its configuration class with small sizes, gets random weights (norms and biases too), is saved, and its
+logits are compared by `hooklens parity`. `refused` says why hooklens does not load it; what transformers itself can't build at
+such a size is told as `not built`. The exit code is 1 if any model is different. `--json FILE` keeps the outcomes.
+"""
+
+import argparse
+import collections
+import inspect
+import json
+import logging
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+import zlib
+from pathlib import Path
+
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
+warnings.simplefilter("ignore")
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers.models.auto import modeling_auto as auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+VOCABULARY, TOKENS = 97, 9
+# Small values of what configurations call their sizes.
+SIZES = dict(
+    hidden_size=32, d_model=32, n_embd=32, embed_dim=32, dim=32, width=32, model_dim=32, embedding_size=32,
+    word_embed_proj_dim=32,
+    num_hidden_layers=2, n_layer=2, n_layers=2, num_layers=2, encoder_layers=2, decoder_layers=2, num_decoder_layers=2,
+    num_encoder_layers=2, n_head=4, n_heads=4, num_attention_heads=4, num_heads=4, encoder_attention_heads=4,
+    decoder_attention_heads=4, num_decoder_attention_heads=4, num_encoder_attention_heads=4, num_key_value_heads=2,
+    num_kv_heads=2, head_dim=8, d_kv=8, kv_channels=8, intermediate_size=40, ffn_dim=40, d_ff=40, n_inner=40, encoder_ffn_dim=40,
+    decoder_ffn_dim=40, ffn_hidden_size=40, moe_intermediate_size=12, shared_expert_intermediate_size=20, vocab_size=VOCABULARY,
+    max_position_embeddings=64, n_positions=64, n_ctx=64, max_seq_len=64, num_experts=4, num_local_experts=4, n_routed_experts=4,
+    moe_num_experts=4, num_experts_per_tok=2, moe_k=2, n_group=2, topk_group=1, n_shared_experts=1, q_lora_rank=12, kv_lora_rank=12,
+    qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6, first_k_dense_replace=1, pad_token_id=0, bos_token_id=1,
+    eos_token_id=2, decoder_start_token_id=1, sliding_window=5, window_size=5, attention_window=4, rotary_dim=4,
+    original_max_position_embeddings=64, vocab_size_per_layer_input=VOCABULARY, hidden_size_per_layer_input=8,
+    decoder_vocab_size=VOCABULARY, n_mels=8, chunk_size=8, expand_ratio=2, state_size=8, ssm_state_size=8,
+    moe_num_shared_experts=1, moe_topk=2, num_shared_experts=1, dense_intermediate_size=40, mlp_hidden_size=40,
+)  # fmt: skip
+# What takes another value than its kind's, by model type.
+OWN = {
+    "gpt_neo": dict(attention_types=[[["global", "local"], 1]]),
+    "phi3": dict(original_max_position_embeddings=64),
+    "dbrx": dict(attn_config=dict(kv_n_heads=2, clip_qkv=8.0), ffn_config=dict(ffn_hidden_size=40, moe_num_experts=4, moe_top_k=2)),
+    "gpt_oss": dict(rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, truncate=False)),
+}
+# Settings that no forward pass over ids reads, or that make another kind of model of it.
+NOT_VARIED = re.compile(
+    r"use_cache|output_|return_dict|is_(encoder_)?decoder|chunk_size|torchscript|tie_encoder|cross_attention|gradient|use_bfloat16|"
+    r"tf_legacy|pruned|_attn_|remove_invalid|early_stopping|do_sample|use_mamba|reorder|upcast|return_|scale_attn_by|training"
+)
+ACTIVATIONS = ["relu", "gelu", "gelu_new", "silu", "gelu_pytorch_tanh", "relu2", "quick_gelu", "tanh"]
+ROTATIONS = [
+    None,
+    dict(rope_type="linear", factor=3.0),
+    dict(rope_type="dynamic", factor=2.0),
+    dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16),
+    dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16),
+]
+
+
+def families():
+    """Model types with their class for text, causal models first."""
+    for names in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES):
+        yield from names.items()
+
+
+def accepted(kind):
+    """Names that a configuration takes."""
+    names = set(inspect.signature(kind.__init__).parameters) | set(getattr(kind, "__dataclass_fields__", {}))
+    return names | set(getattr(kind, "attribute_map", {}))
+
+
+def tiny(model_type, changes):
+    kind = CONFIG_MAPPING[model_type]
+    known = accepted(kind)
+    fields = {name: value for name, value in SIZES.items() if name in known} | OWN.get(model_type, {})
+    own = kind()
+    # Heads that share the keys of as many as there are, where the family's do.
+    if getattr(own, "num_key_value_heads", 0) is None:
+        fields.pop("num_key_value_heads", None)
+    # What is off stays off.
+    for name in ("sliding_window", "q_lora_rank", "n_inner", "n_shared_experts", "topk_group", "n_group", "head_dim"):
+        if name in fields and getattr(own, name, 0) is None:
+            fields.pop(name)
+    if "layer_types" in known and getattr(own, "layer_types", None):
+        kinds = list(dict.fromkeys(own.layer_types))
+        fields["layer_types"] = (kinds * 2)[:2]
+    return kind(**fields | changes)
+
+
+@torch.no_grad()
+def randomize(model):
+    for name, x in model.named_parameters():
+        *_, module, kind = ["", *name.split(".")]
+        norm = kind in ("weight", "w", "scale") and ("ln" in module or "norm" in module.lower())
+        x.copy_(norm + 0.2 * torch.randn(x.shape))
+
+
+@torch.no_grad()
+def outcome(program, model_type, name, changes, seed):
+    """One of `equal`, `refused`, `different`, `not built`, and why."""
+    torch.manual_seed(seed)
+    try:
+        config = tiny(model_type, changes)
+        kind = getattr(transformers, name)
+        try:
+            model = kind._from_config(config, attn_implementation="eager")
+        except ValueError:
+            model = kind(config)
+        model.eval()
+        if sum(x.numel() for x in model.parameters()) > 20_000_000:
+            return "not built", "larger than 20 million weights"
+        randomize(model)
+        tokens = torch.randint(3, VOCABULARY, (2, TOKENS))
+        dump = dict(tokens=tokens)
+        if config.is_encoder_decoder:
+            dump["decoder_tokens"] = torch.randint(3, VOCABULARY, (2, 4))
+            out = model(input_ids=tokens, decoder_input_ids=dump["decoder_tokens"], use_cache=False)
+        else:
+            out = model(input_ids=tokens, use_cache=False)
+        logits = out.logits if "logits" in out else out[0]
+        if not logits.isfinite().all():
+            return "not built", "transformers' logits are not finite"
+        dump["logits"] = logits
+    except Exception as error:
+        return "not built", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:150]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            model.save_pretrained(folder)
+        except Exception as error:
+            return "not built", f"not saved: {type(error).__name__}: {error}"[:150]
+        reference = Path(folder, "reference.safetensors")
+        save_file({key: value.contiguous().clone() for key, value in dump.items()}, reference)
+        command = [program, "parity", "--model", folder, "--reference", str(reference), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if done.returncode == 0:
+        worst = max(one["relative"] for one in json.loads(done.stdout)["compared"])
+        return "equal", f"{worst:.0e}"
+    if done.stdout.startswith("{"):
+        return "different", done.stderr.strip().splitlines()[0]
+    return "refused", " ".join(done.stderr.replace(folder, "MODEL").split())[:220]
+
+
+def varied(model_type, chance):
+    """Random changes of a configuration's booleans, activation, epsilon, rotation and heads."""
+    own, changes = CONFIG_MAPPING[model_type](), {}
+    known = accepted(type(own))
+    for name in sorted(known):
+        value = getattr(own, name, None)
+        if isinstance(value, bool) and not NOT_VARIED.search(name) and chance.random() < 0.3:
+            changes[name] = not value
+        elif re.search(r"act(ivation)?(_fn|_function)?$", name) and isinstance(value, str) and chance.random() < 0.5:
+            changes[name] = chance.choice(ACTIVATIONS)
+        elif re.search(r"eps(ilon)?$", name) and isinstance(value, float):
+            changes[name] = chance.choice([1e-3, 1e-5, 1e-6])
+    if "rope_scaling" in known and chance.random() < 0.5:
+        changes["rope_scaling"] = chance.choice(ROTATIONS)
+    elif "rope_parameters" in known and chance.random() < 0.5:
+        kind = chance.choice(ROTATIONS) or dict(rope_type="default")
+        changes["rope_parameters"] = dict(kind, rope_theta=chance.choice([100.0, 10000.0]))
+    if "rope_theta" in known and chance.random() < 0.5:
+        changes["rope_theta"] = chance.choice([50.0, 500000.0])
+    if "num_key_value_heads" in known and chance.random() < 0.5:
+        changes["num_key_value_heads"] = chance.choice([1, 2, 4])
+    if "num_attention_heads" in known and chance.random() < 0.3:
+        changes |= dict(num_attention_heads=2, num_key_value_heads=1) if "num_key_value_heads" in known else dict(num_attention_heads=2)
+    if "sliding_window" in known and chance.random() < 0.3:
+        changes["sliding_window"] = chance.choice([None, 3, 6])
+    if "partial_rotary_factor" in known and chance.random() < 0.3:
+        changes["partial_rotary_factor"] = chance.choice([0.5, 1.0])
+    return changes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="the hooklens program")
+    parser.add_argument("--vary", type=int, metavar="N", help="N random configurations of the families that are equal")
+    parser.add_argument("--only", action="append", help="a model type; may be given several times")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.ERROR)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+    told, counts = [], collections.Counter()
+
+    def tell(name, changes, kind, why, show=True):
+        counts[kind] += 1
+        told.append(dict(architecture=name, changes=changes, outcome=kind, why=why))
+        if show:
+            print(f"{kind:<10} {name:<42} {why}{f'   {changes}' if changes else ''}", flush=True)
+
+    chosen = [(kind, name) for kind, name in families() if not args.only or kind in args.only]
+    equal = []
+    for model_type, name in chosen:
+        kind, why = outcome(args.program, model_type, name, {}, zlib.crc32(name.encode()) + args.seed)
+        tell(name, {}, kind, why, show=args.vary is None)
+        equal += [(model_type, name)] if kind == "equal" else []
+    print(f"{transformers.__version__}: " + ", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
+    if args.vary:
+        counts.clear()
+        chance = random.Random(args.seed)
+        while counts["equal"] + counts["refused"] + counts["different"] < args.vary:
+            model_type, name = chance.choice(equal)
+            changes = varied(model_type, chance)
+            kind, why = outcome(args.program, model_type, name, changes, chance.randrange(1 << 30))
+            tell(name, changes, kind, why, show=kind == "different")
+        print(f"{args.vary} configurations: " + ", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
+    if args.json:
+        args.json.write_text(json.dumps(told, indent=1) + "\n")
+    sys.exit(1 if any(one["outcome"] == "different" for one in told) else 0)
+
+
+if __name__ == "__main__":
+    main()
