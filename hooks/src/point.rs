@@ -30,6 +30,8 @@ pub enum Axis {
     DHead,
     /// Coordinates of the residual stream.
     DModel,
+    /// Coordinates of the vectors of tokens, where they are not the residual stream's.
+    DEmbed,
     /// Neurons of the MLP.
     DMlp,
     /// Experts of a mixture.
@@ -64,6 +66,7 @@ impl Axis {
             Axis::KvHead => "kv_head",
             Axis::DHead => "d_head",
             Axis::DModel => "d_model",
+            Axis::DEmbed => "d_embed",
             Axis::DMlp => "d_mlp",
             Axis::Expert => "expert",
             Axis::Choice => "choice",

@@ -73,6 +73,7 @@ struct Lengths {
     kv_heads: usize,
     d_head: usize,
     d_model: usize,
+    d_embed: Option<usize>,
     d_mlp: usize,
     experts: Option<usize>,
     choices: Option<usize>,
@@ -86,6 +87,7 @@ impl Lengths {
             d_head,
             d_model,
             d_mlp,
+            d_embed: None,
             experts: None,
             choices: None,
         };
@@ -97,7 +99,9 @@ impl Lengths {
                 ..plain(c.n_heads, c.d_head, c.d_model, c.d_mlp)
             },
             // "Follows" and "does not".
-            ModelConfig::Encoder(c, _) => Self { choices: Some(2), ..plain(c.n_heads, c.d_head, c.d_model, c.d_mlp) },
+            ModelConfig::Encoder(c, _) => {
+                Self { choices: Some(2), d_embed: c.d_embed, ..plain(c.n_heads, c.d_head, c.d_model, c.d_mlp) }
+            }
             ModelConfig::EncoderDecoder(c) => plain(c.n_heads, c.d_head, c.d_model, c.d_mlp),
         }
     }
@@ -108,6 +112,7 @@ impl Lengths {
             Axis::KvHead => Some(self.kv_heads),
             Axis::DHead => Some(self.d_head),
             Axis::DModel => Some(self.d_model),
+            Axis::DEmbed => self.d_embed,
             Axis::DMlp => Some(self.d_mlp),
             Axis::Expert => self.experts,
             Axis::Choice => self.choices,

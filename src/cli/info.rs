@@ -12,7 +12,7 @@ use super::args::NameArg;
 use super::terminal::{print_json, stdout};
 use crate::config::{ActivationFn, Positional, RopeScaling, TransformerConfig, Window};
 use crate::device::DeviceInfo;
-use crate::encoder::{EncoderConfig, OutputHeads};
+use crate::encoder::{EncoderConfig, OutputHeads, RelativePositions};
 use crate::encoder_decoder::EncoderDecoderConfig;
 use crate::loading::{ModelConfig, StoredWeights, inspect};
 use crate::numerals::{bytes, grouped};
@@ -202,12 +202,34 @@ fn encoder(c: &EncoderConfig, heads: Option<OutputHeads>) -> Lines {
         ("kind", "encoder; load it with `encoder::HookedEncoder`".into()),
         ("layers", format!("{} of width {}", c.n_layers, c.d_model)),
         ("heads", format!("{} of width {}", c.n_heads, c.d_head)),
-        ("mlp", mlp(c.d_mlp, false, c.activation)),
-        ("norm", format!("LayerNorm of each sum, eps {:e}", c.eps)),
-        ("positions", "learned".into()),
+        ("mlp", mlp(c.d_mlp, c.gated_mlp, c.activation)),
+        (
+            "norm",
+            format!("LayerNorm {}, eps {:e}", if c.pre_norms { "before each part" } else { "of each sum" }, c.eps),
+        ),
+        ("positions", positions(&c.positional)),
         ("token types", c.token_types.to_string()),
         ("context", format!("{} tokens", grouped(c.n_ctx))),
     ];
+    if let Some(relative) = c.relative {
+        let told = match relative {
+            RelativePositions::Buckets { count, max_distance } => {
+                format!("{count} buckets of distances up to {max_distance}, added to scores")
+            }
+            other => format!("{} vectors in scores (disentangled attention)", other.count()),
+        };
+        lines.push(("relative positions", told));
+    }
+    if let Some(width) = c.d_embed {
+        lines.push(("embedding", format!("of width {width}")));
+    }
+    if let Some(blocks) = c.shared_blocks.iter().max() {
+        lines.push(("weights", format!("{} blocks for {} layers", blocks + 1, c.n_layers)));
+    }
+    if let Some(Window::Around(side)) = c.windows.iter().flatten().next() {
+        let layers = c.windows.iter().flatten().count();
+        lines.push(("windows", format!("{side} positions on either side in {layers} of {} layers", c.n_layers)));
+    }
     if let Some(heads) = heads {
         let named = named(heads);
         lines.push(("output heads", if named.is_empty() { "none".into() } else { named.join(", ") }));

@@ -74,6 +74,9 @@ impl TransformerConfig {
         if self.bidirectional && self.windows.iter().flatten().any(|window| matches!(window, Window::Chunked(_))) {
             return fails("windows", "chunks are defined for causal attention only".into());
         }
+        if !self.bidirectional && self.windows.iter().flatten().any(|window| matches!(window, Window::Around(_))) {
+            return fails("windows", "causal attention sees one side only".into());
+        }
         if !self.layer_rotary.is_empty() && self.layer_rotary.len() != self.n_layers {
             return fails("layer_rotary", format!("{} entries for {} layers", self.layer_rotary.len(), self.n_layers));
         }

@@ -1,8 +1,8 @@
-//! Sliding and chunked attention windows.
+//! Sliding, chunked and two-sided attention windows.
 
 use serde::{Deserialize, Serialize};
 
-/// How far back a query sees. Padding takes no room in a window.
+/// How far a query sees. Padding takes no room in a window.
 ///
 /// ```
 /// use hooklens::Window;
@@ -17,6 +17,8 @@ pub enum Window {
     Sliding(usize),
     /// From the last multiple of this many positions on (Llama 4).
     Chunked(usize),
+    /// This many positions on either side, and its own (ModernBERT); of attention in both directions.
+    Around(usize),
 }
 
 impl Window {
@@ -30,10 +32,25 @@ impl Window {
         match self {
             Window::Sliding(width) => (position + 1).saturating_sub(width),
             Window::Chunked(width) => position / width.max(1) * width,
+            Window::Around(side) => position.saturating_sub(side),
         }
     }
 
-    /// Positions in it.
+    /// The newest position that a query at `position` sees, if attention is in both directions.
+    ///
+    /// ```
+    /// use hooklens::Window;
+    /// assert_eq!(Window::Around(4).newest(10), Some(14));
+    /// assert_eq!(Window::Sliding(4).newest(10), None);
+    /// ```
+    pub fn newest(self, position: usize) -> Option<usize> {
+        match self {
+            Window::Around(side) => Some(position.saturating_add(side)),
+            _ => None,
+        }
+    }
+
+    /// Positions in it, up to the query's own.
     ///
     /// ```
     /// use hooklens::Window;
@@ -42,6 +59,7 @@ impl Window {
     pub fn width(self) -> usize {
         match self {
             Window::Sliding(width) | Window::Chunked(width) => width,
+            Window::Around(side) => side.saturating_add(1),
         }
     }
 }

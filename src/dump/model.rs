@@ -112,10 +112,7 @@ impl DumpModel for HookedEncoder {
         if before > 0 {
             return Err(no_prefix().into());
         }
-        let n_ctx = self.config().n_ctx;
-        if prompt.len() > n_ctx {
-            return Err(InputError::TooLong { len: prompt.len(), n_ctx }.into());
-        }
+        self.check_length(prompt.len())?;
         Ok(Tokens::new(vec![prompt.to_vec()])?.check(self.config().d_vocab)?)
     }
 

@@ -1,17 +1,18 @@
 //! One run of an encoder.
 
-use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, Halt, Run};
+use burn::tensor::{Int, Tensor, TensorData};
+use hooklens_hooks::{ActivationCache, Halt, Run, upload};
 
 use super::tokens::EncoderTokens;
 use super::weights::{EncoderBlock, OutputHeads};
-use super::{EncoderInput, HookedEncoder};
-use crate::config::NormKind;
+use super::{EncoderInput, HookedEncoder, RelativePositions};
+use crate::config::{NormKind, Positional};
 use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Logits, Plan, RunOutput, drive, private};
 use crate::error::{InputError, Result};
 use crate::model::{
-    Norm, NormPoints, Pass, Sequence, at_columns, attention_reads, position_vectors, rows_of, token_vectors,
+    Buckets, Disentangled, LogBuckets, Norm, NormPoints, Pass, Sequence, at_columns, attention_reads, narrowed,
+    position_bias, position_vectors, rows_of, token_vectors,
 };
 use crate::points::{Outer, Site};
 use crate::tokens::Tokens;
@@ -179,6 +180,15 @@ impl HookedEncoder {
         (0..batch).map(row).collect()
     }
 
+    /// Whether there are so many positions: rotations and distances know no end.
+    pub(crate) fn check_length(&self, len: usize) -> Result<(), InputError> {
+        let n_ctx = self.config.n_ctx;
+        match len > n_ctx && self.config.positional == Positional::Learned {
+            true => Err(InputError::TooLong { len, n_ctx }),
+            false => Ok(()),
+        }
+    }
+
     /// Runs the model for these heads; without logits, up to the last point that is watched.
     pub(super) fn run_tokens(
         &self,
@@ -192,10 +202,7 @@ impl HookedEncoder {
         }
         let [batch, len] = tokens.tokens.shape();
         let sequence = Sequence::of(&tokens.tokens);
-        let (needed, n_ctx) = (sequence.positions_needed(), self.config.n_ctx);
-        if needed > n_ctx {
-            return Err(InputError::TooLong { len: needed, n_ctx }.into());
-        }
+        self.check_length(sequence.positions_needed())?;
         let real = sequence.query_mask();
         let widest = self.stack.d_mlp.max(if wanted.mlm { self.config.d_vocab } else { 0 });
         let plan = Plan {
@@ -232,19 +239,36 @@ impl HookedEncoder {
             normalized: self.points.outer(normalized),
         };
         let [batch, len] = tokens.tokens.shape();
-        let embedded = run.fire(self.points.outer(Outer::TokenEmbed), token_vectors(table, &tokens.tokens, dtype))?;
-        let positions = position_vectors(weights.embed.positions.val(), sequence, dtype);
-        let positions = positions.expand([batch, len, self.config.d_model]);
-        let mut full = embedded + run.fire(self.points.outer(Outer::PositionEmbed), positions)?;
+        let mut embedded = token_vectors(table, &tokens.tokens, dtype);
+        if let Some(mask) = self.config.token_dropout {
+            embedded = embedded * narrowed(upload(kept_shares(&tokens.tokens, mask), &device), dtype);
+        }
+        let mut full = run.fire(self.points.outer(Outer::TokenEmbed), embedded)?;
+        if let Some(positions) = &weights.embed.positions {
+            let positions = position_vectors(positions.val(), sequence, dtype).expand(full.dims());
+            full = full + run.fire(self.points.outer(Outer::PositionEmbed), positions)?;
+        }
         if let Some(types) = &weights.embed.token_types {
-            let types = rows_of(types.val(), &tokens.types).reshape([batch, len, self.config.d_model]);
+            let types = rows_of(types.val(), &tokens.types).reshape([batch, len, self.config.embed_width()]);
             full = full + run.fire(self.points.outer(Outer::TokenTypeEmbed), types)?;
         }
-        let normalized = weights.embed.norm.forward(full, norm(Outer::EmbedLnScale, Outer::EmbedLnNormalized), run)?;
-        let mut hidden = run.fire(self.points.outer(Outer::FullEmbed), normalized)?;
+        full = weights.embed.norm.forward(full, norm(Outer::EmbedLnScale, Outer::EmbedLnNormalized), run)?;
+        if let Some(projection) = &weights.embed.projection {
+            full = projection.forward(full);
+        }
+        let mut hidden = run.fire(self.points.outer(Outer::FullEmbed), full)?;
         let mut pass = Pass::new(&self.stack, self.points.stack(0), sequence, None, &device, dtype);
-        for (layer, block) in weights.blocks.iter().enumerate() {
-            hidden = block.forward(layer, hidden, &mut pass, run)?;
+        let vectors = self.relative(&mut pass);
+        for layer in 0..self.config.n_layers {
+            let block = &weights.blocks[self.config.block(layer)];
+            pass.disentangled = vectors.as_ref().map(|vectors| block.positions(vectors, self.config.relative));
+            hidden = match self.config.pre_norms {
+                true => block.forward_pre(layer, hidden, &mut pass, run)?,
+                false => block.forward(layer, hidden, &mut pass, run)?,
+            };
+        }
+        if let Some(ln_final) = &weights.ln_final {
+            hidden = ln_final.forward(hidden, norm(Outer::FinalScale, Outer::FinalNormalized), run)?;
         }
 
         let watched = |run: &Run<'_, '_>, outer| run.wants(self.points.outer(outer));
@@ -270,6 +294,51 @@ impl HookedEncoder {
     }
 }
 
+/// What each token's vector is multiplied by where that of the mask token is dropped: 0 for it, and for the others what
+/// keeps the expected size that vectors had in training, when 12 of 100 were dropped, `[batch, pos, 1]`.
+fn kept_shares(tokens: &Tokens, mask: u32) -> TensorData {
+    const KEPT_IN_TRAINING: f32 = 1.0 - 0.15 * 0.8;
+    let [batch, len] = tokens.shape();
+    let shares = (0..batch).flat_map(|row| {
+        let ids = tokens.row(row);
+        let real = |at: usize| tokens.mask().is_none_or(|mask| mask[row * len + at]);
+        let count = (0..len).filter(|at| real(*at)).count();
+        let dropped = (0..len).filter(|at| real(*at) && ids[*at] == mask).count();
+        let kept = 1.0 - dropped as f32 / count.max(1) as f32;
+        ids.iter().map(move |id| if *id == mask { 0.0 } else { KEPT_IN_TRAINING / kept })
+    });
+    TensorData::new(shares.collect::<Vec<f32>>(), [batch, len, 1])
+}
+
+/// Vectors of relative positions and the number of each query and key.
+struct RelativeVectors {
+    vectors: Tensor<2>,
+    numbers: Tensor<4, Int>,
+}
+
+impl HookedEncoder {
+    /// Prepares what scores know of relative positions: a bias for all layers, or vectors that each makes its own of.
+    fn relative(&self, pass: &mut Pass<'_>) -> Option<RelativeVectors> {
+        let (weights, kind) = (self.weights.relative.as_ref()?, self.config.relative?);
+        let table = weights.table.val();
+        match kind {
+            RelativePositions::Buckets { count, max_distance } => {
+                let buckets = Buckets { count, max_distance, bidirectional: true };
+                pass.score_bias = Some(position_bias(table, pass.sequence, buckets));
+                None
+            }
+            RelativePositions::Disentangled { span, max_distance, .. } => {
+                let numbers = LogBuckets { span, max_distance }.numbers(pass.sequence, &table);
+                let vectors = match &weights.norm {
+                    Some(norm) => norm.without_hooks(table),
+                    None => table,
+                };
+                Some(RelativeVectors { vectors, numbers })
+            }
+        }
+    }
+}
+
 /// Each row's first real token, `[batch, d_model]`.
 pub(super) fn first_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<2> {
     if sequence.is_plain() {
@@ -281,6 +350,48 @@ pub(super) fn first_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<2> {
 type Passed = (Tensor<3>, Option<Tensor<3>>, Option<Tensor<2>>, Option<Tensor<2>>);
 
 impl EncoderBlock {
+    /// Relative positions as this block's queries and keys meet them.
+    fn positions(&self, relative: &RelativeVectors, kind: Option<RelativePositions>) -> Disentangled {
+        let (content, position) = match kind {
+            Some(RelativePositions::Disentangled { content_to_position, position_to_content, .. }) => {
+                (content_to_position, position_to_content)
+            }
+            _ => (false, false),
+        };
+        let keys = self.relative_k.as_ref().unwrap_or(&self.attn.k);
+        let queries = self.relative_q.as_ref().unwrap_or(&self.attn.q);
+        Disentangled {
+            keys: content.then(|| keys.forward(relative.vectors.clone())),
+            queries: position.then(|| queries.forward(relative.vectors.clone())),
+            numbers: relative.numbers.clone(),
+        }
+    }
+
+    /// The stream after a block that reads it through norms, `[batch, pos, d_model]`.
+    fn forward_pre(
+        &self,
+        layer: usize,
+        resid: Tensor<3>,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let points = pass.points;
+        let at = |site| points.at(layer, site);
+        let resid = run.fire(at(Site::ResidPre), resid)?;
+        let reads = attention_reads(&self.ln1, layer, &resid, pass, run)?;
+        let attn_out = self.attn.forward(layer, reads, pass, run)?;
+        let attn_out = run.fire(at(Site::AttnOut), attn_out)?;
+        let mid = run.fire(at(Site::ResidMid), resid + attn_out)?;
+        let read = run.fire(at(Site::MlpIn), mid.clone())?;
+        let points_of_norm = NormPoints { scale: at(Site::Ln2Scale), normalized: at(Site::Ln2Normalized) };
+        let read = self.ln2.forward(read, points_of_norm, run)?;
+        let read = run.fire(at(Site::MlpReads), read)?;
+        let mlp_out = self.mlp.forward(layer, read, pass, run)?;
+        let mlp_out = run.fire(at(Site::MlpWrites), mlp_out)?;
+        let mlp_out = run.fire(at(Site::MlpOut), mlp_out)?;
+        run.fire(at(Site::ResidPost), mid + mlp_out)
+    }
+
     /// The normalized stream after the block, `[batch, pos, d_model]`.
     fn forward(
         &self,

@@ -25,12 +25,12 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use hooklens_hooks::Catalog;
 
-pub use config::EncoderConfig;
+pub use config::{EncoderConfig, RelativePositions};
 pub use forward::EncoderOutput;
 pub use input::EncoderInput;
 pub use sentences::{Pooling, SentenceEmbedding};
 pub use tokens::EncoderTokens;
-pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHeads};
+pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHeads, RelativeWeights};
 
 use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel, Logits, private};
@@ -41,7 +41,7 @@ use crate::tokens::Tokenizer;
 use points::points_of;
 
 /// An encoder whose every internal activation has a name, and can be read and changed: BERT, RoBERTa,
-/// DistilBERT, MiniLM and other sentence encoders.
+/// ModernBERT, DeBERTa, ESM-2, MiniLM and other sentence encoders.
 ///
 /// Points have TransformerLens's `HookedEncoder` names: `embed.hook_embed`, `blocks.3.attn.hook_pattern`,
 /// `blocks.3.hook_normalized_resid_post`, `mlm_head.ln.hook_normalized`, ...

@@ -2,17 +2,16 @@
 
 use super::config::EncoderConfig;
 use super::weights::OutputHeads;
+use crate::config::{NormKind, Positional};
 use crate::points::{Outer, Points, PointsBuilder, Site};
 
-/// The points of a block, in firing order.
-const BLOCK: &[Site] = &[
-    Site::ResidPre,
-    Site::QInput,
-    Site::KInput,
-    Site::VInput,
+/// The points of attention, in firing order.
+const ATTENTION: &[Site] = &[
     Site::Q,
     Site::K,
     Site::V,
+    Site::RotQ,
+    Site::RotK,
     Site::AttnScores,
     Site::Pattern,
     Site::Z,
@@ -20,39 +19,52 @@ const BLOCK: &[Site] = &[
     Site::AttnOut,
     Site::ResidMid,
     Site::MlpIn,
-    Site::Ln1Scale,
-    Site::Ln1Normalized,
-    Site::MlpReads,
-    Site::Pre,
-    Site::Post,
-    Site::MlpWrites,
-    Site::MlpOut,
-    Site::ResidPost,
-    Site::Ln2Scale,
-    Site::Ln2Normalized,
-    Site::NormalizedResidPost,
 ];
+/// The points of the MLP.
+const MLP: &[Site] =
+    &[Site::MlpReads, Site::Pre, Site::PreLinear, Site::Post, Site::MlpWrites, Site::MlpOut, Site::ResidPost];
+
+/// The points of a block, in firing order.
+fn block(pre_norms: bool) -> Vec<Site> {
+    let (ln1, ln2) = ([Site::Ln1Scale, Site::Ln1Normalized], [Site::Ln2Scale, Site::Ln2Normalized]);
+    let reads = [Site::ResidPre, Site::QInput, Site::KInput, Site::VInput];
+    let last = [Site::NormalizedResidPost];
+    match pre_norms {
+        true => [&reads[..], &ln1, ATTENTION, &ln2, MLP, &last].concat(),
+        false => [&reads[..], ATTENTION, &ln1, MLP, &ln2, &last].concat(),
+    }
+}
 
 /// The points of an encoder with these heads.
 pub(super) fn points_of(config: &EncoderConfig, heads: OutputHeads) -> Points {
     let mut points = PointsBuilder::new(config.n_layers, "norms keep their weights");
-    for outer in [
-        Outer::TokenEmbed,
-        Outer::PositionEmbed,
-        Outer::TokenTypeEmbed,
-        Outer::EmbedLnScale,
-        Outer::EmbedLnNormalized,
-        Outer::FullEmbed,
-    ] {
-        points.outer(outer, why_not(config, heads, outer));
-    }
-    let stack = points.stack(config.n_layers);
-    for layer in 0..config.n_layers {
-        for site in BLOCK {
-            points.site(stack, layer, *site, site.info(&format!("blocks.{layer}"), layer), None);
+    for outer in
+        [Outer::TokenEmbed, Outer::PositionEmbed, Outer::TokenTypeEmbed, Outer::EmbedLnScale, Outer::EmbedLnNormalized]
+    {
+        match config.d_embed {
+            Some(_) => points.narrow_outer(outer, why_not(config, heads, outer)),
+            None => points.outer(outer, why_not(config, heads, outer)),
         }
     }
-    for outer in [Outer::MlmLnScale, Outer::MlmLnNormalized, Outer::PoolerOut, Outer::NspOut] {
+    points.outer(Outer::FullEmbed, None);
+    let stack = points.stack(config.n_layers);
+    let sites = block(config.pre_norms);
+    for layer in 0..config.n_layers {
+        for site in &sites {
+            let info = site.info(&format!("blocks.{layer}"), layer);
+            points.site(stack, layer, *site, info, why_not_in_block(config, layer, *site));
+        }
+    }
+    for outer in [Outer::FinalScale, Outer::FinalNormalized] {
+        points.outer(outer, (!config.pre_norms).then_some("its blocks normalize the stream themselves"));
+    }
+    for outer in [Outer::MlmLnScale, Outer::MlmLnNormalized] {
+        match config.d_embed {
+            Some(_) => points.narrow_outer(outer, why_not(config, heads, outer)),
+            None => points.outer(outer, why_not(config, heads, outer)),
+        }
+    }
+    for outer in [Outer::PoolerOut, Outer::NspOut] {
         points.outer(outer, why_not(config, heads, outer));
     }
     points.build()
@@ -61,9 +73,30 @@ pub(super) fn points_of(config: &EncoderConfig, heads: OutputHeads) -> Points {
 fn why_not(config: &EncoderConfig, heads: OutputHeads, point: Outer) -> Option<&'static str> {
     match point {
         Outer::TokenTypeEmbed if config.token_types == 0 => Some("it makes no difference between kinds of token"),
+        Outer::PositionEmbed if config.positional != Positional::Learned => Some("it has no position vectors"),
+        Outer::EmbedLnScale | Outer::EmbedLnNormalized if !config.embed_norm => Some("its embedding has no norm"),
         Outer::MlmLnScale | Outer::MlmLnNormalized if !heads.mlm => Some("its files have no masked-token head"),
         Outer::PoolerOut if !heads.pooler => Some("its files have no pooler"),
         Outer::NspOut if !heads.nsp => Some("its files have no next-sentence head"),
+        _ => None,
+    }
+}
+
+/// Why layer `layer` can't fire the site, or `None` if it can.
+fn why_not_in_block(config: &EncoderConfig, layer: usize, site: Site) -> Option<&'static str> {
+    let rotates = match &config.positional {
+        Positional::Rotary(_) => config.layer_rotary.is_empty() || config.layer_rotary[layer].is_some(),
+        _ => false,
+    };
+    match site {
+        Site::RotQ | Site::RotK if !rotates => Some("its positions are not rotary"),
+        Site::Ln1Scale | Site::Ln1Normalized if config.attn_norm(layer) == NormKind::None => {
+            Some("its first layer's attention has no norm")
+        }
+        Site::PreLinear if !config.gated_mlp => Some("its MLP is not gated"),
+        Site::NormalizedResidPost if config.pre_norms => {
+            Some("its stream is not normalized between blocks; the last is ln_final.hook_normalized")
+        }
         _ => None,
     }
 }

@@ -20,8 +20,12 @@ use crate::model::{Attention, Linear, Mlp, Norm};
 pub struct EncoderWeights {
     /// Token, position and type vectors.
     pub embed: EncoderEmbed,
-    /// The blocks, first to last.
+    /// What relative positions add to scores.
+    pub relative: Option<RelativeWeights>,
+    /// The blocks, first to last; fewer than layers where layers share them.
     pub blocks: Vec<EncoderBlock>,
+    /// Norm of the last stream, where blocks have norms before attention and the MLP.
+    pub ln_final: Option<Norm>,
     /// The masked-token head.
     pub mlm_head: Option<MlmHead>,
     /// A linear map of the first position, `[d_model, d_model]`, before a tanh.
@@ -30,29 +34,49 @@ pub struct EncoderWeights {
     pub nsp_head: Option<Linear>,
 }
 
-/// Token, position and type vectors, and the norm of their sum.
+/// Token, position and type vectors, of width `d_embed`, and the norm of their sum.
 ///
 /// ```
 /// # use hooklens::encoder::HookedEncoder;
 /// # let model = HookedEncoder::from_pretrained("tests/fixtures/bert-pretraining")?;
 /// let (embed, config) = (&model.weights.embed, model.config());
-/// assert_eq!(embed.positions.val().dims(), [config.n_ctx, config.d_model]);
+/// let positions = embed.positions.as_ref().map(|positions| positions.val().dims());
+/// assert_eq!(positions, Some([config.n_ctx, config.d_model]));
 /// assert_eq!(embed.token_types.as_ref().map(|types| types.val().dims()[0]), Some(2));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Module, Debug)]
 pub struct EncoderEmbed {
-    /// `[d_vocab, d_model]`.
+    /// `[d_vocab, d_embed]`.
     pub tokens: Param<Tensor<2>>,
-    /// `[n_ctx, d_model]`.
-    pub positions: Param<Tensor<2>>,
-    /// `[token_type, d_model]`.
+    /// `[n_ctx, d_embed]`.
+    pub positions: Option<Param<Tensor<2>>>,
+    /// `[token_type, d_embed]`.
     pub token_types: Option<Param<Tensor<2>>>,
     /// Norm of the sum.
     pub norm: Norm,
+    /// From there to the stream, `[d_embed, d_model]`, where the widths differ.
+    pub projection: Option<Linear>,
 }
 
-/// One block: attention, a norm, the MLP, a norm.
+/// What relative positions add to scores.
+///
+/// ```
+/// # use hooklens::encoder::HookedEncoder;
+/// # let model = HookedEncoder::from_pretrained("tests/fixtures/mpnet")?;
+/// let relative = model.weights.relative.as_ref().map(|relative| relative.table.val().dims());
+/// assert_eq!(relative, Some([32, model.config().n_heads])); // a number for each bucket and head
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct RelativeWeights {
+    /// `[bucket, head]` of MPNet, `[number, d_model]` of DeBERTa.
+    pub table: Param<Tensor<2>>,
+    /// Norm of the vectors.
+    pub norm: Option<Norm>,
+}
+
+/// One block: attention and the MLP, with a norm after or before each.
 ///
 /// ```
 /// # use hooklens::encoder::HookedEncoder;
@@ -66,11 +90,15 @@ pub struct EncoderEmbed {
 pub struct EncoderBlock {
     /// Attention.
     pub attn: Attention,
-    /// Norm of the stream after attention.
+    /// Keys of relative positions, `[d_model, head * d_head]`, where `attn.k` does not make them (DeBERTa).
+    pub relative_k: Option<Linear>,
+    /// Queries of relative positions, `[d_model, head * d_head]`, where `attn.q` does not make them (DeBERTa).
+    pub relative_q: Option<Linear>,
+    /// Norm of the stream after attention, or before it.
     pub ln1: Norm,
     /// The MLP.
     pub mlp: Mlp,
-    /// Norm of the stream after the MLP.
+    /// Norm of the stream after the MLP, or before it.
     pub ln2: Norm,
 }
 
@@ -86,11 +114,11 @@ pub struct EncoderBlock {
 /// ```
 #[derive(Module, Debug)]
 pub struct MlmHead {
-    /// `[d_model, d_model]`.
+    /// `[d_model, d_embed]`.
     pub dense: Linear,
     /// Norm before the unembedding.
     pub ln: Norm,
-    /// `[d_model, d_vocab]`.
+    /// `[d_embed, d_vocab]`.
     pub unembed: Linear,
 }
 

@@ -4,7 +4,6 @@ use burn::tensor::{Bool, Tensor, TensorData};
 use hooklens_hooks::{ActivationCache, Halt, PointInfo, Rows, Run, Segment, Silent};
 
 use super::HookedEncoderDecoder;
-use super::bias::{Buckets, position_bias};
 use super::cache::{CrossKeys, DecoderCache};
 use super::input::EncoderDecoderInput;
 use super::points::{CROSS, DECODER, ENCODER};
@@ -14,8 +13,8 @@ use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput,
 use crate::error::{InputError, Result};
 use crate::kv_cache::{KeyValueCache, Keys, Transaction};
 use crate::model::{
-    NormPoints, Pass, ProjectionInput, Sequence, attention_reads, last_rows, mix, raw_scores, softmax_rows,
-    token_vectors,
+    Buckets, NormPoints, Pass, ProjectionInput, Sequence, attention_reads, last_rows, mix, position_bias, raw_scores,
+    softmax_rows, token_vectors,
 };
 use crate::points::{Outer, Site};
 use crate::tokens::Tokens;

@@ -13,7 +13,6 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
-mod bias;
 mod cache;
 mod config;
 mod fingerprint;

@@ -295,7 +295,10 @@ pub enum InputError {
         padded: bool,
     },
     /// Text given to a model without a tokenizer.
-    #[error("this model has no tokenizer; pass token ids, or put tokenizer.json beside its weights")]
+    #[error(
+        "this model has no tokenizer; pass token ids, or put tokenizer.json beside its weights (no other kind is read: \
+         not vocab.txt, not SentencePiece's files)"
+    )]
     NoTokenizer,
     /// Text that can't be turned into tokens, or tokens that can't be turned into text.
     #[error("the tokenizer refuses the text or the tokens")]

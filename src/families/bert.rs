@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::hf_config::HfConfig;
-use crate::config::ActivationFn;
+use crate::config::{ActivationFn, Positional};
 use crate::encoder::EncoderConfig;
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
@@ -33,18 +33,15 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> 
         return Err(json.unsupported("position_embedding_type"));
     }
     let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
+    json.share("num_attention_heads", d_model, n_heads)?;
+    let (n_layers, n_ctx) = (json.layers("num_hidden_layers")?, json.size("max_position_embeddings")?);
     Ok(EncoderConfig {
-        n_layers: json.layers("num_hidden_layers")?,
-        d_model,
-        n_heads,
-        d_head: json.share("num_attention_heads", d_model, n_heads)?,
         d_mlp: json.size("intermediate_size")?,
-        d_vocab: json.size("vocab_size")?,
-        n_ctx: json.size("max_position_embeddings")?,
         eps: json.number("layer_norm_eps", 1e-12)?,
         activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
         head_activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
         token_types: json.maybe_size("type_vocab_size")?.unwrap_or(2),
+        ..EncoderConfig::new(n_layers, d_model, n_heads, json.size("vocab_size")?, n_ctx)
     })
 }
 
@@ -65,18 +62,28 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
     Ok(table)
 }
 
-/// Embedding, blocks and pooler, which BERT and RoBERTa name alike behind `base`.
-pub(super) fn body(config: &EncoderConfig, base: &str, positions: Layout) -> WeightTable {
+/// Vectors of tokens, positions and types, and their norm, whichever there are.
+pub(super) fn embedding(config: &EncoderConfig, base: &str, positions: Layout) -> WeightTable {
     let mut table = WeightTable::new("", &["position_ids", "predictions.decoder.bias", "lm_head.decoder.bias"]);
     // What the first checkpoints, converted from TensorFlow, call a norm's weight and bias.
     table.aliases = &[("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")];
     let embeddings = |part: &str| format!("{base}.embeddings.{part}");
     table.add("embed.W_E", embeddings("word_embeddings.weight"), Layout::AsIs);
-    table.add("embed.W_pos", embeddings("position_embeddings.weight"), positions);
+    if config.positional == Positional::Learned {
+        table.add("embed.W_pos", embeddings("position_embeddings.weight"), positions);
+    }
     if config.token_types > 0 {
         table.add("embed.W_token_type", embeddings("token_type_embeddings.weight"), Layout::AsIs);
     }
-    table.norm("embed.ln", &embeddings("LayerNorm"));
+    if config.embed_norm {
+        table.norm("embed.ln", &embeddings("LayerNorm"));
+    }
+    table
+}
+
+/// Embedding, blocks and pooler, which BERT and RoBERTa name alike behind `base`.
+pub(super) fn body(config: &EncoderConfig, base: &str, positions: Layout) -> WeightTable {
+    let mut table = embedding(config, base, positions);
     for layer in 0..config.n_layers {
         let from = |part: &str| format!("{base}.encoder.layer.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");

@@ -23,18 +23,14 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let (d_model, n_heads) = (json.size("dim")?, json.size("n_heads")?);
+    json.share("n_heads", d_model, n_heads)?;
+    let (n_layers, n_ctx) = (json.layers("n_layers")?, json.size("max_position_embeddings")?);
     Ok(EncoderConfig {
-        n_layers: json.layers("n_layers")?,
-        d_model,
-        n_heads,
-        d_head: json.share("n_heads", d_model, n_heads)?,
         d_mlp: json.size("hidden_dim")?,
-        d_vocab: json.size("vocab_size")?,
-        n_ctx: json.size("max_position_embeddings")?,
-        eps: 1e-12,
         activation: ActivationFn::from_name(json.text("activation", "gelu")?)?,
         head_activation: ActivationFn::from_name(json.text("activation", "gelu")?)?,
         token_types: 0,
+        ..EncoderConfig::new(n_layers, d_model, n_heads, json.size("vocab_size")?, n_ctx)
     })
 }
 

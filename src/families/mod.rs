@@ -1,10 +1,14 @@
 //! Model families: how a `config.json` becomes a [`TransformerConfig`], and which tensor of the
 //! files is which weight. A family is one file and one line in [`FAMILIES`].
 
+mod albert;
 mod baichuan;
 mod bert;
 mod bloom;
+mod deberta_v2;
 mod distilbert;
+mod electra;
+mod esm;
 mod falcon;
 mod gemma;
 mod gpt2;
@@ -21,8 +25,11 @@ mod llama2c;
 mod llama_like;
 mod mistral;
 mod mixtral;
+mod modernbert;
+mod mpnet;
 mod nanogpt;
 mod nested;
+mod nomic_bert;
 mod olmo;
 mod olmo2;
 mod olmoe;
@@ -40,6 +47,7 @@ mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod t5;
+mod xlm_roberta_xl;
 
 use serde_json::Value;
 
@@ -146,7 +154,19 @@ pub(crate) fn is_base(architecture: &str) -> bool {
 }
 
 /// Every family of encoders.
-static ENCODERS: &[&Family<EncoderConfig>] = &[&bert::FAMILY, &distilbert::FAMILY, &roberta::FAMILY];
+static ENCODERS: &[&Family<EncoderConfig>] = &[
+    &albert::FAMILY,
+    &bert::FAMILY,
+    &deberta_v2::FAMILY,
+    &distilbert::FAMILY,
+    &electra::FAMILY,
+    &esm::FAMILY,
+    &modernbert::FAMILY,
+    &mpnet::FAMILY,
+    &nomic_bert::FAMILY,
+    &roberta::FAMILY,
+    &xlm_roberta_xl::FAMILY,
+];
 
 /// Every family of encoders with a decoder.
 static ENCODER_DECODERS: &[&Family<EncoderDecoderConfig>] = &[&t5::FAMILY];

@@ -31,11 +31,11 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
 };
 
 /// Rows of the position table that no token uses.
-fn skipped(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
+pub(super) fn skipped(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
     Ok(json.maybe_size("pad_token_id")?.unwrap_or(1) + 1)
 }
 
-fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
+pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
     let n_ctx = base.n_ctx.saturating_sub(skipped(json)?);
     // Its head has a function of its own.
@@ -44,6 +44,12 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
 
 fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = bert::body(config, "roberta", Layout::AfterRows { skip: skipped(json)? });
+    head(&mut table, json)?;
+    Ok(table)
+}
+
+/// The masked-token head, and that it and the pooler may be missing.
+pub(super) fn head(table: &mut WeightTable, json: &HfConfig<'_>) -> Result<(), ConfigError> {
     table.add("mlm_head.W", "lm_head.dense.weight", Layout::Transposed);
     table.add("mlm_head.b", "lm_head.dense.bias", Layout::AsIs);
     table.norm("mlm_head.ln", "lm_head.layer_norm");
@@ -54,5 +60,5 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
         table.twins.push(("lm_head.decoder.bias".into(), "lm_head.bias".into()));
     }
     table.optional(&["mlm_head.", "unembed.", "pooler."]);
-    Ok(table)
+    Ok(())
 }

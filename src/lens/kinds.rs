@@ -10,7 +10,8 @@ use crate::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
 use crate::error::{InputError, Result};
 
 impl HookedEncoder {
-    /// Logits of a residual stream as if it were the last layer's, `[batch, pos, d_vocab]`: the masked-token head.
+    /// Logits of a residual stream as if it were the last layer's, `[batch, pos, d_vocab]`: the last norm, of a model whose
+    /// blocks do not normalize the stream, and the masked-token head.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -26,6 +27,10 @@ impl HookedEncoder {
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         check_width(&stream, self.config().d_model)?;
         let head = self.weights.mlm_head.as_ref().ok_or(InputError::NoHead { head: "masked-token" })?;
+        let stream = match &self.weights.ln_final {
+            Some(ln_final) => ln_final.without_hooks(stream),
+            None => stream,
+        };
         let features = self.config().head_activation.apply(head.dense.forward(stream));
         Ok(head.unembed.forward(head.ln.without_hooks(features)))
     }
@@ -47,7 +52,8 @@ impl HookedEncoder {
     /// As [`HookedModel::run`] and [`HookedEncoder::unembed`].
     pub fn logit_lens(&self, input: impl Into<EncoderInput>) -> Result<LensReading> {
         let layers = self.config().n_layers;
-        let last = format!("blocks.{}.hook_normalized_resid_post", layers.saturating_sub(1));
+        let point = if self.config().pre_norms { "hook_resid_post" } else { "hook_normalized_resid_post" };
+        let last = format!("blocks.{}.{point}", layers.saturating_sub(1));
         through(self, input.into(), "blocks", layers, &last, |stream| self.unembed(stream))
     }
 }

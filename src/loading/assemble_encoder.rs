@@ -3,9 +3,11 @@
 use burn::module::Param;
 
 use super::assemble::Assembler;
-use crate::config::NormKind;
+use crate::config::{NormKind, Positional};
 use crate::cpu::Weight;
-use crate::encoder::{EncoderBlock, EncoderConfig, EncoderEmbed, EncoderWeights, MlmHead};
+use crate::encoder::{
+    EncoderBlock, EncoderConfig, EncoderEmbed, EncoderWeights, MlmHead, RelativePositions, RelativeWeights,
+};
 use crate::error::LoadError;
 
 impl Assembler<'_> {
@@ -13,18 +15,39 @@ impl Assembler<'_> {
     pub(super) fn encoder(&mut self, c: &EncoderConfig) -> Result<EncoderWeights, LoadError> {
         self.check_all_there()?;
         let stack = c.stack();
-        let kind = NormKind::LayerNorm;
-        let tokens = self.matrix("embed.W_E", [c.d_vocab, c.d_model])?;
+        let (kind, width) = (NormKind::LayerNorm, c.embed_width());
+        let tokens = self.matrix("embed.W_E", [c.d_vocab, width])?;
         let types = match c.token_types {
             0 => None,
-            count => Some(Param::from_tensor(self.matrix("embed.W_token_type", [count, c.d_model])?)),
+            count => Some(Param::from_tensor(self.matrix("embed.W_token_type", [count, width])?)),
         };
-        let mut blocks = Vec::with_capacity(c.n_layers);
-        for layer in 0..c.n_layers {
+        let positions = match c.positional {
+            Positional::Learned => Some(Param::from_tensor(self.matrix("embed.W_pos", [c.n_ctx, width])?)),
+            _ => None,
+        };
+        let projection = match c.d_embed {
+            Some(width) => Some(self.linear("embed.W_proj", "embed.b_proj", [width, c.d_model])?),
+            None => None,
+        };
+        let mut blocks = Vec::with_capacity(c.n_blocks());
+        for layer in 0..c.n_blocks() {
             let name = |part: &str| format!("blocks.{layer}.{part}");
+            let mut relative = |part: &str, weight: &str, bias: &str| match c.relative {
+                Some(RelativePositions::Disentangled {
+                    content_to_position,
+                    position_to_content,
+                    shared: false,
+                    ..
+                }) if (part == "k" && content_to_position) || (part == "q" && position_to_content) => {
+                    self.linear(&name(weight), &name(bias), [c.d_model, c.n_heads * c.d_head]).map(Some)
+                }
+                _ => Ok(None),
+            };
             blocks.push(EncoderBlock {
+                relative_k: relative("k", "attn.W_rel_K", "attn.b_rel_K")?,
+                relative_q: relative("q", "attn.W_rel_Q", "attn.b_rel_Q")?,
                 attn: self.attention(&name("attn"), &stack)?,
-                ln1: self.norm(&name("ln1"), kind, c.d_model, c.eps)?,
+                ln1: self.norm(&name("ln1"), c.attn_norm(layer), c.d_model, c.eps)?,
                 mlp: self.mlp(&name("mlp"), &stack)?,
                 ln2: self.norm(&name("ln2"), kind, c.d_model, c.eps)?,
             });
@@ -32,9 +55,9 @@ impl Assembler<'_> {
         let there = |assembler: &Self, weight: &str| assembler.locate(weight).is_some();
         let mlm_head = match there(self, "mlm_head.W") {
             true => Some(MlmHead {
-                dense: self.linear("mlm_head.W", "mlm_head.b", [c.d_model, c.d_model])?,
-                ln: self.norm("mlm_head.ln", kind, c.d_model, c.eps)?,
-                unembed: self.unembed(&Weight::Plain(tokens.clone()), [c.d_model, c.d_vocab])?,
+                dense: self.linear("mlm_head.W", "mlm_head.b", [c.d_model, width])?,
+                ln: self.norm("mlm_head.ln", kind, width, c.eps)?,
+                unembed: self.unembed(&Weight::Plain(tokens.clone()), [width, c.d_vocab])?,
             }),
             false => None,
         };
@@ -48,10 +71,28 @@ impl Assembler<'_> {
         };
         let embed = EncoderEmbed {
             tokens: Param::from_tensor(tokens),
-            positions: Param::from_tensor(self.matrix("embed.W_pos", [c.n_ctx, c.d_model])?),
+            positions,
             token_types: types,
-            norm: self.norm("embed.ln", kind, c.d_model, c.eps)?,
+            norm: self.norm("embed.ln", if c.embed_norm { kind } else { NormKind::None }, width, c.eps)?,
+            projection,
         };
-        Ok(EncoderWeights { embed, blocks, mlm_head, pooler, nsp_head })
+        let relative = match c.relative {
+            Some(RelativePositions::Buckets { count, .. }) => {
+                Some((self.matrix("relative.W", [count, c.n_heads])?, false))
+            }
+            Some(relative @ RelativePositions::Disentangled { norm, .. }) => {
+                Some((self.matrix("relative.W", [relative.count(), c.d_model])?, norm))
+            }
+            None => None,
+        };
+        let relative = match relative {
+            Some((table, norm)) => Some(RelativeWeights {
+                table: Param::from_tensor(table),
+                norm: if norm { Some(self.norm("relative.ln", kind, c.d_model, c.eps)?) } else { None },
+            }),
+            None => None,
+        };
+        let ln_final = if c.pre_norms { Some(self.norm("ln_final", kind, c.d_model, c.eps)?) } else { None };
+        Ok(EncoderWeights { embed, relative, blocks, ln_final, mlm_head, pooler, nsp_head })
     }
 }

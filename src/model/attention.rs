@@ -11,7 +11,7 @@ use super::attention_rules::rules;
 use super::linear::Linear;
 use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
-use crate::config::{Positional, QkNormWeights};
+use crate::config::{Positional, QkNormWeights, Window};
 use crate::cpu;
 use crate::device::is_cubecl;
 use crate::kv_cache::{KeyBlock, Keys, heads_first};
@@ -131,6 +131,9 @@ impl Attention {
             keys = Keys::whole(run.fire(at(Site::RotK), joined)?, values);
         }
         let watched = run.wants(at(Site::AttnScores)) || run.wants(at(Site::Pattern));
+        if let Some(relative) = &pass.disentangled {
+            pass.score_bias = Some(relative.bias(&q, &keys.joined().0, config.score_divisor(layer)));
+        }
         let z = match &self.sinks {
             Some(sinks) => explicit(layer, q, keys, Some(sinks.val()), pass, run)?,
             None if watched => explicit(layer, q, keys, None, pass, run)?,
@@ -231,7 +234,7 @@ fn unwatched(
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
     let config = pass.config;
-    if pass.score_bias.is_some() {
+    if !has_rules(layer, pass) {
         return explicit(layer, q, keys, None, pass, run);
     }
     if let Some(z) = cpu::attention(&q, &keys, || rules(layer, keys.dropped, pass)) {
@@ -260,6 +263,13 @@ fn unwatched(
     Ok(heads_first(fused_attention(heads_first(q), k, v, None, None, options)))
 }
 
+/// Whether the kernels' rules say all there is to a layer's scores: they know no bias that was made before, and no
+/// window that ends behind the query.
+fn has_rules(layer: usize, pass: &Pass<'_>) -> bool {
+    let ends = |window: Window| window.newest(0).is_some() && window.width() < pass.sequence.keys();
+    pass.score_bias.is_none() && !pass.config.window(layer).is_some_and(ends)
+}
+
 /// Each key/value head `group` times, `[batch, kv_head, pos, d_head]` to `[batch, head, ...]`.
 fn repeated(x: Tensor<4>, group: usize) -> Tensor<4> {
     if group == 1 {
@@ -279,8 +289,7 @@ fn explicit(
     pass: &mut Pass<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
-    let fast =
-        if pass.score_bias.is_none() { cpu::scores(&q, &keys, || rules(layer, keys.dropped, pass)) } else { None };
+    let fast = if has_rules(layer, pass) { cpu::scores(&q, &keys, || rules(layer, keys.dropped, pass)) } else { None };
     let scores = match fast {
         Some(scores) => scores,
         None => masked(layer, raw_scores(layer, q, &keys, pass), keys.dropped, pass),

@@ -7,6 +7,7 @@ mod block;
 mod blocks;
 mod concatenate;
 mod decoder;
+mod disentangled;
 mod embedding;
 mod forward;
 mod function;
@@ -22,6 +23,7 @@ mod paging;
 mod pass;
 mod placed;
 mod points;
+mod position_bias;
 mod report;
 mod rotary;
 mod sequence;
@@ -45,6 +47,7 @@ pub use weights::{Embed, Weights};
 
 pub(crate) use attention::{ProjectionInput, mix, raw_scores, softmax_rows};
 pub(crate) use block::attention_reads;
+pub(crate) use disentangled::{Disentangled, LogBuckets};
 pub(crate) use embedding::{position_vectors, rows_of, token_vectors};
 pub(crate) use forward::last_rows;
 pub(crate) use hashed::{Hashed, hash_of};
@@ -54,6 +57,7 @@ pub(crate) use paging::Paging;
 pub(crate) use pass::Pass;
 pub(crate) use placed::placed;
 pub(crate) use points::points_of;
+pub(crate) use position_bias::{Buckets, position_bias};
 pub(crate) use sequence::{Sequence, at_columns};
 
 /// The points a model of this configuration can fire.

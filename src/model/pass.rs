@@ -3,6 +3,7 @@
 use burn::tensor::{DType, Device, Tensor};
 
 use super::alibi::scaled_biases;
+use super::disentangled::Disentangled;
 use super::rotary::RotaryTable;
 use super::sequence::{Masks, Sequence};
 use crate::config::{Positional, Rotary, TransformerConfig};
@@ -24,6 +25,8 @@ pub(crate) struct Pass<'p> {
     pub(crate) kv_cache: Option<&'p mut KeyValueCache>,
     /// Added to the scores of every layer, `[batch or 1, head, query or 1, key]` (T5, Falcon).
     pub(crate) score_bias: Option<Tensor<4>>,
+    /// Relative positions as the layer's queries and keys meet them, who make its score bias (DeBERTa).
+    pub(crate) disentangled: Option<Disentangled>,
     /// Position vectors that queries and keys read, `[batch or 1, pos, d_model]`.
     pub(crate) shortformer: Option<Tensor<3>>,
 }
@@ -48,6 +51,7 @@ impl<'p> Pass<'p> {
             rotary: Vec::new(),
             kv_cache,
             score_bias: None,
+            disentangled: None,
             shortformer: None,
         };
         pass.make_rotary();

@@ -203,11 +203,13 @@ impl<'s> Masks<'s> {
             let real = self.sequence.key_mask().map(|mask| &mask[row * keys..(row + 1) * keys]);
             for query in past..keys {
                 let oldest = window.map(|window| window.oldest(positions[query] as usize));
+                let newest = window.and_then(|window| window.newest(positions[query] as usize));
                 hidden.extend((0..keys).map(|key| {
                     let later = key > query && !self.bidirectional;
                     let padding = real.is_some_and(|real| !real[key]);
                     // By position, not by column: padding within a row takes no room in a window.
-                    let far = oldest.is_some_and(|oldest| (positions[key] as usize) < oldest);
+                    let at = positions[key] as usize;
+                    let far = oldest.is_some_and(|oldest| at < oldest) || newest.is_some_and(|newest| at > newest);
                     later || padding || far
                 }));
             }

@@ -1,14 +1,16 @@
 //! The axes of the points' tensors.
 
 use hooklens_hooks::Axis::{
-    self, Batch, BatchPos, BatchPosHead, Choice, DHead, DMlp, DModel, Expert, Head, HeadDHead, Key, KvHead, One, Pos,
-    Query, Routed,
+    self, Batch, BatchPos, BatchPosHead, Choice, DEmbed, DHead, DMlp, DModel, Expert, Head, HeadDHead, Key, KvHead,
+    One, Pos, Query, Routed,
 };
 
 type Axes = &'static [Axis];
 
 pub(super) const TOKENS: Axes = &[Batch, Pos];
 pub(super) const STREAM: Axes = &[Batch, Pos, DModel];
+/// Vectors of tokens that a linear map takes to the stream.
+pub(super) const EMBEDDED: Axes = &[Batch, Pos, DEmbed];
 pub(super) const SCALE: Axes = &[Batch, Pos, One];
 pub(super) const NEURONS: Axes = &[Batch, Pos, DMlp];
 pub(super) const PER_HEAD: Axes = &[Batch, Pos, Head, DHead];

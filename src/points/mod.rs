@@ -77,6 +77,11 @@ impl PointsBuilder {
         self.outer[outer as usize] = self.add(outer.info(), why_not);
     }
 
+    /// [`PointsBuilder::outer`] of an encoder whose vectors of tokens are not as wide as the stream.
+    pub(crate) fn narrow_outer(&mut self, outer: Outer, why_not: Option<&'static str>) {
+        self.outer[outer as usize] = self.add(outer.narrow(), why_not);
+    }
+
     /// Adds a stack of `n_layers` blocks without points; its number.
     pub(crate) fn stack(&mut self, n_layers: usize) -> usize {
         self.stacks.push(Stack::new(n_layers));

@@ -2,7 +2,7 @@
 
 use hooklens_hooks::{PointInfo, Segment};
 
-use super::axes::{CHOICES, POOLED, SCALE, STREAM, TOKENS};
+use super::axes::{CHOICES, EMBEDDED, POOLED, SCALE, STREAM, TOKENS};
 
 macro_rules! outer {
     ($($point:ident $name:literal $axes:ident $segment:ident $($special:ident)*;)*) => {
@@ -25,6 +25,15 @@ macro_rules! outer {
             }
         }
     };
+}
+
+impl Outer {
+    /// The point of vectors of tokens where they are not as wide as the stream.
+    pub(super) fn narrow(self) -> PointInfo {
+        let mut info = self.info();
+        info.axes = if info.axes == STREAM { EMBEDDED } else { info.axes };
+        info
+    }
 }
 
 outer! {

@@ -1,16 +1,17 @@
-//! T5's relative positions: a learned bias on scores, by the bucket of the distance.
+//! Relative positions as T5 and MPNet have them: a learned bias on scores, by the bucket of the distance.
 
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use crate::model::{Sequence, widened};
+use super::norm::widened;
+use super::sequence::Sequence;
 
 /// How distances fall into buckets.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Buckets {
-    pub(super) count: usize,
-    pub(super) max_distance: usize,
+pub(crate) struct Buckets {
+    pub(crate) count: usize,
+    pub(crate) max_distance: usize,
     /// Whether later keys have buckets of their own, or share the first.
-    pub(super) bidirectional: bool,
+    pub(crate) bidirectional: bool,
 }
 
 impl Buckets {
@@ -35,19 +36,25 @@ impl Buckets {
 ///
 /// # Shapes
 /// - table: `[bucket, head]`
-pub(super) fn position_bias(table: Tensor<2>, sequence: &Sequence, buckets: Buckets) -> Tensor<4> {
+pub(crate) fn position_bias(table: Tensor<2>, sequence: &Sequence, buckets: Buckets) -> Tensor<4> {
     let heads = table.dims()[1];
+    let (rows, queries, keys) = (sequence.position_rows(), sequence.len, sequence.keys());
+    let ids = relative_ids(sequence, |distance| buckets.of(distance), &table.device());
+    widened(table.select(0, ids)).reshape([rows, queries, keys, heads]).permute([0, 3, 1, 2])
+}
+
+/// What a function makes of `key - query` of each query and key, `[(batch or 1) * query * key]`.
+pub(crate) fn relative_ids(sequence: &Sequence, of: impl Fn(i64) -> usize, device: &Device) -> Tensor<1, Int> {
     let (rows, queries, keys) = (sequence.position_rows(), sequence.len, sequence.keys());
     let (query, key) = (sequence.query_positions(), sequence.key_positions());
     let mut ids = Vec::with_capacity(rows * queries * keys);
     for row in 0..rows {
         for query in &query[row * queries..(row + 1) * queries] {
             let own = key[row * keys..(row + 1) * keys].iter();
-            ids.extend(own.map(|key| buckets.of(i64::from(*key) - i64::from(*query)) as i32));
+            ids.extend(own.map(|key| of(i64::from(*key) - i64::from(*query)) as i32));
         }
     }
-    let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [rows * queries * keys]), &table.device());
-    widened(table.select(0, ids)).reshape([rows, queries, keys, heads]).permute([0, 3, 1, 2])
+    Tensor::from_data(TensorData::new(ids, [rows * queries * keys]), device)
 }
 
 #[cfg(test)]
