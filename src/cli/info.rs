@@ -135,6 +135,7 @@ fn about(model: &str, as_json: bool) -> CliResult {
     let d_vocab = info.config.d_vocab();
     line("vocabulary", format!("{} tokens", grouped(d_vocab)))?;
     match stored {
+        None if std::path::Path::new(model).is_dir() => line("weights", "none in the folder".into())?,
         None => line("weights", "not downloaded".into())?,
         Some(stored) => {
             let types: Vec<_> = by_dtype.iter().map(|(dtype, count)| format!("{} {dtype}", grouped(*count))).collect();

@@ -248,7 +248,7 @@ impl ModelFiles {
             }
         };
         let files = match open() {
-            Err(LoadError::NotFound { .. }) if !weights && !Path::new(name).is_dir() => None,
+            Err(LoadError::NotFound { .. }) if !weights => None,
             files => Some(files),
         };
         // Of a folder with two things wrong, what model it is says more than how its weights are kept.

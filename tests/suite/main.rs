@@ -55,6 +55,7 @@ mod plot;
 mod positions;
 mod prefix;
 mod prelude;
+mod published;
 mod quantized;
 mod readme;
 mod reference;
