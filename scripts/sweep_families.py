@@ -51,8 +51,10 @@ SIZES = dict(
     decoder_vocab_size=VOCABULARY, n_mels=8, chunk_size=8, expand_ratio=2, state_size=8, ssm_state_size=8,
     moe_num_shared_experts=1, moe_topk=2, num_shared_experts=1, dense_intermediate_size=40, mlp_hidden_size=40,
 )  # fmt: skip
-# What takes another value than its kind's, by model type.
+# What takes another value than its kind's, by model type; None where it is left to the configuration.
 OWN = {
+    "deepseek_v2": dict(head_dim=None, num_key_value_heads=4),
+    "deepseek_v3": dict(head_dim=None, num_key_value_heads=4),
     "gpt_neo": dict(attention_types=[[["global", "local"], 1]]),
     "phi3": dict(original_max_position_embeddings=64),
     "dbrx": dict(attn_config=dict(kv_n_heads=2, clip_qkv=8.0), ffn_config=dict(ffn_hidden_size=40, moe_num_experts=4, moe_top_k=2)),
@@ -85,11 +87,15 @@ def accepted(kind):
     return names | set(getattr(kind, "attribute_map", {}))
 
 
-def tiny(model_type, changes):
-    kind = CONFIG_MAPPING[model_type]
+def tiny_fields(kind):
+    """Small sizes for what this configuration takes, those of its parts within."""
     known = accepted(kind)
-    fields = {name: value for name, value in SIZES.items() if name in known} | OWN.get(model_type, {})
+    fields = {name: value for name, value in SIZES.items() if name in known}
     own = kind()
+    for name, part in (getattr(kind, "sub_configs", None) or {}).items():
+        if name in known and (part := type(getattr(own, name, None))) and hasattr(part, "model_type"):
+            fields[name] = tiny_fields(part)
+    fields |= OWN.get(kind.model_type, {})
     # Heads that share the keys of as many as there are, where the family's do.
     if getattr(own, "num_key_value_heads", 0) is None:
         fields.pop("num_key_value_heads", None)
@@ -100,7 +106,12 @@ def tiny(model_type, changes):
     if "layer_types" in known and getattr(own, "layer_types", None):
         kinds = list(dict.fromkeys(own.layer_types))
         fields["layer_types"] = (kinds * 2)[:2]
-    return kind(**fields | changes)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def tiny(model_type, changes):
+    kind = CONFIG_MAPPING[model_type]
+    return kind(**tiny_fields(kind) | changes)
 
 
 @torch.no_grad()
@@ -153,7 +164,8 @@ def outcome(program, model_type, name, changes, seed):
         return "equal", f"{worst:.0e}"
     if done.stdout.startswith("{"):
         return "different", done.stderr.strip().splitlines()[0]
-    return "refused", " ".join(done.stderr.replace(folder, "MODEL").split())[:220]
+    why = " ".join(done.stderr.replace(folder, "MODEL").split()).removeprefix("error: ")
+    return "refused", why.split("; supported are")[0][:220]
 
 
 def varied(model_type, chance):
