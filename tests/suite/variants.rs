@@ -133,7 +133,7 @@ fn base_models_have_all_but_logits() {
         assert!(tally.problems.is_empty(), "{:?}", tally.problems);
         let told = model.forward([1, 2]).unwrap_err();
         assert!(matches!(told, Error::Input(InputError::NoHead { .. })), "{told}");
-        assert!(model.generate([1, 2], GenerateOptions::new()).is_err());
+        assert!(model.generate_with([1, 2], GenerateOptions::new()).is_err());
         let stop = ForwardOptions::new().stop_at_layer(-1);
         assert_eq!(model.forward_with([1, 2], stop).unwrap().dims()[2], model.config().d_model);
         assert!(model.run([1, 2], ForwardOptions::new().loss()).is_err());
@@ -195,19 +195,23 @@ fn generation_crosses_the_original_context() {
         let model = stretched(scaling);
         let prompts = vec![vec![3, 7, 1], vec![5]];
         let options = GenerateOptions::new().max_new_tokens(9).stop_at_eos(false);
-        let made = model.generate(prompts.clone(), options).unwrap();
+        let tokens = Tokens::padded(&prompts, 0, PaddingSide::Left).unwrap();
+        let made = model.generate_with(&tokens, options).unwrap();
         for (row, prompt) in prompts.into_iter().enumerate() {
             let mut ids = prompt.clone();
             for step in 0..9 {
                 let logits = model.forward_with(ids.clone(), ForwardOptions::new().logits(Logits::Last)).unwrap();
                 let best = logits.argmax(2).into_scalar::<i32>() as u32;
-                assert_eq!(made.new_tokens[row][step], best, "row {row}, step {step}");
+                assert_eq!(made.rows[row].new[step], best, "row {row}, step {step}");
                 ids.push(best);
             }
         }
         // With hooks or recordings a second run would be seen: an error, as behind a cache of one's own.
         let recorded = GenerateOptions::new().max_new_tokens(9).record("hook_embed");
-        assert!(matches!(model.generate([3, 7, 1], recorded).unwrap_err(), Error::Cache(CacheError::Outgrown { .. })));
+        assert!(matches!(
+            model.generate_with([3, 7, 1], recorded).unwrap_err(),
+            Error::Cache(CacheError::Outgrown { .. })
+        ));
         let mut cache = KeyValueCache::new(model.config(), 1);
         model.run([1, 2, 3], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let told = model.run([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap_err();
