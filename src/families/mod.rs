@@ -19,6 +19,7 @@ mod gpt_oss;
 mod gptj;
 mod granite;
 mod hf_config;
+mod hf_olmo;
 mod hooked_transformer;
 mod llama;
 mod llama2c;
@@ -100,6 +101,7 @@ static FAMILIES: &[&Family] = &[
     &mistral::FAMILY,
     &mixtral::FAMILY,
     &nanogpt::FAMILY,
+    &hf_olmo::FAMILY,
     &olmo::FAMILY,
     &olmo2::FAMILY,
     &olmoe::FAMILY,

@@ -72,3 +72,4 @@ mod tokens;
 mod top_examples;
 mod trained;
 mod training;
+mod variants;
