@@ -108,9 +108,13 @@ impl<'a> Assembler<'a> {
         let c = config;
         let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
         let tokens = self.table("embed.W_E", [c.d_vocab, c.d_model])?;
-        let positions = match table {
-            true => Some(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?),
-            false => None,
+        let positions = match (table, self.table.sinusoids) {
+            (true, None) => Some(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?),
+            (true, Some(sinusoids)) => {
+                let data = TensorData::new(sinusoids.rows(c.n_ctx, c.d_model), [c.n_ctx, c.d_model]);
+                Some(Tensor::from_data(data, (self.device, self.compute.burn())))
+            }
+            (false, _) => None,
         };
         let norm = match c.post_embedding_norm {
             true => Some(self.norm("embed.ln", NormKind::LayerNorm, c.d_model, c.eps)?),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 use hooklens_kernels::packed::Order;
 
-use super::{Runs, WeightFiles};
+use super::{Runs, Sinusoids, WeightFiles};
 use crate::error::LoadError;
 
 /// How a file holds a matrix that the model keeps as `[in, out]`, or a vector it keeps flat.
@@ -260,11 +260,13 @@ pub(crate) struct WeightTable {
     /// Tensors that files may hold under two names, and of which transformers reads one in some versions and the other
     /// in others.
     pub(crate) twins: Vec<(String, String)>,
+    /// Position vectors that are computed and not read.
+    pub(crate) sinusoids: Option<Sinusoids>,
 }
 
 impl WeightTable {
     pub(crate) fn new(prefix: &'static str, derived: &'static [&'static str]) -> Self {
-        Self { sources: BTreeMap::new(), prefix, derived, aliases: &[], twins: Vec::new() }
+        Self { sources: BTreeMap::new(), prefix, derived, aliases: &[], twins: Vec::new(), sinusoids: None }
     }
 
     /// A tensor's name in the files, with or without the family's prefix.

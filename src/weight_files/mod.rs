@@ -7,6 +7,7 @@ pub(crate) mod llama2c_file;
 mod npz_file;
 mod pages;
 mod quantized;
+mod sinusoids;
 mod tensor_file;
 pub(crate) mod torch_file;
 
@@ -31,6 +32,7 @@ use tensor_file::TensorFile;
 pub(crate) use layout::{Layout, StoredTensor, WeightTable};
 pub(crate) use pages::Pages;
 pub(crate) use quantized::{Joined, Quantized};
+pub(crate) use sinusoids::Sinusoids;
 
 /// Shape, element type and place of one tensor in a file.
 ///
