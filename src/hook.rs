@@ -74,6 +74,19 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     resid_post "hook_resid_post" 3;
+    /// The residual stream after the block and its norm, in models that normalize it there, `[batch, pos, d_model]`:
+    /// what the next block reads.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let config = TransformerConfig { residual_norms: true, ..TransformerConfig::new(2, 16, 2, 20, 8) };
+    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// let cache = model.record([1, 2, 3], [hook::normalized_resid_post(0), hook::resid_pre(1)])?;
+    /// let [after, before] = [cache.get(hook::normalized_resid_post(0))?, cache.get(hook::resid_pre(1))?];
+    /// assert_eq!((after - before).abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    normalized_resid_post "hook_normalized_resid_post" 3;
     /// What each head's queries, keys and values read, `[batch, pos, head, d_model]`.
     ///
     /// ```

@@ -131,7 +131,8 @@ pub use ndarray;
 
 pub use activations::AnalysisError;
 pub use config::{
-    ActivationFn, ClippedGate, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window,
+    ActivationFn, ClippedGate, Experts, NormKind, Positional, QkNorm, QkNormWeights, RopeScaling, Rotary,
+    TransformerConfig, Window,
 };
 pub use device::{
     DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, keep_freed_memory, parse_device,

@@ -42,6 +42,16 @@ impl Record {
         Self { selection: selection.into(), ..Self::default() }
     }
 
+    /// Whether nothing is recorded.
+    ///
+    /// ```
+    /// use hooklens_hooks::Record;
+    /// assert!(Record::default().selects_nothing() && !Record::all().selects_nothing());
+    /// ```
+    pub fn selects_nothing(&self) -> bool {
+        self.selection.is_empty()
+    }
+
     /// Records every point that costs nothing to make.
     ///
     /// ```

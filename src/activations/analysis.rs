@@ -51,9 +51,11 @@ impl HookedTransformer {
     ///
     /// # Errors
     /// [`AnalysisError::OtherModel`] if another model made it, or this one with its norms folded
-    /// otherwise; [`InputError::Spread`](crate::InputError::Spread) if its blocks are on several devices.
+    /// otherwise; [`InputError::Spread`](crate::InputError::Spread) if its blocks are on several devices;
+    /// [`InputError::NormalizedStream`](crate::InputError::NormalizedStream) if its stream is no sum.
     pub fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>> {
         check_origin(self.catalog(), cache.catalog())?;
+        self.check_sums("an analysis of the stream")?;
         self.check_one_place("an analysis")?;
         Ok(Analysis { model: self, cache, looked_at: Cut::whole(cache.rows_recorded()) })
     }

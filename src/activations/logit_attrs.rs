@@ -58,6 +58,9 @@ impl Analysis<'_> {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn logit_bias(&self) -> Option<Tensor<1>> {
+        if self.model.config().d_vocab_out == 0 {
+            return None;
+        }
         let unembed = &self.model.weights.unembed;
         let of_norm = self.model.weights.ln_final.b.as_ref();
         let turned =

@@ -120,6 +120,7 @@ impl HookedTransformer {
             let expected = "rows of one length, at least one token each".into();
             return Err(AnalysisError::Shape { what: "the choice of tokens".into(), given, expected }.into());
         }
+        self.check_head()?;
         let d_vocab = self.config().d_vocab_out;
         let (batch, ids) = (rows.len(), rows.concat());
         if let Some(at) = ids.iter().position(|id| *id as usize >= d_vocab) {

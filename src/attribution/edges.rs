@@ -343,6 +343,7 @@ fn slopes_at_readers(
     example: &Example<'_, HookedTransformer>,
     embedding: Option<Tensor<3>>,
 ) -> Result<Tensor<2>> {
+    model.check_unclipped("edge attribution")?;
     let config = model.config();
     let mut points = vec!["blocks.*.hook_resid_pre", "blocks.*.attn.hook_{q,k,v}", "blocks.-1.hook_resid_post"];
     if !config.attn_only {

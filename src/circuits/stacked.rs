@@ -235,6 +235,7 @@ impl HookedTransformer {
     /// A layer the model lacks, and models that normalize attention's and the MLP's outputs, where
     /// what a bias adds depends on the rest.
     pub fn accumulated_bias(&self, stage: Stage, biases: Biases) -> Result<Tensor<1>> {
+        self.check_sums("what the biases add up to")?;
         if self.config().post_norms {
             // What a bias adds there depends on the rest.
             return Err(InputError::PostNorms { what: "what the biases add up to" }.into());

@@ -85,6 +85,7 @@ fn about(model: &str, as_json: bool) -> CliResult {
             "model": model, "family": info.family, "architecture": info.architecture, "kind": kind,
             "config": config, "heads": heads, "parameters": stored.map(|s| s.parameters), "tensors": tensors,
             "elements": by_dtype, "stored_bytes": stored.map(|s| s.files.stored_bytes()),
+            "text_part": info.text_part, "other_parts": stored.map(|s| &s.other_parts),
             "missing": stored.map(|s| &s.missing), "unused": stored.map(|s| &s.unused),
             "tokenizer": tokenizer_size.is_some(), "tokenizer_size": tokenizer_size,
             "processing_left_out": left_out.iter().map(|(step, why)| json!({"step": step, "reason": why})).collect::<Vec<_>>(),
@@ -95,6 +96,12 @@ fn about(model: &str, as_json: bool) -> CliResult {
     let mut line = |name: &str, value: String| writeln!(out, "{name:14} {value}");
     line("model", model.to_string())?;
     line("family", format!("{} ({})", info.family, info.architecture))?;
+    if info.text_part {
+        let parts = stored.iter().flat_map(|stored| &stored.other_parts);
+        let parts: Vec<String> = parts.map(|(part, count)| format!("{part} ({count} tensors)")).collect();
+        let rest = if parts.is_empty() { String::new() } else { format!("; not read: {}", parts.join(", ")) };
+        line("part", format!("the text model{rest}"))?;
+    }
     if let Some(stored) = stored {
         line("parameters", grouped(stored.parameters))?;
     }
@@ -216,6 +223,7 @@ fn positions(positional: &Positional) -> String {
     match positional {
         Positional::Learned => "learned".into(),
         Positional::Alibi => "ALiBi".into(),
+        Positional::ScaledAlibi => "ALiBi, scaled with the scores".into(),
         Positional::Shortformer => "learned, read by queries and keys only (shortformer)".into(),
         Positional::None => "none".into(),
         Positional::Rotary(rotary) => {

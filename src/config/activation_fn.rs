@@ -24,6 +24,26 @@ pub enum ActivationFn {
     GeluNew,
     /// `x sigmoid(x)`.
     Silu,
+    /// `max(x, 0)²`.
+    Relu2,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+    /// `x`, and a hundredth of it below zero.
+    LeakyRelu,
+    /// `x sigmoid(1.702 x)`.
+    QuickGelu,
+    /// GELU, clipped to `[-10, 10]`.
+    Gelu10,
+    /// `x tanh(ln(1 + eˣ))`.
+    Mish,
+    /// `tanh(x)`.
+    Tanh,
+    /// `1 / (1 + e⁻ˣ)`.
+    Sigmoid,
+    /// `(1 + erf((x - 0.707107) / (0.282095 √2))) / 2`.
+    Laplace,
+    /// `x` itself.
+    Linear,
     /// `x softmax(x)`.
     Solu,
     /// `x softmax(x)`, then a layer norm over neurons.
@@ -46,19 +66,35 @@ impl ActivationFn {
         match name {
             "relu" => Ok(Self::Relu),
             "gelu" | "gelu_python" => Ok(Self::Gelu),
-            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_accurate" => Ok(Self::GeluNew),
+            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_accurate" => Ok(Self::GeluNew),
             "silu" | "swish" => Ok(Self::Silu),
+            "relu2" => Ok(Self::Relu2),
+            "relu6" => Ok(Self::Relu6),
+            "leaky_relu" => Ok(Self::LeakyRelu),
+            "quick_gelu" => Ok(Self::QuickGelu),
+            "gelu_10" => Ok(Self::Gelu10),
+            "mish" => Ok(Self::Mish),
+            "tanh" => Ok(Self::Tanh),
+            "sigmoid" => Ok(Self::Sigmoid),
+            "laplace" => Ok(Self::Laplace),
+            "linear" => Ok(Self::Linear),
             "solu" => Ok(Self::Solu),
             "solu_ln" => Ok(Self::SoluLn),
             other => Err(ConfigError::UnknownValue {
                 field: "activation",
                 given: other.to_string(),
-                known: "relu, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, silu, solu, solu_ln",
+                known: "relu, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, silu, relu2, relu6, leaky_relu, quick_gelu, gelu_10, \
+                        mish, tanh, sigmoid, laplace, linear, solu, solu_ln",
             }),
         }
     }
 
-    /// The name TransformerLens uses.
+    /// Whether it is zero at zero.
+    pub(crate) fn keeps_zero(self) -> bool {
+        !matches!(self, Self::Sigmoid | Self::Laplace)
+    }
+
+    /// The name TransformerLens uses, or Hugging Face where it has none.
     ///
     /// ```
     /// use hooklens::ActivationFn;
@@ -73,6 +109,16 @@ impl ActivationFn {
             Self::Gelu => "gelu",
             Self::GeluNew => "gelu_new",
             Self::Silu => "silu",
+            Self::Relu2 => "relu2",
+            Self::Relu6 => "relu6",
+            Self::LeakyRelu => "leaky_relu",
+            Self::QuickGelu => "quick_gelu",
+            Self::Gelu10 => "gelu_10",
+            Self::Mish => "mish",
+            Self::Tanh => "tanh",
+            Self::Sigmoid => "sigmoid",
+            Self::Laplace => "laplace",
+            Self::Linear => "linear",
             Self::Solu => "solu",
             Self::SoluLn => "solu_ln",
         }

@@ -25,6 +25,9 @@ pub enum Positional {
     Rotary(Rotary),
     /// ALiBi (Press et al. 2021): scores fall off linearly with distance, with a slope for each head.
     Alibi,
+    /// ALiBi as Falcon has it: the slope times the key's position, rounded to bf16, is added to scores before these
+    /// are divided by `attn_scale`.
+    ScaledAlibi,
     /// A learned vector for each position, added to what queries and keys read, never to the stream
     /// (Press et al. 2020).
     Shortformer,

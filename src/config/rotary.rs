@@ -56,6 +56,13 @@ pub enum RopeScaling {
         /// How many times longer.
         factor: f64,
     },
+    /// Dynamic NTK: within the original context as trained; beyond it the base grows with the text's length.
+    Dynamic {
+        /// How many times longer.
+        factor: f64,
+        /// Context length before stretching.
+        original_context: usize,
+    },
     /// Llama 3.1: long wavelengths times `factor`, short ones kept, a ramp between.
     Llama3 {
         /// How many times longer.
@@ -103,6 +110,12 @@ impl RopeScaling {
             |reason: &str| Err(ConfigError::Contradiction { field: "rope_scaling", reason: reason.to_string() });
         let positive = |x: f64| x.is_finite() && x > 0.0;
         match *self {
+            RopeScaling::Dynamic { factor, original_context }
+                if !(factor >= 1.0 && factor.is_finite()) || original_context == 0 =>
+            {
+                fails("factor must be at least 1, and the original context positive")
+            }
+            RopeScaling::Dynamic { .. } if dim <= 2 => fails("one pair can't be stretched by its base"),
             RopeScaling::Linear { factor } if !positive(factor) => fails("factor must be positive"),
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 if !positive(factor)

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ActivationFn, Experts, NormKind, Positional, Rotary, Window};
+use super::{ActivationFn, Experts, NormKind, Positional, QkNorm, Rotary, Window};
 
 /// The shape and the choices of a transformer.
 ///
@@ -36,7 +36,7 @@ pub struct TransformerConfig {
     pub d_mlp: usize,
     /// Tokens of the vocabulary.
     pub d_vocab: usize,
-    /// Rows of the logits; usually `d_vocab`.
+    /// Rows of the logits; usually `d_vocab`, and 0 for a model without an unembedding.
     pub d_vocab_out: usize,
     /// Longest sequence the model was made for. Only learned positions enforce it.
     pub n_ctx: usize,
@@ -55,10 +55,19 @@ pub struct TransformerConfig {
     pub pre_norms: bool,
     /// Whether attention's and the MLP's outputs are normalized too (Gemma 2).
     pub post_norms: bool,
-    /// Whether queries and keys are RMS-normalized before rotation, head by head (Qwen 3).
-    pub qk_norm: bool,
-    /// Whether that norm is over all heads at once (OLMo 2).
-    pub qk_norm_whole: bool,
+    /// Whether the stream is normalized behind each addition, as BERT's is (OPT-350M, the first GPT): attention and
+    /// the MLP read it as it is, and `ln1` and `ln2` stand behind the sums.
+    pub residual_norms: bool,
+    /// Whether attention's and the MLP's outputs are added to what they read, normalized, and not to the stream
+    /// (Bloom's `apply_residual_connection_post_layernorm`).
+    pub normalized_residual: bool,
+    /// Whether there is no norm before the unembedding.
+    pub no_final_norm: bool,
+    /// How queries and keys are normalized, if they are (Qwen 3).
+    pub qk_norm: Option<QkNorm>,
+    /// Bounds `[-clip, clip]` within which queries, keys and values are kept (OLMo): values and queries and keys as
+    /// they are projected, or, where these are normalized before their rotation, as the norm leaves them.
+    pub qkv_clip: Option<f64>,
     /// Whether each head has a learned score that takes its share of attention and gives nothing for it
     /// (GPT-OSS), so that a row of the pattern sums to less than one.
     pub attn_sinks: bool,
@@ -125,8 +134,11 @@ impl TransformerConfig {
             embed_scale: None,
             pre_norms: true,
             post_norms: false,
-            qk_norm: false,
-            qk_norm_whole: false,
+            residual_norms: false,
+            normalized_residual: false,
+            no_final_norm: false,
+            qk_norm: None,
+            qkv_clip: None,
             attn_sinks: false,
             positional: Positional::Learned,
             layer_rotary: Vec::new(),
@@ -202,7 +214,7 @@ impl TransformerConfig {
         }
     }
 
-    /// The norm that attention and the MLP read through.
+    /// The norm that attention and the MLP read through; with `residual_norms`, of the sums.
     ///
     /// ```
     /// use hooklens::{NormKind, TransformerConfig};
@@ -212,6 +224,17 @@ impl TransformerConfig {
     /// ```
     pub fn pre_norm(&self) -> NormKind {
         if self.pre_norms { self.norm } else { NormKind::None }
+    }
+
+    /// Whether the stream that a block passes on is not the sum of what was written to it, as a norm stands between.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig { residual_norms: true, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert!(config.stream_is_normalized());
+    /// ```
+    pub fn stream_is_normalized(&self) -> bool {
+        self.residual_norms || self.normalized_residual
     }
 
     /// The norm of attention's and the MLP's outputs: its weights are never folded, for no linear
@@ -239,6 +262,7 @@ impl TransformerConfig {
     /// ```
     pub fn final_norm(&self) -> NormKind {
         match (self.final_rms, self.norm) {
+            _ if self.no_final_norm => NormKind::None,
             (true, NormKind::LayerNorm) => NormKind::Rms,
             (true, NormKind::LayerNormPre) => NormKind::RmsPre,
             (_, norm) => norm,

@@ -1,6 +1,6 @@
 //! Whether a configuration's sizes and choices fit each other.
 
-use super::{ActivationFn, ConfigError, Positional, TransformerConfig, Window};
+use super::{ActivationFn, ConfigError, NormKind, Positional, TransformerConfig, Window};
 
 impl TransformerConfig {
     /// Upper bound on layers: nothing is allocated by a nonsensical number.
@@ -26,7 +26,7 @@ impl TransformerConfig {
             ("n_kv_heads", self.n_kv_heads),
             ("d_head", self.d_head),
             ("d_vocab", self.d_vocab),
-            ("d_vocab_out", self.d_vocab_out),
+            ("d_vocab_out", self.d_vocab_out.max(1)),
             ("n_ctx", self.n_ctx),
             ("d_mlp", if self.attn_only { 1 } else { self.d_mlp }),
         ];
@@ -80,6 +80,9 @@ impl TransformerConfig {
         if !self.layer_rotary.is_empty() && !matches!(self.positional, Positional::Rotary(_)) {
             return fails("layer_rotary", "only rotary positions differ from layer to layer".into());
         }
+        if self.positional == Positional::ScaledAlibi && self.scale_attn_by_inverse_layer_idx {
+            return fails("positional", "its linear biases are scaled alike in all layers".into());
+        }
         if self.embed_scale.is_some_and(|scale| !scale.is_finite()) {
             return fails("embed_scale", format!("{:?} is not a number", self.embed_scale));
         }
@@ -98,6 +101,22 @@ impl TransformerConfig {
                 return fails("rotary.base", format!("{} is not a positive number", rotary.base));
             }
             rotary.scaling.validate(rotary.dim)?;
+        }
+        if let Some(norm) = self.qk_norm
+            && norm.kind == NormKind::None
+        {
+            return fails("qk_norm", "a norm of the kind None is none".into());
+        }
+        if self.qkv_clip.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {
+            return fails("qkv_clip", format!("{:?} is not a positive number", self.qkv_clip));
+        }
+        let serial = self.pre_norms && !self.post_norms && !self.parallel && !self.attn_only;
+        if self.stream_is_normalized() && !serial {
+            let field = if self.residual_norms { "residual_norms" } else { "normalized_residual" };
+            return fails(field, "it is for blocks of attention and then an MLP, with one norm each".into());
+        }
+        if self.residual_norms && self.normalized_residual {
+            return fails("residual_norms", "there is no norm before attention whose output could be added to".into());
         }
         if let Some(experts) = self.experts {
             let all = experts.count.saturating_mul(self.n_layers);

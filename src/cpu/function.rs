@@ -18,7 +18,7 @@ pub(crate) fn activation<const D: usize>(function: ActivationFn, x: Tensor<D>) -
         ActivationFn::Gelu => in_place(x, gelu_erf),
         ActivationFn::GeluNew => in_place(x, gelu_tanh),
         ActivationFn::Silu => in_place(x, silu),
-        ActivationFn::Solu | ActivationFn::SoluLn => Err(x),
+        _ => Err(x),
     }
 }
 
@@ -28,7 +28,7 @@ fn tracked_activation<const D: usize>(function: ActivationFn, x: &Tensor<D>) -> 
         ActivationFn::Gelu => gelu_erf_back,
         ActivationFn::GeluNew => gelu_tanh_back,
         ActivationFn::Silu => silu_back,
-        ActivationFn::Solu | ActivationFn::SoluLn => return None,
+        _ => return None,
     };
     tracked([x], |[x]| {
         let held = HostTensor::whole(&x)?;

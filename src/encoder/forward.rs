@@ -295,7 +295,7 @@ impl EncoderBlock {
         let resid = run.fire(at(Site::ResidPre), resid)?;
         // Attention reads the stream itself: what there is to normalize is so already.
         let no_norm = Norm::new(NormKind::None, 0.0, None, None);
-        let reads = attention_reads(&no_norm, layer, &resid, pass, run)?;
+        let (reads, _) = attention_reads(&no_norm, layer, &resid, pass, run)?;
         let attn_out = self.attn.forward(layer, reads, pass, run)?;
         let attn_out = run.fire(at(Site::AttnOut), attn_out)?;
         let mid = run.fire(at(Site::ResidMid), resid + attn_out)?;

@@ -446,7 +446,7 @@ impl DecoderBlock {
         let at = |site| points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let resid = run.fire(at(Site::ResidPre), resid)?;
-        let reads = attention_reads(&self.ln1, layer, &resid, pass, run)?;
+        let (reads, _) = attention_reads(&self.ln1, layer, &resid, pass, run)?;
         let out = self.attn.forward(layer, reads, pass, run)?;
         let out = run.fire(at(Site::AttnOut), out)?;
         let resid = run.fire(at(Site::ResidMid), resid + out)?;

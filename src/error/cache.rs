@@ -37,7 +37,7 @@ pub enum CacheError {
     /// Rows of a mask differ in length.
     #[error("the mask's rows differ in length")]
     Ragged,
-    /// The text exceeds the context within which LongRoPE rotates by its short factors.
+    /// The text exceeds the context within which LongRoPE rotates by its short factors, or dynamic scaling as trained.
     #[error(
         "the cache's keys were rotated for texts of up to {original_context} positions, the text now has {len}; \
          beyond them this model rotates otherwise, so run the whole text without the cache"

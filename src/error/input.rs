@@ -265,6 +265,23 @@ pub enum InputError {
         /// What was asked for.
         what: &'static str,
     },
+    /// A model whose residual stream is not the sum of what was written to it.
+    #[error(
+        "{what} is not defined for a model whose residual stream is normalized behind each addition (`residual_norms`, \
+         `normalized_residual`): it is not the sum of what layers write"
+    )]
+    #[non_exhaustive]
+    NormalizedStream {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// A model whose queries, keys and values are clipped.
+    #[error("{what} is not defined for a model that clips queries, keys and values (`qkv_clip`)")]
+    #[non_exhaustive]
+    Clipped {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// Several rows, or padding, where one row is wanted.
     #[error("{what} is one row without padding; given {} {rows}{}", if *rows == 1 { "is" } else { "are" },
         if *padded { ", padded" } else { "" })]

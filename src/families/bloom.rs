@@ -15,9 +15,6 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    if json.flag("apply_residual_connection_post_layernorm", false)? {
-        return Err(json.unsupported("apply_residual_connection_post_layernorm"));
-    }
     // Older files have other names for the same.
     let size = |name: &str, older: &str| match json.maybe_size(name)? {
         Some(size) => Ok(size),
@@ -35,6 +32,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         activation: ActivationFn::GeluNew,
         positional: Positional::Alibi,
         post_embedding_norm: true,
+        normalized_residual: json.flag("apply_residual_connection_post_layernorm", false)?,
         default_prepend_bos: false,
         ..base
     })

@@ -73,7 +73,8 @@ fn like(json: &HfConfig<'_>, base: TransformerConfig) -> Result<TransformerConfi
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>, parts: usize) -> Result<WeightTable, ConfigError> {
     json.share("n_head", c.n_heads, parts)?;
-    let derived = &[".attn.bias", ".attn.masked_bias", ".attn.causal_mask", ".attn.embed_positions", ".attn.scale_attn"];
+    let derived =
+        &[".attn.bias", ".attn.masked_bias", ".attn.causal_mask", ".attn.embed_positions", ".attn.scale_attn"];
     let mut table = WeightTable::new("", derived);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
     for layer in 0..c.n_layers {

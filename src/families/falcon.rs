@@ -1,5 +1,5 @@
-//! Falcon with rotary positions: the 7B model, whose heads share one key and value, and the later
-//! ones, whose groups do.
+//! Falcon: the 7B model, whose heads share one key and value, the later ones, whose groups do, and those with linear
+//! biases in place of rotation (Falcon-RW); also as the code published with the first files reads them.
 
 use super::hf_config::HfConfig;
 use super::{Family, rope};
@@ -9,22 +9,21 @@ use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family = Family {
     name: "falcon",
-    architectures: &["FalconForCausalLM", "FalconModel"],
+    architectures: &["FalconForCausalLM", "FalconModel", "RWForCausalLM", "RWModel"],
     prefix: "transformer.",
     config,
     weights,
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Its linear biases are scaled with the scores, unlike anyone else's.
-    if json.flag("alibi", false)? {
-        return Err(json.unsupported("alibi"));
-    }
     let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(2048);
-    let base = json.sizes(HfConfig::SIZES, n_ctx)?;
-    let later = json.flag("new_decoder_architecture", false)?;
-    let n_kv_heads = match (later, json.flag("multi_query", true)?) {
-        (true, _) => json.maybe_size("num_kv_heads")?.unwrap_or(base.n_heads),
+    let first = is_first(json);
+    let names = if first { ["n_layer", "hidden_size", "n_head"] } else { HfConfig::SIZES };
+    let base = json.sizes(names, n_ctx)?;
+    let later = is_later(json)?;
+    let groups = if first { "n_head_kv" } else { "num_kv_heads" };
+    let n_kv_heads = match (later, json.flag("multi_query", !first)?) {
+        (true, _) => json.maybe_size(groups)?.unwrap_or(base.n_heads),
         (false, true) => 1,
         (false, false) => base.n_heads,
     };
@@ -33,16 +32,29 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         d_mlp: json.maybe_size("ffn_hidden_size")?.unwrap_or(base.d_mlp),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::from_name(json.text("activation", "gelu")?)?,
-        parallel: later || json.flag("parallel_attn", true)?,
-        positional: Positional::Rotary(rope::read(json, base.d_head, "rope_theta")?),
+        parallel: later || json.flag("parallel_attn", !first)?,
+        positional: match json.flag("alibi", false)? {
+            true => Positional::ScaledAlibi,
+            false => Positional::Rotary(rope::read(json, base.d_head, "rope_theta")?),
+        },
         default_prepend_bos: false,
         ..base
     })
 }
 
+/// Whether the files are those of the code published with them, which has names and defaults of its own.
+fn is_first(json: &HfConfig<'_>) -> bool {
+    json.architecture().starts_with("RW")
+}
+
+/// Whether groups of heads share keys and values.
+fn is_later(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
+    if is_first(json) { Ok(json.get("n_head_kv").is_some()) } else { json.flag("new_decoder_architecture", false) }
+}
+
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let biased = json.flag("bias", false)?;
-    let later = json.flag("new_decoder_architecture", false)?;
+    let later = is_later(json)?;
     let two_norms = later && json.maybe_size("num_ln_in_parallel_attn")?.is_none_or(|count| count == 2);
     let (ln1, ln2) = match (two_norms, c.parallel) {
         (true, _) => ("ln_attn", "ln_mlp"),

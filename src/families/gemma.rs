@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::llama_like::{BEFORE, Names};
 use super::{Family, llama_like, rope};
-use crate::config::{ActivationFn, Positional, RopeScaling, Rotary, TransformerConfig};
+use crate::config::{ActivationFn, Positional, QkNorm, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
 
@@ -120,7 +120,7 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         _ => Vec::new(),
     };
     // Hugging Face's code reads this cap and never applies it.
-    Ok(TransformerConfig { qk_norm: true, layer_rotary, attn_scores_soft_cap: None, ..base })
+    Ok(TransformerConfig { qk_norm: Some(QkNorm::HEADS), layer_rotary, attn_scores_soft_cap: None, ..base })
 }
 
 /// Settings of Gemma 3 that have no effect.

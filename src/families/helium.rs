@@ -16,7 +16,8 @@ pub(super) static HELIUM: Family = Family {
     prefix: "model.",
     config: |json| config(&json.defaulting(&HELIUMS)),
     weights: |config, json| {
-        let biases = Biases { qkv: json.flag("attention_bias", false)?, output: false, mlp: json.flag("mlp_bias", false)? };
+        let biases =
+            Biases { qkv: json.flag("attention_bias", false)?, output: false, mlp: json.flag("mlp_bias", false)? };
         llama_like::weights_with(config, json, Names { biases, ..Names::LLAMA })
     },
 };
@@ -34,14 +35,14 @@ pub(super) static ERNIE: Family = Family {
 };
 
 /// What Hugging Face takes for fields that a file of Helium leaves out.
-static HELIUMS: LazyLock<Value> = LazyLock::new(|| {
-    json!({"head_dim": 128, "rms_norm_eps": 1e-8, "rope_theta": 1e5, "num_key_value_heads": 20, "max_position_embeddings": 4096})
-});
+static HELIUMS: LazyLock<Value> = LazyLock::new(
+    || json!({"head_dim": 128, "rms_norm_eps": 1e-8, "rope_theta": 1e5, "num_key_value_heads": 20, "max_position_embeddings": 4096}),
+);
 
 /// The same of ERNIE 4.5.
-static ERNIES: LazyLock<Value> = LazyLock::new(|| {
-    json!({"head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "num_key_value_heads": 2, "max_position_embeddings": 131_072})
-});
+static ERNIES: LazyLock<Value> = LazyLock::new(
+    || json!({"head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "num_key_value_heads": 2, "max_position_embeddings": 131_072}),
+);
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(llama_like::of_neighbors(llama_like::config(json)?))

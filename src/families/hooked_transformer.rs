@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use super::Family;
 use super::hf_config::HfConfig;
-use crate::config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig, Window};
+use crate::config::{
+    ActivationFn, Experts, NormKind, Positional, QkNorm, RopeScaling, Rotary, TransformerConfig, Window,
+};
 use crate::error::ConfigError;
 use crate::model::solu_norm;
 use crate::weight_files::{Layout, WeightTable};
@@ -72,7 +74,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         n_kv_heads: json.maybe_size("n_key_value_heads")?.unwrap_or(n_heads),
         d_head,
         d_mlp: json.maybe_size("d_mlp")?.unwrap_or(d_model.saturating_mul(4)),
-        d_vocab_out: json.maybe_number("d_vocab_out")?.filter(|n| *n > 0.0).map_or(d_vocab, |n| n as usize),
+        d_vocab_out: match json.flag("hooklens_no_unembedding", false)? {
+            true => 0,
+            false => json.maybe_number("d_vocab_out")?.filter(|n| *n > 0.0).map_or(d_vocab, |n| n as usize),
+        },
         norm,
         eps: json.number("eps", 1e-5)?,
         final_rms: json.flag("final_rms", false)?,
@@ -80,8 +85,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         embed_scale: json.maybe_number("hooklens_embed_scale")?,
         pre_norms: json.flag("hooklens_pre_norms", true)?,
         post_norms: json.flag("use_normalization_before_and_after", false)?,
-        qk_norm: json.flag("use_qk_norm", false)?,
-        qk_norm_whole: json.flag("hooklens_qk_norm_whole", false)?,
+        residual_norms: json.flag("hooklens_residual_norms", false)?,
+        normalized_residual: json.flag("hooklens_normalized_residual", false)?,
+        no_final_norm: json.flag("hooklens_no_final_norm", false)?,
+        qk_norm: qk_norm(json)?,
+        qkv_clip: json.maybe_number("hooklens_qkv_clip")?,
         attn_sinks: json.flag("hooklens_attn_sinks", false)?,
         layer_rotary: match json.get("hooklens_layer_rotary") {
             Some(own) => serde_json::from_value(own.clone())
@@ -112,6 +120,16 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
+fn qk_norm(json: &HfConfig<'_>) -> Result<Option<QkNorm>, ConfigError> {
+    if let Some(own) = json.get("hooklens_qk_norm") {
+        let bad = |source| ConfigError::Field { field: "hooklens_qk_norm", source };
+        return serde_json::from_value(own.clone()).map(Some).map_err(bad);
+    }
+    // Older files say so of the one kind besides TransformerLens's.
+    let norm = if json.flag("hooklens_qk_norm_whole", false)? { QkNorm::WHOLE } else { QkNorm::HEADS };
+    Ok(json.flag("use_qk_norm", false)?.then_some(norm))
+}
+
 fn windows(json: &HfConfig<'_>) -> Result<Vec<Option<Window>>, ConfigError> {
     if let Some(own) = json.get("hooklens_windows") {
         let bad = |source| ConfigError::Field { field: "hooklens_windows", source };
@@ -136,6 +154,7 @@ fn positional(json: &HfConfig<'_>, d_head: usize) -> Result<Positional, ConfigEr
         "standard" => Ok(Positional::Learned),
         "shortformer" => Ok(Positional::Shortformer),
         "alibi" => Ok(Positional::Alibi),
+        "hooklens_scaled_alibi" => Ok(Positional::ScaledAlibi),
         "none" => Ok(Positional::None),
         "rotary" => {
             let scaling = match (json.flag("use_NTK_by_parts_rope", false)?, json.get("hooklens_rope_scaling")) {
@@ -178,6 +197,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         Positional::Learned => "standard",
         Positional::Shortformer => "shortformer",
         Positional::Alibi => "alibi",
+        Positional::ScaledAlibi => "hooklens_scaled_alibi",
         Positional::Rotary(_) => "rotary",
         Positional::None => "none",
     };
@@ -194,7 +214,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         "d_mlp": c.d_mlp, "d_vocab": c.d_vocab, "d_vocab_out": c.d_vocab_out,
         "act_fn": c.activation.name(), "eps": c.eps, "normalization_type": norm,
         "final_rms": c.final_rms, "post_embedding_ln": c.post_embedding_norm,
-        "use_normalization_before_and_after": c.post_norms, "use_qk_norm": c.qk_norm,
+        "use_normalization_before_and_after": c.post_norms, "use_qk_norm": c.qk_norm.is_some(),
         "use_attn_scale": true, "attn_scale": c.attn_scale,
         "scale_attn_by_inverse_layer_idx": c.scale_attn_by_inverse_layer_idx,
         "attn_scores_soft_cap": c.attn_scores_soft_cap.unwrap_or(-1.0),
@@ -220,7 +240,12 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         };
         own("hooklens_embed_scale", c.embed_scale.is_some(), json!(c.embed_scale));
         own("hooklens_pre_norms", !c.pre_norms, json!(false));
-        own("hooklens_qk_norm_whole", c.qk_norm_whole, json!(true));
+        own("hooklens_no_unembedding", c.d_vocab_out == 0, json!(true));
+        own("hooklens_residual_norms", c.residual_norms, json!(true));
+        own("hooklens_normalized_residual", c.normalized_residual, json!(true));
+        own("hooklens_no_final_norm", c.no_final_norm, json!(true));
+        own("hooklens_qk_norm", c.qk_norm.is_some_and(|norm| norm != QkNorm::HEADS), json!(c.qk_norm));
+        own("hooklens_qkv_clip", c.qkv_clip.is_some(), json!(c.qkv_clip));
         own("hooklens_attn_sinks", c.attn_sinks, json!(true));
         let clipped = c.experts.and_then(|experts| experts.clipped);
         own("hooklens_clipped_gate", clipped.is_some(), json!(clipped));
@@ -265,9 +290,9 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         if c.post_norms {
             norm(name("ln1_post"), c.post_norm());
         }
-        if c.qk_norm {
-            norm(name("attn.q_norm"), NormKind::Rms);
-            norm(name("attn.k_norm"), NormKind::Rms);
+        if let Some(own) = c.qk_norm {
+            norm(name("attn.q_norm"), own.kind);
+            norm(name("attn.k_norm"), own.kind);
         }
         if c.attn_only {
             continue;
@@ -284,8 +309,10 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
     if matches!(c.positional, Positional::Learned | Positional::Shortformer) {
         same("pos_embed.W_pos".into());
     }
-    same("unembed.W_U".into());
-    same("unembed.b_U".into());
+    if c.d_vocab_out > 0 {
+        same("unembed.W_U".into());
+        same("unembed.b_U".into());
+    }
     for layer in 0..c.n_layers {
         let name = |part: &str| format!("blocks.{layer}.{part}");
         let shared = if c.n_kv_heads == c.n_heads { "" } else { "_" };

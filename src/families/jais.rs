@@ -6,8 +6,13 @@ use crate::config::{ActivationFn, Positional, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
 
-pub(super) static FAMILY: Family =
-    Family { name: "jais", architectures: &["JAISLMHeadModel", "JAISModel", "BTLMLMHeadModel"], prefix: "transformer.", config, weights };
+pub(super) static FAMILY: Family = Family {
+    name: "jais",
+    architectures: &["JAISLMHeadModel", "JAISModel", "BTLMLMHeadModel"],
+    prefix: "transformer.",
+    config,
+    weights,
+};
 
 /// A number that the first files keep under the first name.
 fn number(json: &HfConfig<'_>, first: &str, later: &str) -> Result<f64, ConfigError> {

@@ -180,7 +180,7 @@ pub(super) fn weights_with(
 ) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
-    let heads: &[(&str, &str)] = if config.qk_norm { QUERIES_AND_KEYS } else { &[] };
+    let heads: &[(&str, &str)] = if config.qk_norm.is_some() { QUERIES_AND_KEYS } else { &[] };
     for layer in 0..config.n_layers {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");

@@ -27,8 +27,8 @@ mod hooked_transformer;
 mod hunyuan;
 mod internlm;
 mod jais;
-mod llama2c;
 mod llama;
+mod llama2c;
 mod llama_like;
 mod minicpm;
 mod mistral;
@@ -36,15 +36,16 @@ mod mixtral;
 mod mpt;
 mod nanogpt;
 mod nemotron;
-mod olmo2;
+mod nested;
 mod olmo;
+mod olmo2;
 mod olmoe;
 mod openai_gpt;
 mod opt;
 mod orion;
 mod persimmon;
-mod phi3;
 mod phi;
+mod phi3;
 mod qwen1;
 mod qwen2;
 mod qwen3;
@@ -68,6 +69,7 @@ use crate::weight_files::WeightTable;
 use hf_config::HfConfig;
 
 pub(crate) use hooked_transformer::{to_json as native_json, weights as native_weights};
+pub(crate) use nested::{place, text_part};
 
 /// One family of models, whose configuration is a `C`.
 #[derive(Debug)]
@@ -173,6 +175,21 @@ pub(crate) fn architecture(json: &Value) -> Result<&str, ConfigError> {
     })
 }
 
+/// Whether a family reads this architecture itself.
+fn is_known(json: &Value, given: &str) -> bool {
+    let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or(given);
+    let names = |name: &str, listed: &[&str]| listed.contains(&given) || (name == model_type && given == model_type);
+    FAMILIES.iter().any(|family| names(family.name, family.architectures))
+        || ENCODERS.iter().any(|family| names(family.name, family.architectures))
+        || ENCODER_DECODERS.iter().any(|family| names(family.name, family.architectures))
+}
+
+/// Whether the architecture is a model without its head.
+pub(crate) fn is_base(architecture: &str) -> bool {
+    architecture.ends_with("Model") && !architecture.ends_with("LMHeadModel")
+        || !architecture.contains(|letter: char| letter.is_ascii_uppercase())
+}
+
 /// Every family of encoders.
 static ENCODERS: &[&Family<EncoderConfig>] = &[&bert::FAMILY, &distilbert::FAMILY, &roberta::FAMILY];
 
@@ -200,7 +217,15 @@ impl Described {
     /// Where the files hold each weight.
     pub(crate) fn weights_table(&self, json: &Value) -> Result<WeightTable, ConfigError> {
         match self {
-            Described::Decoder(family, config) => family.weights_table(config, json),
+            Described::Decoder(family, config) => {
+                let mut table = family.weights_table(config, json)?;
+                if config.d_vocab_out == 0 {
+                    for weight in ["unembed.W_U", "unembed.b_U", "unembed.projection"] {
+                        table.remove(weight);
+                    }
+                }
+                Ok(table)
+            }
             Described::Encoder(family, config) => family.weights_table(config, json),
             Described::EncoderDecoder(family, config) => family.weights_table(config, json),
         }

@@ -11,11 +11,9 @@ pub(super) static FAMILY: Family =
     Family { name: "olmo", architectures: &["OlmoForCausalLM", "OlmoModel"], prefix: "model.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    if json.get("clip_qkv").is_some() {
-        return Err(json.unsupported("clip_qkv"));
-    }
     let base = llama_like::config(json)?;
-    Ok(TransformerConfig { norm: NormKind::LayerNormPre, eps: 1e-5, default_prepend_bos: false, ..base })
+    let qkv_clip = json.maybe_number("clip_qkv")?;
+    Ok(TransformerConfig { norm: NormKind::LayerNormPre, eps: 1e-5, qkv_clip, default_prepend_bos: false, ..base })
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

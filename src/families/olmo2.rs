@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like, rope};
-use crate::config::{Positional, RopeScaling, Rotary, TransformerConfig};
+use crate::config::{Positional, QkNorm, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::WeightTable;
 
@@ -41,8 +41,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig {
         pre_norms: false,
         post_norms: true,
-        qk_norm: true,
-        qk_norm_whole: true,
+        qk_norm: Some(QkNorm::WHOLE),
         windows,
         layer_rotary,
         eps: json.number("rms_norm_eps", 1e-5)?,

@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like};
-use crate::config::TransformerConfig;
+use crate::config::{QkNorm, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::WeightTable;
 
@@ -11,13 +11,11 @@ pub(super) static FAMILY: Family =
     Family { name: "olmoe", architectures: &["OlmoeForCausalLM", "OlmoeModel"], prefix: "model.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    if json.get("clip_qkv").is_some() {
-        return Err(json.unsupported("clip_qkv"));
-    }
     let experts = llama_like::experts(json, "num_experts", json.flag("norm_topk_prob", false)?)?;
     let base = llama_like::config(json)?;
     let eps = json.number("rms_norm_eps", 1e-5)?;
-    Ok(TransformerConfig { experts, qk_norm: true, qk_norm_whole: true, eps, default_prepend_bos: false, ..base })
+    let (qk_norm, qkv_clip) = (Some(QkNorm::WHOLE), json.maybe_number("clip_qkv")?);
+    Ok(TransformerConfig { experts, qk_norm, qkv_clip, eps, default_prepend_bos: false, ..base })
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -2,7 +2,7 @@
 
 use super::hf_config::HfConfig;
 use super::{Family, rope};
-use crate::config::{ActivationFn, Positional, TransformerConfig};
+use crate::config::{ActivationFn, NormKind, Positional, QkNorm, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
 
@@ -10,9 +10,7 @@ pub(super) static FAMILY: Family =
     Family { name: "phi", architectures: &["PhiForCausalLM", "PhiModel"], prefix: "model.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    if json.flag("qk_layernorm", false)? {
-        return Err(json.unsupported("qk_layernorm"));
-    }
+    let heads = QkNorm { kind: NormKind::LayerNorm, ..QkNorm::HEADS };
     let base = json.sizes(HfConfig::SIZES, json.size("max_position_embeddings")?)?;
     let turned = rope::share(json, 0.5)?;
     Ok(TransformerConfig {
@@ -21,6 +19,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         eps: json.number("layer_norm_eps", 1e-5)?,
         activation: ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?,
         parallel: true,
+        qk_norm: json.flag("qk_layernorm", false)?.then_some(heads),
         positional: Positional::Rotary(rope::read(json, (turned * base.d_head as f64) as usize, "rope_theta")?),
         default_prepend_bos: false,
         ..base
@@ -37,6 +36,10 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
         table.norm(&to("ln2"), &from("input_layernorm"));
         for (letter, name) in [("Q", "q_proj"), ("K", "k_proj"), ("V", "v_proj"), ("O", "dense")] {
             table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), true);
+        }
+        if config.qk_norm.is_some() {
+            table.norm(&to("attn.q_norm"), &from("self_attn.q_layernorm"));
+            table.norm(&to("attn.k_norm"), &from("self_attn.k_layernorm"));
         }
         table.linear(&to("mlp.W_in"), &from("mlp.fc1"), true);
         table.linear(&to("mlp.W_out"), &from("mlp.fc2"), true);

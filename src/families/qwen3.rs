@@ -2,7 +2,7 @@
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, qwen2};
-use crate::config::TransformerConfig;
+use crate::config::{QkNorm, TransformerConfig};
 use crate::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -16,5 +16,5 @@ pub(super) static FAMILY: Family = Family {
 pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let windows = qwen2::windows(json, base.n_layers)?;
-    Ok(TransformerConfig { qk_norm: true, windows, default_prepend_bos: false, ..base })
+    Ok(TransformerConfig { qk_norm: Some(QkNorm::HEADS), windows, default_prepend_bos: false, ..base })
 }

@@ -93,7 +93,7 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
     }
     let kind = scaling.text("rope_type", scaling.text("type", "default")?)?;
     let factor = match kind {
-        "linear" | "llama3" | "yarn" => scaling.needed_number("factor")?,
+        "linear" | "dynamic" | "llama3" | "yarn" => scaling.needed_number("factor")?,
         _ => 1.0,
     };
     const ORIGINAL: &str = "original_max_position_embeddings";
@@ -111,6 +111,8 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
     match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor }),
+        // The original context of its settings is not read.
+        "dynamic" => Ok(RopeScaling::Dynamic { factor, original_context: longest }),
         "llama3" => Ok(RopeScaling::Llama3 {
             factor,
             low_freq_factor: scaling.number("low_freq_factor", 1.0)?,
@@ -151,7 +153,7 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
         other => Err(ConfigError::UnknownValue {
             field: "rope_scaling.rope_type",
             given: other.to_string(),
-            known: "default, linear, llama3, longrope, yarn",
+            known: "default, dynamic, linear, llama3, longrope, yarn",
         }),
     }
 }

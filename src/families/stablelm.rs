@@ -3,9 +3,9 @@
 use super::hf_config::HfConfig;
 use super::llama_like::{Biases, Names};
 use super::{Family, llama_like};
-use crate::config::{NormKind, TransformerConfig};
+use crate::config::{NormKind, QkNorm, QkNormWeights, TransformerConfig};
 use crate::error::ConfigError;
-use crate::weight_files::WeightTable;
+use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family = Family {
     name: "stablelm",
@@ -16,13 +16,12 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    if json.flag("qk_layernorm", false)? {
-        return Err(json.unsupported("qk_layernorm"));
-    }
+    let heads = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, after_rotation: false };
     let base = llama_like::config_turning(json, 0.25)?;
     Ok(TransformerConfig {
         norm: NormKind::LayerNorm,
         eps: json.number("layer_norm_eps", 1e-5)?,
+        qk_norm: json.flag("qk_layernorm", false)?.then_some(heads),
         parallel: json.flag("use_parallel_residual", false)?,
         default_prepend_bos: false,
         ..base
@@ -40,5 +39,16 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
         table.norm(&format!("blocks.{layer}.ln2"), &from(second));
     }
     table.norm("ln_final", "model.norm");
+    for layer in 0..config.n_layers {
+        for (letter, heads) in [("q", config.n_heads), ("k", config.n_kv_heads)] {
+            let norm = format!("blocks.{layer}.attn.{letter}_norm");
+            // A tensor for each head.
+            table.remove(&format!("{norm}.w"));
+            for head in 0..config.qk_norm.map_or(0, |_| heads) {
+                let name = format!("model.layers.{layer}.self_attn.{letter}_layernorm.norms.{head}.weight");
+                table.add(format!("{norm}.{head}.w"), name, Layout::AsIs);
+            }
+        }
+    }
     Ok(table)
 }

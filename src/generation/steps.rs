@@ -8,9 +8,9 @@ use super::chooser::Chooser;
 use super::options::GenerateOptions;
 use crate::device::check_room;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
-use crate::error::{CacheError, InputError, Result};
+use crate::error::{CacheError, Error, InputError, Result};
 use crate::kv_cache::KeyValueCache;
-use crate::model::HookedTransformer;
+use crate::model::{HookedTransformer, Output};
 use crate::tokens::Tokens;
 
 /// The result of one step.
@@ -78,10 +78,13 @@ pub struct Steps<'m, 'h> {
     /// All columns run so far, a row each; none for padding.
     columns: Vec<Vec<Option<u32>>>,
     failed: bool,
+    /// Whether the cache holds what this generation ran and nothing else.
+    alone: bool,
 }
 
 impl<'m, 'h> Steps<'m, 'h> {
     pub(super) fn new(model: &'m HookedTransformer, input: Input, mut options: GenerateOptions<'h>) -> Result<Self> {
+        model.check_head()?;
         let prompts = model.token_input(input)?;
         let [batch, len] = prompts.shape();
         let config = model.config();
@@ -127,6 +130,7 @@ impl<'m, 'h> Steps<'m, 'h> {
             next: prompts,
             columns: vec![Vec::new(); batch],
             failed: false,
+            alone: before == 0,
         })
     }
 
@@ -138,7 +142,10 @@ impl<'m, 'h> Steps<'m, 'h> {
             .hooks(hooks)
             .record(self.options.record.clone())
             .kv_cache(self.cache.get());
-        let output = self.model.run(&self.next, options)?;
+        let output = match self.model.run(&self.next, options) {
+            Err(Error::Cache(CacheError::Outgrown { .. })) if self.can_begin_anew() => self.begin_anew()?,
+            output => output?,
+        };
         let [batch, len] = self.next.shape();
         for (row, columns) in self.columns.iter_mut().enumerate() {
             let real = |at: &usize| self.next.mask().is_none_or(|mask| mask[row * len + at]);
@@ -150,6 +157,31 @@ impl<'m, 'h> Steps<'m, 'h> {
         let tokens = self.chooser.choose(logits.clone(), &self.options)?;
         self.next = self.chooser.following(&tokens)?;
         Ok(Step { tokens, recorded: output.cache, logits: self.options.logits.then_some(logits) })
+    }
+
+    /// Whether all columns can be run once more, unseen.
+    fn can_begin_anew(&self) -> bool {
+        let unseen = self.options.hooks.is_empty() && self.options.record.selects_nothing();
+        self.alone && unseen && matches!(self.cache, Filled::Own(_))
+    }
+
+    /// Runs all columns and the next tokens with a cache that begins anew, for models that rotate longer texts
+    /// otherwise.
+    fn begin_anew(&mut self) -> Result<Output> {
+        let [batch, len] = self.next.shape();
+        let real = |row: usize, at: usize| self.next.mask().is_none_or(|mask| mask[row * len + at]);
+        let (mut ids, mut mask) = (Vec::with_capacity(batch), Vec::with_capacity(batch));
+        for (row, columns) in self.columns.iter().enumerate() {
+            let next = (0..len).map(|at| Some(self.next.row(row)[at]).filter(|_| real(row, at)));
+            let all: Vec<Option<u32>> = columns.iter().copied().chain(next).collect();
+            mask.push(all.iter().map(Option::is_some).collect());
+            ids.push(all.into_iter().map(Option::unwrap_or_default).collect());
+        }
+        let mut cache = KeyValueCache::of_kind(self.model.config(), batch, self.options.cache_kind)?;
+        let all = Tokens::new(ids)?.with_mask(mask)?;
+        let output = self.model.run(&all, ForwardOptions::new().logits(Logits::Last).kv_cache(&mut cache))?;
+        self.cache = Filled::Own(cache);
+        Ok(output)
     }
 
     /// All steps, to the end.

@@ -1,12 +1,13 @@
 //! Low-rank adapters (LoRA) in PEFT's folders, merged into the weights they were trained on.
 //!
 //! A weight `W` becomes `W + scale · B A`, `scale` being `lora_alpha / r`, or `lora_alpha / sqrt(r)` for
-//! rank-stabilized ones (Hu et al. 2021, Kalajdzievski 2023).
+//! rank-stabilized ones (Hu et al. 2021, Kalajdzievski 2023). With magnitudes (DoRA: Liu et al. 2024) each output's weights
+//! are then made as long as the adapter says.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 use hooklens_hooks::DType;
 use serde_json::Value;
 
@@ -46,6 +47,8 @@ pub(super) struct LowRank {
     rank: usize,
     /// Whether the base model holds the weight as `[in, out]`.
     transposed: bool,
+    /// The length of each output's weights afterwards, if the adapter learned it.
+    magnitude: Option<String>,
 }
 
 /// Kinds of adapter that are no plain LoRA.
@@ -91,9 +94,7 @@ impl Adapter {
         if ["pissa", "olora", "corda", "loftq", "orthogonal"].iter().any(|other| start.starts_with(other)) {
             return Err(refused(format!("it was trained against a changed base (`init_lora_weights` = {start})")));
         }
-        if set("use_dora")? {
-            return Err(refused("`use_dora` is not supported".into()));
-        }
+        let dora = set("use_dora")?;
         let path = ["adapter_model.safetensors", "adapter_model.bin"].map(|name| folder.join(name));
         let path = path.into_iter().find(|path| path.is_file());
         let path = path.ok_or_else(|| refused("it has no adapter_model.safetensors or adapter_model.bin".into()))?;
@@ -107,13 +108,24 @@ impl Adapter {
             let module = |end: &str| bare.strip_suffix(end).map(str::to_string);
             let low_rank = |module: String, b: String, transposed: bool| {
                 let (scale, rank) = scales.of_module(&module)?;
-                let change = LowRank { a: name.to_string(), b, scale, rank, transposed };
+                let ends = ["lora_magnitude_vector", "lora_magnitude_vector.weight"];
+                let names = ends.map(|end| format!("base_model.model.{module}.{end}"));
+                let magnitude = names.iter().find(|name| files.info(name).is_some()).cloned();
+                if dora && (magnitude.is_none() || name.contains("_embedding_A")) {
+                    return Err(refused(format!("`use_dora` is set, and `{module}` has no magnitudes that are read")));
+                }
+                let change = LowRank { a: name.to_string(), b, scale, rank, transposed, magnitude };
                 Ok::<_, LoadError>((format!("{module}.weight"), Change::LowRank(change)))
             };
             let (target, change) = if let Some(module) = module(".lora_A.weight") {
                 low_rank(module, name.replace(".lora_A.", ".lora_B."), turned)?
             } else if let Some(module) = module(".lora_embedding_A") {
                 low_rank(module, name.replace("_embedding_A", "_embedding_B"), true)?
+            } else if let Some(module) = module(".lora_magnitude_vector").or(module(".lora_magnitude_vector.weight")) {
+                if !dora || files.info(&format!("base_model.model.{module}.lora_A.weight")).is_none() {
+                    return Err(refused(format!("`{name}` is not of a module that `use_dora` is set for")));
+                }
+                continue;
             } else if bare.ends_with(".lora_B.weight") || bare.ends_with(".lora_embedding_B") {
                 let first = name.replace(".lora_B.", ".lora_A.").replace("_embedding_B", "_embedding_A");
                 if files.info(&first).is_none() {
@@ -184,8 +196,27 @@ impl Adapter {
         let b = read(&change.b, [d_out, change.rank])?;
         let product = b.matmul(a) * change.scale;
         let product = if change.transposed { product.transpose() } else { product };
-        Ok((weight.cast(exact.burn()) + product).cast(compute.burn()))
+        let mut sum = weight.cast(exact.burn()) + product;
+        if let Some(name) = &change.magnitude {
+            let data = self.files.read(name, exact)?;
+            let given = data.shape().to_vec();
+            // Older ones are a row or a column.
+            if given.iter().product::<usize>() != d_out {
+                return Err(LoadError::Shape { name: name.clone(), expected: vec![d_out], given });
+            }
+            let magnitudes: Tensor<1> = Tensor::from_data(reshaped(data, d_out), (device, exact.burn()));
+            // The outputs are the rows, or of a transposed weight the columns.
+            let along = if change.transposed { 0 } else { 1 };
+            let length = sum.clone().square().sum_dim(along).sqrt();
+            sum = sum * magnitudes.unsqueeze_dim::<2>(along) / length;
+        }
+        Ok(sum.cast(compute.burn()))
     }
+}
+
+/// The same values as a vector.
+fn reshaped(data: TensorData, len: usize) -> TensorData {
+    TensorData::from_bytes(data.bytes().clone(), [len], data.dtype())
 }
 
 /// Factors of the products, which may differ from module to module.

@@ -10,7 +10,7 @@ use hooklens_kernels::packed::Order;
 
 use super::adapter::{Adapter, Change};
 use super::options::Progress;
-use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use crate::config::{ActivationFn, NormKind, Positional, QkNorm, TransformerConfig};
 use crate::cpu::Weight;
 use crate::device::{Placement, is_cubecl};
 use crate::error::LoadError;
@@ -107,7 +107,15 @@ impl<'a> Assembler<'a> {
         self.check_all_there()?;
         let c = config;
         let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
-        let tokens = self.table("embed.W_E", [c.d_vocab, c.d_model])?;
+        let width = self.table.projected.unwrap_or(c.d_model);
+        let kept = self.table("embed.W_E", [c.d_vocab, width])?;
+        let tokens = match self.table.projected {
+            Some(_) => {
+                let by = self.exact("embed.projection", [width, c.d_model])?;
+                Weight::Plain(self.exact("embed.W_E", [c.d_vocab, width])?.matmul(by))
+            }
+            None => kept.clone(),
+        };
         let positions = match (table, self.table.sinusoids) {
             (true, None) => Some(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?),
             (true, Some(sinusoids)) => {
@@ -120,7 +128,7 @@ impl<'a> Assembler<'a> {
             true => Some(self.norm("embed.ln", NormKind::LayerNorm, c.d_model, c.eps)?),
             false => None,
         };
-        let embed = Embed::new(tokens.clone(), positions, norm, self.device);
+        let embed = Embed::new(tokens, positions, norm, self.device);
         let mut blocks = Vec::with_capacity(c.n_layers);
         // Of the table only the rows of tokens are read, unless it is the unembedding too.
         let table = std::mem::take(&mut self.pages);
@@ -130,7 +138,15 @@ impl<'a> Assembler<'a> {
             self.blocks_pages.push(std::mem::take(&mut self.pages));
         }
         self.device = self.placement.last();
-        let unembed = self.unembed(&tokens, [c.d_model, c.d_vocab_out])?;
+        let mut unembed = match c.d_vocab_out {
+            0 => Linear::new(Tensor::zeros([c.d_model, 0], (self.device, self.compute.burn())), None),
+            rows => self.unembed(&kept, [width, rows])?,
+        };
+        if self.table.projected.is_some() && c.d_vocab_out > 0 {
+            let by = self.exact("unembed.projection", [c.d_model, width])?;
+            let own = unembed.weight_in(self.compute.burn());
+            unembed = Linear::new(by.matmul(own), unembed.bias.map(|bias| bias.val()));
+        }
         if self.pages.size() == 0 {
             self.pages = table;
         }
@@ -251,6 +267,11 @@ impl<'a> Assembler<'a> {
         // What is of 16 bits and stays so is no copy that processing would leave beside its own.
         let borrow = self.borrow || kept != self.compute;
         self.unscaled(&name, layout, shape, (kept, borrow))
+    }
+
+    /// [`Self::matrix`] in the type that is computed in.
+    fn exact(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
+        Ok(self.matrix(weight, shape)?.cast(self.compute.burn()))
     }
 
     /// The element type that a matrix is kept in.
@@ -391,6 +412,26 @@ impl<'a> Assembler<'a> {
         Ok(Norm::new(kind, eps, w, b))
     }
 
+    /// A norm of queries or keys; the files may hold a tensor for each head.
+    fn qk_norm(&mut self, name: &str, norm: QkNorm, heads: usize, c: &TransformerConfig) -> Result<Norm, LoadError> {
+        let width = norm.weights.width(heads, c.d_head);
+        if !norm.kind.has_weight() || !self.table.sources.contains_key(&format!("{name}.0.w")) {
+            return self.norm(name, norm.kind, width, c.eps);
+        }
+        let each = |part: &str, this: &mut Self| {
+            let own = (0..heads).map(|head| this.vector(&format!("{name}.{head}.{part}"), c.d_head));
+            let own: Option<Vec<Tensor<1>>> = own.collect::<Result<_, _>>()?;
+            Ok::<_, LoadError>(own.map(|own| Tensor::cat(own, 0)))
+        };
+        let w = each("w", self)?;
+        let mut b = None;
+        if norm.kind == NormKind::LayerNorm {
+            let none = Tensor::zeros([width], (self.device, self.compute.burn()));
+            b = Some(each("b", self)?.unwrap_or(none));
+        }
+        Ok(Norm::new(norm.kind, c.eps, w, b))
+    }
+
     /// Attention, under this name.
     pub(super) fn attention(&mut self, name: &str, c: &TransformerConfig) -> Result<Attention, LoadError> {
         let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
@@ -399,10 +440,9 @@ impl<'a> Assembler<'a> {
         let (q, k) = (project("Q", [c.d_model, width])?, project("K", [c.d_model, kv_width])?);
         let (v, o) = (project("V", [c.d_model, kv_width])?, project("O", [width, c.d_model])?);
         let (mut q_norm, mut k_norm) = (None, None);
-        if c.qk_norm {
-            let [q_width, k_width] = if c.qk_norm_whole { [width, kv_width] } else { [c.d_head; 2] };
-            q_norm = Some(self.norm(&format!("{name}.q_norm"), NormKind::Rms, q_width, c.eps)?);
-            k_norm = Some(self.norm(&format!("{name}.k_norm"), NormKind::Rms, k_width, c.eps)?);
+        if let Some(norm) = c.qk_norm {
+            q_norm = Some(self.qk_norm(&format!("{name}.q_norm"), norm, c.n_heads, c)?);
+            k_norm = Some(self.qk_norm(&format!("{name}.k_norm"), norm, c.n_kv_heads, c)?);
         }
         let sinks = match c.attn_sinks {
             true => Some(Param::from_tensor(self.needed(&format!("{name}.sinks"), c.n_heads)?)),

@@ -1,5 +1,6 @@
 //! From a name to a model: folder, hub id or embedded.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -18,7 +19,7 @@ use crate::gguf::{self, GgufModel};
 use crate::model::LoadReport;
 use crate::model::{HookedTransformer, Paging, placed};
 use crate::tokens::{Tokenizer, read_json};
-use crate::weight_files::{Quantized, WeightFiles, WeightTable, llama2c_file, torch_file};
+use crate::weight_files::{Quantized, Source, WeightFiles, WeightTable, llama2c_file, torch_file};
 
 impl HookedTransformer {
     /// Loads a model: a folder (`config.json` beside safetensors files), a hub id such as
@@ -168,7 +169,10 @@ impl HookedEncoderDecoder {
 /// A model's files, opened and understood, weights not yet read.
 struct ModelFiles {
     described: Described,
+    /// The `config.json`, of a model of several parts that of its text model.
     json: Value,
+    /// The architecture of the whole, if it has several parts.
+    whole: Option<String>,
     /// Where its files are; none for an embedded model.
     folder: Option<PathBuf>,
     /// None for a hub model that is not downloaded.
@@ -197,6 +201,7 @@ impl ModelFiles {
             return Ok(Self {
                 described,
                 json,
+                whole: None,
                 folder: None,
                 files: Some(files),
                 tokenizer,
@@ -247,12 +252,16 @@ impl ModelFiles {
             files => Some(files),
         };
         // Of a folder with two things wrong, what model it is says more than how its weights are kept.
-        let described = described(&json, files.as_ref().and_then(|files| files.as_ref().ok()))?;
+        let (json, whole) = match families::text_part(&json)? {
+            Some(text) => (text, Some(families::architecture(&json)?.to_string())),
+            None => (json, None),
+        };
+        let described = described(&json, whole.as_deref(), files.as_ref().and_then(|files| files.as_ref().ok()))?;
         quantized?;
         let files = files.transpose()?;
         let tokenizer = Tokenizer::from_folder(&folder)?;
         let (folder, ignored) = (Some(folder), Vec::new());
-        Ok(Self { described, json, folder, files, tokenizer, adapter: None, gguf: None, ignored })
+        Ok(Self { described, json, whole, folder, files, tokenizer, adapter: None, gguf: None, ignored })
     }
 
     /// A file that carries its own configuration (nanoGPT's and llama2.c's), or has one beside it.
@@ -268,10 +277,10 @@ impl ModelFiles {
             None => read_json(folder.join("config.json"))?,
         };
         let files = WeightFiles::open_with(&[path.to_path_buf()], mmap)?;
-        let described = described(&json, Some(&files))?;
+        let described = described(&json, None, Some(&files))?;
         let (files, tokenizer) = (Some(files), Tokenizer::from_folder(folder)?);
         let (folder, ignored) = (Some(folder.to_path_buf()), Vec::new());
-        Ok(Self { described, json, folder, files, tokenizer, adapter: None, gguf: None, ignored })
+        Ok(Self { described, json, whole: None, folder, files, tokenizer, adapter: None, gguf: None, ignored })
     }
 
     /// A GGUF file, or the parts of one.
@@ -280,6 +289,7 @@ impl ModelFiles {
         let model = Self {
             described: families::read(&json)?,
             json,
+            whole: None,
             folder: None,
             files: Some(files),
             tokenizer,
@@ -302,7 +312,7 @@ impl ModelFiles {
     }
 
     /// Where the files hold each weight.
-    fn table(&self) -> Result<WeightTable, ConfigError> {
+    fn table(&self) -> Result<WeightTable> {
         match (&self.gguf, &self.described, &self.files) {
             (Some(architecture), Described::Decoder(_, config), Some(files)) => {
                 let mut table = gguf::weights(architecture, config, files);
@@ -311,7 +321,7 @@ impl ModelFiles {
                 own.sources.iter().for_each(|(weight, source)| table.scale(weight, source.scale));
                 Ok(table)
             }
-            _ => self.described.weights_table(&self.json),
+            _ => table_of(&self.described, &self.json, self.whole.as_deref(), self.files.as_ref()),
         }
     }
 
@@ -347,6 +357,9 @@ impl ModelFiles {
         let weights = guarded(|| placement.devices(), || Ok(read(&mut assembler)?))?;
         let mut ignored = families::ignored(self.described.family(), &self.json)?;
         ignored.extend(self.ignored.iter().cloned());
+        let parts = table.other_parts(files).into_iter();
+        ignored
+            .extend(parts.map(|(part, count)| format!("{count} tensors of {part}, a part other than the text model")));
         let rounding =
             placement.devices().iter().filter_map(|device| rounding(device, options.computes_in())).collect();
         Ok((weights, LoadReport { ignored, rounding, ..assembler.report() }))
@@ -355,10 +368,10 @@ impl ModelFiles {
 
 /// What a configuration describes. An architecture that no family covers is Llama's under another name if
 /// everything about it is: no tensor too many or too few, and no setting that Llama doesn't have.
-fn described(json: &Value, files: Option<&WeightFiles>) -> Result<Described> {
+fn described(json: &Value, whole: Option<&str>, files: Option<&WeightFiles>) -> Result<Described> {
     let unknown = match families::read(json) {
         Err(error @ ConfigError::UnknownArchitecture { .. }) => error,
-        read => return Ok(read?),
+        read => return with_head(read?, json, whole, files),
     };
     let (Some(files), Some((llama, fields))) = (files, families::as_llama(json)) else { return Err(unknown.into()) };
     let table = llama.weights_table(json)?;
@@ -368,6 +381,45 @@ fn described(json: &Value, files: Option<&WeightFiles>) -> Result<Described> {
     }
     let given = families::architecture(json)?.to_string();
     Err(ConfigError::NotLlama { given, missing, unused, fields }.into())
+}
+
+/// Where the files hold each weight, of a model of several parts each of its text model.
+fn table_of(
+    described: &Described,
+    json: &Value,
+    whole: Option<&str>,
+    files: Option<&WeightFiles>,
+) -> Result<WeightTable> {
+    let mut table = described.weights_table(json)?;
+    if let (Some(whole), Some(files)) = (whole, files)
+        && !families::place(&mut table, files)
+    {
+        let name = table.sources.get("embed.W_E").map(|source| source.name.clone()).unwrap_or_default();
+        let reason = format!("{whole} holds no text model: `{name}` is there under no prefix that is known");
+        return Err(ConfigError::Malformed { reason }.into());
+    }
+    Ok(table)
+}
+
+/// The same without an unembedding where the files are a base model's and hold none.
+fn with_head(
+    mut described: Described,
+    json: &Value,
+    whole: Option<&str>,
+    files: Option<&WeightFiles>,
+) -> Result<Described> {
+    if let Some(files) = files
+        && families::is_base(whole.map_or_else(|| families::architecture(json), Ok)?)
+    {
+        let table = table_of(&described, json, whole, Some(files))?;
+        let lacking = |source: &Source| !source.tied && table.find(files, &source.name).is_none();
+        if let Described::Decoder(_, config) = &mut described
+            && table.sources.get("unembed.W_U").is_some_and(lacking)
+        {
+            config.d_vocab_out = 0;
+        }
+    }
+    Ok(described)
 }
 
 /// The folder of a model on disk, fetched from the hub first if it is a hub id.
@@ -421,6 +473,8 @@ pub struct ModelInfo {
     pub family: &'static str,
     /// The architecture its configuration names.
     pub architecture: String,
+    /// Whether it is the text model of a model of several parts, of which the others are not read.
+    pub text_part: bool,
     /// Its shape and choices.
     pub config: ModelConfig,
     /// Its weight files, with what they hold; none for a hub model that is not downloaded.
@@ -476,8 +530,10 @@ pub struct StoredWeights {
     pub parameters: usize,
     /// Tensors the model needs and the files lack.
     pub missing: Vec<String>,
-    /// Tensors of the files that no weight is made from.
+    /// Tensors of the files that no weight is made from, those of other parts than the text model left out.
     pub unused: Vec<String>,
+    /// How many tensors are of other parts than the text model, by the beginnings of their names.
+    pub other_parts: BTreeMap<String, usize>,
     /// The files.
     pub files: WeightFiles,
 }
@@ -513,11 +569,16 @@ pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
         parameters: table.parameters(&files),
         missing: table.missing(&files),
         unused: table.unused(&files),
+        other_parts: table.other_parts(&files),
         files,
     });
     Ok(ModelInfo {
         family,
-        architecture: families::architecture(&parts.json)?.to_string(),
+        architecture: match &parts.whole {
+            Some(whole) => whole.clone(),
+            None => families::architecture(&parts.json)?.to_string(),
+        },
+        text_part: parts.whole.is_some(),
         config,
         weights,
         tokenizer: parts.tokenizer,

@@ -130,7 +130,9 @@ impl HookedTransformer {
             }
         }
         norm("ln_final", Some(&w.ln_final), see);
-        linear("unembed", "U", &w.unembed, dtype, see);
+        if self.config.d_vocab_out > 0 {
+            linear("unembed", "U", &w.unembed, dtype, see);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Attention with linear biases (Press et al. 2021).
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use half::bf16;
 use hooklens_hooks::upload;
 
 /// Slope of each head: a geometric sequence that starts and steps at `2^(-8 / heads)`; for a
@@ -16,6 +17,25 @@ pub(crate) fn slopes(heads: usize) -> Vec<f64> {
 /// The slopes as `[1, head, 1, 1]`.
 pub(crate) fn slope_tensor(heads: usize, device: &Device, dtype: DType) -> Tensor<4> {
     upload(TensorData::new(slopes(heads), [1, heads, 1, 1]), (device, dtype))
+}
+
+/// What Falcon's scores get before a softmax, from what its code computes in bf16, `[row, head, 1, key]`; `positions`
+/// are `rows` rows of the keys'.
+pub(crate) fn scaled_biases(
+    heads: usize,
+    divisor: f64,
+    (positions, rows): (&[u32], usize),
+    (device, dtype): (&Device, DType),
+) -> Tensor<4> {
+    let keys = positions.len() / rows.max(1);
+    let slopes: Vec<bf16> = slopes(heads).into_iter().map(bf16::from_f64).collect();
+    let mut biases = Vec::with_capacity(rows * heads * keys);
+    for row in positions.chunks(keys.max(1)) {
+        for slope in &slopes {
+            biases.extend(row.iter().map(|at| (*slope * bf16::from_f64(f64::from(*at))).to_f64() / divisor));
+        }
+    }
+    upload(TensorData::new(biases, [rows, heads, 1, keys]), (device, dtype))
 }
 
 #[cfg(test)]

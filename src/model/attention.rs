@@ -11,7 +11,7 @@ use super::attention_rules::rules;
 use super::linear::Linear;
 use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
-use crate::config::Positional;
+use crate::config::{Positional, QkNormWeights};
 use crate::cpu;
 use crate::device::is_cubecl;
 use crate::kv_cache::{KeyBlock, Keys, heads_first};
@@ -38,9 +38,9 @@ pub struct Attention {
     pub v: Linear,
     /// Output, `[head * d_head, d_model]`.
     pub o: Linear,
-    /// RMS norm of every query, `[d_head]`, or of all heads' at once, `[head * d_head]`.
+    /// Norm of every query, `[d_head]`, or with weights of each head's own or of all heads at once, `[head * d_head]`.
     pub q_norm: Option<Norm>,
-    /// RMS norm of every key, `[d_head]`, or of all heads' at once, `[kv_head * d_head]`.
+    /// Norm of every key, `[d_head]`, or with weights of each head's own or of all heads at once, `[kv_head * d_head]`.
     pub k_norm: Option<Norm>,
     /// Attention sinks (GPT-OSS): a learned score for each head, beside those of the keys, `[head]`.
     pub sinks: Option<Param<Tensor<1>>>,
@@ -94,19 +94,32 @@ impl Attention {
     ) -> Result<Tensor<3>, Halt> {
         let config = pass.config;
         let at = |site| pass.points.at(layer, site);
-        let [q, k, v] = self.project(reads, config.n_heads, config.n_kv_heads);
-        let mut q = run.fire(at(Site::Q), q)?;
-        let mut k = run.fire(at(Site::K), k)?;
-        let v = run.fire(at(Site::V), v)?;
-        if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
-            let points = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
-            let whole = config.qk_norm_whole;
-            q = normed(q_norm, q, whole, points(Site::QNormScale, Site::QNormNormalized), run)?;
-            k = normed(k_norm, k, whole, points(Site::KNormScale, Site::KNormNormalized), run)?;
+        let [mut q, mut k, mut v] = self.project(reads, config.n_heads, config.n_kv_heads);
+        let norm_first = config.qk_norm.is_some_and(|norm| !norm.after_rotation);
+        if let Some(clip) = config.qkv_clip {
+            v = v.clamp(-clip, clip);
+            if !norm_first {
+                (q, k) = (q.clamp(-clip, clip), k.clamp(-clip, clip));
+            }
         }
-        if let Some(table) = pass.rotary(layer) {
-            q = run.fire(at(Site::RotQ), table.rotate(q))?;
-            k = table.rotate(k);
+        q = run.fire(at(Site::Q), q)?;
+        k = run.fire(at(Site::K), k)?;
+        v = run.fire(at(Site::V), v)?;
+        if norm_first {
+            (q, k) = self.normed(layer, q, k, pass, run)?;
+            if let Some(clip) = config.qkv_clip {
+                (q, k) = (q.clamp(-clip, clip), k.clamp(-clip, clip));
+            }
+        }
+        let rotation = pass.rotary(layer);
+        if let Some(table) = &rotation {
+            (q, k) = (table.rotate(q), table.rotate(k));
+        }
+        if !norm_first {
+            (q, k) = self.normed(layer, q, k, pass, run)?;
+        }
+        if rotation.is_some() {
+            q = run.fire(at(Site::RotQ), q)?;
         }
         let mut keys = match &mut pass.kv_cache {
             None => Keys::whole(k, v),
@@ -125,6 +138,25 @@ impl Attention {
         };
         let z = run.fire(pass.points.at(layer, Site::Z), z)?;
         self.output(layer, z, pass, run)
+    }
+
+    /// Queries and keys behind their norms, if there are any.
+    fn normed(
+        &self,
+        layer: usize,
+        q: Tensor<4>,
+        k: Tensor<4>,
+        pass: &Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<(Tensor<4>, Tensor<4>), Halt> {
+        let (Some(q_norm), Some(k_norm), Some(norm)) = (&self.q_norm, &self.k_norm, pass.config.qk_norm) else {
+            return Ok((q, k));
+        };
+        let at = |site| pass.points.at(layer, site);
+        let points = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
+        let q = normed(q_norm, q, norm.weights, points(Site::QNormScale, Site::QNormNormalized), run)?;
+        let k = normed(k_norm, k, norm.weights, points(Site::KNormScale, Site::KNormNormalized), run)?;
+        Ok((q, k))
     }
 
     /// Queries, keys and values, `[batch, pos, head, d_head]`.
@@ -177,14 +209,15 @@ impl Attention {
 fn normed(
     norm: &Norm,
     x: Tensor<4>,
-    whole: bool,
+    weights: QkNormWeights,
     points: NormPoints,
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
     let shape @ [batch, pos, heads, d_head] = x.dims();
-    let rows = match whole {
-        true => norm.forward(x.reshape([batch * pos, heads * d_head]), points, run)?,
-        false => norm.forward(x.reshape([batch * pos * heads, d_head]), points, run)?,
+    let rows = match weights {
+        QkNormWeights::Whole => norm.forward(x.reshape([batch * pos, heads * d_head]), points, run)?,
+        QkNormWeights::Shared => norm.forward(x.reshape([batch * pos * heads, d_head]), points, run)?,
+        QkNormWeights::EachHead => return norm.forward_by_head(x, points, run),
     };
     Ok(rows.reshape(shape))
 }

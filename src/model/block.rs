@@ -10,6 +10,7 @@ use super::mlp::Mlp;
 use super::moe::Moe;
 use super::norm::{Norm, NormPoints};
 use super::pass::Pass;
+use crate::config::NormKind;
 use crate::cpu;
 use crate::points::Site;
 
@@ -85,7 +86,11 @@ impl Block {
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
 
         let resid = run.fire(at(Site::ResidPre), resid)?;
-        let reads = attention_reads(&self.ln1, layer, &resid, pass, run)?;
+        if pass.config.residual_norms {
+            return self.normalizing_sums(layer, resid, pass, run);
+        }
+        let (reads, normalized) = attention_reads(&self.ln1, layer, &resid, pass, run)?;
+        let resid = normalized.unwrap_or(resid);
         let mut out = self.attn.forward(layer, reads, pass, run)?;
         if let Some(post) = &self.ln1_post {
             out = post.forward(out, norm(Site::Ln1PostScale, Site::Ln1PostNormalized), run)?;
@@ -99,8 +104,40 @@ impl Block {
             return run.fire(at(Site::ResidPost), cpu::sum(cpu::sum(resid, attn_out), mlp_out));
         }
         let resid = run.fire(at(Site::ResidMid), cpu::sum(resid, attn_out))?;
+        if let (true, Some(ln2)) = (pass.config.normalized_residual, &self.ln2) {
+            let stream = run.fire(at(Site::MlpIn), resid)?;
+            let read = ln2.forward(stream, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
+            let mlp_out = self.mlp_of(layer, read.clone(), pass, run)?;
+            return run.fire(at(Site::ResidPost), cpu::sum(read, mlp_out));
+        }
         let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
         run.fire(at(Site::ResidPost), cpu::sum(resid, mlp_out))
+    }
+
+    /// The normalized stream after a block whose norms stand behind the sums.
+    fn normalizing_sums(
+        &self,
+        layer: usize,
+        resid: Tensor<3>,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let points = pass.points;
+        let at = |site| points.at(layer, site);
+        let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
+        let no_norm = Norm::new(NormKind::None, 0.0, None, None);
+        let (reads, _) = attention_reads(&no_norm, layer, &resid, pass, run)?;
+        let attn_out = self.attn.forward(layer, reads, pass, run)?;
+        let attn_out = run.fire(at(Site::AttnOut), attn_out)?;
+        let mid = run.fire(at(Site::ResidMid), cpu::sum(resid, attn_out))?;
+        let mid = run.fire(at(Site::MlpIn), mid)?;
+        let mid = self.ln1.forward(mid, norm(Site::Ln1Scale, Site::Ln1Normalized), run)?;
+        let mlp_out = self.mlp_of(layer, mid.clone(), pass, run)?;
+        let mut post = run.fire(at(Site::ResidPost), cpu::sum(mid, mlp_out))?;
+        if let Some(ln2) = &self.ln2 {
+            post = ln2.forward(post, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
+        }
+        run.fire(at(Site::NormalizedResidPost), post)
     }
 
     fn mlp_out(
@@ -116,7 +153,14 @@ impl Block {
         if let Some(ln2) = &self.ln2 {
             x = ln2.forward(x, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
         }
-        x = run.fire(at(Site::MlpReads), x)?;
+        self.mlp_of(layer, x, pass, run)
+    }
+
+    /// What the MLP makes of its input.
+    fn mlp_of(&self, layer: usize, x: Tensor<3>, pass: &Pass<'_>, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+        let at = |site| pass.points.at(layer, site);
+        let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
+        let x = run.fire(at(Site::MlpReads), x)?;
         let mut out = match (&self.mlp, &self.moe, pass.config.experts) {
             (Some(mlp), _, _) => mlp.forward(layer, x, pass, run)?,
             (None, Some(moe), Some(mixture)) => moe.forward(layer, x, mixture, pass, run)?,
@@ -130,7 +174,7 @@ impl Block {
     }
 }
 
-/// What queries, keys and values are projected from.
+/// What queries, keys and values are projected from, and the normalized stream if that is what outputs are added to.
 ///
 /// Normally one normalized stream. A head's own stream is made only where a hook edits it;
 /// `ln1`'s points are always those of the norm of `hook_resid_pre`.
@@ -140,7 +184,7 @@ pub(crate) fn attention_reads(
     resid: &Tensor<3>,
     pass: &Pass<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<AttentionInputs, Halt> {
+) -> Result<(AttentionInputs, Option<Tensor<3>>), Halt> {
     let at = |site| pass.points.at(layer, site);
     let (heads, kv_heads) = (pass.config.n_heads, pass.config.n_kv_heads);
     let [batch, pos, d_model] = resid.dims();
@@ -164,8 +208,9 @@ pub(crate) fn attention_reads(
 
     let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
     let shared = ln1.forward(resid.clone(), points, run)?;
+    let kept = pass.config.normalized_residual.then(|| shared.clone());
     if pass.shortformer.is_none() && own.iter().all(Option::is_none) {
-        return Ok(AttentionInputs::One(Box::new(shared)));
+        return Ok((AttentionInputs::One(Box::new(shared)), kept));
     }
     // Shortformer: queries and keys know positions, values and the stream do not.
     let placed = match &pass.shortformer {
@@ -174,7 +219,7 @@ pub(crate) fn attention_reads(
     };
     let streams = [placed.clone(), placed, shared];
     let mut number = 0;
-    Ok(AttentionInputs::Each(Box::new(own.map(|own| {
+    let each = own.map(|own| {
         let with_positions = number < 2;
         let stream = streams[number].clone();
         number += 1;
@@ -188,5 +233,6 @@ pub(crate) fn attention_reads(
                 ProjectionInput::PerHead(own)
             }
         }
-    }))))
+    });
+    Ok((AttentionInputs::Each(Box::new(each)), kept))
 }

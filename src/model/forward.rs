@@ -57,9 +57,11 @@ impl HookedTransformer {
         if let (Some(tokens), Some(mask)) = (&mut tokens, &query_mask) {
             tokens.set_mask(mask);
         }
-        let logits = options.logits;
         let wants_loss = options.loss || options.loss_per_token;
+        let headless = self.config.d_vocab_out == 0;
+        let logits = if headless { Logits::None } else { options.logits };
         if wants_loss {
+            self.check_head()?;
             self.check_loss(logits, tokens.as_ref(), layers)?;
         }
         // A cache that grows must see every layer.
@@ -110,7 +112,8 @@ impl HookedTransformer {
             mean = options.loss.then(|| per_token.clone().sum() / count as f64);
             each = options.loss_per_token.then_some(per_token);
         }
-        Ok(Output { logits: reached.logits, loss: mean, loss_per_token: each, residual: reached.residual, cache })
+        let (logits, residual) = (reached.logits, reached.residual);
+        Ok(Output { logits, loss: mean, loss_per_token: each, residual, cache, headless })
     }
 
     fn layers(&self, options: &ForwardOptions<'_>) -> Result<Layers, InputError> {
@@ -214,21 +217,39 @@ impl HookedTransformer {
             return Err(CacheError::Bidirectional.into());
         }
         cache.check(&self.config, [batch, len], self.compute_type(), |layer| self.weights.blocks[layer].device())?;
-        let past = cache.len();
         let sequence = Sequence::behind(cache, [batch, len], mask.as_deref());
         let needed = sequence.positions_needed();
         self.check_length(needed)?;
+        self.check_outgrown(&sequence, cache)?;
+        Ok(sequence)
+    }
+
+    /// Whether keys of the cache were rotated as the text of some row, now longer, is not.
+    fn check_outgrown(&self, sequence: &Sequence, cache: &KeyValueCache) -> Result<(), CacheError> {
         let rotaries = (0..self.config.n_layers).filter_map(|layer| self.config.rotary(layer));
-        for scaling in rotaries.map(|rotary| &rotary.scaling) {
-            if let RopeScaling::Long { original_context, .. } = *scaling
-                && past > 0
-                && past <= original_context
-                && needed > original_context
-            {
-                return Err(CacheError::Outgrown { original_context, len: needed }.into());
+        let contexts: Vec<(usize, bool)> = rotaries
+            .filter_map(|rotary| match rotary.scaling {
+                RopeScaling::Long { original_context, .. } => Some((original_context, true)),
+                RopeScaling::Dynamic { original_context, .. } => Some((original_context, false)),
+                _ => None,
+            })
+            .collect();
+        if contexts.is_empty() || cache.is_empty() {
+            return Ok(());
+        }
+        let held = cache.lengths();
+        let positions = sequence.query_positions();
+        for (row, positions) in positions.chunks(sequence.len).enumerate() {
+            let before = held.get(row).or(held.first()).copied().unwrap_or(0);
+            let len = positions.iter().max().map_or(0, |last| *last as usize + 1);
+            // LongRoPE has two ways to rotate, a dynamic scaling one for each length.
+            let turns = |(context, once): (usize, bool)| len > context && (before <= context || !once);
+            let outgrown = contexts.iter().find(|own| before > 0 && len > before && turns(**own));
+            if let Some((original_context, _)) = outgrown {
+                return Err(CacheError::Outgrown { original_context: *original_context, len });
             }
         }
-        Ok(sequence)
+        Ok(())
     }
 
     /// Checks that a learned position table has a vector for every position.
@@ -241,7 +262,8 @@ impl HookedTransformer {
     /// A head's edited input is normalized apart from the stream, so an edit of the stream's
     /// norm would not reach it.
     fn check_conflicts(&self, run: &Run<'_, '_>) -> Result<(), HookError> {
-        for layer in 0..self.config.n_layers {
+        let layers = if self.config.residual_norms { 0 } else { self.config.n_layers };
+        for layer in 0..layers {
             let edited = |sites: &[Site]| {
                 let ids = sites.iter().map(|site| self.points.stack(0).at(layer, *site));
                 ids.flatten().find(|id| run.edits(Some(*id)))
@@ -348,7 +370,7 @@ impl HookedTransformer {
     /// - output: `[batch, pos, d_vocab_out]`
     ///
     /// # Errors
-    /// [`InputError::Residual`] for a stream of another width, [`InputError::Device`].
+    /// [`InputError::Residual`] for a stream of another width, [`InputError::Device`], [`InputError::NoHead`].
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -358,6 +380,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+        self.check_head()?;
         self.check_stream(&stream)?;
         let stream = stream.to_device(&self.weights.unembed.device());
         Ok(self.logits(self.weights.ln_final.without_hooks(stream)))

@@ -1,12 +1,16 @@
 //! The MLP's activation functions.
 
-use std::f64::consts::PI;
+use std::f64::consts::{PI, SQRT_2};
 
 use burn::tensor::{Tensor, activation};
 
 use super::norm::{narrowed, widened};
 use crate::config::ActivationFn;
 use crate::cpu;
+
+/// Of the normal distribution whose shares `laplace` gives (Ma et al. 2022), as Hugging Face rounds them.
+const LAPLACE_MEAN: f64 = 0.707107;
+const LAPLACE_DEVIATION: f64 = 0.282095;
 
 impl ActivationFn {
     /// Applies the function to each element (`solu`: to each row of the last axis). The norm of
@@ -21,6 +25,16 @@ impl ActivationFn {
             Self::Gelu => activation::gelu(x),
             Self::GeluNew => gelu_new(x),
             Self::Silu => activation::silu(x),
+            Self::Relu2 => activation::relu(x).square(),
+            Self::Relu6 => x.clamp(0.0, 6.0),
+            Self::LeakyRelu => activation::leaky_relu(x, 0.01),
+            Self::QuickGelu => x.clone() * activation::sigmoid(x * 1.702),
+            Self::Gelu10 => activation::gelu(x).clamp(-10.0, 10.0),
+            Self::Mish => in_f32(x, activation::mish),
+            Self::Tanh => x.tanh(),
+            Self::Sigmoid => activation::sigmoid(x),
+            Self::Laplace => in_f32(x, |x| (((x - LAPLACE_MEAN) / (LAPLACE_DEVIATION * SQRT_2)).erf() + 1.0) * 0.5),
+            Self::Linear => x,
             Self::Solu | Self::SoluLn => {
                 let dtype = x.dtype();
                 let share = activation::softmax(widened(x.clone()), D - 1);
@@ -28,6 +42,12 @@ impl ActivationFn {
             }
         }
     }
+}
+
+/// Applies a function of several steps in `f32` at least.
+fn in_f32<const D: usize>(x: Tensor<D>, function: impl FnOnce(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
+    let dtype = x.dtype();
+    narrowed(function(widened(x)), dtype)
 }
 
 /// `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, written as `x sigmoid(2·…)`: the same function,

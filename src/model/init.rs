@@ -53,7 +53,10 @@ impl HookedTransformer {
             embed,
             blocks: (0..c.n_layers).map(|_| draw.block(c)).collect(),
             ln_final: draw.norm(c.final_norm(), c.d_model, c.eps),
-            unembed: draw.linear(c.d_model, c.d_vocab_out),
+            unembed: match c.d_vocab_out {
+                0 => Linear::new(Tensor::zeros([c.d_model, 0], device), None),
+                rows => draw.linear(c.d_model, rows),
+            },
         };
         Ok(Self::assemble(config, weights, None, LoadReport::default(), DType::F32))
     }
@@ -81,10 +84,8 @@ impl Draw<'_> {
 
     fn block(&self, c: &TransformerConfig) -> Block {
         let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
-        let head_norm = |heads: usize| {
-            let width = if c.qk_norm_whole { heads * c.d_head } else { c.d_head };
-            c.qk_norm.then(|| self.norm(NormKind::Rms, width, c.eps))
-        };
+        let head_norm =
+            |heads: usize| c.qk_norm.map(|norm| self.norm(norm.kind, norm.weights.width(heads, c.d_head), c.eps));
         let plain = !c.attn_only && c.experts.is_none();
         Block {
             ln1: self.norm(c.pre_norm(), c.d_model, c.eps),

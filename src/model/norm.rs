@@ -124,6 +124,33 @@ impl Norm {
         narrowed(weighed(x / scale, weights), dtype).reshape(shape)
     }
 
+    /// [`Norm::forward`] of each head's vectors by weights of its own, which are kept `[head * d_head]`; the points see a
+    /// row a batch, position and head.
+    ///
+    /// # Shapes
+    /// - input and output: `[batch, pos, head, d_head]`
+    pub(crate) fn forward_by_head(
+        &self,
+        input: Tensor<4>,
+        points: NormPoints,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<4>, Halt> {
+        let (shape @ [batch, pos, heads, width], dtype) = (input.dims(), input.dtype());
+        let rows = [batch * pos * heads, width];
+        let own = [&self.w, &self.b].map(|weight| Some(widened(weight.as_ref()?.val()).reshape([1, 1, heads, width])));
+        let bare = Self::new(self.kind.folded(), self.eps, None, None);
+        if !run.wants(points.scale) && !run.wants(points.normalized) {
+            return Ok(narrowed(weighed(bare.without_hooks(widened(input)), own), dtype));
+        }
+        let (x, scale) = bare.centered_and_scale(input.reshape(rows));
+        let x = x / run.fire(points.scale, scale)?;
+        // As of other norms, what is seen of a layer norm has its weights in it.
+        let seen =
+            if self.kind == NormKind::LayerNorm { weighed(x.reshape(shape), own.clone()).reshape(rows) } else { x };
+        let seen = run.fire(points.normalized, seen)?.reshape(shape);
+        Ok(narrowed(if self.kind == NormKind::LayerNorm { seen } else { weighed(seen, own) }, dtype))
+    }
+
     /// The input, centered if the norm centers, and its scale, in `f32` at least.
     pub(crate) fn centered_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let mut x = widened(input);

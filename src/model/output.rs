@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use hooklens_hooks::ActivationCache;
 
 use crate::driver::{RunOutput, logits_of, private};
-use crate::error::Result;
+use crate::error::{InputError, Result};
 
 /// The output of a run; fields that were not asked for are `None` (the cache: empty).
 ///
@@ -30,6 +30,8 @@ pub struct Output {
     pub residual: Option<Tensor<3>>,
     /// What was recorded.
     pub cache: ActivationCache,
+    /// Whether the model has no unembedding.
+    pub(crate) headless: bool,
 }
 
 impl private::Sealed for Output {}
@@ -40,7 +42,11 @@ impl RunOutput for Output {
     }
 
     fn main(&self) -> Result<Tensor<3>> {
-        self.residual.clone().map_or_else(|| logits_of(&self.logits), Ok)
+        match &self.residual {
+            Some(residual) => Ok(residual.clone()),
+            None if self.headless => Err(InputError::NoHead { head: "unembedding" }.into()),
+            None => logits_of(&self.logits),
+        }
     }
 
     fn without_history(self) -> Self {
@@ -50,6 +56,7 @@ impl RunOutput for Output {
             loss_per_token: self.loss_per_token.map(Tensor::without_autodiff),
             residual: self.residual,
             cache: self.cache.map(|held| held.detached()),
+            headless: self.headless,
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use burn::tensor::{DType, Device, Tensor};
 
+use super::alibi::scaled_biases;
 use super::rotary::RotaryTable;
 use super::sequence::{Masks, Sequence};
-use crate::config::{Rotary, TransformerConfig};
+use crate::config::{Positional, Rotary, TransformerConfig};
 use crate::kv_cache::KeyValueCache;
 use crate::points::Stack;
 
@@ -21,7 +22,7 @@ pub(crate) struct Pass<'p> {
     rotary: Vec<(&'p Rotary, RotaryTable)>,
     /// Keys and values of earlier runs.
     pub(crate) kv_cache: Option<&'p mut KeyValueCache>,
-    /// Added to the scores of every layer, `[batch or 1, head, query, key]` (T5).
+    /// Added to the scores of every layer, `[batch or 1, head, query or 1, key]` (T5, Falcon).
     pub(crate) score_bias: Option<Tensor<4>>,
     /// Position vectors that queries and keys read, `[batch or 1, pos, d_model]`.
     pub(crate) shortformer: Option<Tensor<3>>,
@@ -50,6 +51,13 @@ impl<'p> Pass<'p> {
             shortformer: None,
         };
         pass.make_rotary();
+        if config.positional == Positional::ScaledAlibi {
+            // Layers alike: their number takes no part where this is used.
+            let (positions, rows) = (sequence.key_positions(), sequence.position_rows());
+            let dtype = if dtype == DType::F64 { dtype } else { DType::F32 };
+            let biases = scaled_biases(config.n_heads, config.attn_scale, (&positions, rows), (device, dtype));
+            pass.score_bias = Some(biases);
+        }
         pass
     }
 

@@ -1,6 +1,6 @@
 //! The hook points a decoder of a configuration fires.
 
-use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use crate::config::{ActivationFn, NormKind, Positional, QkNormWeights, TransformerConfig};
 use crate::points::{Outer, Points, PointsBuilder, Site, decoder_sites};
 
 /// The points of a decoder of this configuration.
@@ -18,9 +18,10 @@ pub(crate) fn points_of(config: &TransformerConfig) -> Points {
     let stack = points.stack(config.n_layers);
     for layer in 0..config.n_layers {
         let block = format!("blocks.{layer}");
-        for site in decoder_sites() {
+        for site in decoder_sites(config.residual_norms) {
             let info = site.info(&block, layer);
-            let info = if config.qk_norm_whole { site.over_all_heads(info) } else { info };
+            let whole = config.qk_norm.is_some_and(|norm| norm.weights == QkNormWeights::Whole);
+            let info = if whole { site.over_all_heads(info) } else { info };
             points.site(stack, layer, site, info, why_not(config, layer, site));
             if let (Site::ExpertIndices, Some(experts), false) = (site, config.experts, config.attn_only) {
                 points.experts(stack, layer, experts.count);
@@ -41,6 +42,9 @@ fn why_not_outer(config: &TransformerConfig, point: Outer) -> Option<&'static st
             Some("its embedding has no norm")
         }
         Outer::PosEmbed if !learned => Some("it has no position vectors"),
+        Outer::FinalScale | Outer::FinalNormalized if config.no_final_norm => {
+            Some("it has no norm before the unembedding")
+        }
         Outer::FinalScale | Outer::FinalNormalized if config.final_norm() == NormKind::None => Some("it has no norms"),
         _ => None,
     }
@@ -57,7 +61,9 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         ),
         Site::Ln1Scale | Site::Ln1Normalized if !norms => Some("it has no norms"),
         Site::Ln1Scale | Site::Ln1Normalized if !config.pre_norms => Some("it normalizes outputs only"),
-        Site::QNormScale | Site::QNormNormalized | Site::KNormScale | Site::KNormNormalized if !config.qk_norm => {
+        Site::QNormScale | Site::QNormNormalized | Site::KNormScale | Site::KNormNormalized
+            if config.qk_norm.is_none() =>
+        {
             Some("it does not normalize queries and keys")
         }
         Site::RotQ | Site::RotK if !rotary => match config.positional {
@@ -67,6 +73,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         Site::Ln1PostScale | Site::Ln1PostNormalized if !config.post_norms => {
             Some("it does not normalize attention's output")
         }
+        Site::NormalizedResidPost if !config.residual_norms => Some("it does not normalize the stream behind a block"),
         Site::ResidMid if config.attn_only => Some("it has no MLP"),
         Site::ResidMid if config.parallel => {
             Some("attention and the MLP run in parallel: there is no stream between them")

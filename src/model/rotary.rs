@@ -25,9 +25,11 @@ impl RotaryTable {
     pub(crate) fn new(rotary: &Rotary, positions: &[u32], rows: usize, device: &Device, dtype: DType) -> Self {
         let len = positions.len() / rows;
         let of_row = |row: &[u32]| frequencies(rotary, row.iter().max().map_or(0, |last| *last as usize + 1));
-        // LongRoPE's depend on the text's length, so each row has its own; any other's are all rows'.
+        // LongRoPE's and the dynamic ones depend on the text's length, so each row has its own; any other's are all rows'.
         let own: Vec<Vec<f64>> = match rotary.scaling {
-            RopeScaling::Long { .. } => positions.chunks(len.max(1)).map(of_row).collect(),
+            RopeScaling::Long { .. } | RopeScaling::Dynamic { .. } => {
+                positions.chunks(len.max(1)).map(of_row).collect()
+            }
             _ => vec![frequencies(rotary, 0)],
         };
         let factor = match rotary.scaling {
@@ -100,6 +102,12 @@ fn frequencies(rotary: &Rotary, len: usize) -> Vec<f64> {
             plain.zip(factors).map(|(f, factor)| f / factor).collect()
         }
         &RopeScaling::None => plain.collect(),
+        &RopeScaling::Dynamic { factor, original_context } => {
+            let (len, dim) = (len.max(original_context) as f64, rotary.dim as f64);
+            let growth = factor * len / original_context as f64 - (factor - 1.0);
+            let base = rotary.base * growth.powf(dim / (dim - 2.0));
+            (0..rotary.dim / 2).map(|i| base.powf(-((2 * i) as f64) / dim)).collect()
+        }
         &RopeScaling::Linear { factor } => plain.map(|f| f / factor).collect(),
         &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => plain
             .map(|f| {

@@ -153,6 +153,21 @@ impl HookedTransformer {
         if self.devices().len() == 1 { Ok(()) } else { Err(InputError::Spread { what }) }
     }
 
+    /// An error if the residual stream is not the sum of what was written to it.
+    pub(crate) fn check_sums(&self, what: &'static str) -> Result<(), InputError> {
+        if self.config.stream_is_normalized() { Err(InputError::NormalizedStream { what }) } else { Ok(()) }
+    }
+
+    /// An error if there is no unembedding.
+    pub(crate) fn check_head(&self) -> Result<(), InputError> {
+        if self.config.d_vocab_out == 0 { Err(InputError::NoHead { head: "unembedding" }) } else { Ok(()) }
+    }
+
+    /// An error if queries, keys and values are clipped.
+    pub(crate) fn check_unclipped(&self, what: &'static str) -> Result<(), InputError> {
+        if self.config.qkv_clip.is_some() { Err(InputError::Clipped { what }) } else { Ok(()) }
+    }
+
     /// What loading did with each tensor of the files.
     pub fn load_report(&self) -> &LoadReport {
         &self.report

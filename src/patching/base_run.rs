@@ -1,9 +1,10 @@
 //! The run that patches go into, with all that restarts need of it.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, Record, Selection};
+use hooklens_hooks::{ActivationCache, Point, Record, Selection};
 
 use super::model::Patchable;
+use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel, Logits, RunOutput};
 use crate::error::Result;
 use crate::hook;
@@ -21,6 +22,13 @@ pub(super) struct BaseRun {
     kv_cache: Option<KeyValueCache>,
     pub(super) logits: Tensor<3>,
     pub(super) recorded: ActivationCache,
+    /// The stream after the last layer.
+    after: Point<3>,
+}
+
+/// The point of the stream after the last layer.
+fn after(config: &TransformerConfig) -> Point<3> {
+    if config.residual_norms { hook::normalized_resid_post(-1) } else { hook::resid_post(-1) }
 }
 
 impl BaseRun {
@@ -35,7 +43,7 @@ impl BaseRun {
         let mut kv_cache = (!model.config().bidirectional).then(|| KeyValueCache::new(model.config(), 1));
         let mut options = ForwardOptions::new()
             .logits(logits)
-            .record(Record::new(points.and("*hook_resid_pre").and("blocks.-1.hook_resid_post")));
+            .record(Record::new(points.and("*hook_resid_pre").and(after(model.config()).name())));
         if let Some(cache) = &mut kv_cache {
             options = options.kv_cache(cache);
         }
@@ -43,7 +51,8 @@ impl BaseRun {
         let resid_pre = (0..n_layers).map(|layer| output.cache.get(hook::resid_pre(layer)));
         let resid_pre = resid_pre.collect::<Result<Vec<_>, _>>()?;
         let logits = output.logits.ok_or(crate::error::InputError::NoOutput { what: "logits" })?;
-        Ok(Self { len: tokens.len(), resid_pre, kv_cache, logits, recorded: output.cache })
+        let after = after(model.config());
+        Ok(Self { len: tokens.len(), resid_pre, kv_cache, logits, recorded: output.cache, after })
     }
 
     /// A run of a model whose other runs begin at the beginning.
@@ -53,7 +62,7 @@ impl BaseRun {
         let recorded = output.cache().take();
         let logits = model.read(M::scored(&output)?, prompt, needs)?;
         let len = M::lengths(prompt).into_iter().sum();
-        Ok(Self { len, resid_pre: Vec::new(), kv_cache: None, logits, recorded })
+        Ok(Self { len, resid_pre: Vec::new(), kv_cache: None, logits, recorded, after: hook::resid_post(-1) })
     }
 
     /// Number of tokens.
@@ -70,7 +79,7 @@ impl BaseRun {
 
     /// The stream after the last layer, `[count, pos, d_model]`, `count` times the same.
     pub(super) fn stream_after(&self, count: usize) -> Result<Tensor<3>> {
-        let last = self.recorded.get(hook::resid_post(-1))?;
+        let last = self.recorded.get(self.after.clone())?;
         let [_, len, d_model] = last.dims();
         Ok(last.expand([count, len, d_model]))
     }

@@ -241,6 +241,9 @@ fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
         }
     };
     let d_vocab = model.d_vocab_out();
+    if d_vocab == 0 {
+        return Err(InputError::NoHead { head: "unembedding" }.into());
+    }
     if let Some(row) = ids.iter().position(|id| *id as usize >= d_vocab) {
         return Err(InputError::Token { token: i64::from(ids[row]), row, position: 0, d_vocab }.into());
     }

@@ -118,18 +118,24 @@ impl PointsBuilder {
     }
 }
 
-/// All points of a decoder's block, in firing order.
-pub(crate) fn decoder_sites() -> impl Iterator<Item = Site> {
+/// All points of a decoder's block, in firing order; `behind` tells whether its norms stand behind the sums, as an
+/// encoder's do.
+pub(crate) fn decoder_sites(behind: bool) -> impl Iterator<Item = Site> {
     let elsewhere = |site: &Site| {
         !matches!(
             site,
-            Site::CrossAttnIn
-                | Site::CrossAttnOut
-                | Site::ResidMidCross
-                | Site::Ln3Scale
-                | Site::Ln3Normalized
-                | Site::NormalizedResidPost
+            Site::CrossAttnIn | Site::CrossAttnOut | Site::ResidMidCross | Site::Ln3Scale | Site::Ln3Normalized
         )
     };
-    site::ALL.iter().copied().filter(elsewhere)
+    let mut sites: Vec<Site> = site::ALL.iter().copied().filter(elsewhere).collect();
+    if behind {
+        let mut moved = |sites_of: [Site; 2], before: Site| {
+            sites.retain(|site| !sites_of.contains(site));
+            let at = sites.iter().position(|site| *site == before).unwrap_or(sites.len());
+            sites.splice(at..at, sites_of);
+        };
+        moved([Site::Ln1Scale, Site::Ln1Normalized], Site::MlpReads);
+        moved([Site::Ln2Scale, Site::Ln2Normalized], Site::NormalizedResidPost);
+    }
+    sites.into_iter()
 }

@@ -16,10 +16,10 @@ const STEP: &str = "refactor_factored_attn_matrices";
 pub(super) fn obstacle(c: &TransformerConfig) -> Option<&'static str> {
     match c.positional {
         // The value biases are folded first.
-        _ if c.attn_sinks => Step::FoldValueBiases.obstacle(c),
+        _ if c.attn_sinks || c.qkv_clip.is_some() => Step::FoldValueBiases.obstacle(c),
         Positional::Rotary(_) => Some("rotation stands between queries and keys, so their product is no single matrix"),
         Positional::Shortformer => Some("queries and keys read another stream than values"),
-        _ if c.qk_norm => Some("a norm stands between queries and keys"),
+        _ if c.qk_norm.is_some() => Some("a norm stands between queries and keys"),
         _ if c.n_kv_heads != c.n_heads => Some("heads share keys and values"),
         _ => None,
     }

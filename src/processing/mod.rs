@@ -79,18 +79,29 @@ impl Step {
     fn obstacle(self, c: &TransformerConfig) -> Option<&'static str> {
         let shortformer = c.positional == Positional::Shortformer;
         match self {
+            Step::FoldNorm if c.stream_is_normalized() => {
+                Some("the norms' outputs are the residual stream itself, which other weights than theirs read")
+            }
+            Step::FoldNorm if c.d_vocab_out == 0 => {
+                Some("no unembedding stands behind the last norm, whose weights would be lost")
+            }
             Step::FoldNorm if shortformer => {
                 Some("position vectors are added behind the norm, where its weights would reach them")
             }
             Step::CenterWriting if !c.norm.centers() || !c.final_norm().centers() => {
                 Some("some norm that reads the residual stream does not ignore its mean")
             }
+            Step::CenterWriting if c.stream_is_normalized() => {
+                Some("the stream is what norms make of it, with biases of their own")
+            }
             Step::CenterWriting if c.post_norms => {
                 Some("what is written to the residual stream comes from a norm, not from a weight")
             }
+            Step::CenterUnembed if c.d_vocab_out == 0 => Some("it has no unembedding"),
             Step::CenterUnembed if c.output_logits_soft_cap.is_some() => {
                 Some("the soft cap makes a constant added to all logits matter")
             }
+            Step::FoldValueBiases if c.qkv_clip.is_some() => Some("values are clipped behind their biases"),
             Step::FoldValueBiases if c.attn_sinks => {
                 Some("sinks take a share of attention, so that no constant of the values comes through whole")
             }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 use hooklens_kernels::packed::Order;
 
+use super::parts::is_of_another_part;
 use super::{Runs, Sinusoids, WeightFiles};
 use crate::error::LoadError;
 
@@ -251,8 +252,12 @@ pub(crate) struct Source {
 #[derive(Debug, Default)]
 pub(crate) struct WeightTable {
     pub(crate) sources: BTreeMap<String, Source>,
+    /// Width of the files' token vectors, where these are projected to the stream's and back.
+    pub(crate) projected: Option<usize>,
     /// Prefix that some files of the family leave out.
     pub(crate) prefix: &'static str,
+    /// Beginnings of the names of the text model's tensors, in files of a model of several parts; else empty.
+    pub(crate) own: Vec<&'static str>,
     /// Ends of tensor names that are derived and never needed.
     pub(crate) derived: &'static [&'static str],
     /// Ends of tensor names that some files replace by others.
@@ -266,7 +271,16 @@ pub(crate) struct WeightTable {
 
 impl WeightTable {
     pub(crate) fn new(prefix: &'static str, derived: &'static [&'static str]) -> Self {
-        Self { sources: BTreeMap::new(), prefix, derived, aliases: &[], twins: Vec::new(), sinusoids: None }
+        Self {
+            sources: BTreeMap::new(),
+            projected: None,
+            own: Vec::new(),
+            prefix,
+            derived,
+            aliases: &[],
+            twins: Vec::new(),
+            sinusoids: None,
+        }
     }
 
     /// A tensor's name in the files, with or without the family's prefix.
@@ -299,9 +313,24 @@ impl WeightTable {
     /// Tensors of the files that no weight is made from, derived ones left out.
     pub(crate) fn unused(&self, files: &WeightFiles) -> Vec<String> {
         let used: BTreeSet<_> = self.sources.values().filter_map(|source| self.find(files, &source.name)).collect();
-        let derived = |name: &str| self.derived.iter().any(|end| name.ends_with(end));
+        let derived =
+            |name: &str| self.derived.iter().any(|end| name.ends_with(end)) || is_of_another_part(name, &self.own);
         let names = files.tensors().map(|(name, _)| name).filter(|name| !used.contains(*name) && !derived(name));
         names.map(str::to_string).collect()
+    }
+
+    /// Tensors of other parts than the text model, by the beginnings of their names, with the number of each.
+    pub(crate) fn other_parts(&self, files: &WeightFiles) -> BTreeMap<String, usize> {
+        let mut parts = BTreeMap::new();
+        for (name, _) in files.tensors().filter(|(name, _)| is_of_another_part(name, &self.own)) {
+            let (outer, rest) = name.split_once('.').unwrap_or((name, ""));
+            let part = match (outer, rest.split_once('.')) {
+                ("model", Some((inner, _))) => format!("{outer}.{inner}"),
+                _ => outer.to_string(),
+            };
+            *parts.entry(part).or_default() += 1;
+        }
+        parts
     }
 
     /// A weight the files must hold.
@@ -326,6 +355,14 @@ impl WeightTable {
         if let Some(source) = self.sources.get_mut("unembed.W_U") {
             source.own_if_there = true;
         }
+    }
+
+    /// Token vectors of this width, projected to the stream's by one linear map, and back before the unembedding by
+    /// another.
+    pub(crate) fn project(&mut self, width: usize, into: &str, out_of: &str) {
+        self.projected = Some(width);
+        self.add("embed.projection", into, Layout::Transposed);
+        self.add("unembed.projection", out_of, Layout::Transposed);
     }
 
     /// Two tensors that versions of transformers take for one another, if the files hold both and they differ.

@@ -6,6 +6,7 @@ mod layout;
 pub(crate) mod llama2c_file;
 mod npz_file;
 mod pages;
+mod parts;
 mod quantized;
 mod sinusoids;
 mod tensor_file;
@@ -29,7 +30,7 @@ use crate::tokens::read_json;
 use convert::Converted;
 use tensor_file::TensorFile;
 
-pub(crate) use layout::{Layout, StoredTensor, WeightTable};
+pub(crate) use layout::{Layout, Source, StoredTensor, WeightTable};
 pub(crate) use pages::Pages;
 pub(crate) use quantized::{Joined, Quantized};
 pub(crate) use sinusoids::Sinusoids;

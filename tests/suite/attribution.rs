@@ -7,7 +7,7 @@ use hooklens::patching::{Ablation, Metric, Patching, Sites};
 use hooklens::prelude::*;
 use proptest::prelude::*;
 
-use crate::support::{any_config, cases, random_model};
+use crate::support::{any_sum, cases, random_model};
 
 const CLEAN: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 4], [2, 2, 8, 0, 5, 1]];
 const CORRUPTED: [[u32; 6]; 2] = [[3, 9, 6, 7, 9, 4], [2, 2, 8, 11, 5, 2]];
@@ -26,7 +26,7 @@ proptest! {
 
     /// What a writer's edges add up to is what its own patch is estimated to do.
     #[test]
-    fn edges_of_a_writer_add_up_to_its_node(config in any_config(), seed in any::<u64>()) {
+    fn edges_of_a_writer_add_up_to_its_node(config in any_sum(), seed in any::<u64>()) {
         // A norm behind the heads is not linear in them.
         let model = random_model(TransformerConfig { post_norms: false, ..config }, seed);
         let patching = patching(&model);

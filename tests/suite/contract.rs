@@ -254,7 +254,7 @@ fn no_point_is_a_dead_end() {
     let modern = TransformerConfig {
         norm: NormKind::Rms,
         positional: rotary,
-        qk_norm: true,
+        qk_norm: Some(hooklens::QkNorm::HEADS),
         gated_mlp: true,
         n_kv_heads: 2,
         ..base.clone()

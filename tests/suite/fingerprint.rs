@@ -52,7 +52,7 @@ fn models() -> Vec<HookedTransformer> {
         activation: ActivationFn::Silu,
         positional: Positional::None,
         post_norms: true,
-        qk_norm: true,
+        qk_norm: Some(hooklens::QkNorm::HEADS),
         post_embedding_norm: true,
         ..TransformerConfig::new(1, 16, 2, 20, 16)
     };

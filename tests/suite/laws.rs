@@ -8,7 +8,7 @@ use hooklens::{
 };
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_row, assert_close, cases, distance, log_probs, random_model, values};
+use crate::support::{any_config, any_row, any_sum, assert_close, cases, distance, log_probs, random_model, values};
 
 /// Every recording but those the batch shape runs through.
 fn comparable(name: &str) -> bool {
@@ -103,7 +103,7 @@ proptest! {
 
     /// What is written to the residual stream adds up to it, head by head.
     #[test]
-    fn contributions_add_up(config in any_config(), seed in 0..1000u64, row in any_row(1..8)) {
+    fn contributions_add_up(config in any_sum(), seed in 0..1000u64, row in any_row(1..8)) {
         let shortformer = config.positional == Positional::Shortformer;
         let post_norms = config.post_norms;
         let model = random_model(config, seed);

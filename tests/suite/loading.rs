@@ -65,7 +65,7 @@ fn stored_and_computed_types_are_chosen_apart() {
         norm: NormKind::Rms,
         gated_mlp: true,
         n_kv_heads: 2,
-        qk_norm: true,
+        qk_norm: Some(hooklens::QkNorm::HEADS),
         ..plain()
     };
     let alibi = TransformerConfig {

@@ -182,7 +182,9 @@ fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
     }
     // Beyond the original context LongRoPE rotates otherwise, which a cache refuses.
     let outgrows = |rotary: &hooklens::Rotary| match rotary.scaling {
-        RopeScaling::Long { original_context, .. } => original_context < logits.shape()[1],
+        RopeScaling::Long { original_context, .. } | RopeScaling::Dynamic { original_context, .. } => {
+            original_context < logits.shape()[1]
+        }
         _ => false,
     };
     if !model.config().bidirectional && !model.config().rotary(0).is_some_and(outgrows) {

@@ -5,7 +5,9 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{Device, Tensor};
 use hooklens::prelude::*;
-use hooklens::{ActivationFn, ClippedGate, Experts, NormKind, Positional, RopeScaling, Rotary, Window};
+use hooklens::{
+    ActivationFn, ClippedGate, Experts, NormKind, Positional, QkNorm, QkNormWeights, RopeScaling, Rotary, Window,
+};
 use ndarray::ArrayD;
 use proptest::prelude::*;
 
@@ -186,6 +188,7 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
         prop::bool::weighted(0.3),
         0..6usize,
         prop::bool::weighted(0.2),
+        (0..4usize, 0..12usize),
     );
     let caps = (prop::bool::weighted(0.3), prop::bool::weighted(0.3), 0..5usize);
     let heads = prop_oneof![Just((4, 4)), Just((4, 2)), Just((4, 1)), Just((3, 3))];
@@ -197,7 +200,7 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
             (parallel, post_norms, qk_norm, final_rms, embed_norm),
             (score_cap, logit_cap, window),
             (n_heads, n_kv_heads),
-            (scaled, outputs_only, whole, layers, sinks),
+            (scaled, outputs_only, whole, layers, sinks, (heads_norm, variant)),
         )| {
             let layer_rotary = match (&positional, layers) {
                 (Positional::Rotary(_), 0) => {
@@ -207,6 +210,7 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
                 _ => vec![],
             };
             let moe = moe && !attn_only;
+            let serial = !post_norms && !parallel && !attn_only;
             let gated_mlp = (gated || moe) && !attn_only;
             let activation =
                 if gated_mlp && activation == ActivationFn::SoluLn { ActivationFn::Solu } else { activation };
@@ -219,14 +223,23 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
                 layer_rotary,
                 embed_scale: scaled.then_some(3.0),
                 pre_norms: !(post_norms && outputs_only),
-                qk_norm_whole: qk_norm && whole,
+                residual_norms: serial && variant == 0,
+                normalized_residual: serial && variant == 1,
+                no_final_norm: variant < 2 && whole,
+                qkv_clip: (variant == 2).then_some(0.5),
                 norm,
                 activation,
                 gated_mlp,
                 attn_only,
                 parallel: parallel && !attn_only,
                 post_norms,
-                qk_norm,
+                qk_norm: qk_norm.then_some(match (whole, heads_norm) {
+                    (true, _) => QkNorm { after_rotation: heads_norm == 0, ..QkNorm::WHOLE },
+                    (false, 0) => QkNorm::HEADS,
+                    (false, 1) => QkNorm { kind: NormKind::LayerNorm, after_rotation: true, ..QkNorm::HEADS },
+                    (false, 2) => QkNorm { weights: QkNormWeights::EachHead, ..QkNorm::HEADS },
+                    _ => QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, after_rotation: false },
+                }),
                 final_rms,
                 post_embedding_norm: embed_norm,
                 attn_scores_soft_cap: score_cap.then_some(5.0),
@@ -247,6 +260,15 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
             }
         },
     )
+}
+
+/// Any small configuration whose stream is the sum of what is written to it, by plain products.
+pub(crate) fn any_sum() -> impl Strategy<Value = TransformerConfig> {
+    let plain = |config: TransformerConfig| {
+        let qk_norm = config.qk_norm.map(|norm| QkNorm { kind: NormKind::Rms, ..norm });
+        TransformerConfig { residual_norms: false, normalized_residual: false, qkv_clip: None, qk_norm, ..config }
+    };
+    any_config().prop_map(plain)
 }
 
 fn any_scaling() -> impl Strategy<Value = RopeScaling> {

@@ -174,6 +174,10 @@ impl AttributionGraph {
         name: &str,
     ) -> Result<(Vec<f32>, Vec<f32>)> {
         let width = model.config().d_head;
+        if model.config().qk_norm.is_some_and(|norm| norm.kind.centers()) {
+            let reason = "their norm centers, so that a pair's score is no product of two parts".into();
+            return Err(GraphError::Replacement { what: "queries and keys".into(), reason }.into());
+        }
         let tokens = &self.tokens()[..=pos];
         let at = |point: &str| format!("blocks.{layer}.attn.{point}");
         let there = |point: &String| model.catalog().find(point).is_ok();

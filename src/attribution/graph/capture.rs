@@ -163,7 +163,15 @@ pub(super) fn capture(
     left_out: usize,
 ) -> Result<Captured> {
     model.check_one_place("attribution graphs")?;
+    model.check_head()?;
+    model.check_sums("an attribution graph")?;
+    model.check_unclipped("an attribution graph")?;
     let config = model.config();
+    let held = !matches!(replacement.kind, Kind::Transcoders(_));
+    if held && !config.activation.keeps_zero() {
+        let reason = format!("{} is not zero at zero, so that no ratio stands for it", config.activation.name());
+        return Err(refused("the model's neurons", reason));
+    }
     if config.bidirectional {
         return Err(refused("a graph's features", "positions of the model see later ones"));
     }

@@ -220,7 +220,7 @@ pub(super) fn activations(
 /// What units do to the next token's logits, `[unit, d_vocab]`: their directions by the last norm's weights and the
 /// unembedding. Nothing where what they write is not one vector of the stream.
 pub(super) fn logit_effects(model: &HookedTransformer, units: &Units, which: &[usize]) -> Result<Option<Tensor<2>>> {
-    if which.is_empty() {
+    if which.is_empty() || model.config().d_vocab_out == 0 {
         return Ok(None);
     }
     let Some(rows) = units.written(model, which)? else { return Ok(None) };

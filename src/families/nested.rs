@@ -1,0 +1,252 @@
+//! The text model inside a model of text and images or sound: which part of its `config.json` it is, and under which
+//! names its tensors lie.
+
+use serde_json::{Map, Value, json};
+
+use super::{FAMILIES, architecture, is_known};
+use crate::error::ConfigError;
+use crate::weight_files::{WeightFiles, WeightTable};
+
+/// The settings a text model has to itself are under one of these names.
+const WITHIN: [&str; 3] = ["text_config", "llm_config", "language_config"];
+
+/// Models whose text model's settings are among their own, and whose model that is.
+const BESIDE: [(&str, &str); 16] = [
+    ("HulumedQwen2ForCausalLM", "qwen2"),
+    ("HulumedQwen3ForCausalLM", "qwen3"),
+    ("LlavaGemmaForCausalLM", "gemma"),
+    ("LlavaLlamaForCausalLM", "llama"),
+    ("LlavaLlamaModel", "llama"),
+    ("LlavaMistralForCausalLM", "mistral"),
+    ("LlavaPhiForCausalLM", "phi"),
+    ("LlavaQwen2ForCausalLM", "qwen2"),
+    ("LlavaQwen3ForCausalLM", "qwen3"),
+    ("LlavaQwenForCausalLM", "qwen2"),
+    ("LlavaStableLMForCausalLM", "stablelm"),
+    ("Qwen2VLForConditionalGeneration", "qwen2_vl_text"),
+    ("Qwen2VLModel", "qwen2_vl_text"),
+    ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text"),
+    ("Qwen2_5_VLModel", "qwen2_5_vl_text"),
+    ("VideoLlavaLlamaForCausalLM", "llama"),
+];
+
+/// Text models that are another's under a name of their own.
+const RENAMED: [(&str, &str); 4] =
+    [("qwen2_vl_text", "qwen2"), ("qwen2_5_vl_text", "qwen2"), ("qwen3_vl_text", "qwen3"), ("smolvlm_text", "llama")];
+
+/// Models whose prompts are attended to in both directions.
+const BOTH_WAYS: [&str; 3] = ["PaliGemmaForConditionalGeneration", "PaliGemmaModel", "ColPaliForRetrieval"];
+
+/// Which text model these hold where their settings don't say.
+const BY_DEFAULT: [(&str, &str); 5] = [
+    ("gemma3", "gemma3_text"),
+    ("internvl", "qwen2"),
+    ("llava_onevision", "qwen2"),
+    ("mistral3", "mistral"),
+    ("qwen3_vl", "qwen3_vl_text"),
+];
+
+/// What transformers takes for settings that are left out of a text model's.
+fn defaults(kind: &str) -> Value {
+    match kind {
+        "gemma" => json!({
+            "vocab_size": 256_000, "max_position_embeddings": 8192, "hidden_size": 3072, "intermediate_size": 24_576,
+            "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256,
+        }),
+        "gemma2" => json!({
+            "vocab_size": 256_000, "max_position_embeddings": 8192, "hidden_size": 2304, "intermediate_size": 9216,
+            "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        }),
+        "gemma3_text" => json!({
+            "vocab_size": 262_208, "max_position_embeddings": 131_072, "hidden_size": 2304, "intermediate_size": 9216,
+            "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        }),
+        "mistral" => json!({
+            "vocab_size": 32_000, "max_position_embeddings": 131_072, "hidden_size": 4096, "intermediate_size": 14_336,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096,
+        }),
+        "opt" => json!({
+            "vocab_size": 50_272, "max_position_embeddings": 2048, "hidden_size": 768, "ffn_dim": 3072,
+            "num_hidden_layers": 12, "num_attention_heads": 12,
+        }),
+        "phi" => json!({
+            "vocab_size": 51_200, "max_position_embeddings": 2048, "hidden_size": 2048, "intermediate_size": 8192,
+            "num_hidden_layers": 24, "num_attention_heads": 32,
+        }),
+        "phi3" => json!({
+            "vocab_size": 32_064, "max_position_embeddings": 4096, "hidden_size": 3072, "intermediate_size": 8192,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "original_max_position_embeddings": 4096,
+        }),
+        "qwen2" | "qwen3" => json!({
+            "vocab_size": 151_936, "max_position_embeddings": 32_768, "hidden_size": 4096, "intermediate_size": 22_016,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+        }),
+        "qwen2_vl_text" | "qwen2_5_vl_text" => json!({
+            "vocab_size": 152_064, "max_position_embeddings": 32_768, "hidden_size": 8192, "intermediate_size": 29_568,
+            "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6, "max_window_layers": 80,
+        }),
+        "qwen3_vl_text" => json!({
+            "vocab_size": 151_936, "max_position_embeddings": 128_000, "hidden_size": 4096, "intermediate_size": 22_016,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128,
+            "rope_theta": 5e6,
+        }),
+        "llama" | "granite" => json!({
+            "vocab_size": 32_000, "max_position_embeddings": 2048, "hidden_size": 4096, "intermediate_size": 11_008,
+            "num_hidden_layers": 32, "num_attention_heads": 32,
+        }),
+        _ => json!({}),
+    }
+}
+
+/// The `config.json` of the text model within, if this is a model of several parts.
+///
+/// # Errors
+/// [`ConfigError`]: a text model of no family, or one that its parts use otherwise than to go on from text.
+pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
+    let outer = architecture(json)?;
+    if is_known(json, outer) {
+        return Ok(None);
+    }
+    if BOTH_WAYS.contains(&outer) {
+        let given = format!("{outer}, whose positions see all of a prompt, later ones too,");
+        return Err(ConfigError::UnsupportedVariant { family: "gemma", field: "architectures", given });
+    }
+    let given = |field: &str| json.get(field).filter(|value| !value.is_null());
+    let within = WITHIN.iter().find_map(|field| Some((*field, given(field)?)));
+    let beside = BESIDE.iter().find(|(name, _)| *name == outer).map(|(_, kind)| *kind);
+    let (field, own, kind) = match (within, beside) {
+        (Some((field, Value::Object(own))), _) => {
+            let model = given("model_type").and_then(Value::as_str).unwrap_or_default();
+            let usual = BY_DEFAULT.iter().find(|(name, _)| *name == model).map(|(_, kind)| *kind);
+            let told = own.get("model_type").and_then(Value::as_str);
+            (field, own, told.or(usual).or(beside).unwrap_or("llama"))
+        }
+        (Some((field, other)), _) => {
+            let reason = format!("`{field}` is {other}, not an object");
+            return Err(ConfigError::Malformed { reason });
+        }
+        (None, Some(kind)) => match json.as_object() {
+            Some(own) => ("", own, kind),
+            None => return Ok(None),
+        },
+        (None, None) => return Ok(None),
+    };
+    let mut text = own.clone();
+    let family = RENAMED.iter().find(|(name, _)| *name == kind).map_or(kind, |(_, family)| *family);
+    let listed =
+        text.get("architectures").and_then(Value::as_array).and_then(|all| all.first()).and_then(Value::as_str);
+    let by_list = listed.and_then(|listed| FAMILIES.iter().find(|family| family.architectures.contains(&listed)));
+    let architecture = match (FAMILIES.iter().find(|own| own.name == family), by_list) {
+        (Some(by_type), Some(by_list)) if !field.is_empty() && by_type.name != by_list.name => {
+            let reason = format!("its architecture is {}'s, and its model_type {kind}", by_list.name);
+            return Err(ConfigError::Contradiction { field: "text_config", reason });
+        }
+        // A family of several architectures goes by the one that is listed.
+        (Some(_), Some(_)) if !field.is_empty() => listed.unwrap_or_default().to_string(),
+        (Some(by_type), _) => by_type.architectures[0].to_string(),
+        (None, Some(_)) => listed.unwrap_or_default().to_string(),
+        (None, None) => {
+            let supported = FAMILIES.iter().map(|family| family.architectures[0]).collect();
+            return Err(ConfigError::UnknownArchitecture {
+                given: format!("{outer} (its text model {kind})"),
+                supported,
+            });
+        }
+    };
+    text.insert("architectures".into(), json!([architecture]));
+    text.insert("model_type".into(), json!(family));
+    if let Value::Object(defaults) = defaults(kind) {
+        for (field, value) in defaults {
+            // The rotation of newer files says itself what the older field would.
+            let told = text.contains_key(&field) || (field == "rope_theta" && text.contains_key("rope_parameters"));
+            if !told {
+                text.insert(field, value);
+            }
+        }
+    }
+    tie(&mut text, given("tie_word_embeddings"))?;
+    plain_rotation(&mut text);
+    Ok(Some(Value::Object(text)))
+}
+
+/// Whether the unembedding is the embedding, which may be told outside.
+fn tie(text: &mut Map<String, Value>, outside: Option<&Value>) -> Result<(), ConfigError> {
+    const FIELD: &str = "tie_word_embeddings";
+    match (text.get(FIELD).filter(|own| !own.is_null()), outside) {
+        (Some(own), Some(outside)) if own != outside => {
+            let reason = format!("it is {own} within the text model's settings and {outside} outside");
+            Err(ConfigError::Contradiction { field: FIELD, reason })
+        }
+        (None, Some(outside)) => {
+            text.insert(FIELD.into(), outside.clone());
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Positions of text are the same along all the axes that images have, so that a rotation by sections is the plain one.
+fn plain_rotation(text: &mut Map<String, Value>) {
+    let Some(Value::Object(scaling)) = text.get_mut("rope_scaling") else { return };
+    let sections = scaling.remove("mrope_section").is_some();
+    scaling.remove("mrope_interleaved");
+    for field in ["type", "rope_type"] {
+        if scaling.get(field).is_some_and(|kind| kind == "mrope") {
+            scaling.insert(field.into(), json!("default"));
+        }
+    }
+    if sections && scaling.is_empty() {
+        text.remove("rope_scaling");
+    }
+}
+
+/// How the files of a model of several parts name the tensors of its text model.
+#[derive(Debug, Clone, Copy)]
+struct Scheme {
+    /// What stands before the whole of a name.
+    before: &'static str,
+    /// What stands in the place of the family's prefix, if another does.
+    model: Option<&'static str>,
+}
+
+const SCHEMES: [Scheme; 8] = [
+    Scheme { before: "language_model.", model: None },
+    Scheme { before: "", model: Some("model.language_model.") },
+    Scheme { before: "", model: Some("model.text_model.") },
+    Scheme { before: "", model: None },
+    Scheme { before: "", model: Some("language_model.") },
+    Scheme { before: "", model: Some("text_model.") },
+    Scheme { before: "llm.", model: None },
+    Scheme { before: "model.llm.", model: None },
+];
+
+impl Scheme {
+    /// The name here of a tensor of the family.
+    fn of(self, name: &str, prefix: &str) -> String {
+        match (self.model, name.strip_prefix(prefix)) {
+            (Some(model), Some(rest)) => format!("{model}{rest}"),
+            _ => format!("{}{name}", self.before),
+        }
+    }
+}
+
+/// Moves a table to where the files hold the text model's tensors; the rest of them is another part's. Whether they hold
+/// any.
+pub(crate) fn place(table: &mut WeightTable, files: &WeightFiles) -> bool {
+    let Some(embedding) = table.sources.get("embed.W_E").map(|source| source.name.clone()) else { return false };
+    let prefix = table.prefix;
+    let there = |scheme: &&Scheme| files.info(&scheme.of(&embedding, prefix)).is_some();
+    let Some(scheme) = SCHEMES.iter().find(there) else { return false };
+    for source in table.sources.values_mut() {
+        source.name = scheme.of(&source.name, prefix);
+    }
+    table.prefix = "";
+    // Of a model that stands at the top, all is its own but what is known as another's.
+    let own = match scheme.model {
+        Some(model) => vec![model, "lm_head."],
+        None => vec![scheme.before],
+    };
+    table.own = own;
+    true
+}
