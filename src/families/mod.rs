@@ -1,6 +1,7 @@
 //! Model families: how a `config.json` becomes a [`TransformerConfig`], and which tensor of the
 //! files is which weight. A family is one file and one line in [`FAMILIES`].
 
+mod apertus;
 mod arcee;
 mod baichuan;
 mod bert;
@@ -31,6 +32,7 @@ mod llama;
 mod llama2c;
 mod llama_like;
 mod minicpm;
+mod ministral3;
 mod mistral;
 mod mixtral;
 mod mpt;
@@ -95,6 +97,7 @@ impl<C> Family<C> {
 
 /// Every family of decoders, in the order error messages list them.
 static FAMILIES: &[&Family] = &[
+    &apertus::FAMILY,
     &arcee::FAMILY,
     &baichuan::FAMILY,
     &biogpt::BIOGPT,
@@ -125,6 +128,7 @@ static FAMILIES: &[&Family] = &[
     &llama::FAMILY,
     &llama2c::FAMILY,
     &minicpm::FAMILY,
+    &ministral3::FAMILY,
     &mistral::FAMILY,
     &mixtral::FAMILY,
     &mpt::FAMILY,

@@ -15,7 +15,7 @@ use crate::cpu::Weight;
 use crate::device::{Placement, is_cubecl};
 use crate::error::LoadError;
 use crate::model::LoadReport;
-use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Paging, Weights};
+use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Paging, Slopes, Weights};
 use crate::packed_matrix::PackedMatrix;
 use crate::weight_files::{Layout, Pages, StoredTensor, TensorInfo, WeightFiles, WeightTable};
 
@@ -514,6 +514,13 @@ impl<'a> Assembler<'a> {
             }
             _ => None,
         };
-        Ok(Mlp { input, gate, norm, output })
+        let slopes = match c.activation {
+            ActivationFn::Xielu => {
+                let mut alpha = |part: &str| self.needed(&format!("{name}.{part}"), 1).map(Param::from_tensor);
+                Some(Slopes { alpha_p: alpha("alpha_p")?, alpha_n: alpha("alpha_n")? })
+            }
+            _ => None,
+        };
+        Ok(Mlp { input, gate, norm, slopes, output })
     }
 }
