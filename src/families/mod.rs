@@ -24,6 +24,7 @@ mod gptj;
 mod granite;
 mod helium;
 mod hf_config;
+mod hf_olmo;
 mod hooked_transformer;
 mod hunyuan;
 mod internlm;
@@ -134,6 +135,7 @@ static FAMILIES: &[&Family] = &[
     &mpt::FAMILY,
     &nanogpt::FAMILY,
     &nemotron::FAMILY,
+    &hf_olmo::FAMILY,
     &olmo::FAMILY,
     &olmo2::FAMILY,
     &olmoe::FAMILY,
