@@ -131,7 +131,7 @@ pub use ndarray;
 
 pub use activations::AnalysisError;
 pub use config::{
-    ActivationFn, ClippedGate, Experts, NormKind, Positional, QkNorm, QkNormWeights, RopeScaling, Rotary,
+    ActivationFn, ClippedGate, Experts, NormKind, Positional, QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary,
     TransformerConfig, Window,
 };
 pub use device::{
@@ -153,7 +153,7 @@ pub use labeled::{LabeledArray, LabeledAxis};
 pub use loading::{LoadOptions, ModelConfig, ModelInfo, StoredWeights, inspect};
 pub use model::{
     Attention, Block, DecoderModel, Embed, Expert, HookedTransformer, Linear, LoadReport, Mlp, Moe, Norm, Occurrence,
-    Output, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
+    Output, Slopes, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
 };
 pub use processing::Processing;
 pub use tensor_ext::TensorExt;

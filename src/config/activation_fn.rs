@@ -44,6 +44,9 @@ pub enum ActivationFn {
     Laplace,
     /// `x` itself.
     Linear,
+    /// xIELU (Huang and Schlag 2024): `up x² + x/2` above zero and `down (eˣ - 1 - x) + x/2` below, of two slopes that
+    /// each MLP learns (Apertus).
+    Xielu,
     /// `x softmax(x)`.
     Solu,
     /// `x softmax(x)`, then a layer norm over neurons.
@@ -78,13 +81,14 @@ impl ActivationFn {
             "sigmoid" => Ok(Self::Sigmoid),
             "laplace" => Ok(Self::Laplace),
             "linear" => Ok(Self::Linear),
+            "xielu" => Ok(Self::Xielu),
             "solu" => Ok(Self::Solu),
             "solu_ln" => Ok(Self::SoluLn),
             other => Err(ConfigError::UnknownValue {
                 field: "activation",
                 given: other.to_string(),
                 known: "relu, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, silu, relu2, relu6, leaky_relu, quick_gelu, gelu_10, \
-                        mish, tanh, sigmoid, laplace, linear, solu, solu_ln",
+                        mish, tanh, sigmoid, laplace, linear, xielu, solu, solu_ln",
             }),
         }
     }
@@ -119,6 +123,7 @@ impl ActivationFn {
             Self::Sigmoid => "sigmoid",
             Self::Laplace => "laplace",
             Self::Linear => "linear",
+            Self::Xielu => "xielu",
             Self::Solu => "solu",
             Self::SoluLn => "solu_ln",
         }

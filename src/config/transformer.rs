@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ActivationFn, Experts, NormKind, Positional, QkNorm, Rotary, Window};
+use super::{ActivationFn, Experts, NormKind, Positional, QkNorm, QueryGrowth, Rotary, Window};
 
 /// The shape and the choices of a transformer.
 ///
@@ -68,6 +68,8 @@ pub struct TransformerConfig {
     /// Bounds `[-clip, clip]` within which queries, keys and values are kept (OLMo): values and queries and keys as
     /// they are projected, or, where these are normalized before their rotation, as the norm leaves them.
     pub qkv_clip: Option<f64>,
+    /// How queries, rotated, grow with their position, if they do (Ministral 3).
+    pub query_growth: Option<QueryGrowth>,
     /// Whether each head has a learned score that takes its share of attention and gives nothing for it
     /// (GPT-OSS), so that a row of the pattern sums to less than one.
     pub attn_sinks: bool,
@@ -139,6 +141,7 @@ impl TransformerConfig {
             no_final_norm: false,
             qk_norm: None,
             qkv_clip: None,
+            query_growth: None,
             attn_sinks: false,
             positional: Positional::Learned,
             layer_rotary: Vec::new(),

@@ -110,6 +110,9 @@ impl TransformerConfig {
         {
             return fails("qk_norm", "a norm of the kind None is none".into());
         }
+        if self.query_growth.is_some_and(|growth| !growth.rate.is_finite() || growth.context == 0) {
+            return fails("query_growth", format!("{:?} gives no factors", self.query_growth));
+        }
         if self.qkv_clip.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {
             return fails("qkv_clip", format!("{:?} is not a positive number", self.qkv_clip));
         }
@@ -129,6 +132,9 @@ impl TransformerConfig {
             if self.attn_only || !self.gated_mlp {
                 return fails("experts", "experts are gated MLPs".into());
             }
+        }
+        if self.activation == ActivationFn::Xielu && self.experts.is_some() {
+            return fails("activation", "xielu, whose slopes are learned, is defined for one MLP a layer only".into());
         }
         if self.activation == ActivationFn::SoluLn && (self.gated_mlp || self.experts.is_some()) {
             return fails("activation", "solu_ln is defined for a plain MLP only".into());

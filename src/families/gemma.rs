@@ -1,6 +1,6 @@
 //! Gemma 1, 2 and 3 (text): scaled embeddings, norms that hold their weights less one; from 2 on norms
 //! of outputs, windows, soft caps; in 3 normalized queries and keys, and a rotation of their own for
-//! layers with a window.
+//! layers with a window. VaultGemma: Gemma 2 without norms of outputs.
 
 use std::sync::LazyLock;
 
@@ -35,6 +35,17 @@ pub(super) static GEMMA3: Family = Family {
     prefix: "model.",
     config: three,
     weights,
+};
+
+pub(super) static VAULT: Family = Family {
+    name: "vaultgemma",
+    architectures: &["VaultGemmaForCausalLM", "VaultGemmaModel"],
+    prefix: "model.",
+    config: |json| Ok(TransformerConfig { post_norms: false, ..two(json)? }),
+    weights: |config, json| {
+        let norms = &[("ln1", "input_layernorm"), ("ln2", "pre_feedforward_layernorm")];
+        weights_with(config, json, norms)
+    },
 };
 
 fn first(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -120,7 +131,14 @@ pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    let norms = if config.post_norms { AROUND } else { BEFORE };
+    weights_with(config, json, if config.post_norms { AROUND } else { BEFORE })
+}
+
+fn weights_with(
+    config: &TransformerConfig,
+    json: &HfConfig<'_>,
+    norms: &'static [(&'static str, &'static str)],
+) -> Result<WeightTable, ConfigError> {
     let names = Names { norms, norm_layout: Layout::OneLess, tied: true, ..Names::LLAMA };
     llama_like::weights_with(config, json, names.with_biases_of(json)?)
 }

@@ -26,12 +26,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = llama_like::weights(config, json)?;
-    let added = json.number("residual_multiplier", 1.0)?;
-    for layer in 0..config.n_layers {
-        for part in ["attn.W_O", "attn.b_O", "mlp.W_out", "mlp.b_out"] {
-            table.scale(&format!("blocks.{layer}.{part}"), added);
-        }
-    }
+    llama_like::scale_written(&mut table, config.n_layers, json.number("residual_multiplier", 1.0)?);
     // The last norm's weight stands right before the unembedding, which may be tied.
     table.scale("ln_final.w", 1.0 / json.number("logits_scaling", 1.0)?);
     Ok(table)

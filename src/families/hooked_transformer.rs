@@ -90,6 +90,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         no_final_norm: json.flag("hooklens_no_final_norm", false)?,
         qk_norm: qk_norm(json)?,
         qkv_clip: json.maybe_number("hooklens_qkv_clip")?,
+        query_growth: match json.get("hooklens_query_growth") {
+            Some(own) => serde_json::from_value(own.clone())
+                .map_err(|source| ConfigError::Field { field: "hooklens_query_growth", source })?,
+            None => None,
+        },
         attn_sinks: json.flag("hooklens_attn_sinks", false)?,
         layer_rotary: match json.get("hooklens_layer_rotary") {
             Some(own) => serde_json::from_value(own.clone())
@@ -246,6 +251,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         own("hooklens_no_final_norm", c.no_final_norm, json!(true));
         own("hooklens_qk_norm", c.qk_norm.is_some_and(|norm| norm != QkNorm::HEADS), json!(c.qk_norm));
         own("hooklens_qkv_clip", c.qkv_clip.is_some(), json!(c.qkv_clip));
+        own("hooklens_query_growth", c.query_growth.is_some(), json!(c.query_growth));
         own("hooklens_attn_sinks", c.attn_sinks, json!(true));
         let clipped = c.experts.and_then(|experts| experts.clipped);
         own("hooklens_clipped_gate", clipped.is_some(), json!(clipped));
@@ -333,6 +339,11 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         if let Some(experts) = c.experts {
             mixture(&mut table, &name("mlp"), experts.count, extra_biases);
             continue;
+        }
+        if c.activation == ActivationFn::Xielu {
+            for part in ["mlp.alpha_p", "mlp.alpha_n"] {
+                table.add(name(part), name(part), Layout::AsIs);
+            }
         }
         for part in ["mlp.W_in", "mlp.W_out", "mlp.b_out"] {
             table.add(name(part), name(part), Layout::AsIs);

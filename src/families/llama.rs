@@ -4,7 +4,15 @@ use super::{Family, llama_like};
 
 pub(super) static FAMILY: Family = Family {
     name: "llama",
-    architectures: &["LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"],
+    architectures: &[
+        "LlamaForCausalLM",
+        "LlamaModel",
+        "LLaMAForCausalLM",
+        "AquilaForCausalLM",
+        "AquilaModel",
+        "XverseForCausalLM",
+        "XverseModel",
+    ],
     prefix: "model.",
     config: llama_like::config,
     weights: llama_like::weights,

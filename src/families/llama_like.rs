@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::hf_config::HfConfig;
 use super::rope;
-use crate::config::{ActivationFn, Experts, NormKind, Positional, TransformerConfig, Window};
+use crate::config::{ActivationFn, Experts, NormKind, Positional, Rotary, TransformerConfig, Window};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
 
@@ -40,6 +40,24 @@ pub(super) fn config_turning(json: &HfConfig<'_>, turned: f64) -> Result<Transfo
         positional: Positional::Rotary(rope::read(json, (turned * d_head as f64) as usize, "rope_theta")?),
         ..base
     })
+}
+
+/// The same, rotating neighboring coordinates (GPT-J) rather than those half a head apart.
+pub(super) fn of_neighbors(mut config: TransformerConfig) -> TransformerConfig {
+    if let Positional::Rotary(rotary) = &mut config.positional {
+        rotary.adjacent_pairs = true;
+    }
+    config
+}
+
+/// The rotations of layers of which only those with a window rotate.
+pub(super) fn rotating_in_windows(config: &TransformerConfig) -> Vec<Option<Rotary>> {
+    match &config.positional {
+        Positional::Rotary(rotary) => {
+            config.windows.iter().map(|window| window.is_some().then(|| rotary.clone())).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// One window for all layers, if `sliding_window` names one.
@@ -117,6 +135,8 @@ pub(super) struct Names {
 pub(super) enum MlpNames {
     /// `mlp.up_proj`, `mlp.gate_proj`, `mlp.down_proj`.
     Gated,
+    /// `mlp.up_proj`, `mlp.down_proj`.
+    Plain,
     /// A router, and behind a folder and a number each expert's `in`, `gate` and `out`.
     Experts { router: &'static str, folder: &'static str, parts: [&'static str; 3] },
     /// The family's own.
@@ -181,6 +201,11 @@ pub(super) fn weights_with(
                     table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("mlp.{name}")), names.biases.mlp);
                 }
             }
+            MlpNames::Plain => {
+                for (part, name) in [("in", "up_proj"), ("out", "down_proj")] {
+                    table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("mlp.{name}")), names.biases.mlp);
+                }
+            }
             MlpNames::Other => {}
             MlpNames::Experts { router, folder, parts } => {
                 table.linear(&to("mlp.W_gate"), &from(router), false);
@@ -199,4 +224,33 @@ pub(super) fn weights_with(
     let tied = json.flag("tie_word_embeddings", names.tied)?;
     table.unembedding("lm_head.weight", tied);
     Ok(table)
+}
+
+/// Multiplies what attention and the MLP add to the stream.
+pub(super) fn scale_written(table: &mut WeightTable, n_layers: usize, by: f64) {
+    for layer in 0..n_layers {
+        for part in ["attn.W_O", "attn.b_O", "mlp.W_out", "mlp.b_out"] {
+            table.scale(&format!("blocks.{layer}.{part}"), by);
+        }
+    }
+}
+
+/// `mlp.gate_up_proj`, the gate's rows and then the input's, in place of the two projections apart.
+pub(super) fn fuse_gate(table: &mut WeightTable, c: &TransformerConfig) {
+    for layer in 0..c.n_layers {
+        for (part, start) in [("gate", 0), ("in", c.d_mlp)] {
+            let name = format!("model.layers.{layer}.mlp.gate_up_proj.weight");
+            table.add(format!("blocks.{layer}.mlp.W_{part}"), name, Layout::Rows { start, of: 2 * c.d_mlp });
+        }
+    }
+}
+
+/// Layer norms, with biases, of these names in place of RMS norms, and the last norm's.
+pub(super) fn layer_norms(table: &mut WeightTable, n_layers: usize, norms: &[(&str, &str)]) {
+    for layer in 0..n_layers {
+        for (norm, name) in norms {
+            table.norm(&format!("blocks.{layer}.{norm}"), &format!("model.layers.{layer}.{name}"));
+        }
+    }
+    table.norm("ln_final", "model.norm");
 }

@@ -2,39 +2,58 @@
 //! files is which weight. A family is one file and one line in [`FAMILIES`].
 
 mod albert;
+mod apertus;
+mod arcee;
 mod baichuan;
 mod bert;
+mod biogpt;
 mod bloom;
+mod codegen;
+mod cohere;
 mod deberta_v2;
 mod distilbert;
 mod electra;
 mod esm;
+mod exaone;
 mod falcon;
 mod gemma;
+mod glm;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
 mod gpt_neox;
+mod gpt_neox_japanese;
 mod gpt_oss;
 mod gptj;
 mod granite;
+mod helium;
 mod hf_config;
 mod hf_olmo;
 mod hooked_transformer;
+mod hunyuan;
+mod internlm;
+mod jais;
 mod llama;
 mod llama2c;
 mod llama_like;
+mod minicpm;
+mod ministral3;
 mod mistral;
 mod mixtral;
 mod modernbert;
 mod mpnet;
+mod mpt;
 mod nanogpt;
+mod nemotron;
 mod nested;
 mod nomic_bert;
 mod olmo;
 mod olmo2;
 mod olmoe;
+mod openai_gpt;
 mod opt;
+mod orion;
+mod persimmon;
 mod phi;
 mod phi3;
 mod qwen1;
@@ -44,6 +63,7 @@ mod qwen3_moe;
 mod roberta;
 mod rope;
 mod santacoder;
+mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -86,39 +106,68 @@ impl<C> Family<C> {
 
 /// Every family of decoders, in the order error messages list them.
 static FAMILIES: &[&Family] = &[
+    &apertus::FAMILY,
+    &arcee::FAMILY,
     &baichuan::FAMILY,
+    &biogpt::BIOGPT,
     &bloom::FAMILY,
+    &codegen::CODEGEN,
+    &cohere::ONE,
+    &cohere::TWO,
+    &exaone::THREE,
+    &exaone::FOUR,
     &falcon::FAMILY,
+    &glm::GLM,
+    &glm::GLM4,
     &gpt2::FAMILY,
     &gpt_bigcode::FAMILY,
     &gpt_neo::FAMILY,
     &gpt_neox::FAMILY,
+    &gpt_neox_japanese::FAMILY,
     &gpt_oss::FAMILY,
     &gptj::FAMILY,
     &granite::FAMILY,
+    &helium::ERNIE,
+    &helium::HELIUM,
+    &hunyuan::FAMILY,
+    &internlm::ONE,
+    &internlm::TWO,
+    &internlm::THREE,
+    &jais::FAMILY,
     &llama::FAMILY,
     &llama2c::FAMILY,
+    &minicpm::FAMILY,
+    &ministral3::FAMILY,
     &mistral::FAMILY,
     &mixtral::FAMILY,
+    &mpt::FAMILY,
     &nanogpt::FAMILY,
+    &nemotron::FAMILY,
     &hf_olmo::FAMILY,
     &olmo::FAMILY,
     &olmo2::FAMILY,
     &olmoe::FAMILY,
+    &openai_gpt::FAMILY,
     &opt::FAMILY,
+    &orion::FAMILY,
+    &persimmon::FAMILY,
     &phi::FAMILY,
     &phi3::FAMILY,
+    &codegen::PROGEN,
     &qwen1::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
     &qwen3_moe::FAMILY,
     &santacoder::FAMILY,
+    &seed_oss::FAMILY,
     &smollm3::FAMILY,
     &stablelm::FAMILY,
     &starcoder2::FAMILY,
+    &biogpt::XGLM,
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma::VAULT,
     &hooked_transformer::FAMILY,
 ];
 
@@ -227,6 +276,8 @@ fn find<C>(
     validate: impl FnOnce(&C) -> Result<(), ConfigError>,
 ) -> Result<Option<(&'static Family<C>, C)>, ConfigError> {
     let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or(given);
+    // Transformers 5 makes EXAONE 3 of its Llama, and writes that name.
+    let given = if model_type == exaone::THREE.name { exaone::THREE.architectures[0] } else { given };
     let by_architecture = families.iter().find(|f| f.architectures.contains(&given));
     let by_type = || families.iter().find(|f| f.name == model_type && given == model_type);
     let Some(family) = by_architecture.or_else(by_type) else { return Ok(None) };

@@ -34,9 +34,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         for (letter, start) in [("Q", 0), ("K", width), ("V", width + kv_width)] {
             table.add(to(&format!("attn.W_{letter}")), from("self_attn.qkv_proj"), Layout::Rows { start, of });
         }
-        for (part, start) in [("gate", 0), ("in", c.d_mlp)] {
-            table.add(to(&format!("mlp.W_{part}")), from("mlp.gate_up_proj"), Layout::Rows { start, of: 2 * c.d_mlp });
-        }
     }
+    llama_like::fuse_gate(&mut table, c);
     Ok(table)
 }

@@ -1,5 +1,5 @@
 //! Qwen 1.5, 2 and 2.5: Llama with biases on queries, keys and values, and windows in some
-//! layers of some models.
+//! layers of some models. MiMo is the same beside layers that guess further tokens, which are not read.
 
 use std::sync::LazyLock;
 
@@ -12,8 +12,13 @@ use crate::config::{TransformerConfig, Window};
 use crate::error::ConfigError;
 use crate::weight_files::WeightTable;
 
-pub(super) static FAMILY: Family =
-    Family { name: "qwen2", architectures: &["Qwen2ForCausalLM", "Qwen2Model"], prefix: "model.", config, weights };
+pub(super) static FAMILY: Family = Family {
+    name: "qwen2",
+    architectures: &["Qwen2ForCausalLM", "Qwen2Model", "MiMoForCausalLM"],
+    prefix: "model.",
+    config,
+    weights,
+};
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;

@@ -15,7 +15,7 @@ use crate::cpu::Weight;
 use crate::device::{Placement, is_cubecl};
 use crate::error::LoadError;
 use crate::model::LoadReport;
-use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Paging, Weights};
+use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Paging, Slopes, Weights};
 use crate::packed_matrix::PackedMatrix;
 use crate::weight_files::{Layout, Pages, StoredTensor, TensorInfo, WeightFiles, WeightTable};
 
@@ -116,9 +116,13 @@ impl<'a> Assembler<'a> {
             }
             None => kept.clone(),
         };
-        let positions = match table {
-            true => Some(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?),
-            false => None,
+        let positions = match (table, self.table.sinusoids) {
+            (true, None) => Some(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?),
+            (true, Some(sinusoids)) => {
+                let data = TensorData::new(sinusoids.rows(c.n_ctx, c.d_model), [c.n_ctx, c.d_model]);
+                Some(Tensor::from_data(data, (self.device, self.compute.burn())))
+            }
+            (false, _) => None,
         };
         let norm = match c.post_embedding_norm {
             true => Some(self.norm("embed.ln", NormKind::LayerNorm, c.d_model, c.eps)?),
@@ -510,6 +514,13 @@ impl<'a> Assembler<'a> {
             }
             _ => None,
         };
-        Ok(Mlp { input, gate, norm, output })
+        let slopes = match c.activation {
+            ActivationFn::Xielu => {
+                let mut alpha = |part: &str| self.needed(&format!("{name}.{part}"), 1).map(Param::from_tensor);
+                Some(Slopes { alpha_p: alpha("alpha_p")?, alpha_n: alpha("alpha_n")? })
+            }
+            _ => None,
+        };
+        Ok(Mlp { input, gate, norm, slopes, output })
     }
 }

@@ -117,6 +117,10 @@ impl HookedTransformer {
                     let none = Tensor::zeros([self.config.d_mlp], (&self.device(), dtype));
                     see(name("mlp.b_after_product"), Weight::Vector(none));
                 }
+                if let Some(slopes) = &mlp.slopes {
+                    see(name("mlp.alpha_p"), Weight::Vector(slopes.alpha_p.val()));
+                    see(name("mlp.alpha_n"), Weight::Vector(slopes.alpha_n.val()));
+                }
                 norm(&name("mlp.ln"), mlp.norm.as_ref(), see);
             }
             if let Some(moe) = &block.moe {

@@ -118,7 +118,12 @@ impl Attention {
         if !norm_first {
             (q, k) = self.normed(layer, q, k, pass, run)?;
         }
-        if rotation.is_some() {
+        let rotates = rotation.is_some();
+        if let Some(growth) = &pass.growth {
+            let dtype = q.dtype();
+            q = narrowed(widened(q) * growth.clone(), dtype);
+        }
+        if rotates {
             q = run.fire(at(Site::RotQ), q)?;
         }
         let mut keys = match &mut pass.kv_cache {

@@ -35,6 +35,10 @@ impl ActivationFn {
             Self::Sigmoid => activation::sigmoid(x),
             Self::Laplace => in_f32(x, |x| (((x - LAPLACE_MEAN) / (LAPLACE_DEVIATION * SQRT_2)).erf() + 1.0) * 0.5),
             Self::Linear => x,
+            Self::Xielu => {
+                let slope = Tensor::full([1], 0.8, (&x.device(), widened(x.clone()).dtype()));
+                xielu(x, slope.clone(), slope)
+            }
             Self::Solu | Self::SoluLn => {
                 let dtype = x.dtype();
                 let share = activation::softmax(widened(x.clone()), D - 1);
@@ -48,6 +52,16 @@ impl ActivationFn {
 fn in_f32<const D: usize>(x: Tensor<D>, function: impl FnOnce(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
     let dtype = x.dtype();
     narrowed(function(widened(x)), dtype)
+}
+
+/// xIELU of these slopes, `[1]` each, above zero and below.
+pub(crate) fn xielu<const D: usize>(x: Tensor<D>, up: Tensor<1>, down: Tensor<1>) -> Tensor<D> {
+    in_f32(x, |x| {
+        let above = x.clone().square() * up.unsqueeze();
+        let below = (x.clone().clamp_max(-1e-6).exp() - 1.0 - x.clone()) * down.unsqueeze();
+        let positive = x.clone().greater_elem(0.0);
+        below.mask_where(positive, above) + x * 0.5
+    })
 }
 
 /// `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, written as `x sigmoid(2·…)`: the same function,

@@ -9,7 +9,7 @@ use hooklens_hooks::DType;
 use super::attention::Attention;
 use super::block::Block;
 use super::linear::Linear;
-use super::mlp::Mlp;
+use super::mlp::{Mlp, Slopes};
 use super::moe::{Expert, Moe};
 use super::norm::Norm;
 use super::report::LoadReport;
@@ -82,6 +82,13 @@ impl Draw<'_> {
         Norm::new(kind, eps, w, b)
     }
 
+    /// Both are 0.8.
+    fn slopes(&self) -> Slopes {
+        let [alpha_p, alpha_n] =
+            [0.8f64, 0.3].map(|slope| Param::from_tensor(Tensor::full([1], slope.exp_m1().ln(), self.device)));
+        Slopes { alpha_p, alpha_n }
+    }
+
     fn block(&self, c: &TransformerConfig) -> Block {
         let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
         let head_norm =
@@ -104,6 +111,7 @@ impl Draw<'_> {
                 input: self.linear(c.d_model, c.d_mlp),
                 gate: c.gated_mlp.then(|| self.linear(c.d_model, c.d_mlp)),
                 norm: (c.activation == ActivationFn::SoluLn).then(|| self.norm(solu_norm(c.norm), c.d_mlp, c.eps)),
+                slopes: (c.activation == ActivationFn::Xielu).then(|| self.slopes()),
                 output: self.linear(c.d_mlp, c.d_model),
             }),
             moe: c.experts.filter(|_| !c.attn_only).map(|e| Moe {

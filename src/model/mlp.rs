@@ -1,11 +1,12 @@
 //! The MLP: plain, gated, or with a norm inside.
 
-use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::module::{Module, Param};
+use burn::tensor::{Tensor, activation};
 use hooklens_hooks::{Halt, Run};
 
+use super::function::xielu;
 use super::linear::Linear;
-use super::norm::{Norm, NormPoints};
+use super::norm::{Norm, NormPoints, widened};
 use super::pass::Pass;
 use crate::cpu;
 use crate::points::Site;
@@ -31,8 +32,36 @@ pub struct Mlp {
     pub gate: Option<Linear>,
     /// Norm over neurons, for `solu_ln`.
     pub norm: Option<Norm>,
+    /// What `xielu` learns.
+    pub slopes: Option<Slopes>,
     /// `[d_mlp, d_model]`.
     pub output: Linear,
+}
+
+/// The learned numbers of an MLP's `xielu`, of which its slopes are made.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// use hooklens::ActivationFn;
+/// let config = TransformerConfig { activation: ActivationFn::Xielu, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let slopes = model.weights.blocks[0].mlp.as_ref().and_then(|mlp| mlp.slopes.as_ref());
+/// assert_eq!(slopes.map(|slopes| slopes.alpha_p.val().dims()), Some([1]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct Slopes {
+    /// The slope above zero before softplus, `[1]`.
+    pub alpha_p: Param<Tensor<1>>,
+    /// The slope below zero, less a half, before softplus, `[1]`.
+    pub alpha_n: Param<Tensor<1>>,
+}
+
+impl Slopes {
+    fn apply(&self, x: Tensor<3>) -> Tensor<3> {
+        let positive = |alpha: &Param<Tensor<1>>| activation::softplus(widened(alpha.val()), 1.0);
+        xielu(x, positive(&self.alpha_p), positive(&self.alpha_n) + 0.5)
+    }
 }
 
 impl Mlp {
@@ -48,15 +77,18 @@ impl Mlp {
         run: &mut Run<'_, '_>,
     ) -> Result<Tensor<3>, Halt> {
         let at = |site| pass.points.at(layer, site);
-        let function = pass.config.activation;
+        let act = |pre| match &self.slopes {
+            Some(slopes) => slopes.apply(pre),
+            None => pass.config.activation.apply(pre),
+        };
         let post = if let Some(gate) = &self.gate {
             let [pre, linear] = Linear::forward_each([gate, &self.input], x);
             let pre = run.fire(at(Site::Pre), pre)?;
             let linear = run.fire(at(Site::PreLinear), linear)?;
-            cpu::product(function.apply(pre), linear)
+            cpu::product(act(pre), linear)
         } else {
             let pre = run.fire(at(Site::Pre), self.input.forward(x))?;
-            function.apply(pre)
+            act(pre)
         };
         let post = match &self.norm {
             Some(norm) => {

@@ -36,7 +36,7 @@ pub use block::Block;
 pub use decoder::DecoderModel;
 pub use linear::Linear;
 pub use loss::{lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token};
-pub use mlp::Mlp;
+pub use mlp::{Mlp, Slopes};
 pub use moe::{Expert, Moe};
 pub use norm::Norm;
 pub use output::Output;

@@ -1,6 +1,7 @@
 //! State shared by all layers of one forward pass.
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use hooklens_hooks::upload;
 
 use super::alibi::scaled_biases;
 use super::disentangled::Disentangled;
@@ -21,6 +22,8 @@ pub(crate) struct Pass<'p> {
     dtype: DType,
     /// Rotation of the run's queries and keys. Keys of a cache are rotated already.
     rotary: Vec<(&'p Rotary, RotaryTable)>,
+    /// What the run's queries are multiplied by, `[batch or 1, pos, 1, 1]`, unless by one.
+    pub(crate) growth: Option<Tensor<4>>,
     /// Keys and values of earlier runs.
     pub(crate) kv_cache: Option<&'p mut KeyValueCache>,
     /// Added to the scores of every layer, `[batch or 1, head, query or 1, key]` (T5, Falcon).
@@ -49,6 +52,7 @@ impl<'p> Pass<'p> {
             device: device.clone(),
             dtype,
             rotary: Vec::new(),
+            growth: None,
             kv_cache,
             score_bias: None,
             disentangled: None,
@@ -67,6 +71,14 @@ impl<'p> Pass<'p> {
 
     fn make_rotary(&mut self) {
         self.rotary.clear();
+        self.growth = self.config.query_growth.and_then(|growth| {
+            let (positions, rows) = (self.sequence.query_positions(), self.sequence.position_rows());
+            let factors: Vec<f64> = positions.iter().map(|position| growth.factor(*position)).collect();
+            let dtype = if self.dtype == DType::F64 { self.dtype } else { DType::F32 };
+            let shape = [rows, positions.len() / rows, 1, 1];
+            let all_one = factors.iter().all(|factor| *factor == 1.0);
+            (!all_one).then(|| upload(TensorData::new(factors, shape), (&self.device, dtype)))
+        });
         for own in (0..self.config.n_layers).filter_map(|layer| self.config.rotary(layer)) {
             if !self.rotary.iter().any(|(made, _)| *made == own) {
                 let (positions, rows) = (self.sequence.query_positions(), self.sequence.position_rows());

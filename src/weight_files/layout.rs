@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use hooklens_kernels::packed::Order;
 
 use super::parts::is_of_another_part;
-use super::{Runs, WeightFiles};
+use super::{Runs, Sinusoids, WeightFiles};
 use crate::error::LoadError;
 
 /// How a file holds a matrix that the model keeps as `[in, out]`, or a vector it keeps flat.
@@ -265,6 +265,8 @@ pub(crate) struct WeightTable {
     /// Tensors that files may hold under two names, and of which transformers reads one in some versions and the other
     /// in others.
     pub(crate) twins: Vec<(String, String)>,
+    /// Position vectors that are computed and not read.
+    pub(crate) sinusoids: Option<Sinusoids>,
 }
 
 impl WeightTable {
@@ -277,6 +279,7 @@ impl WeightTable {
             derived,
             aliases: &[],
             twins: Vec::new(),
+            sinusoids: None,
         }
     }
 

@@ -8,6 +8,7 @@ mod npz_file;
 mod pages;
 mod parts;
 mod quantized;
+mod sinusoids;
 mod tensor_file;
 pub(crate) mod torch_file;
 
@@ -32,6 +33,7 @@ use tensor_file::TensorFile;
 pub(crate) use layout::{Layout, Source, StoredTensor, WeightTable};
 pub(crate) use pages::Pages;
 pub(crate) use quantized::{Joined, Quantized};
+pub(crate) use sinusoids::Sinusoids;
 
 /// Shape, element type and place of one tensor in a file.
 ///

@@ -1,0 +1,87 @@
+//! BioGPT and XGLM: OPT with scaled embeddings, whose positions are learned, or sines and cosines.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::Family;
+use super::hf_config::HfConfig;
+use crate::config::{ActivationFn, TransformerConfig};
+use crate::error::ConfigError;
+use crate::weight_files::{Layout, Sinusoids, WeightTable};
+
+pub(super) static BIOGPT: Family = Family {
+    name: "biogpt",
+    architectures: &["BioGptForCausalLM", "BioGptModel"],
+    prefix: "biogpt.",
+    config: biogpt,
+    weights: |config, json| {
+        let mut table = weights(config, "biogpt");
+        // The first two rows are for padding.
+        table.add("pos_embed.W_pos", "biogpt.embed_positions.weight", Layout::AfterRows { skip: 2 });
+        table.unembedding("output_projection.weight", json.flag("tie_word_embeddings", true)?);
+        Ok(table)
+    },
+};
+
+pub(super) static XGLM: Family = Family {
+    name: "xglm",
+    architectures: &["XGLMForCausalLM", "XGLMModel"],
+    prefix: "model.",
+    config: xglm,
+    weights: |config, json| {
+        let mut table = weights(config, "model");
+        let padding = json.defaulting(&DEFAULTS).maybe_size("pad_token_id")?;
+        table.sinusoids = Some(Sinusoids { first: 2, blank: padding });
+        table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", true)?);
+        Ok(table)
+    },
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"pad_token_id": 1}));
+
+fn biogpt(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = json.sizes(HfConfig::SIZES, json.maybe_size("max_position_embeddings")?.unwrap_or(1024))?;
+    let function = json.text("hidden_act", "gelu")?;
+    // Its layer norms have torch's epsilon, whatever `layer_norm_eps` says.
+    scaled(json, function, TransformerConfig { d_mlp: json.size("intermediate_size")?, ..base })
+}
+
+fn xglm(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    if json.flag("add_cross_attention", false)? {
+        return Err(json.unsupported("add_cross_attention"));
+    }
+    let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(2048);
+    let base = json.sizes(["num_layers", "d_model", "attention_heads"], n_ctx)?;
+    let function = json.text("activation_function", "gelu")?;
+    scaled(json, function, TransformerConfig { d_mlp: json.size("ffn_dim")?, ..base })
+}
+
+fn scaled(json: &HfConfig<'_>, function: &str, base: TransformerConfig) -> Result<TransformerConfig, ConfigError> {
+    let scaled = json.flag("scale_embedding", true)?;
+    Ok(TransformerConfig {
+        eps: 1e-5,
+        activation: ActivationFn::from_name(function)?,
+        embed_scale: scaled.then_some((base.d_model as f64).sqrt()),
+        ..base
+    })
+}
+
+fn weights(config: &TransformerConfig, root: &str) -> WeightTable {
+    let mut table = WeightTable::new("", &["embed_positions.weights"]);
+    table.add("embed.W_E", format!("{root}.embed_tokens.weight"), Layout::AsIs);
+    for layer in 0..config.n_layers {
+        let from = |part: &str| format!("{root}.layers.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.{part}");
+        table.norm(&to("ln1"), &from("self_attn_layer_norm"));
+        table.norm(&to("ln2"), &from("final_layer_norm"));
+        for (letter, name) in [("Q", "q_proj"), ("K", "k_proj"), ("V", "v_proj"), ("O", "out_proj")] {
+            table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), true);
+        }
+        table.linear(&to("mlp.W_in"), &from("fc1"), true);
+        table.linear(&to("mlp.W_out"), &from("fc2"), true);
+    }
+    table.norm("ln_final", &format!("{root}.layer_norm"));
+    table
+}

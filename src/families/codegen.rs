@@ -1,0 +1,97 @@
+//! CodeGen and ProGen 2: GPT-J with one projection to queries, values and keys, in as many parts as the machines it
+//! was trained on.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::Family;
+use super::hf_config::HfConfig;
+use crate::config::{ActivationFn, Positional, RopeScaling, Rotary, TransformerConfig};
+use crate::error::ConfigError;
+use crate::weight_files::{Layout, WeightTable};
+
+pub(super) static CODEGEN: Family = Family {
+    name: "codegen",
+    architectures: &["CodeGenForCausalLM", "CodeGenModel"],
+    prefix: "transformer.",
+    config: codegen,
+    weights: |config, json| weights(config, json, 4),
+};
+
+pub(super) static PROGEN: Family = Family {
+    name: "progen",
+    architectures: &["ProGenForCausalLM", "ProGenModel"],
+    prefix: "transformer.",
+    config: progen,
+    weights: |config, json| weights(config, json, 8),
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 64, "n_positions": 2048}));
+
+/// What ProGen's own code takes for them.
+static DEFAULTS_PROGEN: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 32, "n_positions": 1024}));
+
+fn codegen(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
+    like(json, json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?)
+}
+
+fn progen(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS_PROGEN);
+    let width = if json.get("embed_dim").is_some() { "embed_dim" } else { "n_embd" };
+    let (d_model, n_heads) = (json.size(width)?, json.size("n_head")?);
+    json.share("n_head", d_model, n_heads)?;
+    // Its tables of tokens and of logits may have sizes of their own.
+    let tokens = |own: &str| match json.maybe_size(own)? {
+        Some(size) => Ok(size),
+        None => json.size("vocab_size"),
+    };
+    let n_ctx = json.size("n_positions")?;
+    let base = TransformerConfig::new(json.layers("n_layer")?, d_model, n_heads, tokens("vocab_size_emb")?, n_ctx);
+    // Proteins begin with a token of the text, `1` or `2`, that says from which end they are read.
+    like(json, TransformerConfig { d_vocab_out: tokens("vocab_size_lm_head")?, default_prepend_bos: false, ..base })
+}
+
+fn like(json: &HfConfig<'_>, base: TransformerConfig) -> Result<TransformerConfig, ConfigError> {
+    let dim = json.maybe_size("rotary_dim")?.unwrap_or(base.d_head);
+    Ok(TransformerConfig {
+        d_mlp: json.maybe_size("n_inner")?.unwrap_or(base.d_mlp),
+        eps: json.number("layer_norm_epsilon", 1e-5)?,
+        activation: ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?,
+        parallel: true,
+        positional: Positional::Rotary(Rotary {
+            dim,
+            base: 10_000.0,
+            adjacent_pairs: true,
+            scaling: RopeScaling::None,
+        }),
+        ..base
+    })
+}
+
+fn weights(c: &TransformerConfig, json: &HfConfig<'_>, parts: usize) -> Result<WeightTable, ConfigError> {
+    json.share("n_head", c.n_heads, parts)?;
+    let derived =
+        &[".attn.bias", ".attn.masked_bias", ".attn.causal_mask", ".attn.embed_positions", ".attn.scale_attn"];
+    let mut table = WeightTable::new("", derived);
+    table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
+    for layer in 0..c.n_layers {
+        let from = |part: &str| format!("transformer.h.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.{part}");
+        table.norm(&to("ln1"), &from("ln_1"));
+        table.norm(&to("ln2"), &from("ln_1"));
+        for (start, letter) in ["Q", "V", "K"].into_iter().enumerate() {
+            let layout = Layout::Grouped { start, take: 1, of: 3, groups: parts };
+            table.add(to(&format!("attn.W_{letter}")), from("attn.qkv_proj.weight"), layout);
+        }
+        table.linear(&to("attn.W_O"), &from("attn.out_proj"), false);
+        table.linear(&to("mlp.W_in"), &from("mlp.fc_in"), true);
+        table.linear(&to("mlp.W_out"), &from("mlp.fc_out"), true);
+    }
+    table.norm("ln_final", "transformer.ln_f");
+    table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", false)?);
+    table.add("unembed.b_U", "lm_head.bias", Layout::AsIs);
+    Ok(table)
+}
