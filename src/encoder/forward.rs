@@ -378,7 +378,7 @@ impl EncoderBlock {
         let points = pass.points;
         let at = |site| points.at(layer, site);
         let resid = run.fire(at(Site::ResidPre), resid)?;
-        let reads = attention_reads(&self.ln1, layer, &resid, pass, run)?;
+        let (reads, _) = attention_reads(&self.ln1, layer, &resid, pass, run)?;
         let attn_out = self.attn.forward(layer, reads, pass, run)?;
         let attn_out = run.fire(at(Site::AttnOut), attn_out)?;
         let mid = run.fire(at(Site::ResidMid), resid + attn_out)?;
