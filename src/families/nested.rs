@@ -38,11 +38,15 @@ const RENAMED: [(&str, &str); 4] =
 const BOTH_WAYS: [&str; 3] = ["PaliGemmaForConditionalGeneration", "PaliGemmaModel", "ColPaliForRetrieval"];
 
 /// Which text model these hold where their settings don't say.
-const BY_DEFAULT: [(&str, &str); 5] = [
+const BY_DEFAULT: [(&str, &str); 9] = [
+    ("blip-2", "opt"),
     ("gemma3", "gemma3_text"),
+    ("idefics2", "mistral"),
+    ("instructblip", "opt"),
     ("internvl", "qwen2"),
     ("llava_onevision", "qwen2"),
     ("mistral3", "mistral"),
+    ("qwen2_audio", "qwen2"),
     ("qwen3_vl", "qwen3_vl_text"),
 ];
 

@@ -152,7 +152,7 @@ pub(crate) fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer
 pub(crate) fn smooth(config: TransformerConfig) -> TransformerConfig {
     let activation = if config.activation == ActivationFn::Relu { ActivationFn::GeluNew } else { config.activation };
     let experts = config.experts.map(|experts| Experts { clipped: None, ..experts });
-    TransformerConfig { activation, experts, ..config }
+    TransformerConfig { activation, experts, qkv_clip: None, ..config }
 }
 
 /// Any small configuration.
@@ -177,6 +177,9 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
         Just(ActivationFn::Gelu),
         Just(ActivationFn::GeluNew),
         Just(ActivationFn::Silu),
+        Just(ActivationFn::Mish),
+        Just(ActivationFn::QuickGelu),
+        Just(ActivationFn::Tanh),
         Just(ActivationFn::Solu),
         Just(ActivationFn::SoluLn),
     ];

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use hooklens::prelude::*;
 use hooklens::{
-    CacheError, Error, InputError, Positional, RopeScaling, Rotary, WeightFiles, inspect, write_safetensors,
+    CacheError, Error, InputError, PaddingSide, Positional, RopeScaling, Rotary, WeightFiles, inspect,
+    write_safetensors,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -39,7 +40,7 @@ fn changed(case: &str, settings: impl FnOnce(&mut Value), rename: impl Fn(&str) 
     folder
 }
 
-fn open(folder: &TempDir) -> Result<HookedTransformer> {
+fn open(folder: &TempDir) -> Result<HookedTransformer, Error> {
     HookedTransformer::from_pretrained(folder.path().to_str().unwrap())
 }
 
