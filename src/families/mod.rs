@@ -5,6 +5,7 @@ mod albert;
 mod baichuan;
 mod bert;
 mod bloom;
+mod deberta;
 mod deberta_v2;
 mod distilbert;
 mod electra;
@@ -140,6 +141,7 @@ pub(crate) fn architecture(json: &Value) -> Result<&str, ConfigError> {
 static ENCODERS: &[&Family<EncoderConfig>] = &[
     &albert::FAMILY,
     &bert::FAMILY,
+    &deberta::FAMILY,
     &deberta_v2::FAMILY,
     &distilbert::FAMILY,
     &electra::FAMILY,
