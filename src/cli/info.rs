@@ -225,7 +225,7 @@ fn encoder(c: &EncoderConfig, heads: Option<OutputHeads>) -> Lines {
         lines.push(("embedding", format!("of width {width}")));
     }
     if let Some(blocks) = c.shared_blocks.iter().max() {
-        lines.push(("weights", format!("{} blocks for {} layers", blocks + 1, c.n_layers)));
+        lines.push(("shared weights", format!("of {} blocks, which {} layers share", blocks + 1, c.n_layers)));
     }
     if let Some(Window::Around(side)) = c.windows.iter().flatten().next() {
         let layers = c.windows.iter().flatten().count();

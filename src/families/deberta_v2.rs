@@ -21,7 +21,7 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
     weights,
 };
 
-fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
+pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
     for field in ["embedding_size", "pooler_hidden_size"] {
         if json.maybe_size(field)?.is_some_and(|width| width != base.d_model) {
@@ -93,10 +93,7 @@ fn normalized(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
 }
 
 fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    let mut table = bert::body(config, "deberta", Layout::AsIs);
-    // Classifiers have a pooler with a function of its own.
-    table.remove("pooler.W");
-    table.remove("pooler.b");
+    let mut table = besides_projections(config, json)?;
     for layer in 0..config.n_layers {
         let from = |part: &str| format!("deberta.encoder.layer.{layer}.attention.self.{part}");
         let to = |part: &str| format!("blocks.{layer}.attn.W_{part}");
@@ -115,6 +112,15 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
             }
         }
     }
+    Ok(table)
+}
+
+/// All but the projections of attention, whose names here are BERT's and not DeBERTa's.
+pub(super) fn besides_projections(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = bert::body(config, "deberta", Layout::AsIs);
+    // Classifiers have a pooler with a function of its own.
+    table.remove("pooler.W");
+    table.remove("pooler.b");
     if let Some(RelativePositions::Disentangled { norm, .. }) = config.relative {
         table.add("relative.W", "deberta.encoder.rel_embeddings.weight", Layout::AsIs);
         if norm {

@@ -10,6 +10,7 @@ mod biogpt;
 mod bloom;
 mod codegen;
 mod cohere;
+mod deberta;
 mod deberta_v2;
 mod distilbert;
 mod electra;
@@ -33,8 +34,8 @@ mod hooked_transformer;
 mod hunyuan;
 mod internlm;
 mod jais;
-mod llama;
 mod llama2c;
+mod llama;
 mod llama_like;
 mod minicpm;
 mod ministral3;
@@ -47,15 +48,15 @@ mod nanogpt;
 mod nemotron;
 mod nested;
 mod nomic_bert;
-mod olmo;
 mod olmo2;
+mod olmo;
 mod olmoe;
 mod openai_gpt;
 mod opt;
 mod orion;
 mod persimmon;
-mod phi;
 mod phi3;
+mod phi;
 mod qwen1;
 mod qwen2;
 mod qwen3;
@@ -208,6 +209,7 @@ pub(crate) fn is_base(architecture: &str) -> bool {
 static ENCODERS: &[&Family<EncoderConfig>] = &[
     &albert::FAMILY,
     &bert::FAMILY,
+    &deberta::FAMILY,
     &deberta_v2::FAMILY,
     &distilbert::FAMILY,
     &electra::FAMILY,

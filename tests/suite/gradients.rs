@@ -203,7 +203,8 @@ fn gradients_of_encoders_are_slopes() {
     if !has(DType::F64) {
         return;
     }
-    for name in ["bert-pretraining", "distilbert", "roberta"] {
+    let newer = ["albert-groups", "deberta-v3", "mpnet", "esm1b", "modernbert"];
+    for name in ["bert-pretraining", "distilbert", "roberta"].into_iter().chain(newer) {
         let mut model = HookedEncoder::from_pretrained(fixtures().join(name).to_str().unwrap()).unwrap();
         model.weights = widened(&model.weights);
         let input = Tokens::padded(&[vec![3, 9, 1, 7], vec![2, 8]], 0, PaddingSide::Left).unwrap();

@@ -174,7 +174,7 @@ fn commands_take_every_kind_or_say_why_not() {
     }
 
     let page = folder.path().join("page.html");
-    for model in [&bert, &t5] {
+    for model in [&bert, &t5, &named("modernbert"), &named("deberta-v3"), &named("albert")] {
         let (done, told) =
             said(&["attention", "--model", model, "--tokens", "5,6,7,1", "--out", page.to_str().unwrap()]);
         assert!(done && told.contains("L0H0") && page.is_file(), "{told}");

@@ -269,7 +269,8 @@ fn encoders_train() {
     if !has(DType::F64) {
         return;
     }
-    for case in ["bert-pretraining", "distilbert", "roberta", "xlm-roberta", "bert-bare"] {
+    let newer = ["albert", "deberta", "deberta-v3", "mpnet", "esm1b", "modernbert", "nomic-bert"];
+    for case in ["bert-pretraining", "distilbert", "roberta", "xlm-roberta", "bert-bare"].into_iter().chain(newer) {
         let load =
             |options: LoadOptions| HookedEncoder::from_pretrained_with(path(case), options.dtype(DType::F64)).unwrap();
         let (plain, given) = (load(LoadOptions::new()), load(tracked()));
