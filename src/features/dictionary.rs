@@ -19,7 +19,8 @@ use crate::error::{FeatureError, Result};
 /// b_dec`, normalized back. A transcoder's reconstruction is of another point, and may have a skip connection from its
 /// input.
 ///
-/// Weights stay in their files until they are used; of the decoder, only rows of active latents are read.
+/// Weights stay in their files until they are used; of a decoder that lies there by rows, only those of active latents are
+/// read.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, DictionaryWeights};
@@ -247,10 +248,13 @@ impl Dictionary {
     }
 
     /// The same with these labels.
-    #[must_use]
-    pub fn with_labels(mut self, labels: Labels) -> Self {
+    ///
+    /// # Errors
+    /// [`FeatureError::Latent`] for a label of a latent that is not there.
+    pub fn with_labels(mut self, labels: Labels) -> Result<Self> {
+        labels.check(&self.name, self.latents())?;
         self.labels = labels;
-        self
+        Ok(self)
     }
 
     /// What it is called: the file or folder it was read from, or the name it was given.
@@ -342,7 +346,8 @@ impl Dictionary {
         self.skip.as_ref().map(|skip| skip.get(false)).transpose()
     }
 
-    /// The direction of one latent, `[d_out]`: what one of its activation adds to a reconstruction. Nothing else of the decoder is read.
+    /// The direction of one latent, `[d_out]`: what one of its activation adds to a reconstruction. Nothing else of the
+    /// decoder is read, unless its file is PyTorch's or deflated.
     ///
     /// ```no_run
     /// # use hooklens::features::Dictionary;
@@ -356,7 +361,7 @@ impl Dictionary {
     /// [`FeatureError::Latent`] if there is no such latent; a file that can't be read.
     pub fn direction(&self, latent: usize) -> Result<Tensor<1>> {
         self.check_latent(latent)?;
-        let row = self.decoder()?.narrow(0, latent, 1).cast(DType::F32);
+        let row = self.decoder.row(latent)?.cast(DType::F32);
         let row = match self.by_norms {
             true => row.clone() / row.square().sum_dim(1).sqrt(),
             false => row,

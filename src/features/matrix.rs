@@ -10,7 +10,7 @@ use hooklens_hooks::DType;
 use crate::cpu;
 use crate::device::is_cubecl;
 use crate::error::{FeatureError, Result};
-use crate::weight_files::{Runs, WeightFiles};
+use crate::weight_files::{Location, Runs, WeightFiles};
 
 /// A matrix of weights, `[rows, columns]`: in a file until it is used.
 #[derive(Clone, Debug)]
@@ -85,6 +85,19 @@ impl Matrix {
         Ok(self.held.get_or_init(|| read).clone())
     }
 
+    /// One row, `[1, columns]`. Nothing else is read of a file that holds its tensors one by one, whichever way it lies.
+    pub(super) fn row(&self, row: usize) -> Result<Tensor<2>> {
+        match &self.stored {
+            Some(stored) if self.held.get().is_none() && stored.lies == Lies::Turned && stored.is_mapped() => {
+                let [rows, columns] = self.shape;
+                let runs = Runs { offset: row, len: 1, stride: rows, count: columns };
+                let data = stored.files.read_runs(&stored.name, DType::F32, runs, vec![1, columns])?;
+                Ok(Tensor::from_data(data, (&self.device, burn::tensor::DType::F32)))
+            }
+            _ => Ok(self.get(true)?.narrow(0, row, 1)),
+        }
+    }
+
     /// An error for an element of these rows that is not finite.
     pub(super) fn check(&self, matrix: &Tensor<2>, rows: Range<usize>) -> Result<()> {
         let Some((row, column)) = cpu::not_finite(matrix, rows) else { return Ok(()) };
@@ -99,6 +112,11 @@ impl Matrix {
 }
 
 impl Stored {
+    /// Whether elements can be read without the others.
+    fn is_mapped(&self) -> bool {
+        self.files.info(&self.name).is_some_and(|info| matches!(info.place, Location::File { .. }))
+    }
+
     fn read(&self, [rows, columns]: [usize; 2], device: &Device, by_rows: bool) -> Result<Tensor<2>> {
         let float = self.files.info(&self.name).and_then(|info| info.float);
         let narrow = matches!(float, Some(DType::F16 | DType::BF16)) && !is_cubecl(device);

@@ -162,7 +162,7 @@ fn write(path: &Path, tensors: &[(String, Activation)]) -> Result<()> {
 
 impl Transcoders {
     /// Writes `config.yaml` and a file a layer (of a cross-layer transcoder two) to a folder, made if need be:
-    /// circuit-tracer's format, which it and [`Transcoders::open`] read.
+    /// circuit-tracer's format, which it and [`Transcoders::open`] read. Labels go to `labels_0.json` and so on.
     ///
     /// # Errors
     /// [`FeatureError::Kind`] for dictionaries that the format has no place for; a folder that can't be written.
@@ -200,6 +200,7 @@ impl Transcoders {
                 }
                 write(&folder.join(format!("layer_{layer}.safetensors")), &tensors)?;
             }
+            own.labels().save_of_layer(folder, layer)?;
         }
         let path = folder.join("config.yaml");
         Ok(write_file(&path, config.as_bytes()).map_err(LoadError::write(&path))?)

@@ -1,11 +1,13 @@
 //! Transcoders of all layers of a model.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Tensor};
 
 use super::dictionary::{Dictionary, placed};
+use super::labels::Labels;
 use super::matrix::Matrix;
 use super::open::{EMBEDDED, Layers, embedded_layers, open_layers};
 use crate::cpu;
@@ -36,7 +38,8 @@ pub struct Transcoders {
 
 impl Transcoders {
     /// Opens the folder of a set or of a cross-layer transcoder: circuit-tracer's, or Gemma Scope 2's files of all layers.
-    /// Only headers, biases and thresholds are read; of decoders, at any time, only the rows of active latents.
+    /// Only headers, biases and thresholds are read; of decoders that lie by rows, at any time, only those of active
+    /// latents.
     ///
     /// # Errors
     /// [`FeatureError`]: files that are none, tensors that are missing or of another shape.
@@ -60,11 +63,16 @@ impl Transcoders {
             Some(_) => None,
             None => open_layers(folder, &Device::flex())?,
         };
-        Ok(layers.map(|Layers { transcoders, across }| Self {
-            name: folder.display().to_string().into(),
-            layers: transcoders,
-            across,
-        }))
+        let Some(Layers { transcoders, across }) = layers else { return Ok(None) };
+        let mut layers = Vec::with_capacity(transcoders.len());
+        for (layer, own) in transcoders.into_iter().enumerate() {
+            if !own.labels().is_empty() {
+                let reason = "labels of transcoders of all layers are in a file a layer: labels_0.json".to_string();
+                return Err(FeatureError::Setting { path: own.name().into(), reason }.into());
+            }
+            layers.push(own.with_labels(Labels::of_layer(folder, layer)?)?);
+        }
+        Ok(Some(Self { name: folder.display().to_string().into(), layers, across }))
     }
 
     /// A set of these, one a layer.
@@ -77,6 +85,23 @@ impl Transcoders {
     pub(super) fn of_parts(name: impl Into<Arc<str>>, layers: Vec<Dictionary>, across: Vec<Vec<Tensor<2>>>) -> Self {
         let across = across.into_iter().map(|own| own.into_iter().map(Matrix::made).collect()).collect();
         Self { name: name.into(), layers, across: Some(across) }
+    }
+
+    /// The same with these labels, by layer.
+    ///
+    /// # Errors
+    /// [`FeatureError::Latent`] for a label of a latent that is not there, [`FeatureError::Kind`] for one of a layer that
+    /// is not.
+    pub fn with_labels(mut self, labels: BTreeMap<usize, Labels>) -> Result<Self> {
+        for (layer, labels) in labels {
+            let count = self.layers.len();
+            let Some(own) = self.layers.get_mut(layer) else {
+                let reason = format!("there are labels of layer {layer}, and {count} layers");
+                return Err(FeatureError::Kind { dictionary: self.name.to_string(), reason }.into());
+            };
+            *own = own.clone().with_labels(labels)?;
+        }
+        Ok(self)
     }
 
     /// The same on another device.

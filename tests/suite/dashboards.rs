@@ -1,8 +1,8 @@
 //! Dashboards of latents against what is computed naively, and the finding of latents.
 
 use hooklens::features::{
-    DashboardOptions, Dictionary, Labels, SpliceDictionary, Units, dashboards, latents_by_activation,
-    latents_by_attribution, latents_by_difference,
+    DashboardOptions, Dictionary, DictionaryWeights, Labels, Metadata, SpliceDictionary, Units, dashboards,
+    latents_by_activation, latents_by_attribution, latents_by_difference,
 };
 use hooklens::prelude::*;
 use serde_json::Value;
@@ -33,7 +33,7 @@ fn pages_show_what_is_computed() {
     let (model, sae, prompts) = setting();
     let labels: Labels = [(3, "</script><script>alert(1)</script>")].into_iter().collect();
     let units = || Units::latents(&sae).unwrap().with_labels(labels.clone());
-    let options = || DashboardOptions::new().leaving_out([0]).query("When Mary and John");
+    let options = || DashboardOptions::new().leaving_out([0]).query("When Mary and John").dataset("names");
     let all = dashboards(&model, units(), &prompts, options().batch_size(7), |_| {}).unwrap();
     let by_one = dashboards(&model, units(), &prompts, options().batch_size(1), |_| {}).unwrap();
 
@@ -114,7 +114,135 @@ fn pages_show_what_is_computed() {
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((lines.len(), &lines[1]["pos_str"][0]), (3, &Value::from("Mary")));
     assert_eq!(lines[1]["vector"].as_array().unwrap().len(), 64);
-    assert!(lines[1]["activations"][0]["tokens"].as_array().is_some_and(|tokens| !tokens.is_empty()));
+    let top = &lines[1]["activations"][0];
+    assert!(top["tokens"].as_array().is_some_and(|tokens| !tokens.is_empty()));
+    let most = places().map(|(prompt, pos)| at(prompt, pos, 153)).fold(0f32, f32::max);
+    assert!(top["bin_min"] == -1.0 && top["bin_contains"] == -1.0);
+    assert!((top["bin_max"].as_f64().unwrap() as f32 - most).abs() < 1e-4, "{}", top["bin_max"]);
+    assert_eq!(lines[1]["dataset"], "names");
+
+    // Correlations, naively: of latent 153 with the other latents and the coordinates of the stream.
+    let streams: Vec<Vec<f32>> = prompts
+        .iter()
+        .map(|prompt| {
+            model.record(vec![prompt.clone()], &point).unwrap().get(&point).unwrap().to_data().iter().collect()
+        })
+        .collect();
+    let own: Vec<f64> = places().map(|(prompt, pos)| f64::from(at(prompt, pos, 153))).collect();
+    let pearson = |other: &[f64]| {
+        let n = own.len() as f64;
+        let (a, b) = (own.iter().sum::<f64>() / n, other.iter().sum::<f64>() / n);
+        let both: f64 = own.iter().zip(other).map(|(x, y)| (x - a) * (y - b)).sum();
+        let spread = |of: &[f64], mean: f64| of.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>().sqrt();
+        both / (spread(&own, a) * spread(other, b))
+    };
+    let cosine = |other: &[f64]| {
+        let size = |of: &[f64]| of.iter().map(|x| x * x).sum::<f64>().sqrt();
+        own.iter().zip(other).map(|(x, y)| x * y).sum::<f64>() / (size(&own) * size(other))
+    };
+    let latent = |latent: usize| places().map(|(prompt, pos)| f64::from(at(prompt, pos, latent))).collect::<Vec<_>>();
+    let coordinate =
+        |which: usize| places().map(|(prompt, pos)| f64::from(streams[prompt][pos * 64 + which])).collect::<Vec<_>>();
+    type Numbers<'n> = &'n dyn Fn(usize) -> Vec<f64>;
+    let kinds: [(&str, Numbers<'_>, usize); 2] = [("features", &latent, 256), ("neurons", &coordinate, 64)];
+    for (kind, numbers, count) in kinds {
+        let all: Vec<f64> = (0..count)
+            .filter(|other| kind == "neurons" || *other != 153)
+            .map(|other| pearson(&numbers(other)))
+            .collect();
+        let best = all.iter().copied().filter(|x| x.is_finite()).fold(-1.0, f64::max);
+        let told = |what: &str| lines[1][format!("correlated_{kind}_{what}")].as_array().unwrap().clone();
+        assert_eq!(told("indices").len(), 3);
+        assert!((told("pearson")[0].as_f64().unwrap() - best).abs() < 1e-3, "{kind}: {:?} for {best}", told("pearson"));
+        for place in 0..3 {
+            let others = numbers(told("indices")[place].as_u64().unwrap() as usize);
+            assert!((told("pearson")[place].as_f64().unwrap() - pearson(&others)).abs() < 1e-3, "{kind}");
+            assert!((told("l1")[place].as_f64().unwrap() - cosine(&others)).abs() < 1e-3, "{kind}");
+        }
+    }
+    let direction: Vec<f32> = sae.direction(153).unwrap().to_data().iter().collect();
+    let first = lines[1]["neuron_alignment_indices"][0].as_u64().unwrap() as usize;
+    let sum: f32 = direction.iter().map(|x| x.abs()).sum();
+    let share = lines[1]["neuron_alignment_l1"][0].as_f64().unwrap() as f32;
+    assert!(direction.iter().all(|x| x.abs() <= direction[first].abs()));
+    assert!((share - direction[first].abs() / sum).abs() < 1e-5);
+}
+
+/// Of a dictionary of heads' outputs Neuronpedia is told which positions wrote an activation: over all of them that is
+/// its pre-activation less its bias.
+#[test]
+fn activations_of_heads_are_told_by_where_they_come_from() {
+    let (model, _, prompts) = setting();
+    Device::flex().seed(2);
+    let random =
+        |shape: [usize; 2]| Tensor::<2>::random(shape, burn::tensor::Distribution::Normal(0.0, 0.5), &Device::flex());
+    let weights = DictionaryWeights {
+        encoder: random([64, 12]),
+        encoder_bias: random([1, 12]).reshape([12]),
+        decoder: random([12, 64]),
+        decoder_bias: Tensor::zeros([64], &Device::flex()),
+        skip: None,
+    };
+    let sae = Dictionary::new("heads", weights).unwrap().with_metadata(Metadata::at("blocks.1.attn.hook_z"));
+    let options = DashboardOptions::new().window(40, 40).leaving_out([0]);
+    let all = dashboards(&model, Units::latents(&sae).unwrap(), &prompts[..4], options, |_| {}).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("latents.jsonl");
+    all.save_neuronpedia([5], &path).unwrap();
+    let told: Value = serde_json::from_str(std::fs::read_to_string(&path).unwrap().lines().next().unwrap()).unwrap();
+    let by_head = told["decoder_weights_dist"].as_array().unwrap();
+    assert_eq!(by_head.len(), 4);
+    assert!((by_head.iter().filter_map(Value::as_f64).sum::<f64>() - 1.0).abs() < 1e-5);
+    let bias: Vec<f32> = sae.encoder_bias().to_data().iter().collect();
+    let activations = told["activations"].as_array().unwrap();
+    assert!(activations.len() > 4);
+    for one in activations {
+        let numbers = |key: &str| one[key].as_array().unwrap().iter().filter_map(Value::as_f64).collect::<Vec<_>>();
+        let (sources, place) = (numbers("dfa_values"), one["dfa_targetIndex"].as_u64().unwrap() as usize);
+        let given = sources.iter().sum::<f64>() + f64::from(bias[5]);
+        assert!((given - numbers("values")[place]).abs() < 1e-3, "{given} for {:?}", numbers("values")[place]);
+        let most = sources.iter().copied().fold(f64::MIN, f64::max);
+        assert_eq!(one["dfa_maxValue"].as_f64().unwrap(), most);
+        assert!(sources[place + 1..].iter().all(|x| *x == 0.0));
+    }
+}
+
+/// Tokens and queries that hold HTML are text, in the page as in the JSON.
+#[test]
+fn prompts_that_contain_html_are_text() {
+    const HOSTILE: [&str; 4] = ["</script><img src=x onerror=alert(1)>", "<!--<script>", "<b>", "&lt;"];
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(crate::support::fixtures().join("gpt2")).unwrap().map(|entry| entry.unwrap().path())
+    {
+        std::fs::copy(&entry, folder.path().join(entry.file_name().unwrap())).unwrap();
+    }
+    let vocab: serde_json::Map<String, Value> = (0..50)
+        .map(|id| (HOSTILE.get(id).map_or(format!("w{id}"), |text| text.to_string()), Value::from(id)))
+        .collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w9"},
+    });
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let model = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
+    let prompts = [vec![0u32, 1, 2, 3, 9], vec![2, 0, 10, 1]];
+    let options = DashboardOptions::new().query("<b> </script><script>alert(2)</script>");
+    let all = dashboards(&model, Units::neurons(0), &prompts, options, |_| {}).unwrap();
+    let page = all.page([0, 1]).unwrap();
+    let harmless = [vec![12u32, 13, 14]];
+    let plain = dashboards(&model, Units::neurons(0), &harmless, DashboardOptions::new(), |_| {}).unwrap();
+    let scripts = |page: &str| (page.matches("<script").count(), page.matches("</script").count());
+    assert_eq!(scripts(&page), scripts(&plain.page([0, 1]).unwrap()));
+    assert!(!page.contains("<img") && !page.contains("<!--<"));
+    let shown = data(&page);
+    let strings: Vec<&str> = shown["strings"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(HOSTILE.iter().all(|text| strings.contains(text)), "{strings:?}");
+    assert_eq!(shown["query"]["text"], "<b> </script><script>alert(2)</script>");
+    let path = folder.path().join("neurons.jsonl");
+    all.save_neuronpedia([0], &path).unwrap();
+    let told: Value = serde_json::from_str(std::fs::read_to_string(&path).unwrap().trim()).unwrap();
+    let tokens = told["activations"][0]["tokens"].as_array().unwrap();
+    assert!(tokens.iter().any(|token| HOSTILE.contains(&token.as_str().unwrap())), "{tokens:?}");
 }
 
 /// Neurons, heads and directions are shown by the same page.
@@ -130,6 +258,55 @@ fn other_units_are_shown_too() {
         let page = data(&all.page([1]).unwrap());
         assert!(page["latents"][0]["groups"][0]["examples"].as_array().is_some_and(|all| !all.is_empty()));
     }
+    // Numbers of either sign: neurons are active above zero, heads and directions from half of their largest on.
+    let point = hook::mlp_post(1);
+    let record = |prompt: &Vec<u32>| model.record(vec![prompt.clone()], &point).unwrap().get(&point).unwrap();
+    let numbers: Vec<f32> =
+        prompts[..3].iter().flat_map(|prompt| record(prompt).to_data().iter::<f32>().collect::<Vec<_>>()).collect();
+    let all = dashboards(&model, Units::neurons(1), &prompts[..3], DashboardOptions::new().largest(2), |_| {}).unwrap();
+    let density = all.density();
+    for neuron in [0, 1, 17, 100, 255] {
+        let own: Vec<f32> = numbers.chunks_exact(256).map(|row| row[neuron]).collect();
+        let positive = own.iter().filter(|x| **x > 0.0).count();
+        assert!((density[neuron] - positive as f64 / own.len() as f64).abs() < 1.5 / own.len() as f64, "{neuron}");
+        let shown = data(&all.page([neuron]).unwrap());
+        assert_eq!(shown["active"], "above zero");
+        let histogram = &shown["latents"][0]["histogram"];
+        let (from, to) = (histogram["from"].as_f64().unwrap() as f32, histogram["to"].as_f64().unwrap() as f32);
+        let (low, high) = own.iter().fold((0f32, 0f32), |(low, high), x| (low.min(*x), high.max(*x)));
+        assert!(from <= low + 1e-5 && to >= high - 1e-5 && (from < 0.0) == (low < 0.0), "{from} {low} {high} {to}");
+        let counts: Vec<u64> = histogram["counts"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+        assert_eq!(counts.iter().sum::<u64>() as usize, own.len());
+        // The least are shown beside the largest, and every example of an interval lies in it.
+        let groups = shown["latents"][0]["groups"].as_array().unwrap();
+        let titles: Vec<&str> = groups.iter().filter_map(|group| group["title"].as_str()).collect();
+        assert_eq!(titles.contains(&"least activations"), low < 0.0, "{titles:?}");
+        for group in groups.iter().filter(|group| !group["low"].is_null()) {
+            let bound = |key: &str| group[key].as_f64().unwrap() as f32;
+            for example in group["examples"].as_array().unwrap() {
+                let at = (example["at"].as_u64().unwrap() - example["first"].as_u64().unwrap()) as usize;
+                let value = example["acts"][at].as_f64().unwrap() as f32;
+                assert!(value >= bound("low") - 1e-4 && value <= bound("high") + 1e-4, "{group}");
+            }
+        }
+    }
+    let point = hook::resid_post(1);
+    let along: Tensor<2> =
+        Tensor::cat(vec![Tensor::ones([1, 64], &Device::flex()), Tensor::zeros([1, 64], &Device::flex())], 0);
+    let units = Units::directions(point.name(), along);
+    let all = dashboards(&model, units, &prompts[..3], DashboardOptions::new(), |_| {}).unwrap();
+    let sum = |prompt: &Vec<u32>| -> Vec<f32> {
+        let stream = model.record(vec![prompt.clone()], &point).unwrap().get(&point).unwrap();
+        stream.sum_dim(2).to_data().iter().collect()
+    };
+    let sums: Vec<f32> = prompts[..3].iter().flat_map(sum).collect();
+    let most = sums.iter().copied().fold(0f32, f32::max);
+    let active = sums.iter().filter(|x| **x >= most / 2.0).count() as f64;
+    // To what lies in the bin that the half is in.
+    let near = sums.iter().filter(|x| (**x - most / 2.0).abs() < most / 25.0).count() as f64;
+    let density = all.density();
+    assert!((density[0] * sums.len() as f64 - active).abs() <= near + 1e-6, "{} {active} {near}", density[0]);
+    assert!(density[1] == 0.0 && density[0] < 1.0 && all.by_density() == [0]);
     let wide = Tensor::<2>::ones([2, 65], &Device::flex());
     let error = dashboards(&model, Units::directions("resid_post1", wide), &prompts, DashboardOptions::new(), |_| {});
     let told = hooklens::error_chain(&error.unwrap_err());
@@ -191,6 +368,44 @@ fn pages_and_findings_from_the_command_line() {
         (show(&["--neurons", "9", "--prompts", "prompts.txt", "--out", "p.html"]), "layer"),
         (run(&["find", "--dictionary", "embedded:none", "--prompt", "Mary"]), "embedded dictionaries are"),
         (run(&["find", "--prompt", "Mary"]), "--dictionary names"),
+    ];
+    for ((code, _, warned), expected) in wrong {
+        assert!(code != Some(0) && warned.contains(expected), "{expected}: {warned}");
+    }
+    // Directions: of a file, and what sets two files of prompts apart.
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let ones = format!("{:?}", vec![1; 64]);
+    write("one.json", &ones);
+    write("two.json", &format!("[{ones}, {ones}]"));
+    write("odd.json", "[[1, 2], [1]]");
+    write("mary.txt", "When Mary\nWhen John and Mary\n");
+    write("john.txt", "When John\nWhen Mary and John\n");
+    let at = ["--at", "blocks.1.hook_resid_post", "--prompts", "prompts.txt", "--out"];
+    for (given, count) in [
+        (&["--direction", "one.json"][..], "of 1 active"),
+        (&["--direction", "two.json"], "of 2 active"),
+        (&["--more", "mary.txt", "--less", "john.txt"], "of 1 active"),
+    ] {
+        let (code, told, warned) = show(&[given, &at[..], &["d.html"]].concat());
+        assert!(code == Some(0) && told.contains(count), "{given:?}: {told}{warned}");
+    }
+    let page = data(&std::fs::read_to_string(folder.path().join("d.html")).unwrap());
+    assert_eq!((page["unit"].as_str(), page["point"].as_str()), (Some("direction"), Some("blocks.1.hook_resid_post")));
+    let tensors = [("probe", Activation::from(Tensor::<1>::ones([64], &Device::flex())))];
+    let tensors = tensors.iter().map(|(name, tensor)| (name.to_string(), tensor));
+    hooklens::write_safetensors(&folder.path().join("probe.safetensors"), tensors, Default::default()).unwrap();
+    let (code, _, warned) = show(&[&["--direction", "probe.safetensors"], &at[..], &["d.html"]].concat());
+    assert_eq!(code, Some(0), "{warned}");
+    let page = data(&std::fs::read_to_string(folder.path().join("d.html")).unwrap());
+    assert_eq!(page["list"]["label"][0], "probe");
+    let wrong = [
+        (show(&[&["--direction", "odd.json"], &at[..], &["d.html"]].concat()), "directions of one width"),
+        (show(&["--direction", "one.json", "--prompts", "prompts.txt", "--out", "d.html"]), "--at"),
+        (
+            show(&["--direction", "one.json", "--at", "hook_embd", "--prompts", "prompts.txt", "--out", "d.html"]),
+            "hook_embed",
+        ),
+        (show(&["--at", "hook_embed", "--prompts", "prompts.txt", "--out", "d.html"]), "says what to show"),
     ];
     for ((code, _, warned), expected) in wrong {
         assert!(code != Some(0) && warned.contains(expected), "{expected}: {warned}");

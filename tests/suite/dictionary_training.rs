@@ -250,6 +250,17 @@ fn dictionaries_from_the_command_line() {
     assert_eq!(code, Some(0));
     let measured: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert!(measured["metrics"]["sparsity"]["l0"].as_f64().unwrap() > 1.0, "{told}");
+    // A training of one step says how it went, too; knobs are turned.
+    let (code, told, warned) = train("short", &["--tokens", "200"]);
+    assert!(code == Some(0) && told.contains("64 latents, 1 steps: explained variance"), "{told}{warned}");
+    assert!(folder.path().join("short/training.svg").is_file());
+    let knobs =
+        ["--warm-up", "0.2", "--decay", "0", "--clip", "0.5", "--betas", "0.8,0.99", "--buffer", "4", "--revive", "0"];
+    assert_eq!(train("turned", &knobs).0, Some(0));
+    assert!(bytes("turned") != bytes("sae"));
+    let jump = ["--architecture", "jumprelu", "--bandwidth", "0.3", "--threshold", "0.2", "--penalty-warm-up", "0.5"];
+    assert_eq!(train("jump", &jump).0, Some(0));
+
     let (code, told, _) = run(&["info", "sae"]);
     assert!(code == Some(0) && told.contains("blocks.2.hook_resid_post") && told.contains("jumprelu"), "{told}");
 
@@ -260,6 +271,9 @@ fn dictionaries_from_the_command_line() {
         (train("out3", &["--at", "blocks.9.hook_resid_post"]), "layers"),
         (train("out4", &["--skip"]), "--skip is for a transcoder"),
         (train("out5", &["--learning-rate=-1"]), "learning rate"),
+        (train("out6", &["--warm-up", "2"]), "shares between 0 and 1"),
+        (train("out7", &["--betas", "0.9,1"]), "Adam's decays"),
+        (train("out8", &["--architecture", "jumprelu", "--bandwidth", "0"]), "a bandwidth is above 0"),
     ];
     for ((code, _, warned), expected) in wrong {
         assert!(code != Some(0) && warned.contains(expected), "{expected}: {warned}");

@@ -165,7 +165,7 @@ fn saved_dictionaries_are_the_same() {
 
     let labeled = Dictionary::open(folder("saelens-topk")).unwrap();
     let labels: Labels = [(3, "names, of \"people\"")].into_iter().collect();
-    labeled.with_labels(labels.clone()).save(saved.path().join("labeled")).unwrap();
+    labeled.with_labels(labels.clone()).unwrap().save(saved.path().join("labeled")).unwrap();
     assert_eq!(*Dictionary::open(saved.path().join("labeled")).unwrap().labels(), labels);
 }
 

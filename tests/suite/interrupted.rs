@@ -152,6 +152,57 @@ fn a_dump_to_a_folder() {
     assert!(continued > 0, "no run was continued");
 }
 
+/// A training that is killed again and again, and goes on from its checkpoints, gives the bytes of one left alone.
+#[test]
+fn a_training() {
+    const KILLS: u32 = 12;
+    let workshop = Workshop::new(200);
+    let train = [
+        "features",
+        "train",
+        "--model",
+        "embedded:induction",
+        "--prompts",
+        "prompts.jsonl",
+        "--at",
+        "blocks.1.hook_resid_post",
+        "--latents",
+        "192",
+        "--k",
+        "6",
+        "--tokens",
+        "300000",
+        "--batch-size",
+        "500",
+        "--checkpoint-every",
+        "10000",
+    ];
+    let whole = workshop.run(&[&train[..], &["--out", "alone"]].concat());
+    let expected = contents(&workshop.path().join("alone"));
+    assert!(expected.contains_key("sae_weights.safetensors") && expected.contains_key("training.svg"));
+    let out = workshop.path().join("out");
+    let run = [&train[..], &["--out", "out", "--resume"]].concat();
+    let mut random = StdRng::seed_from_u64(5);
+    let (mut kills, mut continued) = (0, 0);
+    while kills < KILLS {
+        for signal in ["KILL", "KILL", "TERM"].into_iter().cycle() {
+            continued += u32::from(out.join("checkpoint.safetensors").exists());
+            if workshop.interrupted(&run, whole.mul_f64(random.random_range(0.1..0.8)), signal).success() {
+                break;
+            }
+            kills += 1;
+            // Killed where nothing is left to do but to end: there is nothing to go on from.
+            if out.join("cfg.json").exists() {
+                break;
+            }
+        }
+        let finished = out.join("training.svg").exists();
+        assert!(!finished || contents(&out) == expected, "after {kills} kills");
+        fs::remove_dir_all(&out).unwrap();
+    }
+    assert!(continued > 0, "no training was continued");
+}
+
 /// A merge is there or not.
 #[test]
 fn a_merge() {

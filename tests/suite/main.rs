@@ -16,6 +16,7 @@ mod contract;
 mod dashboards;
 mod decoder_cache_laws;
 mod devices;
+mod dictionaries_in_use;
 mod dictionary_training;
 mod documents;
 mod dump;

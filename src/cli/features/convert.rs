@@ -19,7 +19,8 @@ pub(super) struct ConvertArgs {
     /// The factor that its inputs are multiplied by, where its files leave it out
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f32>,
-    /// Labels of latents to save with it: a .csv of `latent,label`, or a .json object
+    /// Labels of latents to save with it: a .csv of `latent,label`, or a .json object; of transcoders of all layers
+    /// `layer,latent,label`, or an object of objects
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
     /// The folder to write
@@ -38,13 +39,16 @@ pub(super) fn run(args: &ConvertArgs) -> CliResult {
                 one = one.with_scale(factor);
             }
             if let Some(path) = &args.labels {
-                one = one.with_labels(Labels::read(path)?);
+                one = one.with_labels(Labels::read(path)?)?;
             }
             one.save(&args.out)?;
         }
-        Opened::Transcoders(all) => {
-            if args.at.is_some() || args.scale.is_some() || args.labels.is_some() {
-                return Err(Failure::Usage("--at, --scale and --labels are for one dictionary".into()));
+        Opened::Transcoders(mut all) => {
+            if args.at.is_some() || args.scale.is_some() {
+                return Err(Failure::Usage("--at and --scale are for one dictionary".into()));
+            }
+            if let Some(path) = &args.labels {
+                all = all.with_labels(Labels::read_by_layer(path)?)?;
             }
             all.save(&args.out)?;
         }

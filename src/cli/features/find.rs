@@ -56,7 +56,12 @@ pub(super) struct FindArgs {
     json: bool,
 }
 
-fn rows(model: &HookedTransformer, path: &Path, prepend_bos: Option<bool>) -> Result<Vec<Vec<u32>>, Failure> {
+/// The token ids of a file's prompts.
+pub(super) fn rows(
+    model: &HookedTransformer,
+    path: &Path,
+    prepend_bos: Option<bool>,
+) -> Result<Vec<Vec<u32>>, Failure> {
     let row = |prompt: Prompt| match prompt {
         Prompt::Tokens(ids) => Ok(ids),
         Prompt::Text(text) => model.token_row(&text, prepend_bos),
@@ -70,7 +75,7 @@ pub(super) fn run(args: &FindArgs) -> CliResult {
     };
     let mut dictionary = Dictionary::open(path)?;
     if let Some(path) = &args.labels {
-        dictionary = dictionary.with_labels(Labels::read(path)?);
+        dictionary = dictionary.with_labels(Labels::read(path)?)?;
     }
     let model = any_model::plain_decoder("features find", &args.model, args.model.options(args.dtype.dtype)?)?;
     dictionary.concerns(&model).iter().for_each(note);

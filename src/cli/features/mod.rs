@@ -1,6 +1,7 @@
 //! `hooklens features` and its commands.
 
 mod convert;
+mod directions;
 mod eval;
 mod find;
 mod info;
@@ -43,7 +44,11 @@ enum FeaturesCommand {
   hooklens features show --model embedded:ioi --dictionary embedded:ioi-sae --prompts prompts.txt --out latents.html
   hooklens features show --model ./gpt2 --dictionary ./sae --prompts corpus.txt --concatenate 128 --latents 1,5 \\
     --query 'When Mary and John' --out latents.html
-  hooklens features show --model ./gpt2 --neurons 3 --prompts corpus.txt --out neurons.html")]
+  hooklens features show --model ./gpt2 --neurons 3 --prompts corpus.txt --out neurons.html
+  hooklens features show --model ./gpt2 --direction probe.safetensors --at blocks.6.hook_resid_post \
+    --prompts corpus.txt --out probe.html
+  hooklens features show --model ./gpt2 --more french.txt --less english.txt --at blocks.6.hook_resid_post \
+    --prompts corpus.txt --out french.html")]
     Show(Box<show::ShowArgs>),
     /// Find latents by their activations on a prompt, by what they do to a token, or by the difference of texts
     #[command(after_help = "Examples:

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::directions::DirectionArgs;
 use crate::cli::args::{DtypeArg, ModelArg};
 use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{said, spare};
@@ -31,6 +32,8 @@ pub(super) struct ShowArgs {
     /// Show the heads of this layer, by the norm of what they write
     #[arg(long, value_name = "LAYER", conflicts_with = "dictionary")]
     heads: Option<usize>,
+    #[command(flatten)]
+    direction: DirectionArgs,
     /// The latents to show, separated by commas (default: the 50 that are active most)
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     latents: Vec<usize>,
@@ -58,26 +61,37 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         _ => return Err(Failure::Usage("the name of --out ends in .html or .jsonl".into())),
     };
     let inputs = args.model.inputs().into_iter().chain(args.corpus.file()).chain(args.labels.clone());
+    let inputs = inputs.chain(args.direction.files());
     spare(Some(&args.out), inputs)?;
-    let (units, dictionary) = match (args.neurons, args.heads, &args.model.dictionary[..]) {
-        (Some(layer), _, _) => (Units::neurons(layer), None),
-        (_, Some(layer), _) => (Units::heads(layer), None),
-        (_, _, [path]) => {
+    let opened = match &args.model.dictionary[..] {
+        [path] => {
             let dictionary = Dictionary::open(path)?;
-            (Units::latents(&dictionary)?, Some(dictionary))
+            Some(args.direction.at.iter().fold(dictionary, |dictionary, point| dictionary.at(point)))
         }
-        _ => return Err(Failure::Usage("--dictionary, --neurons or --heads says what to show".into())),
+        _ => None,
+    };
+    if args.neurons.is_none() && args.heads.is_none() && opened.is_none() && !args.direction.is_asked() {
+        let told = "--dictionary, --neurons, --heads, --direction or --more says what to show";
+        return Err(Failure::Usage(told.into()));
+    }
+    let model = any_model::plain_decoder("features show", &args.model, args.model.options(args.dtype.dtype)?)?;
+    let (units, dictionary) = match (args.neurons, args.heads, args.direction.units(&model)?, opened) {
+        (Some(layer), ..) => (Units::neurons(layer), None),
+        (_, Some(layer), ..) => (Units::heads(layer), None),
+        (_, _, Some(directions), _) => (directions, None),
+        (.., Some(dictionary)) => (Units::latents(&dictionary)?, Some(dictionary)),
+        (.., None) => return Err(Failure::Usage("--at is the point of --direction or --more".into())),
     };
     let units = match &args.labels {
         Some(path) => units.with_labels(Labels::read(path)?),
         None => units,
     };
-    let model = any_model::plain_decoder("features show", &args.model, args.model.options(args.dtype.dtype)?)?;
     let prepend_bos = dictionary.as_ref().and_then(|dictionary| dictionary.metadata().prepend_bos);
     dictionary.iter().flat_map(|dictionary| dictionary.concerns(&model)).for_each(note);
     let prompts = args.corpus.rows(&model, prepend_bos)?;
     let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos()).filter(|_| !args.with_bos);
     let options = DashboardOptions::new().batch_size(args.batch_size as usize).leaving_out(bos);
+    let options = options.dataset(args.corpus.file().map(|file| file.display().to_string()).unwrap_or_default());
     let options = args.query.iter().fold(options, |options, text| options.query(text));
     let bar = ProgressBar::new(prompts.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {

@@ -15,6 +15,9 @@ use crate::driver::HookedModel;
 use crate::features::{JumpReluSparsity, Objective, Opened, Trained, Training, TrainingRun};
 use crate::plot::{Line, LinePlot};
 
+/// Steps that are logged at least, if there are as many.
+const LOGGED: usize = 100;
+
 #[derive(Debug, Args)]
 pub(super) struct TrainArgs {
     #[command(flatten)]
@@ -72,6 +75,8 @@ pub(super) struct TrainArgs {
     /// Tokens without activity after which a latent is dead (default: a tenth of all, at most 10 million)
     #[arg(long, value_name = "N")]
     dead_after: Option<usize>,
+    #[command(flatten)]
+    knobs: Knobs,
     /// Train on activations as they are, instead of scaling them to a mean norm of sqrt(width)
     #[arg(long)]
     no_normalize: bool,
@@ -87,6 +92,58 @@ pub(super) struct TrainArgs {
     /// The folder to write: the dictionary with training.csv and training.svg; of several, one in a folder of each point
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
+}
+
+/// Settings whose defaults serve.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Knobs")]
+struct Knobs {
+    /// The share of the training in which the learning rate rises from 0
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
+    warm_up: f64,
+    /// The share of the training, its end, in which the learning rate falls to 0
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
+    decay: f64,
+    /// The share of the training in which penalties rise from 0
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    penalty_warm_up: f64,
+    /// Adam's decays (default: 0.9,0.999; of jumprelu 0,0.999)
+    #[arg(long, value_name = "FIRST,SECOND", value_delimiter = ',', num_args = 2)]
+    betas: Vec<f32>,
+    /// The largest norm of a step's gradients; 0 for any
+    #[arg(long, value_name = "NORM", default_value_t = 1.0)]
+    clip: f32,
+    /// Batches that are held and shuffled together
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    buffer: usize,
+    /// The weight of the loss in which dead latents reconstruct what the others miss; 0 for none
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
+    revive: f32,
+    /// Norm of decoder rows at the beginning
+    #[arg(long, value_name = "NORM", default_value_t = 0.1)]
+    decoder_norm: f32,
+    /// Width of the window around a threshold of jumprelu in which it gets gradients (default: 0.5; with --tanh 2)
+    #[arg(long, value_name = "WIDTH")]
+    bandwidth: Option<f32>,
+    /// Thresholds of jumprelu at the beginning
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.1)]
+    threshold: f32,
+}
+
+impl Knobs {
+    fn turn(&self, training: Training) -> Training {
+        let training = training
+            .schedule(self.warm_up, self.decay)
+            .penalty_warm_up(self.penalty_warm_up)
+            .clip(self.clip)
+            .buffer(self.buffer)
+            .revive(self.revive)
+            .decoder_norm(self.decoder_norm);
+        match self.betas[..] {
+            [first, second] => training.betas(first, second),
+            _ => training,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -124,10 +181,10 @@ impl TrainArgs {
                         JumpReluSparsity::Tanh { coefficient: coefficient.unwrap_or(5.0), scale: 4.0 }
                     }
                     (false, Some(coefficient)) => JumpReluSparsity::Step { coefficient },
-                    (false, None) => return Objective::jump_relu(self.k as f32),
+                    (false, None) => JumpReluSparsity::Quadratic { coefficient: 1.0, target: self.k as f32 },
                 };
-                let bandwidth = if self.tanh { 2.0 } else { 0.5 };
-                Objective::JumpRelu { sparsity, bandwidth, threshold: 0.1 }
+                let bandwidth = self.knobs.bandwidth.unwrap_or(if self.tanh { 2.0 } else { 0.5 });
+                Objective::JumpRelu { sparsity, bandwidth, threshold: self.knobs.threshold }
             }
         }
     }
@@ -149,6 +206,7 @@ impl TrainArgs {
                 .seed(self.seed)
                 .normalize(!self.no_normalize)
                 .model(&self.model.model);
+            let training = self.knobs.turn(training);
             let training = self.learning_rate.into_iter().fold(training, Training::learning_rate);
             self.dead_after.into_iter().fold(training, Training::dead_after)
         };
@@ -177,7 +235,14 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     let named = |name: &String| -> Result<String, Failure> { Ok(catalog.info(catalog.find(name)?).name.to_string()) };
     args.at.iter().chain(&args.writes).try_for_each(|name| named(name).map(drop))?;
     let every = args.checkpoint_every.unwrap_or(if args.resume { args.tokens / 10 } else { usize::MAX });
-    let run = TrainingRun::new(trainings).leaving_out(bos).checkpoints(&args.out, every).resume(args.resume);
+    // Of a short training every step is logged.
+    let steps = args.tokens / args.batch_size.max(1);
+    let log_every = (steps / LOGGED).clamp(1, 10);
+    let run = TrainingRun::new(trainings)
+        .log_every(log_every)
+        .leaving_out(bos)
+        .checkpoints(&args.out, every)
+        .resume(args.resume);
     let bar = ProgressBar::new(args.tokens as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tokens {msg} {eta}") {
         bar.set_style(style.progress_chars("=> "));
@@ -234,7 +299,7 @@ fn saved(one: &Trained, folder: &Path) -> CliResult {
         }
     };
     write(&folder.join("training.csv"), one.csv().as_bytes())?;
-    if let (Some(last), true) = (one.log.last(), one.log.len() > 1) {
+    if let Some(last) = one.log.last() {
         let explained =
             Line::new("of each batch", one.log.iter().map(|step| (step.tokens as f64, step.explained_variance)));
         LinePlot::new("tokens", "explained variance", [explained])?.save(folder.join("training.svg"))?;

@@ -6,9 +6,9 @@ use rand_chacha::ChaCha8Rng;
 
 use super::histogram::Histogram;
 
-/// Bins of a histogram that is shown.
+/// Bins of a histogram that is shown, on either side of 0.
 pub(super) const BINS: usize = 50;
-/// Intervals of which examples are kept.
+/// Intervals of which examples are kept, on either side of 0.
 pub(super) const INTERVALS: usize = 8;
 
 /// One place where a unit is active, with its activations around it.
@@ -34,16 +34,23 @@ pub(super) struct Amount {
 /// A unit's statistics.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gathered {
-    pub(super) active: u64,
+    /// Numbers other than zero, and those above it.
+    pub(super) nonzero: u64,
+    pub(super) positive: u64,
     pub(super) sum: f64,
     pub(super) square: f64,
-    /// The largest magnitude, with its sign.
+    /// The largest magnitude, with its sign, and the largest number above zero.
     pub(super) most: f32,
+    pub(super) highest: f32,
     pub(super) histogram: Histogram<BINS>,
-    /// Largest magnitude first, one a prompt.
+    /// Above zero, the largest first, one a prompt.
     pub(super) largest: Vec<Example>,
+    /// Below zero, the least first, one a prompt.
+    pub(super) least: Vec<Example>,
     intervals: Histogram<INTERVALS>,
     samples: [Vec<Example>; INTERVALS],
+    /// Of intervals below zero, the nearest first; nothing as long as there is none.
+    below: Vec<Vec<Example>>,
 }
 
 impl Gathered {
@@ -55,50 +62,41 @@ impl Gathered {
         random: &mut ChaCha8Rng,
         window: impl Fn() -> Example,
     ) {
-        self.active += 1;
+        self.nonzero += 1;
+        self.positive += u64::from(value > 0.0);
         self.sum += f64::from(value);
         self.square += f64::from(value) * f64::from(value);
         if value.abs() > self.most.abs() {
             self.most = value;
         }
+        self.highest = self.highest.max(value);
         self.histogram.add(value);
-        self.keep_largest(value, prompt, amount.largest, &window);
+        let kept = if value > 0.0 { &mut self.largest } else { &mut self.least };
+        keep_largest(kept, (value, prompt), amount.largest, &window);
         self.sample(value, amount.each_interval, random, &window);
-    }
-
-    fn keep_largest(&mut self, value: f32, prompt: u32, count: usize, window: &impl Fn() -> Example) {
-        let full = self.largest.len() >= count;
-        if full && self.largest.last().is_none_or(|least| value.abs() <= least.value.abs()) {
-            return;
-        }
-        // Of a prompt the largest alone: windows would show the same text again.
-        match self.largest.iter().position(|other| other.prompt == prompt) {
-            Some(same) if self.largest[same].value.abs() >= value.abs() => return,
-            Some(same) => drop(self.largest.remove(same)),
-            None if full => drop(self.largest.pop()),
-            None => {}
-        }
-        let at = self.largest.partition_point(|other| other.value.abs() >= value.abs());
-        self.largest.insert(at, window());
     }
 
     /// Keeps a sample of each interval, in which every activation has the same chance.
     fn sample(&mut self, value: f32, count: usize, random: &mut ChaCha8Rng, window: &impl Fn() -> Example) {
         for _ in 0..self.intervals.reach(value.abs()) {
-            for bin in 0..INTERVALS {
-                let mut joined = Vec::new();
-                for from in [2 * bin, 2 * bin + 1] {
-                    joined.append(self.samples.get_mut(from).unwrap_or(&mut Vec::new()));
+            for samples in [&mut self.samples[..], &mut self.below[..]] {
+                for bin in 0..samples.len() {
+                    let mut joined = Vec::new();
+                    for from in [2 * bin, 2 * bin + 1] {
+                        joined.append(samples.get_mut(from).unwrap_or(&mut Vec::new()));
+                    }
+                    while joined.len() > count {
+                        joined.swap_remove(random.random_range(0..joined.len()));
+                    }
+                    samples[bin] = joined;
                 }
-                while joined.len() > count {
-                    joined.swap_remove(random.random_range(0..joined.len()));
-                }
-                self.samples[bin] = joined;
             }
         }
-        self.intervals.add(value);
-        let bin = ((value.abs() / self.intervals.limit * INTERVALS as f32) as usize).min(INTERVALS - 1);
-        let (seen, own) = (self.intervals.counts[bin], &mut self.samples[bin]);
+        let (seen, bin) = (self.intervals.add(value), self.intervals.bin(value));
+        if value < 0.0 {
+            self.below.resize(INTERVALS, Vec::new());
+        }
+        let own = if value < 0.0 { &mut self.below[bin] } else { &mut self.samples[bin] };
         if own.len() < count {
             own.push(window());
         } else if count > 0 {
@@ -109,13 +107,34 @@ impl Gathered {
         }
     }
 
-    /// Intervals with examples, the highest first: bounds, the share of active tokens, examples.
+    /// Intervals with examples, the highest first: bounds, the share of numbers other than zero, examples.
     pub(super) fn intervals(&self) -> impl Iterator<Item = ([f32; 2], f64, &[Example])> {
         let width = self.intervals.limit / INTERVALS as f32;
-        let all = (0..INTERVALS).rev().filter(|bin| self.intervals.counts[*bin] > 0);
-        all.map(move |bin| {
-            let bounds = [bin as f32 * width, (bin + 1) as f32 * width];
-            (bounds, f64::from(self.intervals.counts[bin]) / self.active as f64, &self.samples[bin][..])
-        })
+        let bounds = move |bin: usize| [bin as f32 * width, (bin + 1) as f32 * width];
+        let above = (0..INTERVALS).rev().map(move |bin| (bounds(bin), self.intervals.counts[bin], &self.samples[bin]));
+        let below = self.intervals.below.iter().zip(&self.below).enumerate();
+        let below = below.map(move |(bin, (count, samples))| {
+            let [near, far] = bounds(bin);
+            ([-far, -near], *count, samples)
+        });
+        let all = above.chain(below).filter(|(_, count, _)| *count > 0);
+        all.map(|(bounds, count, samples)| (bounds, f64::from(count) / self.nonzero as f64, &samples[..]))
     }
+}
+
+/// Keeps an example if its magnitude is among the largest.
+fn keep_largest(kept: &mut Vec<Example>, (value, prompt): (f32, u32), count: usize, window: &impl Fn() -> Example) {
+    let full = kept.len() >= count;
+    if full && kept.last().is_none_or(|least| value.abs() <= least.value.abs()) {
+        return;
+    }
+    // Of a prompt the largest alone: windows would show the same text again.
+    match kept.iter().position(|other| other.prompt == prompt) {
+        Some(same) if kept[same].value.abs() >= value.abs() => return,
+        Some(same) => drop(kept.remove(same)),
+        None if full => drop(kept.pop()),
+        None => {}
+    }
+    let at = kept.partition_point(|other| other.value.abs() >= value.abs());
+    kept.insert(at, window());
 }

@@ -1,5 +1,6 @@
 //! Dashboards: what makes a latent active, and what it makes of the next token.
 
+mod correlations;
 mod gather;
 mod histogram;
 mod neuronpedia;
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::tensor::{DType, Tensor};
-use hooklens_hooks::{Record, write_file};
+use hooklens_hooks::{Activation, Record, write_file};
 use hooklens_kernels::sparse::Sparse;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -43,13 +44,14 @@ pub struct DashboardOptions {
     batch_size: usize,
     left_out: Vec<u32>,
     query: Option<String>,
+    dataset: String,
     seed: u64,
 }
 
 impl Default for DashboardOptions {
     fn default() -> Self {
         let amount = Amount { largest: 20, each_interval: 5, around: [12, 6] };
-        Self { amount, batch_size: 16, left_out: Vec::new(), query: None, seed: 0 }
+        Self { amount, batch_size: 16, left_out: Vec::new(), query: None, dataset: String::new(), seed: 0 }
     }
 }
 
@@ -83,7 +85,7 @@ impl DashboardOptions {
         self
     }
 
-    /// Leaves activations at these tokens out.
+    /// Leaves activations at these tokens out, in the query as well.
     pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = tokens.into_iter().collect();
         self
@@ -92,6 +94,12 @@ impl DashboardOptions {
     /// A text whose activations are shown beside, by which the list can be sorted.
     pub fn query(mut self, text: impl Into<String>) -> Self {
         self.query = Some(text.into());
+        self
+    }
+
+    /// What the prompts are called, which is said in Neuronpedia's JSON.
+    pub fn dataset(mut self, name: impl Into<String>) -> Self {
+        self.dataset = name.into();
         self
     }
 }
@@ -151,7 +159,10 @@ pub fn dashboards<'m>(
     for batch in prompts.chunks(options.batch_size) {
         let (acts, real, len) = activations(model, &units, batch)?;
         let [_, count] = acts.dims();
-        gathered.resize(count, Gathered::default());
+        if done == 0 {
+            units.labels.check(&units.point, count)?;
+            gathered.resize(count, Gathered::default());
+        }
         let values: Vec<f32> = acts.to_data().iter().collect();
         if let Some(at) = values.iter().position(|x| !x.is_finite()) {
             let what = format!("{} {} of a prompt", units.noun(), at % count.max(1));
@@ -190,7 +201,11 @@ pub fn dashboards<'m>(
             let row = model.token_row(text, None)?;
             let (acts, _, _) = activations(model, &units, std::slice::from_ref(&row))?;
             let count = acts.dims()[1];
-            let values: Vec<f32> = acts.to_data().iter().collect();
+            let mut values: Vec<f32> = acts.to_data().iter().collect();
+            let left_out = row.iter().map(|id| options.left_out.contains(id));
+            for (own, _) in values.chunks_exact_mut(count.max(1)).zip(left_out).filter(|(_, left_out)| *left_out) {
+                own.fill(0.0);
+            }
             let by_unit = Sparse::of(&values, count).transposed(count);
             let active = (0..count).filter(|unit| !by_unit.row(*unit).0.is_empty());
             let each = active.map(|unit| (unit, (0..row.len()).map(|pos| values[pos * count + unit]).collect()));
@@ -207,14 +222,23 @@ pub(super) fn activations(
     units: &Units,
     prompts: &[Vec<u32>],
 ) -> Result<(Tensor<2>, Vec<Option<u32>>, usize)> {
+    let (activation, real, len) = recorded(model, &units.point, prompts)?;
+    Ok((units.read(&activation, real.len())?, real, len))
+}
+
+/// A point's activations over some prompts, each row's token (nothing at padding), and tokens a prompt.
+fn recorded(
+    model: &HookedTransformer,
+    point: &str,
+    prompts: &[Vec<u32>],
+) -> Result<(Activation, Vec<Option<u32>>, usize)> {
     let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
     let tokens = Tokens::padded(prompts, pad, PaddingSide::Right)?;
-    let [rows, len] = tokens.shape();
-    let options = ForwardOptions::new().logits(Logits::None).record(Record::new(&*units.point));
+    let [_, len] = tokens.shape();
+    let options = ForwardOptions::new().logits(Logits::None).record(Record::new(point));
     let cache = model.run(&tokens, options)?.cache;
-    let acts = units.read(cache.activation(&*units.point)?, rows * len)?;
     let real = |(at, id): (usize, &u32)| tokens.mask().is_none_or(|mask| mask[at]).then_some(*id);
-    Ok((acts, tokens.ids().iter().enumerate().map(real).collect(), len))
+    Ok((cache.activation(point)?.clone(), tokens.ids().iter().enumerate().map(real).collect(), len))
 }
 
 /// What units do to the next token's logits, `[unit, d_vocab]`: their directions by the last norm's weights and the
@@ -262,15 +286,16 @@ impl Dashboards<'_> {
         self.tokens
     }
 
-    /// Share of tokens at which each unit is active.
+    /// Share of tokens at which each unit is active, as [`Units`] has it.
     pub fn density(&self) -> Vec<f64> {
-        self.gathered.iter().map(|own| own.active as f64 / self.tokens as f64).collect()
+        self.gathered.iter().map(|own| self.units.active(own) / self.tokens as f64).collect()
     }
 
     /// The units that are active at some token, the most active first.
     pub fn by_density(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.len()).filter(|unit| self.gathered[*unit].active > 0).collect();
-        order.sort_by_key(|unit| std::cmp::Reverse(self.gathered[*unit].active));
+        let density = self.density();
+        let mut order: Vec<usize> = (0..self.len()).filter(|unit| density[*unit] > 0.0).collect();
+        order.sort_by(|a, b| density[*b].total_cmp(&density[*a]));
         order
     }
 
@@ -328,23 +353,28 @@ impl Dashboards<'_> {
             });
             let n = self.tokens as f64;
             let mean = own.sum / n;
-            let mut groups = vec![json!({
-                "title": "largest activations", "low": null, "high": null, "share": null,
-                "examples": self.examples(&own.largest, &mut strings),
-            })];
-            for (bounds, share, examples) in own.intervals() {
-                groups.push(json!({
-                    "title": format!("{:.2} to {:.2}", bounds[0], bounds[1]), "low": bounds[0], "high": bounds[1],
-                    "share": share, "examples": self.examples(examples, &mut strings),
-                }));
+            let mut groups = Vec::new();
+            for (title, examples) in [("largest activations", &own.largest), ("least activations", &own.least)] {
+                if !examples.is_empty() {
+                    let examples = self.examples(examples, &mut strings);
+                    groups
+                        .push(json!({"title": title, "low": null, "high": null, "share": null, "examples": examples}));
+                }
             }
-            let histogram = (own.active > 0)
-                .then(|| json!({"from": 0.0, "to": own.histogram.limit, "counts": own.histogram.counts.to_vec()}));
+            for ([low, high], share, examples) in own.intervals() {
+                let title = format!("{low:.2} to {high:.2}").replace('-', "−");
+                let examples = self.examples(examples, &mut strings);
+                groups.push(json!({"title": title, "low": low, "high": high, "share": share, "examples": examples}));
+            }
+            let histogram = (own.nonzero > 0).then(|| {
+                let ([from, to], counts) = own.histogram.range();
+                json!({"from": from, "to": to, "counts": counts})
+            });
             shown.push(json!({
-                "id": unit, "label": self.units.labels.get(*unit), "density": own.active as f64 / n,
+                "id": unit, "label": self.units.labels.get(*unit), "density": self.units.active(own) / n,
                 "max": own.most, "mean": mean, "deviation": (own.square / n - mean * mean).max(0.0).sqrt(),
                 "histogram": histogram, "logits": logits, "related": related[place],
-                "groups": if own.active > 0 { groups } else { Vec::new() },
+                "groups": groups,
             }));
         }
         let query = self.query.as_ref().map(|(row, acts)| {
@@ -355,7 +385,7 @@ impl Dashboards<'_> {
         });
         let name = self.units.dictionary().map_or("", |dictionary| dictionary.name());
         Ok(json!({
-            "title": self.units.point, "unit": self.units.noun(), "name": name, "model": self.model_name(),
+            "title": self.units.point, "unit": self.units.noun(), "active": self.units.active_where(), "name": name, "model": self.model_name(),
             "point": self.units.point, "count": self.len(), "tokens": self.tokens, "prompts": self.prompts.len(),
             "list": {
                 "id": (0..self.len()).collect::<Vec<_>>(),

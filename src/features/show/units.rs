@@ -2,6 +2,7 @@
 
 use burn::tensor::Tensor;
 
+use super::gather::Gathered;
 use crate::driver::HookedModel;
 use crate::error::{FeatureError, Result};
 use crate::features::dictionary::Dictionary;
@@ -9,6 +10,9 @@ use crate::features::labels::Labels;
 use crate::model::HookedTransformer;
 
 /// Numbers that an activation is read as, one for each unit.
+///
+/// Latents are active where they are not zero, neurons where they are above it. Heads and directions are so nearly
+/// everywhere, so that they count as active where they have at least half of their largest number.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, Units};
@@ -56,11 +60,24 @@ impl Units {
     }
 
     /// Products of a point's activations with these directions, `[unit, width]`: a probe, a steering vector.
+    ///
+    /// ```
+    /// use hooklens::experiments::SteeringVector;
+    /// use hooklens::features::{DashboardOptions, Units, dashboards};
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let apart = SteeringVector::between(&model, "When Mary and John", "When John and Mary", "resid_post1")?;
+    /// let units = Units::directions(apart.point(), apart.vector().unsqueeze());
+    /// let prompts = [model.to_tokens("When Mary and John went to the store")?.row(0).to_vec()];
+    /// let shown = dashboards(&model, units, &prompts, DashboardOptions::new(), |_| {})?;
+    /// assert_eq!(shown.len(), 1);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn directions(point: impl Into<String>, directions: Tensor<2>) -> Self {
         Self { kind: Kind::Directions(directions), point: point.into(), labels: Labels::default() }
     }
 
-    /// The same with names for them.
+    /// The same with names for them. A name of a unit that is not there is an error of [`dashboards`](super::dashboards).
     #[must_use]
     pub fn with_labels(mut self, labels: Labels) -> Self {
         self.labels = labels;
@@ -74,6 +91,34 @@ impl Units {
             (kind, _) => kind,
         };
         Self { kind, ..self }
+    }
+
+    /// At how many of the tokens it saw a unit counts as active.
+    pub(super) fn active(&self, own: &Gathered) -> f64 {
+        match self.kind {
+            Kind::Latents(_) => own.nonzero as f64,
+            Kind::Neurons => own.positive as f64,
+            Kind::Heads | Kind::Directions(_) if own.highest > 0.0 => own.histogram.at_least(own.highest / 2.0),
+            Kind::Heads | Kind::Directions(_) => 0.0,
+        }
+    }
+
+    /// Where one counts as active.
+    pub(super) fn active_where(&self) -> &'static str {
+        match self.kind {
+            Kind::Latents(_) => "not zero",
+            Kind::Neurons => "above zero",
+            Kind::Heads | Kind::Directions(_) => "at least half of the largest",
+        }
+    }
+
+    /// The direction of one, `[width]`, if it is one.
+    pub(super) fn direction(&self, unit: usize) -> Result<Option<Tensor<1>>> {
+        Ok(match &self.kind {
+            Kind::Latents(dictionary) => Some(dictionary.direction(unit)?),
+            Kind::Directions(directions) => Some(directions.clone().narrow(0, unit, 1).reshape([directions.dims()[1]])),
+            Kind::Neurons | Kind::Heads => None,
+        })
     }
 
     /// What one is called.

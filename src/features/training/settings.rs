@@ -296,6 +296,18 @@ impl Training {
         if self.rate.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
             return wrong("the learning rate is above 0".into());
         }
+        if !self.betas.iter().all(|beta| (0.0..1.0).contains(beta)) {
+            return wrong("Adam's decays are from 0 to below 1".into());
+        }
+        let sizes = [self.clip, self.revive, self.decoder_norm];
+        if sizes.iter().any(|size| !(*size >= 0.0 && size.is_finite())) {
+            return wrong("the clip, the weight of what revives latents and the decoder's norm are 0 or above".into());
+        }
+        if let Objective::JumpRelu { bandwidth, threshold, .. } = &self.objective
+            && !(*bandwidth > 0.0 && bandwidth.is_finite() && *threshold >= 0.0 && threshold.is_finite())
+        {
+            return wrong("a bandwidth is above 0, and a threshold not below it".into());
+        }
         if self.skip && !self.is_transcoder() {
             return wrong("only a transcoder has a skip connection".into());
         }

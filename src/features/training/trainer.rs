@@ -567,7 +567,8 @@ mod tests {
         check(of(Objective::Matryoshka { k: 4.0, widths: vec![3, 7] }), [7, 7], &[]);
         check(of(Objective::L1 { coefficient: 0.3 }), [7, 7], &[]);
         let tanh = JumpReluSparsity::Tanh { coefficient: 0.5, scale: 2.0 };
-        for sparsity in [tanh, JumpReluSparsity::Step { coefficient: 0.2 }] {
+        let quadratic = JumpReluSparsity::Quadratic { coefficient: 0.8, target: 2.0 };
+        for sparsity in [tanh, JumpReluSparsity::Step { coefficient: 0.2 }, quadratic] {
             // Thresholds get straight-through gradients, which are no slopes.
             check(of(Objective::JumpRelu { sparsity, bandwidth: 0.1, threshold: 0.1 }), [7, 7], &["thresholds"]);
         }
@@ -584,44 +585,68 @@ mod tests {
         check(Training::cross_layer(3, 8).objective(Objective::L1 { coefficient: 0.2 }), [6, 5], &[]);
     }
 
-    /// `∂/∂θ = Σ −(θ/ε) rect((pre − θ)/ε) ∂L/∂act − (λ/ε) rect((pre − θ)/ε)` over tokens, done naively.
+    /// `∂/∂θ = Σ −(θ/ε) rect((pre − θ)/ε) ∂L/∂act − (1/ε) rect((pre − θ)/ε) ∂L/∂L0` over tokens, done naively, of each
+    /// penalty.
     #[test]
     fn thresholds_get_straight_through_gradients() {
-        let (coefficient, bandwidth) = (0.7, 0.4);
-        let sparsity = JumpReluSparsity::Step { coefficient };
-        let objective = Objective::JumpRelu { sparsity, bandwidth, threshold: 0.1 };
-        let (mut trainer, inputs, outputs) = random(Training::autoencoder("x", 9).objective(objective), 6, 6);
-        trainer.gradients(&[&inputs[0]], &[&outputs[0]]);
-        let coder = &trainer.coders[0];
-        let (d, count) = (6, 9);
-        let share = 1.0 / TOKENS as f32;
-        let mut expected = vec![0f32; count];
-        for x in inputs[0].chunks_exact(d) {
-            let pre: Vec<f32> = (0..count)
-                .map(|latent| {
-                    let row = &coder.encoder.value[latent * d..][..d];
-                    let centered = x.iter().zip(&trainer.center.value).map(|(x, center)| x - center);
-                    centered.zip(row).map(|(x, w)| x * w).sum::<f32>() + coder.bias.value[latent]
-                })
-                .collect();
-            let mut error: Vec<f32> = trainer.center.value.iter().zip(x).map(|(center, x)| center - x).collect();
-            for (latent, pre) in pre.iter().enumerate().filter(|(latent, pre)| **pre > coder.thresholds.value[*latent])
-            {
-                let row = &coder.decoder.value[latent * d..][..d];
-                error.iter_mut().zip(row).for_each(|(error, w)| *error += pre * w);
-            }
-            for (latent, sum) in expected.iter_mut().enumerate() {
-                let threshold = coder.thresholds.value[latent];
-                if (pre[latent] - threshold).abs() < bandwidth / 2.0 {
-                    let row = &coder.decoder.value[latent * d..][..d];
-                    let slope: f32 = error.iter().zip(row).map(|(error, w)| 2.0 * share * error * w).sum();
-                    *sum += -(threshold / bandwidth) * slope - coefficient * share / bandwidth;
+        let (coefficient, bandwidth, scale, target) = (0.7, 0.4, 1.5, 2.0);
+        let (d, count, share) = (6, 9, 1.0 / TOKENS as f32);
+        let step = JumpReluSparsity::Step { coefficient };
+        let quadratic = JumpReluSparsity::Quadratic { coefficient, target };
+        for sparsity in [step, JumpReluSparsity::Tanh { coefficient, scale }, quadratic] {
+            let objective = Objective::JumpRelu { sparsity, bandwidth, threshold: 0.1 };
+            let (mut trainer, inputs, outputs) = random(Training::autoencoder("x", count).objective(objective), d, d);
+            let (measured, _) = trainer.gradients(&[&inputs[0]], &[&outputs[0]]);
+            let coder = &trainer.coders[0];
+            let thresholds = &coder.thresholds.value;
+            let row = |matrix: &[f32], latent: usize| matrix[latent * d..][..d].to_vec();
+            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+            let pre = |x: &[f32], latent: usize| {
+                let centered: Vec<f32> = x.iter().zip(&trainer.center.value).map(|(x, center)| x - center).collect();
+                dot(&centered, &row(&coder.encoder.value, latent)) + coder.bias.value[latent]
+            };
+            let act = |x: &[f32], latent: usize| {
+                let pre = pre(x, latent);
+                if pre > thresholds[latent] { pre } else { 0.0 }
+            };
+            let tokens = || inputs[0].chunks_exact(d);
+            let l0: f32 = tokens().map(|x| (0..count).filter(|latent| act(x, *latent) > 0.0).count() as f32).sum();
+            assert!((l0 * share - measured.l0 as f32).abs() < 1e-5);
+            let of_l0 = match sparsity {
+                JumpReluSparsity::Step { .. } => coefficient * share,
+                JumpReluSparsity::Tanh { .. } => 0.0,
+                JumpReluSparsity::Quadratic { .. } => {
+                    2.0 * coefficient * (l0 * share - target) / (target * target) * share
+                }
+            };
+            let mut expected = vec![0f32; count];
+            for x in tokens() {
+                let mut error: Vec<f32> = trainer.center.value.iter().zip(x).map(|(center, x)| center - x).collect();
+                for latent in 0..count {
+                    let (act, row) = (act(x, latent), row(&coder.decoder.value, latent));
+                    error.iter_mut().zip(row).for_each(|(error, w)| *error += act * w);
+                }
+                for (latent, sum) in expected.iter_mut().enumerate() {
+                    if (pre(x, latent) - thresholds[latent]).abs() >= bandwidth / 2.0 {
+                        continue;
+                    }
+                    let row = row(&coder.decoder.value, latent);
+                    let norm = dot(&row, &row).sqrt();
+                    let of_penalty = match sparsity {
+                        JumpReluSparsity::Tanh { .. } => {
+                            let tanh = (scale * act(x, latent) * norm).tanh();
+                            coefficient * share * (1.0 - tanh * tanh) * scale * norm
+                        }
+                        _ => 0.0,
+                    };
+                    let of_act = 2.0 * share * dot(&error, &row) + of_penalty;
+                    *sum += -(thresholds[latent] / bandwidth) * of_act - of_l0 / bandwidth;
                 }
             }
-        }
-        assert!(expected.iter().any(|x| x.abs() > 1e-3));
-        for (given, expected) in coder.thresholds.gradient.iter().zip(&expected) {
-            assert!((given - expected).abs() < 1e-4, "{given} for {expected}");
+            assert!(expected.iter().any(|x| x.abs() > 1e-3));
+            for (given, expected) in coder.thresholds.gradient.iter().zip(&expected) {
+                assert!((given - expected).abs() < 1e-4, "{given} for {expected}: {sparsity:?}");
+            }
         }
     }
 

@@ -1,0 +1,380 @@
+//! Dictionaries where they are used: in generation and behind shared prefixes, beside edges, from large and from unsound
+//! files, with labels.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Seek, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use burn::tensor::Distribution;
+use hooklens::attribution::{Gradient, Reads};
+use hooklens::experiments::SharedPrefix;
+use hooklens::features::{
+    Architecture, Dictionary, DictionaryWeights, Labels, Metadata, SpliceDictionary, Splicing, Transcoders,
+};
+use hooklens::generation::GenerateOptions;
+use hooklens::patching::{Metric, Patching};
+use hooklens::prelude::*;
+
+use crate::support::{assert_close, device, fixtures, program, random_model, rounding, skipped, values};
+
+fn case(name: &str) -> PathBuf {
+    fixtures().join("features").join(name)
+}
+
+fn told<T: std::fmt::Debug>(result: hooklens::Result<T>) -> String {
+    hooklens::error_chain(&result.unwrap_err())
+}
+
+/// A model of three layers, and a random dictionary for the stream behind its second.
+fn setting() -> (HookedTransformer, Dictionary) {
+    let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 4);
+    device().seed(9);
+    let random =
+        |shape: [usize; 2], scale: f64| Tensor::<2>::random(shape, Distribution::Normal(0.0, scale), &device());
+    let weights = DictionaryWeights {
+        encoder: random([16, 24], 1.0),
+        encoder_bias: random([1, 24], 0.3).reshape([24]),
+        decoder: random([24, 16], 0.5),
+        decoder_bias: random([1, 16], 0.2).reshape([16]),
+        skip: None,
+    };
+    let sae = Dictionary::new("random", weights).unwrap().with_metadata(Metadata::at("blocks.1.hook_resid_post"));
+    (model, sae)
+}
+
+fn acts() -> hook::Point<3> {
+    hook::resid_post(1).inner::<3>("hook_sae_acts_post")
+}
+
+/// With the error term the model writes what it writes alone; with an edited latent, or the reconstruction alone, what
+/// running everything anew at each step says.
+#[test]
+fn spliced_models_generate() {
+    let (model, sae) = setting();
+    let prompts = vec![vec![3, 9, 1, 7, 9], vec![2, 2, 8]];
+    let tokens = Tokens::padded(&prompts, 0, hooklens::PaddingSide::Left).unwrap();
+    let count = 6;
+    let made = |model: &HookedTransformer, hooks: Vec<hook::Hook<'_>>| -> Vec<Vec<u32>> {
+        let options = GenerateOptions::new().max_new_tokens(count).hooks(hooks);
+        model.generate_with(&tokens, options).unwrap().rows.into_iter().map(|row| row.new).collect()
+    };
+    let anew = |model: &HookedTransformer, hooks: &dyn Fn() -> Vec<hook::Hook<'static>>| -> Vec<Vec<u32>> {
+        let row = |prompt: &Vec<u32>| {
+            let mut all = prompt.clone();
+            for _ in 0..count {
+                let options = ForwardOptions::new().logits(Logits::Last).hooks(hooks());
+                let logits = values(&model.forward_with(vec![all.clone()], options).unwrap());
+                let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0))).unwrap();
+                all.push(best.0 as u32);
+            }
+            all[prompt.len()..].to_vec()
+        };
+        prompts.iter().map(row).collect()
+    };
+    let spliced = model.splice_dictionary(&sae).unwrap();
+    let plain = made(&model, vec![]);
+    assert_eq!(made(&spliced, vec![]), plain);
+    let push = || vec![acts().unit(5).edit(|acts, _| acts + 20.0)];
+    let pushed = made(&spliced, push());
+    assert_eq!(pushed, anew(&spliced, &push));
+    assert_ne!(pushed, plain, "nothing was edited");
+    // The same by its direction.
+    let direction = sae.direction(5).unwrap().to_device(&device()) * 20.0;
+    assert_eq!(made(&model, vec![hook::resid_post(1).add(direction)]), pushed);
+    let bare = model.splice_dictionary_with(&sae, &Splicing::new().error_term(false)).unwrap();
+    assert_eq!(made(&bare, vec![]), anew(&bare, &Vec::new));
+}
+
+/// Latents behind a prefix that is computed once are those of whole prompts.
+#[test]
+fn spliced_models_share_prefixes() {
+    let (model, sae) = setting();
+    let bare = model.splice_dictionary_with(&sae, &Splicing::new().error_term(false)).unwrap();
+    for spliced in [model.splice_dictionary(&sae).unwrap(), bare] {
+        let mut prefix = SharedPrefix::new(&spliced, Record::new("*hook_sae_acts_post"), Logits::All);
+        let rows: Vec<Vec<u32>> = vec![vec![3, 9, 1, 7, 9, 2], vec![3, 9, 1, 7, 4, 4], vec![3, 9, 1, 7, 0, 11]];
+        let given = prefix.run(&rows).unwrap();
+        assert_eq!(prefix.len(), 4);
+        let (logits, whole) = spliced.run_with_cache(rows, "*hook_sae_acts_post").unwrap();
+        assert_close(&given.logits.unwrap(), &logits, 1e-5, "logits");
+        assert_close(&given.cache.get(acts()).unwrap(), &whole.get(acts()).unwrap(), 1e-5, "latents");
+    }
+}
+
+/// Edges to what reads behind a dictionary with its error term are the model's own; those to what reads before it are of
+/// its latents alone, since the error is a constant.
+#[test]
+fn edges_of_a_spliced_model() {
+    let (model, sae) = setting();
+    let spliced = model.splice_dictionary(&sae).unwrap();
+    let edges = |model: &HookedTransformer| {
+        let metric = Metric::logit(model, 5).unwrap();
+        let patching = Patching::new(model, vec![vec![3u32, 9, 1, 7]], vec![vec![3u32, 4, 1, 7]], metric).unwrap();
+        let edges = patching.edges(Gradient::AtBase).unwrap();
+        edges
+            .largest(usize::MAX)
+            .into_iter()
+            .map(|(from, to, score)| (format!("{from} {to}"), to, score))
+            .collect::<Vec<_>>()
+    };
+    let own: BTreeMap<String, f64> = edges(&model).into_iter().map(|(name, _, score)| (name, score)).collect();
+    let largest = own.values().fold(0f64, |most, score| most.max(score.abs()));
+    let (mut behind, mut before) = (0, 0);
+    for (name, to, score) in edges(&spliced) {
+        let gap = (score - own[&name]).abs() / largest;
+        match to {
+            Reads::Query(2, _) | Reads::Key(2, _) | Reads::Value(2, _) | Reads::Mlp(2) | Reads::Logits => {
+                behind += 1;
+                assert!(gap < 1e-5 + f64::from(rounding()), "{name}: {score} for {}", own[&name]);
+            }
+            _ => before += usize::from(gap > 1e-4),
+        }
+    }
+    assert!(behind > 20 && before > 10, "{behind} {before}");
+}
+
+/// A file of tensors with a header and nothing but holes.
+fn hollow(path: &Path, tensors: &[(&str, &[usize])]) {
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (name, shape) in tensors {
+        let start = end;
+        end += 4 * shape.iter().product::<usize>();
+        header.insert(
+            name.to_string(),
+            serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [start, end]}),
+        );
+    }
+    let mut header = serde_json::Value::from(header).to_string();
+    header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+    let mut file = fs::File::create(path).unwrap();
+    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(header.as_bytes()).unwrap();
+    let start = file.stream_position().unwrap();
+    file.set_len(start + end as u64).unwrap();
+}
+
+/// Opening several gigabytes costs their header: a process that may have 600 MB of memory of its own opens 4.3 GB at once,
+/// as they lie or transposed.
+#[cfg(target_os = "linux")]
+#[test]
+fn opening_a_large_dictionary_reads_its_header() {
+    let folder = tempfile::tempdir().unwrap();
+    let (d, latents) = (4096, 131_072);
+    let saelens = folder.path().join("saelens");
+    let turned = folder.path().join("turned");
+    for path in [&saelens, &turned] {
+        fs::create_dir(path).unwrap();
+    }
+    let tensors: [(&str, &[usize]); 4] =
+        [("W_enc", &[d, latents]), ("W_dec", &[latents, d]), ("b_enc", &[latents]), ("b_dec", &[d])];
+    hollow(&saelens.join("sae_weights.safetensors"), &tensors);
+    let cfg = format!(
+        r#"{{"architecture": "standard", "d_in": {d}, "d_sae": {latents}, "apply_b_dec_to_input": false,
+            "normalize_activations": "none", "metadata": {{"sae_lens_version": "6.0.0", "hook_name": "blocks.1.hook_resid_post"}}}}"#
+    );
+    fs::write(saelens.join("cfg.json"), cfg).unwrap();
+    let linear: [(&str, &[usize]); 4] = [
+        ("encoder_linear.weight", &[latents, d]),
+        ("encoder_linear.bias", &[latents]),
+        ("decoder_linear.weight", &[d, latents]),
+        ("decoder_linear.bias", &[d]),
+    ];
+    hollow(&turned.join("weights.safetensors"), &linear);
+    for path in [saelens, turned] {
+        let program = program();
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -d 600000; exec \"$0\" features info \"$1\""]).arg(program.get_program());
+        let began = std::time::Instant::now();
+        let output = command.arg(&path).output().unwrap();
+        let [said, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        assert!(output.status.success() && said.contains("131,072"), "{}: {said}{warned}", path.display());
+        let took = began.elapsed();
+        assert!(took.as_secs() < 10, "{took:?}");
+        // The direction of one latent is read without the others, whichever way they lie.
+        let began = std::time::Instant::now();
+        let sae = Dictionary::open(&path).unwrap();
+        assert_eq!(values(&sae.direction(77_777).unwrap()).len(), d);
+        let took = began.elapsed();
+        assert!(took.as_secs() < 5, "{}: a direction took {took:?}", path.display());
+    }
+}
+
+/// An archive of one array, stored as it is.
+fn npz(path: &Path, arrays: &[(&str, &str, &[usize], usize)]) {
+    let mut archive = zip::ZipWriter::new(fs::File::create(path).unwrap());
+    let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for (name, kind, shape, size) in arrays {
+        let shape: String = shape.iter().map(|len| format!("{len}, ")).collect();
+        let mut header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
+        header.push_str(&" ".repeat(118 - header.len() - 1));
+        header.push('\n');
+        archive.start_file(format!("{name}.npy"), options).unwrap();
+        archive.write_all(b"\x93NUMPY\x01\x00").unwrap();
+        archive.write_all(&118u16.to_le_bytes()).unwrap();
+        archive.write_all(header.as_bytes()).unwrap();
+        archive.write_all(&vec![0; *size]).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+#[test]
+fn unsound_dictionaries_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // Arrays of Python objects; thresholds that are too few.
+    let matrices: [(&str, &str, &[usize], usize); 4] = [
+        ("W_enc", "<f4", &[8, 32], 1024),
+        ("W_dec", "<f4", &[32, 8], 1024),
+        ("b_enc", "<f4", &[32], 128),
+        ("b_dec", "<f4", &[8], 32),
+    ];
+    let with = |name: &str, threshold: (&str, &str, &[usize], usize)| {
+        fs::create_dir(path(name)).unwrap();
+        npz(&path(name).join("params.npz"), &[&matrices[..], &[threshold]].concat());
+        told(Dictionary::open(path(name)))
+    };
+    let objects = with("objects", ("threshold", "|O", &[32], 256));
+    assert!(objects.contains("params.npz") && objects.contains("`threshold` holds Python objects"), "{objects}");
+    let few = with("few", ("threshold", "<f4", &[31], 124));
+    assert!(few.ends_with("params.npz: the tensor `threshold` has shape [31], wanted is [32]"), "{few}");
+
+    // Files that end too early, by a little and by much.
+    for (case_name, file) in [
+        ("gemma-scope", "params.npz"),
+        ("gemma-scope-compressed", "params.npz"),
+        ("dl-autoencoder", "ae.pt"),
+        ("openai-topk", ".pt"),
+        ("sparsify", "sae.safetensors"),
+    ] {
+        let mut found = Vec::new();
+        files_below(&case(case_name), &mut found);
+        let whole = found.iter().find(|path| path.to_str().unwrap().ends_with(file)).unwrap();
+        let bytes = fs::read(whole).unwrap();
+        for left in [bytes.len() - 40, bytes.len() / 2, 30, 0] {
+            let copy = path(&format!("{case_name}-{left}"));
+            fs::create_dir(&copy).unwrap();
+            for beside in found.iter().filter(|path| path.extension().is_some_and(|ending| ending == "json")) {
+                fs::copy(beside, copy.join(beside.file_name().unwrap())).unwrap();
+            }
+            fs::write(copy.join(whole.file_name().unwrap()), &bytes[..left]).unwrap();
+            let given =
+                Dictionary::open(&copy).and_then(|sae| sae.encode(Tensor::<2>::ones([1, sae.d_in()], &Device::flex())));
+            let given = told(given);
+            assert!(given.contains(whole.file_name().unwrap().to_str().unwrap()), "{case_name}, {left} bytes: {given}");
+        }
+    }
+    let (_, sae) = setting();
+    let short = Architecture::JumpRelu { thresholds: vec![0.1; 23], positive: true };
+    assert_eq!(told(sae.clone().with_architecture(short)), "random: 23 thresholds for 24 latents");
+}
+
+fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            files_below(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+/// Labels go with a dictionary and with every layer of a set, and are of latents that are there.
+#[test]
+fn labels_are_kept_by_layer_and_checked() {
+    let (_, sae) = setting();
+    let labels = |latent: usize, text: &str| -> Labels { [(latent, text)].into_iter().collect() };
+    let beyond = told(sae.clone().with_labels(labels(24, "beyond")));
+    assert_eq!(beyond, "random has no latent 24: they are 0 to 23");
+    let set = Transcoders::open("embedded:ioi-transcoders").unwrap();
+    let by_layer = BTreeMap::from([(0, labels(3, "names")), (2, labels(3, "places"))]);
+    let folder = tempfile::tempdir().unwrap();
+    set.clone().with_labels(by_layer.clone()).unwrap().save(folder.path()).unwrap();
+    let again = Transcoders::open(folder.path()).unwrap();
+    let label = |layer: usize| again.layers()[layer].labels().get(3).map(str::to_string);
+    assert_eq!([label(0), label(1), label(2)], [Some("names".into()), None, Some("places".into())]);
+    let none = told(set.clone().with_labels(BTreeMap::from([(7, labels(0, "x"))])));
+    assert!(none.ends_with("there are labels of layer 7, and 4 layers"), "{none}");
+    fs::write(folder.path().join("labels.json"), "{\"3\": \"of which layer?\"}").unwrap();
+    let unclear = told(Transcoders::open(folder.path()));
+    assert!(unclear.ends_with("are in a file a layer: labels_0.json"), "{unclear}");
+}
+
+/// From the command line: labels of a file are in the measures, the page, what is found and what is converted.
+#[test]
+fn labels_from_the_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("prompts.txt", "When Mary and John went to the store, John gave a drink to\nMary went to the park.\n");
+    write("labels.csv", "latent,label\n153,\"speaks for \"\"Mary\"\", mostly\"\n202,John\n");
+    write("beyond.csv", "256,none\n");
+    write("layers.csv", "layer,latent,label\n1,4,commas\n");
+    let run = |arguments: &[&str]| {
+        let output = program().current_dir(folder.path()).arg("features").args(arguments).output().unwrap();
+        let [told, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code(), told, warned)
+    };
+    let common = ["--model", "embedded:ioi", "--dictionary", "embedded:ioi-sae"];
+    let done = |arguments: &[&str]| {
+        let (code, told, warned) = run(arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {warned}");
+        told
+    };
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    done(&[&["eval"], &common[..], &["--prompts", "prompts.txt", "--labels", "labels.csv", "--out", "e.csv"]].concat());
+    let measures = read("e.csv");
+    assert!(measures.lines().next().unwrap().ends_with(",label") && measures.lines().count() == 257, "{measures}");
+    let line = measures.lines().find(|line| line.starts_with("153,")).unwrap();
+    assert!(line.ends_with(",\"speaks for \"\"Mary\"\", mostly\""), "{line}");
+    done(
+        &[&["show"], &common[..], &["--prompts", "prompts.txt", "--labels", "labels.csv", "--out", "p.html"]].concat(),
+    );
+    assert!(read("p.html").contains("speaks for \\\"Mary\\\", mostly"));
+    let text = "When Mary and John went to the store, John gave a drink to";
+    let found = [&["find"], &common[..], &["--prompt", text, "--answer", "Mary", "--labels", "labels.csv"]].concat();
+    assert!(done(&found).contains("speaks for \"Mary\", mostly"));
+    for command in ["show", "eval"] {
+        let out = if command == "show" { "x.html" } else { "x.csv" };
+        let arguments =
+            [&[command], &common[..], &["--prompts", "prompts.txt", "--labels", "beyond.csv", "--out", out]];
+        let (code, _, warned) = run(&arguments.concat());
+        assert!(code == Some(1) && warned.contains("has no latent 256"), "{command}: {warned}");
+    }
+    done(&["convert", "embedded:ioi-transcoders", "--labels", "layers.csv", "--out", "set"]);
+    assert_eq!(read("set/labels_1.json"), "{\n  \"4\": \"commas\"\n}\n");
+}
+
+/// The Python in the guide reads the latents of a dump.
+#[test]
+fn python_reads_sparse_dumps() {
+    let python = std::env::var("HOOKLENS_PYTHON").unwrap_or_else(|_| "python3".into());
+    let has = Command::new(&python).args(["-c", "import numpy, safetensors"]).output();
+    if !has.is_ok_and(|output| output.status.success()) {
+        skipped("Python has no numpy and safetensors (HOOKLENS_PYTHON names another)");
+        return;
+    }
+    let guide = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dumps.md")).unwrap();
+    let snippets = guide.split("```python\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
+    let snippet = snippets.into_iter().find(|snippet| snippet.contains("offsets")).unwrap();
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let sae = Dictionary::open("embedded:ioi-sae").unwrap();
+    let spliced = model.splice_dictionary(&sae).unwrap();
+    let acts = hook::resid_post(2).inner::<3>("hook_sae_acts_post");
+    let folder = tempfile::tempdir().unwrap();
+    let prompts = vec![vec![0, 5, 6, 9, 20], vec![0, 7, 3]];
+    let out = folder.path().join("latents");
+    hooklens::dump::Dump::new("*hook_sae_acts_post").run(&spliced, &prompts, &out).unwrap();
+    let script = format!("{snippet}\nprint(dense.shape)\nfor number in dense.ravel(): print(number)\n");
+    let output = Command::new(&python).current_dir(folder.path()).args(["-c", &script]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (shape, numbers) = said.split_once('\n').unwrap();
+    assert_eq!(shape, "(2, 5, 256)");
+    let numbers: Vec<f32> = numbers.lines().map(|line| line.parse().unwrap()).collect();
+    for (row, prompt) in prompts.iter().enumerate() {
+        let expected = values(&spliced.record(vec![prompt.clone()], &acts).unwrap().get(&acts).unwrap());
+        let given = &numbers[row * 5 * 256..][..expected.len()];
+        assert!(given.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5), "row {row}");
+    }
+}
