@@ -4,9 +4,15 @@
 mod baichuan;
 mod bert;
 mod bloom;
+mod dbrx;
+mod deepseek;
 mod distilbert;
+mod dots1;
+mod ernie4_5_moe;
 mod falcon;
+mod flex_olmo;
 mod gemma;
+mod glm4_moe;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
@@ -14,13 +20,17 @@ mod gpt_neox;
 mod gpt_oss;
 mod gptj;
 mod granite;
+mod granitemoe;
 mod hf_config;
 mod hooked_transformer;
+mod hunyuan_moe;
 mod llama;
 mod llama2c;
 mod llama_like;
+mod minimax_m2;
 mod mistral;
 mod mixtral;
+mod mixtures;
 mod nanogpt;
 mod nested;
 mod olmo;
@@ -29,8 +39,10 @@ mod olmoe;
 mod opt;
 mod phi;
 mod phi3;
+mod phimoe;
 mod qwen1;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
 mod roberta;
@@ -79,7 +91,15 @@ impl<C> Family<C> {
 static FAMILIES: &[&Family] = &[
     &baichuan::FAMILY,
     &bloom::FAMILY,
+    &dbrx::FAMILY,
+    &deepseek::V1,
+    &deepseek::V2,
+    &deepseek::V3,
+    &dots1::FAMILY,
+    &ernie4_5_moe::FAMILY,
     &falcon::FAMILY,
+    &flex_olmo::FAMILY,
+    &glm4_moe::FAMILY,
     &gpt2::FAMILY,
     &gpt_bigcode::FAMILY,
     &gpt_neo::FAMILY,
@@ -87,8 +107,12 @@ static FAMILIES: &[&Family] = &[
     &gpt_oss::FAMILY,
     &gptj::FAMILY,
     &granite::FAMILY,
+    &granitemoe::FAMILY,
+    &granitemoe::SHARED,
+    &hunyuan_moe::FAMILY,
     &llama::FAMILY,
     &llama2c::FAMILY,
+    &minimax_m2::FAMILY,
     &mistral::FAMILY,
     &mixtral::FAMILY,
     &nanogpt::FAMILY,
@@ -98,8 +122,10 @@ static FAMILIES: &[&Family] = &[
     &opt::FAMILY,
     &phi::FAMILY,
     &phi3::FAMILY,
+    &phimoe::FAMILY,
     &qwen1::FAMILY,
     &qwen2::FAMILY,
+    &qwen2_moe::FAMILY,
     &qwen3::FAMILY,
     &qwen3_moe::FAMILY,
     &santacoder::FAMILY,

@@ -25,7 +25,7 @@ impl Assembler<'_> {
             blocks.push(EncoderBlock {
                 attn: self.attention(&name("attn"), &stack)?,
                 ln1: self.norm(&name("ln1"), kind, c.d_model, c.eps)?,
-                mlp: self.mlp(&name("mlp"), &stack)?,
+                mlp: self.mlp(&name("mlp"), &stack, stack.d_mlp)?,
                 ln2: self.norm(&name("ln2"), kind, c.d_model, c.eps)?,
             });
         }

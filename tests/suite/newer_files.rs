@@ -13,13 +13,25 @@ use crate::support::{fixtures, values};
 #[test]
 fn decoders_are_read_as_transformers_5_writes_them() {
     let mut tally = Tally::default();
-    for case in ["v5-qwen3-moe", "v5-olmo3", "v5-gemma3", "v5-gpt-oss", "v5-smollm3", "v5-longrope"] {
+    for case in [
+        "v5-deepseek-v2",
+        "v5-deepseek-v3",
+        "v5-gemma3",
+        "v5-gpt-oss",
+        "v5-longrope",
+        "v5-minimax-m2",
+        "v5-minimax-m2-heads",
+        "v5-minimax-m2-whole",
+        "v5-olmo3",
+        "v5-qwen3-moe",
+        "v5-smollm3",
+    ] {
         let (model, golden) = (load(case, LoadOptions::new()), Golden::of_file(case, "golden.safetensors"));
         assert!(model.load_report().unused.is_empty(), "{case}: {}", model.load_report());
         let logits = model.forward(golden.tokens("")).unwrap();
         tally.compare(case, &values(&logits), golden.get("logits").unwrap());
     }
-    assert!(tally.compared == 6 && tally.problems.is_empty(), "{}", tally.problems.join("\n"));
+    assert!(tally.compared == 11 && tally.problems.is_empty(), "{}", tally.problems.join("\n"));
 }
 
 #[test]
