@@ -81,7 +81,7 @@ layer_points! {
     /// # use hooklens::prelude::*;
     /// let config = TransformerConfig { residual_norms: true, ..TransformerConfig::new(2, 16, 2, 20, 8) };
     /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-    /// let cache = model.record([1, 2, 3], [hook::normalized_resid_post(0), hook::resid_pre(1)])?;
+    /// let cache = model.record([1, 2, 3], "blocks.*.hook_{normalized_resid_post,resid_pre}")?;
     /// let [after, before] = [cache.get(hook::normalized_resid_post(0))?, cache.get(hook::resid_pre(1))?];
     /// assert_eq!((after - before).abs().max().into_scalar::<f32>(), 0.0);
     /// # Ok::<(), hooklens::Error>(())

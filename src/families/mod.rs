@@ -22,6 +22,7 @@ mod gptj;
 mod granite;
 mod granitemoe;
 mod hf_config;
+mod hf_olmo;
 mod hooked_transformer;
 mod hunyuan_moe;
 mod llama;
@@ -116,6 +117,7 @@ static FAMILIES: &[&Family] = &[
     &mistral::FAMILY,
     &mixtral::FAMILY,
     &nanogpt::FAMILY,
+    &hf_olmo::FAMILY,
     &olmo::FAMILY,
     &olmo2::FAMILY,
     &olmoe::FAMILY,

@@ -38,11 +38,15 @@ const RENAMED: [(&str, &str); 4] =
 const BOTH_WAYS: [&str; 3] = ["PaliGemmaForConditionalGeneration", "PaliGemmaModel", "ColPaliForRetrieval"];
 
 /// Which text model these hold where their settings don't say.
-const BY_DEFAULT: [(&str, &str); 5] = [
+const BY_DEFAULT: [(&str, &str); 9] = [
+    ("blip-2", "opt"),
     ("gemma3", "gemma3_text"),
+    ("idefics2", "mistral"),
+    ("instructblip", "opt"),
     ("internvl", "qwen2"),
     ("llava_onevision", "qwen2"),
     ("mistral3", "mistral"),
+    ("qwen2_audio", "qwen2"),
     ("qwen3_vl", "qwen3_vl_text"),
 ];
 
@@ -165,26 +169,28 @@ pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
             }
         }
     }
-    tie(&mut text, given("tie_word_embeddings"))?;
+    tie(&mut text, given("tie_word_embeddings"));
     plain_rotation(&mut text);
     Ok(Some(Value::Object(text)))
 }
 
-/// Whether the unembedding is the embedding, which may be told outside.
-fn tie(text: &mut Map<String, Value>, outside: Option<&Value>) -> Result<(), ConfigError> {
-    const FIELD: &str = "tie_word_embeddings";
-    match (text.get(FIELD).filter(|own| !own.is_null()), outside) {
-        (Some(own), Some(outside)) if own != outside => {
-            let reason = format!("it is {own} within the text model's settings and {outside} outside");
-            Err(ConfigError::Contradiction { field: FIELD, reason })
+/// Whether the unembedding is the embedding. Transformers 4 goes by the text model's own setting, 5 by the one outside, and
+/// neither ties what the files hold twice and differently.
+fn tie(text: &mut Map<String, Value>, outside: Option<&Value>) {
+    let inside = text.get("tie_word_embeddings").filter(|own| !own.is_null());
+    match (inside, outside) {
+        (None | Some(Value::Bool(false)), Some(Value::Bool(true))) => {
+            text.insert(TIED_OUTSIDE.into(), json!(true));
         }
         (None, Some(outside)) => {
-            text.insert(FIELD.into(), outside.clone());
-            Ok(())
+            text.insert("tie_word_embeddings".into(), outside.clone());
         }
-        _ => Ok(()),
+        _ => {}
     }
 }
+
+/// Added to a text model's settings where the unembedding is the embedding unless the files hold one.
+const TIED_OUTSIDE: &str = "hooklens_tied_outside";
 
 /// Positions of text are the same along all the axes that images have, so that a rotation by sections is the plain one.
 fn plain_rotation(text: &mut Map<String, Value>) {
@@ -233,7 +239,7 @@ impl Scheme {
 
 /// Moves a table to where the files hold the text model's tensors; the rest of them is another part's. Whether they hold
 /// any.
-pub(crate) fn place(table: &mut WeightTable, files: &WeightFiles) -> bool {
+pub(crate) fn place(table: &mut WeightTable, text: &Value, files: &WeightFiles) -> bool {
     let Some(embedding) = table.sources.get("embed.W_E").map(|source| source.name.clone()) else { return false };
     let prefix = table.prefix;
     let there = |scheme: &&Scheme| files.info(&scheme.of(&embedding, prefix)).is_some();
@@ -242,6 +248,9 @@ pub(crate) fn place(table: &mut WeightTable, files: &WeightFiles) -> bool {
         source.name = scheme.of(&source.name, prefix);
     }
     table.prefix = "";
+    if let (true, Some(unembedding)) = (text.get(TIED_OUTSIDE).is_some(), table.sources.get_mut("unembed.W_U")) {
+        (unembedding.tied, unembedding.own_if_there) = (true, true);
+    }
     // Of a model that stands at the top, all is its own but what is known as another's.
     let own = match scheme.model {
         Some(model) => vec![model, "lm_head."],
@@ -249,4 +258,82 @@ pub(crate) fn place(table: &mut WeightTable, files: &WeightFiles) -> bool {
     };
     table.own = own;
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::text_part;
+    use crate::config::TransformerConfig;
+    use crate::families::{Described, read};
+
+    fn decoder(json: &serde_json::Value) -> (TransformerConfig, &'static str) {
+        let text = text_part(json).unwrap().unwrap();
+        match read(&text).unwrap() {
+            Described::Decoder(family, config) => (*config, family.name),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What published files leave out is what transformers takes.
+    #[test]
+    fn settings_that_published_files_leave_out() {
+        let gemma = json!({
+            "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+            "text_config": {
+                "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+                "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+            },
+        });
+        let (config, family) = decoder(&gemma);
+        assert_eq!((family, config.n_heads, config.n_kv_heads, config.d_head), ("gemma3_text", 8, 4, 256));
+        assert_eq!(
+            (config.d_vocab, config.rotary(5).unwrap().base, config.rotary(0).unwrap().base),
+            (262_208, 1e6, 1e4)
+        );
+        let llava = json!({
+            "architectures": ["LlavaForConditionalGeneration"], "model_type": "llava",
+            "text_config": {
+                "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 4096, "model_type": "llama",
+                "rms_norm_eps": 1e-5, "vocab_size": 32064,
+            },
+        });
+        let (config, family) = decoder(&llava);
+        assert_eq!(
+            (family, config.d_model, config.d_mlp, config.n_layers, config.n_heads),
+            ("llama", 4096, 11008, 32, 32)
+        );
+        let qwen = json!({
+            "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "hidden_size": 2048,
+            "intermediate_size": 11008, "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 2,
+            "rope_theta": 1e6, "tie_word_embeddings": true, "vocab_size": 151_936, "rms_norm_eps": 1e-6,
+            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "vision_config": {},
+        });
+        let (config, family) = decoder(&qwen);
+        assert_eq!((family, config.d_model, config.eps), ("qwen2", 2048, 1e-6));
+    }
+
+    #[test]
+    fn text_models_that_contradict_themselves_or_are_unknown() {
+        let of = |text: serde_json::Value| {
+            let json = json!({"architectures": ["XForConditionalGeneration"], "model_type": "x", "text_config": text});
+            text_part(&json).unwrap_err().to_string()
+        };
+        assert_eq!(of(json!(3)), "not a model configuration: `text_config` is 3, not an object");
+        let other = of(json!({"model_type": "llama", "architectures": ["MistralForCausalLM"]}));
+        assert!(other.contains("`text_config` does not fit: its architecture is mistral's"), "{other}");
+        let unknown = of(json!({"model_type": "mamba9"}));
+        assert!(
+            unknown.starts_with("the architecture `XForConditionalGeneration (its text model mamba9)`"),
+            "{unknown}"
+        );
+        let both =
+            json!({"architectures": ["PaliGemmaForConditionalGeneration"], "text_config": {"model_type": "gemma"}});
+        let both = text_part(&both).unwrap_err().to_string();
+        assert!(both.contains("later ones too"), "{both}");
+        // A model without parts is none of this.
+        assert!(text_part(&json!({"architectures": ["GPT2LMHeadModel"]})).unwrap().is_none());
+        assert!(text_part(&json!({"architectures": ["SomethingElse"]})).unwrap().is_none());
+    }
 }

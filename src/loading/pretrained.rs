@@ -392,7 +392,7 @@ fn table_of(
 ) -> Result<WeightTable> {
     let mut table = described.weights_table(json)?;
     if let (Some(whole), Some(files)) = (whole, files)
-        && !families::place(&mut table, files)
+        && !families::place(&mut table, json, files)
     {
         let name = table.sources.get("embed.W_E").map(|source| source.name.clone()).unwrap_or_default();
         let reason = format!("{whole} holds no text model: `{name}` is there under no prefix that is known");

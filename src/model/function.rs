@@ -56,3 +56,23 @@ fn gelu_new<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let inner = (x.clone().square() * 0.044715 + 1.0) * x.clone();
     x * activation::sigmoid(inner * (2.0 * (2.0 / PI).sqrt()))
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Tensor};
+
+    use crate::config::ActivationFn;
+
+    /// Where the fixtures' small numbers don't come: bounds.
+    #[test]
+    fn bounds_of_activation_functions() {
+        let x = || Tensor::<1>::from_floats([-20.0, -1.0, 0.5, 7.0, 12.0], &Device::flex());
+        let of = |function: ActivationFn| function.apply(x()).into_data().try_into_vec::<f32>().unwrap();
+        assert_eq!(of(ActivationFn::Relu6), [0.0, 0.0, 0.5, 6.0, 6.0]);
+        assert_eq!(of(ActivationFn::Gelu10)[3..], [7.0, 10.0]);
+        assert_eq!(of(ActivationFn::Relu2), [0.0, 0.0, 0.25, 49.0, 144.0]);
+        assert_eq!(of(ActivationFn::Linear), [-20.0, -1.0, 0.5, 7.0, 12.0]);
+        let mish = of(ActivationFn::Mish);
+        assert!((mish[1] + 0.303_401).abs() < 1e-5 && (mish[4] - 12.0).abs() < 1e-4, "{mish:?}");
+    }
+}

@@ -21,7 +21,8 @@ pub struct LoadReport {
     pub unused: Vec<String>,
     /// Tensors the files may leave out and did: the unembedding of a tied model.
     pub missing: Vec<String>,
-    /// Settings of `config.json` that have no effect, in Hugging Face's code as here, each with the reason.
+    /// Settings of `config.json` that have no effect, in Hugging Face's code as here, each with the reason; how many
+    /// tensors are of other parts of the model than the text model.
     pub ignored: Vec<String>,
     /// How the devices round what they compute, where that is coarser than the element type.
     pub rounding: Vec<String>,

@@ -71,3 +71,4 @@ mod tokens;
 mod top_examples;
 mod trained;
 mod training;
+mod variants;

@@ -154,7 +154,7 @@ pub(crate) fn smooth(config: TransformerConfig) -> TransformerConfig {
     let activation = if config.activation == ActivationFn::Relu { ActivationFn::GeluNew } else { config.activation };
     let soft = |router| if matches!(router, RouterFn::SparseMixer { .. }) { RouterFn::Softmax } else { router };
     let experts = config.experts.map(|own| Experts { clipped: None, router: soft(own.router), ..own });
-    TransformerConfig { activation, experts, ..config }
+    TransformerConfig { activation, experts, qkv_clip: None, ..config }
 }
 
 /// Any small configuration.
@@ -205,6 +205,9 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
         Just(ActivationFn::Gelu),
         Just(ActivationFn::GeluNew),
         Just(ActivationFn::Silu),
+        Just(ActivationFn::Mish),
+        Just(ActivationFn::QuickGelu),
+        Just(ActivationFn::Tanh),
         Just(ActivationFn::Solu),
         Just(ActivationFn::SoluLn),
     ];
