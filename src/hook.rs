@@ -244,6 +244,21 @@ layer_points! {
     ln1_post_scale "ln1_post.hook_scale" 3;
     /// The norm of attention's output, `[batch, pos, d_model]`.
     ln1_post_normalized "ln1_post.hook_normalized" 3;
+    /// The latent that latent attention makes queries from (DeepSeek V2), before its norm, `[batch, pos, q_rank]`.
+    q_latent "attn.hook_q_latent" 3;
+    /// Scale of its norm, `[batch, pos, 1]`.
+    q_latent_scale "attn.q_latent_norm.hook_scale" 3;
+    /// Its norm, `[batch, pos, q_rank]`.
+    q_latent_normalized "attn.q_latent_norm.hook_normalized" 3;
+    /// The latent that latent attention makes keys and values from, before its norm, `[batch, pos, kv_rank]`.
+    kv_latent "attn.hook_kv_latent" 3;
+    /// Scale of its norm, `[batch, pos, 1]`.
+    kv_latent_scale "attn.kv_latent_norm.hook_scale" 3;
+    /// Its norm, `[batch, pos, kv_rank]`.
+    kv_latent_normalized "attn.kv_latent_norm.hook_normalized" 3;
+    /// The part of latent attention's keys that is rotated, the same in all heads, before rotation,
+    /// `[batch, pos, d_rope]`.
+    k_rope "attn.hook_k_rope" 3;
     /// Scale of the norm of the MLP's output, `[batch, pos, 1]`.
     ln2_post_scale "ln2_post.hook_scale" 3;
     /// The norm of the MLP's output, `[batch, pos, d_model]`.
@@ -252,8 +267,16 @@ layer_points! {
     mlp_ln_scale "mlp.ln.hook_scale" 3;
     /// The norm over a `solu_ln` MLP's neurons, `[batch, pos, d_mlp]`.
     mlp_ln_normalized "mlp.ln.hook_normalized" 3;
-    /// The router's softmax over experts, `[batch * pos, expert]`.
+    /// The router's weights of the experts, `[batch * pos, expert]`: their softmax, or each one's sigmoid.
     expert_weights "mlp.hook_expert_weights" 2;
+    /// Neurons of a mixture's shared expert before the activation function, `[batch, pos, d_shared]`.
+    shared_gate "mlp.shared.hook_gate" 3;
+    /// The projection a shared expert multiplies by, `[batch, pos, d_shared]`.
+    shared_pre "mlp.shared.hook_pre" 3;
+    /// A shared expert's neurons as its last projection reads them, `[batch, pos, d_shared]`.
+    shared_post "mlp.shared.hook_post" 3;
+    /// What a shared expert's output is multiplied by (Qwen 2 MoE), `[batch, pos, 1]`.
+    shared_share "mlp.shared.hook_share" 3;
     /// Scale of the norm before attention, `[batch, pos, 1]`.
     ///
     /// ```
@@ -297,7 +320,7 @@ layer_points! {
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::Experts;
-/// let experts = Some(Experts { count: 4, per_token: 2, renormalize: true, clipped: None });
+/// let experts = Some(Experts::new(4, 2));
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let gates = (0..4).map(|expert| hook::expert_gate(0, expert)).collect::<Vec<_>>();

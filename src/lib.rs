@@ -131,8 +131,8 @@ pub use ndarray;
 
 pub use activations::AnalysisError;
 pub use config::{
-    ActivationFn, ClippedGate, Experts, NormKind, Positional, QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary,
-    TransformerConfig, Window,
+    ActivationFn, ClippedGate, ExpertGroups, Experts, Latent, NormKind, Positional, QkNorm, QkNormWeights, QueryGrowth,
+    RopeScaling, Rotary, RouterFn, SharedExpert, TransformerConfig, Window,
 };
 pub use device::{
     DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, keep_freed_memory, parse_device,
@@ -152,8 +152,8 @@ pub use kv_cache::{
 pub use labeled::{LabeledArray, LabeledAxis};
 pub use loading::{LoadOptions, ModelConfig, ModelInfo, StoredWeights, inspect};
 pub use model::{
-    Attention, Block, DecoderModel, Embed, Expert, HookedTransformer, Linear, LoadReport, Mlp, Moe, Norm, Occurrence,
-    Output, Slopes, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
+    Attention, Block, DecoderModel, Embed, Expert, HookedTransformer, LatentMaps, Linear, LoadReport, Mlp, Moe, Norm,
+    Occurrence, Output, SharedMlp, Slopes, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
 };
 pub use processing::Processing;
 pub use tensor_ext::TensorExt;

@@ -28,12 +28,22 @@ pub enum Axis {
     KvHead,
     /// Coordinates within a head.
     DHead,
+    /// Coordinates of a head's values, where they are not as many as a key's.
+    DValue,
+    /// Coordinates of latent attention's queries' latent.
+    QRank,
+    /// Coordinates of latent attention's latent of keys and values.
+    KvRank,
+    /// Rotated coordinates that latent attention's heads share.
+    DRope,
     /// Coordinates of the residual stream.
     DModel,
     /// Coordinates of the vectors of tokens, where they are not the residual stream's.
     DEmbed,
     /// Neurons of the MLP.
     DMlp,
+    /// Neurons of a mixture's shared expert.
+    DShared,
     /// Experts of a mixture.
     Expert,
     /// Experts chosen for a token, best first.
@@ -65,9 +75,14 @@ impl Axis {
             Axis::Head => "head",
             Axis::KvHead => "kv_head",
             Axis::DHead => "d_head",
+            Axis::DValue => "d_value",
+            Axis::QRank => "q_rank",
+            Axis::KvRank => "kv_rank",
+            Axis::DRope => "d_rope",
             Axis::DModel => "d_model",
             Axis::DEmbed => "d_embed",
             Axis::DMlp => "d_mlp",
+            Axis::DShared => "d_shared",
             Axis::Expert => "expert",
             Axis::Choice => "choice",
             Axis::BatchPos => "batch*pos",

@@ -70,10 +70,9 @@ impl Analysis<'_> {
     /// Adds a layer's heads, and gives what its bias adds, `[batch or 1, pos or 1, d_model]`.
     pub(super) fn push_heads(&self, layer: usize, parts: &mut Components) -> Result<Option<Tensor<3>>> {
         let block = &self.model.weights.blocks[layer];
-        let (heads, d_head) = (self.model.config().n_heads, self.model.config().d_head);
         let post = self.post_norm(block.ln1_post.as_ref(), hook::ln1_post_scale(layer))?;
         let z = self.recorded(hook::z(layer))?;
-        let [batch, pos, ..] = z.dims();
+        let [batch, pos, heads, d_head] = z.dims();
         let z = post.factors(z.reshape([batch, pos, heads * d_head])).reshape([batch, pos, heads, d_head]);
         let out = post.outputs(block.attn.o.weight_in(z.dtype()));
         let d_model = out.dims()[1];

@@ -17,7 +17,7 @@ use crate::model::{Moe, narrowed};
 
 impl Analysis<'_> {
     /// Each neuron's output to the stream before a stage: `L0N0`, `L0N1`, ...; in a mixture
-    /// `L0E0N0`, ..., zero where a token was not routed to the expert.
+    /// `L0E0N0`, ..., zero where a token was not routed to the expert, and `L0SN0`, ... of a shared one.
     ///
     /// They are kept as activations and output weights. [`Components::project`] and
     /// [`Analysis::logit_attrs`] never write the vectors out; [`Components::vectors`] does.
@@ -34,8 +34,8 @@ impl Analysis<'_> {
     ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`]: needs `*mlp.hook_post` (a mixture `*mlp.hook_expert_*` and
-    /// `*mlp.experts.*.hook_post`, not cut to some positions), and `*ln2_post.hook_scale` where the
-    /// MLP's output is normalized.
+    /// `*mlp.experts.*.hook_post`, not cut to some positions, and `*mlp.shared.hook_*` of a shared expert), and
+    /// `*ln2_post.hook_scale` where the MLP's output is normalized.
     pub fn stack_neuron_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let mut neurons = Components::new(place);
@@ -60,12 +60,13 @@ impl Analysis<'_> {
     /// As there; [`AnalysisError::Shape`] for neurons the layer lacks.
     pub fn get_neuron_results(&self, layer: isize, neurons: Range<usize>) -> Result<Components> {
         let config = self.model.config();
-        if neurons.is_empty() || neurons.end > config.d_mlp || config.attn_only {
-            let expected = format!("neurons within the {} of an MLP", if config.attn_only { 0 } else { config.d_mlp });
+        let place = self.place(Stage::Before(layer))?;
+        let width = if config.attn_only { 0 } else { config.d_mlp_of(place.layers) };
+        if neurons.is_empty() || neurons.end > width {
+            let expected = format!("neurons within the {width} of an MLP");
             let given = vec![neurons.start, neurons.end];
             return Err(AnalysisError::Shape { what: "the choice".into(), given, expected }.into());
         }
-        let place = self.place(Stage::Before(layer))?;
         let mut parts = Components::new(self.place(Stage::Final)?);
         self.push_neurons(place.layers, Some(neurons), &mut parts)?;
         Ok(parts)
@@ -82,11 +83,15 @@ impl Analysis<'_> {
         let post_norm = self.post_norm(block.ln2_post.as_ref(), hook::ln2_post_scale(layer))?;
         let mut push = |prefix: String, post: Tensor<3>, out: Tensor<2>| {
             let range = some.clone().unwrap_or(0..out.dims()[0]);
+            let range = range.start.min(out.dims()[0])..range.end.min(out.dims()[0]);
+            if range.is_empty() {
+                return;
+            }
             let post = post_norm.factors(post.narrow(2, range.start, range.len()));
             let out = post_norm.outputs(narrowed(out.narrow(0, range.start, range.len()), post.dtype()));
             parts.extend(range.map(|neuron| format!("{prefix}N{neuron}")), Term::Neurons { post, out });
         };
-        let bias = match (&block.mlp, &block.moe, self.model.config().experts) {
+        let bias = match (&block.mlp, &block.moe, self.model.config().experts_of(layer)) {
             (Some(mlp), _, _) => {
                 push(format!("L{layer}"), self.recorded(hook::mlp_post(layer))?, mlp.output.matrix());
                 mlp.output.bias.as_ref().map(|bias| bias.val().unsqueeze())
@@ -99,6 +104,16 @@ impl Analysis<'_> {
                     let own = output.bias.as_ref().map(|bias| bias.val().unsqueeze::<3>() * routed.share);
                     bias = plus(bias, own);
                 }
+                if let Some(shared) = &moe.shared {
+                    let share = shared.share.as_ref().map(|_| self.recorded(hook::shared_share(layer))).transpose()?;
+                    let mut post = self.recorded(hook::shared_post(layer))?;
+                    if let Some(share) = &share {
+                        post = post * share.clone();
+                    }
+                    push(format!("L{layer}S"), post, shared.output.matrix());
+                    let own = shared.output.bias.as_ref().map(|bias| bias.val().unsqueeze::<3>());
+                    bias = plus(bias, own.map(|own| share.map_or(own.clone(), |share| own * share)));
+                }
                 bias
             }
             _ => None,
@@ -110,20 +125,12 @@ impl Analysis<'_> {
     fn routed(&self, layer: usize, moe: &Moe, mixture: Experts) -> Result<Vec<Routed>> {
         let weights: Tensor<2> = self.raw(hook::expert_weights(layer).name())?.to_tensor()?;
         let indices = self.raw(format!("blocks.{layer}.mlp.hook_expert_indices"))?.to_ndarray()?;
-        let [tokens, experts] = weights.dims();
-        let host = hooklens_hooks::Activation::from(weights.clone()).to_ndarray()?;
+        let (tokens, device) = (weights.dims()[0], weights.device());
         let chosen = mixture.per_token;
-        // A token's shares: its largest weights, in the order of its choices.
-        let shares = (0..tokens).flat_map(|token| {
-            let mut row: Vec<f32> = (0..experts).map(|expert| host[[token, expert]]).collect();
-            row.sort_by(|a, b| b.total_cmp(a));
-            row.truncate(chosen);
-            let sum = if mixture.renormalize { row.iter().sum() } else { 1.0 };
-            row.into_iter().map(move |share| share / sum)
-        });
-        let shares: Vec<f32> = shares.collect();
+        // A token's shares, in the order of its choices, which a hook may have changed since.
+        let (_, _, shares) = moe.routes(weights, mixture)?;
+        let shares: Vec<f32> = hooklens_hooks::Activation::from(shares).to_ndarray()?.into_iter().collect();
         let [batch, len] = self.cache.rows_recorded();
-        let device = weights.device();
         let dense = |number: usize| {
             let places = (0..chosen).flat_map(|choice| (0..tokens).map(move |token| (token, choice)));
             let routed: Vec<(usize, usize)> =

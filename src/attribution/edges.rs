@@ -345,6 +345,9 @@ fn slopes_at_readers(
 ) -> Result<Tensor<2>> {
     model.check_unclipped("edge attribution")?;
     let config = model.config();
+    if config.latent.is_some() {
+        return Err(InputError::Latent { what: "edge attribution" }.into());
+    }
     let mut points = vec!["blocks.*.hook_resid_pre", "blocks.*.attn.hook_{q,k,v}", "blocks.-1.hook_resid_post"];
     if !config.attn_only {
         points.push("blocks.*.hook_mlp_in");

@@ -32,6 +32,8 @@ impl Amount {
         for block in &weights.blocks {
             let attn = &block.attn;
             [&attn.q, &attn.k, &attn.v, &attn.o].into_iter().for_each(|map| sum.add(map, tokens as f64, 1.0));
+            let latent = attn.latent.iter().flat_map(|latent| latent.maps());
+            latent.for_each(|map| sum.add(map, tokens as f64, 1.0));
             if let Some(mlp) = &block.mlp {
                 [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate).for_each(|map| sum.add(map, tokens as f64, 1.0));
             }
@@ -42,6 +44,8 @@ impl Amount {
                     let maps = [&expert.gate, &expert.input, &expert.output];
                     maps.into_iter().for_each(|map| sum.add(map, routed, routed.min(1.0)));
                 }
+                let shared = moe.shared.iter().flat_map(|shared| shared.maps());
+                shared.for_each(|map| sum.add(map, tokens as f64, 1.0));
             }
         }
         sum.add(&weights.unembed, tokens as f64, 1.0);

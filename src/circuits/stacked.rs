@@ -56,7 +56,8 @@ impl HookedTransformer {
         self.bias(&self.weights.unembed).to_device(&self.device())
     }
 
-    /// Queries, `[layer, head, d_model, d_head]`.
+    /// Queries, `[layer, head, d_model, d_head]`; of latent attention (DeepSeek V2) the product of the maps to the latent
+    /// and from it, with the weights of the norm between them and without its scale. So for keys and values.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -65,7 +66,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_q(&self) -> Tensor<4> {
-        self.stacked(|block| self.columns(&block.attn.q))
+        self.stacked(|block| self.columns(self.of_stream(block, 'q'), self.config().d_head))
     }
 
     /// Keys, `[layer, head, d_model, d_head]`; heads that share keys have the same.
@@ -77,7 +78,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_k(&self) -> Tensor<4> {
-        self.stacked(|block| self.columns(&block.attn.k))
+        self.stacked(|block| self.columns(self.of_stream(block, 'k'), self.config().d_head))
     }
 
     /// Values, `[layer, head, d_model, d_head]`; heads that share values have the same.
@@ -89,7 +90,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_v(&self) -> Tensor<4> {
-        self.stacked(|block| self.columns(&block.attn.v))
+        self.stacked(|block| self.columns(self.of_stream(block, 'v'), self.config().d_value()))
     }
 
     /// Outputs, `[layer, head, d_head, d_model]`.
@@ -105,7 +106,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_o(&self) -> Tensor<4> {
-        let (heads, d_head) = (self.config().n_heads, self.config().d_head);
+        let (heads, d_head) = (self.config().n_heads, self.config().d_value());
         self.stacked(|block| {
             let weight = block.attn.o.weight_in(self.compute_type());
             let [_, d_model] = weight.dims();
@@ -115,17 +116,17 @@ impl HookedTransformer {
 
     /// Query biases, `[layer, head, d_head]`; zeros where there are none. So for the others.
     pub fn b_q(&self) -> Tensor<3> {
-        self.stacked(|block| self.by_head(&block.attn.q))
+        self.stacked(|block| self.by_head(self.bias(&block.attn.q), self.config().d_head))
     }
 
     /// Key biases, `[layer, head, d_head]`.
     pub fn b_k(&self) -> Tensor<3> {
-        self.stacked(|block| self.by_head(&block.attn.k))
+        self.stacked(|block| self.by_head(self.key_bias(block), self.config().d_head))
     }
 
     /// Value biases, `[layer, head, d_head]`.
     pub fn b_v(&self) -> Tensor<3> {
-        self.stacked(|block| self.by_head(&block.attn.v))
+        self.stacked(|block| self.by_head(self.bias(&block.attn.v), self.config().d_value()))
     }
 
     /// Output biases of attention, `[layer, d_model]`.
@@ -267,16 +268,38 @@ impl HookedTransformer {
     }
 
     /// A projection's columns by head, `[head, d_model, d_head]`, each of a group the same.
-    fn columns(&self, linear: &Linear) -> Tensor<3> {
-        let weight = linear.weight_in(self.compute_type());
-        let ([d_model, width], d_head) = (weight.dims(), self.config().d_head);
+    fn columns(&self, weight: Tensor<2>, d_head: usize) -> Tensor<3> {
+        let [d_model, width] = weight.dims();
         let own = weight.reshape([d_model, width / d_head, d_head]).permute([1, 0, 2]);
         self.each_of_a_group(own)
     }
 
-    fn by_head(&self, linear: &Linear) -> Tensor<2> {
-        let own = self.bias(linear);
-        let ([width], d_head) = (own.dims(), self.config().d_head);
+    /// The map from the stream to queries, keys or values, all heads' beside each other: of latent attention the product
+    /// of the two maps that make it, with the weights of the norm between them and without its scale.
+    fn of_stream(&self, block: &Block, which: char) -> Tensor<2> {
+        let (attn, dtype) = (&block.attn, self.compute_type());
+        match (&attn.latent, which) {
+            (None, 'q') => attn.q.weight_in(dtype),
+            (None, 'k') => attn.k.weight_in(dtype),
+            (None, _) => attn.v.weight_in(dtype),
+            (Some(latent), 'q') => latent.whole_q(attn, dtype),
+            (Some(latent), 'k') => latent.whole_k(attn, self.config(), dtype),
+            (Some(latent), _) => latent.whole_v(attn, dtype),
+        }
+    }
+
+    /// All heads' key biases; of latent attention those behind the latents, and zeros for the rotated part.
+    fn key_bias(&self, block: &Block) -> Tensor<1> {
+        let own = self.bias(&block.attn.k);
+        let (Some(latent), heads) = (self.config().latent, self.config().n_heads) else { return own };
+        let ([width], options) = (own.dims(), (&own.device(), own.dtype()));
+        let turned = Tensor::<2>::zeros([heads, latent.d_rope], options);
+        let whole = Tensor::cat(vec![own.reshape([heads, width / heads]), turned], 1);
+        whole.reshape([heads * self.config().d_head])
+    }
+
+    fn by_head(&self, own: Tensor<1>, d_head: usize) -> Tensor<2> {
+        let [width] = own.dims();
         self.each_of_a_group(own.reshape([width / d_head, 1, d_head])).squeeze_dim(1)
     }
 

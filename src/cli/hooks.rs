@@ -9,6 +9,7 @@ use serde_json::json;
 use super::CliResult;
 use super::args::NameArg;
 use super::terminal::{print_json, stdout};
+use crate::config::Latent;
 use crate::encoder::{self, OutputHeads};
 use crate::encoder_decoder;
 use crate::loading::{ModelConfig, inspect};
@@ -72,9 +73,11 @@ struct Lengths {
     heads: usize,
     kv_heads: usize,
     d_head: usize,
+    latent: Option<Latent>,
     d_model: usize,
     d_embed: Option<usize>,
     d_mlp: usize,
+    d_shared: Option<usize>,
     experts: Option<usize>,
     choices: Option<usize>,
 }
@@ -85,15 +88,19 @@ impl Lengths {
             heads,
             kv_heads: heads,
             d_head,
+            latent: None,
             d_model,
             d_mlp,
             d_embed: None,
+            d_shared: None,
             experts: None,
             choices: None,
         };
         match config {
             ModelConfig::Decoder(c) => Self {
                 kv_heads: c.n_kv_heads,
+                latent: c.latent,
+                d_shared: c.experts.and_then(|e| e.shared).map(|shared| shared.d_mlp),
                 experts: c.experts.map(|e| e.count),
                 choices: c.experts.map(|e| e.per_token),
                 ..plain(c.n_heads, c.d_head, c.d_model, c.d_mlp)
@@ -106,6 +113,17 @@ impl Lengths {
         }
     }
 
+    fn latent(&self, axis: Axis) -> Option<usize> {
+        let own = self.latent?;
+        match axis {
+            Axis::DValue => Some(own.d_value),
+            Axis::QRank => own.q_rank,
+            Axis::KvRank => Some(own.kv_rank),
+            Axis::DRope => Some(own.d_rope),
+            _ => None,
+        }
+    }
+
     fn of_axis(&self, axis: Axis) -> Option<usize> {
         match axis {
             Axis::Head => Some(self.heads),
@@ -114,10 +132,11 @@ impl Lengths {
             Axis::DModel => Some(self.d_model),
             Axis::DEmbed => self.d_embed,
             Axis::DMlp => Some(self.d_mlp),
+            Axis::DShared => self.d_shared,
             Axis::Expert => self.experts,
             Axis::Choice => self.choices,
             Axis::One => Some(1),
-            _ => None,
+            axis => self.latent(axis),
         }
     }
 }

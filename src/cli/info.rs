@@ -169,7 +169,7 @@ fn about(model: &str, as_json: bool) -> CliResult {
 /// What a decoder takes on the CPU.
 fn memory(c: &TransformerConfig, stored: &StoredWeights) -> String {
     let (mapped, wide) = (stored.files.stored_bytes(), 4 * stored.parameters);
-    let a_token = 2 * c.n_layers * c.n_kv_heads * c.d_head * 4;
+    let a_token = c.n_layers * c.n_kv_heads * (c.d_head + c.d_value()) * 4;
     let [mapped, wide, cached] = [mapped, wide, 1000 * a_token].map(|size| bytes(size as u64));
     format!("{mapped} of weights as in the files, {wide} in f32; {cached} of cache for 1,000 tokens")
 }
@@ -181,11 +181,18 @@ fn decoder(c: &TransformerConfig) -> Lines {
         if c.n_kv_heads == c.n_heads { String::new() } else { format!(", {} for keys and values", c.n_kv_heads) };
     let mut lines = vec![
         ("layers", format!("{} of width {}", c.n_layers, c.d_model)),
-        ("heads", format!("{} of width {}{shared}", c.n_heads, c.d_head)),
+        ("heads", format!("{} of width {}{shared}{}", c.n_heads, c.d_head, latents(c))),
     ];
     if !c.attn_only {
-        let experts = c.experts.map_or(String::new(), |e| format!(", {} of {} experts a token", e.per_token, e.count));
+        let experts = c.experts.map_or(String::new(), |e| {
+            let shared = e.shared.map_or(String::new(), |own| format!(" and one of {} neurons", grouped(own.d_mlp)));
+            format!(", {} of {} experts a token{shared}", e.per_token, e.count)
+        });
         lines.push(("mlp", mlp(c.d_mlp, c.gated_mlp, c.activation) + &experts));
+        if let Some(width) = c.dense_mlps.iter().flatten().next() {
+            let layers = c.dense_mlps.iter().flatten().count();
+            lines.push(("dense", format!("{} neurons in {layers} of {} layers", grouped(*width), c.n_layers)));
+        }
     }
     lines.push(("norm", format!("{:?}, eps {:e}", c.norm, c.eps)));
     lines.push(("positions", positions(&c.positional)));
@@ -196,6 +203,14 @@ fn decoder(c: &TransformerConfig) -> Lines {
     }
     lines.push(("context", format!("{} tokens", grouped(c.n_ctx))));
     lines
+}
+
+/// What latent attention's heads are made from.
+fn latents(c: &TransformerConfig) -> String {
+    c.latent.map_or(String::new(), |own| {
+        let queries = own.q_rank.map_or(String::new(), |rank| format!(", queries from {rank}"));
+        format!(", values of {} and keys from a latent of {}{queries}", own.d_value, own.kv_rank)
+    })
 }
 
 fn encoder(c: &EncoderConfig, heads: Option<OutputHeads>) -> Lines {

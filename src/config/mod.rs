@@ -21,6 +21,7 @@
 mod activation_fn;
 mod error;
 mod experts;
+mod latent;
 mod norm_kind;
 mod positional;
 mod qk_norm;
@@ -32,7 +33,8 @@ mod window;
 
 pub use activation_fn::ActivationFn;
 pub use error::ConfigError;
-pub use experts::{ClippedGate, Experts};
+pub use experts::{ClippedGate, ExpertGroups, Experts, RouterFn, SharedExpert};
+pub use latent::Latent;
 pub use norm_kind::NormKind;
 pub use positional::Positional;
 pub use qk_norm::{QkNorm, QkNormWeights};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ActivationFn, Experts, NormKind, Positional, QkNorm, QueryGrowth, Rotary, Window};
+use super::{ActivationFn, Experts, Latent, NormKind, Positional, QkNorm, QueryGrowth, Rotary, Window};
 
 /// The shape and the choices of a transformer.
 ///
@@ -73,6 +73,8 @@ pub struct TransformerConfig {
     /// Whether each head has a learned score that takes its share of attention and gives nothing for it
     /// (GPT-OSS), so that a row of the pattern sums to less than one.
     pub attn_sinks: bool,
+    /// Latents that keys, values and queries are made from (DeepSeek V2).
+    pub latent: Option<Latent>,
     /// Position embedding.
     pub positional: Positional,
     /// For each layer of a rotary model its own rotation, or `None` where it rotates nothing
@@ -101,6 +103,9 @@ pub struct TransformerConfig {
     pub windows: Vec<Option<Window>>,
     /// A mixture of experts in place of the MLP.
     pub experts: Option<Experts>,
+    /// For each layer of a model of mixtures the neurons of the MLP it has instead, or `None` where it is a mixture
+    /// (DeepSeek). Empty when all layers are mixtures.
+    pub dense_mlps: Vec<Option<usize>>,
     /// Whether text gets a beginning-of-sequence token unless told otherwise.
     pub default_prepend_bos: bool,
 }
@@ -143,6 +148,7 @@ impl TransformerConfig {
             qkv_clip: None,
             query_growth: None,
             attn_sinks: false,
+            latent: None,
             positional: Positional::Learned,
             layer_rotary: Vec::new(),
             activation: ActivationFn::GeluNew,
@@ -156,6 +162,7 @@ impl TransformerConfig {
             bidirectional: false,
             windows: Vec::new(),
             experts: None,
+            dense_mlps: Vec::new(),
             default_prepend_bos: true,
         }
     }
@@ -215,6 +222,47 @@ impl TransformerConfig {
             Positional::Rotary(_) => self.layer_rotary.get(layer)?.as_ref(),
             _ => None,
         }
+    }
+
+    /// Width of a head's values: `d_head`, unless they are made from a latent.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).d_value(), 16);
+    /// ```
+    pub fn d_value(&self) -> usize {
+        self.latent.map_or(self.d_head, |latent| latent.d_value)
+    }
+
+    /// Layer `layer`'s mixture of experts, if it is one.
+    ///
+    /// ```
+    /// use hooklens::{Experts, TransformerConfig};
+    /// let experts = Some(Experts::new(8, 2));
+    /// let dense_mlps = vec![Some(256), None]; // a plain MLP in the first layer
+    /// let config =
+    ///     TransformerConfig { experts, gated_mlp: true, dense_mlps, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// config.validate()?;
+    /// assert_eq!((config.experts_of(0), config.experts_of(1)), (None, experts));
+    /// assert_eq!(config.d_mlp_of(0), 256);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn experts_of(&self, layer: usize) -> Option<Experts> {
+        self.experts.filter(|_| !self.attn_only && self.dense_mlp(layer).is_none())
+    }
+
+    /// Neurons of layer `layer`'s MLP, or of each of its experts.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).d_mlp_of(1), 256);
+    /// ```
+    pub fn d_mlp_of(&self, layer: usize) -> usize {
+        self.dense_mlp(layer).unwrap_or(self.d_mlp)
+    }
+
+    fn dense_mlp(&self, layer: usize) -> Option<usize> {
+        self.dense_mlps.get(layer).copied().flatten()
     }
 
     /// The norm that attention and the MLP read through; with `residual_norms`, of the sums.

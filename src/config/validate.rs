@@ -1,6 +1,8 @@
 //! Whether a configuration's sizes and choices fit each other.
 
-use super::{ActivationFn, ConfigError, NormKind, Positional, TransformerConfig, Window};
+use super::{
+    ActivationFn, ConfigError, ExpertGroups, NormKind, Positional, RouterFn, SharedExpert, TransformerConfig, Window,
+};
 
 impl TransformerConfig {
     /// Upper bound on layers: nothing is allocated by a nonsensical number.
@@ -124,6 +126,22 @@ impl TransformerConfig {
         if self.residual_norms && self.normalized_residual {
             return fails("residual_norms", "there is no norm before attention whose output could be added to".into());
         }
+        if let Some(latent) = self.latent {
+            let sizes = [Some(latent.kv_rank), latent.q_rank, Some(latent.d_rope), Some(latent.d_value)];
+            if let Some(size) = sizes.into_iter().flatten().find(|size| !(1..=LARGEST).contains(size)) {
+                return fails("latent", format!("{size} is no width"));
+            }
+            let turned = matches!(&self.positional, Positional::Rotary(rotary) if rotary.dim == latent.d_rope);
+            if !turned || !self.layer_rotary.is_empty() || latent.d_rope >= self.d_head {
+                return fails("latent", format!("rotation is not of {} coordinates of {}", latent.d_rope, self.d_head));
+            }
+            if self.qk_norm.is_some() || self.n_kv_heads != self.n_heads {
+                return fails("latent", "each head has keys of its own, which are not normalized".into());
+            }
+            if !(latent.eps.is_finite() && latent.eps >= 0.0) {
+                return fails("latent", format!("{} is not a small positive number", latent.eps));
+            }
+        }
         if let Some(experts) = self.experts {
             let all = experts.count.saturating_mul(self.n_layers);
             if experts.per_token == 0 || experts.per_token > experts.count || all > Self::MOST_EXPERTS {
@@ -132,6 +150,39 @@ impl TransformerConfig {
             if self.attn_only || !self.gated_mlp {
                 return fails("experts", "experts are gated MLPs".into());
             }
+            if let RouterFn::SparseMixer { jitter } = experts.router
+                && (experts.per_token != 2 || experts.renormalize || !jitter.is_finite())
+            {
+                return fails("experts", "SparseMixer chooses two experts, whose shares are left as they are".into());
+            }
+            if !(experts.scale.is_finite() && experts.scale != 0.0) {
+                return fails("experts", format!("shares can't be multiplied by {}", experts.scale));
+            }
+            if let Some(ExpertGroups { count, kept, best }) = experts.groups {
+                if count == 0 || !experts.count.is_multiple_of(count) {
+                    return fails("experts", format!("{} experts can't be divided into {count} groups", experts.count));
+                }
+                let each = experts.count / count;
+                if kept == 0 || kept > count || best == 0 || best > each || kept * each < experts.per_token {
+                    return fails(
+                        "experts",
+                        format!("{} experts a token, from {kept} of {count} groups of {each}", experts.per_token),
+                    );
+                }
+            }
+            if let Some(SharedExpert { d_mlp, .. }) = experts.shared.filter(|own| !(1..=LARGEST).contains(&own.d_mlp)) {
+                return fails("experts", format!("a shared expert of {d_mlp} neurons"));
+            }
+        }
+        let dense = self.dense_mlps.iter().flatten().find(|width| !(1..=LARGEST).contains(*width));
+        if let Some(width) = dense {
+            return fails("dense_mlps", format!("an MLP of {width} neurons"));
+        }
+        if !self.dense_mlps.is_empty() && self.dense_mlps.len() != self.n_layers {
+            return fails("dense_mlps", format!("{} entries for {} layers", self.dense_mlps.len(), self.n_layers));
+        }
+        if self.experts.is_none() && !self.dense_mlps.is_empty() {
+            return fails("dense_mlps", "the model has no experts".into());
         }
         if self.activation == ActivationFn::Xielu && self.experts.is_some() {
             return fails("activation", "xielu, whose slopes are learned, is defined for one MLP a layer only".into());

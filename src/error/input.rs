@@ -265,6 +265,13 @@ pub enum InputError {
         /// What was asked for.
         what: &'static str,
     },
+    /// A model whose heads read latents of the residual stream.
+    #[error("{what} is not defined for a model of latent attention: its heads do not read the stream itself")]
+    #[non_exhaustive]
+    Latent {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// A model whose residual stream is not the sum of what was written to it.
     #[error(
         "{what} is not defined for a model whose residual stream is normalized behind each addition (`residual_norms`, \

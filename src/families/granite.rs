@@ -14,7 +14,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let embed = json.number("embedding_multiplier", 1.0)?;
     Ok(TransformerConfig {
@@ -26,8 +26,26 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = llama_like::weights(config, json)?;
-    llama_like::scale_written(&mut table, config.n_layers, json.number("residual_multiplier", 1.0)?);
+    scale(&mut table, config, json)?;
+    Ok(table)
+}
+
+/// Puts the scales of residual additions and logits into the weights before them.
+pub(super) fn scale(
+    table: &mut WeightTable,
+    config: &TransformerConfig,
+    json: &HfConfig<'_>,
+) -> Result<(), ConfigError> {
+    let added = json.number("residual_multiplier", 1.0)?;
+    llama_like::scale_written(table, config.n_layers, added);
+    let experts = config.experts.map_or(0, |experts| experts.count);
+    for layer in 0..config.n_layers {
+        table.scale(&format!("blocks.{layer}.mlp.shared.W_out"), added);
+        for expert in 0..experts {
+            table.scale(&format!("blocks.{layer}.mlp.experts.{expert}.W_out"), added);
+        }
+    }
     // The last norm's weight stands right before the unembedding, which may be tied.
     table.scale("ln_final.w", 1.0 / json.number("logits_scaling", 1.0)?);
-    Ok(table)
+    Ok(())
 }

@@ -43,6 +43,11 @@ impl<'j> HfConfig<'j> {
         super::architecture(self.json).unwrap_or_default()
     }
 
+    /// Whether it is read for this family.
+    pub(crate) fn is_of<C>(&self, family: &super::Family<C>) -> bool {
+        self.family == family.name
+    }
+
     /// An object within the configuration, if it is there.
     pub(crate) fn object(&self, field: &str) -> Result<Option<HfConfig<'j>>, ConfigError> {
         let Some(json) = self.get(field) else { return Ok(None) };

@@ -59,7 +59,14 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             let clipped = json.get("hooklens_clipped_gate").map(|own| serde_json::from_value(own.clone()));
             let bad = |source| ConfigError::Field { field: "hooklens_clipped_gate", source };
             let renormalize = json.flag("norm_topk_prob", true)?;
-            Some(Experts { count, per_token, renormalize, clipped: clipped.transpose().map_err(bad)? })
+            let plain = Experts { renormalize, ..Experts::new(count, per_token) };
+            let whole = json.get("hooklens_experts").map(|own| serde_json::from_value(own.clone()));
+            let wrong = |source| ConfigError::Field { field: "hooklens_experts", source };
+            match whole.transpose().map_err(wrong)? {
+                // What TransformerLens has a field for is said there.
+                Some(whole) => Some(Experts { count, per_token, renormalize, ..whole }),
+                None => Some(Experts { clipped: clipped.transpose().map_err(bad)?, ..plain }),
+            }
         }
         (None, None) => None,
         _ => return Err(json.unsupported("num_experts")),
@@ -96,6 +103,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             None => None,
         },
         attn_sinks: json.flag("hooklens_attn_sinks", false)?,
+        latent: match json.get("hooklens_latent") {
+            Some(own) => serde_json::from_value(own.clone())
+                .map_err(|source| ConfigError::Field { field: "hooklens_latent", source })?,
+            None => None,
+        },
         layer_rotary: match json.get("hooklens_layer_rotary") {
             Some(own) => serde_json::from_value(own.clone())
                 .map_err(|source| ConfigError::Field { field: "hooklens_layer_rotary", source })?,
@@ -120,6 +132,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         bidirectional,
         windows: windows(json)?,
         experts,
+        dense_mlps: match json.get("hooklens_dense_mlps") {
+            Some(own) => serde_json::from_value(own.clone())
+                .map_err(|source| ConfigError::Field { field: "hooklens_dense_mlps", source })?,
+            None => Vec::new(),
+        },
         default_prepend_bos: json.flag("default_prepend_bos", true)?,
         ..base
     })
@@ -245,6 +262,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         };
         own("hooklens_embed_scale", c.embed_scale.is_some(), json!(c.embed_scale));
         own("hooklens_pre_norms", !c.pre_norms, json!(false));
+        own("hooklens_latent", c.latent.is_some(), json!(c.latent));
         own("hooklens_no_unembedding", c.d_vocab_out == 0, json!(true));
         own("hooklens_residual_norms", c.residual_norms, json!(true));
         own("hooklens_normalized_residual", c.normalized_residual, json!(true));
@@ -255,6 +273,13 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         own("hooklens_attn_sinks", c.attn_sinks, json!(true));
         let clipped = c.experts.and_then(|experts| experts.clipped);
         own("hooklens_clipped_gate", clipped.is_some(), json!(clipped));
+        let plain = |e: Experts| Experts {
+            renormalize: e.renormalize,
+            clipped: e.clipped,
+            ..Experts::new(e.count, e.per_token)
+        };
+        own("hooklens_experts", c.experts.is_some_and(|experts| experts != plain(experts)), json!(c.experts));
+        own("hooklens_dense_mlps", !c.dense_mlps.is_empty(), json!(c.dense_mlps));
         own("hooklens_layer_rotary", !c.layer_rotary.is_empty(), json!(c.layer_rotary));
     }
     if let (Some(fields), false) = (json.as_object_mut(), shared) {
@@ -300,6 +325,10 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
             norm(name("attn.q_norm"), own.kind);
             norm(name("attn.k_norm"), own.kind);
         }
+        if let Some(latent) = c.latent {
+            norm(name("attn.kv_latent_norm"), NormKind::Rms);
+            latent.q_rank.iter().for_each(|_| norm(name("attn.q_latent_norm"), NormKind::Rms));
+        }
         if c.attn_only {
             continue;
         }
@@ -330,14 +359,22 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         }
         table.add(name("attn.W_O"), name("attn.W_O"), Layout::HeadsIn { heads: c.n_heads });
         table.add(name("attn.b_O"), name("attn.b_O"), Layout::AsIs);
+        if let Some(latent) = c.latent {
+            for part in ["KV_down", "K_rope"].into_iter().chain(latent.q_rank.map(|_| "Q_down")) {
+                for kind in ["W", "b"] {
+                    let own = name(&format!("attn.{kind}_{part}"));
+                    table.add(own.clone(), own, Layout::AsIs);
+                }
+            }
+        }
         if c.attn_sinks {
             table.add(name("attn.sinks"), name("attn.sinks"), Layout::AsIs);
         }
         if c.attn_only {
             continue;
         }
-        if let Some(experts) = c.experts {
-            mixture(&mut table, &name("mlp"), experts.count, extra_biases);
+        if let Some(experts) = c.experts_of(layer) {
+            mixture(&mut table, &name("mlp"), experts, extra_biases);
             continue;
         }
         if c.activation == ActivationFn::Xielu {
@@ -363,7 +400,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
     table
 }
 
-fn mixture(table: &mut WeightTable, mlp: &str, experts: usize, extra_biases: bool) {
+fn mixture(table: &mut WeightTable, mlp: &str, experts: Experts, extra_biases: bool) {
     let mut linear = |weight: String, bias: String| {
         let stored = |part: &str| format!("{mlp}.{weight}.{part}");
         table.add(format!("{mlp}.{weight}"), stored("weight"), Layout::Transposed);
@@ -372,9 +409,17 @@ fn mixture(table: &mut WeightTable, mlp: &str, experts: usize, extra_biases: boo
         }
     };
     linear("W_gate".into(), "b_gate".into());
-    for expert in 0..experts {
+    for expert in 0..experts.count {
         for part in ["in", "gate", "out"] {
             linear(format!("experts.{expert}.W_{part}"), format!("experts.{expert}.b_{part}"));
         }
+    }
+    if let Some(shared) = experts.shared {
+        for part in ["in", "gate", "out"].into_iter().chain(shared.gated.then_some("share")) {
+            linear(format!("shared.W_{part}"), format!("shared.b_{part}"));
+        }
+    }
+    if experts.choice_bias {
+        table.add(format!("{mlp}.choice_bias"), format!("{mlp}.choice_bias"), Layout::AsIs);
     }
 }

@@ -104,7 +104,7 @@ pub(super) fn windows_by_type(
 /// A mixture of experts of this configuration.
 pub(super) fn experts(json: &HfConfig<'_>, count: &str, renormalize: bool) -> Result<Option<Experts>, ConfigError> {
     let (count, per_token) = (json.size(count)?, json.size("num_experts_per_tok")?);
-    Ok(Some(Experts { count, per_token, renormalize, clipped: None }))
+    Ok(Some(Experts { renormalize, ..Experts::new(count, per_token) }))
 }
 
 /// Which projections have a bias.
@@ -195,8 +195,19 @@ pub(super) fn weights_with(
         ] {
             table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), biased);
         }
+        let mixture = config.experts_of(layer).is_some();
         match names.mlp {
-            MlpNames::Gated => {
+            MlpNames::Experts { router, folder, parts } if mixture => {
+                table.linear(&to("mlp.W_gate"), &from(router), false);
+                for expert in 0..config.experts.map_or(0, |experts| experts.count) {
+                    for (part, name) in ["in", "gate", "out"].iter().zip(parts) {
+                        let name = from(&format!("{folder}.{expert}.{name}"));
+                        table.linear(&to(&format!("mlp.experts.{expert}.W_{part}")), &name, names.biases.mlp);
+                    }
+                }
+            }
+            // A model of mixtures may have layers without.
+            MlpNames::Gated | MlpNames::Experts { .. } => {
                 for (part, name) in [("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")] {
                     table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("mlp.{name}")), names.biases.mlp);
                 }
@@ -207,15 +218,6 @@ pub(super) fn weights_with(
                 }
             }
             MlpNames::Other => {}
-            MlpNames::Experts { router, folder, parts } => {
-                table.linear(&to("mlp.W_gate"), &from(router), false);
-                for expert in 0..config.experts.map_or(0, |experts| experts.count) {
-                    for (part, name) in ["in", "gate", "out"].iter().zip(parts) {
-                        let name = from(&format!("{folder}.{expert}.{name}"));
-                        table.linear(&to(&format!("mlp.experts.{expert}.W_{part}")), &name, false);
-                    }
-                }
-            }
         }
     }
     if names.last_norm {

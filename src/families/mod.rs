@@ -10,15 +10,21 @@ mod biogpt;
 mod bloom;
 mod codegen;
 mod cohere;
+mod dbrx;
 mod deberta;
 mod deberta_v2;
+mod deepseek;
 mod distilbert;
+mod dots1;
 mod electra;
+mod ernie4_5_moe;
 mod esm;
 mod exaone;
 mod falcon;
+mod flex_olmo;
 mod gemma;
 mod glm;
+mod glm4_moe;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
@@ -27,20 +33,24 @@ mod gpt_neox_japanese;
 mod gpt_oss;
 mod gptj;
 mod granite;
+mod granitemoe;
 mod helium;
 mod hf_config;
 mod hf_olmo;
 mod hooked_transformer;
 mod hunyuan;
+mod hunyuan_moe;
 mod internlm;
 mod jais;
-mod llama2c;
 mod llama;
+mod llama2c;
 mod llama_like;
 mod minicpm;
+mod minimax_m2;
 mod ministral3;
 mod mistral;
 mod mixtral;
+mod mixtures;
 mod modernbert;
 mod mpnet;
 mod mpt;
@@ -48,17 +58,19 @@ mod nanogpt;
 mod nemotron;
 mod nested;
 mod nomic_bert;
-mod olmo2;
 mod olmo;
+mod olmo2;
 mod olmoe;
 mod openai_gpt;
 mod opt;
 mod orion;
 mod persimmon;
-mod phi3;
 mod phi;
+mod phi3;
+mod phimoe;
 mod qwen1;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
 mod roberta;
@@ -111,13 +123,27 @@ static FAMILIES: &[&Family] = &[
     &arcee::FAMILY,
     &baichuan::FAMILY,
     &biogpt::BIOGPT,
+    &biogpt::XGLM,
     &bloom::FAMILY,
     &codegen::CODEGEN,
+    &codegen::PROGEN,
     &cohere::ONE,
     &cohere::TWO,
-    &exaone::THREE,
+    &dbrx::FAMILY,
+    &deepseek::V1,
+    &deepseek::V2,
+    &deepseek::V3,
+    &dots1::FAMILY,
+    &ernie4_5_moe::FAMILY,
     &exaone::FOUR,
+    &exaone::THREE,
     &falcon::FAMILY,
+    &flex_olmo::FAMILY,
+    &gemma::GEMMA,
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
+    &gemma::VAULT,
+    &glm4_moe::FAMILY,
     &glm::GLM,
     &glm::GLM4,
     &gpt2::FAMILY,
@@ -128,35 +154,40 @@ static FAMILIES: &[&Family] = &[
     &gpt_oss::FAMILY,
     &gptj::FAMILY,
     &granite::FAMILY,
+    &granitemoe::FAMILY,
+    &granitemoe::SHARED,
     &helium::ERNIE,
     &helium::HELIUM,
+    &hf_olmo::FAMILY,
     &hunyuan::FAMILY,
+    &hunyuan_moe::FAMILY,
     &internlm::ONE,
-    &internlm::TWO,
     &internlm::THREE,
+    &internlm::TWO,
     &jais::FAMILY,
-    &llama::FAMILY,
     &llama2c::FAMILY,
+    &llama::FAMILY,
     &minicpm::FAMILY,
+    &minimax_m2::FAMILY,
     &ministral3::FAMILY,
     &mistral::FAMILY,
     &mixtral::FAMILY,
     &mpt::FAMILY,
     &nanogpt::FAMILY,
     &nemotron::FAMILY,
-    &hf_olmo::FAMILY,
-    &olmo::FAMILY,
     &olmo2::FAMILY,
+    &olmo::FAMILY,
     &olmoe::FAMILY,
     &openai_gpt::FAMILY,
     &opt::FAMILY,
     &orion::FAMILY,
     &persimmon::FAMILY,
-    &phi::FAMILY,
     &phi3::FAMILY,
-    &codegen::PROGEN,
+    &phi::FAMILY,
+    &phimoe::FAMILY,
     &qwen1::FAMILY,
     &qwen2::FAMILY,
+    &qwen2_moe::FAMILY,
     &qwen3::FAMILY,
     &qwen3_moe::FAMILY,
     &santacoder::FAMILY,
@@ -164,11 +195,6 @@ static FAMILIES: &[&Family] = &[
     &smollm3::FAMILY,
     &stablelm::FAMILY,
     &starcoder2::FAMILY,
-    &biogpt::XGLM,
-    &gemma::GEMMA,
-    &gemma::GEMMA2,
-    &gemma::GEMMA3,
-    &gemma::VAULT,
     &hooked_transformer::FAMILY,
 ];
 

@@ -50,7 +50,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
+/// Norms of attention's and the MLP's outputs.
+pub(super) const NORMS: &[(&str, &str)] =
+    &[("ln1_post", "post_attention_layernorm"), ("ln2_post", "post_feedforward_layernorm")];
+
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    let norms = &[("ln1_post", "post_attention_layernorm"), ("ln2_post", "post_feedforward_layernorm")];
-    llama_like::weights_with(config, json, Names { norms, ..Names::LLAMA }.with_biases_of(json)?)
+    llama_like::weights_with(config, json, Names { norms: NORMS, ..Names::LLAMA }.with_biases_of(json)?)
 }

@@ -1,8 +1,7 @@
 //! OLMoE: a mixture of experts, queries and keys normalized over all heads at once.
 
 use super::hf_config::HfConfig;
-use super::llama_like::{MlpNames, Names};
-use super::{Family, llama_like};
+use super::{Family, llama_like, mixtures};
 use crate::config::{QkNorm, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::WeightTable;
@@ -19,7 +18,5 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    let mlp =
-        MlpNames::Experts { router: "mlp.gate", folder: "mlp.experts", parts: ["up_proj", "gate_proj", "down_proj"] };
-    llama_like::weights_with(config, json, Names { mlp, ..Names::LLAMA }.with_biases_of(json)?)
+    llama_like::weights_with(config, json, mixtures::names(json)?)
 }

@@ -1,9 +1,10 @@
-//! Qwen 3 with a mixture of experts in every layer.
+//! Qwen 3 with a mixture of experts, in all layers or some.
+
+use serde_json::Value;
 
 use super::hf_config::HfConfig;
-use super::llama_like::{MlpNames, Names};
-use super::{Family, llama_like, qwen3};
-use crate::config::TransformerConfig;
+use super::{Family, llama_like, mixtures, qwen3};
+use crate::config::{Experts, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::WeightTable;
 
@@ -16,26 +17,37 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    if json.maybe_size("decoder_sparse_step")?.is_some_and(|step| step != 1) {
-        return Err(json.unsupported("decoder_sparse_step"));
-    }
-    if json.list("mlp_only_layers")?.is_some_and(|layers| !layers.is_empty()) {
-        return Err(json.unsupported("mlp_only_layers"));
-    }
-    // What newer files call them.
-    let count = if json.get("num_experts").is_some() { "num_experts" } else { "num_local_experts" };
-    let experts = llama_like::experts(json, count, json.flag("norm_topk_prob", false)?)?;
+    let experts = experts(json)?;
     let base = qwen3::config(json)?;
     // In a mixture all layers have the window.
     let windows = match json.flag("use_sliding_window", false)? {
         true => llama_like::one_window(json, base.n_layers)?,
         false => Vec::new(),
     };
-    Ok(TransformerConfig { experts, windows, d_mlp: json.size("moe_intermediate_size")?, ..base })
+    Ok(TransformerConfig { windows, ..mixtures::with_experts(base, experts, dense_layers(json)?) })
+}
+
+/// The experts and the neurons of each.
+pub(super) fn experts(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
+    // What newer files call them.
+    let count = if json.get("num_experts").is_some() { "num_experts" } else { "num_local_experts" };
+    let renormalize = json.flag("norm_topk_prob", false)?;
+    let experts = Experts::new(json.size(count)?, json.size("num_experts_per_tok")?);
+    Ok((Experts { renormalize, ..experts }, json.size("moe_intermediate_size")?))
+}
+
+/// Which layers have a plain MLP.
+pub(super) fn dense_layers(json: &HfConfig<'_>) -> Result<impl Fn(usize) -> bool + use<>, ConfigError> {
+    let step = json.maybe_size("decoder_sparse_step")?.unwrap_or(1);
+    if step == 0 {
+        return Err(json.unsupported("decoder_sparse_step"));
+    }
+    let listed = json.list("mlp_only_layers")?.into_iter().flatten();
+    let listed: Option<Vec<u64>> = listed.map(Value::as_u64).collect();
+    let listed = listed.ok_or_else(|| json.unsupported("mlp_only_layers"))?;
+    Ok(move |layer: usize| listed.contains(&(layer as u64)) || !(layer + 1).is_multiple_of(step))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    let mlp =
-        MlpNames::Experts { router: "mlp.gate", folder: "mlp.experts", parts: ["up_proj", "gate_proj", "down_proj"] };
-    llama_like::weights_with(config, json, Names { mlp, ..Names::LLAMA }.with_biases_of(json)?)
+    llama_like::weights_with(config, json, mixtures::names(json)?)
 }

@@ -12,9 +12,10 @@ use crate::driver::{HookedModel, length, private};
 use crate::error::{FeatureError, Result};
 
 /// The axes of a point that a dictionary may be at, flattened where it is of heads.
-const HOSTS: [(&[Axis], &[Axis]); 4] = [
+const HOSTS: [(&[Axis], &[Axis]); 5] = [
     (&[Axis::Batch, Axis::Pos, Axis::DModel], &[Axis::Batch, Axis::Pos, Axis::DModel]),
     (&[Axis::Batch, Axis::Pos, Axis::DMlp], &[Axis::Batch, Axis::Pos, Axis::DMlp]),
+    (&[Axis::Batch, Axis::Pos, Axis::DShared], &[Axis::Batch, Axis::Pos, Axis::DShared]),
     (&[Axis::Batch, Axis::Pos, Axis::HeadDHead], &[Axis::Batch, Axis::Pos, Axis::HeadDHead]),
     (&[Axis::Batch, Axis::Pos, Axis::Head, Axis::DHead], &[Axis::Batch, Axis::Pos, Axis::HeadDHead]),
 ];
@@ -175,18 +176,24 @@ fn put<M: HookedModel + private::Spliceable>(
         Some(device) => dictionary.to_device(device),
         None => dictionary.clone(),
     };
-    let axes_of = |point: &str| -> Result<(String, [&'static [Axis]; 2])> {
+    let axes_of = |point: &str| -> Result<(String, Option<usize>, [&'static [Axis]; 2])> {
         let info = catalog.info(catalog.find(point)?);
         let known = HOSTS.iter().find(|(host, _)| *host == info.axes);
         let (host, flat) = known.ok_or_else(|| {
             refused(point, format!("its axes are {}, and a dictionary's [batch, pos, width]", info.axes_label()))
         })?;
-        Ok((info.name.to_string(), [*host, *flat]))
+        Ok((info.name.to_string(), info.layer, [*host, *flat]))
     };
-    let (_, [_, reads]) = axes_of(&read)?;
-    let (_, [writes, written]) = axes_of(&at)?;
-    for (point, axes, wanted) in [(&read, reads, dictionary.d_in()), (&at, written, dictionary.d_out())] {
-        let given = axes.last().map_or(0, |axis| length(model.block_shape(), *axis));
+    let (_, reading, [_, reads]) = axes_of(&read)?;
+    let (_, writing, [writes, written]) = axes_of(&at)?;
+    let shape = model.block_shape();
+    for (point, layer, axes, wanted) in
+        [(&read, reading, reads, dictionary.d_in()), (&at, writing, written, dictionary.d_out())]
+    {
+        let given = match (axes.last(), layer) {
+            (Some(Axis::DMlp), Some(layer)) => shape.d_mlp_of(layer),
+            (last, _) => last.map_or(0, |axis| length(shape, *axis)),
+        };
         dictionary.check_width(&format!("`{point}`"), given, wanted)?;
     }
     let earlier = earlier.into_iter().map(|one| match model.devices().first() {

@@ -22,7 +22,7 @@ impl KeyValueCache {
     pub fn new(config: &TransformerConfig, batch: usize) -> Self {
         let windows = (0..config.n_layers).map(|layer| config.window(layer)).collect();
         let (kv_heads, d_head) = (config.n_kv_heads, config.d_head);
-        let (value_heads, d_value, pad_token_id) = (kv_heads, d_head, None);
+        let (value_heads, d_value, pad_token_id) = (kv_heads, config.d_value(), None);
         let shape = CacheShape { batch, kv_heads, d_head, value_heads, d_value, windows, pad_token_id };
         Self::made(shape, CacheKind::GROWING)
     }

@@ -218,9 +218,11 @@ impl KeyValueCache {
         let [batch, _, len, _] = tuples.first().map_or([0; 4], |(keys, _)| keys.dims());
         let mut cache = Self::of_kind(config, batch, CacheKind::GROWING)?;
         for (layer, (keys, values)) in tuples.into_iter().enumerate() {
-            let expected = [batch, len, config.n_kv_heads, config.d_head];
             let [keys, values] = [keys, values].map(|x| x.permute([0, 2, 1, 3]));
-            for (what, given) in [("keys", keys.dims()), ("values", values.dims())] {
+            for (what, given, width) in
+                [("keys", keys.dims(), config.d_head), ("values", values.dims(), config.d_value())]
+            {
+                let expected = [batch, len, config.n_kv_heads, width];
                 if given != expected {
                     return Err(CacheError::Shape { what, expected, given });
                 }

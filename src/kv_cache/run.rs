@@ -80,7 +80,13 @@ impl KeyValueCache {
             if entry.is_frozen() != self.frozen {
                 return Err(CacheError::Mixed { layer, frozen: entry.is_frozen() });
             }
-            entry.check(layer, [config.n_kv_heads, config.d_head], len, count, (dtype, &device(layer)))?;
+            entry.check(
+                layer,
+                [config.d_head, config.d_value()].map(|width| [config.n_kv_heads, width]),
+                len,
+                count,
+                (dtype, &device(layer)),
+            )?;
             if entry.first() > 0 && entry.first() > self.first_needed(layer) {
                 return Err(CacheError::Dropped { layer, first: entry.first(), wanted: self.first_needed(layer) });
             }

@@ -101,7 +101,8 @@ impl CacheShape {
     /// # Errors
     /// As [`CacheShape::new`].
     pub fn of(config: &TransformerConfig, batch: usize) -> Result<Self, CacheError> {
-        let plain = Self::new(batch, config.n_layers, config.n_kv_heads, config.d_head)?;
+        let plain = Self::new(batch, config.n_layers, config.n_kv_heads, config.d_head)?
+            .values(config.n_kv_heads, config.d_value())?;
         Ok(Self { windows: (0..config.n_layers).map(|layer| config.window(layer)).collect(), ..plain })
     }
 

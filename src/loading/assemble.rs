@@ -10,12 +10,14 @@ use hooklens_kernels::packed::Order;
 
 use super::adapter::{Adapter, Change};
 use super::options::Progress;
-use crate::config::{ActivationFn, NormKind, Positional, QkNorm, TransformerConfig};
+use crate::config::{ActivationFn, Latent, NormKind, Positional, QkNorm, SharedExpert, TransformerConfig};
 use crate::cpu::Weight;
 use crate::device::{Placement, is_cubecl};
 use crate::error::LoadError;
 use crate::model::LoadReport;
-use crate::model::{Attention, Block, Embed, Expert, Linear, Mlp, Moe, Norm, Paging, Slopes, Weights};
+use crate::model::{
+    Attention, Block, Embed, Expert, LatentMaps, Linear, Mlp, Moe, Norm, Paging, SharedMlp, Slopes, Weights,
+};
 use crate::packed_matrix::PackedMatrix;
 use crate::weight_files::{Layout, Pages, StoredTensor, TensorInfo, WeightFiles, WeightTable};
 
@@ -134,7 +136,7 @@ impl<'a> Assembler<'a> {
         let table = std::mem::take(&mut self.pages);
         for layer in 0..c.n_layers {
             self.device = self.placement.of_layer(layer, c.n_layers);
-            blocks.push(self.block(&format!("blocks.{layer}"), c)?);
+            blocks.push(self.block(&format!("blocks.{layer}"), c, layer)?);
             self.blocks_pages.push(std::mem::take(&mut self.pages));
         }
         self.device = self.placement.last();
@@ -347,6 +349,17 @@ impl<'a> Assembler<'a> {
         found.ok_or_else(|| LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) })
     }
 
+    /// [`Self::needed`] in `f32` at least: a rounded score sends a token to another expert.
+    fn wide_vector(&mut self, weight: &str, len: usize) -> Result<Tensor<1>, LoadError> {
+        let kept = self.compute;
+        if matches!(kept, DType::F16 | DType::BF16) {
+            self.compute = DType::F32;
+        }
+        let vector = self.needed(weight, len);
+        self.compute = kept;
+        vector
+    }
+
     pub(super) fn linear(&mut self, weight: &str, bias: &str, shape: [usize; 2]) -> Result<Linear, LoadError> {
         let packed = match self.located(weight)? {
             (name, layout) if self.scale(weight) == 1.0 => layout
@@ -437,8 +450,12 @@ impl<'a> Assembler<'a> {
         let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
         let mut project =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
-        let (q, k) = (project("Q", [c.d_model, width])?, project("K", [c.d_model, kv_width])?);
-        let (v, o) = (project("V", [c.d_model, kv_width])?, project("O", [width, c.d_model])?);
+        let q_in = c.latent.and_then(|own| own.q_rank).unwrap_or(c.d_model);
+        let kv_in = c.latent.map_or(c.d_model, |own| own.kv_rank);
+        let k_width = kv_width - c.n_kv_heads * c.latent.map_or(0, |own| own.d_rope);
+        let (q, k) = (project("Q", [q_in, width])?, project("K", [kv_in, k_width])?);
+        let (v, o) =
+            (project("V", [kv_in, c.n_kv_heads * c.d_value()])?, project("O", [c.n_heads * c.d_value(), c.d_model])?);
         let (mut q_norm, mut k_norm) = (None, None);
         if let Some(norm) = c.qk_norm {
             q_norm = Some(self.qk_norm(&format!("{name}.q_norm"), norm, c.n_heads, c)?);
@@ -448,11 +465,28 @@ impl<'a> Assembler<'a> {
             true => Some(Param::from_tensor(self.needed(&format!("{name}.sinks"), c.n_heads)?)),
             false => None,
         };
-        Ok(Attention { q, k, v, o, q_norm, k_norm, sinks })
+        let latent = match c.latent {
+            Some(own) => Some(self.latent(name, c.d_model, own)?),
+            None => None,
+        };
+        Ok(Attention { q, k, v, o, q_norm, k_norm, sinks, latent })
+    }
+
+    fn latent(&mut self, name: &str, d_model: usize, own: Latent) -> Result<LatentMaps, LoadError> {
+        let mut linear =
+            |part: &str, width| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), [d_model, width]);
+        let (kv_down, k_rope) = (linear("KV_down", own.kv_rank)?, linear("K_rope", own.d_rope)?);
+        let (mut q_down, mut q_norm) = (None, None);
+        if let Some(rank) = own.q_rank {
+            q_down = Some(linear("Q_down", rank)?);
+            q_norm = Some(self.norm(&format!("{name}.q_latent_norm"), NormKind::Rms, rank, own.eps)?);
+        }
+        let kv_norm = self.norm(&format!("{name}.kv_latent_norm"), NormKind::Rms, own.kv_rank, own.eps)?;
+        Ok(LatentMaps { q_down, q_norm, kv_down, kv_norm, k_rope })
     }
 
     /// A block, under this name.
-    pub(super) fn block(&mut self, block: &str, c: &TransformerConfig) -> Result<Block, LoadError> {
+    pub(super) fn block(&mut self, block: &str, c: &TransformerConfig, layer: usize) -> Result<Block, LoadError> {
         let name = |part: &str| format!("{block}.{part}");
         let mut block = Block {
             ln1: self.norm(&name("ln1"), c.pre_norm(), c.d_model, c.eps)?,
@@ -473,13 +507,22 @@ impl<'a> Assembler<'a> {
         if c.post_norms {
             block.ln2_post = Some(self.norm(&name("ln2_post"), c.post_norm(), c.d_model, c.eps)?);
         }
-        match c.experts {
+        match c.experts_of(layer) {
             Some(experts) => {
                 let router = self.linear(&name("mlp.W_gate"), &name("mlp.b_gate"), [c.d_model, experts.count])?;
                 let each = (0..experts.count).map(|e| self.expert(&name(&format!("mlp.experts.{e}")), c));
-                block.moe = Some(Moe { router, experts: each.collect::<Result<_, _>>()? });
+                let each = each.collect::<Result<_, _>>()?;
+                let choice_bias = match experts.choice_bias {
+                    true => Some(Param::from_tensor(self.wide_vector(&name("mlp.choice_bias"), experts.count)?)),
+                    false => None,
+                };
+                let shared = match experts.shared {
+                    Some(shared) => Some(self.shared_expert(&name("mlp.shared"), c.d_model, shared)?),
+                    None => None,
+                };
+                block.moe = Some(Moe { router, experts: each, choice_bias, shared });
             }
-            None => block.mlp = Some(self.mlp(&name("mlp"), c)?),
+            None => block.mlp = Some(self.mlp(&name("mlp"), c, c.d_mlp_of(layer))?),
         }
         Ok(block)
     }
@@ -494,15 +537,27 @@ impl<'a> Assembler<'a> {
         })
     }
 
-    pub(super) fn mlp(&mut self, name: &str, c: &TransformerConfig) -> Result<Mlp, LoadError> {
+    fn shared_expert(&mut self, name: &str, d_model: usize, own: SharedExpert) -> Result<SharedMlp, LoadError> {
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
-        let input = linear("in", [c.d_model, c.d_mlp])?;
-        let gate = if c.gated_mlp { Some(linear("gate", [c.d_model, c.d_mlp])?) } else { None };
-        let mut output = linear("out", [c.d_mlp, c.d_model])?;
+        Ok(SharedMlp {
+            gate: linear("gate", [d_model, own.d_mlp])?,
+            input: linear("in", [d_model, own.d_mlp])?,
+            output: linear("out", [own.d_mlp, d_model])?,
+            share: if own.gated { Some(linear("share", [d_model, 1])?) } else { None },
+        })
+    }
+
+    /// An MLP of so many neurons, under this name.
+    pub(super) fn mlp(&mut self, name: &str, c: &TransformerConfig, d_mlp: usize) -> Result<Mlp, LoadError> {
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        let input = linear("in", [c.d_model, d_mlp])?;
+        let gate = if c.gated_mlp { Some(linear("gate", [c.d_model, d_mlp])?) } else { None };
+        let mut output = linear("out", [d_mlp, c.d_model])?;
         // A bias between the product of a gated MLP and its output, which only
         // TransformerLens's files have, is a constant of the output.
-        if let Some(after) = self.vector(&format!("{name}.b_after_product"), c.d_mlp)? {
+        if let Some(after) = self.vector(&format!("{name}.b_after_product"), d_mlp)? {
             let constant = after.unsqueeze::<2>().matmul(output.weight_in(self.compute.burn())).squeeze_dim::<1>(0);
             let bias = output.bias.take().map(|b| b.val() + constant.clone()).unwrap_or(constant);
             output.bias = Some(Param::from_tensor(bias));
@@ -510,7 +565,7 @@ impl<'a> Assembler<'a> {
         let norm = match c.activation {
             ActivationFn::SoluLn => {
                 let kind = crate::model::solu_norm(c.norm);
-                Some(self.norm(&format!("{name}.ln"), kind, c.d_mlp, c.eps)?)
+                Some(self.norm(&format!("{name}.ln"), kind, d_mlp, c.eps)?)
             }
             _ => None,
         };

@@ -48,7 +48,7 @@ impl Assembler<'_> {
                 relative_q: relative("q", "attn.W_rel_Q", "attn.b_rel_Q")?,
                 attn: self.attention(&name("attn"), &stack)?,
                 ln1: self.norm(&name("ln1"), c.attn_norm(layer), c.d_model, c.eps)?,
-                mlp: self.mlp(&name("mlp"), &stack)?,
+                mlp: self.mlp(&name("mlp"), &stack, stack.d_mlp)?,
                 ln2: self.norm(&name("ln2"), kind, c.d_model, c.eps)?,
             });
         }

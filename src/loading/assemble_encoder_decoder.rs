@@ -17,7 +17,7 @@ impl Assembler<'_> {
         let unembed = self.unembed(&Weight::Plain(tokens.clone()), [c.d_model, c.d_vocab])?;
         let mut encoder = Vec::with_capacity(c.n_encoder_layers);
         for layer in 0..c.n_encoder_layers {
-            encoder.push(self.block(&format!("encoder.{layer}"), &encodes)?);
+            encoder.push(self.block(&format!("encoder.{layer}"), &encodes, layer)?);
         }
         let mut decoder = Vec::with_capacity(c.n_decoder_layers);
         for layer in 0..c.n_decoder_layers {
@@ -28,7 +28,7 @@ impl Assembler<'_> {
                 ln2: self.norm(&name("ln2"), kind, c.d_model, c.eps)?,
                 cross_attn: self.attention(&name("cross_attn"), &decodes)?,
                 ln3: self.norm(&name("ln3"), kind, c.d_model, c.eps)?,
-                mlp: self.mlp(&name("mlp"), &decodes)?,
+                mlp: self.mlp(&name("mlp"), &decodes, decodes.d_mlp)?,
             });
         }
         let mut bias = |stack: &str| {

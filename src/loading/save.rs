@@ -77,7 +77,13 @@ impl HookedTransformer {
             let experts = block.moe.iter().flat_map(|moe| &moe.experts);
             let of_experts = experts.flat_map(|expert| [&expert.gate, &expert.input, &expert.output]);
             let routers = block.moe.iter().map(|moe| &moe.router);
-            gate.into_iter().flatten().chain(of_experts).chain(routers).any(|linear| linear.bias.is_some())
+            let shared = block.moe.iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
+            gate.into_iter()
+                .flatten()
+                .chain(of_experts)
+                .chain(routers)
+                .chain(shared)
+                .any(|linear| linear.bias.is_some())
         })
     }
 
@@ -106,6 +112,13 @@ impl HookedTransformer {
             }
             norm(&name("attn.q_norm"), block.attn.q_norm.as_ref(), see);
             norm(&name("attn.k_norm"), block.attn.k_norm.as_ref(), see);
+            if let Some(latent) = &block.attn.latent {
+                linear(&name("attn"), "KV_down", &latent.kv_down, dtype, see);
+                linear(&name("attn"), "K_rope", &latent.k_rope, dtype, see);
+                latent.q_down.iter().for_each(|down| linear(&name("attn"), "Q_down", down, dtype, see));
+                norm(&name("attn.q_latent_norm"), latent.q_norm.as_ref(), see);
+                norm(&name("attn.kv_latent_norm"), Some(&latent.kv_norm), see);
+            }
             if let Some(sinks) = &block.attn.sinks {
                 see(name("attn.sinks"), Weight::Vector(sinks.val()));
             }
@@ -114,7 +127,7 @@ impl HookedTransformer {
                 linear(&name("mlp"), "out", &mlp.output, dtype, see);
                 if let Some(gate) = &mlp.gate {
                     linear(&name("mlp"), "gate", gate, dtype, see);
-                    let none = Tensor::zeros([self.config.d_mlp], (&self.device(), dtype));
+                    let none = Tensor::zeros([mlp.output.shape()[0]], (&self.device(), dtype));
                     see(name("mlp.b_after_product"), Weight::Vector(none));
                 }
                 if let Some(slopes) = &mlp.slopes {
@@ -130,6 +143,16 @@ impl HookedTransformer {
                     linear(&name, "in", &expert.input, dtype, see);
                     linear(&name, "gate", &expert.gate, dtype, see);
                     linear(&name, "out", &expert.output, dtype, see);
+                }
+                if let Some(bias) = &moe.choice_bias {
+                    see(name("mlp.choice_bias"), Weight::Vector(bias.val()));
+                }
+                if let Some(shared) = &moe.shared {
+                    let name = name("mlp.shared");
+                    linear(&name, "in", &shared.input, dtype, see);
+                    linear(&name, "gate", &shared.gate, dtype, see);
+                    linear(&name, "out", &shared.output, dtype, see);
+                    shared.share.iter().for_each(|share| linear(&name, "share", share, dtype, see));
                 }
             }
         }

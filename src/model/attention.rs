@@ -8,6 +8,7 @@ use hooklens_hooks::{Halt, Run};
 
 use super::alibi::slope_tensor;
 use super::attention_rules::rules;
+use super::latent::LatentMaps;
 use super::linear::Linear;
 use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
@@ -30,13 +31,13 @@ use crate::points::Site;
 /// ```
 #[derive(Module, Debug)]
 pub struct Attention {
-    /// Queries, `[d_model, head * d_head]`.
+    /// Queries, `[d_model, head * d_head]`; in latent attention `[q_rank, head * d_head]`.
     pub q: Linear,
-    /// Keys, `[d_model, kv_head * d_head]`.
+    /// Keys, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * (d_head - d_rope)]`.
     pub k: Linear,
-    /// Values, `[d_model, kv_head * d_head]`.
+    /// Values, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * d_value]`.
     pub v: Linear,
-    /// Output, `[head * d_head, d_model]`.
+    /// Output, `[head * d_head, d_model]`; in latent attention `[head * d_value, d_model]`.
     pub o: Linear,
     /// Norm of every query, `[d_head]`, or with weights of each head's own or of all heads at once, `[head * d_head]`.
     pub q_norm: Option<Norm>,
@@ -44,6 +45,8 @@ pub struct Attention {
     pub k_norm: Option<Norm>,
     /// Attention sinks (GPT-OSS): a learned score for each head, beside those of the keys, `[head]`.
     pub sinks: Option<Param<Tensor<1>>>,
+    /// Latent attention: what comes before `q`, `k` and `v`, which then read latents.
+    pub latent: Option<LatentMaps>,
 }
 
 /// The inputs of the projections to queries, keys and values.
@@ -75,7 +78,7 @@ impl ProjectionInput {
 }
 
 /// `[batch, pos, head * d_head]` as `[batch, pos, head, d_head]`.
-fn by_head(projected: Tensor<3>, heads: usize) -> Tensor<4> {
+pub(crate) fn by_head(projected: Tensor<3>, heads: usize) -> Tensor<4> {
     let [batch, pos, width] = projected.dims();
     projected.reshape([batch, pos, heads, width / heads])
 }
@@ -94,7 +97,10 @@ impl Attention {
     ) -> Result<Tensor<3>, Halt> {
         let config = pass.config;
         let at = |site| pass.points.at(layer, site);
-        let [mut q, mut k, mut v] = self.project(reads, config.n_heads, config.n_kv_heads);
+        let [mut q, mut k, mut v] = match &self.latent {
+            None => self.project(reads, config.n_heads, config.n_kv_heads),
+            Some(latent) => latent.project(self, layer, reads, pass, run)?,
+        };
         let norm_first = config.qk_norm.is_some_and(|norm| !norm.after_rotation);
         if let Some(clip) = config.qkv_clip {
             v = v.clamp(-clip, clip);
@@ -113,7 +119,8 @@ impl Attention {
         }
         let rotation = pass.rotary(layer);
         if let Some(table) = &rotation {
-            (q, k) = (table.rotate(q), table.rotate(k));
+            let skip = config.latent.map_or(0, |latent| config.d_head - latent.d_rope);
+            (q, k) = (table.rotate_behind(skip, q), table.rotate_behind(skip, k));
         }
         if !norm_first {
             (q, k) = self.normed(layer, q, k, pass, run)?;
@@ -239,7 +246,8 @@ fn unwatched(
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
     let config = pass.config;
-    if !has_rules(layer, pass) {
+    // The kernels know values that are as wide as keys.
+    if !has_rules(layer, pass) || config.d_value() != config.d_head {
         return explicit(layer, q, keys, None, pass, run);
     }
     if let Some(z) = cpu::attention(&q, &keys, || rules(layer, keys.dropped, pass)) {

@@ -50,19 +50,23 @@ impl Block {
             .moe
             .iter()
             .flat_map(|moe| moe.experts.iter().flat_map(|e| [&e.gate, &e.input, &e.output]).chain([&moe.router]));
-        [q, k, v, o].into_iter().chain(mlp).chain(mixture)
+        let shared = self.moe.iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
+        let latent = self.attn.latent.iter().flat_map(|latent| latent.maps());
+        [q, k, v, o].into_iter().chain(mlp).chain(mixture).chain(shared).chain(latent)
     }
 
     /// The same, to be changed.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        let Attention { q, k, v, o, .. } = &mut self.attn;
+        let Attention { q, k, v, o, latent, .. } = &mut self.attn;
+        let latent = latent.iter_mut().flat_map(|latent| latent.maps_mut());
         let mlp =
             self.mlp.iter_mut().flat_map(|mlp| [&mut mlp.input, &mut mlp.output].into_iter().chain(&mut mlp.gate));
         let mixture = self.moe.iter_mut().flat_map(|moe| {
-            let Moe { router, experts } = moe;
-            experts.iter_mut().flat_map(|e| [&mut e.gate, &mut e.input, &mut e.output]).chain([router])
+            let Moe { router, experts, shared, .. } = moe;
+            let shared = shared.iter_mut().flat_map(|shared| shared.maps_mut());
+            experts.iter_mut().flat_map(|e| [&mut e.gate, &mut e.input, &mut e.output]).chain([router]).chain(shared)
         });
-        [q, k, v, o].into_iter().chain(mlp).chain(mixture)
+        [q, k, v, o].into_iter().chain(mlp).chain(mixture).chain(latent)
     }
 
     /// Where its weights live.
@@ -161,7 +165,7 @@ impl Block {
         let at = |site| pass.points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let x = run.fire(at(Site::MlpReads), x)?;
-        let mut out = match (&self.mlp, &self.moe, pass.config.experts) {
+        let mut out = match (&self.mlp, &self.moe, pass.config.experts_of(layer)) {
             (Some(mlp), _, _) => mlp.forward(layer, x, pass, run)?,
             (None, Some(moe), Some(mixture)) => moe.forward(layer, x, mixture, pass, run)?,
             _ => x.zeros_like(),

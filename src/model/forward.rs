@@ -166,7 +166,8 @@ impl HookedTransformer {
     fn at_once(&self, sequence: &Sequence, logits: Logits) -> usize {
         let tokens = sequence.batch.saturating_mul(sequence.len);
         let rows = if logits == Logits::All { tokens } else { sequence.batch };
-        let (logits, mlp) = (rows.saturating_mul(self.config.d_vocab_out), tokens.saturating_mul(self.config.d_mlp));
+        let widest = self.config.dense_mlps.iter().flatten().fold(self.config.d_mlp, |most, own| most.max(*own));
+        let (logits, mlp) = (rows.saturating_mul(self.config.d_vocab_out), tokens.saturating_mul(widest));
         logits.max(mlp)
     }
 

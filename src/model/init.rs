@@ -8,9 +8,10 @@ use hooklens_hooks::DType;
 
 use super::attention::Attention;
 use super::block::Block;
+use super::latent::LatentMaps;
 use super::linear::Linear;
 use super::mlp::{Mlp, Slopes};
-use super::moe::{Expert, Moe};
+use super::moe::{Expert, Moe, SharedMlp};
 use super::norm::Norm;
 use super::report::LoadReport;
 use super::transformer::HookedTransformer;
@@ -51,7 +52,7 @@ impl HookedTransformer {
         );
         let weights = Weights {
             embed,
-            blocks: (0..c.n_layers).map(|_| draw.block(c)).collect(),
+            blocks: (0..c.n_layers).map(|layer| draw.block(c, layer)).collect(),
             ln_final: draw.norm(c.final_norm(), c.d_model, c.eps),
             unembed: match c.d_vocab_out {
                 0 => Linear::new(Tensor::zeros([c.d_model, 0], device), None),
@@ -89,40 +90,58 @@ impl Draw<'_> {
         Slopes { alpha_p, alpha_n }
     }
 
-    fn block(&self, c: &TransformerConfig) -> Block {
-        let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
+    fn block(&self, c: &TransformerConfig, layer: usize) -> Block {
+        let width = c.n_heads * c.d_head;
+        let kv_width = c.n_kv_heads * (c.d_head - c.latent.map_or(0, |own| own.d_rope));
+        let q_in = c.latent.and_then(|own| own.q_rank).unwrap_or(c.d_model);
+        let kv_in = c.latent.map_or(c.d_model, |own| own.kv_rank);
         let head_norm =
             |heads: usize| c.qk_norm.map(|norm| self.norm(norm.kind, norm.weights.width(heads, c.d_head), c.eps));
-        let plain = !c.attn_only && c.experts.is_none();
+        let (mixture, d_mlp) = (c.experts_of(layer), c.d_mlp_of(layer));
+        let plain = !c.attn_only && mixture.is_none();
         Block {
             ln1: self.norm(c.pre_norm(), c.d_model, c.eps),
             attn: Attention {
-                q: self.linear(c.d_model, width),
-                k: self.linear(c.d_model, kv_width),
-                v: self.linear(c.d_model, kv_width),
-                o: self.linear(width, c.d_model),
+                q: self.linear(q_in, width),
+                k: self.linear(kv_in, kv_width),
+                v: self.linear(kv_in, c.n_kv_heads * c.d_value()),
+                o: self.linear(c.n_heads * c.d_value(), c.d_model),
                 q_norm: head_norm(c.n_heads),
                 k_norm: head_norm(c.n_kv_heads),
                 sinks: c.attn_sinks.then(|| Param::from_tensor(Tensor::zeros([c.n_heads], self.device))),
+                latent: c.latent.map(|own| LatentMaps {
+                    q_down: own.q_rank.map(|rank| self.linear(c.d_model, rank)),
+                    q_norm: own.q_rank.map(|rank| self.norm(NormKind::Rms, rank, own.eps)),
+                    kv_down: self.linear(c.d_model, own.kv_rank),
+                    kv_norm: self.norm(NormKind::Rms, own.kv_rank, own.eps),
+                    k_rope: self.linear(c.d_model, own.d_rope),
+                }),
             },
             ln1_post: c.post_norms.then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
             ln2: (!c.attn_only).then(|| self.norm(c.pre_norm(), c.d_model, c.eps)),
             mlp: plain.then(|| Mlp {
-                input: self.linear(c.d_model, c.d_mlp),
-                gate: c.gated_mlp.then(|| self.linear(c.d_model, c.d_mlp)),
-                norm: (c.activation == ActivationFn::SoluLn).then(|| self.norm(solu_norm(c.norm), c.d_mlp, c.eps)),
+                input: self.linear(c.d_model, d_mlp),
+                gate: c.gated_mlp.then(|| self.linear(c.d_model, d_mlp)),
+                norm: (c.activation == ActivationFn::SoluLn).then(|| self.norm(solu_norm(c.norm), d_mlp, c.eps)),
                 slopes: (c.activation == ActivationFn::Xielu).then(|| self.slopes()),
-                output: self.linear(c.d_mlp, c.d_model),
+                output: self.linear(d_mlp, c.d_model),
             }),
-            moe: c.experts.filter(|_| !c.attn_only).map(|e| Moe {
+            moe: mixture.map(|e| Moe {
                 router: self.linear(c.d_model, e.count),
                 experts: (0..e.count)
                     .map(|_| Expert {
-                        gate: self.linear(c.d_model, c.d_mlp),
-                        input: self.linear(c.d_model, c.d_mlp),
-                        output: self.linear(c.d_mlp, c.d_model),
+                        gate: self.linear(c.d_model, d_mlp),
+                        input: self.linear(c.d_model, d_mlp),
+                        output: self.linear(d_mlp, c.d_model),
                     })
                     .collect(),
+                choice_bias: e.choice_bias.then(|| Param::from_tensor(Tensor::zeros([e.count], self.device))),
+                shared: e.shared.map(|own| SharedMlp {
+                    gate: self.linear(c.d_model, own.d_mlp),
+                    input: self.linear(c.d_model, own.d_mlp),
+                    output: self.linear(own.d_mlp, c.d_model),
+                    share: own.gated.then(|| self.linear(c.d_model, 1)),
+                }),
             }),
             ln2_post: (!c.attn_only && c.post_norms).then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
         }

@@ -1,13 +1,13 @@
 //! Mixture of experts with gated experts, in place of the MLP.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData, activation};
 use hooklens_hooks::{Halt, HookError, Run, upload};
 
 use super::linear::Linear;
 use super::norm::{narrowed, widened};
 use super::pass::Pass;
-use crate::config::{ClippedGate, Experts};
+use crate::config::{ClippedGate, ExpertGroups, Experts, RouterFn};
 use crate::cpu;
 use crate::error::{BoxError, Error};
 use crate::points::Site;
@@ -17,7 +17,7 @@ use crate::points::Site;
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::Experts;
-/// let experts = Some(Experts { count: 4, per_token: 2, renormalize: true, clipped: None });
+/// let experts = Some(Experts::new(4, 2));
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let moe = model.weights.blocks[0].moe.as_ref();
@@ -33,6 +33,10 @@ pub struct Moe {
     pub router: Linear,
     /// The experts.
     pub experts: Vec<Expert>,
+    /// Added to each expert's weight for the choice alone, `[expert]`.
+    pub choice_bias: Option<Param<Tensor<1>>>,
+    /// The expert that every token goes to.
+    pub shared: Option<SharedMlp>,
 }
 
 /// One expert: `out(act(gate(x)) * in(x))`.
@@ -40,7 +44,7 @@ pub struct Moe {
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::Experts;
-/// let experts = Some(Experts { count: 4, per_token: 2, renormalize: true, clipped: None });
+/// let experts = Some(Experts::new(4, 2));
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let expert = model.weights.blocks[0].moe.as_ref().map(|moe| &moe.experts[3]);
@@ -57,9 +61,60 @@ pub struct Expert {
     pub output: Linear,
 }
 
+/// The expert that every token goes to: `out(act(gate(x)) * in(x))`, times `sigmoid(share(x))` if it has a share.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::{Experts, SharedExpert};
+/// let experts = Some(Experts { shared: Some(SharedExpert { d_mlp: 24, gated: true }), ..Experts::new(4, 2) });
+/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let shared = model.weights.blocks[0].moe.as_ref().and_then(|moe| moe.shared.as_ref());
+/// assert_eq!(shared.map(|shared| shared.output.weight.val().dims()), Some([24, 16]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct SharedMlp {
+    /// `[d_model, d_mlp]`.
+    pub gate: Linear,
+    /// `[d_model, d_mlp]`.
+    pub input: Linear,
+    /// `[d_mlp, d_model]`.
+    pub output: Linear,
+    /// Score of its share, `[d_model, 1]`.
+    pub share: Option<Linear>,
+}
+
+impl SharedMlp {
+    /// Every linear map.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
+        [&self.gate, &self.input, &self.output].into_iter().chain(&self.share)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        [&mut self.gate, &mut self.input, &mut self.output].into_iter().chain(&mut self.share)
+    }
+
+    /// # Shapes
+    /// - input and output: `[batch, pos, d_model]`
+    fn forward(&self, layer: usize, x: Tensor<3>, pass: &Pass<'_>, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+        let at = |site| pass.points.at(layer, site);
+        let [gate, linear] = Linear::forward_each([&self.gate, &self.input], x.clone());
+        let gate = run.fire(at(Site::SharedGate), gate)?;
+        let linear = run.fire(at(Site::SharedPre), linear)?;
+        let post = run.fire(at(Site::SharedPost), cpu::product(pass.config.activation.apply(gate), linear))?;
+        let out = self.output.forward(post);
+        Ok(match &self.share {
+            Some(share) => out * run.fire(at(Site::SharedShare), activation::sigmoid(share.forward(x)))?,
+            None => out,
+        })
+    }
+}
+
 impl Moe {
     /// What the mixture adds to the stream: for each token the sum of its best experts'
-    /// outputs, weighted by the router's softmax.
+    /// outputs, weighted by the router, and what the shared expert adds.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`
@@ -74,16 +129,18 @@ impl Moe {
         let [batch, pos, d_model] = x.dims();
         let rows = batch * pos;
         let dtype = x.dtype();
+        let whole = self.shared.as_ref().map(|_| x.clone());
         let x = x.reshape([rows, d_model]);
         let site = |site| pass.points.at(layer, site);
 
-        let weights = activation::softmax(self.scores(x.clone()), 1);
+        let scores = self.scores(x.clone());
+        let weights = match mixture.router {
+            RouterFn::Softmax => activation::softmax(scores, 1),
+            RouterFn::Sigmoid => activation::sigmoid(scores),
+            RouterFn::SparseMixer { .. } => scores,
+        };
         let weights = run.fire(site(Site::ExpertWeights), weights)?;
-        let (best, chosen) = best(&weights, mixture.per_token)?;
-        let mut shares = weights.gather(1, chosen.clone());
-        if mixture.renormalize {
-            shares = shares.clone() / shares.sum_dim(1);
-        }
+        let (best, chosen, shares) = self.routes(weights, mixture)?;
         let shares = narrowed(shares, dtype);
         let edited = run.edits(site(Site::ExpertIndices));
         let chosen = run.fire_int(site(Site::ExpertIndices), chosen)?;
@@ -127,7 +184,37 @@ impl Moe {
             let output = expert.output.forward(post) * share.unsqueeze_dim::<2>(1);
             sum = sum.select_assign(0, tokens, output, IndexingUpdateOp::Add);
         }
-        Ok(sum.reshape([batch, pos, d_model]))
+        let sum = sum.reshape([batch, pos, d_model]);
+        Ok(match (&self.shared, whole) {
+            (Some(shared), Some(x)) => sum + shared.forward(layer, x, pass, run)?,
+            _ => sum,
+        })
+    }
+
+    /// Each token's experts, best first, on the host and as `[row, choice]`, and their shares, `[row, choice]`.
+    #[allow(clippy::type_complexity, reason = "three answers of one question")]
+    pub(crate) fn routes(
+        &self,
+        weights: Tensor<2>,
+        mixture: Experts,
+    ) -> Result<(Vec<i64>, Tensor<2, Int>, Tensor<2>), Halt> {
+        let (best, chosen) = match &self.choice_bias {
+            Some(bias) => best(&(weights.clone() + widened(bias.val()).cast(weights.dtype()).unsqueeze()), mixture)?,
+            None => best(&weights, mixture)?,
+        };
+        let mut shares = match mixture.router {
+            RouterFn::SparseMixer { jitter } => sparsely_mixed(weights, chosen.clone(), jitter),
+            _ => weights.gather(1, chosen.clone()),
+        };
+        if mixture.renormalize {
+            let sum = shares.clone().sum_dim(1);
+            // Sigmoids may all be too small to be told from zero.
+            shares = shares / if mixture.router == RouterFn::Sigmoid { sum + 1e-20 } else { sum };
+        }
+        if mixture.scale != 1.0 {
+            shares = shares * mixture.scale;
+        }
+        Ok((best, chosen, shares))
     }
 
     /// The router's scores, `[row, expert]`, in `f32` at least: a rounded score sends a token to another
@@ -146,12 +233,15 @@ impl Moe {
     }
 }
 
-/// The `count` best experts of each row, best first, on the host and as `[row, count]`.
-fn best(weights: &Tensor<2>, count: usize) -> Result<(Vec<i64>, Tensor<2, Int>), Halt> {
-    let [rows, experts] = weights.dims();
-    let values = host::<f32>(hooklens_hooks::read(weights.clone()).map(|d| d.convert::<f32>()), &weights.device())?;
+/// The best experts of each row, best first, on the host and as `[row, choice]`.
+fn best(weights: &Tensor<2>, mixture: Experts) -> Result<(Vec<i64>, Tensor<2, Int>), Halt> {
+    let ([rows, experts], count) = (weights.dims(), mixture.per_token);
+    let mut values = host::<f32>(hooklens_hooks::read(weights.clone()).map(|d| d.convert::<f32>()), &weights.device())?;
     let mut best = Vec::with_capacity(rows * count);
-    for row in values.chunks(experts) {
+    for row in values.chunks_mut(experts) {
+        if let Some(groups) = mixture.groups {
+            leave_out_groups(row, groups);
+        }
         let mut order: Vec<usize> = (0..experts).collect();
         // Stable: of equal experts the first comes first.
         order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
@@ -160,6 +250,40 @@ fn best(weights: &Tensor<2>, count: usize) -> Result<(Vec<i64>, Tensor<2, Int>),
     let chosen: Vec<i32> = best.iter().map(|e| *e as i32).collect();
     let chosen = upload(TensorData::new(chosen, [rows, count]), &weights.device());
     Ok((best, chosen))
+}
+
+/// The shares of two experts, `[row, 2]`: each one's in the softmax of the scores that are near its own, those before
+/// it left out.
+fn sparsely_mixed(scores: Tensor<2>, chosen: Tensor<2, Int>, jitter: f64) -> Tensor<2> {
+    let numbers = Tensor::<1, Int>::arange(0..scores.dims()[1] as i64, &scores.device()).unsqueeze::<2>();
+    let mut left = scores.clone();
+    let shares = (0..2).map(|choice| {
+        let own = chosen.clone().narrow(1, choice, 1);
+        let best = scores.clone().gather(1, own.clone());
+        let larger = scores.clone().abs().max_pair(best.clone().expand(scores.dims()));
+        let far = ((best - scores.clone()) / larger).greater_elem(2.0 * jitter);
+        let share = activation::softmax(left.clone().mask_fill(far, f32::NEG_INFINITY), 1).gather(1, own.clone());
+        let taken = numbers.clone().expand(left.dims()).equal(own.expand(left.dims()));
+        left = left.clone().mask_fill(taken, f32::NEG_INFINITY);
+        share
+    });
+    Tensor::cat(shares.collect(), 1)
+}
+
+/// Makes experts outside a row's best groups the last to be chosen.
+fn leave_out_groups(row: &mut [f32], ExpertGroups { count, kept, best }: ExpertGroups) {
+    let each = row.len() / count;
+    let of_group = |group: &[f32]| {
+        let mut largest = group.to_vec();
+        largest.sort_by(|a, b| b.total_cmp(a));
+        largest[..best].iter().sum::<f32>()
+    };
+    let own: Vec<f32> = row.chunks(each).map(of_group).collect();
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by(|a, b| own[*b].total_cmp(&own[*a]));
+    for group in &order[kept..] {
+        row[group * each..(group + 1) * each].fill(f32::NEG_INFINITY);
+    }
 }
 
 fn read(chosen: Tensor<2, Int>) -> Result<Vec<i64>, Halt> {

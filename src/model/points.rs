@@ -22,8 +22,9 @@ pub(crate) fn points_of(config: &TransformerConfig) -> Points {
             let info = site.info(&block, layer);
             let whole = config.qk_norm.is_some_and(|norm| norm.weights == QkNormWeights::Whole);
             let info = if whole { site.over_all_heads(info) } else { info };
+            let info = if config.d_value() != config.d_head { site.of_values(info) } else { info };
             points.site(stack, layer, site, info, why_not(config, layer, site));
-            if let (Site::ExpertIndices, Some(experts), false) = (site, config.experts, config.attn_only) {
+            if let (Site::ExpertIndices, Some(experts)) = (site, config.experts_of(layer)) {
                 points.experts(stack, layer, experts.count);
             }
         }
@@ -54,8 +55,29 @@ fn why_not_outer(config: &TransformerConfig, point: Outer) -> Option<&'static st
 fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'static str> {
     let rotary = config.rotary(layer).is_some();
     let norms = config.norm != NormKind::None;
-    let moe = config.experts.is_some();
+    let experts = config.experts_of(layer);
+    let moe = experts.is_some();
+    let shared = experts.and_then(|experts| experts.shared);
     match site {
+        Site::AttnIn | Site::QInput | Site::KInput | Site::VInput if config.latent.is_some() => {
+            Some("its heads read latents of the stream; use hook_q_latent and hook_kv_latent")
+        }
+        Site::QLatent
+        | Site::QLatentScale
+        | Site::QLatentNormalized
+        | Site::KvLatent
+        | Site::KvLatentScale
+        | Site::KvLatentNormalized
+        | Site::KRope
+            if config.latent.is_none() =>
+        {
+            Some("its heads read the stream itself")
+        }
+        Site::QLatent | Site::QLatentScale | Site::QLatentNormalized
+            if config.latent.is_some_and(|latent| latent.q_rank.is_none()) =>
+        {
+            Some("its queries read the stream itself")
+        }
         Site::AttnIn if config.n_kv_heads != config.n_heads => Some(
             "grouped-query attention shares keys and values between heads; use hook_q_input, hook_k_input, hook_v_input",
         ),
@@ -90,6 +112,10 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         | Site::Post
         | Site::ExpertWeights
         | Site::ExpertIndices
+        | Site::SharedGate
+        | Site::SharedPre
+        | Site::SharedPost
+        | Site::SharedShare
         | Site::MlpWrites
         | Site::Ln2PostScale
         | Site::Ln2PostNormalized
@@ -108,6 +134,12 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
             Some("its activation function has no norm")
         }
         Site::ExpertWeights | Site::ExpertIndices if !moe => Some("its MLP is not a mixture of experts"),
+        Site::SharedGate | Site::SharedPre | Site::SharedPost | Site::SharedShare if shared.is_none() => {
+            Some("it has no shared expert")
+        }
+        Site::SharedShare if shared.is_some_and(|shared| !shared.gated) => {
+            Some("its shared expert's output is added as it is")
+        }
         Site::Ln2PostScale | Site::Ln2PostNormalized if !config.post_norms => {
             Some("it does not normalize the MLP's output")
         }

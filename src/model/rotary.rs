@@ -63,6 +63,16 @@ impl RotaryTable {
         by_kernels.unwrap_or_else(|| self.turned(input))
     }
 
+    /// [`RotaryTable::rotate`] of what stands behind the first `skip` coordinates.
+    pub(crate) fn rotate_behind(&self, skip: usize, input: Tensor<4>) -> Tensor<4> {
+        if skip == 0 {
+            return self.rotate(input);
+        }
+        let d_head = input.dims()[3];
+        let rest = input.clone().narrow(3, 0, skip);
+        Tensor::cat(vec![rest, self.rotate(input.narrow(3, skip, d_head - skip))], 3)
+    }
+
     fn turned(&self, input: Tensor<4>) -> Tensor<4> {
         let dtype = input.dtype();
         let [batch, pos, heads, d_head] = input.dims();

@@ -124,7 +124,7 @@ impl Patching<'_> {
             let from = example.source(&base.recorded, &senders)?;
             let patch = |number: usize| {
                 let (layer, head) = (number / heads, number % heads);
-                let block = vec![0..1, 0..base.len(), head..head + 1, 0..config.d_head];
+                let block = vec![0..1, 0..base.len(), head..head + 1, 0..config.d_value()];
                 Patch { number, point: senders[layer], block, first: 0 }
             };
             let patches: Vec<Patch> = (0..layers * heads).map(patch).collect();

@@ -1,8 +1,8 @@
 //! The axes of the points' tensors.
 
 use hooklens_hooks::Axis::{
-    self, Batch, BatchPos, BatchPosHead, Choice, DEmbed, DHead, DMlp, DModel, Expert, Head, HeadDHead, Key, KvHead,
-    One, Pos, Query, Routed,
+    self, Batch, BatchPos, BatchPosHead, Choice, DEmbed, DHead, DMlp, DModel, DRope, DShared, DValue, Expert, Head,
+    HeadDHead, Key, KvHead, KvRank, One, Pos, QRank, Query, Routed,
 };
 
 type Axes = &'static [Axis];
@@ -14,6 +14,11 @@ pub(super) const EMBEDDED: Axes = &[Batch, Pos, DEmbed];
 pub(super) const SCALE: Axes = &[Batch, Pos, One];
 pub(super) const NEURONS: Axes = &[Batch, Pos, DMlp];
 pub(super) const PER_HEAD: Axes = &[Batch, Pos, Head, DHead];
+/// Values that are not as wide as keys, and what heads make of them.
+pub(super) const PER_HEAD_VALUE: Axes = &[Batch, Pos, Head, DValue];
+pub(super) const Q_LATENT: Axes = &[Batch, Pos, QRank];
+pub(super) const KV_LATENT: Axes = &[Batch, Pos, KvRank];
+pub(super) const K_ROPE: Axes = &[Batch, Pos, DRope];
 pub(super) const PER_KV_HEAD: Axes = &[Batch, Pos, KvHead, DHead];
 /// Keys and values of the encoder's positions.
 pub(super) const PER_KEY: Axes = &[Batch, Key, KvHead, DHead];
@@ -28,5 +33,6 @@ pub(super) const WHOLE_ROWS_SCALE: Axes = &[BatchPos, One];
 pub(super) const EXPERT_WEIGHTS: Axes = &[BatchPos, Expert];
 pub(super) const EXPERT_CHOICES: Axes = &[BatchPos, Choice];
 pub(super) const ROUTED: Axes = &[Routed, DMlp];
+pub(super) const SHARED_NEURONS: Axes = &[Batch, Pos, DShared];
 pub(super) const POOLED: Axes = &[Batch, DModel];
 pub(super) const CHOICES: Axes = &[Batch, Choice];

@@ -3,8 +3,9 @@
 use hooklens_hooks::{PointInfo, Segment};
 
 use super::axes::{
-    EXPERT_CHOICES, EXPERT_WEIGHTS, HEAD_ROWS, HEAD_ROWS_SCALE, HEAD_STREAM, KV_HEAD_STREAM, NEURONS, PER_HEAD,
-    PER_KEY, PER_KV_HEAD, SCALE, SCORES, STREAM, WHOLE_ROWS, WHOLE_ROWS_SCALE,
+    EXPERT_CHOICES, EXPERT_WEIGHTS, HEAD_ROWS, HEAD_ROWS_SCALE, HEAD_STREAM, K_ROPE, KV_HEAD_STREAM, KV_LATENT,
+    NEURONS, PER_HEAD, PER_HEAD_VALUE, PER_KEY, PER_KV_HEAD, Q_LATENT, SCALE, SCORES, SHARED_NEURONS, STREAM,
+    WHOLE_ROWS, WHOLE_ROWS_SCALE,
 };
 
 macro_rules! sites {
@@ -46,6 +47,13 @@ sites! {
     VInput "hook_v_input" KV_HEAD_STREAM on_request;
     Ln1Scale "ln1.hook_scale" SCALE;
     Ln1Normalized "ln1.hook_normalized" STREAM;
+    QLatent "attn.hook_q_latent" Q_LATENT;
+    QLatentScale "attn.q_latent_norm.hook_scale" SCALE;
+    QLatentNormalized "attn.q_latent_norm.hook_normalized" Q_LATENT;
+    KvLatent "attn.hook_kv_latent" KV_LATENT;
+    KRope "attn.hook_k_rope" K_ROPE;
+    KvLatentScale "attn.kv_latent_norm.hook_scale" SCALE;
+    KvLatentNormalized "attn.kv_latent_norm.hook_normalized" KV_LATENT;
     Q "attn.hook_q" PER_HEAD;
     K "attn.hook_k" PER_KV_HEAD;
     V "attn.hook_v" PER_KV_HEAD;
@@ -81,6 +89,10 @@ sites! {
     Post "mlp.hook_post" NEURONS;
     ExpertWeights "mlp.hook_expert_weights" EXPERT_WEIGHTS;
     ExpertIndices "mlp.hook_expert_indices" EXPERT_CHOICES integers;
+    SharedGate "mlp.shared.hook_gate" SHARED_NEURONS;
+    SharedPre "mlp.shared.hook_pre" SHARED_NEURONS;
+    SharedPost "mlp.shared.hook_post" SHARED_NEURONS;
+    SharedShare "mlp.shared.hook_share" SCALE;
     MlpWrites "mlp.hook_out" STREAM on_request;
     Ln2PostScale "ln2_post.hook_scale" SCALE;
     Ln2PostNormalized "ln2_post.hook_normalized" STREAM;
@@ -98,6 +110,14 @@ impl Site {
             Site::QNormNormalized | Site::KNormNormalized => WHOLE_ROWS,
             _ => info.axes,
         };
+        info
+    }
+
+    /// The point where values have a width of their own.
+    pub(crate) fn of_values(self, mut info: PointInfo) -> PointInfo {
+        if matches!(self, Site::V | Site::Z) {
+            info.axes = PER_HEAD_VALUE;
+        }
         info
     }
 

@@ -25,6 +25,9 @@ pub(super) fn writing_weights(model: &mut HookedTransformer) {
         for expert in block.moe.iter_mut().flat_map(|moe| &mut moe.experts) {
             output(&mut expert.output, dtype);
         }
+        if let Some(shared) = block.moe.as_mut().and_then(|moe| moe.shared.as_mut()) {
+            output(&mut shared.output, dtype);
+        }
     }
 }
 

@@ -15,7 +15,14 @@ pub(super) fn apply(model: &mut HookedTransformer) {
     let dtype = model.compute_type();
     for block in &mut model.weights.blocks {
         let attn = &mut block.attn;
-        fold(&mut block.ln1, &mut [&mut attn.q, &mut attn.k, &mut attn.v], dtype);
+        match &mut attn.latent {
+            None => fold(&mut block.ln1, &mut [&mut attn.q, &mut attn.k, &mut attn.v], dtype),
+            Some(latent) => {
+                let mut readers = vec![&mut latent.kv_down, &mut latent.k_rope];
+                readers.push(latent.q_down.as_mut().unwrap_or(&mut attn.q));
+                fold(&mut block.ln1, &mut readers, dtype);
+            }
+        }
         let Some(ln2) = &mut block.ln2 else { continue };
         if let Some(mlp) = &mut block.mlp {
             // A gated MLP reads the norm twice; TransformerLens 2.16 forgets the gate's bias.
@@ -31,6 +38,9 @@ pub(super) fn apply(model: &mut HookedTransformer) {
             let mut readers = vec![&mut moe.router];
             for expert in &mut moe.experts {
                 readers.extend([&mut expert.gate, &mut expert.input]);
+            }
+            if let Some(shared) = &mut moe.shared {
+                readers.extend([&mut shared.gate, &mut shared.input].into_iter().chain(&mut shared.share));
             }
             fold(ln2, &mut readers, dtype);
         }

@@ -7,7 +7,7 @@ use super::{add_bias, times};
 use crate::model::HookedTransformer;
 
 pub(super) fn apply(model: &mut HookedTransformer) {
-    let (heads, kv_heads, d_head) = (model.config.n_heads, model.config.n_kv_heads, model.config.d_head);
+    let (heads, kv_heads, d_head) = (model.config.n_heads, model.config.n_kv_heads, model.config.d_value());
     let dtype = model.compute_type();
     for block in &mut model.weights.blocks {
         let Some(bias) = block.attn.v.bias.take() else { continue };

@@ -39,6 +39,11 @@ pub(crate) enum Layout {
     Paired { head: usize },
     /// Matrix `index` of a stacked `[of, out, in]` tensor, as GGUF stores experts; for vectors entries of `[of, out]`.
     OfStack { index: usize, of: usize },
+    /// Rows from `start` on of matrix `index` of a stacked `[of, rows, in]` tensor, as Granite stores the two halves of
+    /// its experts.
+    RowsOfStack { index: usize, of: usize, start: usize, rows: usize },
+    /// Rows from `start` on of `[of, out]`, as DBRX stacks its experts' outputs.
+    RowsAsIs { start: usize, of: usize },
     /// `[head, in, d_head]`, as TransformerLens holds queries, keys and values; biases
     /// `[head, d_head]`.
     HeadsOut { heads: usize },
@@ -53,6 +58,8 @@ impl Layout {
             Layout::AsIs => vec![rows, columns],
             Layout::Transposed | Layout::UnitRows | Layout::Paired { .. } => vec![columns, rows],
             Layout::OfStack { of, .. } => vec![of, columns, rows],
+            Layout::RowsOfStack { of, rows: all, .. } => vec![of, all, rows],
+            Layout::RowsAsIs { of, .. } => vec![of, columns],
             Layout::Columns { of, .. } => vec![rows, columns * of],
             Layout::Grouped { take, of, .. } => vec![columns / take * of, rows],
             Layout::Rows { of, .. } => vec![of, rows],
@@ -96,6 +103,7 @@ impl Layout {
             Layout::Transposed => (0, Order::AsIs),
             Layout::Rows { start, .. } => (start, Order::AsIs),
             Layout::OfStack { index, .. } => (index * columns, Order::AsIs),
+            Layout::RowsOfStack { index, start, rows, .. } => (index * rows + start, Order::AsIs),
             Layout::Paired { head } => (0, Order::Paired(head)),
             Layout::OfCube { index, start, step, .. } => {
                 let all = columns * step;
@@ -133,6 +141,13 @@ impl Layout {
                 let len = rows * columns;
                 (Runs { offset: index * len, ..Runs::all(len) }, vec![columns, rows])
             }
+            Layout::RowsOfStack { index, start, rows: all, .. } => {
+                let offset = (index * all + start) * rows;
+                (Runs { offset, ..Runs::all(rows * columns) }, vec![columns, rows])
+            }
+            Layout::RowsAsIs { start, .. } => {
+                (Runs { offset: start * columns, ..Runs::all(rows * columns) }, vec![rows, columns])
+            }
             _ => (Runs::all(rows * columns), self.stored_matrix(shape)),
         }
     }
@@ -141,7 +156,11 @@ impl Layout {
     pub(crate) fn matrix(self, stored: StoredTensor, [rows, columns]: [usize; 2]) -> Tensor<2> {
         match (self, stored) {
             (
-                Layout::Transposed | Layout::Grouped { .. } | Layout::Rows { .. } | Layout::OfStack { .. },
+                Layout::Transposed
+                | Layout::Grouped { .. }
+                | Layout::Rows { .. }
+                | Layout::OfStack { .. }
+                | Layout::RowsOfStack { .. },
                 StoredTensor::Matrix(m),
             ) => m.transpose(),
             (Layout::Paired { head }, StoredTensor::Matrix(m)) => {
@@ -169,6 +188,10 @@ impl Layout {
             (Layout::OfStack { index, .. }, StoredTensor::Cube(c)) => {
                 c.narrow(0, index, 1).reshape([columns, rows]).transpose()
             }
+            (Layout::RowsOfStack { index, start, .. }, StoredTensor::Cube(c)) => {
+                c.narrow(0, index, 1).narrow(1, start, columns).reshape([columns, rows]).transpose()
+            }
+            (Layout::RowsAsIs { start, .. }, StoredTensor::Matrix(m)) => m.narrow(0, start, rows),
             (Layout::Columns { part, .. }, StoredTensor::Matrix(m)) => m.narrow(1, part * columns, columns),
             (_, stored) => self.matrix(stored, shape),
         }

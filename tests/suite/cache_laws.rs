@@ -360,8 +360,9 @@ proptest! {
     ) {
         // A rounding error can send a token to another expert, which says nothing of the cache.
         let few_bits = kind.bits().is_some() || steps.iter().any(uses_few_bits);
-        let experts = if few_bits { None } else { config.experts };
-        let model = random_model(TransformerConfig { experts, ..config }, seed);
+        let (experts, dense_mlps) =
+            if few_bits { (None, vec![]) } else { (config.experts, config.dense_mlps.clone()) };
+        let model = random_model(TransformerConfig { experts, dense_mlps, ..config }, seed);
         // Set up for more rows than come.
         let cache = KeyValueCache::of_kind(model.config(), batch + unused, kind).unwrap();
         let mut held = Held { cache, rows: vec![vec![]; batch], tolerance: tolerance_of(kind) };

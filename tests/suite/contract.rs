@@ -262,7 +262,7 @@ fn no_point_is_a_dead_end() {
     let solu = TransformerConfig { activation: hooklens::ActivationFn::SoluLn, parallel: true, ..base.clone() };
     let mixture = TransformerConfig {
         gated_mlp: true,
-        experts: Some(Experts { count: 2, per_token: 2, renormalize: false, clipped: None }),
+        experts: Some(Experts { renormalize: false, ..Experts::new(2, 2) }),
         ..base
     };
     for config in [plain, modern, solu, mixture] {
@@ -290,7 +290,7 @@ fn doubled(x: &Activation) -> Activation {
 fn tokens_go_to_experts_there_are() {
     let config = TransformerConfig {
         gated_mlp: true,
-        experts: Some(Experts { count: 3, per_token: 2, renormalize: true, clipped: None }),
+        experts: Some(Experts::new(3, 2)),
         ..TransformerConfig::new(1, 16, 2, 20, 16)
     };
     let model = random_model(config, 2);

@@ -109,7 +109,7 @@ fn mixture() -> TransformerConfig {
         gated_mlp: true,
         activation: ActivationFn::Silu,
         positional: Positional::None,
-        experts: Some(Experts { count: 4, per_token: 2, renormalize: true, clipped: None }),
+        experts: Some(Experts::new(4, 2)),
         ..TransformerConfig::new(1, 16, 2, 20, 16)
     }
 }

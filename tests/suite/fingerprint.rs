@@ -56,11 +56,7 @@ fn models() -> Vec<HookedTransformer> {
         post_embedding_norm: true,
         ..TransformerConfig::new(1, 16, 2, 20, 16)
     };
-    let experts = TransformerConfig {
-        attn_sinks: true,
-        experts: Some(Experts { count: 3, per_token: 2, renormalize: true, clipped: None }),
-        ..gated.clone()
-    };
+    let experts = TransformerConfig { attn_sinks: true, experts: Some(Experts::new(3, 2)), ..gated.clone() };
     [plain, gated, experts].map(|config| random_model(config, 5)).into()
 }
 

@@ -74,7 +74,7 @@ fn stored_and_computed_types_are_chosen_apart() {
         post_norms: true,
         ..plain()
     };
-    let experts = Some(hooklens::Experts { count: 3, per_token: 2, renormalize: true, clipped: None });
+    let experts = Some(hooklens::Experts::new(3, 2));
     let mixture = TransformerConfig { gated_mlp: true, experts, positional: Positional::Shortformer, ..plain() };
     for config in [plain(), modern, alibi, mixture] {
         let (model, folder) = saved(config);

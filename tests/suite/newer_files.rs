@@ -15,6 +15,8 @@ fn decoders_are_read_as_transformers_5_writes_them() {
     let mut tally = Tally::default();
     let cases = [
         "v5-cohere2",
+        "v5-deepseek-v2",
+        "v5-deepseek-v3",
         "v5-exaone",
         "v5-exaone4",
         "v5-gemma3",
@@ -23,6 +25,9 @@ fn decoders_are_read_as_transformers_5_writes_them() {
         "v5-hunyuan",
         "v5-internlm3",
         "v5-longrope",
+        "v5-minimax-m2",
+        "v5-minimax-m2-heads",
+        "v5-minimax-m2-whole",
         "v5-ministral3",
         "v5-ministral3-heads",
         "v5-ministral3-window",

@@ -216,7 +216,8 @@ fn chosen_experts(model: &HookedTransformer, golden: &Golden) -> Vec<ArrayD<f32>
         return vec![];
     }
     let cache = model.record(golden.tokens(""), "blocks.*.mlp.hook_expert_indices").unwrap();
-    let names = (0..model.config().n_layers).map(|layer| format!("blocks.{layer}.mlp.hook_expert_indices"));
+    let mixtures = (0..model.config().n_layers).filter(|layer| model.config().experts_of(*layer).is_some());
+    let names = mixtures.map(|layer| format!("blocks.{layer}.mlp.hook_expert_indices"));
     names.map(|name| cache.activation(&name).unwrap().to_ndarray().unwrap()).collect()
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::{Device, Tensor};
 use hooklens::prelude::*;
 use hooklens::{
-    ActivationFn, ClippedGate, Experts, NormKind, Positional, QkNorm, QkNormWeights, RopeScaling, Rotary, Window,
+    ActivationFn, ClippedGate, ExpertGroups, Experts, Latent, NormKind, Positional, QkNorm, QkNormWeights, RopeScaling,
+    Rotary, RouterFn, SharedExpert, Window,
 };
 use ndarray::ArrayD;
 use proptest::prelude::*;
@@ -151,12 +152,39 @@ pub(crate) fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer
 /// clipped gates, and no choice of experts.
 pub(crate) fn smooth(config: TransformerConfig) -> TransformerConfig {
     let activation = if config.activation == ActivationFn::Relu { ActivationFn::GeluNew } else { config.activation };
-    let experts = config.experts.map(|experts| Experts { clipped: None, ..experts });
+    let soft = |router| if matches!(router, RouterFn::SparseMixer { .. }) { RouterFn::Softmax } else { router };
+    let experts = config.experts.map(|own| Experts { clipped: None, router: soft(own.router), ..own });
     TransformerConfig { activation, experts, qkv_clip: None, ..config }
 }
 
 /// Any small configuration.
 pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
+    (any_without_latents(), 0..8usize).prop_map(|(config, kind)| {
+        let experts = config.experts.map(|plain| match kind {
+            0 => Experts {
+                router: RouterFn::Sigmoid,
+                choice_bias: true,
+                groups: Some(ExpertGroups { count: 3, kept: 2, best: 2 }),
+                scale: 1.5,
+                shared: Some(SharedExpert { d_mlp: 12, gated: false }),
+                count: 6,
+                ..plain
+            },
+            1 => Experts { renormalize: false, shared: Some(SharedExpert { d_mlp: 20, gated: true }), ..plain },
+            2 => Experts { renormalize: false, router: RouterFn::SparseMixer { jitter: 0.1 }, ..plain },
+            _ => plain,
+        });
+        let dense_mlps = if experts.is_some() && kind % 2 == 1 { vec![Some(18), None] } else { vec![] };
+        let rotary = matches!(&config.positional, Positional::Rotary(rotary) if rotary.dim == 4);
+        let apart = config.layer_rotary.is_empty() && config.qk_norm.is_none() && config.n_heads == config.n_kv_heads;
+        let d_value = if kind < 6 { 6 } else { 8 };
+        let latent = Latent { q_rank: (kind % 2 == 0).then_some(7), kv_rank: 5, d_rope: 4, d_value, eps: 1e-6 };
+        let latent = (rotary && apart && kind > 2).then_some(latent);
+        TransformerConfig { experts, dense_mlps, latent, ..config }
+    })
+}
+
+fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
     let positional = prop_oneof![
         Just(Positional::Learned),
         Just(Positional::Alibi),
@@ -253,10 +281,8 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
                     _ => vec![],
                 },
                 experts: moe.then_some(Experts {
-                    count: 3,
-                    per_token: 2,
-                    renormalize: true,
                     clipped: whole.then_some(ClippedGate { alpha: 1.702, limit: 0.5 }),
+                    ..Experts::new(3, 2)
                 }),
                 attn_sinks: sinks,
                 ..TransformerConfig::new(2, 16, n_heads, 20, 32)
@@ -269,7 +295,14 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
 pub(crate) fn any_sum() -> impl Strategy<Value = TransformerConfig> {
     let plain = |config: TransformerConfig| {
         let qk_norm = config.qk_norm.map(|norm| QkNorm { kind: NormKind::Rms, ..norm });
-        TransformerConfig { residual_norms: false, normalized_residual: false, qkv_clip: None, qk_norm, ..config }
+        TransformerConfig {
+            residual_norms: false,
+            normalized_residual: false,
+            qkv_clip: None,
+            latent: None,
+            qk_norm,
+            ..config
+        }
     };
     any_config().prop_map(plain)
 }

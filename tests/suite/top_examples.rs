@@ -236,7 +236,7 @@ fn what_cannot_be_looked_at_is_said() {
 fn experts_and_models_without_texts_can_be_looked_at() {
     let mixture = TransformerConfig {
         gated_mlp: true,
-        experts: Some(hooklens::Experts { count: 3, per_token: 1, renormalize: false, clipped: None }),
+        experts: Some(hooklens::Experts { renormalize: false, ..hooklens::Experts::new(3, 1) }),
         ..TransformerConfig::new(1, 16, 2, 20, 32)
     };
     let model = random_model(mixture, 1);

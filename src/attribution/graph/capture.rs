@@ -175,6 +175,9 @@ pub(super) fn capture(
     if config.bidirectional {
         return Err(refused("a graph's features", "positions of the model see later ones"));
     }
+    if config.latent.is_some() {
+        return Err(refused("a graph's features", "the model's attention reads latents of the stream"));
+    }
     let dictionaries: Vec<&Dictionary> = match &replacement.kind {
         Kind::Transcoders(all) => all.layers().iter().collect(),
         Kind::Dictionaries(some) => some.iter().collect(),

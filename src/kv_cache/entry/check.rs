@@ -52,12 +52,12 @@ impl Entry {
     pub(in crate::kv_cache) fn check(
         &self,
         layer: usize,
-        model: [usize; 2],
+        model: [[usize; 2]; 2],
         len: usize,
         count: usize,
         (dtype, device): (DType, &Device),
     ) -> Result<(), CacheError> {
-        if let Some(cache) = self.heads.into_iter().find(|cache| *cache != model) {
+        if let Some((cache, model)) = self.heads.into_iter().zip(model).find(|(cache, model)| cache != model) {
             return Err(CacheError::Model { layer, cache, model });
         }
         if self.len != len {

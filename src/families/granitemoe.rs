@@ -1,0 +1,70 @@
+//! Granite MoE: Granite with a mixture of experts, which some models have a shared one beside.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::hf_config::HfConfig;
+use super::llama_like::{MlpNames, Names};
+use super::{Family, granite, llama_like};
+use crate::config::{Experts, SharedExpert, TransformerConfig};
+use crate::error::ConfigError;
+use crate::weight_files::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family = Family {
+    name: "granitemoe",
+    architectures: &["GraniteMoeForCausalLM", "GraniteMoeModel"],
+    prefix: "model.",
+    config,
+    weights,
+};
+
+/// Granite MoE with a shared expert.
+pub(super) static SHARED: Family = Family {
+    name: "granitemoeshared",
+    architectures: &["GraniteMoeSharedForCausalLM", "GraniteMoeSharedModel"],
+    prefix: "model.",
+    config,
+    weights,
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"num_local_experts": 8, "num_experts_per_tok": 2}));
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
+    let base = granite::config(json)?;
+    let width = if json.is_of(&SHARED) { json.maybe_size("shared_intermediate_size")?.unwrap_or(0) } else { 0 };
+    let shared = (width > 0).then_some(SharedExpert { d_mlp: width, gated: false });
+    let experts = Experts::new(json.size("num_local_experts")?, json.size("num_experts_per_tok")?);
+    Ok(TransformerConfig { experts: Some(Experts { shared, ..experts }), ..base })
+}
+
+fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let names = Names { mlp: MlpNames::Other, ..Names::LLAMA.with_biases_of(json)? };
+    let mut table = llama_like::weights_with(c, json, names)?;
+    let Some(experts) = c.experts else { return Ok(table) };
+    for layer in 0..c.n_layers {
+        let from = |part: &str| format!("model.layers.{layer}.{part}.weight");
+        let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
+        table.add(to("W_gate"), from("block_sparse_moe.router.layer"), Layout::Transposed);
+        let (of, rows) = (experts.count, 2 * c.d_mlp);
+        for index in 0..of {
+            for (part, start) in [("gate", 0), ("in", c.d_mlp)] {
+                let layout = Layout::RowsOfStack { index, of, start, rows };
+                table.add(to(&format!("experts.{index}.W_{part}")), from("block_sparse_moe.input_linear"), layout);
+            }
+            let layout = Layout::OfStack { index, of };
+            table.add(to(&format!("experts.{index}.W_out")), from("block_sparse_moe.output_linear"), layout);
+        }
+        if let Some(shared) = experts.shared {
+            for (part, start) in [("gate", 0), ("in", shared.d_mlp)] {
+                let layout = Layout::Rows { start, of: 2 * shared.d_mlp };
+                table.add(to(&format!("shared.W_{part}")), from("shared_mlp.input_linear"), layout);
+            }
+            table.add(to("shared.W_out"), from("shared_mlp.output_linear"), Layout::Transposed);
+        }
+    }
+    granite::scale(&mut table, c, json)?;
+    Ok(table)
+}

@@ -1,0 +1,67 @@
+//! What families of mixtures share: names, layers without experts, shared experts.
+
+use super::hf_config::HfConfig;
+use super::llama_like::{Biases, MlpNames, Names};
+use crate::config::{ExpertGroups, Experts, RouterFn, SharedExpert, TransformerConfig};
+use crate::error::ConfigError;
+use crate::weight_files::{Layout, WeightTable};
+
+/// What most families call a layer's router and experts.
+pub(super) const EXPERTS: MlpNames =
+    MlpNames::Experts { router: "mlp.gate", folder: "mlp.experts", parts: ["up_proj", "gate_proj", "down_proj"] };
+
+/// Llama's names with these experts, and biases of attention as the configuration's `attention_bias` tells.
+pub(super) fn names(json: &HfConfig<'_>) -> Result<Names, ConfigError> {
+    let attention = json.flag("attention_bias", false)?;
+    Ok(Names { mlp: EXPERTS, biases: Biases { qkv: attention, output: attention, mlp: false }, ..Names::LLAMA })
+}
+
+/// The model with an MLP as wide as `config.d_mlp` in the layers for which `dense` holds, and in the others a mixture
+/// of these experts, `d_mlp` wide each.
+pub(super) fn with_experts(
+    config: TransformerConfig,
+    (experts, d_mlp): (Experts, usize),
+    dense: impl Fn(usize) -> bool,
+) -> TransformerConfig {
+    let layers: Vec<Option<usize>> = (0..config.n_layers).map(|layer| dense(layer).then_some(config.d_mlp)).collect();
+    if layers.iter().all(Option::is_some) {
+        return config;
+    }
+    let dense_mlps = if layers.iter().any(Option::is_some) { layers } else { Vec::new() };
+    TransformerConfig { experts: Some(experts), d_mlp, dense_mlps, ..config }
+}
+
+/// DeepSeek V3's experts and the neurons of each: sigmoids, groups, shared experts as one. All fields must be there
+/// or have a default.
+pub(super) fn deepseek(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
+    let (count, d_mlp) = (json.size("n_routed_experts")?, json.size("moe_intermediate_size")?);
+    let (groups, kept) = (json.maybe_size("n_group")?.unwrap_or(1), json.maybe_size("topk_group")?.unwrap_or(1));
+    let shared = json.maybe_size("n_shared_experts")?.unwrap_or(0);
+    let experts = Experts {
+        router: RouterFn::Sigmoid,
+        renormalize: json.flag("norm_topk_prob", true)?,
+        choice_bias: true,
+        groups: (groups > 1).then_some(ExpertGroups { count: groups, kept, best: 2 }),
+        scale: json.number("routed_scaling_factor", 1.0)?,
+        shared: (shared > 0).then_some(SharedExpert { d_mlp: shared.saturating_mul(d_mlp), gated: false }),
+        ..Experts::new(count, json.size("num_experts_per_tok")?)
+    };
+    Ok((experts, d_mlp))
+}
+
+/// Adds the shared experts, under this name in a layer, and the numbers added for the choice, likewise.
+pub(super) fn add_shared(table: &mut WeightTable, c: &TransformerConfig, shared: &str, choice_bias: Option<&str>) {
+    for layer in 0..c.n_layers {
+        let Some(experts) = c.experts_of(layer) else { continue };
+        let from = |part: &str| format!("model.layers.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
+        if experts.shared.is_some() {
+            for (part, name) in [("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")] {
+                table.linear(&to(&format!("shared.W_{part}")), &from(&format!("{shared}.{name}")), false);
+            }
+        }
+        if let (true, Some(name)) = (experts.choice_bias, choice_bias) {
+            table.add(to("choice_bias"), from(name), Layout::AsIs);
+        }
+    }
+}
