@@ -53,6 +53,11 @@ SIZES = dict(
 )  # fmt: skip
 # What takes another value than its kind's, by model type; None where it is left to the configuration.
 OWN = {
+    "dots1": dict(n_group=1, topk_group=1, n_shared_experts=1),
+    "hunyuan_v1_dense": dict(head_dim=8),
+    "hunyuan_v1_moe": dict(head_dim=8, moe_topk=2),
+    "ministral": dict(head_dim=8),
+    "nemotron": dict(num_key_value_heads=2),
     "deepseek_v2": dict(head_dim=None, num_key_value_heads=4),
     "deepseek_v3": dict(head_dim=None, num_key_value_heads=4),
     "gpt_neo": dict(attention_types=[[["global", "local"], 1]]),
@@ -95,7 +100,6 @@ def tiny_fields(kind):
     for name, part in (getattr(kind, "sub_configs", None) or {}).items():
         if name in known and (part := type(getattr(own, name, None))) and hasattr(part, "model_type"):
             fields[name] = tiny_fields(part)
-    fields |= OWN.get(kind.model_type, {})
     # Heads that share the keys of as many as there are, where the family's do.
     if getattr(own, "num_key_value_heads", 0) is None:
         fields.pop("num_key_value_heads", None)
@@ -106,6 +110,7 @@ def tiny_fields(kind):
     if "layer_types" in known and getattr(own, "layer_types", None):
         kinds = list(dict.fromkeys(own.layer_types))
         fields["layer_types"] = (kinds * 2)[:2]
+    fields |= OWN.get(kind.model_type, {})
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -133,7 +138,8 @@ def outcome(program, model_type, name, changes, seed):
             model = kind._from_config(config, attn_implementation="eager")
         except ValueError:
             model = kind(config)
-        model.eval()
+        # Apertus keeps numbers of its activation in bf16, whatever the rest is in.
+        model.float().eval()
         if sum(x.numel() for x in model.parameters()) > 20_000_000:
             return "not built", "larger than 20 million weights"
         randomize(model)
