@@ -15,6 +15,7 @@ mod cli;
 mod contract;
 mod dashboards;
 mod decoder_cache_laws;
+mod dense;
 mod devices;
 mod dictionaries_in_use;
 mod dictionary_training;

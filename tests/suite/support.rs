@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::{Device, Tensor};
 use hooklens::prelude::*;
 use hooklens::{
-    ActivationFn, ClippedGate, ExpertGroups, Experts, Latent, NormKind, Positional, QkNorm, QkNormWeights, RopeScaling,
-    Rotary, RouterFn, SharedExpert, Window,
+    ActivationFn, ClippedGate, ExpertGroups, Experts, Latent, NormKind, Positional, QkNorm, QkNormWeights, QueryGrowth,
+    RopeScaling, Rotary, RouterFn, SharedExpert, Window,
 };
 use ndarray::ArrayD;
 use proptest::prelude::*;
@@ -208,6 +208,7 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
         Just(ActivationFn::Mish),
         Just(ActivationFn::QuickGelu),
         Just(ActivationFn::Tanh),
+        Just(ActivationFn::Xielu),
         Just(ActivationFn::Solu),
         Just(ActivationFn::SoluLn),
     ];
@@ -245,6 +246,7 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
             let gated_mlp = (gated || moe) && !attn_only;
             let activation =
                 if gated_mlp && activation == ActivationFn::SoluLn { ActivationFn::Solu } else { activation };
+            let activation = if moe && activation == ActivationFn::Xielu { ActivationFn::Silu } else { activation };
             TransformerConfig {
                 n_kv_heads,
                 d_head: 8,
@@ -257,6 +259,7 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
                 residual_norms: serial && variant == 0,
                 normalized_residual: serial && variant == 1,
                 no_final_norm: variant < 2 && whole,
+                query_growth: (variant == 3).then_some(QueryGrowth { rate: 0.7, context: 3 }),
                 qkv_clip: (variant == 2).then_some(0.5),
                 norm,
                 activation,

@@ -1,0 +1,106 @@
+//! Dense decoders whose configurations leave settings out, or have some that are not supported.
+
+use std::fs;
+
+use hooklens::{ActivationFn, Error, ModelConfig, Positional, RopeScaling, TransformerConfig, Window, inspect};
+use serde_json::{Value, json};
+
+use crate::support::fixtures;
+
+/// What a fixture's configuration describes with these fields changed, or left out where they are null.
+fn described(case: &str, changes: &Value) -> Result<TransformerConfig, Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let text = fs::read(fixtures().join(case).join("config.json")).unwrap();
+    let mut json: Value = serde_json::from_slice(&text).unwrap();
+    for (field, value) in changes.as_object().unwrap() {
+        match value {
+            Value::Null => drop(json.as_object_mut().unwrap().remove(field)),
+            value => json[field] = value.clone(),
+        }
+    }
+    fs::write(folder.path().join("config.json"), json.to_string()).unwrap();
+    let file = "model.safetensors";
+    fs::copy(fixtures().join(case).join(file), folder.path().join(file)).unwrap();
+    match inspect(folder.path().to_str().unwrap())?.config {
+        ModelConfig::Decoder(config) => Ok(*config),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    let cases = [
+        ("mpt", "alibi_bias_max", json!({"attn_config": {"alibi_bias_max": 16}})),
+        ("mpt", "prefix_lm", json!({"attn_config": {"prefix_lm": true}})),
+        ("mpt", "qk_ln", json!({"attn_config": {"qk_ln": true}})),
+        ("mpt", "alibi", json!({"attn_config": {"alibi": false}})),
+        ("mpt", "attn_type", json!({"attn_config": {"attn_type": "multiquery_attention"}})),
+        ("mpt", "logit_scale", json!({"logit_scale": "inv_sqrt_d_model"})),
+        ("mpt", "no_bias", json!({"no_bias": false})),
+        ("mpt", "norm_type", json!({"norm_type": "rmsnorm"})),
+        ("minicpm", "sparse_config", json!({"sparse_config": {"dense_len": 8192}})),
+        ("minicpm", "num_experts", json!({"num_experts": 8})),
+        ("minicpm", "rope_scaling", {
+            let factors = [1.0, 1.5, 2.0];
+            json!({"rope_scaling": {
+                "rope_type": "longrope", "short_factor": factors, "long_factor": factors,
+                "original_max_position_embeddings": 8
+            }})
+        }),
+        ("jais", "alibi_scaling", json!({"alibi_scaling": {"type": "linear", "train_seq_len": 8}})),
+        ("jais", "position_embedding_type", json!({"position_embedding_type": "rotary"})),
+        ("nemotron", "rope_scaling", json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}})),
+        ("hunyuan", "use_qk_norm", json!({"use_qk_norm": false})),
+        ("hunyuan", "use_cla", json!({"use_cla": true})),
+        ("internlm", "rotary", json!({"rotary": {"type": "spiral"}})),
+        ("xglm", "add_cross_attention", json!({"add_cross_attention": true})),
+        ("exaone4", "sliding_window_pattern", json!({"sliding_window_pattern": "LLLG", "layer_types": null})),
+        (
+            "llama",
+            "block_configs",
+            json!({
+                "architectures": ["DeciLMForCausalLM"], "block_configs": [{"attention": {"no_op": true}}]
+            }),
+        ),
+    ];
+    for (case, field, changes) in cases {
+        let told = described(case, &changes).unwrap_err().to_string();
+        assert!(told.contains(field), "{case} with {changes}: {told}");
+    }
+}
+
+#[test]
+fn fields_left_out_are_what_transformers_takes() {
+    let of = |case: &str, changes: Value| described(case, &changes).unwrap();
+    let turned = |config: &TransformerConfig| match &config.positional {
+        Positional::Rotary(rotary) => rotary.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(of("helium", json!({"rms_norm_eps": null})).eps, 1e-8);
+    assert_eq!(of("glm", json!({"rms_norm_eps": null})).eps, 1.5625e-7);
+    assert_eq!(turned(&of("glm", json!({"partial_rotary_factor": null}))).dim, 4);
+    assert_eq!(turned(&of("nemotron", json!({"partial_rotary_factor": null}))).dim, 4);
+    assert_eq!(turned(&of("persimmon", json!({"rope_theta": null}))).base, 25_000.0);
+    assert_eq!(turned(&of("ernie4-5", json!({"rope_theta": null}))).base, 500_000.0);
+    let apertus = turned(&of("apertus-biases", json!({"rope_scaling": null, "rope_theta": null})));
+    assert!(matches!(apertus.scaling, RopeScaling::Llama3 { original_context: 8192, .. }) && apertus.base == 12e6);
+    for (case, function) in [("arcee", ActivationFn::Relu2), ("apertus", ActivationFn::Xielu)] {
+        assert_eq!(of(case, json!({"hidden_act": null})).activation, function, "{case}");
+    }
+    assert_eq!(of("openai-gpt", json!({"afn": null})).activation, ActivationFn::GeluNew);
+    assert_eq!(of("biogpt", json!({"scale_embedding": null})).embed_scale, Some(24f64.sqrt()));
+    let wide = Some(Window::Sliding(4096));
+    let pattern = json!({"sliding_window": null, "layer_types": null, "sliding_window_pattern": null});
+    for case in ["cohere2-pattern", "vaultgemma"] {
+        let config = of(case, pattern.clone());
+        let every = if case == "vaultgemma" { 2 } else { 4 };
+        for layer in 0..config.n_layers {
+            let expected = if (layer + 1) % every == 0 { None } else { wide };
+            assert_eq!(config.window(layer), expected, "{case}, layer {layer}");
+        }
+    }
+    // Where no layer may have a window, EXAONE 4 rotates in all.
+    assert!(of("exaone4-full", json!({})).rotary(0).is_some() && of("exaone4-still", json!({})).rotary(0).is_none());
+    let growth = of("v5-ministral3", json!({"rope_parameters": null})).query_growth.unwrap();
+    assert_eq!((growth.rate, growth.context), (0.1, 16_384));
+}
