@@ -251,6 +251,11 @@ impl HookedTransformer {
             if let Some(mlp) = block.mlp.as_ref().filter(|_| biases == Biases::All && layer < mlp_layers) {
                 sum = sum + self.bias(&mlp.output).to_device(&device);
             }
+            // A shared expert that every token has the whole of adds its bias whole.
+            let shared = block.moe.as_ref().and_then(|moe| moe.shared.as_ref()).filter(|own| own.share.is_none());
+            if let Some(shared) = shared.filter(|_| biases == Biases::All && layer < mlp_layers) {
+                sum = sum + self.bias(&shared.output).to_device(&device);
+            }
         }
         Ok(sum)
     }

@@ -231,3 +231,56 @@ fn what_does_not_fit_is_said() {
         "{error}"
     );
 }
+
+/// The value of a float of 8 bits, four of them exponent.
+fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let size = if exponent == 0 { mantissa / 8.0 * 2f32.powi(-6) } else { (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7) };
+    if code > 127 { -size } else { size }
+}
+
+/// DeepSeek V3 is published so: what latent attention fuses is taken apart as well.
+#[test]
+fn latent_attention_in_fp8_is_that_of_its_numbers() {
+    let case = fixtures().join("deepseek-v3");
+    let bytes = fs::read(case.join("model.safetensors")).unwrap();
+    let stored = SafeTensors::deserialize(&bytes).unwrap();
+    let (mut blocks, mut plain): (Vec<(String, Dtype, Vec<usize>, Vec<u8>)>, Vec<_>) = (vec![], vec![]);
+    for (name, view) in stored.tensors() {
+        let (shape, data) = (view.shape().to_vec(), view.data().to_vec());
+        if !name.contains("proj") {
+            blocks.push((name.clone(), Dtype::F32, shape.clone(), data.clone()));
+            plain.push((name, Dtype::F32, shape, data));
+            continue;
+        }
+        let values = floats(&view);
+        let scale = values.iter().fold(0f32, |most, x| most.max(x.abs())) / 448.0;
+        let nearest = |x: f32| {
+            let gap = |code: &u8| (e4m3(*code) - x.abs() / scale).abs();
+            let code = (0..127u8).min_by(|a, b| gap(a).total_cmp(&gap(b))).unwrap();
+            if x < 0.0 { code | 128 } else { code }
+        };
+        let codes: Vec<u8> = values.iter().map(|x| nearest(*x)).collect();
+        let numbers: Vec<u8> = codes.iter().flat_map(|code| (e4m3(*code) * scale).to_le_bytes()).collect();
+        blocks.push((format!("{name}_scale_inv"), Dtype::F32, vec![1, 1], scale.to_le_bytes().to_vec()));
+        blocks.push((name.clone(), Dtype::F8_E4M3, shape.clone(), codes));
+        plain.push((name, Dtype::F32, shape, numbers));
+    }
+    let mut json: Value = serde_json::from_slice(&fs::read(case.join("config.json")).unwrap()).unwrap();
+    let mut logits = vec![];
+    for tensors in [plain, blocks] {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("config.json"), json.to_string()).unwrap();
+        let views = tensors.iter().map(|(name, dtype, shape, data)| {
+            (name.as_str(), TensorView::new(*dtype, shape.clone(), data).unwrap())
+        });
+        let bytes = safetensors::serialize(views, None).unwrap();
+        fs::write(place.path().join("model.safetensors"), bytes).unwrap();
+        let model = HookedTransformer::from_pretrained(place.path().to_str().unwrap()).unwrap();
+        assert!(model.load_report().unused.is_empty(), "{}", model.load_report());
+        logits.push(values(&model.forward([3, 1, 4, 1, 5]).unwrap()));
+        json["quantization_config"] =
+            json!({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]});
+    }
+    assert!(distance(&logits[1], &logits[0]) < 1e-5, "{}", distance(&logits[1], &logits[0]));
+}
