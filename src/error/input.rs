@@ -304,7 +304,7 @@ pub enum InputError {
     /// Text given to a model without a tokenizer.
     #[error(
         "this model has no tokenizer; pass token ids, or put tokenizer.json beside its weights (no other kind is read: \
-         not vocab.txt, not SentencePiece's files)"
+         not SentencePiece's files, and vocab.txt of ESM only)"
     )]
     NoTokenizer,
     /// Text that can't be turned into tokens, or tokens that can't be turned into text.

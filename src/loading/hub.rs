@@ -81,6 +81,10 @@ pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
         // Absent is fine; a broken connection shows itself at the weights.
         let _ = get(&cache, &api, pinned(), file);
     }
+    if !folder.join("tokenizer.json").is_file() {
+        // All that models of proteins have.
+        let _ = get(&cache, &api, pinned(), "vocab.txt");
+    }
     // What a sentence encoder does behind its blocks lies in folders of its own.
     for module in super::sentence_modules(folder) {
         let _ = get(&cache, &api, pinned(), &module);

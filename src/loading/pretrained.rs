@@ -499,7 +499,7 @@ pub enum ModelConfig {
     /// Of a [`HookedTransformer`].
     Decoder(Box<TransformerConfig>),
     /// Of a [`HookedEncoder`]; which heads its files hold, if they are there.
-    Encoder(EncoderConfig, Option<OutputHeads>),
+    Encoder(Box<EncoderConfig>, Option<OutputHeads>),
     /// Of a [`HookedEncoderDecoder`].
     EncoderDecoder(EncoderDecoderConfig),
 }
@@ -562,7 +562,7 @@ pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
                 let pooler = there("pooler.W");
                 OutputHeads { mlm: there("mlm_head.W"), pooler, nsp: pooler && there("nsp_head.W") }
             });
-            ModelConfig::Encoder(config, heads)
+            ModelConfig::Encoder(Box::new(config), heads)
         }
     };
     let weights = parts.files.map(|files| StoredWeights {

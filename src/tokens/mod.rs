@@ -4,6 +4,7 @@ mod batch;
 #[cfg(feature = "chat")]
 mod chat;
 mod growth;
+mod residues;
 mod texts;
 mod token_text;
 mod tokenized;

@@ -9,6 +9,7 @@ use tokenizers::PostProcessor;
 
 use super::batch::PaddingSide;
 use super::growth::Parts;
+use super::residues;
 use crate::caught::caught;
 use crate::error::{InputError, LoadError};
 use crate::regular;
@@ -56,7 +57,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` of a model folder, and its special tokens from
+    /// Reads `tokenizer.json` of a model folder (of ESM's proteins, which have none, `vocab.txt`), and its special tokens from
     /// `tokenizer_config.json`, `special_tokens_map.json` and `config.json`, whichever there
     /// are. `None` if the folder has no tokenizer.
     ///
@@ -75,11 +76,11 @@ impl Tokenizer {
     /// # Errors
     /// [`LoadError::Tokenizer`] if a file is there but can't be used.
     pub fn from_folder(folder: &Path) -> Result<Option<Self>, LoadError> {
-        let path = folder.join("tokenizer.json");
-        if !path.is_file() {
+        let read = |path: &Path| regular::read(path).map_err(LoadError::file(path));
+        let (path, list) = (folder.join("tokenizer.json"), folder.join("vocab.txt"));
+        if !path.is_file() && !list.is_file() {
             return Ok(None);
         }
-        let text = regular::read(&path).map_err(LoadError::file(&path))?;
         let mut side = Vec::new();
         for name in ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"] {
             let path = folder.join(name);
@@ -87,7 +88,12 @@ impl Tokenizer {
                 side.push(read_json(path)?);
             }
         }
-        Self::from_parts(&text, &side, &path).map(Some)
+        if path.is_file() {
+            return Self::from_parts(&read(&path)?, &side, &path).map(Some);
+        }
+        let tokens = String::from_utf8_lossy(&read(&list)?).into_owned();
+        let Some(made) = residues::described(&tokens, &side) else { return Ok(None) };
+        Self::from_parts(made.to_string().as_bytes(), &side, &list).map(Some)
     }
 
     /// A tokenizer from the bytes of `tokenizer.json` and the JSON beside it; `path` is for

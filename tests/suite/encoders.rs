@@ -141,7 +141,7 @@ fn encoders_are_hugging_faces() {
         total.problems.extend(tally.problems.into_iter().map(|problem| format!("{case}: {problem}")));
     }
     println!("{} tensors compared", total.compared);
-    assert!(total.compared > 380, "{}", total.compared);
+    assert!(total.compared > 370, "{}", total.compared);
     assert!(total.problems.is_empty(), "{}", total.problems.join("\n"));
 }
 
