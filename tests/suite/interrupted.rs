@@ -155,7 +155,7 @@ fn a_dump_to_a_folder() {
 /// A training that is killed again and again, and goes on from its checkpoints, gives the bytes of one left alone.
 #[test]
 fn a_training() {
-    const KILLS: u32 = 12;
+    const KILLS: u32 = 8;
     let workshop = Workshop::new(200);
     let train = [
         "features",
@@ -171,11 +171,11 @@ fn a_training() {
         "--k",
         "6",
         "--tokens",
-        "300000",
+        "100000",
         "--batch-size",
         "500",
         "--checkpoint-every",
-        "10000",
+        "5000",
     ];
     let whole = workshop.run(&[&train[..], &["--out", "alone"]].concat());
     let expected = contents(&workshop.path().join("alone"));

@@ -8,10 +8,11 @@ use hooklens_hooks::DType;
 
 use super::find::rows;
 use crate::cli::Failure;
+use crate::driver::HookedModel;
 use crate::experiments::SteeringVector;
 use crate::features::{Labels, Units};
 use crate::model::HookedTransformer;
-use crate::tokens::read_json;
+use crate::tokens::{PaddingSide, Tokens, read_json};
 use crate::weight_files::WeightFiles;
 
 #[derive(Debug, Args)]
@@ -54,7 +55,9 @@ impl DirectionArgs {
         if more.is_empty() || less.is_empty() {
             return Err(Failure::Failed("there are no prompts to compare".into()));
         }
-        let apart = SteeringVector::between(model, more, less, point)?;
+        let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
+        let padded = |rows: &[Vec<u32>]| Tokens::padded(rows, pad, PaddingSide::Right);
+        let apart = SteeringVector::between(model, &padded(&more)?, &padded(&less)?, point)?;
         Ok(Some(Units::directions(apart.point(), apart.vector().clone().unsqueeze())))
     }
 }

@@ -108,7 +108,7 @@ struct Knobs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     penalty_warm_up: f64,
     /// Adam's decays (default: 0.9,0.999; of jumprelu 0,0.999)
-    #[arg(long, value_name = "FIRST,SECOND", value_delimiter = ',', num_args = 2)]
+    #[arg(long, value_name = "FIRST,SECOND", value_delimiter = ',')]
     betas: Vec<f32>,
     /// The largest norm of a step's gradients; 0 for any
     #[arg(long, value_name = "NORM", default_value_t = 1.0)]
@@ -223,6 +223,9 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     }
     if args.skip && args.writes.is_none() {
         return Err(Failure::Usage("--skip is for a transcoder, which --writes asks for".into()));
+    }
+    if !matches!(args.knobs.betas.len(), 0 | 2) {
+        return Err(Failure::Usage("--betas are two numbers with a comma between them".into()));
     }
     let model = any_model::decoder("features train", &args.model, args.model.options(args.dtype.dtype)?)?;
     let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos()).filter(|_| !args.with_bos);

@@ -67,7 +67,7 @@ impl Units {
     /// use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let apart = SteeringVector::between(&model, "When Mary and John", "When John and Mary", "resid_post1")?;
-    /// let units = Units::directions(apart.point(), apart.vector().unsqueeze());
+    /// let units = Units::directions(apart.point(), apart.vector().clone().unsqueeze());
     /// let prompts = [model.to_tokens("When Mary and John went to the store")?.row(0).to_vec()];
     /// let shown = dashboards(&model, units, &prompts, DashboardOptions::new(), |_| {})?;
     /// assert_eq!(shown.len(), 1);
