@@ -165,7 +165,8 @@ impl<'c> Trace<'c> {
     /// An estimate of the memory of a graph of so many features, beside the model's.
     fn bytes(&self, features: usize, rows: usize) -> usize {
         let (frozen, active) = (&self.captured.frozen, &self.captured.active);
-        let graph = 4 * features * (features + self.columns - active.count());
+        // Effects, and while it is pruned a score of each.
+        let graph = 2 * 4 * features * (features + self.columns - active.count());
         let together = rows_together(active.len).max(self.traced.len() * active.len);
         let batch = 4 * (together * 6 * frozen.width + NUMBERS.min(MOST * self.columns));
         frozen.bytes() + graph + batch + rows.min(2 * features * self.columns)
@@ -273,21 +274,14 @@ pub(super) fn trace(
 }
 
 fn check(options: &GraphOptions, tokens: &[u32]) -> Result<()> {
-    let wrong = |what, given: String, wanted| Err(GraphError::Setting { what, given, wanted }.into());
-    let (most, share) = options.likely;
-    if most == 0 {
-        return wrong("the number of likely tokens", most.to_string(), "at least 1");
+    options.check()?;
+    match options.left_out.filter(|left_out| *left_out >= tokens.len().max(1)) {
+        None => Ok(()),
+        Some(left_out) => {
+            let (what, given) = ("the number of positions left out", left_out.to_string());
+            Err(GraphError::Setting { what, given, wanted: "fewer than the prompt's tokens" }.into())
+        }
     }
-    if !(share > 0.0 && share <= 1.0) {
-        return wrong("the probability of likely tokens", share.to_string(), "above 0 and at most 1");
-    }
-    if options.ranked_every == Some(0) || options.batch == Some(0) {
-        return wrong("a batch size", "0".into(), "at least 1");
-    }
-    if let Some(left_out) = options.left_out.filter(|left_out| *left_out >= tokens.len().max(1)) {
-        return wrong("the number of positions left out", left_out.to_string(), "fewer than the prompt's tokens");
-    }
-    Ok(())
 }
 
 /// Puts the rows of the features that were looked at together.
