@@ -308,8 +308,8 @@ impl AttributionGraph {
         self.row_of(node).map(|row| self.values[row])
     }
 
-    /// By how much effects and constant miss a node's value, as a share of the largest of them; nothing for a node without
-    /// inputs.
+    /// By how much effects and constant miss a node's value, as a share of the largest of them, or of what a product of vectors
+    /// of such lengths usually is, where that is more: rounding is no less. Nothing for a node without inputs.
     pub fn deviation_of(&self, node: usize) -> Option<f32> {
         self.row_of(node).map(|row| self.deviations[row])
     }
