@@ -11,7 +11,9 @@ use hooklens::prelude::*;
 use hooklens::{DType, WeightFiles};
 use proptest::prelude::*;
 
-use crate::support::{any_config, assert_close, device, distance, fixtures, has, random_model, smooth, values};
+use crate::support::{
+    any_config, assert_close, cross_layer, device, distance, fixtures, has, random_model, smooth, values,
+};
 
 fn folder(case: &str) -> PathBuf {
     fixtures().join("features").join(case)
@@ -331,42 +333,13 @@ proptest! {
     }
 }
 
-/// A random cross-layer transcoder, by its folder.
-fn cross_layer(layers: usize, width: usize, folder: &Path) -> Transcoders {
-    use std::collections::HashMap;
-    let latents = 12;
-    std::fs::create_dir_all(folder).unwrap();
-    device().seed(3);
-    let random = |shape: [usize; 3], scale: f64| {
-        Activation::from(Tensor::<3>::random(shape, burn::tensor::Distribution::Normal(0.0, scale), &device()))
-    };
-    for layer in 0..layers {
-        let save = |name: &str, tensors: Vec<(String, Activation)>| {
-            let path = folder.join(format!("{name}_{layer}.safetensors"));
-            let tensors = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
-            hooklens::write_safetensors(&path, tensors, HashMap::new()).unwrap();
-        };
-        let encoder = vec![
-            (format!("W_enc_{layer}"), random([1, latents, width], 1.0).reshape(&[latents, width])),
-            (format!("b_enc_{layer}"), random([1, 1, latents], 0.2).reshape(&[latents])),
-            (format!("b_dec_{layer}"), random([1, 1, width], 0.2).reshape(&[width])),
-        ];
-        save("W_enc", encoder);
-        save("W_dec", vec![(format!("W_dec_{layer}"), random([latents, layers - layer, width], 0.3))]);
-    }
-    let yaml =
-        "model_kind: cross_layer_transcoder\nfeature_input_hook: hook_resid_mid\nfeature_output_hook: hook_mlp_out\n";
-    std::fs::write(folder.join("config.yaml"), yaml).unwrap();
-    Transcoders::open(folder).unwrap()
-}
-
 /// Latents of a cross-layer transcoder write to all layers behind them: an edit adds its directions there, a plain run is
 /// that of the model, and without error terms the layers' reconstructions go on.
 #[test]
 fn cross_layer_transcoders_in_a_model() {
     let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 5);
     let folder = tempfile::tempdir().unwrap();
-    let clt = cross_layer(3, 16, folder.path());
+    let clt = cross_layer(3, 16, folder.path(), "hook_resid_mid", "hook_mlp_out");
     let spliced = model.splice_transcoders(&clt).unwrap();
     let plain = model.forward(rows()).unwrap();
     assert_close(&spliced.forward(rows()).unwrap(), &plain, 1e-5, "with error terms");

@@ -1,18 +1,22 @@
 //! Attribution graphs: every row proves itself, edges are what constrained interventions change, circuit-tracer's goldens.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 
 use burn::tensor::{Distribution, Tensor};
 use hooklens::attribution::graph::{
-    AttributionGraph, FeatureEdit, GraphFile, GraphOptions, GraphTarget, Hold, Replacement, intervene,
+    AttributionGraph, FeatureEdit, GraphFile, GraphOptions, GraphTarget, Hold, NodeKind, Replacement, generate_edited,
+    intervene,
 };
-use hooklens::features::{Architecture, Dictionary, DictionaryWeights, Metadata, Normalization, Transcoders};
+use hooklens::features::{
+    Architecture, Dictionary, DictionaryWeights, Metadata, Normalization, SpliceDictionary, Transcoders,
+};
 use hooklens::prelude::*;
 use hooklens::{DType, WeightFiles};
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::support::{any_sum, cases, device, fixtures, random_model};
+use crate::support::{any_sum, cases, cross_layer, device, fixtures, random_model};
 
 fn tokens() -> Vec<u32> {
     vec![3, 9, 1, 7, 9, 2]
@@ -56,6 +60,9 @@ fn replacements(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Repl
             }
         };
         all.push(("transcoders", Replacement::dictionaries((0..config.n_layers).map(one))));
+        let folder = tempfile::tempdir().unwrap();
+        let across = cross_layer(config.n_layers, width, folder.path(), reads, writes);
+        all.push(("a cross-layer transcoder", Replacement::transcoders(across)));
     }
     if config.experts.is_none() {
         let points = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_pre", "blocks.1.hook_resid_post"];
@@ -110,9 +117,202 @@ proptest! {
             let told = check.worst.map(|(source, target, _)| {
                 (&graph.nodes()[source], &graph.nodes()[target], graph.effects_on(target).unwrap()[source])
             });
-            prop_assert!(check.deviation < 1e-3, "{name}: {check:?} {told:?}");
+            prop_assert!(check.deviation < 1e-4, "{name}: {check:?} {told:?}");
+            prop_assert!(check.edges > 0 && check.edits + check.tokens == 3, "{name}: {check:?}");
         }
     }
+}
+
+/// Every kind of target is compared with what an intervention does to it, and a wrong edge is found.
+#[test]
+fn checks_are_of_every_target() {
+    let capped = || TransformerConfig { output_logits_soft_cap: Some(5.0), ..TransformerConfig::new(2, 16, 2, 20, 16) };
+    let alone = TransformerConfig { attn_only: true, ..TransformerConfig::new(2, 16, 2, 20, 16) };
+    for config in [TransformerConfig::new(2, 16, 2, 20, 16), capped(), alone] {
+        let (model, replacement) = (random_model(config, 3), Replacement::neurons(0));
+        let up = GraphTarget::direction("up", (0..16).map(|at| 0.1 * at as f32 - 0.7).collect());
+        let options = GraphOptions::new().target(GraphTarget::id(&model, 3)).target(up);
+        let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
+        // Without features there are tokens, each with an edge to each target.
+        let check = graph.check(&model, &replacement, 4).unwrap();
+        assert_eq!((check.edits, check.tokens, check.edges), (0, 4, 8));
+        assert!(check.deviation < 1e-4, "{check:?}");
+        let told = graph.minus(&graph).unwrap().check(&model, &replacement, 4).unwrap_err().to_string();
+        assert!(told.contains("of one prompt"), "{told}");
+    }
+    // The same token's logit over others' mean and minus one other's are different targets: each is measured as what it is.
+    let (model, replacement, _) = ioi_graph();
+    let prompt = "When Mary and John went to the store, John gave a drink to";
+    let options = GraphOptions::new().target(GraphTarget::difference(&model, "Mary", "John").unwrap());
+    let graph = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();
+    let check = graph.check(&model, &replacement, 2).unwrap();
+    let rows = graph.nodes().iter().filter(|node| node.is_feature()).count() + 1;
+    assert_eq!(check.edges, 2 * rows);
+    assert!(check.deviation < 1e-4, "{check:?}");
+}
+
+/// The fixtures that are decoders whose MLPs are plain ones.
+fn plain_decoders() -> Vec<(String, HookedTransformer)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(fixtures()).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.join("golden.safetensors").is_file() {
+            continue;
+        }
+        let Ok(model) = HookedTransformer::from_pretrained(path.to_str().unwrap()) else { continue };
+        if model.config().experts.is_none() && !model.config().bidirectional {
+            all.push((path.file_name().unwrap().to_string_lossy().into_owned(), model));
+        }
+    }
+    assert!(all.len() > 60, "{}", all.len());
+    all
+}
+
+/// Graphs of the neurons of every published family sum to what the model has, and interventions are their edges.
+#[test]
+fn graphs_of_every_decoder_prove_themselves() {
+    let mut missed = Vec::new();
+    for (name, model) in plain_decoders() {
+        let replacement = Replacement::neurons(1000);
+        let options = GraphOptions::new().leaving_out(0);
+        let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
+        let check = graph.check(&model, &replacement, 3).unwrap();
+        if !(graph.deviation() < 1e-4 && check.deviation < 1e-4 && check.edges > 0) {
+            let worst = (0..graph.nodes().len()).filter_map(|node| Some((graph.deviation_of(node)?, node)));
+            let worst = worst.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+            missed.push(format!("{name}: {worst:?} {:?} {check:?}", graph.nodes()[worst.1]));
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+/// What a graph's target is, as a function of a run.
+enum Aim {
+    /// A token's logit, before a soft cap, over the mean of all.
+    Logit(usize),
+    /// A neuron of a layer and position.
+    Neuron([usize; 3]),
+}
+
+/// Gradients of a target with respect to points whose values are put in, in a run in which patterns and the scales of norms
+/// are those of another: what is put in times its gradient. By Burn's autodiff, of the model's own forward pass.
+fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) -> Vec<(String, Vec<f32>)> {
+    let tracked = device().autodiff();
+    let sources: Vec<(String, Activation)> = clean
+        .iter()
+        .map(|(name, held)| (name.to_string(), held))
+        .filter(|(name, _)| name == "hook_embed" || name == "hook_pos_embed" || name.ends_with("mlp.hook_post"))
+        .map(|(name, held)| (name, held.to_device(&tracked).leaf()))
+        .collect();
+    let mut hooks: Vec<Hook<'_>> = Vec::new();
+    for (name, leaf) in &sources {
+        hooks.push(hook::at(name.clone()).edit_any(move |_, _| Ok(Some(leaf.clone()))));
+    }
+    for (name, held) in clean.iter().map(|(name, held)| (name.to_string(), held)) {
+        if name.ends_with("hook_pattern") || name.ends_with("hook_scale") {
+            let held = held.to_device(&tracked).detached();
+            hooks.push(hook::at(name).edit_any(move |_, _| Ok(Some(held.clone()))));
+        }
+    }
+    let (pre, linear) = (RefCell::new(None::<Tensor<3>>), RefCell::new(None::<Tensor<3>>));
+    if let Aim::Neuron([layer, ..]) = aim {
+        for (suffix, seen) in [("hook_pre", &pre), ("hook_pre_linear", &linear)] {
+            let name = format!("blocks.{layer}.mlp.{suffix}");
+            if model.catalog().find(&name).is_ok() {
+                hooks.push(hook::at(name).read(move |x: Tensor<3>, _| {
+                    seen.replace(Some(x));
+                }));
+            }
+        }
+    }
+    let logits = model.run_with_hooks(tokens(), hooks).unwrap();
+    let target: Tensor<1> = match aim {
+        Aim::Logit(token) => {
+            let last = logits.narrow(1, tokens().len() - 1, 1);
+            let uncapped = match model.config().output_logits_soft_cap {
+                Some(cap) => {
+                    let x = last / cap;
+                    ((x.clone() + 1.0) / (x * -1.0 + 1.0)).log() * (0.5 * cap)
+                }
+                None => last,
+            };
+            uncapped.clone().narrow(2, *token, 1).reshape([1]) - uncapped.mean()
+        }
+        Aim::Neuron([layer, pos, neuron]) => {
+            let at = |x: &Tensor<3>| x.clone().narrow(1, *pos, 1).narrow(2, *neuron, 1).reshape([1]);
+            let held = |suffix: &str| {
+                let held: Tensor<3> = clean.get(&*format!("blocks.{layer}.mlp.{suffix}")).unwrap();
+                at(&held).into_scalar::<f32>()
+            };
+            let pre = at(pre.borrow().as_ref().unwrap());
+            match linear.borrow().as_ref() {
+                None => pre,
+                // A product: half of it goes to either factor.
+                Some(linear) => {
+                    let [half, by_pre, by_linear] =
+                        [0.5 * held("hook_post"), held("hook_pre"), held("hook_pre_linear")];
+                    at(linear) * (half / by_linear) + pre * (half / by_pre)
+                }
+            }
+        }
+    };
+    let gradients = target.backward();
+    let times = |(name, leaf): (String, Activation)| {
+        let values = |of: &Activation| of.to_data().unwrap().iter::<f32>().collect::<Vec<f32>>();
+        let held = values(&leaf.detached());
+        let slopes = leaf.gradient(&gradients).map_or_else(|| vec![0.0; held.len()], |slopes| values(&slopes));
+        (name, held.iter().zip(slopes).map(|(x, slope)| x * slope).collect())
+    };
+    sources.into_iter().map(times).collect()
+}
+
+/// A graph's effects are what they are by definition: activation times gradient, with patterns, scales and MLPs held.
+#[test]
+fn effects_are_activations_times_gradients() {
+    let mut compared = 0;
+    for (name, model) in plain_decoders() {
+        let options = GraphOptions::new().leaving_out(0).likely(1, 1.0);
+        let graph = AttributionGraph::new(&model, tokens(), &Replacement::neurons(1000), &options).unwrap();
+        let mut points: Vec<String> = ["hook_embed", "hook_pos_embed", "ln_final.hook_scale"].map(String::from).into();
+        for layer in 0..model.config().n_layers {
+            let norms = ["ln1", "ln1_post", "ln2", "ln2_post"].map(|norm| format!("{norm}.hook_scale"));
+            let others =
+                ["attn.hook_pattern", "mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"].map(String::from);
+            points.extend(norms.into_iter().chain(others).map(|point| format!("blocks.{layer}.{point}")));
+        }
+        points.retain(|point| model.catalog().find(point).is_ok());
+        let clean = model.record(tokens(), points).unwrap();
+        let tracked = model.clone().to_devices(&[device().autodiff()]);
+        let last = graph.nodes().len() - 1;
+        let neurons: Vec<usize> = (0..last).filter(|node| graph.nodes()[*node].is_feature()).collect();
+        let strongest = neurons.iter().copied().filter(|node| graph.nodes()[*node].layer != Some(0));
+        let strongest = strongest.min_by(|a, b| graph.nodes()[*a].influence.total_cmp(&graph.nodes()[*b].influence));
+        for node in [last].into_iter().chain(strongest).chain(neurons.last().copied()) {
+            let own = &graph.nodes()[node];
+            let aim = match own.kind {
+                NodeKind::Logit { token, .. } => Aim::Logit(token.unwrap() as usize),
+                _ => Aim::Neuron([own.layer.unwrap(), own.position, own.unit().unwrap()]),
+            };
+            let expected = by_autodiff(&tracked, &clean, &aim);
+            let effects = graph.effects_on(node).unwrap();
+            let largest = effects.iter().fold(1e-6f32, |most, x| most.max(x.abs()));
+            for (source, effect) in graph.nodes().iter().zip(effects) {
+                let (point, sum) = match source.kind {
+                    NodeKind::Neuron { .. } => (format!("blocks.{}.mlp.hook_post", source.layer.unwrap()), false),
+                    NodeKind::Token { .. } => ("hook_embed".into(), true),
+                    NodeKind::Position => ("hook_pos_embed".into(), true),
+                    _ => continue,
+                };
+                let all = &expected.iter().find(|(name, _)| *name == point).unwrap().1;
+                let row = &all[source.position * (all.len() / tokens().len())..][..all.len() / tokens().len()];
+                let wanted = if sum { row.iter().sum() } else { row[source.unit().unwrap()] };
+                let missed = (effect - wanted).abs();
+                assert!(missed < 1e-4 * largest, "{name} {own:?} {source:?}: {effect} {wanted} of {largest}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 10_000, "{compared}");
 }
 
 proptest! {
@@ -176,6 +376,8 @@ proptest! {
             let last = |graph: &AttributionGraph| graph.value(graph.nodes().len() - 1).unwrap();
             prop_assert!((last(&mean) - 0.5 * (last(&one) + last(&other))).abs() < 1e-5);
             prop_assert!((last(&apart) - (last(&one) - last(&other))).abs() < 1e-5);
+            let again = AttributionGraph::mean_of([one.clone(), other.clone()].map(Ok)).unwrap();
+            prop_assert_eq!(again.nodes(), mean.nodes());
             let alone = AttributionGraph::mean(std::slice::from_ref(&one)).unwrap();
             prop_assert_eq!(alone.effects_on(alone.nodes().len() - 1), one.effects_on(one.nodes().len() - 1));
             let none = one.minus(&one).unwrap();
@@ -367,6 +569,106 @@ fn interventions_are_circuit_tracers() {
     }
 }
 
+/// Interventions are of any position and any neuron, whatever a graph leaves out; several prompts are refused.
+#[test]
+fn interventions_reach_what_graphs_leave_out() {
+    let model = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 3);
+    let width = model.config().d_mlp;
+    let logits = |replacement: &Replacement, edit: FeatureEdit| -> Vec<f32> {
+        let made = intervene(&model, tokens(), replacement, &[edit], Hold::Nothing).unwrap();
+        made.logits.into_data().iter::<f32>().collect()
+    };
+    // Half of each neuron of a layer is half of it by hand, also of those that are no features of a small graph.
+    let post: Tensor<3> =
+        model.record(tokens(), "blocks.0.mlp.hook_post").unwrap().get("blocks.0.mlp.hook_post").unwrap();
+    for neuron in [0, width / 2, width - 1] {
+        let edit = FeatureEdit::times(0, 1, neuron, 0.5);
+        let value = 0.5 * post.clone().slice([0..1, 1..2, neuron..neuron + 1]).into_scalar::<f32>();
+        let by_hand = hook::at("blocks.0.mlp.hook_post").edit(move |x: Tensor<3>, _| {
+            let new = Tensor::full([1, 1, 1], value, &x.device());
+            x.slice_assign([0..1, 1..2, neuron..neuron + 1], new)
+        });
+        let wanted: Vec<f32> = model.run_with_hooks(tokens(), [by_hand]).unwrap().into_data().iter::<f32>().collect();
+        let given = logits(&Replacement::neurons(1), edit);
+        assert!(given.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-5), "{neuron}");
+        // Held, the change is by the same amount: none at all for a factor of one.
+        let held = |factor| {
+            let edit = FeatureEdit::times(0, 1, neuron, factor);
+            let made = intervene(&model, tokens(), &Replacement::neurons(1), &[edit], Hold::Everything).unwrap();
+            made.logits.into_data().iter::<f32>().collect::<Vec<f32>>()
+        };
+        let plain: Vec<f32> = model.forward(tokens()).unwrap().into_data().iter::<f32>().collect();
+        assert!(held(1.0).iter().zip(&plain).all(|(a, b)| (a - b).abs() < 1e-5), "{neuron}");
+    }
+    // The token of a prompt's beginning has features, too, whatever the graph leaves out.
+    let (model, replacement, graph) = ioi_graph();
+    assert_eq!(graph.left_out(), 1);
+    let options = GraphOptions::new().leaving_out(0);
+    let prompt = "When Mary and John went to the store, John gave a drink to";
+    let whole = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();
+    let first = whole.nodes().iter().find(|node| node.is_feature() && node.position == 0).unwrap();
+    let logits = |edits: &[FeatureEdit]| -> Vec<f32> {
+        let made = intervene(&model, prompt, &replacement, edits, Hold::Nothing).unwrap();
+        made.logits.into_data().iter::<f32>().collect()
+    };
+    let same = logits(&[first.edit(1.0).unwrap()]);
+    assert!(same.iter().zip(logits(&[])).all(|(a, b)| (a - b).abs() < 1e-4));
+    let off = logits(&[first.edit(0.0).unwrap()]);
+    assert!(off.iter().zip(logits(&[])).any(|(a, b)| (a - b).abs() > 1e-4));
+    let told = intervene(&model, vec![vec![1u32, 2], vec![3, 4]], &replacement, &[], Hold::Nothing).unwrap_err();
+    assert!(told.to_string().contains("2 prompts"), "{told}");
+}
+
+/// Text with features changed is that of the model with its transcoders spliced in and the same latents changed, and its first
+/// token is the one that an intervention makes likeliest.
+#[test]
+fn text_with_features_changed() {
+    let (model, replacement, _) = ioi_graph();
+    let transcoders = Transcoders::open("embedded:ioi-transcoders").unwrap();
+    let prompt = "When Mary and John went to the store, John gave a drink to";
+    let spliced = model.splice_transcoders(&transcoders).unwrap();
+    let len = model.to_tokens(prompt).unwrap().shape()[1];
+    for (layer, latent, value) in [(0usize, 224usize, 0.0f32), (2, 119, 30.0), (3, 12, -40.0), (1, 5, 25.0)] {
+        for onward in [false, true] {
+            let edit = FeatureEdit::set(layer, len - 1, latent, value);
+            let edit = if onward { edit.onward() } else { edit };
+            let options = || GenerateOptions::new().max_new_tokens(6).logits();
+            let made = generate_edited(&model, prompt, &replacement, &[edit], options()).unwrap();
+            let acts = hook::mlp_out(layer).inner::<3>("hook_sae_acts_post").edit(move |acts, at| {
+                let (offset, [_, count, _]) = (at.offset(), acts.dims());
+                (0..count).fold(acts, |acts, row| {
+                    let pos = offset + row;
+                    if pos < len - 1 || (pos >= len && !onward) {
+                        return acts;
+                    }
+                    let new = Tensor::full([1, 1, 1], value, &acts.device());
+                    acts.slice_assign([0..1, row..row + 1, latent..latent + 1], new)
+                })
+            });
+            let wanted = spliced.hooks([acts]).generate_with(prompt, options()).unwrap();
+            assert_eq!(made.rows[0].new, wanted.rows[0].new, "{edit:?}");
+            let values = |logits: Option<Tensor<3>>| logits.unwrap().into_data().iter::<f32>().collect::<Vec<f32>>();
+            let (given, wanted) = (values(made.logits), values(wanted.logits));
+            assert!(given.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 2e-3), "{edit:?}");
+            let free = intervene(&model, prompt, &replacement, &[edit], Hold::Nothing).unwrap().logits;
+            let free: Vec<f32> = free.narrow(1, len - 1, 1).into_data().iter::<f32>().collect();
+            assert!(given.iter().zip(&free).all(|(a, b)| (a - b).abs() < 2e-3), "{edit:?}");
+        }
+    }
+    // A token to come, and one that never does.
+    let later = FeatureEdit::set(3, len + 1, 12, -40.0);
+    assert!(intervene(&model, prompt, &replacement, &[later], Hold::Nothing).is_err());
+    let text = |edits: &[FeatureEdit]| {
+        let options = GenerateOptions::new().max_new_tokens(4).logits();
+        let made = generate_edited(&model, prompt, &replacement, edits, options).unwrap();
+        made.logits.unwrap().into_data().iter::<f32>().collect::<Vec<f32>>()
+    };
+    let (plain, changed) = (text(&[]), text(&[later]));
+    let vocabulary = plain.len() / 4;
+    assert_eq!(plain[..2 * vocabulary], changed[..2 * vocabulary]);
+    assert_ne!(plain[2 * vocabulary..3 * vocabulary], changed[2 * vocabulary..3 * vocabulary]);
+}
+
 fn ioi_graph() -> (HookedTransformer, Replacement, AttributionGraph) {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders").unwrap());
@@ -454,7 +756,7 @@ fn graph_files() {
     let (model, _, graph) = ioi_graph();
     let pruned = graph.prune(0.8, 0.98).unwrap();
     let words = graph.feature_tokens(&model, pruned.nodes(), 3).unwrap();
-    let groups = graph.groups(&pruned, 0.7);
+    let groups = graph.groups(&pruned, 0.7).unwrap();
     assert!(groups.iter().all(|group| group.len() > 1) && !groups.is_empty());
     let named = groups.into_iter().map(|group| ("<b>\"".to_string(), group));
     let file = GraphFile::new(&graph, &pruned).named("a", "b").with_tokens(&graph, &words).with_groups(&graph, named);

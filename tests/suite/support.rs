@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{Device, Tensor};
+use hooklens::features::Transcoders;
 use hooklens::prelude::*;
 use hooklens::{
     ActivationFn, ClippedGate, ExpertGroups, Experts, Latent, NormKind, Positional, QkNorm, QkNormWeights, QueryGrowth,
@@ -102,6 +103,35 @@ pub(crate) fn assert_close<const D: usize>(given: &Tensor<D>, expected: &Tensor<
 /// Log-probabilities.
 pub(crate) fn log_probs(logits: Tensor<3>) -> Tensor<3> {
     burn::tensor::activation::log_softmax(logits, 2)
+}
+
+/// A random cross-layer transcoder, by its folder.
+pub(crate) fn cross_layer(layers: usize, width: usize, folder: &Path, reads: &str, writes: &str) -> Transcoders {
+    use std::collections::HashMap;
+    let latents = 12;
+    std::fs::create_dir_all(folder).unwrap();
+    device().seed(3);
+    let random = |shape: [usize; 3], scale: f64| {
+        Activation::from(Tensor::<3>::random(shape, burn::tensor::Distribution::Normal(0.0, scale), &device()))
+    };
+    for layer in 0..layers {
+        let save = |name: &str, tensors: Vec<(String, Activation)>| {
+            let path = folder.join(format!("{name}_{layer}.safetensors"));
+            let tensors = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+            hooklens::write_safetensors(&path, tensors, HashMap::new()).unwrap();
+        };
+        let encoder = vec![
+            (format!("W_enc_{layer}"), random([1, latents, width], 1.0).reshape(&[latents, width])),
+            (format!("b_enc_{layer}"), random([1, 1, latents], 0.2).reshape(&[latents])),
+            (format!("b_dec_{layer}"), random([1, 1, width], 0.2).reshape(&[width])),
+        ];
+        save("W_enc", encoder);
+        save("W_dec", vec![(format!("W_dec_{layer}"), random([latents, layers - layer, width], 0.3))]);
+    }
+    let yaml =
+        format!("model_kind: cross_layer_transcoder\nfeature_input_hook: {reads}\nfeature_output_hook: {writes}\n");
+    std::fs::write(folder.join("config.yaml"), yaml).unwrap();
+    Transcoders::open(folder).unwrap()
 }
 
 /// A random model whose biases and norm weights are random too: nothing hides behind a zero.

@@ -1,7 +1,7 @@
 //! The graph itself: nodes, direct effects, and what proves them.
 
 use super::influence::threshold;
-use super::intervene::FeatureEdit;
+use super::intervene::{FeatureEdit, one_prompt};
 use super::options::GraphOptions;
 use super::replacement::Replacement;
 use super::target::GraphTarget;
@@ -147,7 +147,7 @@ pub struct AttributionGraph {
     pub(super) left_out: usize,
     pub(super) n_layers: usize,
     /// The features of each site.
-    units: Vec<Units>,
+    pub(super) units: Vec<Units>,
     pub(super) prompts: usize,
     pub(super) prompt: String,
     /// Its targets, of one prompt.
@@ -180,12 +180,7 @@ impl AttributionGraph {
         options: &GraphOptions,
         progress: impl FnMut(GraphProgress),
     ) -> Result<Self> {
-        let tokens = model.token_input(prompt.into())?;
-        let [batch, _] = tokens.shape();
-        if batch != 1 || tokens.mask().is_some_and(|mask| mask.contains(&false)) {
-            let given = format!("{batch} prompts");
-            return Err(GraphError::Setting { what: "the input", given, wanted: "one prompt without padding" }.into());
-        }
+        let tokens = one_prompt(model, prompt.into())?;
         trace(model, tokens.row(0), replacement, options, progress)
     }
 
@@ -313,8 +308,8 @@ impl AttributionGraph {
         self.row_of(node).map(|row| self.values[row])
     }
 
-    /// By how much effects and constant miss a node's value, as a share of the largest of them; nothing for a node without
-    /// inputs.
+    /// By how much effects and constant miss a node's value, as a share of the largest of them, or of what a product of vectors
+    /// of such lengths usually is, where that is more: rounding is no less. Nothing for a node without inputs.
     pub fn deviation_of(&self, node: usize) -> Option<f32> {
         self.row_of(node).map(|row| self.deviations[row])
     }
@@ -394,26 +389,20 @@ impl AttributionGraph {
 
         let between = |target: usize, source: usize| kept[target] && kept[source];
         let pruned = self.influence_of(between);
-        let mut edges: Vec<(GraphEdge, f32)> = Vec::new();
-        for target in self.targets().filter(|target| kept[*target]) {
-            let own = match self.nodes[target].kind {
-                NodeKind::Logit { weight, .. } => f64::from(weight),
-                _ => pruned[target],
-            };
-            let Some(row) = self.effects_on(target) else { continue };
-            let there = || row.iter().copied().enumerate().filter(|(source, _)| kept[*source]);
-            let size: f64 = there().map(|(_, x)| f64::from(x.abs())).sum();
-            for (source, weight) in there().filter(|(_, x)| *x != 0.0) {
-                let score = (f64::from(weight.abs()) / size.max(1e-10) * own) as f32;
-                edges.push((GraphEdge { source, target, weight }, score));
-            }
-        }
-        let mut scores: Vec<f32> = edges.iter().map(|(_, score)| *score).collect();
+        // Scores first and edges after, as there may be many more of those that go.
+        let mut scores: Vec<f32> = Vec::new();
+        self.score_edges(&kept, &pruned, |_, score| scores.push(score));
         let least = threshold(&mut scores, edge_share);
-        edges.retain(|(_, score)| *score >= least);
+        drop(scores);
+        let mut edges: Vec<GraphEdge> = Vec::new();
+        self.score_edges(&kept, &pruned, |edge, score| {
+            if score >= least {
+                edges.push(edge);
+            }
+        });
         loop {
             let (mut outputs, mut incoming) = (vec![false; self.nodes.len()], vec![false; self.nodes.len()]);
-            for (edge, _) in &edges {
+            for edge in &edges {
                 (outputs[edge.source], incoming[edge.target]) = (true, true);
             }
             let mut changed = false;
@@ -425,10 +414,27 @@ impl AttributionGraph {
             if !changed {
                 break;
             }
-            edges.retain(|(edge, _)| kept[edge.source] && kept[edge.target]);
+            edges.retain(|edge| kept[edge.source] && kept[edge.target]);
         }
         let nodes = (0..self.nodes.len()).filter(|node| kept[*node]).collect();
-        Ok(PrunedGraph { nodes, edges: edges.into_iter().map(|(edge, _)| edge).collect() })
+        Ok(PrunedGraph { nodes, edges })
+    }
+
+    /// Shows all edges between nodes that are kept, each with its share of the influence on the targets.
+    fn score_edges(&self, kept: &[bool], influence: &[f64], mut show: impl FnMut(GraphEdge, f32)) {
+        for target in self.targets().filter(|target| kept[*target]) {
+            let own = match self.nodes[target].kind {
+                NodeKind::Logit { weight, .. } => f64::from(weight),
+                _ => influence[target],
+            };
+            let Some(row) = self.effects_on(target) else { continue };
+            let there = || row.iter().copied().enumerate().filter(|(source, _)| kept[*source]);
+            let size: f64 = there().map(|(_, x)| f64::from(x.abs())).sum();
+            for (source, weight) in there().filter(|(_, x)| *x != 0.0) {
+                let score = (f64::from(weight.abs()) / size.max(1e-10) * own) as f32;
+                show(GraphEdge { source, target, weight }, score);
+            }
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::held_norm::HeldNorm;
 use super::host;
 use super::place::{Decoder, Place, Skip};
 use super::replacement::{Kind, Replacement};
-use super::site::{ATTENTION, Coder, MID, MLP, Neurons, POST, PRE, STEPS, Site, Sort};
+use super::site::{ATTENTION, Coder, MID, MLP, Neurons, POST, PRE, STEPS, Site, Sort, lengths};
 use crate::config::{NormKind, Positional};
 use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::{GraphError, Result};
@@ -141,6 +141,7 @@ fn recorded(model: &HookedTransformer, placed: &[Placed<'_>], linear: &[bool], n
                 add("mlp.hook_post");
             }
             if neurons {
+                add("mlp.hook_in");
                 add("mlp.hook_out");
             }
         }
@@ -359,6 +360,7 @@ impl Run<'_> {
         let (mut sites, mut active, mut undone) = (Vec::new(), Active::new(self.len), Vec::new());
         for one in &order {
             let input = self.tensor(&format!("blocks.{}.{}", one.layer, one.reads))?;
+            let lengths = lengths(&host(input.clone()), one.dictionary.d_in());
             let (scaling, factors) = self.encode(one.dictionary, input, &mut active)?;
             undone.push(factors);
             let (before, start) = match one.at {
@@ -370,7 +372,7 @@ impl Run<'_> {
             };
             let sort = if one.at == At::Mlp { Sort::Transcoder } else { Sort::Latent };
             let coder = Coder::Dictionary(Box::new(one.dictionary.to_device(&device)));
-            sites.push(Site { layer: one.layer, sort, coder, scaling, before, start });
+            sites.push(Site { layer: one.layer, sort, coder, scaling, before, start, lengths });
         }
         let mut places = Vec::new();
         for (number, one) in order.iter().enumerate() {
@@ -515,7 +517,8 @@ impl Run<'_> {
             let (before, start) = self.reading(layer, "mlp.hook_in")?;
             let number = places.len();
             let coder = Coder::Neurons(Box::new(Neurons::new(mlp, ratios)));
-            sites.push(Site { layer, sort: Sort::Neuron, coder, scaling: None, before, start: Some(start) });
+            let (start, lengths) = (Some(start), lengths(&of("hook_in")?, frozen.width));
+            sites.push(Site { layer, sort: Sort::Neuron, coder, scaling: None, before, start, lengths });
             let decoder = Decoder { site: number, rows, factors: None, undone: Vec::new() };
             let bias = mlp.output.bias.as_ref().map_or_else(|| vec![0.0; frozen.width], |bias| host(bias.val()));
             let behind = self.optional_norm(block.ln2_post.as_ref(), &format!("blocks.{layer}.ln2_post.hook_scale"))?;

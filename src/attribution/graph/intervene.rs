@@ -1,6 +1,7 @@
 //! Interventions on features: what the model says with some of them changed.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use burn::tensor::{DType, Tensor, TensorData};
 use hooklens_hooks::{ActivationCache, Hook, Record, Selection};
@@ -12,12 +13,13 @@ use super::host;
 use super::place::Place;
 use super::replacement::Replacement;
 use super::site::{Coder, Site};
-use super::trace::special;
 use crate::driver::{ForwardOptions, HookedModel, Input};
 use crate::error::{GraphError, Result};
 use crate::features::Normalization;
+use crate::generation::{GenerateOptions, Generation};
 use crate::hook;
 use crate::model::HookedTransformer;
+use crate::tokens::Tokens;
 
 /// A change of one feature's activation.
 ///
@@ -25,12 +27,15 @@ use crate::model::HookedTransformer;
 /// use hooklens::attribution::graph::FeatureEdit;
 /// let off = FeatureEdit::times(2, 14, 77, 0.0); // layer 2, position 14, latent 77
 /// let on = FeatureEdit::set(2, 14, 78, 5.0);
+/// let on_from_here = on.onward(); // at position 14 and all behind it, also those of new tokens
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FeatureEdit {
     layer: usize,
     position: usize,
     latent: usize,
+    /// Whether later positions are changed, too.
+    onward: bool,
     to: To,
     /// The site, where it is known: a layer may have several.
     site: Option<usize>,
@@ -45,12 +50,38 @@ enum To {
 impl FeatureEdit {
     /// Its activation becomes this.
     pub fn set(layer: usize, position: usize, latent: usize, value: f32) -> Self {
-        Self { layer, position, latent, to: To::Value(value), site: None }
+        Self { layer, position, latent, onward: false, to: To::Value(value), site: None }
     }
 
-    /// Its activation becomes this many times what it is in the unedited run.
+    /// Its activation becomes this many times what it is in the unedited run; at positions of new tokens, what it is there.
     pub fn times(layer: usize, position: usize, latent: usize, factor: f32) -> Self {
-        Self { layer, position, latent, to: To::Times(factor), site: None }
+        Self { layer, position, latent, onward: false, to: To::Times(factor), site: None }
+    }
+
+    /// The same change at all positions from this one on.
+    #[must_use]
+    pub fn onward(self) -> Self {
+        Self { onward: true, ..self }
+    }
+
+    /// The position, or the first of several.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// What an activation becomes.
+    fn of(&self, clean: f32) -> f32 {
+        match self.to {
+            To::Value(value) => value,
+            To::Times(factor) => factor * clean,
+        }
+    }
+
+    /// The positions of these that it changes.
+    fn positions(&self, of: std::ops::Range<usize>) -> std::ops::Range<usize> {
+        let end = if self.onward { usize::MAX } else { self.position + 1 };
+        let (first, end) = (self.position.max(of.start), end.min(of.end));
+        first..end.max(first)
     }
 }
 
@@ -81,22 +112,29 @@ pub struct Intervened {
     pub logits: Tensor<3>,
     /// Pre-activations of each site's features, `[pos, latent]`, by layers.
     pub pre_activations: Vec<Tensor<2>>,
+    /// The stream behind the last token, before the last norm.
+    pub(super) stream: Vec<f32>,
 }
 
 /// What a run's hooks share.
 struct Running {
-    /// How much each edit changes its latent, in this run.
-    deltas: RefCell<Vec<f32>>,
-    wanted: Vec<f32>,
+    /// Of each edit and position how much it changes its latent, in this run, and what undoes the dictionary's normalization.
+    deltas: RefCell<Vec<BTreeMap<usize, [f32; 2]>>>,
+    /// Of each edit and position of the prompt what its latent is changed to.
+    wanted: Vec<BTreeMap<usize, f32>>,
     /// What each site read, `[batch * pos, d_model]`.
     seen: RefCell<Vec<Option<Tensor<2>>>>,
 }
 
-/// What is added to a write point at a position.
-struct Addition {
+/// What an edit adds to a write point, by unit of its latent.
+struct Addition<'h> {
     edit: usize,
-    pos: usize,
+    /// Of the dictionary and the latent.
+    factor: f32,
+    /// Whether what is written is normalized and that is undone.
+    undone: bool,
     vector: Vec<f32>,
+    of: &'h FeatureEdit,
 }
 
 /// Runs the model with features changed: at every place a feature writes to, what it writes is replaced by what it would
@@ -127,10 +165,58 @@ pub fn intervene(
     edits: &[FeatureEdit],
     hold: Hold,
 ) -> Result<Intervened> {
-    let tokens = model.token_input(prompt.into())?;
+    let tokens = one_prompt(model, prompt.into())?;
     let tokens = tokens.row(0);
-    let captured = capture(model, tokens, replacement, special(model, tokens))?;
+    // A graph may leave positions out; what is there can be changed all the same.
+    let captured = capture(model, tokens, replacement, 0)?;
     Intervention::new(model, tokens, &captured)?.run(edits, hold)
+}
+
+/// Text from the model with features changed, in the prompt and, by [`FeatureEdit::onward`] or a position behind it, while it
+/// goes on. Nothing is held: all later features answer, as with [`Hold::Nothing`].
+///
+/// ```
+/// use hooklens::attribution::graph::{FeatureEdit, Replacement, generate_edited};
+/// use hooklens::features::Transcoders;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
+/// let prompt = "When Mary and John went to the store, John gave a drink to";
+/// let off = FeatureEdit::set(3, 14, 12, 0.0).onward();
+/// let options = GenerateOptions::new().max_new_tokens(3);
+/// let made = generate_edited(&model, prompt, &replacement, &[off], options)?;
+/// assert_eq!(made.rows[0].new.len(), 3);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`intervene`], but for positions: one behind the prompt is that of a token to come. Those of
+/// [`HookedTransformer::generate_with`].
+pub fn generate_edited(
+    model: &HookedTransformer,
+    prompt: impl Into<Input>,
+    replacement: &Replacement,
+    edits: &[FeatureEdit],
+    options: GenerateOptions<'_>,
+) -> Result<Generation> {
+    let tokens = one_prompt(model, prompt.into())?;
+    let captured = capture(model, tokens.row(0), replacement, 0)?;
+    let intervention = Intervention::new(model, tokens.row(0), &captured)?;
+    let sites: Vec<usize> = edits.iter().map(|edit| intervention.site(edit, usize::MAX)).collect::<Result<_>>()?;
+    let running = intervention.running(edits, &sites)?;
+    let hooks = intervention.hooks(edits, &sites, Hold::Nothing, &running)?;
+    model.generate_with(&tokens, options.hooks(hooks))
+}
+
+/// The tokens of an input that is one prompt without padding.
+pub(super) fn one_prompt(model: &HookedTransformer, prompt: Input) -> Result<Tokens> {
+    let tokens = model.token_input(prompt)?;
+    let [batch, _] = tokens.shape();
+    if batch != 1 || tokens.mask().is_some_and(|mask| mask.contains(&false)) {
+        let given = if batch == 1 { "a padded prompt".into() } else { format!("{batch} prompts") };
+        return Err(GraphError::Setting { what: "the input", given, wanted: "one prompt without padding" }.into());
+    }
+    Ok(tokens)
 }
 
 /// A prompt in which features are changed.
@@ -173,7 +259,8 @@ impl<'m> Intervention<'m> {
         Ok(Self { model, tokens, captured, clean })
     }
 
-    fn site(&self, edit: &FeatureEdit) -> Result<usize> {
+    /// The site of an edit, at one of so many positions.
+    fn site(&self, edit: &FeatureEdit, positions: usize) -> Result<usize> {
         let missing = |reason: String| GraphError::Node {
             node: format!("layer {} position {} latent {}", edit.layer, edit.position, edit.latent),
             near: vec![reason],
@@ -182,8 +269,8 @@ impl<'m> Intervention<'m> {
         let of_layer = || sites.iter().position(|site| site.layer == edit.layer);
         let layers = || missing(format!("layers {:?}", sites.iter().map(|site| site.layer).collect::<Vec<_>>()));
         let site = edit.site.or_else(of_layer).ok_or_else(layers)?;
-        if edit.position >= self.tokens.len() {
-            return Err(missing(format!("positions 0 to {}", self.tokens.len() - 1)).into());
+        if edit.position >= positions {
+            return Err(missing(format!("positions 0 to {}", positions - 1)).into());
         }
         let count = sites[site].count();
         if edit.latent >= count {
@@ -192,26 +279,88 @@ impl<'m> Intervention<'m> {
         Ok(site)
     }
 
+    /// What a latent is in the unedited run.
+    fn clean(&self, site: usize, pos: usize, latent: usize) -> Result<f32> {
+        let own = &self.captured.sites[site];
+        match own.coder {
+            Coder::Dictionary(_) => Ok(self.captured.active.act(site, pos, latent as u32)),
+            // Also of neurons that write too little to be features.
+            Coder::Neurons(_) => {
+                let post = self.clean.get::<3>(&*format!("blocks.{}.mlp.hook_post", own.layer))?;
+                Ok(post.slice([0..1, pos..pos + 1, latent..latent + 1]).into_scalar::<f32>())
+            }
+        }
+    }
+
+    /// What the edits want, and by how much that differs from the unedited run.
+    fn running(&self, edits: &[FeatureEdit], sites: &[usize]) -> Result<Running> {
+        let (mut wanted, mut deltas) = (Vec::new(), Vec::new());
+        for (edit, site) in edits.iter().zip(sites) {
+            let (mut to, mut by) = (BTreeMap::new(), BTreeMap::new());
+            let undone = self.place(*site).and_then(|place| place.decoders.iter().find(|one| one.site == *site));
+            for pos in edit.positions(0..self.tokens.len()) {
+                let clean = self.clean(*site, pos, edit.latent)?;
+                let value = edit.of(clean);
+                to.insert(pos, value);
+                by.insert(pos, [value - clean, undone.map_or(1.0, |decoder| decoder.undone_at(pos))]);
+            }
+            wanted.push(to);
+            deltas.push(by);
+        }
+        Ok(Running { deltas: RefCell::new(deltas), seen: RefCell::new(vec![None; self.captured.sites.len()]), wanted })
+    }
+
     /// The model with these edits.
     pub(super) fn run(&self, edits: &[FeatureEdit], hold: Hold) -> Result<Intervened> {
-        let (model, active) = (self.model, &self.captured.active);
-        let sites: Vec<usize> = edits.iter().map(|edit| self.site(edit)).collect::<Result<_>>()?;
-        let clean: Vec<f32> =
-            edits.iter().zip(&sites).map(|(edit, site)| active.act(*site, edit.position, edit.latent as u32)).collect();
-        let wanted: Vec<f32> = edits
-            .iter()
-            .zip(&clean)
-            .map(|(edit, clean)| match edit.to {
-                To::Value(value) => value,
-                To::Times(factor) => factor * clean,
-            })
-            .collect();
-        let running = Running {
-            deltas: RefCell::new(wanted.iter().zip(&clean).map(|(to, from)| to - from).collect()),
-            seen: RefCell::new(vec![None; self.captured.sites.len()]),
-            wanted,
+        let sites: Vec<usize> = edits.iter().map(|edit| self.site(edit, self.tokens.len())).collect::<Result<_>>()?;
+        let running = self.running(edits, &sites)?;
+        let hooks = self.hooks(edits, &sites, hold, &running)?;
+        self.run_hooked(hooks, &running, hold)
+    }
+
+    /// The model with all held, and the vector of the token at a position multiplied.
+    pub(super) fn run_with_token(&self, pos: usize, factor: f32) -> Result<Intervened> {
+        let running = self.running(&[], &[])?;
+        let mut hooks = self.hooks(&[], &[], Hold::Everything, &running)?;
+        hooks.push(hook::at("hook_embed").edit(move |x: Tensor<3>, _| {
+            let at = [0..1, pos..pos + 1, 0..x.dims()[2]];
+            let changed = x.clone().slice(at.clone()) * factor;
+            x.slice_assign(at, changed)
+        }));
+        self.run_hooked(hooks, &running, Hold::Everything)
+    }
+
+    /// The run of the prompt with hooks of edits.
+    fn run_hooked(&self, hooks: Vec<Hook<'_>>, running: &Running, hold: Hold) -> Result<Intervened> {
+        let model = self.model;
+        let mut names: Vec<String> = self.captured.sites.iter().flat_map(Site::read_points).collect();
+        names.push(self.last_point());
+        let record = Record::new(Selection::from(names));
+        let output = model.run(vec![self.tokens.to_vec()], ForwardOptions::new().hooks(hooks).record(record))?;
+        let pre = |(site, seen): (&Site, &Option<Tensor<2>>)| {
+            site.pre_activations(seen.clone(), &output.cache, hold == Hold::Everything)
         };
-        let mut hooks: Vec<Hook<'_>> = Vec::new();
+        let pre_activations =
+            self.captured.sites.iter().zip(&*running.seen.borrow()).map(pre).collect::<Result<_>>()?;
+        let stream = output.cache.get::<3>(&*self.last_point())?.narrow(1, self.tokens.len() - 1, 1);
+        let logits = output.logits.unwrap_or_else(|| Tensor::zeros([1, 0, 0], &model.device()));
+        Ok(Intervened { logits, pre_activations, stream: host(stream) })
+    }
+
+    /// The stream that the last norm reads.
+    fn last_point(&self) -> String {
+        format!("blocks.{}.hook_resid_post", self.model.config().n_layers - 1)
+    }
+
+    /// What puts the edits into a run and holds what is held.
+    fn hooks<'h>(
+        &'h self,
+        edits: &'h [FeatureEdit],
+        sites: &[usize],
+        hold: Hold,
+        running: &'h Running,
+    ) -> Result<Vec<Hook<'h>>> {
+        let mut hooks: Vec<Hook<'h>> = Vec::new();
         if hold == Hold::Everything {
             self.hold(|name| name.ends_with("hook_scale"), &mut hooks)?;
         }
@@ -223,39 +372,35 @@ impl<'m> Intervention<'m> {
             let own: Vec<usize> = (0..edits.len()).filter(|edit| sites[*edit] == number).collect();
             let Coder::Dictionary(dictionary) = &site.coder else { continue };
             let Some(reads) = dictionary.metadata().reads.clone() else { continue };
-            let Running { deltas, wanted, seen } = &running;
-            hooks.push(hook::at(reads).read(move |x: Tensor<3>, _| -> std::result::Result<(), crate::error::Error> {
-                let [_, len, width] = x.dims();
+            let Running { deltas, wanted, seen } = running;
+            hooks.push(hook::at(reads).read(move |x: Tensor<3>, at| -> std::result::Result<(), crate::error::Error> {
+                let ([_, len, width], offset) = (x.dims(), at.offset());
                 let x = x.reshape([len, width]).cast(DType::F32);
                 seen.borrow_mut()[number] = Some(x.clone());
                 if hold == Hold::Everything || own.is_empty() {
                     return Ok(());
                 }
-                let acts = dictionary.applied(x)?.acts;
-                for edit in &own {
-                    let FeatureEdit { position, latent, .. } = edits[*edit];
-                    let now = acts.clone().slice([position..position + 1, latent..latent + 1]).into_scalar::<f32>();
-                    deltas.borrow_mut()[*edit] = wanted[*edit] - now;
+                let applied = dictionary.applied(x)?;
+                for edit in own.iter().copied() {
+                    let latent = edits[edit].latent;
+                    for pos in edits[edit].positions(offset..offset + len) {
+                        let row = pos - offset;
+                        let now = applied.acts.clone().slice([row..row + 1, latent..latent + 1]).into_scalar::<f32>();
+                        let to = wanted[edit].get(&pos).copied().unwrap_or_else(|| edits[edit].of(now));
+                        let undone = applied.undone.get(row).copied().unwrap_or(1.0);
+                        deltas.borrow_mut()[edit].insert(pos, [to - now, undone]);
+                    }
                 }
                 Ok(())
             }));
         }
         for (number, site) in self.captured.sites.iter().enumerate() {
-            self.write(number, site, edits, &sites, hold, &running, &mut hooks);
+            self.write(number, site, edits, sites, hold, running, &mut hooks);
         }
         if hold == Hold::Everything {
             self.hold_mlps(&mut hooks);
         }
-        let names: Vec<String> = self.captured.sites.iter().flat_map(Site::read_points).collect();
-        let record = Record::new(Selection::from(names));
-        let output = model.run(vec![self.tokens.to_vec()], ForwardOptions::new().hooks(hooks).record(record))?;
-        let pre = |(site, seen): (&Site, &Option<Tensor<2>>)| {
-            site.pre_activations(seen.clone(), &output.cache, hold == Hold::Everything)
-        };
-        let pre_activations =
-            self.captured.sites.iter().zip(&*running.seen.borrow()).map(pre).collect::<Result<_>>()?;
-        let logits = output.logits.unwrap_or_else(|| Tensor::zeros([1, 0, 0], &model.device()));
-        Ok(Intervened { logits, pre_activations })
+        Ok(hooks)
     }
 
     /// What stands where a site's features write first.
@@ -295,27 +440,31 @@ impl<'m> Intervention<'m> {
         hooks: &mut Vec<Hook<'h>>,
     ) {
         let Some(place) = self.place(number) else { return };
-        let additions: Vec<Addition> = edits
+        let additions: Vec<Addition<'h>> = edits
             .iter()
             .enumerate()
-            .filter_map(|(edit, FeatureEdit { position, latent, .. })| {
+            .filter_map(|(edit, of)| {
                 let decoder = place.decoders.iter().find(|decoder| decoder.site == sites[edit])?;
-                let latent = *latent as u32;
-                let mut vector = decoder.vectors(&[latent]);
-                let factor = decoder.factor(latent, *position);
-                vector.iter_mut().for_each(|x| *x *= factor);
-                Some(Addition { edit, pos: *position, vector })
+                let latent = of.latent as u32;
+                let (vector, factor) = (decoder.vectors(&[latent]), decoder.own_factor(latent));
+                Some(Addition { edit, factor, undone: !decoder.undone.is_empty(), vector, of })
             })
             .collect();
         let held = hold == Hold::Everything;
         if let (Coder::Neurons(_), false) = (&site.coder, held) {
             let own: Vec<usize> = (0..edits.len()).filter(|edit| sites[*edit] == number).collect();
             if !own.is_empty() {
-                hooks.push(hook::at(format!("blocks.{}.mlp.hook_post", site.layer)).edit(move |x: Tensor<3>, _| {
+                hooks.push(hook::at(format!("blocks.{}.mlp.hook_post", site.layer)).edit(move |x: Tensor<3>, at| {
+                    let ([_, len, _], offset) = (x.dims(), at.offset());
                     own.iter().fold(x, |x, edit| {
-                        let FeatureEdit { position, latent, .. } = edits[*edit];
-                        let value = Tensor::<3>::full([1, 1, 1], wanted[*edit], (&x.device(), x.dtype()));
-                        x.slice_assign([0..1, position..position + 1, latent..latent + 1], value)
+                        let latent = edits[*edit].latent;
+                        edits[*edit].positions(offset..offset + len).fold(x, |x, pos| {
+                            let at = [0..1, pos - offset..pos - offset + 1, latent..latent + 1];
+                            let now = || x.clone().slice(at.clone()).into_scalar::<f32>();
+                            let to = wanted[*edit].get(&pos).copied().unwrap_or_else(|| edits[*edit].of(now()));
+                            let value = Tensor::<3>::full([1, 1, 1], to, (&x.device(), x.dtype()));
+                            x.slice_assign(at, value)
+                        })
                     })
                 }));
             }
@@ -328,7 +477,8 @@ impl<'m> Intervention<'m> {
         let clean = self.clean.get::<3>(&*point).ok();
         let clean_input = site.read_points().first().and_then(|name| self.clean.get::<3>(&**name).ok());
         let width = self.captured.frozen.width;
-        hooks.push(hook::at(point).edit(move |x: Tensor<3>, _| {
+        hooks.push(hook::at(point).edit(move |x: Tensor<3>, at| {
+            let offset = at.offset();
             let mut out = match (&clean, held) {
                 (Some(clean), true) => clean.clone(),
                 _ => x,
@@ -344,9 +494,13 @@ impl<'m> Intervention<'m> {
                 out = out.clone() + change.cast(out.dtype());
             }
             let mut added = vec![0f32; len * width];
-            for Addition { edit, pos, vector } in &additions {
-                let delta = deltas.borrow()[*edit];
-                added[pos * width..][..width].iter_mut().zip(vector).for_each(|(x, v)| *x += delta * v);
+            let deltas = deltas.borrow();
+            for Addition { edit, factor, undone, vector, of } in &additions {
+                for pos in of.positions(offset..offset + len) {
+                    let Some([delta, by]) = deltas[*edit].get(&pos) else { continue };
+                    let delta = delta * factor * if *undone { *by } else { 1.0 };
+                    added[(pos - offset) * width..][..width].iter_mut().zip(vector).for_each(|(x, v)| *x += delta * v);
+                }
             }
             let added = Tensor::<3>::from_data(TensorData::new(added, [1, len, width]), (&out.device(), DType::F32));
             out.clone() + added.cast(out.dtype())

@@ -43,7 +43,7 @@ pub use attribution_graph::{AttributionGraph, GraphEdge, GraphNode, GraphScores,
 pub use check::GraphCheck;
 pub use graph_file::GraphFile;
 pub use heads::HeadEffects;
-pub use intervene::{FeatureEdit, Hold, Intervened, intervene};
+pub use intervene::{FeatureEdit, Hold, Intervened, generate_edited, intervene};
 pub use options::GraphOptions;
 pub use paths::GraphPath;
 pub use replacement::Replacement;

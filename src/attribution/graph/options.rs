@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::target::GraphTarget;
+use crate::error::{GraphError, Result};
 
 /// How an attribution graph is made.
 ///
@@ -48,6 +49,22 @@ impl GraphOptions {
     pub fn likely(mut self, most: usize, share: f64) -> Self {
         self.likely = (most, share);
         self
+    }
+
+    /// An error where the options make no sense, whatever the prompt.
+    pub(super) fn check(&self) -> Result<()> {
+        let wrong = |what, given: String, wanted| Err(GraphError::Setting { what, given, wanted }.into());
+        let (most, share) = self.likely;
+        if most == 0 {
+            return wrong("the number of likely tokens", most.to_string(), "at least 1");
+        }
+        if !(share > 0.0 && share <= 1.0) {
+            return wrong("the probability of likely tokens", share.to_string(), "above 0 and at most 1");
+        }
+        if self.ranked_every == Some(0) || self.batch == Some(0) {
+            return wrong("a batch size", "0".into(), "at least 1");
+        }
+        Ok(())
     }
 
     /// One more target of one's own, instead of the likeliest tokens; all count alike.

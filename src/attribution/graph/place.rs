@@ -64,8 +64,17 @@ impl Decoder {
 
     /// What a feature's activation is multiplied by.
     pub(super) fn factor(&self, latent: u32, pos: usize) -> f32 {
-        let own = self.factors.as_ref().map_or(1.0, |factors| factors[latent as usize]);
-        own * self.undone.get(pos).copied().unwrap_or(1.0)
+        self.own_factor(latent) * self.undone_at(pos)
+    }
+
+    /// The same but for what undoes a normalization.
+    pub(super) fn own_factor(&self, latent: u32) -> f32 {
+        self.factors.as_ref().map_or(1.0, |factors| factors[latent as usize])
+    }
+
+    /// What undoes a normalization of the prompt's position.
+    pub(super) fn undone_at(&self, pos: usize) -> f32 {
+        self.undone.get(pos).copied().unwrap_or(1.0)
     }
 }
 

@@ -39,6 +39,8 @@ pub(super) struct Site {
     pub(super) before: Option<HeldNorm>,
     /// The step that a gradient at the point comes to first on its way down; nothing where that is the embedding.
     pub(super) start: Option<usize>,
+    /// The length of what is read at each position, `[pos]`.
+    pub(super) lengths: Vec<f32>,
 }
 
 #[derive(Debug)]
@@ -76,10 +78,7 @@ impl Site {
     /// What pre-activations of these latents at these positions are products of the residual stream with,
     /// `[feature, d_model]`, and what is added to them.
     pub(super) fn reads(&self, latents: &[u32], positions: &[usize]) -> Result<(Vec<f32>, Vec<f64>)> {
-        let (mut rows, mut constants) = match &self.coder {
-            Coder::Dictionary(dictionary) => dictionary.reads(latents)?,
-            Coder::Neurons(neurons) => neurons.reads(latents, positions),
-        };
+        let (mut rows, mut constants) = self.reads_at_point(latents, positions)?;
         let width = rows.len() / latents.len().max(1);
         for ((row, pos), constant) in rows.chunks_exact_mut(width.max(1)).zip(positions).zip(&mut constants) {
             if let Some(scaling) = &self.scaling {
@@ -94,6 +93,35 @@ impl Site {
         }
         Ok((rows, constants))
     }
+
+    /// The same at the point itself.
+    fn reads_at_point(&self, latents: &[u32], positions: &[usize]) -> Result<(Vec<f32>, Vec<f64>)> {
+        match &self.coder {
+            Coder::Dictionary(dictionary) => dictionary.reads(latents),
+            Coder::Neurons(neurons) => Ok(neurons.reads(latents, positions)),
+        }
+    }
+
+    /// How large pre-activations of these latents at these positions are where nothing cancels: the lengths of both factors of
+    /// the product, over the root of their width.
+    pub(super) fn sizes(&self, latents: &[u32], positions: &[usize]) -> Result<Vec<f64>> {
+        let (rows, _) = self.reads_at_point(latents, positions)?;
+        let width = (rows.len() / latents.len().max(1)).max(1);
+        let lengths = positions.iter().map(|pos| f64::from(self.lengths.get(*pos).copied().unwrap_or(0.0)));
+        Ok(rows.chunks_exact(width).zip(lengths).map(|(row, input)| usual(row, input)).collect())
+    }
+}
+
+/// How large a product with a vector of this length usually is.
+pub(super) fn usual(row: &[f32], length: f64) -> f64 {
+    let squares: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    (squares / row.len().max(1) as f64).sqrt() * length
+}
+
+/// The length of each row of a width.
+pub(super) fn lengths(values: &[f32], width: usize) -> Vec<f32> {
+    let length = |row: &[f32]| row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt() as f32;
+    values.chunks_exact(width.max(1)).map(length).collect()
 }
 
 impl Neurons {

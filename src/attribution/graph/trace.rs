@@ -13,7 +13,7 @@ use super::influence::influence;
 use super::options::GraphOptions;
 use super::replacement::Replacement;
 use super::rows::{Cone, RowOf, RowStore};
-use super::site::{Coder, POST, STEPS, Site, Sort};
+use super::site::{Coder, POST, STEPS, Site, Sort, lengths, usual};
 use super::target::{Goals, goals, name};
 use crate::driver::HookedModel;
 use crate::error::{GraphError, Result};
@@ -165,7 +165,8 @@ impl<'c> Trace<'c> {
     /// An estimate of the memory of a graph of so many features, beside the model's.
     fn bytes(&self, features: usize, rows: usize) -> usize {
         let (frozen, active) = (&self.captured.frozen, &self.captured.active);
-        let graph = 4 * features * (features + self.columns - active.count());
+        // Effects, and while it is pruned a score of each.
+        let graph = 2 * 4 * features * (features + self.columns - active.count());
         let together = rows_together(active.len).max(self.traced.len() * active.len);
         let batch = 4 * (together * 6 * frozen.width + NUMBERS.min(MOST * self.columns));
         frozen.bytes() + graph + batch + rows.min(2 * features * self.columns)
@@ -273,21 +274,14 @@ pub(super) fn trace(
 }
 
 fn check(options: &GraphOptions, tokens: &[u32]) -> Result<()> {
-    let wrong = |what, given: String, wanted| Err(GraphError::Setting { what, given, wanted }.into());
-    let (most, share) = options.likely;
-    if most == 0 {
-        return wrong("the number of likely tokens", most.to_string(), "at least 1");
+    options.check()?;
+    match options.left_out.filter(|left_out| *left_out >= tokens.len().max(1)) {
+        None => Ok(()),
+        Some(left_out) => {
+            let (what, given) = ("the number of positions left out", left_out.to_string());
+            Err(GraphError::Setting { what, given, wanted: "fewer than the prompt's tokens" }.into())
+        }
     }
-    if !(share > 0.0 && share <= 1.0) {
-        return wrong("the probability of likely tokens", share.to_string(), "above 0 and at most 1");
-    }
-    if options.ranked_every == Some(0) || options.batch == Some(0) {
-        return wrong("a batch size", "0".into(), "at least 1");
-    }
-    if let Some(left_out) = options.left_out.filter(|left_out| *left_out >= tokens.len().max(1)) {
-        return wrong("the number of positions left out", left_out.to_string(), "fewer than the prompt's tokens");
-    }
-    Ok(())
 }
 
 /// Puts the rows of the features that were looked at together.
@@ -344,7 +338,8 @@ fn assemble(
     order.sort_unstable_by_key(|row| trace.rows.of(*row));
     let mut effects = vec![0f32; order.len() * columns];
     let (mut constants, mut values, mut deviations) = (Vec::new(), Vec::new(), Vec::new());
-    for (row, to) in order.iter().zip(effects.chunks_exact_mut(columns.max(1))) {
+    let usual = usual_sizes(captured, goals, &features)?;
+    for ((row, to), usual) in order.iter().zip(effects.chunks_exact_mut(columns.max(1))).zip(usual) {
         let (mut sum, mut largest) = (0f64, 0f64);
         trace.rows.each(*row, |range, entries| {
             for (column, entry) in range.zip(entries) {
@@ -360,7 +355,9 @@ fn assemble(
             RowOf::Feature(feature) => f64::from(active.pre[feature]),
             RowOf::Goal(goal) => goals.values[goal],
         };
-        let scale = value.abs().max(largest).max(constant.abs()).max(1e-6);
+        // A sum of products is as true as these are large. A product of two vectors that nearly cancel, of which a row may have
+        // no other (the first token's), is as true as vectors of their lengths let it be, in the model as here.
+        let scale = value.abs().max(largest).max(constant.abs()).max(usual).max(1e-6);
         deviations.push(((sum + constant - value).abs() / scale) as f32);
         constants.push(constant as f32);
         values.push(value as f32);
@@ -377,6 +374,22 @@ fn assemble(
     graph.goals.clone_from(&goals.chosen);
     graph.prompt = model.to_string(tokens).unwrap_or_else(|_| graph.token_texts().concat());
     Ok(graph)
+}
+
+/// How large the values of features, then of targets, are where nothing cancels.
+fn usual_sizes(captured: &Captured, goals: &Goals, features: &[usize]) -> Result<Vec<f64>> {
+    let (active, width) = (&captured.active, captured.frozen.width);
+    let mut sizes = Vec::new();
+    for own in features.chunk_by(|a, b| active.place(*a).0 == active.place(*b).0) {
+        for own in own.chunks(MOST) {
+            let latents: Vec<u32> = own.iter().map(|feature| active.latent(*feature)).collect();
+            let positions: Vec<usize> = own.iter().map(|feature| active.place(*feature).1).collect();
+            sizes.extend(captured.sites[active.place(own[0]).0].sizes(&latents, &positions)?);
+        }
+    }
+    let stream = lengths(&captured.stream, width).first().copied().unwrap_or(0.0);
+    sizes.extend(goals.vectors.chunks_exact(width.max(1)).map(|row| usual(row, f64::from(stream))));
+    Ok(sizes)
 }
 
 impl Site {

@@ -6,21 +6,24 @@ use clap::Args;
 use hooklens_hooks::DType;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::change::{self, Set};
 use super::tell::{self, Told};
 use crate::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, GraphTarget, NodeKind, Replacement};
 use crate::cli::args::{DtypeArg, ModelArg, TokenRows, token_rows};
 use crate::cli::out::{said, spare};
 use crate::cli::pairs::{Line, file_lines, ioi_lines};
 use crate::cli::terminal::note;
-use crate::cli::{CliResult, Failure, any_model};
+use crate::cli::{CliResult, Failure, any_model, size};
+use crate::error::Result as LibResult;
 use crate::features::{Dictionary, Opened, open};
 use crate::model::HookedTransformer;
 use crate::numerals;
 
 /// A graph that takes longer than this, in seconds, is announced.
 const LONG: f64 = 3.0;
-/// Deviations beyond which a graph is not taken for one.
-const PROVEN: f32 = 1e-3;
+/// Deviations beyond which a graph is not taken for one: of a row as a share of what it sums, of an intervention as a share
+/// of the largest edge of what was changed. Sums of `f32` are true to far less; weights rounded to 16 bits are not.
+const PROVEN: f32 = 1e-4;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct MakeArgs {
@@ -46,36 +49,56 @@ pub(in crate::cli) struct MakeArgs {
     /// In the place of a dictionary, this many neurons of each MLP and position: those that write most
     #[arg(long, value_name = "N", conflicts_with = "dictionary")]
     neurons: Option<usize>,
-    /// Explain this token's logit (default: those of the likeliest tokens)
+    /// Explain this token's logit (default: those of the likeliest tokens); may be given several times
     #[arg(long, value_name = "TEXT")]
-    answer: Option<String>,
+    answer: Vec<String>,
     /// Minus this one's
     #[arg(long, value_name = "TEXT", requires = "answer")]
-    wrong: Option<String>,
-    /// Explain so many of the likeliest tokens, or fewer that have 0.95 of the probability
+    wrong: Vec<String>,
+    /// Explain so many of the likeliest tokens, or fewer that have --likely-share of the probability
     #[arg(long, value_name = "N", default_value_t = 10)]
     likely: usize,
+    /// The probability of all tokens that are explained
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
+    likely_share: f64,
     /// Features of the graph at most, those with the largest influence
     #[arg(long, value_name = "N", default_value_t = 7500)]
     max_nodes: usize,
     /// Keep effects in this folder, and go on from those that an interrupted run left there
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["against", "ioi", "pairs"])]
     resume: Option<PathBuf>,
+    /// Effects that are kept in memory, as 2GB; more of them go to a temporary file
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1GiB")]
+    memory: u64,
     /// Positions at the beginning without features (default: the token of a prompt's beginning)
     #[arg(long, value_name = "N")]
     leave_out: Option<usize>,
     /// The share of influence whose nodes are kept
-    #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
     node_share: f64,
     /// The share of influence whose edges are kept
-    #[arg(long, value_name = "SHARE", default_value_t = 0.98)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.98, value_parser = share)]
     edge_share: f64,
     /// Join features that act alike: whose effects have at least this cosine
-    #[arg(long, value_name = "COSINE")]
+    #[arg(long, value_name = "COSINE", value_parser = share)]
     group: Option<f64>,
-    /// Change so many features, one at a time, and compare what follows with the graph's edges
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "5")]
-    check: Option<usize>,
+    /// Change so many features (and tokens, where there are fewer), one at a time, and compare what follows with the graph's
+    /// edges
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "5", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["against", "ioi", "pairs"])]
+    check: Option<u32>,
+    /// Say which attention heads carried each effect that is printed
+    #[arg(long, conflicts_with_all = ["against", "ioi", "pairs"])]
+    heads: bool,
+    /// Say what a head's score from a position to an earlier one is made of: pairs of what asks and what answers
+    #[arg(long, value_name = "LAYER.HEAD:FROM:TO", value_parser = change::looks, conflicts_with_all = ["against", "ioi", "pairs"])]
+    looks: Option<change::Looks>,
+    /// Change a feature and say what the model says then, nothing held: 3:14:12=0 (layer 3, position 14, latent 12), x2 for
+    /// twice what it is, 14+ for the position and all behind it; may be given several times
+    #[arg(long, value_name = "LAYER:POS:LATENT=VALUE", value_parser = change::set, conflicts_with_all = ["against", "ioi", "pairs"])]
+    set: Vec<Set>,
+    /// Go on for so many tokens, with features changed and without
+    #[arg(long, value_name = "N", requires = "set")]
+    generate: Option<usize>,
     /// Effects and paths to print
     #[arg(long, value_name = "N", default_value_t = 8)]
     top: usize,
@@ -99,18 +122,32 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     if let Some(first) = replacement.dictionary() {
         first.concerns(&model).iter().for_each(note);
     }
+    if !matches!((args.wrong.len(), args.answer.len()), (0, _) | (1, 1..)) && args.wrong.len() != args.answer.len() {
+        return Err(Failure::Usage("one --wrong for all, or one for each --answer".into()));
+    }
     let graph = graph(args, &model, &replacement)?;
     let pruned = graph.prune(args.node_share, args.edge_share)?;
-    let check = match (args.check, &args.against, graph.prompts()) {
-        (None, ..) => None,
-        (Some(count), None, 1) => Some(graph.check(&model, &replacement, count)?),
-        _ => return Err(Failure::Usage("--check is of one prompt's graph".into())),
-    };
-    let groups = args.group.map(|cosine| graph.groups(&pruned, cosine)).unwrap_or_default();
+    let check = args.check.map(|count| graph.check(&model, &replacement, count as usize)).transpose()?;
+    let groups = args.group.map(|cosine| graph.groups(&pruned, cosine)).transpose()?.unwrap_or_default();
+    let changed = change::changed(&graph, &model, &replacement, &args.set, args.generate, args.top)?;
+    let looks = args.looks.map(|looks| looks.pairs(&graph, &model, &replacement, args.top)).transpose()?;
     let words = graph.feature_tokens(&model, pruned.nodes(), tell::TOKENS)?;
     let groups: Vec<(String, Vec<usize>)> =
         groups.into_iter().enumerate().map(|(number, own)| (tell::group_name(number, &own, &words), own)).collect();
-    let told = Told { graph: &graph, pruned: &pruned, words: &words, groups: &groups, check, top: args.top };
+    let mut told = Told {
+        graph: &graph,
+        pruned: &pruned,
+        words: &words,
+        groups: &groups,
+        check,
+        heads: None,
+        changed,
+        looks,
+        top: args.top,
+    };
+    if args.heads {
+        told.split_by_head(&model, &replacement)?;
+    }
     if args.json {
         told.json()?
     } else {
@@ -184,7 +221,8 @@ fn opened(opened: Opened) -> Replacement {
 
 fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) -> Result<AttributionGraph, Failure> {
     let prepend_bos = replacement.dictionary().and_then(|one: &Dictionary| one.metadata().prepend_bos);
-    let base = GraphOptions::new().likely(args.likely, 0.95).max_nodes(args.max_nodes);
+    let base = GraphOptions::new().likely(args.likely, args.likely_share).max_nodes(args.max_nodes);
+    let base = base.memory(usize::try_from(args.memory).unwrap_or(usize::MAX));
     let base = args.leave_out.into_iter().fold(base, GraphOptions::leaving_out);
     let base = args.resume.iter().fold(base, GraphOptions::resumable);
     let target = |answer: &str, wrong: Option<&str>| match wrong {
@@ -197,18 +235,17 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
         _ => None,
     };
     if let Some(lines) = many {
-        let mut graphs = Vec::new();
-        for line in lines {
+        return Ok(AttributionGraph::mean_of(lines.into_iter().map(|line| {
             let row = model.token_row(&line.clean, prepend_bos)?;
             let options = base.clone().target(target(&line.answer, line.wrong.as_deref())?);
-            graphs.push(one(model, row, replacement, &options)?);
-        }
-        return Ok(AttributionGraph::mean(&graphs)?);
+            one(model, row, replacement, &options)
+        }))?);
     }
-    let options = match &args.answer {
-        Some(answer) => base.clone().target(target(answer, args.wrong.as_deref())?),
-        None => base.clone(),
-    };
+    let mut options = base.clone();
+    for (place, answer) in args.answer.iter().enumerate() {
+        let wrong = args.wrong.get(place).or(args.wrong.last());
+        options = options.target(target(answer, wrong.map(String::as_str))?);
+    }
     let row = match (&args.prompt, &args.tokens) {
         (Some(text), _) => model.token_row(text, prepend_bos)?,
         (None, Some(TokenRows(rows))) if rows.len() == 1 => rows[0].clone(),
@@ -217,9 +254,9 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
     let graph = one(model, row, replacement, &options)?;
     let Some(text) = &args.against else { return Ok(graph) };
     // The same targets, whatever is likely behind the other prompt.
-    let again = match &args.answer {
-        Some(_) => options,
-        None => graph.nodes().iter().fold(base, |options, node| match node.kind {
+    let again = match args.answer.is_empty() {
+        false => options,
+        true => graph.nodes().iter().fold(base, |options, node| match node.kind {
             NodeKind::Logit { token: Some(id), weight } => options.weighted_target(GraphTarget::id(model, id), weight),
             _ => options,
         }),
@@ -233,7 +270,7 @@ fn one(
     row: Vec<u32>,
     replacement: &Replacement,
     options: &GraphOptions,
-) -> Result<AttributionGraph, Failure> {
+) -> LibResult<AttributionGraph> {
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} features {eta}") {
         bar.set_style(style.progress_chars("=> "));
@@ -247,5 +284,13 @@ fn one(
         bar.set_position(told.done as u64);
     });
     bar.finish_and_clear();
-    Ok(graph?)
+    graph
+}
+
+/// A share or a cosine, from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("must be from 0 to 1".into()),
+    }
 }

@@ -1,5 +1,6 @@
 //! `hooklens graph` and its commands.
 
+mod change;
 mod make;
 mod tell;
 mod view;

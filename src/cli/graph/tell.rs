@@ -5,15 +5,22 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::attribution::graph::{AttributionGraph, FeatureTokens, GraphCheck, NodeKind, PrunedGraph};
+use super::change::{Changed, Looks};
+use crate::attribution::graph::{
+    AttentionPairs, AttributionGraph, FeatureTokens, GraphCheck, HeadEffects, NodeKind, PrunedGraph, Replacement,
+};
 use crate::cli::CliResult;
 use crate::cli::terminal::{print_json, stdout};
+use crate::error::Result;
+use crate::model::HookedTransformer;
 use crate::numerals::grouped;
 
 /// Tokens that a feature raises, and that it lowers, of those that are kept.
 pub(super) const TOKENS: usize = 5;
 /// Of these, in a line.
 const RAISED: usize = 3;
+/// Heads in a line.
+const HEADS: usize = 2;
 
 /// What is printed of a graph.
 pub(super) struct Told<'g> {
@@ -22,6 +29,10 @@ pub(super) struct Told<'g> {
     pub(super) words: &'g FeatureTokens,
     pub(super) groups: &'g [(String, Vec<usize>)],
     pub(super) check: Option<GraphCheck>,
+    /// The effects on the first target by head.
+    pub(super) heads: Option<HeadEffects>,
+    pub(super) changed: Option<Changed>,
+    pub(super) looks: Option<(Looks, AttentionPairs)>,
     pub(super) top: usize,
 }
 
@@ -49,6 +60,28 @@ impl Told<'_> {
             .collect();
         targets.sort_by(|a, b| b.1.total_cmp(&a.1));
         targets
+    }
+
+    /// Splits the effects on the first target by the head that carried them.
+    pub(super) fn split_by_head(&mut self, model: &HookedTransformer, replacement: &Replacement) -> Result<()> {
+        if let Some((target, _)) = self.targets().first() {
+            self.heads = Some(self.graph.heads(model, replacement, *target)?);
+        }
+        Ok(())
+    }
+
+    /// Which heads carried most of a node's effect on the first target.
+    fn by_heads(&self, source: usize) -> String {
+        let Some(heads) = &self.heads else { return String::new() };
+        let mut parts: Vec<String> = heads
+            .strongest(source, HEADS)
+            .into_iter()
+            .map(|(layer, head, carried)| format!("head {layer}.{head} {carried:+.3}"))
+            .collect();
+        parts.extend(
+            heads.direct(source).filter(|direct| *direct != 0.0).map(|direct| format!("directly {direct:+.3}")),
+        );
+        format!("  by {}", parts.join(", "))
     }
 
     /// What acts most on a node: its number and its effect.
@@ -119,8 +152,13 @@ impl Told<'_> {
         )?;
         writeln!(out, "kept: {features} features, {errors} errors, {} edges", grouped(self.pruned.edges().len()))?;
         if let Some(check) = self.check {
-            let GraphCheck { edits, edges, deviation, .. } = check;
-            writeln!(out, "checked: {edits} features changed, {} edges agree to {deviation:.1e}", grouped(edges))?;
+            let GraphCheck { edits, tokens, edges, deviation, .. } = check;
+            let tokens = if tokens > 0 { format!(" and {tokens} tokens") } else { String::new() };
+            writeln!(
+                out,
+                "checked: {edits} features{tokens} changed, {} edges agree to {deviation:.1e}",
+                grouped(edges)
+            )?;
         }
         let targets = self.targets();
         let Some((target, weight)) = targets.first().copied() else { return Ok(()) };
@@ -139,7 +177,7 @@ impl Told<'_> {
             graph.value(target).unwrap_or(0.0),
         )?;
         for (source, effect) in self.inputs(target) {
-            writeln!(out, "  {effect:+8.3}  {}{}", graph.words(source), self.raised(source))?;
+            writeln!(out, "  {effect:+8.3}  {}{}{}", graph.words(source), self.raised(source), self.by_heads(source))?;
         }
         let paths = graph.paths(self.pruned, target, self.top);
         if !paths.is_empty() {
@@ -156,6 +194,29 @@ impl Told<'_> {
         if !others.is_empty() {
             writeln!(out, "\nother targets: {}", others.join(", "))?;
         }
+        if let Some((Looks { head: (layer, head), positions: [query, key] }, pairs)) = &self.looks {
+            let text = |pos: usize| graph.token_texts().get(pos).map_or("", String::as_str);
+            writeln!(
+                out,
+                "\nhead {layer}.{head} from {query} {:?} to {key} {:?}: a score of {:+.2}, of it",
+                text(*query),
+                text(*key),
+                pairs.score
+            )?;
+            for pair in &pairs.strongest {
+                let (asks, answers) = (self.side(pair.query), self.side(pair.key));
+                writeln!(out, "  {:+8.3}  {asks} looks for {answers}", pair.score)?;
+            }
+        }
+        if let Some(changed) = &self.changed {
+            writeln!(out, "\nwith features changed, probabilities before and after:")?;
+            for (token, before, after) in &changed.tokens {
+                writeln!(out, "  {before:.3} {after:.3}  {token:?}")?;
+            }
+            if let Some([before, after]) = &changed.texts {
+                writeln!(out, "goes on: {before:?}\nand changed: {after:?}")?;
+            }
+        }
         if !self.groups.is_empty() {
             writeln!(out, "\ngroups that act alike:")?;
         }
@@ -166,13 +227,24 @@ impl Told<'_> {
         Ok(())
     }
 
+    /// One side of a score.
+    fn side(&self, node: Option<usize>) -> String {
+        node.map_or("a constant".to_string(), |node| self.graph.words(node))
+    }
+
     pub(super) fn json(&self) -> CliResult {
         let (graph, scores) = (self.graph, self.graph.scores());
+        let first = self.targets().first().map(|(node, _)| *node);
         let target = |(node, weight): (usize, f32)| -> Value {
             let input = |(source, effect): (usize, f32)| {
                 json!({
                     "node": graph.words(source), "effect": effect,
                     "raises": self.words.get(&source).map(|[raised, _]| raised),
+                    "heads": self.heads.as_ref().filter(|_| first == Some(node)).map(|heads| {
+                        let carried = heads.strongest(source, HEADS).into_iter();
+                        let carried = carried.map(|(layer, head, by)| json!({ "layer": layer, "head": head, "carried": by }));
+                        json!({ "carried": carried.collect::<Vec<_>>(), "direct": heads.direct(source) })
+                    }),
                 })
             };
             let paths = graph.paths(self.pruned, node, self.top).into_iter();
@@ -190,8 +262,20 @@ impl Told<'_> {
                 "inputs": self.inputs(node).into_iter().map(input).collect::<Vec<_>>(), "paths": paths,
             })
         };
-        let check =
-            self.check.map(|check| json!({ "edits": check.edits, "edges": check.edges, "deviation": check.deviation }));
+        let check = self.check.map(|check| {
+            json!({
+                "edits": check.edits, "tokens": check.tokens, "edges": check.edges, "deviation": check.deviation,
+            })
+        });
+        let looks = self.looks.as_ref().map(|(looks, pairs)| {
+            let pair = |pair: &crate::attribution::graph::AttentionPair| {
+                json!({
+                    "query": self.side(pair.query), "key": self.side(pair.key), "score": pair.score,
+                })
+            };
+            let strongest: Vec<Value> = pairs.strongest.iter().map(pair).collect();
+            json!({ "head": looks.head, "positions": looks.positions, "score": pairs.score, "pairs": strongest })
+        });
         let groups: Vec<Value> = self
             .groups
             .iter()
@@ -206,7 +290,8 @@ impl Told<'_> {
             "replacement": scores.replacement, "completeness": scores.completeness,
             "nodes": self.pruned.nodes().len(), "edges": self.pruned.edges().len(),
             "targets": self.targets().into_iter().map(target).collect::<Vec<_>>(),
-            "groups": groups, "check": check,
+            "groups": groups, "check": check, "looks": looks,
+            "changed": self.changed.as_ref().map(Changed::json),
         }))?)
     }
 }
