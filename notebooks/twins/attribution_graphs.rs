@@ -4,7 +4,7 @@ use crate::notebook_twins::{Displayed, Printed};
 
 pub(super) fn run() -> Result<(), Box<dyn std::error::Error>> {
 use hooklens::prelude::*;
-use hooklens::attribution::graph::{AttributionGraph, FeatureEdit, GraphOptions, GraphTarget, Hold, Replacement, intervene};
+use hooklens::attribution::graph::{AttributionGraph, FeatureEdit, GraphFile, GraphOptions, GraphTarget, Hold, Replacement, intervene};
 use hooklens::features::Transcoders;
 
 let model = HookedTransformer::from_pretrained("embedded:ioi")?;
@@ -13,7 +13,7 @@ let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-trans
 let options = GraphOptions::new().target(GraphTarget::difference(&model, "Mary", "John")?);
 let graph = AttributionGraph::new(&model, prompt, &replacement, &options)?;
 println!("every row sums to its value, to {:.0e}; {:?}", graph.deviation(), graph.scores());
-(&(graph)).displayed();
+(&(GraphFile::told(&graph, &model)?)).displayed();
 let pruned = graph.prune(0.8, 0.98)?;
 let target = graph.nodes().len() - 1;
 for path in graph.paths(&pruned, target, 5) {

@@ -11,6 +11,7 @@ use hooklens::attribution::graph::{
 use hooklens::features::{
     Architecture, Dictionary, DictionaryWeights, Metadata, Normalization, SpliceDictionary, Transcoders,
 };
+use hooklens::hook::Hook;
 use hooklens::prelude::*;
 use hooklens::{DType, WeightFiles};
 use proptest::prelude::*;
@@ -204,6 +205,7 @@ fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) ->
         .filter(|(name, _)| name == "hook_embed" || name == "hook_pos_embed" || name.ends_with("mlp.hook_post"))
         .map(|(name, held)| (name, held.to_device(&tracked).leaf()))
         .collect();
+    let (pre, linear) = (RefCell::new(None::<Tensor<3>>), RefCell::new(None::<Tensor<3>>));
     let mut hooks: Vec<Hook<'_>> = Vec::new();
     for (name, leaf) in &sources {
         hooks.push(hook::at(name.clone()).edit_any(move |_, _| Ok(Some(leaf.clone()))));
@@ -214,7 +216,6 @@ fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) ->
             hooks.push(hook::at(name).edit_any(move |_, _| Ok(Some(held.clone()))));
         }
     }
-    let (pre, linear) = (RefCell::new(None::<Tensor<3>>), RefCell::new(None::<Tensor<3>>));
     if let Aim::Neuron([layer, ..]) = aim {
         for (suffix, seen) in [("hook_pre", &pre), ("hook_pre_linear", &linear)] {
             let name = format!("blocks.{layer}.mlp.{suffix}");

@@ -152,6 +152,8 @@ pub struct AttributionGraph {
     pub(super) prompt: String,
     /// Its targets, of one prompt.
     pub(super) goals: Vec<(GraphTarget, f32)>,
+    /// What it was made with, of one prompt.
+    pub(super) options: Option<GraphOptions>,
 }
 
 impl AttributionGraph {
@@ -211,6 +213,7 @@ impl AttributionGraph {
             prompts: 1,
             prompt: String::new(),
             goals: Vec::new(),
+            options: None,
         };
         let influence = graph.influence_of(|_, _| true);
         for (node, share) in graph.nodes.iter_mut().zip(cumulative(&influence)) {

@@ -251,6 +251,7 @@ fn empty(graph: &AttributionGraph) -> AttributionGraph {
         deviations: zeros(&graph.deviations),
         prompts: 0,
         goals: Vec::new(),
+        options: None,
         tokens: graph.tokens.clone(),
         token_texts: graph.token_texts.clone(),
         units: graph.units.clone(),

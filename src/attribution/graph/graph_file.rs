@@ -8,10 +8,17 @@ use serde_json::{Map, Value, json};
 use super::attribution_graph::{AttributionGraph, NodeKind, PrunedGraph};
 use super::words::FeatureTokens;
 use crate::error::{GraphError, Result};
+use crate::model::HookedTransformer;
 
 /// The page, and where its graph goes.
 const PAGE: &str = include_str!("page.html");
 const PLACE: &str = "__HOOKLENS_GRAPH__";
+/// What is kept of a graph where nobody says so: shares of influence.
+const NODES: f64 = 0.8;
+const EDGES: f64 = 0.98;
+/// Tokens that a feature raises, and paths that are pinned.
+const TOKENS: usize = 5;
+const PATHS: usize = 8;
 
 /// A pruned graph in Neuronpedia's schema, written by hooklens or by another tool.
 ///
@@ -55,17 +62,22 @@ impl GraphFile {
         let scores = graph.scores();
         let bias: Map<String, Value> =
             shown.iter().filter_map(|node| Some((ids[*node].clone(), json!(graph.constant(*node)?)))).collect();
-        let json = json!({
+        let targets = graph.nodes()[graph.first_logit()..].iter().map(|node| node.label.as_str());
+        let targets: Vec<&str> = targets.collect();
+        let dictionaries = dictionaries(graph);
+        let source = neuronpedia_source(graph);
+        let mut json = json!({
             "metadata": {
                 "slug": "graph",
-                "scan": "",
-                "transcoder_list": [],
+                "scan": source.as_ref().map_or("", |(model, _)| model),
+                "transcoder_list": dictionaries,
                 "prompt_tokens": graph.token_texts(),
                 "prompt": graph.prompt(),
                 "schema_version": 1,
                 "info": { "generator": { "name": "hooklens", "version": env!("CARGO_PKG_VERSION") } },
                 "scores": { "replacement": scores.replacement, "completeness": scores.completeness },
                 "hooklens": {
+                    "targets": targets,
                     "deviation": graph.deviation(),
                     "active": graph.active(),
                     "left_out": graph.left_out(),
@@ -76,16 +88,63 @@ impl GraphFile {
             "nodes": nodes,
             "links": links,
         });
+        if let Some((_, set)) = source {
+            json["metadata"]["feature_details"] = json!({ "neuronpedia_source_set": set });
+        }
+        if let Some(options) = &graph.options {
+            json["metadata"]["generation_settings"] = json!({
+                "max_n_logits": options.likely.0,
+                "desired_logit_prob": options.likely.1,
+                "batch_size": options.batch,
+                "max_feature_nodes": options.max_nodes,
+            });
+        }
         Self { json }
     }
 
-    /// The same under a name, of a model or a set of features.
+    /// A graph as `hooklens graph` writes it: what carries 0.8 of the influence and 0.98 of that between it, with the tokens
+    /// that features raise, and the strongest paths to the first target pinned.
+    ///
+    /// ```
+    /// use hooklens::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, Replacement};
+    /// use hooklens::features::Transcoders;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
+    /// let prompt = "When Mary and John went to the store, John gave a drink to";
+    /// let graph = AttributionGraph::new(&model, prompt, &replacement, &GraphOptions::new())?;
+    /// let file = GraphFile::told(&graph, &model)?; // the last line of a notebook's cell: the page
+    /// assert!(!file.json()["qParams"]["pinnedIds"].as_array().unwrap().is_empty());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`AttributionGraph::feature_tokens`].
+    pub fn told(graph: &AttributionGraph, model: &HookedTransformer) -> Result<Self> {
+        let pruned = graph.prune(NODES, EDGES)?;
+        let words = graph.feature_tokens(model, pruned.nodes(), TOKENS)?;
+        let on_paths = graph.paths(&pruned, graph.first_logit(), PATHS).into_iter().flat_map(|path| path.nodes);
+        let on_paths: Vec<usize> = on_paths.collect();
+        Ok(Self::new(graph, &pruned).pruned_at(NODES, EDGES).with_tokens(graph, &words).with_pinned(graph, on_paths))
+    }
+
+    /// The same under a name, and with the name of its model; of a folder, its last part. Where the dictionaries' files tell
+    /// what Neuronpedia calls the model, the schema's `scan` stays that.
     #[must_use]
-    pub fn named(mut self, slug: impl Into<String>, scan: impl Into<String>) -> Self {
-        let (slug, scan) = (slug.into(), scan.into());
-        self.json["metadata"]["hooklens"]["model"] = scan.clone().into();
+    pub fn named(mut self, slug: impl Into<String>, model: impl Into<String>) -> Self {
+        let (slug, model) = (slug.into(), last_part(&model.into()));
         self.json["metadata"]["slug"] = slug.into();
-        self.json["metadata"]["scan"] = scan.into();
+        if self.json["metadata"]["scan"] == "" {
+            self.json["metadata"]["scan"] = model.clone().into();
+        }
+        self.json["metadata"]["hooklens"]["model"] = model.into();
+        self
+    }
+
+    /// The same with the time of its making, in milliseconds since 1970.
+    #[must_use]
+    pub fn dated(mut self, milliseconds: u64) -> Self {
+        self.json["metadata"]["info"]["create_time_ms"] = milliseconds.into();
         self
     }
 
@@ -155,8 +214,12 @@ impl GraphFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let wrong = |reason: String| GraphError::File { path: path.into(), reason };
-        let text = std::fs::read_to_string(path).map_err(|source| io(path, "read the graph", source))?;
-        let json: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let bytes = std::fs::read(path).map_err(|source| io(path, "read the graph", source))?;
+        if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02") {
+            let told = "it is a file of PyTorch, as circuit-tracer saves a graph; its `create_graph_files` makes the JSON of it";
+            return Err(wrong(told.into()).into());
+        }
+        let json: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
         let list = |key: &str| json[key].as_array().ok_or_else(|| wrong(format!("it has no list `{key}`")));
         let (nodes, links) = (list("nodes")?, list("links")?);
         let mut ids = BTreeSet::new();
@@ -204,6 +267,30 @@ impl GraphFile {
     pub fn save_page(&self, path: impl AsRef<Path>) -> Result<()> {
         written(path.as_ref(), self.page().as_bytes())
     }
+}
+
+/// What Neuronpedia calls the model and the set of dictionaries, as their files tell: `model/12-set`.
+fn neuronpedia_source(graph: &AttributionGraph) -> Option<(String, String)> {
+    let id = graph.units().iter().find_map(|units| units.dictionary()?.metadata().neuronpedia.clone())?;
+    let (model, set) = id.split_once('/')?;
+    let of_layer = set.split_once('-').filter(|(layer, _)| layer.parse::<u32>().is_ok());
+    Some((model.into(), of_layer.map_or(set, |(_, set)| set).into()))
+}
+
+/// The names of the dictionaries whose latents are features.
+fn dictionaries(graph: &AttributionGraph) -> Vec<String> {
+    let all = graph.units().iter().filter_map(|units| {
+        let dictionary = units.dictionary()?;
+        Some(dictionary.metadata().neuronpedia.clone().unwrap_or_else(|| last_part(dictionary.name())))
+    });
+    all.collect()
+}
+
+/// The last part of a folder's path; anything else as it is.
+fn last_part(name: &str) -> String {
+    let path = Path::new(name);
+    let last = path.file_name().filter(|_| path.is_absolute() || name.starts_with('.') || path.exists());
+    last.map_or_else(|| name.to_string(), |last| last.to_string_lossy().into_owned())
 }
 
 fn written(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -270,7 +270,9 @@ pub(super) fn trace(
             progress(told);
         })?;
     }
-    assemble(model, tokens, &captured, &goals, trace, &known, left_out)
+    let mut graph = assemble(model, tokens, &captured, &goals, trace, &known, left_out)?;
+    graph.options = Some(options.clone());
+    Ok(graph)
 }
 
 fn check(options: &GraphOptions, tokens: &[u32]) -> Result<()> {

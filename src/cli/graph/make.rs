@@ -158,6 +158,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         let file = GraphFile::new(&graph, &pruned)
             .named(slug, &*args.model.model)
             .pruned_at(args.node_share, args.edge_share)
+            .dated(now())
             .with_tokens(&graph, &words)
             .with_groups(&graph, groups.clone())
             .with_pinned(&graph, told.on_paths());
@@ -285,6 +286,12 @@ fn one(
     });
     bar.finish_and_clear();
     graph
+}
+
+/// Milliseconds since 1970.
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A share or a cosine, from 0 to 1.

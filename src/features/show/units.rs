@@ -194,7 +194,7 @@ impl Units {
     }
 
     /// The dictionary, if they are latents.
-    pub(super) fn dictionary(&self) -> Option<&Dictionary> {
+    pub(crate) fn dictionary(&self) -> Option<&Dictionary> {
         match &self.kind {
             Kind::Latents(dictionary) => Some(dictionary),
             _ => None,

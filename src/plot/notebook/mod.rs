@@ -67,7 +67,7 @@ impl Shown {
     pub(crate) fn page(page: &str) -> Self {
         let attribute = page.replace('&', "&amp;").replace('"', "&quot;");
         Self::html(format!(
-            "<iframe sandbox=\"allow-scripts\" style=\"width: 100%; height: 640px; border: 1px solid #8884\" srcdoc=\"{attribute}\">\
+            "<iframe sandbox=\"allow-scripts allow-downloads\" style=\"width: 100%; height: 640px; border: 1px solid #8884\" srcdoc=\"{attribute}\">\
              </iframe>"
         ))
     }
