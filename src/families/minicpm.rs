@@ -7,13 +7,8 @@ use crate::config::{Positional, RopeScaling, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::WeightTable;
 
-pub(super) static FAMILY: Family = Family {
-    name: "minicpm",
-    architectures: &["MiniCPMForCausalLM"],
-    prefix: "model.",
-    config,
-    weights,
-};
+pub(super) static FAMILY: Family =
+    Family { name: "minicpm", architectures: &["MiniCPMForCausalLM"], prefix: "model.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // Version 4.1 reads long texts through a choice of blocks.
