@@ -34,6 +34,10 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 64, "n_
 static DEFAULTS_PROGEN: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 32, "n_positions": 1024}));
 
 fn codegen(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    // CodeGen 2 has this name and code of its own, by which the projection is in eight parts.
+    if json.get("auto_map").is_some() {
+        return Err(json.unsupported("auto_map"));
+    }
     let json = &json.defaulting(&DEFAULTS);
     like(json, json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?)
 }

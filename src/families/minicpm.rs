@@ -7,18 +7,16 @@ use crate::config::{Positional, RopeScaling, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::WeightTable;
 
-pub(super) static FAMILY: Family = Family {
-    name: "minicpm",
-    architectures: &["MiniCPMForCausalLM", "MiniCPMModel"],
-    prefix: "model.",
-    config,
-    weights,
-};
+pub(super) static FAMILY: Family =
+    Family { name: "minicpm", architectures: &["MiniCPMForCausalLM"], prefix: "model.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // Version 4.1 reads long texts through a choice of blocks.
     if json.get("sparse_config").is_some() {
         return Err(json.unsupported("sparse_config"));
+    }
+    if !json.flag("is_causal", true)? {
+        return Err(json.unsupported("is_causal"));
     }
     if json.maybe_size("num_experts")?.is_some_and(|count| count > 0) {
         return Err(json.unsupported("num_experts"));

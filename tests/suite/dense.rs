@@ -39,6 +39,8 @@ fn what_is_not_supported_is_refused_by_name() {
         ("mpt", "no_bias", json!({"no_bias": false})),
         ("mpt", "norm_type", json!({"norm_type": "rmsnorm"})),
         ("minicpm", "sparse_config", json!({"sparse_config": {"dense_len": 8192}})),
+        ("minicpm", "is_causal", json!({"is_causal": false})),
+        ("codegen", "auto_map", json!({"auto_map": {"AutoModelForCausalLM": "modeling_codegen.CodeGenForCausalLM"}})),
         ("minicpm", "num_experts", json!({"num_experts": 8})),
         ("minicpm", "rope_scaling", {
             let factors = [1.0, 1.5, 2.0];
