@@ -2,6 +2,7 @@
 //! files is which weight. A family is one file and one line in [`FAMILIES`].
 
 mod baichuan;
+mod bart;
 mod bert;
 mod bloom;
 mod distilbert;
@@ -132,7 +133,17 @@ pub(crate) fn architecture(json: &Value) -> Result<&str, ConfigError> {
 static ENCODERS: &[&Family<EncoderConfig>] = &[&bert::FAMILY, &distilbert::FAMILY, &roberta::FAMILY];
 
 /// Every family of encoders with a decoder.
-static ENCODER_DECODERS: &[&Family<EncoderDecoderConfig>] = &[&t5::FAMILY];
+static ENCODER_DECODERS: &[&Family<EncoderDecoderConfig>] = &[
+    &bart::BART,
+    &bart::BLENDERBOT,
+    &bart::BLENDERBOT_SMALL,
+    &bart::M2M_100,
+    &bart::MARIAN,
+    &bart::MBART,
+    &bart::PEGASUS,
+    &t5::FAMILY,
+    &t5::UMT5,
+];
 
 /// A family with what it makes of a `config.json`.
 #[derive(Debug)]
@@ -149,6 +160,14 @@ impl Described {
             Described::Decoder(family, _) => family.name,
             Described::Encoder(family, _) => family.name,
             Described::EncoderDecoder(family, _) => family.name,
+        }
+    }
+
+    /// Takes what a `generation_config.json` says of the tokens that a decoder behind an encoder writes.
+    pub(crate) fn set_generation(&mut self, json: &Value) -> Result<(), ConfigError> {
+        match self {
+            Described::EncoderDecoder(family, config) => bart::generation(config, &HfConfig::new(family.name, json)),
+            _ => Ok(()),
         }
     }
 

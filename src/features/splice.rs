@@ -186,7 +186,8 @@ fn put<M: HookedModel + private::Spliceable>(
     let (_, [_, reads]) = axes_of(&read)?;
     let (_, [writes, written]) = axes_of(&at)?;
     for (point, axes, wanted) in [(&read, reads, dictionary.d_in()), (&at, written, dictionary.d_out())] {
-        let given = axes.last().map_or(0, |axis| length(model.block_shape(), *axis));
+        let shape = model.shape_at(catalog.info(catalog.find(point)?));
+        let given = axes.last().map_or(0, |axis| length(shape, *axis));
         dictionary.check_width(&format!("`{point}`"), given, wanted)?;
     }
     let earlier = earlier.into_iter().map(|one| match model.devices().first() {
