@@ -10,6 +10,7 @@ use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::LoadError;
+use crate::tokens::MARIAN_FILES;
 use crate::weight_files::{NAMES, shard_names};
 
 /// Files besides the weights; all but the first may be absent.
@@ -80,6 +81,12 @@ pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
     for file in &SMALL[1..] {
         // Absent is fine; a broken connection shows itself at the weights.
         let _ = get(&cache, &api, pinned(), file);
+    }
+    // Marian's, which no other model's files need.
+    if !folder.join("tokenizer.json").is_file() {
+        for file in MARIAN_FILES {
+            let _ = get(&cache, &api, pinned(), file);
+        }
     }
     // What a sentence encoder does behind its blocks lies in folders of its own.
     for module in super::sentence_modules(folder) {

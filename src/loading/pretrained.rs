@@ -247,7 +247,11 @@ impl ModelFiles {
             files => Some(files),
         };
         // Of a folder with two things wrong, what model it is says more than how its weights are kept.
-        let described = described(&json, files.as_ref().and_then(|files| files.as_ref().ok()))?;
+        let mut described = described(&json, files.as_ref().and_then(|files| files.as_ref().ok()))?;
+        let generation = folder.join("generation_config.json");
+        if generation.is_file() {
+            described.set_generation(&read_json(generation)?)?;
+        }
         quantized?;
         let files = files.transpose()?;
         let tokenizer = Tokenizer::from_folder(&folder)?;
@@ -456,7 +460,7 @@ impl ModelConfig {
         match self {
             ModelConfig::Decoder(c) => c.d_vocab,
             ModelConfig::Encoder(c, _) => c.d_vocab,
-            ModelConfig::EncoderDecoder(c) => c.d_vocab,
+            ModelConfig::EncoderDecoder(c) => c.d_decoder_vocab,
         }
     }
 }
