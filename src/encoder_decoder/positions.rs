@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ConfigError;
 
+/// Numbers that a computed table has at most.
+const LARGEST: usize = 1 << 28;
+
 /// How the stacks of an encoder-decoder know positions.
 ///
 /// ```
@@ -78,6 +81,12 @@ impl StackPositions {
             StackPositions::Distances { buckets, max_distance, .. } if max_distance <= buckets / 2 => {
                 let reason = format!("{} exact buckets reach as far", buckets / 2);
                 Err(ConfigError::Contradiction { field: "max_distance", reason })
+            }
+            // What is computed takes room that no file has to have.
+            StackPositions::Table { n_ctx, source }
+                if source != PositionTable::Learned && n_ctx > LARGEST / d_model.max(1) =>
+            {
+                Err(ConfigError::BadSize { field: "n_ctx", given: n_ctx })
             }
             StackPositions::Table { source: PositionTable::SinusoidsFrom(first), .. } => match d_model {
                 0..4 => Err(ConfigError::BadSize { field: "d_model", given: d_model }),
