@@ -73,7 +73,7 @@ def main():
     if mask is not None and (mask == 0).any():
         dump["attention_mask"] = mask
     if config.is_encoder_decoder:
-        start = torch.full((len(tokens), 1), config.decoder_start_token_id)
+        start = torch.full((len(tokens), 1), config.decoder_start_token_id or config.bos_token_id or 0)
         written = rows(args.decoder_tokens) if args.decoder_tokens else start
         out = model(decoder_input_ids=written, use_cache=False, **inputs)
         dump |= dict(decoder_tokens=written) | streams("encoder", out.encoder_hidden_states, out.encoder_attentions)

@@ -39,7 +39,7 @@
 //! | score heads, steer, find top examples | [`experiments`] |
 //! | generate, with hooks | [`generation`] |
 //! | reuse keys and values | [`KeyValueCache`], [`CacheKind`] |
-//! | run encoders and T5 | [`encoder`], [`encoder_decoder`] |
+//! | run encoders and encoder-decoders | [`encoder`], [`encoder_decoder`] |
 //! | draw | [`plot`], [`LabeledArray`] |
 //! | write activations of many prompts to files | [`dump`] |
 //!

@@ -199,7 +199,7 @@ impl BenchModel for HookedEncoderDecoder {
     }
 
     fn room(&self, wanted: usize) -> usize {
-        wanted
+        self.config().positions.n_ctx().min(wanted)
     }
 }
 

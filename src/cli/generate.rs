@@ -58,6 +58,12 @@ pub(super) struct GenerateArgs {
     /// End a prompt's text once it holds this; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    /// The language of the prompts, as the tokenizer spells it, where their tokens tell it (NLLB, mBART): eng_Latn
+    #[arg(long, value_name = "TOKEN", conflicts_with = "tokens")]
+    source_language: Option<String>,
+    /// The first new token, as its text or its id: the language that NLLB and mBART translate into, such as fra_Latn
+    #[arg(long, value_name = "TOKEN")]
+    first_token: Option<String>,
     /// How keys and values are kept; several at once with commas, as in `sliding,8bit`
     #[arg(long, value_enum, value_delimiter = ',', default_value = "growing")]
     kv: Vec<KvArg>,
@@ -108,7 +114,7 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
     let model = AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?)?;
     let rows = match &args.tokens {
         Some(rows) => rows.0.clone(),
-        None => args.prompt.iter().map(|text| model.token_row(text, args.prepend_bos)).collect::<Result<_, _>>()?,
+        None => rows_of(&model, args)?,
     };
     let input = Tokens::padded(&rows, 0, PaddingSide::Right)?;
     let chance = args.temperature.is_some() || args.top_k.is_some() || args.top_p.is_some() || args.min_p.is_some();
@@ -129,6 +135,10 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
             rows.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_new_tokens),
         ))
         .stop_strings(args.stop.clone());
+    let options = match &args.first_token {
+        Some(token) => options.first_token(one_token(&model, token)?),
+        None => options,
+    };
     if let AnyModel::Decoder(model) = &model {
         let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
         past_context(model, longest.saturating_add(args.max_new_tokens));
@@ -151,7 +161,7 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
     let mut out = stdout();
     for row in &made.rows {
         match &row.text {
-            Some(text) if !before => writeln!(out, "{text}")?,
+            Some(_) if !before => writeln!(out, "{}", model.tokenizer()?.decode_made(&row.new, true)?)?,
             Some(_) => {
                 writeln!(out, "{}", model.tokenizer()?.decode_made(&[&row.prompt[..], &row.new].concat(), true)?)?
             }
@@ -159,6 +169,24 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         }
     }
     Ok(())
+}
+
+/// The tokens of each prompt.
+fn rows_of(model: &AnyModel, args: &GenerateArgs) -> Result<Vec<Vec<u32>>, Failure> {
+    let rows = |text: &String| match (&args.source_language, model) {
+        (None, model) => Ok(model.token_row(text, args.prepend_bos)?),
+        (Some(language), AnyModel::EncoderDecoder(own)) => Ok(own.to_tokens_of(language, text)?.real(0)),
+        (Some(_), _) => Err(Failure::Failed("--source-language is for models with an encoder and a decoder".into())),
+    };
+    args.prompt.iter().map(rows).collect()
+}
+
+/// The id of a token that is named by its text or its id.
+fn one_token(model: &AnyModel, token: &str) -> Result<u32, Failure> {
+    match model.tokenizer().ok().and_then(|tokenizer| tokenizer.id(token)).or(token.parse().ok()) {
+        Some(id) => Ok(id),
+        None => Err(Failure::Failed(format!("--first-token {token}: the vocabulary has no such token").into())),
+    }
 }
 
 fn ids(tokens: &[u32]) -> String {

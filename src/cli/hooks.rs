@@ -32,11 +32,12 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
         ModelConfig::Encoder(config, heads) => encoder::catalog_of(config, heads.unwrap_or(all)),
         ModelConfig::EncoderDecoder(config) => encoder_decoder::catalog_of(config),
     };
-    let lengths = Lengths::of(&info.config);
+    let lengths = |point: &str| Lengths::of(&info.config, point.starts_with("decoder."));
     let mut out = stdout();
     if args.json {
         let points: Vec<_> = (catalog.points().iter())
             .map(|point| {
+                let lengths = lengths(&point.name);
                 json!({
                     "name": &*point.name,
                     "layer": point.layer,
@@ -49,13 +50,14 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
             .collect();
         return Ok(print_json(&json!({"model": args.model.model, "points": points}))?);
     }
-    print(&catalog, &lengths, &mut out)?;
+    print(&catalog, lengths, &mut out)?;
     Ok(())
 }
 
-fn print(catalog: &Catalog, lengths: &Lengths, out: &mut impl Write) -> std::io::Result<()> {
+fn print(catalog: &Catalog, lengths: impl Fn(&str) -> Lengths, out: &mut impl Write) -> std::io::Result<()> {
     let width = catalog.points().iter().map(|p| p.name.len()).max().unwrap_or(0);
     for point in catalog.points() {
+        let lengths = lengths(&point.name);
         let axes: Vec<String> = (point.axes.iter())
             .map(|axis| match lengths.of_axis(*axis) {
                 Some(length) if *axis != Axis::One => format!("{axis} {length}"),
@@ -83,7 +85,8 @@ struct Lengths {
 }
 
 impl Lengths {
-    fn of(config: &ModelConfig) -> Self {
+    /// `decoder` tells which of two stacks.
+    fn of(config: &ModelConfig, decoder: bool) -> Self {
         let plain = |heads, d_head, d_model, d_mlp| Self {
             heads,
             kv_heads: heads,
@@ -108,6 +111,9 @@ impl Lengths {
             // "Follows" and "does not".
             ModelConfig::Encoder(c, _) => {
                 Self { choices: Some(2), d_embed: c.d_embed, ..plain(c.n_heads, c.d_head, c.d_model, c.d_mlp) }
+            }
+            ModelConfig::EncoderDecoder(c) if decoder => {
+                plain(c.n_decoder_heads, c.d_decoder_head, c.d_model, c.d_decoder_mlp)
             }
             ModelConfig::EncoderDecoder(c) => plain(c.n_heads, c.d_head, c.d_model, c.d_mlp),
         }

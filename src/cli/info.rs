@@ -13,7 +13,7 @@ use super::terminal::{print_json, stdout};
 use crate::config::{ActivationFn, Positional, RopeScaling, TransformerConfig, Window};
 use crate::device::DeviceInfo;
 use crate::encoder::{EncoderConfig, OutputHeads, RelativePositions};
-use crate::encoder_decoder::EncoderDecoderConfig;
+use crate::encoder_decoder::{EncoderDecoderConfig, PositionTable, StackPositions};
 use crate::loading::{ModelConfig, StoredWeights, inspect};
 use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
@@ -259,16 +259,35 @@ fn named(heads: OutputHeads) -> Vec<&'static str> {
 }
 
 fn encoder_decoder(c: &EncoderDecoderConfig) -> Lines {
-    let (layers, width) = ((c.n_encoder_layers, c.n_decoder_layers), c.d_model);
-    let buckets = format!("{} buckets of distances up to {}", c.relative_buckets, c.relative_max_distance);
-    vec![
+    // What is alike in both stacks is said once.
+    let both = |encoder: String, decoder: String| match encoder == decoder {
+        true => encoder,
+        false => format!("{encoder} of the encoder, {decoder} of the decoder"),
+    };
+    let heads = |count, width| format!("{count} of width {width}");
+    let neurons = |d_mlp| mlp(d_mlp, c.gated_mlp, c.activation);
+    let place = if c.norm_after { " of each sum" } else { "" };
+    let positions = match c.positions {
+        StackPositions::Distances { buckets, max_distance, each_layer } => {
+            let own = if each_layer { ", of each layer's own" } else { "" };
+            format!("{buckets} buckets of distances up to {max_distance}{own}")
+        }
+        StackPositions::Table { source: PositionTable::Learned, .. } => "learned".into(),
+        StackPositions::Table { .. } => "sines and cosines".into(),
+    };
+    let (encoder, decoder) = (c.n_encoder_layers, c.n_decoder_layers);
+    let mut lines = vec![
         ("kind", "encoder with a decoder; load it with `encoder_decoder::HookedEncoderDecoder`".into()),
-        ("layers", format!("{} of the encoder, {} of the decoder, of width {width}", layers.0, layers.1)),
-        ("heads", format!("{} of width {}", c.n_heads, c.d_head)),
-        ("mlp", mlp(c.d_mlp, c.gated_mlp, c.activation)),
-        ("norm", format!("Rms, eps {:e}", c.eps)),
-        ("positions", buckets),
-    ]
+        ("layers", format!("{encoder} of the encoder, {decoder} of the decoder, of width {}", c.d_model)),
+        ("heads", both(heads(c.n_heads, c.d_head), heads(c.n_decoder_heads, c.d_decoder_head))),
+        ("mlp", both(neurons(c.d_mlp), neurons(c.d_decoder_mlp))),
+        ("norm", format!("{:?}{place}, eps {:e}", c.norm, c.eps)),
+        ("positions", positions),
+    ];
+    if let StackPositions::Table { n_ctx, .. } = c.positions {
+        lines.push(("context", format!("{} tokens", grouped(n_ctx))));
+    }
+    lines
 }
 
 fn mlp(d_mlp: usize, gated: bool, activation: ActivationFn) -> String {

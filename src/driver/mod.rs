@@ -395,6 +395,8 @@ pub trait HookedModel: Sized + private::Sealed {
 }
 
 pub(crate) mod private {
+    use hooklens_hooks::PointInfo;
+
     use crate::config::TransformerConfig;
     use crate::points::Points;
 
@@ -410,6 +412,11 @@ pub(crate) mod private {
 
         /// The shape of its blocks, of a decoder's where there are two stacks.
         fn block_shape(&self) -> &TransformerConfig;
+
+        /// The shape of the blocks a point is in.
+        fn shape_at(&self, _: &PointInfo) -> &TransformerConfig {
+            self.block_shape()
+        }
     }
 }
 

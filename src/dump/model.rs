@@ -194,6 +194,10 @@ impl DumpModel for HookedEncoderDecoder {
         if before > 0 {
             return Err(no_prefix().into());
         }
+        let (len, n_ctx) = (prompt.len(), self.config().positions.n_ctx());
+        if len > n_ctx {
+            return Err(InputError::TooLong { len, n_ctx }.into());
+        }
         Ok(Tokens::new(vec![prompt.to_vec()])?.check(self.config().d_vocab)?)
     }
 

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::positions::StackPositions;
+use super::rules::TokenRules;
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
 use crate::error::ConfigError;
 
-/// The shape and the choices of a model of T5's kind: RMS norms before attention and MLP, no biases, no scale
-/// on scores, a learned bias a head and bucket of distances.
+/// The shape and the choices of an encoder with a decoder that attends to it.
 ///
 /// ```
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
@@ -24,49 +25,84 @@ pub struct EncoderDecoderConfig {
     pub n_decoder_layers: usize,
     /// Width of the residual streams.
     pub d_model: usize,
-    /// Attention heads.
+    /// Attention heads of the encoder's blocks.
     pub n_heads: usize,
-    /// Width of one head.
+    /// Width of one of them.
     pub d_head: usize,
-    /// Neurons of the MLP.
+    /// Neurons of the encoder's MLPs.
     pub d_mlp: usize,
-    /// Tokens of the vocabulary.
+    /// Attention heads of the decoder's blocks, of either attention.
+    pub n_decoder_heads: usize,
+    /// Width of one of them.
+    pub d_decoder_head: usize,
+    /// Neurons of the decoder's MLPs.
+    pub d_decoder_mlp: usize,
+    /// Tokens that the encoder reads.
     pub d_vocab: usize,
-    /// Added to the mean square inside a norm.
+    /// Tokens that the decoder reads and writes.
+    pub d_decoder_vocab: usize,
+    /// Whether both stacks read one table of token vectors.
+    pub shared_embed: bool,
+    /// What token vectors are multiplied by.
+    pub embed_scale: Option<f64>,
+    /// Positions of both stacks.
+    pub positions: StackPositions,
+    /// Whether the first stream of each stack is normalized.
+    pub embed_norm: bool,
+    /// Whether of the decoder the token vectors alone are, unscaled, before positions are added (Blenderbot Small).
+    pub decoder_tokens_normed: bool,
+    /// Kind of every norm.
+    pub norm: NormKind,
+    /// Whether norms are of the stream after each addition (Marian, BART). Else they are of what attention and MLP read,
+    /// and one more is behind the last block.
+    pub norm_after: bool,
+    /// Added to the mean square or the variance inside a norm.
     pub eps: f64,
+    /// Whether scores are divided by the root of the head's width.
+    pub scaled_scores: bool,
     /// The MLP's activation function.
     pub activation: ActivationFn,
     /// Whether the MLP multiplies the activation by a second projection (T5 1.1).
     pub gated_mlp: bool,
-    /// Buckets of distances.
-    pub relative_buckets: usize,
-    /// Distance from which on all share the last bucket.
-    pub relative_max_distance: usize,
     /// The last stream is multiplied by this before the unembedding (T5 1.0, whose unembedding is tied).
     pub output_scale: Option<f64>,
     /// The token that every decoded text begins with.
     pub decoder_start_token: u32,
+    /// Tokens that generation must or must not write.
+    pub token_rules: TokenRules,
 }
 
 impl EncoderDecoderConfig {
     /// The part of it that the blocks of one stack read.
     pub(crate) fn stack(&self, decodes: bool) -> TransformerConfig {
-        let n_layers = if decodes { self.n_decoder_layers } else { self.n_encoder_layers };
-        // Positions are distances: no length is too long.
-        let n_ctx = 1 << 28;
+        let (n_layers, n_heads, d_head, d_mlp, d_vocab) = match decodes {
+            true => (
+                self.n_decoder_layers,
+                self.n_decoder_heads,
+                self.d_decoder_head,
+                self.d_decoder_mlp,
+                self.d_decoder_vocab,
+            ),
+            false => (self.n_encoder_layers, self.n_heads, self.d_head, self.d_mlp, self.d_vocab),
+        };
         TransformerConfig {
-            d_head: self.d_head,
-            attn_scale: 1.0,
-            d_mlp: self.d_mlp,
-            norm: NormKind::Rms,
+            d_head,
+            attn_scale: if self.scaled_scores { (d_head as f64).sqrt() } else { 1.0 },
+            d_mlp,
+            norm: self.norm,
             eps: self.eps,
             activation: self.activation,
             gated_mlp: self.gated_mlp,
             positional: Positional::None,
             bidirectional: !decodes,
             default_prepend_bos: false,
-            ..TransformerConfig::new(n_layers, self.d_model, self.n_heads, self.d_vocab, n_ctx)
+            ..TransformerConfig::new(n_layers, self.d_model, n_heads, d_vocab, self.positions.n_ctx())
         }
+    }
+
+    /// Kind of the norm behind the last block of each stack.
+    pub(crate) fn final_norm(&self) -> NormKind {
+        if self.norm_after { NormKind::None } else { self.norm }
     }
 
     /// Checks that the sizes fit each other.
@@ -84,20 +120,15 @@ impl EncoderDecoderConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.stack(false).validate()?;
         self.stack(true).validate()?;
-        // Half of them for later keys, half of those for exact distances.
-        if self.relative_buckets < 4 || self.relative_buckets > 1 << 16 {
-            return Err(ConfigError::BadSize { field: "relative_buckets", given: self.relative_buckets });
+        self.positions.validate(self.d_model)?;
+        if self.shared_embed && self.d_decoder_vocab != self.d_vocab {
+            let reason = format!("the one table has {} rows, not {}", self.d_vocab, self.d_decoder_vocab);
+            return Err(ConfigError::Contradiction { field: "d_decoder_vocab", reason });
         }
-        if self.relative_max_distance <= self.relative_buckets / 2 {
-            return Err(ConfigError::Contradiction {
-                field: "relative_max_distance",
-                reason: format!("{} exact buckets reach as far", self.relative_buckets / 2),
-            });
-        }
-        if self.decoder_start_token as usize >= self.d_vocab {
+        if self.decoder_start_token as usize >= self.d_decoder_vocab {
             let reason = format!("token {} is outside the vocabulary", self.decoder_start_token);
             return Err(ConfigError::Contradiction { field: "decoder_start_token", reason });
         }
-        Ok(())
+        self.token_rules.validate(self.d_decoder_vocab)
     }
 }

@@ -1,22 +1,23 @@
 //! One run: the encoder over its tokens, the decoder over its own.
 
-use burn::tensor::{Bool, Tensor, TensorData};
+use burn::module::Param;
+use burn::tensor::{Bool, DType, Tensor, TensorData};
 use hooklens_hooks::{ActivationCache, Halt, PointInfo, Rows, Run, Segment, Silent};
 
 use super::HookedEncoderDecoder;
+use super::block::CrossInputs;
 use super::cache::{CrossKeys, DecoderCache};
 use super::input::EncoderDecoderInput;
 use super::points::{CROSS, DECODER, ENCODER};
-use super::weights::DecoderBlock;
+use super::positions::StackPositions;
 use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, drive, logits_of, private};
 use crate::error::{InputError, Result};
-use crate::kv_cache::{KeyValueCache, Keys, Transaction};
+use crate::kv_cache::{KeyValueCache, Transaction};
 use crate::model::{
-    Buckets, NormPoints, Pass, ProjectionInput, Sequence, attention_reads, last_rows, mix, position_bias, raw_scores,
-    softmax_rows, token_vectors,
+    Buckets, NormPoints, Pass, Sequence, last_rows, position_bias, position_vectors, token_vectors,
 };
-use crate::points::{Outer, Site};
+use crate::points::Outer;
 use crate::tokens::Tokens;
 
 /// The output of a run.
@@ -122,6 +123,8 @@ impl HookedEncoderDecoder {
         options.check_plain("an encoder-decoder")?;
         let (tokens, written) = self.both_tokens(input)?;
         let (encoder, decoder) = (Sequence::of(&tokens), Sequence::of(&written));
+        self.check_positions(&encoder)?;
+        self.check_positions(&decoder)?;
         let (encoder_real, decoder_real) = (encoder.query_mask(), decoder.query_mask());
         let rows = decoder.rows(decoder_real.as_deref());
         let silent = |_: &PointInfo| None;
@@ -182,6 +185,7 @@ impl HookedEncoderDecoder {
         options.check_plain("an encoder")?;
         let tokens = self.token_input(input)?;
         let sequence = Sequence::of(&tokens);
+        self.check_positions(&sequence)?;
         let real = sequence.query_mask();
         let silent = |point: &PointInfo| (point.segment != Segment::Encoder).then_some("only the encoder runs");
         let plan = self.plan(&sequence, sequence.rows(real.as_deref()), Logits::None, &silent);
@@ -290,7 +294,7 @@ impl HookedEncoderDecoder {
         mut options: ForwardOptions<'_>,
     ) -> Result<EncoderDecoderOutput> {
         options.check_plain("a decoder behind an encoder")?;
-        let written = self.token_input(written)?;
+        let written = self.written_input(written)?;
         let shape @ [batch, _] = written.shape();
         if let Some(cache) = &cache {
             cache.own.check(&self.decoder_stack, shape, self.weights.embed.val().dtype(), |_| self.device())?;
@@ -302,6 +306,7 @@ impl HookedEncoderDecoder {
             Some(cache) => Sequence::behind(&cache.own, shape, written.mask()),
             None => Sequence::of(&written),
         };
+        self.check_positions(&sequence)?;
         let real = sequence.query_mask();
         let held = cache.as_ref().is_some_and(|cache| !cache.cross.is_empty());
         let silent = |point: &PointInfo| match point.segment {
@@ -337,40 +342,42 @@ impl HookedEncoderDecoder {
     fn plan<'p>(&'p self, over: &Sequence, rows: Rows<'p>, logits: Logits, silent: Silent<'p>) -> Plan<'p> {
         let tokens = over.batch.saturating_mul(over.len);
         let wide = match logits {
-            Logits::All => tokens.saturating_mul(self.config.d_vocab),
-            Logits::Last => over.batch.saturating_mul(self.config.d_vocab),
+            Logits::All => tokens.saturating_mul(self.config.d_decoder_vocab),
+            Logits::Last => over.batch.saturating_mul(self.config.d_decoder_vocab),
             Logits::None => 0,
         };
+        let [shape, smaller] = [&self.encoder_stack, &self.decoder_stack];
+        let shape = if shape.d_mlp > smaller.d_mlp { shape } else { smaller };
         Plan {
             points: &self.points,
             device: self.weights.embed.val().device(),
             dtype: self.weights.embed.val().dtype(),
             rows,
             silent,
-            at_once: wide.max(tokens.saturating_mul(self.decoder_stack.d_mlp)),
-            shape: &self.decoder_stack,
+            at_once: wide.max(tokens.saturating_mul(shape.d_mlp)),
+            shape,
             stop_when_done: logits == Logits::None,
         }
     }
 
-    fn buckets(&self, bidirectional: bool) -> Buckets {
-        let (count, max_distance) = (self.config.relative_buckets, self.config.relative_max_distance);
-        Buckets { count, max_distance, bidirectional }
-    }
-
     fn encoder_pass(&self, tokens: &Tokens, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Encoded, Halt> {
-        let weights = &self.weights;
+        let (weights, config) = (&self.weights, &self.config);
         let table = weights.embed.val();
         let (device, dtype) = (table.device(), table.dtype());
-        let mut resid = run.fire(self.points.outer(Outer::EncoderEmbed), token_vectors(table, tokens, dtype))?;
-        let mut pass = Pass::new(&self.encoder_stack, self.points.stack(ENCODER), sequence, None, &device, dtype);
-        pass.score_bias = Some(position_bias(weights.encoder_bias.val(), sequence, self.buckets(true)));
-        for (layer, block) in weights.encoder.iter().enumerate() {
-            resid = block.forward(layer, resid, &mut pass, run)?;
+        let embedded = run.fire(self.points.outer(Outer::EncoderEmbed), self.token_stream(table, tokens, dtype))?;
+        let vectors = weights.encoder_positions.as_ref();
+        let mut resid = self.with_positions(embedded, vectors, Outer::EncoderPosEmbed, sequence, run)?;
+        if let Some(norm) = &weights.encoder_embed_ln {
+            let points = self.norm_points(Outer::EncoderEmbedLnScale, Outer::EncoderEmbedLnNormalized);
+            resid = norm.forward(resid, points, run)?;
         }
-        let [scale, normalized] =
-            [Outer::EncoderFinalScale, Outer::EncoderFinalNormalized].map(|point| self.points.outer(point));
-        let hidden = weights.encoder_ln.forward(resid, NormPoints { scale, normalized }, run)?;
+        let mut pass = Pass::new(&self.encoder_stack, self.points.stack(ENCODER), sequence, None, &device, dtype);
+        for (layer, block) in weights.encoder.iter().enumerate() {
+            self.set_bias(&mut pass, &weights.encoder_bias, layer, true);
+            resid = block.forward(layer, resid, config.norm_after, &mut pass, run)?;
+        }
+        let points = self.norm_points(Outer::EncoderFinalScale, Outer::EncoderFinalNormalized);
+        let hidden = weights.encoder_ln.forward(resid, points, run)?;
         Ok(Encoded { hidden, mask: sequence.query_mask() })
     }
 
@@ -382,35 +389,91 @@ impl HookedEncoderDecoder {
         logits: Logits,
         run: &mut Run<'_, '_>,
     ) -> Result<(Option<Tensor<3>>, CrossKeys), Halt> {
-        let weights = &self.weights;
-        let table = weights.embed.val();
+        let (weights, config) = (&self.weights, &self.config);
+        let table = weights.decoder_embed.as_ref().unwrap_or(&weights.embed).val();
         let (device, dtype) = (table.device(), table.dtype());
-        let mut resid = token_vectors(table, written, dtype);
+        // What is normalized at once is not scaled.
+        let mut resid = match config.decoder_tokens_normed {
+            true => token_vectors(table, written, dtype),
+            false => self.token_stream(table, written, dtype),
+        };
+        let vectors = weights.decoder_positions.as_ref();
+        let points = self.norm_points(Outer::DecoderEmbedLnScale, Outer::DecoderEmbedLnNormalized);
+        let norm = weights.decoder_embed_ln.as_ref();
+        if let Some(norm) = norm.filter(|_| config.decoder_tokens_normed) {
+            resid = norm.forward(resid, points, run)?;
+        }
+        resid = self.with_positions(resid, vectors, Outer::DecoderPosEmbed, sequence, run)?;
+        if let Some(norm) = norm.filter(|_| !config.decoder_tokens_normed) {
+            resid = norm.forward(resid, points, run)?;
+        }
         let PastKeys { own, known } = behind;
         let mut made = Vec::new();
         let mut pass = Pass::new(&self.decoder_stack, self.points.stack(DECODER), sequence, own, &device, dtype);
-        pass.score_bias = Some(position_bias(weights.decoder_bias.val(), sequence, self.buckets(false)));
         let mut cross = Pass::new(&self.decoder_stack, self.points.stack(CROSS), sequence, None, &device, dtype);
         let hidden_keys = encoded.hidden_keys();
         for (layer, block) in weights.decoder.iter().enumerate() {
+            self.set_bias(&mut pass, &weights.decoder_bias, layer, false);
             let across = CrossInputs { pass: &mut cross, encoded, hidden_keys: &hidden_keys, known: known.get(layer) };
             let keys;
-            (resid, keys) = block.forward(layer, resid, &mut pass, across, run)?;
+            (resid, keys) = block.forward(layer, resid, config.norm_after, &mut pass, across, run)?;
             made.push(keys);
         }
-        let [scale, normalized] =
-            [Outer::DecoderFinalScale, Outer::DecoderFinalNormalized].map(|point| self.points.outer(point));
-        let mut last = weights.decoder_ln.forward(resid, NormPoints { scale, normalized }, run)?;
+        let points = self.norm_points(Outer::DecoderFinalScale, Outer::DecoderFinalNormalized);
+        let mut last = weights.decoder_ln.forward(resid, points, run)?;
         if logits == Logits::None {
             return Ok((None, made));
         }
         if logits == Logits::Last {
             last = last_rows(last, sequence);
         }
-        if let Some(scale) = self.config.output_scale {
+        if let Some(scale) = config.output_scale {
             last = last * scale;
         }
         Ok((Some(weights.unembed.forward(last)), made))
+    }
+
+    /// Token vectors as a stack reads them, `[batch, pos, d_model]`.
+    fn token_stream(&self, table: Tensor<2>, tokens: &Tokens, dtype: DType) -> Tensor<3> {
+        let vectors = token_vectors(table, tokens, dtype);
+        match self.config.embed_scale {
+            Some(scale) => vectors * scale,
+            None => vectors,
+        }
+    }
+
+    /// The stream with position vectors added, if positions have any.
+    fn with_positions(
+        &self,
+        stream: Tensor<3>,
+        table: Option<&Param<Tensor<2>>>,
+        point: Outer,
+        sequence: &Sequence,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let Some(table) = table else { return Ok(stream) };
+        let vectors = position_vectors(table.val(), sequence, stream.dtype()).expand(stream.dims());
+        Ok(stream + run.fire(self.points.outer(point), vectors)?)
+    }
+
+    /// Makes the bias of a layer's scores that of the pass.
+    fn set_bias(&self, pass: &mut Pass<'_>, tables: &[Param<Tensor<2>>], layer: usize, bidirectional: bool) {
+        let StackPositions::Distances { buckets: count, max_distance, .. } = self.config.positions else { return };
+        // Layers without a table of their own have the first one's.
+        if let Some(table) = tables.get(layer) {
+            let buckets = Buckets { count, max_distance, bidirectional };
+            pass.score_bias = Some(position_bias(table.val(), pass.sequence, buckets));
+        }
+    }
+
+    fn norm_points(&self, scale: Outer, normalized: Outer) -> NormPoints {
+        NormPoints { scale: self.points.outer(scale), normalized: self.points.outer(normalized) }
+    }
+
+    /// An error for more positions than there are vectors of.
+    fn check_positions(&self, sequence: &Sequence) -> Result<()> {
+        let (len, n_ctx) = (sequence.positions_needed(), self.config.positions.n_ctx());
+        if len > n_ctx { Err(InputError::TooLong { len, n_ctx }.into()) } else { Ok(()) }
     }
 }
 
@@ -420,81 +483,4 @@ struct PastKeys<'c> {
     own: Option<&'c mut KeyValueCache>,
     /// Those of the encoder's positions, a pair a layer; none before the first run.
     known: &'c [(Tensor<4>, Tensor<4>)],
-}
-
-/// The inputs of a decoder block's cross attention.
-struct CrossInputs<'a, 'p> {
-    pass: &'a mut Pass<'p>,
-    encoded: &'a Encoded,
-    hidden_keys: &'a Option<Tensor<4, Bool>>,
-    /// Keys and values computed by an earlier run.
-    known: Option<&'a (Tensor<4>, Tensor<4>)>,
-}
-
-impl DecoderBlock {
-    /// The stream after the block, `[batch, pos, d_model]`, and the encoder's keys and values.
-    fn forward(
-        &self,
-        layer: usize,
-        resid: Tensor<3>,
-        pass: &mut Pass<'_>,
-        across: CrossInputs<'_, '_>,
-        run: &mut Run<'_, '_>,
-    ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
-        let points = pass.points;
-        let at = |site| points.at(layer, site);
-        let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
-        let resid = run.fire(at(Site::ResidPre), resid)?;
-        let (reads, _) = attention_reads(&self.ln1, layer, &resid, pass, run)?;
-        let out = self.attn.forward(layer, reads, pass, run)?;
-        let out = run.fire(at(Site::AttnOut), out)?;
-        let resid = run.fire(at(Site::ResidMid), resid + out)?;
-
-        let read = run.fire(at(Site::CrossAttnIn), resid.clone())?;
-        let read = self.ln2.forward(read, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
-        let (out, keys) = self.cross(layer, read, across, run)?;
-        let out = run.fire(at(Site::CrossAttnOut), out)?;
-        let resid = run.fire(at(Site::ResidMidCross), resid + out)?;
-
-        let read = run.fire(at(Site::MlpIn), resid.clone())?;
-        let read = self.ln3.forward(read, norm(Site::Ln3Scale, Site::Ln3Normalized), run)?;
-        let read = run.fire(at(Site::MlpReads), read)?;
-        let out = self.mlp.forward(layer, read, pass, run)?;
-        let out = run.fire(at(Site::MlpWrites), out)?;
-        let out = run.fire(at(Site::MlpOut), out)?;
-        Ok((run.fire(at(Site::ResidPost), resid + out)?, keys))
-    }
-
-    /// What attention to the encoder adds to the stream, `[batch, pos, d_model]`, and the keys and values it
-    /// read.
-    fn cross(
-        &self,
-        layer: usize,
-        read: Tensor<3>,
-        CrossInputs { pass, encoded, hidden_keys, known }: CrossInputs<'_, '_>,
-        run: &mut Run<'_, '_>,
-    ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
-        let at = |site| pass.points.at(layer, site);
-        let (attn, heads) = (&self.cross_attn, pass.config.n_heads);
-        let q = run.fire(at(Site::Q), ProjectionInput::Shared(read).project(&attn.q, heads))?;
-        let (k, v) = match known {
-            Some(known) => known.clone(),
-            None => {
-                let hidden = || ProjectionInput::Shared(encoded.hidden.clone());
-                let k = run.fire(at(Site::K), hidden().project(&attn.k, heads))?;
-                (k, run.fire(at(Site::V), hidden().project(&attn.v, heads))?)
-            }
-        };
-        let keys = Keys::whole(k.clone(), v.clone());
-        let mut scores = raw_scores(layer, q, &keys, pass);
-        if let Some(hidden) = hidden_keys {
-            let shape = scores.dims();
-            scores = scores.mask_fill(hidden.clone().expand(shape), f32::NEG_INFINITY);
-        }
-        let edited = run.edits(at(Site::AttnScores));
-        let scores = run.fire(at(Site::AttnScores), scores)?;
-        let pattern = run.fire(at(Site::Pattern), softmax_rows(scores, edited || hidden_keys.is_some()))?;
-        let z = run.fire(at(Site::Z), mix(pattern, &keys))?;
-        Ok((attn.output(layer, z, pass, run)?, (k, v)))
-    }
 }

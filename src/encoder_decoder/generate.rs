@@ -11,8 +11,9 @@ use crate::kv_cache::CacheKind;
 use crate::tokens::Tokens;
 
 impl HookedEncoderDecoder {
-    /// Writes an answer to each input, beginning with the start token. The encoder runs once; hooks and
-    /// recordings are of the decoder's points, at every step.
+    /// Writes an answer to each input, beginning with the start token and as the files say
+    /// ([`TokenRules`](super::TokenRules), [`GenerateOptions::first_token`]). The encoder runs once; hooks and recordings
+    /// are of the decoder's points, at every step.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -39,7 +40,14 @@ impl HookedEncoderDecoder {
         }
         let prompts = self.token_input(input.into())?;
         let [batch, _] = prompts.shape();
-        let mut chooser = Chooser::new(self.tokenizer().ok(), self.config.d_vocab, &prompts, &mut options)?;
+        let n_ctx = self.config.positions.n_ctx();
+        // The last token is chosen, not run.
+        if options.max_new_tokens > n_ctx {
+            return Err(InputError::TooLong { len: options.max_new_tokens, n_ctx }.into());
+        }
+        let mut chooser = Chooser::new(self.tokenizer().ok(), self.config.d_decoder_vocab, &prompts, &mut options)?;
+        let rules = &self.config.token_rules;
+        chooser.rules(rules.first, rules.last, &rules.never);
         // Penalties are on what was written, not on what was read.
         chooser.begin_with(vec![self.config.decoder_start_token]);
         let encoded = self.encode(prompts)?;

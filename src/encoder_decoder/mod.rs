@@ -1,4 +1,4 @@
-//! Encoder-decoder models such as T5: two stacks of blocks, the second attending to the first.
+//! Encoder-decoder models such as Marian, BART and T5: two stacks of blocks, the second attending to the first.
 //!
 //! ```no_run
 //! use hooklens::encoder_decoder::HookedEncoderDecoder;
@@ -13,6 +13,7 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
+mod block;
 mod cache;
 mod config;
 mod fingerprint;
@@ -20,18 +21,22 @@ mod forward;
 mod generate;
 mod input;
 mod points;
+mod positions;
+mod rules;
 mod weights;
 
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
-use hooklens_hooks::{Catalog, PointId};
+use hooklens_hooks::{Catalog, PointId, PointInfo, Segment};
 
 pub use cache::DecoderCache;
 pub use config::EncoderDecoderConfig;
 pub use forward::{Encoded, EncoderDecoderOutput};
 pub use input::EncoderDecoderInput;
-pub use weights::{DecoderBlock, EncoderDecoderWeights};
+pub use positions::{PositionTable, StackPositions};
+pub use rules::TokenRules;
+pub use weights::{DecoderBlock, EncoderBlock, EncoderDecoderWeights};
 
 use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
@@ -41,8 +46,8 @@ use crate::points::{Points, Site};
 use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
 use points::{CROSS, points_of};
 
-/// An encoder with a decoder whose every internal activation has a name, and can be read and changed: T5, mT5,
-/// Flan-T5.
+/// An encoder with a decoder whose every internal activation has a name, and can be read and changed: T5, Marian,
+/// BART, NLLB.
 ///
 /// Points have TransformerLens's `HookedEncoderDecoder` names: `encoder.3.attn.hook_pattern`,
 /// `decoder.0.cross_attn.hook_pattern` (`[batch, head, decoder_pos, encoder_pos]`), ...
@@ -138,8 +143,48 @@ impl HookedEncoderDecoder {
     /// # Errors
     /// No tokenizer, no text, or a text the tokenizer refuses.
     pub fn to_tokens(&self, texts: impl Into<Texts>) -> Result<Tokens> {
+        self.special_tokens(self.tokenizer()?, texts.into())
+    }
+
+    /// [`to_tokens`](HookedEncoderDecoder::to_tokens) of texts in another language than the tokenizer's default, where
+    /// tokens tell the language: NLLB, mBART, M2M-100.
+    ///
+    /// ```no_run
+    /// use hooklens::prelude::*;
+    /// let model = HookedEncoderDecoder::from_pretrained("facebook/nllb-200-distilled-600M")?;
+    /// let rows = model.to_tokens_of("fra_Latn", "Il pleut.")?;
+    /// assert_eq!(Some(rows.row(0)[0]), model.tokenizer()?.id("fra_Latn"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `to_tokens`; [`InputError::Setting`] for a language that is no token, or a tokenizer that adds none.
+    pub fn to_tokens_of(&self, language: &str, texts: impl Into<Texts>) -> Result<Tokens> {
         let tokenizer = self.tokenizer()?;
-        let texts = texts.into().0;
+        let setting = |allowed: &str| -> crate::error::Error {
+            InputError::Setting { name: "language", given: language.into(), allowed: allowed.into() }.into()
+        };
+        let wanted = tokenizer.id(language).ok_or_else(|| setting("a token of the vocabulary"))?;
+        // What is put around every text: a language, and the end.
+        let around = tokenizer.encode_special("", None)?.0;
+        let own = around.iter().find(|id| Some(**id) != tokenizer.eos());
+        let own = *own.ok_or_else(|| setting("a model whose tokenizer marks the language"))?;
+        let mut rows = Vec::new();
+        for text in texts.into().0 {
+            let mut row = tokenizer.encode_special(&text, None)?.0;
+            let at = if row.first() == Some(&own) { Some(0) } else { row.iter().rposition(|id| *id == own) };
+            row[at.ok_or_else(|| setting("a model whose tokenizer marks the language"))?] = wanted;
+            rows.push(row);
+        }
+        if rows.is_empty() {
+            return Err(InputError::Empty { what: "the list of texts".into() }.into());
+        }
+        Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
+    }
+
+    /// Tokens of texts, each with the tokenizer's own end of sequence, padded at the right.
+    fn special_tokens(&self, tokenizer: &Tokenizer, texts: Texts) -> Result<Tokens> {
+        let texts = texts.0;
         let rows = texts.iter().map(|text| Ok(tokenizer.encode_special(text, None)?.0));
         let rows = rows.collect::<Result<Vec<_>>>()?;
         if rows.is_empty() {
@@ -152,7 +197,7 @@ impl HookedEncoderDecoder {
     pub(crate) fn both_tokens(&self, input: EncoderDecoderInput) -> Result<(Tokens, Tokens)> {
         let read = self.token_input(input.encoder)?;
         let written = match input.decoder {
-            Some(written) => self.token_input(written)?,
+            Some(written) => self.written_input(written)?,
             None => Tokens::new(vec![vec![self.config.decoder_start_token]; read.shape()[0]])?,
         };
         let [encoder, decoder] = [&read, &written].map(|tokens| tokens.shape()[0]);
@@ -166,7 +211,7 @@ impl HookedEncoderDecoder {
     #[cfg(feature = "cli")]
     pub(crate) fn written(&self, text: Option<&str>) -> Result<Vec<u32>> {
         let text = match text {
-            Some(text) => self.tokenizer()?.encode(text)?,
+            Some(text) => self.tokenizer()?.target().encode(text)?,
             None => Vec::new(),
         };
         Ok([vec![self.config.decoder_start_token], text].concat())
@@ -180,9 +225,17 @@ impl HookedEncoderDecoder {
         layers.into_iter().any(|layer| sites.iter().any(|site| cross.at(layer, *site) == Some(point)))
     }
 
+    /// What the encoder reads.
     fn token_input(&self, input: Input) -> Result<Tokens> {
         let tokens = input.into_tokens(|texts| self.to_tokens(texts))?;
         tokens.check(self.config.d_vocab)?;
+        Ok(tokens)
+    }
+
+    /// What the decoder has written.
+    fn written_input(&self, input: Input) -> Result<Tokens> {
+        let tokens = input.into_tokens(|texts| self.special_tokens(self.tokenizer()?.target(), texts.into()))?;
+        tokens.check(self.config.d_decoder_vocab)?;
         Ok(tokens)
     }
 }
@@ -200,6 +253,10 @@ impl private::Spliceable for HookedEncoderDecoder {
 
     fn block_shape(&self) -> &TransformerConfig {
         &self.decoder_stack
+    }
+
+    fn shape_at(&self, point: &PointInfo) -> &TransformerConfig {
+        if point.segment == Segment::Encoder { &self.encoder_stack } else { &self.decoder_stack }
     }
 }
 

@@ -11,62 +11,66 @@ pub(super) const DECODER: usize = 1;
 /// Attention of the decoder's layers to the encoder.
 pub(super) const CROSS: usize = 2;
 
-const ATTENTION: &[Site] = &[
-    Site::ResidPre,
-    Site::AttnIn,
-    Site::QInput,
-    Site::KInput,
-    Site::VInput,
-    Site::Ln1Scale,
-    Site::Ln1Normalized,
-    Site::Q,
-    Site::K,
-    Site::V,
-    Site::AttnScores,
-    Site::Pattern,
-    Site::Z,
-    Site::Result,
-    Site::AttnOut,
-    Site::ResidMid,
-];
+const INPUTS: &[Site] = &[Site::ResidPre, Site::AttnIn, Site::QInput, Site::KInput, Site::VInput];
+const ATTENTION: &[Site] =
+    &[Site::Q, Site::K, Site::V, Site::AttnScores, Site::Pattern, Site::Z, Site::Result, Site::AttnOut, Site::ResidMid];
 const TO_ENCODER: &[Site] = &[Site::Q, Site::K, Site::V, Site::AttnScores, Site::Pattern, Site::Z, Site::Result];
 const MLP: &[Site] =
     &[Site::MlpReads, Site::Pre, Site::PreLinear, Site::Post, Site::MlpWrites, Site::MlpOut, Site::ResidPost];
+const LN1: &[Site] = &[Site::Ln1Scale, Site::Ln1Normalized];
+const LN2: &[Site] = &[Site::Ln2Scale, Site::Ln2Normalized];
+const LN3: &[Site] = &[Site::Ln3Scale, Site::Ln3Normalized];
 
 /// The points of a model of this configuration.
 pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
     let n_layers = config.n_encoder_layers.max(config.n_decoder_layers);
     let mut points = PointsBuilder::new(n_layers, "norms keep their weights");
+    let after = config.norm_after;
+    let no_vectors = (!config.positions.is_table()).then_some("its positions are distances");
+    let no_norm = (!config.embed_norm).then_some("its embedding has no norm");
+    let no_last = after.then_some("its norms are of each sum, and none comes behind the last");
     points.outer(Outer::EncoderEmbed, None);
+    points.outer(Outer::EncoderPosEmbed, no_vectors);
+    points.outer(Outer::EncoderEmbedLnScale, no_norm);
+    points.outer(Outer::EncoderEmbedLnNormalized, no_norm);
     // In the order of the constants.
     for layers in [config.n_encoder_layers, config.n_decoder_layers, config.n_decoder_layers] {
         points.stack(layers);
     }
-    let why_not = |site| (site == Site::PreLinear && !config.gated_mlp).then_some("its MLP is not gated");
+    let why_not = |site| match site {
+        Site::PreLinear if !config.gated_mlp => Some("its MLP is not gated"),
+        Site::NormalizedResidPost if !after => Some("its norms are of what is read, not of sums"),
+        _ => None,
+    };
+    // The norms of attention, and of what comes second and third, stand before each or behind.
+    let norms = |before, behind| if after { behind } else { before };
     for layer in 0..config.n_encoder_layers {
-        for site in ATTENTION.iter().chain(&[Site::MlpIn, Site::Ln2Scale, Site::Ln2Normalized]).chain(MLP) {
+        let middle = [INPUTS, norms(LN1, &[]), ATTENTION, &[Site::MlpIn], norms(LN2, LN1), MLP, norms(&[], LN2)];
+        for site in middle.into_iter().flatten().chain(&[Site::NormalizedResidPost]) {
             let info = site.info(&format!("encoder.{layer}"), layer).in_segment(Segment::Encoder);
             points.site(ENCODER, layer, *site, info, why_not(*site));
         }
     }
-    points.outer(Outer::EncoderFinalScale, None);
-    points.outer(Outer::EncoderFinalNormalized, None);
+    points.outer(Outer::EncoderFinalScale, no_last);
+    points.outer(Outer::EncoderFinalNormalized, no_last);
+    points.outer(Outer::DecoderPosEmbed, no_vectors);
+    points.outer(Outer::DecoderEmbedLnScale, no_norm);
+    points.outer(Outer::DecoderEmbedLnNormalized, no_norm);
     for layer in 0..config.n_decoder_layers {
         let block = format!("decoder.{layer}");
-        let own = |points: &mut PointsBuilder, sites: &[Site]| {
-            sites.iter().for_each(|site| {
+        let own = |points: &mut PointsBuilder, sites: &[&[Site]]| {
+            sites.iter().copied().flatten().for_each(|site| {
                 points.site(DECODER, layer, *site, site.info(&block, layer), why_not(*site));
             });
         };
-        own(&mut points, ATTENTION);
-        own(&mut points, &[Site::CrossAttnIn, Site::Ln2Scale, Site::Ln2Normalized]);
+        own(&mut points, &[INPUTS, norms(LN1, &[]), ATTENTION, &[Site::CrossAttnIn], norms(LN2, LN1)]);
         for site in TO_ENCODER {
             points.site(CROSS, layer, *site, site.cross(&block, layer), None);
         }
-        own(&mut points, &[Site::CrossAttnOut, Site::ResidMidCross, Site::MlpIn, Site::Ln3Scale, Site::Ln3Normalized]);
-        own(&mut points, MLP);
+        own(&mut points, &[&[Site::CrossAttnOut, Site::ResidMidCross, Site::MlpIn], norms(LN3, LN2), MLP]);
+        own(&mut points, &[norms(&[], LN3), &[Site::NormalizedResidPost]]);
     }
-    points.outer(Outer::DecoderFinalScale, None);
-    points.outer(Outer::DecoderFinalNormalized, None);
+    points.outer(Outer::DecoderFinalScale, no_last);
+    points.outer(Outer::DecoderFinalNormalized, no_last);
     points.build()
 }

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
-use crate::model::{Attention, Block, Linear, Mlp, Norm};
+use crate::model::{Attention, Linear, Mlp, Norm};
 
 /// Every weight of an encoder with a decoder.
 ///
@@ -12,30 +12,61 @@ use crate::model::{Attention, Block, Linear, Mlp, Norm};
 /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
 /// let (weights, config) = (&model.weights, model.config());
 /// assert_eq!(weights.decoder.len(), config.n_decoder_layers);
-/// assert_eq!(weights.decoder_bias.val().dims(), [config.relative_buckets, config.n_heads]);
+/// assert_eq!(weights.decoder_bias[0].val().dims(), [32, config.n_decoder_heads]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Module, Debug)]
 pub struct EncoderDecoderWeights {
-    /// One vector a token, `[d_vocab, d_model]`, read by both.
+    /// One vector a token that the encoder reads, `[d_vocab, d_model]`.
     pub embed: Param<Tensor<2>>,
+    /// One vector a token that the decoder reads, `[d_decoder_vocab, d_model]`; the encoder's if none.
+    pub decoder_embed: Option<Param<Tensor<2>>>,
+    /// One vector a position of the encoder, `[n_ctx, d_model]`, if positions have vectors.
+    pub encoder_positions: Option<Param<Tensor<2>>>,
+    /// One vector a position of the decoder, `[n_ctx, d_model]`, if positions have vectors.
+    pub decoder_positions: Option<Param<Tensor<2>>>,
+    /// Norm of the encoder's first stream.
+    pub encoder_embed_ln: Option<Norm>,
+    /// Norm of the decoder's first stream.
+    pub decoder_embed_ln: Option<Norm>,
     /// The encoder's blocks.
-    pub encoder: Vec<Block>,
-    /// Bias of the encoder's scores, `[bucket, head]`.
-    pub encoder_bias: Param<Tensor<2>>,
+    pub encoder: Vec<EncoderBlock>,
+    /// Bias of the encoder's scores by distance, `[bucket, head]`: one for all layers, one a layer, or none.
+    pub encoder_bias: Vec<Param<Tensor<2>>>,
     /// Norm of the encoder's last stream.
     pub encoder_ln: Norm,
     /// The decoder's blocks.
     pub decoder: Vec<DecoderBlock>,
-    /// Bias of the decoder's own scores, `[bucket, head]`.
-    pub decoder_bias: Param<Tensor<2>>,
+    /// Bias of the decoder's own scores by distance, `[bucket, head]`: one for all layers, one a layer, or none.
+    pub decoder_bias: Vec<Param<Tensor<2>>>,
     /// Norm before the unembedding.
     pub decoder_ln: Norm,
-    /// `[d_model, d_vocab]`.
+    /// `[d_model, d_decoder_vocab]`.
     pub unembed: Linear,
 }
 
-/// One block of a decoder: attention, attention to the encoder, MLP.
+/// One block of an encoder: attention, MLP, and the norm before or after each.
+///
+/// ```
+/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
+/// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+/// let block = &model.weights.encoder[0];
+/// assert!(block.mlp.gate.is_none() && block.ln2.b.is_none());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct EncoderBlock {
+    /// Norm before attention, or of the stream after it.
+    pub ln1: Norm,
+    /// Attention.
+    pub attn: Attention,
+    /// Norm before the MLP, or of the stream after it.
+    pub ln2: Norm,
+    /// The MLP.
+    pub mlp: Mlp,
+}
+
+/// One block of a decoder: attention, attention to the encoder, MLP, and the norm before or after each.
 ///
 /// ```
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
@@ -46,15 +77,15 @@ pub struct EncoderDecoderWeights {
 /// ```
 #[derive(Module, Debug)]
 pub struct DecoderBlock {
-    /// Norm before attention.
+    /// Norm before attention, or of the stream after it.
     pub ln1: Norm,
     /// Attention.
     pub attn: Attention,
-    /// Norm before attention to the encoder.
+    /// Norm before attention to the encoder, or of the stream after it.
     pub ln2: Norm,
     /// Attention to the encoder.
     pub cross_attn: Attention,
-    /// Norm before the MLP.
+    /// Norm before the MLP, or of the stream after it.
     pub ln3: Norm,
     /// The MLP.
     pub mlp: Mlp,

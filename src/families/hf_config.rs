@@ -38,6 +38,11 @@ impl<'j> HfConfig<'j> {
         value.filter(|value| !value.is_null())
     }
 
+    /// The family it is read as.
+    pub(crate) fn family(&self) -> &'static str {
+        self.family
+    }
+
     /// The architecture it names.
     pub(crate) fn architecture(&self) -> &'j str {
         super::architecture(self.json).unwrap_or_default()

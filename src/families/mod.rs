@@ -5,6 +5,7 @@ mod albert;
 mod apertus;
 mod arcee;
 mod baichuan;
+mod bart;
 mod bert;
 mod biogpt;
 mod bloom;
@@ -248,7 +249,17 @@ static ENCODERS: &[&Family<EncoderConfig>] = &[
 ];
 
 /// Every family of encoders with a decoder.
-static ENCODER_DECODERS: &[&Family<EncoderDecoderConfig>] = &[&t5::FAMILY];
+static ENCODER_DECODERS: &[&Family<EncoderDecoderConfig>] = &[
+    &bart::BART,
+    &bart::BLENDERBOT,
+    &bart::BLENDERBOT_SMALL,
+    &bart::M2M_100,
+    &bart::MARIAN,
+    &bart::MBART,
+    &bart::PEGASUS,
+    &t5::FAMILY,
+    &t5::UMT5,
+];
 
 /// Every family: what kind of model it is, its name, and the `architectures` of its `config.json`.
 #[cfg(feature = "cli")]
@@ -274,6 +285,14 @@ impl Described {
             Described::Decoder(family, _) => family.name,
             Described::Encoder(family, _) => family.name,
             Described::EncoderDecoder(family, _) => family.name,
+        }
+    }
+
+    /// Takes what a `generation_config.json` says of the tokens that a decoder behind an encoder writes.
+    pub(crate) fn set_generation(&mut self, json: &Value) -> Result<(), ConfigError> {
+        match self {
+            Described::EncoderDecoder(family, config) => bart::generation(config, &HfConfig::new(family.name, json)),
+            _ => Ok(()),
         }
     }
 

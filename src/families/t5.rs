@@ -1,9 +1,10 @@
-//! T5 1.0 and 1.1, mT5, Flan-T5.
+//! T5 1.0 and 1.1, mT5, Flan-T5, UMT5.
 
 use super::Family;
+use super::bart::token_rules;
 use super::hf_config::HfConfig;
-use crate::config::ActivationFn;
-use crate::encoder_decoder::EncoderDecoderConfig;
+use crate::config::{ActivationFn, NormKind};
+use crate::encoder_decoder::{EncoderDecoderConfig, StackPositions};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
 
@@ -15,6 +16,10 @@ pub(super) static FAMILY: Family<EncoderDecoderConfig> = Family {
     weights,
 };
 
+/// T5 with biases of each layer's own.
+pub(super) static UMT5: Family<EncoderDecoderConfig> =
+    Family { name: "umt5", architectures: &["UMT5ForConditionalGeneration"], prefix: "", config, weights };
+
 /// Whether transformers 5 wrote the file. Its `tie_word_embeddings` is true whatever the model; whether the unembedding is
 /// tied is told by the weights, and whether it reads a scaled stream by a setting of its own, which mT5 lacks.
 fn is_newer(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
@@ -22,10 +27,18 @@ fn is_newer(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
     Ok(json.get("scale_decoder_outputs").is_some() || version.is_some_and(|major| major >= 5))
 }
 
+/// Whether the architecture is UMT5.
+fn is_umt5(architecture: &str) -> bool {
+    architecture.starts_with("UMT5") || architecture == UMT5.name
+}
+
 /// The MLP and whether the unembedding is tied, where a file does not say.
 fn defaults(json: &HfConfig<'_>) -> (&'static str, bool) {
-    let multilingual = json.architecture().starts_with("MT5");
-    if multilingual { ("gated-gelu", false) } else { ("relu", true) }
+    match json.architecture() {
+        kind if kind.starts_with("MT5") => ("gated-gelu", false),
+        kind if is_umt5(kind) => ("gated-gelu", true),
+        _ => ("relu", true),
+    }
 }
 
 fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
@@ -46,6 +59,8 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
         true => json.flag("scale_decoder_outputs", false)?,
         false => json.flag("tie_word_embeddings", tied)?,
     };
+    let (n_heads, d_head, d_mlp) = (json.size("num_heads")?, json.size("d_kv")?, json.size("d_ff")?);
+    let d_vocab = json.size("vocab_size")?;
     Ok(EncoderDecoderConfig {
         n_encoder_layers,
         n_decoder_layers: match json.get("num_decoder_layers") {
@@ -53,17 +68,32 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
             None => n_encoder_layers,
         },
         d_model,
-        n_heads: json.size("num_heads")?,
-        d_head: json.size("d_kv")?,
-        d_mlp: json.size("d_ff")?,
-        d_vocab: json.size("vocab_size")?,
+        n_heads,
+        d_head,
+        d_mlp,
+        n_decoder_heads: n_heads,
+        d_decoder_head: d_head,
+        d_decoder_mlp: d_mlp,
+        d_vocab,
+        d_decoder_vocab: d_vocab,
+        shared_embed: true,
+        embed_scale: None,
+        positions: StackPositions::Distances {
+            buckets: json.maybe_size("relative_attention_num_buckets")?.unwrap_or(32),
+            max_distance: json.maybe_size("relative_attention_max_distance")?.unwrap_or(128),
+            each_layer: is_umt5(json.architecture()),
+        },
+        embed_norm: false,
+        decoder_tokens_normed: false,
+        norm: NormKind::Rms,
+        norm_after: false,
         eps: json.number("layer_norm_epsilon", 1e-6)?,
+        scaled_scores: false,
         activation: function,
         gated_mlp: gated,
-        relative_buckets: json.maybe_size("relative_attention_num_buckets")?.unwrap_or(32),
-        relative_max_distance: json.maybe_size("relative_attention_max_distance")?.unwrap_or(128),
         output_scale: scaled.then(|| (d_model as f64).powf(-0.5)),
         decoder_start_token: u32::try_from(start).unwrap_or(0),
+        token_rules: token_rules(json)?,
     })
 }
 
@@ -99,8 +129,10 @@ fn weights(config: &EncoderDecoderConfig, json: &HfConfig<'_>) -> Result<WeightT
             }
             table.linear(&to("mlp.W_out"), &mlp("wo"), false);
         }
-        let bias = format!("{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
-        table.add(format!("{stack}.0.attn.rel_pos_bias"), bias, Layout::AsIs);
+        for layer in 0..if is_umt5(json.architecture()) { layers } else { 1 } {
+            let bias = format!("{stack}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight");
+            table.add(format!("{stack}.{layer}.attn.rel_pos_bias"), bias, Layout::AsIs);
+        }
         table.add(format!("{stack}_final_ln.w"), format!("{stack}.final_layer_norm.weight"), Layout::AsIs);
     }
     match is_newer(json)? {

@@ -186,10 +186,10 @@ fn put<M: HookedModel + private::Spliceable>(
     };
     let (_, reading, [_, reads]) = axes_of(&read)?;
     let (_, writing, [writes, written]) = axes_of(&at)?;
-    let shape = model.block_shape();
     for (point, layer, axes, wanted) in
         [(&read, reading, reads, dictionary.d_in()), (&at, writing, written, dictionary.d_out())]
     {
+        let shape = model.shape_at(catalog.info(catalog.find(point)?));
         let given = match (axes.last(), layer) {
             (Some(Axis::DMlp), Some(layer)) => shape.d_mlp_of(layer),
             (last, _) => last.map_or(0, |axis| length(shape, *axis)),

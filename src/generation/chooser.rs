@@ -21,6 +21,12 @@ pub(crate) struct Chooser<'m> {
     pad: u32,
     /// The tokens before each row's new ones, if not its prompt.
     begin: Option<Vec<u32>>,
+    /// The first new token of each row, if it is settled.
+    first: Option<u32>,
+    /// The last one of a row that is as long as may be, if it is settled.
+    last: Option<u32>,
+    /// Tokens that are never chosen.
+    never: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -54,6 +60,10 @@ impl<'m> Chooser<'m> {
             let (given, allowed) = (token.to_string(), format!("tokens of the vocabulary of {d_vocab}"));
             return Err(InputError::Setting { name: "stop_tokens", given, allowed }.into());
         }
+        if let Some(token) = options.first_token.filter(|token| *token as usize >= d_vocab) {
+            let (given, allowed) = (token.to_string(), format!("a token of the vocabulary of {d_vocab}"));
+            return Err(InputError::Setting { name: "first_token", given, allowed }.into());
+        }
         if options.stop_at_eos {
             options.stop_tokens.extend(tokenizer.and_then(Tokenizer::eos));
         }
@@ -71,12 +81,24 @@ impl<'m> Chooser<'m> {
         };
         let pad = tokenizer.map_or(0, Tokenizer::pad);
         let pad = if (pad as usize) < d_vocab { pad } else { 0 };
-        Ok(Self { tokenizer, rows: (0..prompts.shape()[0]).map(row).collect(), pad, begin: None })
+        let rows = (0..prompts.shape()[0]).map(row).collect();
+        Ok(Self { tokenizer, rows, pad, begin: None, first: options.first_token, last: None, never: Vec::new() })
     }
 
     /// Sets the tokens before each row's new ones, if not its prompt.
     pub(crate) fn begin_with(&mut self, tokens: Vec<u32>) {
         self.begin = Some(tokens);
+    }
+
+    /// Sets what a model's files say of the first and the last token, and of tokens that are never chosen. A first token
+    /// that was asked for stays.
+    pub(crate) fn rules(&mut self, first: Option<u32>, last: Option<u32>, never: &[u32]) {
+        (self.first, self.last, self.never) = (self.first.or(first), last, never.to_vec());
+    }
+
+    /// The token that a row goes on with whatever its logits are.
+    fn settled(&self, so_far: usize, most: usize) -> Option<u32> {
+        self.last.filter(|_| so_far + 1 == most).or(self.first.filter(|_| so_far == 0))
     }
 
     /// Whether some row has not ended.
@@ -89,7 +111,8 @@ impl<'m> Chooser<'m> {
     /// # Shapes
     /// - logits: `[batch * d_vocab]`
     pub(crate) fn choose(&mut self, logits: Tensor<2>, options: &GenerateOptions<'_>) -> Result<Vec<Option<u32>>> {
-        let best = if options.sampling.is_greedy() { best_on_device(&logits)? } else { None };
+        let ruled = self.first.is_some() || self.last.is_some() || !self.never.is_empty();
+        let best = if options.sampling.is_greedy() && !ruled { best_on_device(&logits)? } else { None };
         let drawn = match best {
             Some(best) => best,
             None => self.draw(logits, options)?,
@@ -122,19 +145,41 @@ impl<'m> Chooser<'m> {
     fn draw(&mut self, logits: Tensor<2>, options: &GenerateOptions<'_>) -> Result<Vec<(u32, f32)>> {
         let d_vocab = logits.dims()[1];
         let logits = host(logits)?;
-        let draw = |(number, (row, logits)): (usize, (&mut RowState, &[f32]))| {
-            if row.ended {
-                return Ok((0, 0.0));
+        let mut drawn = Vec::with_capacity(self.rows.len());
+        for (number, logits) in logits.chunks(d_vocab).enumerate() {
+            let so_far = self.rows[number].made.new.len();
+            if self.rows[number].ended {
+                drawn.push((0, 0.0));
+                continue;
             }
             if let Some(token) = logits.iter().position(|logit| logit.is_nan()) {
-                let what = format!("row {number}'s logit of token {token} after {} new ones", row.made.new.len());
+                let what = format!("row {number}'s logit of token {token} after {so_far} new ones");
                 return Err(Error::NotANumber { what });
             }
-            let before = self.begin.as_deref().unwrap_or(&row.made.prompt);
-            let token = options.sampling.draw(logits, || [before, &row.made.new].concat(), &mut row.rng);
-            Ok((token, log_prob(logits, token)))
-        };
-        self.rows.iter_mut().zip(logits.chunks(d_vocab)).enumerate().map(draw).collect()
+            let token = match self.settled(so_far, options.max_new_tokens) {
+                Some(token) => token,
+                None => self.draw_one(number, logits, options),
+            };
+            drawn.push((token, log_prob(logits, token)));
+        }
+        Ok(drawn)
+    }
+
+    /// A row's token.
+    fn draw_one(&mut self, number: usize, logits: &[f32], options: &GenerateOptions<'_>) -> u32 {
+        let row = &mut self.rows[number];
+        let before = self.begin.as_deref().unwrap_or(&row.made.prompt);
+        let so_far = || [before, &row.made.new].concat();
+        if self.never.is_empty() {
+            return options.sampling.draw(logits, so_far, &mut row.rng);
+        }
+        let mut allowed = logits.to_vec();
+        for token in &self.never {
+            if let Some(logit) = allowed.get_mut(*token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        options.sampling.draw(&allowed, so_far, &mut row.rng)
     }
 
     /// One column: the tokens chosen, padding in rows that have ended.

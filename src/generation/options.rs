@@ -24,6 +24,7 @@ pub struct GenerateOptions<'h> {
     pub(crate) stop_at_eos: bool,
     pub(crate) stop_tokens: Vec<u32>,
     pub(crate) stop_strings: Vec<String>,
+    pub(crate) first_token: Option<u32>,
     pub(crate) cache_kind: CacheKind,
     pub(crate) prefix: Option<&'h mut KeyValueCache>,
     pub(crate) kv_cache: Option<&'h mut KeyValueCache>,
@@ -41,6 +42,7 @@ impl Default for GenerateOptions<'_> {
             stop_at_eos: true,
             stop_tokens: Vec::new(),
             stop_strings: Vec::new(),
+            first_token: None,
             cache_kind: CacheKind::GROWING,
             prefix: None,
             kv_cache: None,
@@ -147,6 +149,24 @@ impl<'h> GenerateOptions<'h> {
     #[must_use]
     pub fn stop_strings(mut self, texts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.stop_strings = texts.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The first new token of each row, whatever the model says (Hugging Face's `forced_bos_token_id`): the language that
+    /// NLLB and mBART translate into. Without it an encoder-decoder begins as its files say
+    /// ([`TokenRules`](crate::encoder_decoder::TokenRules)).
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/m2m")?;
+    /// let french = 9; // model.tokenizer()?.id("fra_Latn")
+    /// let made = model.generate_with([5, 6, 7, 2], GenerateOptions::new().max_new_tokens(3).first_token(french))?;
+    /// assert_eq!(made.rows[0].new[0], french);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn first_token(mut self, token: u32) -> Self {
+        self.first_token = Some(token);
         self
     }
 

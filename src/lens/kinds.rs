@@ -100,7 +100,8 @@ impl HookedEncoderDecoder {
     /// As [`HookedModel::run`].
     pub fn logit_lens(&self, input: impl Into<EncoderDecoderInput>) -> Result<LensReading> {
         let layers = self.config().n_decoder_layers;
-        let last = format!("decoder.{}.hook_resid_post", layers.saturating_sub(1));
+        let point = if self.config().norm_after { "hook_normalized_resid_post" } else { "hook_resid_post" };
+        let last = format!("decoder.{}.{point}", layers.saturating_sub(1));
         through(self, input.into(), "decoder", layers, &last, |stream| self.unembed(stream))
     }
 }

@@ -227,6 +227,16 @@ impl<'a> Assembler<'a> {
 
     /// The unembedding: its own, or in a tied model another view of the token embedding.
     pub(super) fn unembed(&mut self, tokens: &Weight, shape: [usize; 2]) -> Result<Linear, LoadError> {
+        self.unembed_of("embed.W_E", tokens, shape)
+    }
+
+    /// [`Self::unembed`], where the token embedding has this name.
+    pub(super) fn unembed_of(
+        &mut self,
+        embedding: &str,
+        tokens: &Weight,
+        shape: [usize; 2],
+    ) -> Result<Linear, LoadError> {
         let tied = self.table.sources.get("unembed.W_U").filter(|source| source.tied);
         let own = |name: &String| self.table.find(self.files, name);
         match tied.filter(|tied| !tied.own_if_there || own(&tied.name).is_none()).map(|source| source.name.clone()) {
@@ -234,7 +244,7 @@ impl<'a> Assembler<'a> {
                 match own(&name) {
                     // PyTorch's files hold the one tensor under both names.
                     Some(second) => {
-                        self.check_tied(&second)?;
+                        self.check_tied(&second, embedding)?;
                         self.applied.insert(second);
                     }
                     None => self.missing.push(name),
@@ -251,8 +261,8 @@ impl<'a> Assembler<'a> {
 
     /// An error if what the files hold for a tied unembedding is not the embedding: some versions of transformers take
     /// the one, some the other.
-    fn check_tied(&self, unembedding: &str) -> Result<(), LoadError> {
-        let Some((embedding, _)) = self.locate("embed.W_E") else { return Ok(()) };
+    fn check_tied(&self, unembedding: &str, embedding: &str) -> Result<(), LoadError> {
+        let Some((embedding, _)) = self.locate(embedding) else { return Ok(()) };
         if self.files.same(unembedding, &embedding)? {
             return Ok(());
         }

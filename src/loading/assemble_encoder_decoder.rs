@@ -1,23 +1,40 @@
 //! The weights of an encoder with a decoder from files.
 
 use burn::module::Param;
+use burn::tensor::{Tensor, TensorData};
 
 use super::assemble::Assembler;
-use crate::config::NormKind;
 use crate::cpu::Weight;
-use crate::encoder_decoder::{DecoderBlock, EncoderDecoderConfig, EncoderDecoderWeights};
+use crate::encoder_decoder::{DecoderBlock, EncoderBlock, EncoderDecoderConfig, EncoderDecoderWeights, StackPositions};
 use crate::error::LoadError;
+use crate::model::Norm;
 
 impl Assembler<'_> {
     /// All weights of an encoder with a decoder.
     pub(super) fn encoder_decoder(&mut self, c: &EncoderDecoderConfig) -> Result<EncoderDecoderWeights, LoadError> {
         self.check_all_there()?;
-        let (encodes, decodes, kind) = (c.stack(false), c.stack(true), NormKind::Rms);
+        let (encodes, decodes, kind) = (c.stack(false), c.stack(true), c.norm);
         let tokens = self.matrix("embed.W_E", [c.d_vocab, c.d_model])?;
-        let unembed = self.unembed(&Weight::Plain(tokens.clone()), [c.d_model, c.d_vocab])?;
+        let shape = [c.d_model, c.d_decoder_vocab];
+        let (decoder_embed, unembed) = match c.shared_embed {
+            true => (None, self.unembed(&Weight::Plain(tokens.clone()), shape)?),
+            false => {
+                let own = self.matrix("decoder_embed.W_E", [c.d_decoder_vocab, c.d_model])?;
+                let unembed = self.unembed_of("decoder_embed.W_E", &Weight::Plain(own.clone()), shape)?;
+                (Some(Param::from_tensor(own)), unembed)
+            }
+        };
+        let [encoder_positions, decoder_positions] = self.position_tables(c)?;
+        let [encoder_embed_ln, decoder_embed_ln] = self.embedding_norms(c)?;
         let mut encoder = Vec::with_capacity(c.n_encoder_layers);
         for layer in 0..c.n_encoder_layers {
-            encoder.push(self.block(&format!("encoder.{layer}"), &encodes, layer)?);
+            let name = |part: &str| format!("encoder.{layer}.{part}");
+            encoder.push(EncoderBlock {
+                ln1: self.norm(&name("ln1"), kind, c.d_model, c.eps)?,
+                attn: self.attention(&name("attn"), &encodes)?,
+                ln2: self.norm(&name("ln2"), kind, c.d_model, c.eps)?,
+                mlp: self.mlp(&name("mlp"), &encodes, encodes.d_mlp)?,
+            });
         }
         let mut decoder = Vec::with_capacity(c.n_decoder_layers);
         for layer in 0..c.n_decoder_layers {
@@ -31,20 +48,62 @@ impl Assembler<'_> {
                 mlp: self.mlp(&name("mlp"), &decodes, decodes.d_mlp)?,
             });
         }
-        let mut bias = |stack: &str| {
-            let shape = [c.relative_buckets, c.n_heads];
-            Ok::<_, LoadError>(Param::from_tensor(self.matrix(&format!("{stack}.0.attn.rel_pos_bias"), shape)?))
-        };
-        let (encoder_bias, decoder_bias) = (bias("encoder")?, bias("decoder")?);
         Ok(EncoderDecoderWeights {
             embed: Param::from_tensor(tokens),
+            decoder_embed,
+            encoder_positions,
+            decoder_positions,
+            encoder_embed_ln,
+            decoder_embed_ln,
             encoder,
-            encoder_bias,
-            encoder_ln: self.norm("encoder_final_ln", kind, c.d_model, c.eps)?,
+            encoder_bias: self.biases_of_distances("encoder", c.n_encoder_layers, c.n_heads, c)?,
+            encoder_ln: self.norm("encoder_final_ln", c.final_norm(), c.d_model, c.eps)?,
             decoder,
-            decoder_bias,
-            decoder_ln: self.norm("decoder_final_ln", kind, c.d_model, c.eps)?,
+            decoder_bias: self.biases_of_distances("decoder", c.n_decoder_layers, c.n_decoder_heads, c)?,
+            decoder_ln: self.norm("decoder_final_ln", c.final_norm(), c.d_model, c.eps)?,
             unembed,
         })
+    }
+
+    /// The position vectors of the encoder and of the decoder, where positions have any.
+    fn position_tables(&mut self, c: &EncoderDecoderConfig) -> Result<[Option<Param<Tensor<2>>>; 2], LoadError> {
+        let StackPositions::Table { n_ctx, source } = c.positions else { return Ok([None, None]) };
+        let shape = [n_ctx, c.d_model];
+        let mut table = |stack: &str| {
+            let name = format!("{stack}.pos_embed.W_pos");
+            match self.locate(&name).is_none().then(|| source.computed(n_ctx, c.d_model)).flatten() {
+                Some(numbers) => {
+                    let data = TensorData::new(numbers, shape);
+                    let computed = Tensor::from_data(data, (self.device, self.compute.burn()));
+                    // As Hugging Face, which never trains it.
+                    Ok(Some(Param::from_tensor(computed).set_require_grad(false)))
+                }
+                None => Ok(Some(Param::from_tensor(self.matrix(&name, shape)?))),
+            }
+        };
+        Ok([table("encoder")?, table("decoder")?])
+    }
+
+    /// The norms of the first stream of each stack.
+    fn embedding_norms(&mut self, c: &EncoderDecoderConfig) -> Result<[Option<Norm>; 2], LoadError> {
+        if !c.embed_norm {
+            return Ok([None, None]);
+        }
+        let mut norm = |name: &str| self.norm(name, c.norm, c.d_model, c.eps).map(Some);
+        Ok([norm("encoder_embed_ln")?, norm("decoder_embed_ln")?])
+    }
+
+    /// Biases of a stack's scores by distance: one for all layers, or one a layer.
+    fn biases_of_distances(
+        &mut self,
+        stack: &str,
+        layers: usize,
+        heads: usize,
+        c: &EncoderDecoderConfig,
+    ) -> Result<Vec<Param<Tensor<2>>>, LoadError> {
+        let StackPositions::Distances { buckets, each_layer, .. } = c.positions else { return Ok(Vec::new()) };
+        let tables = if each_layer { layers } else { 1 };
+        let table = |layer| self.matrix(&format!("{stack}.{layer}.attn.rel_pos_bias"), [buckets, heads]);
+        (0..tables).map(table).map(|table| table.map(Param::from_tensor)).collect()
     }
 }

@@ -10,6 +10,7 @@ use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::LoadError;
+use crate::tokens::MARIAN_FILES;
 use crate::weight_files::{NAMES, shard_names};
 
 /// Files besides the weights; all but the first may be absent.
@@ -81,9 +82,11 @@ pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
         // Absent is fine; a broken connection shows itself at the weights.
         let _ = get(&cache, &api, pinned(), file);
     }
+    // All that models of proteins have, and Marian's, which no other model's files need.
     if !folder.join("tokenizer.json").is_file() {
-        // All that models of proteins have.
-        let _ = get(&cache, &api, pinned(), "vocab.txt");
+        for file in MARIAN_FILES.into_iter().chain(["vocab.txt"]) {
+            let _ = get(&cache, &api, pinned(), file);
+        }
     }
     // What a sentence encoder does behind its blocks lies in folders of its own.
     for module in super::sentence_modules(folder) {

@@ -256,7 +256,12 @@ impl ModelFiles {
             Some(text) => (text, Some(families::architecture(&json)?.to_string())),
             None => (json, None),
         };
-        let described = described(&json, whole.as_deref(), files.as_ref().and_then(|files| files.as_ref().ok()))?;
+        let there = files.as_ref().and_then(|files| files.as_ref().ok());
+        let mut described = described(&json, whole.as_deref(), there)?;
+        let generation = folder.join("generation_config.json");
+        if generation.is_file() {
+            described.set_generation(&read_json(generation)?)?;
+        }
         quantized?;
         let files = files.transpose()?;
         let tokenizer = Tokenizer::from_folder(&folder)?;
@@ -510,7 +515,7 @@ impl ModelConfig {
         match self {
             ModelConfig::Decoder(c) => c.d_vocab,
             ModelConfig::Encoder(c, _) => c.d_vocab,
-            ModelConfig::EncoderDecoder(c) => c.d_vocab,
+            ModelConfig::EncoderDecoder(c) => c.d_decoder_vocab,
         }
     }
 }

@@ -235,7 +235,7 @@ impl Patchable for HookedEncoderDecoder {
     }
 
     fn d_vocab_out(&self) -> usize {
-        self.config().d_vocab
+        self.config().d_decoder_vocab
     }
 
     fn read(&self, logits: Tensor<3>, _: &EncoderDecoderPrompt, _: Logits) -> Result<Tensor<3>> {

@@ -55,8 +55,14 @@ outer! {
     NspOut "nsp_head.hook_nsp_out" CHOICES Head;
     // Of encoders with a decoder.
     EncoderEmbed "hook_embed" STREAM Encoder;
+    EncoderPosEmbed "hook_pos_embed" STREAM Encoder;
+    EncoderEmbedLnScale "encoder_embed_ln.hook_scale" SCALE Encoder;
+    EncoderEmbedLnNormalized "encoder_embed_ln.hook_normalized" STREAM Encoder;
     EncoderFinalScale "encoder_final_ln.hook_scale" SCALE Encoder;
     EncoderFinalNormalized "encoder_final_ln.hook_normalized" STREAM Encoder;
+    DecoderPosEmbed "hook_decoder_pos_embed" STREAM Positions;
+    DecoderEmbedLnScale "decoder_embed_ln.hook_scale" SCALE Embedding;
+    DecoderEmbedLnNormalized "decoder_embed_ln.hook_normalized" STREAM Embedding;
     DecoderFinalScale "decoder_final_ln.hook_scale" SCALE Head;
     DecoderFinalNormalized "decoder_final_ln.hook_normalized" STREAM Head;
 }

@@ -4,7 +4,9 @@ mod batch;
 #[cfg(feature = "chat")]
 mod chat;
 mod growth;
+mod marian;
 mod residues;
+mod sentence_piece;
 mod texts;
 mod token_text;
 mod tokenized;
@@ -19,5 +21,7 @@ pub use tokenized::Tokenized;
 pub use tokenizer::{TokenizeOptions, Tokenizer};
 
 pub(crate) use batch::flat_mask;
+#[cfg(feature = "hub")]
+pub(crate) use marian::FILES as MARIAN_FILES;
 pub(crate) use token_text::token_text;
 pub(crate) use tokenizer::read_json;

@@ -9,6 +9,7 @@ use tokenizers::PostProcessor;
 
 use super::batch::PaddingSide;
 use super::growth::Parts;
+use super::marian::{FILES, Pieces};
 use super::residues;
 use crate::caught::caught;
 use crate::error::{InputError, LoadError};
@@ -31,7 +32,7 @@ pub struct TokenizeOptions {
     pub truncate: Option<usize>,
 }
 
-/// Text to ids and back, by the file `tokenizer.json` of a model.
+/// Text to ids and back, by the file `tokenizer.json` of a model, or by the SentencePiece files of a Marian one.
 ///
 /// The file's own post-processor is not used: a beginning-of-sequence token
 /// is added once, by [`TokenizeOptions::prepend_bos`], and never doubled.
@@ -54,12 +55,16 @@ pub struct Tokenizer {
     pad: Option<u32>,
     mask: Option<u32>,
     chat_template: Option<Arc<str>>,
+    /// Ids that are not the inner tokenizer's own.
+    pieces: Option<Pieces>,
+    /// That of the language a translation is written in, if it is another.
+    pub(super) target: Option<Arc<Tokenizer>>,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` of a model folder (of ESM's proteins, which have none, `vocab.txt`), and its special tokens from
-    /// `tokenizer_config.json`, `special_tokens_map.json` and `config.json`, whichever there
-    /// are. `None` if the folder has no tokenizer.
+    /// Reads `tokenizer.json` of a model folder, else Marian's `source.spm`, `target.spm` and `vocab.json`, else ESM's
+    /// `vocab.txt`, and its special tokens from `tokenizer_config.json`, `special_tokens_map.json` and `config.json`,
+    /// whichever there are. `None` if the folder has no tokenizer.
     ///
     /// ```
     /// use hooklens::Tokenizer;
@@ -78,7 +83,8 @@ impl Tokenizer {
     pub fn from_folder(folder: &Path) -> Result<Option<Self>, LoadError> {
         let read = |path: &Path| regular::read(path).map_err(LoadError::file(path));
         let (path, list) = (folder.join("tokenizer.json"), folder.join("vocab.txt"));
-        if !path.is_file() && !list.is_file() {
+        let marian = !path.is_file() && FILES.iter().all(|name| folder.join(name).is_file());
+        if !path.is_file() && !marian && !list.is_file() {
             return Ok(None);
         }
         let mut side = Vec::new();
@@ -87,6 +93,9 @@ impl Tokenizer {
             if path.is_file() {
                 side.push(read_json(path)?);
             }
+        }
+        if marian {
+            return Self::of_marian(folder, &side).map(Some);
         }
         if path.is_file() {
             return Self::from_parts(&read(&path)?, &side, &path).map(Some);
@@ -107,27 +116,40 @@ impl Tokenizer {
         let mut inner = read.unwrap_or_else(|_| Err("its contents make no tokenizer".into())).map_err(bad)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(bad)?;
-        let special = |name: &str| {
-            let text_key = format!("{name}_token");
-            let by_text = side.iter().find_map(|json| match json.get(&text_key)? {
-                Value::String(text) => inner.token_to_id(text),
-                other => inner.token_to_id(other.get("content")?.as_str()?),
-            });
-            let id_key = format!("{name}_token_id");
-            let id_of = |json: &Value| match json.get(&id_key)? {
-                Value::Array(ids) => ids.first()?.as_u64(),
-                id => id.as_u64(),
-            };
-            by_text.or_else(|| side.iter().find_map(id_of).and_then(|id| u32::try_from(id).ok()))
-        };
-        let (bos, eos, pad, mask) = (special("bos"), special("eos"), special("pad"), special("mask"));
+        let [bos, eos, pad, mask] = special(side, |token| inner.token_to_id(token));
         let chat_template = side.iter().find_map(chat_template).map(Arc::from);
-        Ok(Self { inner: Arc::new(inner), bos, eos, pad, mask, chat_template })
+        let inner = Arc::new(inner);
+        Ok(Self { inner, bos, eos, pad, mask, chat_template, pieces: None, target: None })
+    }
+
+    /// The tokenizer with ids of a vocabulary of its own.
+    pub(super) fn with_pieces(self, pieces: Pieces, side: &[Value]) -> Self {
+        let [bos, eos, pad, mask] = special(side, |token| pieces.id(token));
+        let (eos, pad) = (eos.or(Some(pieces.end())), pad.or(pieces.id("<pad>")));
+        Self { bos, eos, pad, mask, pieces: Some(pieces), ..self }
+    }
+
+    /// The tokenizer of the texts that a decoder behind an encoder writes: Marian's have one for each language, others
+    /// the same for both.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/marian-text")?;
+    /// let tokenizer = model.tokenizer()?;
+    /// let (read, written) = (tokenizer.encode("the old house")?, tokenizer.target().encode("the old house")?);
+    /// assert_ne!(read, written); // each language is taken apart in its own way
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn target(&self) -> &Tokenizer {
+        self.target.as_deref().unwrap_or(self)
     }
 
     /// The files a folder keeps the tokenizer in, by name: what [`Tokenizer::from_folder`] reads.
     pub(crate) fn files(&self) -> Result<[(&'static str, String); 2], LoadError> {
         let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), source };
+        if self.pieces.is_some() {
+            return Err(bad("a tokenizer of SentencePiece files is not written".into()));
+        }
         let json = self.inner.to_string(true).map_err(bad)?;
         let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad), ("mask", self.mask)];
         let special =
@@ -170,7 +192,22 @@ impl Tokenizer {
 
     /// Number of tokens, special ones included.
     pub fn vocab_size(&self) -> usize {
-        self.inner.get_vocab_size(true)
+        self.pieces.as_ref().map_or_else(|| self.inner.get_vocab_size(true), |own| own.ids().len())
+    }
+
+    /// The id of a token, as the vocabulary spells it: `fra_Latn`, `>>fra<<`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!((model.tokenizer()?.id("fox"), model.tokenizer()?.id("ox")), (Some(9), None));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn id(&self, token: &str) -> Option<u32> {
+        match &self.pieces {
+            Some(own) => own.id(token),
+            None => self.inner.token_to_id(token),
+        }
     }
 
     /// The ids of a text, without special tokens of the tokenizer's own adding.
@@ -188,6 +225,9 @@ impl Tokenizer {
     /// [`InputError::UnknownWords`] where the vocabulary has no token for what it lacks, and [`InputError::Tokenize`] if
     /// the tokenizer refuses the text for another reason.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, InputError> {
+        if self.pieces.is_some() {
+            return Ok(self.encode_with_spans(text)?.into_iter().map(|(id, _)| id).collect());
+        }
         let encoding = used(|| self.inner.encode(text, false)).map_err(|e| self.refused(text, e))?;
         Ok(encoding.get_ids().to_vec())
     }
@@ -213,6 +253,13 @@ impl Tokenizer {
 
     /// The ids of a text, or of a pair of texts, with the tokenizer's own special tokens, and the type of each.
     pub(crate) fn encode_special(&self, text: &str, pair: Option<&str>) -> Result<(Vec<u32>, Vec<u32>), InputError> {
+        if let Some(own) = &self.pieces {
+            let mut ids = self.encode(text)?;
+            ids.extend(pair.map(|second| self.encode(second)).transpose()?.unwrap_or_default());
+            ids.push(own.end());
+            let types = vec![0; ids.len()];
+            return Ok((ids, types));
+        }
         let encoding = match pair {
             Some(second) => used(|| self.inner.encode((text, second), true)),
             None => used(|| self.inner.encode(text, true)),
@@ -223,6 +270,12 @@ impl Tokenizer {
 
     /// [`Tokenizer::encode_special`] of one text, its own tokens cut so that all are at most `longest`.
     pub(crate) fn encode_special_truncated(&self, text: &str, longest: usize) -> Result<Vec<u32>, InputError> {
+        if let Some(own) = &self.pieces {
+            let mut ids = self.encode(text)?;
+            ids.truncate(longest.saturating_sub(1));
+            ids.push(own.end());
+            return Ok(ids);
+        }
         let failed = |e: tokenizers::Error| self.refused(text, e);
         let mut encoding = used(|| self.inner.encode(text, false)).map_err(failed)?;
         let added = self.inner.get_post_processor().map_or(0, |own| own.added_tokens(false));
@@ -233,9 +286,19 @@ impl Tokenizer {
 
     /// The ids of a text, each with the bytes of the text it stands for.
     pub(crate) fn encode_with_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, InputError> {
-        let encoding = used(|| self.inner.encode(text, false)).map_err(|e| self.refused(text, e))?;
-        let spans = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
-        Ok(encoding.get_ids().iter().copied().zip(spans).collect())
+        let encoding = |text: &str| used(|| self.inner.encode(text, false)).map_err(|e| self.refused(text, e));
+        let spans = |encoding: &tokenizers::Encoding| -> Vec<(u32, Range<usize>)> {
+            let spans = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
+            encoding.get_ids().iter().copied().zip(spans).collect()
+        };
+        match &self.pieces {
+            None => Ok(spans(&encoding(text)?)),
+            Some(own) => own.encode(text, |text| {
+                let encoding = encoding(text)?;
+                let tokens = encoding.get_tokens().iter().cloned();
+                Ok(spans(&encoding).into_iter().zip(tokens).map(|((id, at), token)| (id, at, token)).collect())
+            }),
+        }
     }
 
     /// The template of conversations, if the tokenizer comes with one.
@@ -275,13 +338,41 @@ impl Tokenizer {
     /// The text of generated ids. A model may know more ids than its tokenizer has tokens, as GPT-J and Qwen do,
     /// whose tables are padded to a round size: such an id has no text, and adds none.
     pub(crate) fn decode_made(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
+        if let Some(own) = &self.pieces {
+            return Ok(own.decode(ids, skip_special));
+        }
         used(|| self.inner.decode(ids, skip_special)).map_err(|source| InputError::Tokenize { source })
     }
 
     /// The token of an id as the vocabulary spells it.
     pub fn token(&self, id: u32) -> Option<String> {
-        self.inner.id_to_token(id)
+        match &self.pieces {
+            Some(own) => own.token(id).map(str::to_string),
+            None => self.inner.id_to_token(id),
+        }
     }
+
+    /// Every token with its id.
+    pub(super) fn all_ids(&self) -> std::collections::HashMap<String, u32> {
+        self.pieces.as_ref().map_or_else(|| self.inner.get_vocab(true), |own| own.ids().clone())
+    }
+}
+
+/// The tokens that begin and end a text, fill it up and are to be filled in, by their texts or their ids.
+fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 4] {
+    ["bos", "eos", "pad", "mask"].map(|name| {
+        let text_key = format!("{name}_token");
+        let by_text = side.iter().find_map(|json| match json.get(&text_key)? {
+            Value::String(text) => id_of(text),
+            other => id_of(other.get("content")?.as_str()?),
+        });
+        let id_key = format!("{name}_token_id");
+        let by_id = |json: &Value| match json.get(&id_key)? {
+            Value::Array(ids) => ids.first()?.as_u64(),
+            id => id.as_u64(),
+        };
+        by_text.or_else(|| side.iter().find_map(by_id).and_then(|id| u32::try_from(id).ok()))
+    })
 }
 
 /// The template a `tokenizer_config.json` holds: a text, or of several the one called `default`.

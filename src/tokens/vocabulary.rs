@@ -21,8 +21,7 @@ impl Tokenizer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn vocabulary(&self) -> Vec<(u32, String)> {
-        let mut tokens: Vec<(u32, String)> =
-            self.inner.get_vocab(true).into_iter().map(|(token, id)| (id, token)).collect();
+        let mut tokens: Vec<(u32, String)> = self.all_ids().into_iter().map(|(token, id)| (id, token)).collect();
         tokens.sort_unstable();
         tokens
     }

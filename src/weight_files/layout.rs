@@ -308,11 +308,11 @@ impl WeightTable {
 
     /// A tensor's name in the files, with or without the family's prefix.
     pub(crate) fn find(&self, files: &WeightFiles, name: &str) -> Option<String> {
-        let other =
-            self.aliases.iter().find_map(|(ours, theirs)| Some(format!("{}{theirs}", name.strip_suffix(ours)?)));
-        let names = [Some(name), other.as_deref()];
-        let bare = names.map(|name| name?.strip_prefix(self.prefix));
-        names.into_iter().chain(bare).flatten().find(|n| files.info(n).is_some()).map(str::to_string)
+        let others = self.aliases.iter();
+        let others = others.filter_map(|(ours, theirs)| Some(format!("{}{theirs}", name.strip_suffix(ours)?)));
+        let names: Vec<String> = [name.to_string()].into_iter().chain(others).collect();
+        let bare = names.iter().filter_map(|name| name.strip_prefix(self.prefix));
+        names.iter().map(String::as_str).chain(bare).find(|n| files.info(n).is_some()).map(str::to_string)
     }
 
     /// Number of weights the files hold: each tensor once, buffers left out.

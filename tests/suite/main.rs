@@ -43,6 +43,7 @@ mod interrupted;
 mod laws;
 mod lens;
 mod loading;
+mod marian;
 mod model_kinds;
 mod narrow;
 mod newer_files;

@@ -1,0 +1,179 @@
+//! The blocks of both stacks, with norms of what is read or of each sum.
+
+use burn::tensor::{Bool, Tensor};
+use hooklens_hooks::{Halt, PointId, Run};
+
+use super::forward::Encoded;
+use super::weights::{DecoderBlock, EncoderBlock};
+use crate::config::NormKind;
+use crate::cpu;
+use crate::kv_cache::Keys;
+use crate::model::{
+    Attention, Mlp, Norm, NormPoints, Pass, ProjectionInput, attention_reads, mix, raw_scores, softmax_rows,
+};
+use crate::points::{Site, Stack};
+
+/// The inputs of a decoder block's cross attention.
+pub(super) struct CrossInputs<'a, 'p> {
+    pub(super) pass: &'a mut Pass<'p>,
+    pub(super) encoded: &'a Encoded,
+    /// `true` at padding, `[batch, 1, 1, encoder_pos]`.
+    pub(super) hidden_keys: &'a Option<Tensor<4, Bool>>,
+    /// Keys and values computed by an earlier run.
+    pub(super) known: Option<&'a (Tensor<4>, Tensor<4>)>,
+}
+
+/// A place where a norm stands: between two sublayers it is of what the second reads, or of what the first left.
+struct Between<'b> {
+    /// The point of what is normalized.
+    point: Option<PointId>,
+    norm: &'b Norm,
+    points: NormPoints,
+    /// Whether it makes the stream itself.
+    after: bool,
+}
+
+impl Between<'_> {
+    /// What the next sublayer reads, and the stream that its output is added to.
+    fn pass(self, resid: Tensor<3>, run: &mut Run<'_, '_>) -> Result<(Tensor<3>, Tensor<3>), Halt> {
+        let read = run.fire(self.point, resid.clone())?;
+        let normalized = self.norm.forward(read, self.points, run)?;
+        Ok(if self.after { (normalized.clone(), normalized) } else { (normalized, resid) })
+    }
+}
+
+/// The points of a block's norms, by number.
+fn norm_points(points: &Stack, layer: usize, number: usize) -> NormPoints {
+    let (scale, normalized) = [
+        (Site::Ln1Scale, Site::Ln1Normalized),
+        (Site::Ln2Scale, Site::Ln2Normalized),
+        (Site::Ln3Scale, Site::Ln3Normalized),
+    ][number - 1];
+    NormPoints { scale: points.at(layer, scale), normalized: points.at(layer, normalized) }
+}
+
+/// The stream after attention to its own stack.
+fn attended(
+    (ln1, attn): (&Norm, &Attention),
+    after: bool,
+    layer: usize,
+    resid: Tensor<3>,
+    pass: &mut Pass<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<Tensor<3>, Halt> {
+    let points = pass.points;
+    let at = |site| points.at(layer, site);
+    let resid = run.fire(at(Site::ResidPre), resid)?;
+    // Behind a norm of sums there is nothing left to normalize.
+    let none = Norm::new(NormKind::None, 0.0, None, None);
+    let (reads, _) = attention_reads(if after { &none } else { ln1 }, layer, &resid, pass, run)?;
+    let out = attn.forward(layer, reads, pass, run)?;
+    let out = run.fire(at(Site::AttnOut), out)?;
+    run.fire(at(Site::ResidMid), cpu::sum(resid, out))
+}
+
+/// The stream after the MLP, and after the block's last norm if it has one.
+fn transformed(
+    mlp: &Mlp,
+    last: Option<(&Norm, NormPoints)>,
+    layer: usize,
+    (read, resid): (Tensor<3>, Tensor<3>),
+    pass: &Pass<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<Tensor<3>, Halt> {
+    let at = |site| pass.points.at(layer, site);
+    let read = run.fire(at(Site::MlpReads), read)?;
+    let out = mlp.forward(layer, read, pass, run)?;
+    let out = run.fire(at(Site::MlpWrites), out)?;
+    let out = run.fire(at(Site::MlpOut), out)?;
+    let resid = run.fire(at(Site::ResidPost), cpu::sum(resid, out))?;
+    match last {
+        None => Ok(resid),
+        Some((norm, points)) => {
+            let resid = norm.forward(resid, points, run)?;
+            run.fire(at(Site::NormalizedResidPost), resid)
+        }
+    }
+}
+
+impl EncoderBlock {
+    /// The stream after the block, `[batch, pos, d_model]`; `after` tells whether norms are of sums.
+    pub(super) fn forward(
+        &self,
+        layer: usize,
+        resid: Tensor<3>,
+        after: bool,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let stack = pass.points;
+        let resid = attended((&self.ln1, &self.attn), after, layer, resid, pass, run)?;
+        let (norm, number) = if after { (&self.ln1, 1) } else { (&self.ln2, 2) };
+        let points = norm_points(stack, layer, number);
+        let both = Between { point: stack.at(layer, Site::MlpIn), norm, points, after }.pass(resid, run)?;
+        let last = after.then(|| (&self.ln2, norm_points(stack, layer, 2)));
+        transformed(&self.mlp, last, layer, both, pass, run)
+    }
+}
+
+impl DecoderBlock {
+    /// The stream after the block, `[batch, pos, d_model]`, and the encoder's keys and values; `after` tells whether
+    /// norms are of sums.
+    pub(super) fn forward(
+        &self,
+        layer: usize,
+        resid: Tensor<3>,
+        after: bool,
+        pass: &mut Pass<'_>,
+        across: CrossInputs<'_, '_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
+        let stack = pass.points;
+        let at = |site| stack.at(layer, site);
+        let resid = attended((&self.ln1, &self.attn), after, layer, resid, pass, run)?;
+        let (norm, number) = if after { (&self.ln1, 1) } else { (&self.ln2, 2) };
+        let points = norm_points(stack, layer, number);
+        let (read, resid) = Between { point: at(Site::CrossAttnIn), norm, points, after }.pass(resid, run)?;
+        let (out, keys) = self.cross(layer, read, across, run)?;
+        let out = run.fire(at(Site::CrossAttnOut), out)?;
+        let resid = run.fire(at(Site::ResidMidCross), cpu::sum(resid, out))?;
+        let (norm, number) = if after { (&self.ln2, 2) } else { (&self.ln3, 3) };
+        let points = norm_points(stack, layer, number);
+        let both = Between { point: at(Site::MlpIn), norm, points, after }.pass(resid, run)?;
+        let last = after.then(|| (&self.ln3, norm_points(stack, layer, 3)));
+        Ok((transformed(&self.mlp, last, layer, both, pass, run)?, keys))
+    }
+
+    /// What attention to the encoder adds to the stream, `[batch, pos, d_model]`, and the keys and values it
+    /// read.
+    fn cross(
+        &self,
+        layer: usize,
+        read: Tensor<3>,
+        CrossInputs { pass, encoded, hidden_keys, known }: CrossInputs<'_, '_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
+        let at = |site| pass.points.at(layer, site);
+        let (attn, heads) = (&self.cross_attn, pass.config.n_heads);
+        let q = run.fire(at(Site::Q), ProjectionInput::Shared(read).project(&attn.q, heads))?;
+        let (k, v) = match known {
+            Some(known) => known.clone(),
+            None => {
+                let hidden = || ProjectionInput::Shared(encoded.hidden.clone());
+                let k = run.fire(at(Site::K), hidden().project(&attn.k, heads))?;
+                (k, run.fire(at(Site::V), hidden().project(&attn.v, heads))?)
+            }
+        };
+        let keys = Keys::whole(k.clone(), v.clone());
+        let mut scores = raw_scores(layer, q, &keys, pass);
+        if let Some(hidden) = hidden_keys {
+            let shape = scores.dims();
+            scores = scores.mask_fill(hidden.clone().expand(shape), f32::NEG_INFINITY);
+        }
+        let edited = run.edits(at(Site::AttnScores));
+        let scores = run.fire(at(Site::AttnScores), scores)?;
+        let pattern = run.fire(at(Site::Pattern), softmax_rows(scores, edited || hidden_keys.is_some()))?;
+        let z = run.fire(at(Site::Z), mix(pattern, &keys))?;
+        Ok((attn.output(layer, z, pass, run)?, (k, v)))
+    }
+}
