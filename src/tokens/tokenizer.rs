@@ -51,6 +51,7 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     pad: Option<u32>,
+    sep: Option<u32>,
     mask: Option<u32>,
     chat_template: Option<Arc<str>>,
 }
@@ -115,15 +116,16 @@ impl Tokenizer {
             by_text.or_else(|| side.iter().find_map(id_of).and_then(|id| u32::try_from(id).ok()))
         };
         let (bos, eos, pad, mask) = (special("bos"), special("eos"), special("pad"), special("mask"));
+        let sep = special("sep");
         let chat_template = side.iter().find_map(chat_template).map(Arc::from);
-        Ok(Self { inner: Arc::new(inner), bos, eos, pad, mask, chat_template })
+        Ok(Self { inner: Arc::new(inner), bos, eos, pad, sep, mask, chat_template })
     }
 
     /// The files a folder keeps the tokenizer in, by name: what [`Tokenizer::from_folder`] reads.
     pub(crate) fn files(&self) -> Result<[(&'static str, String); 2], LoadError> {
         let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), source };
         let json = self.inner.to_string(true).map_err(bad)?;
-        let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad), ("mask", self.mask)];
+        let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad), ("sep", self.sep), ("mask", self.mask)];
         let special =
             named.into_iter().filter_map(|(name, id)| Some((format!("{name}_token"), self.token(id?)?.into())));
         let mut special: serde_json::Map<String, Value> = special.collect();
@@ -155,6 +157,14 @@ impl Tokenizer {
     /// ```
     pub fn pad(&self) -> u32 {
         self.pad.or(self.eos).or(self.bos).unwrap_or(0)
+    }
+
+    /// Tokens that structure a text and are none of its own: of the beginning, the end, padding, separation; each once.
+    pub(crate) fn special(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = [self.bos, self.eos, self.pad, self.sep].into_iter().flatten().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
     }
 
     /// The mask token, which a masked language model fills in.
