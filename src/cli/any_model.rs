@@ -1,17 +1,20 @@
 //! Loading a model of any kind.
 
+use std::path::Path;
+
 use super::Failure;
 use super::args::ModelArg;
+use super::features::everywhere;
 use super::terminal::note;
 use crate::config::ConfigError;
 use crate::driver::HookedModel;
 use crate::encoder::HookedEncoder;
 use crate::encoder_decoder::HookedEncoderDecoder;
 use crate::error::Error;
-use crate::features::{Opened, SpliceDictionary, open};
+use crate::features::{Dictionary, Opened, SpliceDictionary, open};
 use crate::loading::LoadOptions;
 use crate::model::{HookedTransformer, LoadReport};
-use crate::tokens::Tokenizer;
+use crate::tokens::{Tokenizer, token_text};
 
 /// A model of any kind.
 #[allow(clippy::large_enum_variant, reason = "there is one a command")]
@@ -81,22 +84,43 @@ pub(super) fn plain_decoder(command: &str, arg: &ModelArg, options: LoadOptions)
     Ok(model)
 }
 
-/// A decoder with the dictionaries that were asked for, and notes on where they don't agree.
+/// A decoder with the dictionaries that were asked for, and notes on where they don't agree and are not used.
 fn spliced(model: HookedTransformer, arg: &ModelArg) -> Result<HookedTransformer, Failure> {
     for path in &arg.dictionary {
-        let concerns = match open(path)? {
-            Opened::Dictionary(one) => one.concerns(&model),
-            Opened::Transcoders(all) => all.layers().first().map(|first| first.concerns(&model)).unwrap_or_default(),
+        let opened = dictionary(path, arg)?;
+        let one = match &opened {
+            Opened::Dictionary(one) => Some(one),
+            Opened::Transcoders(all) => all.layers().first(),
         };
-        concerns.iter().for_each(note);
+        let Some(one) = one else { continue };
+        one.concerns(&model).iter().for_each(note);
+        without_tokens(one, &model)?;
     }
     with_dictionaries(model, arg)
+}
+
+/// The dictionary or transcoders at a path.
+fn dictionary(path: &Path, arg: &ModelArg) -> Result<Opened, Failure> {
+    let opened = open(path)?;
+    Ok(if arg.all_tokens { everywhere(opened) } else { opened })
+}
+
+/// Says at which tokens a dictionary is not used.
+pub(super) fn without_tokens(one: &Dictionary, model: &HookedTransformer) -> Result<(), Failure> {
+    let ids = one.metadata().exclude_special_tokens.ids(model)?;
+    if !ids.is_empty() {
+        let named: Vec<String> =
+            ids.iter().map(|id| format!("{:?}", token_text(model.tokenizer().ok(), *id))).collect();
+        let (name, tokens) = (one.name(), named.join(", "));
+        note(format!("{name} was trained without tokens {tokens}, and is not used there; --all-tokens does"));
+    }
+    Ok(())
 }
 
 /// A model with the dictionaries that were asked for.
 fn with_dictionaries<M: SpliceDictionary>(mut model: M, arg: &ModelArg) -> Result<M, Failure> {
     for path in &arg.dictionary {
-        model = match open(path)? {
+        model = match dictionary(path, arg)? {
             Opened::Dictionary(one) => model.splice_dictionary(&one)?,
             Opened::Transcoders(all) => model.splice_transcoders(&all)?,
         };

@@ -47,6 +47,9 @@ pub(super) struct ModelArg {
     /// several times
     #[arg(long, value_name = "PATH")]
     pub(super) dictionary: Vec<PathBuf>,
+    /// Use the dictionary at every token, those too that it says it was trained without: a prompt's beginning, usually
+    #[arg(long, requires = "dictionary")]
+    pub(super) all_tokens: bool,
     /// Hold the weights under this much memory, as 6GB: what does not fit is read from the file layer by layer, each time
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(super) max_memory: Option<u64>,

@@ -14,9 +14,7 @@ use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, drive, logits_of, private};
 use crate::error::{InputError, Result};
 use crate::kv_cache::{KeyValueCache, Transaction};
-use crate::model::{
-    Buckets, NormPoints, Pass, Sequence, last_rows, position_bias, position_vectors, token_vectors,
-};
+use crate::model::{Buckets, NormPoints, Pass, Sequence, last_rows, position_bias, position_vectors, token_vectors};
 use crate::points::Outer;
 use crate::tokens::Tokens;
 

@@ -226,6 +226,22 @@ impl Dictionary {
         self
     }
 
+    /// The same with other tokens at which it is not used: `[]` for none. What its files say is what is left out where
+    /// nothing else is asked for, in models, measures and searches.
+    ///
+    /// ```
+    /// use hooklens::features::{Dictionary, ExcludedTokens};
+    /// let sae = Dictionary::open("embedded:ioi-sae")?;
+    /// assert_eq!(sae.metadata().exclude_special_tokens, ExcludedTokens::Ids(vec![0]));
+    /// let everywhere = sae.excluding([]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn excluding(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+        self.metadata.exclude_special_tokens = tokens.into_iter().collect();
+        self
+    }
+
     /// The same on another device.
     #[must_use]
     pub fn to_device(&self, device: &Device) -> Self {
@@ -304,7 +320,7 @@ impl Dictionary {
 
     /// Whether it reconstructs another point than it reads.
     pub fn is_transcoder(&self) -> bool {
-        self.metadata.writes.is_some()
+        self.metadata.is_transcoder()
     }
 
     /// Whether its reconstruction has a skip connection from its input.

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use burn::tensor::{Tensor, activation::log_softmax};
-use hooklens_hooks::{Record, at};
+use hooklens_hooks::{ActivationCache, Record, at};
 use serde_json::{Value, json};
 
 use super::dictionary::Dictionary;
 use super::splice::{SpliceDictionary, Splicing};
+use super::transcoders::{Transcoders, combined};
 use crate::driver::{ForwardOptions, HookedModel};
 use crate::error::{FeatureError, InputError, Result};
 use crate::model::HookedTransformer;
@@ -28,18 +29,27 @@ const BINS: usize = 32;
 #[must_use]
 pub struct EvaluateOptions {
     batch_size: usize,
-    left_out: Vec<u32>,
+    /// What the dictionary says, unless given.
+    left_out: Option<Vec<u32>>,
     cosines: bool,
 }
 
 impl Default for EvaluateOptions {
     fn default() -> Self {
-        Self { batch_size: 16, left_out: Vec::new(), cosines: true }
+        Self { batch_size: 16, left_out: None, cosines: true }
     }
 }
 
 impl EvaluateOptions {
-    /// 16 prompts at a time, all tokens.
+    /// Ids of the tokens that are left out.
+    fn left_out(&self, model: &HookedTransformer, dictionary: &Dictionary) -> Result<Vec<u32>> {
+        match &self.left_out {
+            Some(ids) => Ok(ids.clone()),
+            None => dictionary.metadata().exclude_special_tokens.ids(model),
+        }
+    }
+
+    /// 16 prompts at a time, all tokens but those that the dictionary says it was trained without.
     pub fn new() -> Self {
         Self::default()
     }
@@ -50,9 +60,11 @@ impl EvaluateOptions {
         self
     }
 
-    /// Leaves these tokens out of every measure, and their activations as they are.
+    /// Leaves these tokens out of every measure, and their activations as they are, instead of those that the
+    /// dictionary's files say ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)): `[]` for
+    /// none.
     pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
-        self.left_out = tokens.into_iter().collect();
+        self.left_out = Some(tokens.into_iter().collect());
         self
     }
 
@@ -69,6 +81,8 @@ impl EvaluateOptions {
 pub struct Evaluation {
     /// Tokens measured.
     pub tokens: usize,
+    /// Tokens that were left out of every measure.
+    pub left_out: Vec<u32>,
     /// Mean number of active latents.
     pub l0: f64,
     /// Mean sum of activations' magnitudes.
@@ -91,7 +105,8 @@ pub struct Evaluation {
     pub relative_reconstruction_bias: f64,
     /// Mean loss of the model, in nats.
     pub loss: f64,
-    /// Mean loss with the reconstruction in the place of the point.
+    /// Mean loss with the reconstruction in the place of the point; of a layer of [`SetEvaluation`], as all that follow,
+    /// with those of all layers in their places.
     pub loss_with_dictionary: f64,
     /// Mean loss with zeros in the place of the point.
     pub loss_with_zeros: f64,
@@ -177,57 +192,168 @@ pub fn evaluate(
     dictionary: &Dictionary,
     prompts: &[Vec<u32>],
     options: &EvaluateOptions,
-    mut progress: impl FnMut(usize),
+    progress: impl FnMut(usize),
 ) -> Result<Evaluation> {
-    let metadata = dictionary.metadata();
-    let read = metadata.reads.clone().ok_or_else(|| FeatureError::NoPoint { dictionary: dictionary.name().into() })?;
-    let write = metadata.writes.clone().unwrap_or_else(|| read.clone());
-    let splicing = Splicing::new().error_term(false).leaving_out(options.left_out.iter().copied());
+    let left_out = options.left_out(model, dictionary)?;
+    let splicing = Splicing::new().error_term(false).leaving_out(left_out.iter().copied());
     let spliced = model.splice_dictionary_with(dictionary, &splicing)?;
     let own = match model.devices().first() {
         Some(device) => dictionary.to_device(device),
         None => dictionary.clone(),
     };
+    let site = Site::of(&own)?;
+    let mut sums = Sums::default();
+    let each = |batch: &Batch<'_>| {
+        let input = batch.rows(&site.read, own.d_in())?;
+        let (acts, output) = (own.encode(input.clone())?, own.forward(input)?);
+        sums.add(&batch.rows(&site.write, own.d_out())?, &output, &acts, batch)
+    };
+    let losses = run([model, &spliced], std::slice::from_ref(&site), prompts, (options, &left_out), each, progress)?;
+    sums.check(dictionary.name())?;
+    sums.evaluation(&losses, &own, options, &left_out)
+}
+
+/// Measures transcoders of all layers, a set or a cross-layer transcoder, on prompts of token ids: what each layer's
+/// reconstruction misses of what its MLP writes, and what the model loses with all of them in the places of the MLPs.
+///
+/// ```
+/// use hooklens::features::{EvaluateOptions, Transcoders, evaluate_transcoders};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let set = Transcoders::open("embedded:ioi-transcoders")?;
+/// let prompts = model.to_tokens("When Mary and John went to the store, John gave a drink to")?;
+/// let measured = evaluate_transcoders(&model, &set, &[prompts.row(0).to_vec()], &EvaluateOptions::new(), |_| {})?;
+/// assert_eq!(measured.layers.len(), 4);
+/// assert!(measured.loss_recovered() > 0.5);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`evaluate`]; those of [`SpliceDictionary::splice_transcoders`].
+pub fn evaluate_transcoders(
+    model: &HookedTransformer,
+    transcoders: &Transcoders,
+    prompts: &[Vec<u32>],
+    options: &EvaluateOptions,
+    progress: impl FnMut(usize),
+) -> Result<SetEvaluation> {
+    let first = transcoders.layers().first();
+    let first = first.ok_or_else(|| FeatureError::NoPoint { dictionary: transcoders.name().into() })?;
+    let left_out = options.left_out(model, first)?;
+    let splicing = Splicing::new().error_term(false).leaving_out(left_out.iter().copied());
+    let spliced = model.splice_transcoders_with(transcoders, &splicing)?;
+    let own = match model.devices().first() {
+        Some(device) => transcoders.to_device(device),
+        None => transcoders.clone(),
+    };
+    let sites = own.layers().iter().map(Site::of).collect::<Result<Vec<_>>>()?;
+    let mut sums: Vec<Sums> = sites.iter().map(|_| Sums::default()).collect();
+    let each = |batch: &Batch<'_>| {
+        // What latents of earlier layers write to each.
+        let mut written: Vec<Option<Tensor<2>>> = vec![None; sites.len()];
+        for (layer, (one, site)) in own.layers().iter().zip(&sites).enumerate() {
+            let input = batch.rows(&site.read, one.d_in())?;
+            let (acts, output) = (one.encode(input.clone())?, one.forward(input)?);
+            for (to, written) in written.iter_mut().enumerate().skip(layer + 1) {
+                if let Some(decoder) = own.across(layer, to) {
+                    let more = combined(acts.clone(), decoder)?;
+                    *written = Some(written.take().map_or(more.clone(), |sum| sum + more));
+                }
+            }
+            let output = written[layer].take().map_or(output.clone(), |written| output + written);
+            sums[layer].add(&batch.rows(&site.write, one.d_out())?, &output, &acts, batch)?;
+        }
+        Ok(())
+    };
+    let losses = run([model, &spliced], &sites, prompts, (options, &left_out), each, progress)?;
+    let mut layers = Vec::new();
+    for (sums, one) in sums.into_iter().zip(own.layers()) {
+        sums.check(transcoders.name())?;
+        layers.push(sums.evaluation(&losses, one, options, &left_out)?);
+    }
+    Ok(SetEvaluation { layers })
+}
+
+/// The points that a dictionary reads and reconstructs.
+struct Site {
+    read: String,
+    write: String,
+}
+
+impl Site {
+    fn of(dictionary: &Dictionary) -> Result<Self> {
+        let metadata = dictionary.metadata();
+        let read = metadata.reads.clone();
+        let read = read.ok_or_else(|| FeatureError::NoPoint { dictionary: dictionary.name().into() })?;
+        Ok(Self { write: metadata.writes.clone().unwrap_or_else(|| read.clone()), read })
+    }
+}
+
+/// Activations of some prompts that were run together.
+struct Batch<'b> {
+    cache: &'b ActivationCache,
+    /// Whether each place is measured, and how many of them are a prompt's.
+    counted: &'b [bool],
+    len: usize,
+}
+
+impl Batch<'_> {
+    /// A point's activations, `[row, width]`.
+    fn rows(&self, point: &str, width: usize) -> Result<Tensor<2>> {
+        Ok(self.cache.activation(point)?.reshape(&[self.counted.len(), width]).to_tensor::<2>()?)
+    }
+}
+
+/// Runs a model on prompts, alone, with dictionaries and with zeros in the places of what they write, and gives losses.
+fn run(
+    [model, spliced]: [&HookedTransformer; 2],
+    sites: &[Site],
+    prompts: &[Vec<u32>],
+    (options, left_out): (&EvaluateOptions, &[u32]),
+    mut each: impl FnMut(&Batch<'_>) -> Result<()>,
+    mut progress: impl FnMut(usize),
+) -> Result<Losses> {
     let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
-    let (mut sums, mut losses) = (Sums::default(), Losses::default());
-    let mut done = 0;
+    let points: Vec<&str> = sites.iter().flat_map(|site| [&*site.read, &*site.write]).collect();
+    let zeros = || sites.iter().map(|site| at(&*site.write).edit_any(|x, _| Ok(Some(x.zeros_like()))));
+    let (mut losses, mut done) = (Losses::default(), 0);
     for batch in prompts.chunks(options.batch_size) {
         let tokens = Tokens::padded(batch, pad, PaddingSide::Right)?;
-        let [rows, len] = tokens.shape();
+        let [_, len] = tokens.shape();
         let real = |at: usize| tokens.mask().is_none_or(|mask| mask[at]);
         let counted: Vec<bool> =
-            tokens.ids().iter().enumerate().map(|(at, id)| real(at) && !options.left_out.contains(id)).collect();
+            tokens.ids().iter().enumerate().map(|(at, id)| real(at) && !left_out.contains(id)).collect();
         let with_losses = || ForwardOptions::new().loss_per_token();
-        let plain = model.run(&tokens, with_losses().record(Record::new([&*read, &*write])))?;
+        let plain = model.run(&tokens, with_losses().record(Record::new(&points[..])))?;
         let with = spliced.run(&tokens, with_losses())?;
-        let zeroed =
-            model.run(&tokens, with_losses().hooks([at(&*write).edit_any(|x, _| Ok(Some(x.zeros_like())))]))?;
-
-        let flat = |name: &str, width: usize| -> Result<Tensor<2>> {
-            Ok(plain.cache.activation(name)?.reshape(&[rows * len, width]).to_tensor::<2>()?)
-        };
-        let input = flat(&read, own.d_in())?;
-        let acts = own.encode(input.clone())?;
-        let output = own.forward(input)?;
-        sums.add(&flat(&write, own.d_out())?, &output, &acts, &counted, len)?;
+        let zeroed = model.run(&tokens, with_losses().hooks(zeros()))?;
+        each(&Batch { cache: &plain.cache, counted: &counted, len })?;
 
         let logits = |run: &crate::model::Output| run.logits.clone().ok_or(InputError::NoOutput { what: "logits" });
-        let each = [&plain, &with, &zeroed].map(|run| run.loss_per_token.clone());
-        let [Some(a), Some(b), Some(c)] = each else { return Err(InputError::NoOutput { what: "loss" }.into()) };
+        let losses_of = [&plain, &with, &zeroed].map(|run| run.loss_per_token.clone());
+        let [Some(a), Some(b), Some(c)] = losses_of else { return Err(InputError::NoOutput { what: "loss" }.into()) };
         losses.add_losses([a, b, c], &counted, &real, len);
         losses.add_divergences([logits(&plain)?, logits(&with)?, logits(&zeroed)?], &counted);
         done += batch.len();
         progress(done);
     }
-    if sums.tokens == 0 {
-        let reason = "no token of the prompts is left to measure it on".to_string();
-        return Err(FeatureError::Kind { dictionary: dictionary.name().into(), reason }.into());
-    }
-    sums.evaluation(&losses, &own, options)
+    Ok(losses)
 }
 
 impl Sums {
-    fn add(&mut self, x: &Tensor<2>, output: &Tensor<2>, acts: &Tensor<2>, counted: &[bool], len: usize) -> Result<()> {
+    /// An error where nothing was measured.
+    fn check(&self, dictionary: &str) -> Result<()> {
+        match self.tokens {
+            0 => {
+                let reason = "no token of the prompts is left to measure it on".to_string();
+                Err(FeatureError::Kind { dictionary: dictionary.into(), reason }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&mut self, x: &Tensor<2>, output: &Tensor<2>, acts: &Tensor<2>, batch: &Batch<'_>) -> Result<()> {
+        let Batch { counted, len, .. } = *batch;
         let ([_, width], [_, latents]) = (x.dims(), acts.dims());
         let numbers = |of: &Tensor<2>| -> Vec<f32> { of.to_data().iter().collect() };
         let (x, output, acts) = (numbers(x), numbers(output), numbers(acts));
@@ -283,7 +409,13 @@ impl Sums {
         Ok(())
     }
 
-    fn evaluation(self, losses: &Losses, own: &Dictionary, options: &EvaluateOptions) -> Result<Evaluation> {
+    fn evaluation(
+        self,
+        losses: &Losses,
+        own: &Dictionary,
+        options: &EvaluateOptions,
+        left_out: &[u32],
+    ) -> Result<Evaluation> {
         let n = self.tokens as f64;
         let of_mean: f64 = self.mean.iter().map(|sum| (sum / n) * (sum / n)).sum();
         let spread = self.square_in / n - of_mean;
@@ -307,6 +439,7 @@ impl Sums {
         let largest = if options.cosines { largest_cosines(decoder.clone() / norms(&decoder)) } else { Vec::new() };
         Ok(Evaluation {
             tokens: self.tokens,
+            left_out: left_out.to_vec(),
             l0: self.l0 / n,
             l1: self.l1 / n,
             mse: self.error / n,
@@ -436,7 +569,7 @@ impl Evaluation {
                 },
                 "sparsity": { "l0": self.l0, "l1": self.l1 },
                 "latents": { "dead": self.dead(), "dense": dense, "very_dense": very_dense },
-                "token_stats": { "total_tokens": self.tokens },
+                "token_stats": { "total_tokens": self.tokens, "left_out": self.left_out },
             },
             "feature_metrics": {
                 "feature_density": self.density,
@@ -450,14 +583,25 @@ impl Evaluation {
     }
 }
 
+/// What is said of tokens that were left out.
+fn without(ids: &[u32]) -> String {
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    match &ids[..] {
+        [] => "all of them".into(),
+        [one] => format!("without token {one}"),
+        several => format!("without tokens {}", several.join(", ")),
+    }
+}
+
 /// A table, a measure a line.
 impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [dense, very_dense] = self.dense();
         let percent = |share: f64| format!("{:.2} %", 100.0 * share);
         let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+        let left_out = without(&self.left_out);
         let mut lines = vec![
-            ("tokens", self.tokens.to_string(), ""),
+            ("tokens", self.tokens.to_string(), &*left_out),
             ("L0", format!("{:.2}", self.l0), "active latents a token"),
             ("L1", format!("{:.4}", self.l1), ""),
             ("explained variance", format!("{:.4}", self.explained_variance), "1 - E|x - x̂|² / (E|x|² - |E x|²)"),
@@ -480,6 +624,77 @@ impl fmt::Display for Evaluation {
             let mean = format!("{:.4}", mean(&self.largest_decoder_cosine));
             lines.push(("largest cosine", mean, "of a decoder row with another, on average"));
         }
+        for (name, value, remark) in lines {
+            writeln!(f, "{}", format!("{name:<22}{value:>12}   {remark}").trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// Measures of transcoders of all layers.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct SetEvaluation {
+    /// Each layer's: how it reconstructs is its own; losses and divergences are of the model with all layers'
+    /// transcoders in the places of the MLPs, and with zeros there, and so the same for all layers.
+    pub layers: Vec<Evaluation>,
+}
+
+impl SetEvaluation {
+    /// Share of the loss that zeros in the places of all MLPs cost which their transcoders recover.
+    pub fn loss_recovered(&self) -> f64 {
+        self.layers.first().map_or(f64::NAN, |layer| layer.loss_recovered)
+    }
+
+    /// All of it as JSON: the measures of the model, and a list of each layer's under the names of
+    /// [`Evaluation::to_json`].
+    pub fn to_json(&self) -> Value {
+        const OF_MODEL: [&str; 2] = ["model_performance_preservation", "model_behavior_preservation"];
+        let mut layers: Vec<Value> = self.layers.iter().map(Evaluation::to_json).collect();
+        let mut metrics = serde_json::Map::new();
+        for layer in &mut layers {
+            let Some(Value::Object(own)) = layer.get_mut("metrics") else { continue };
+            metrics.extend(OF_MODEL.iter().filter_map(|name| Some((name.to_string(), own.remove(*name)?))));
+        }
+        json!({ "metrics": metrics, "layers": layers })
+    }
+}
+
+/// A table, a layer a line, and below it what the model loses.
+impl fmt::Display for SetEvaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = ["layer", "L0", "explained variance", "MSE", "cosine", "L2 ratio", "dead", "dense"];
+        let line = |cells: [String; 8]| {
+            let cells =
+                cells.iter().zip(names).map(|(cell, name)| format!("{cell:>width$}", width = name.len().max(8)));
+            cells.collect::<Vec<_>>().join("  ")
+        };
+        writeln!(f, "{}", line(names.map(str::to_string)))?;
+        let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+        for (layer, one) in self.layers.iter().enumerate() {
+            let cells = [
+                layer.to_string(),
+                format!("{:.2}", one.l0),
+                format!("{:.4}", one.explained_variance),
+                format!("{:.6}", one.mse),
+                format!("{:.4}", one.cosine),
+                format!("{:.4}", one.l2_ratio),
+                percent(one.dead()),
+                percent(one.dense()[0]),
+            ];
+            writeln!(f, "{}", line(cells))?;
+        }
+        let Some(first) = self.layers.first() else { return Ok(()) };
+        let lines = [
+            ("tokens", first.tokens.to_string(), &*without(&first.left_out)),
+            ("loss", format!("{:.4}", first.loss), "of the model, in nats"),
+            ("loss with all", format!("{:.4}", first.loss_with_dictionary), "transcoders in the places of the MLPs"),
+            ("loss with zeros", format!("{:.4}", first.loss_with_zeros), ""),
+            ("loss recovered", format!("{:.4}", first.loss_recovered), "of what zeros cost"),
+            ("KL with all", format!("{:.6}", first.kl_with_dictionary), "from the model's predictions"),
+            ("KL with zeros", format!("{:.6}", first.kl_with_zeros), ""),
+            ("KL score", format!("{:.4}", first.kl_score), ""),
+        ];
         for (name, value, remark) in lines {
             writeln!(f, "{}", format!("{name:<22}{value:>12}   {remark}").trim_end())?;
         }

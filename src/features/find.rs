@@ -4,7 +4,7 @@ use hooklens_hooks::Record;
 
 use super::dictionary::Dictionary;
 use super::show::{Units, activations, logit_effects};
-use super::splice::SpliceDictionary;
+use super::splice::{SpliceDictionary, check_place};
 use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::{FeatureError, Result};
 use crate::model::HookedTransformer;
@@ -29,6 +29,8 @@ fn sorted(mut found: Vec<FoundLatent>) -> Vec<FoundLatent> {
 }
 
 /// Latents that are active in a prompt, each where it is most, the strongest first; at one position if that is given.
+/// Tokens that the dictionary was trained without are passed over, unless they are asked for
+/// ([`Dictionary::excluding`]).
 ///
 /// ```
 /// use hooklens::features::{Dictionary, latents_by_activation};
@@ -50,11 +52,13 @@ pub fn latents_by_activation(
     position: Option<usize>,
 ) -> Result<Vec<FoundLatent>> {
     check_position(dictionary, prompt, position)?;
+    check_place(model, dictionary)?;
+    let left_out = dictionary.metadata().exclude_special_tokens.ids(model)?;
     let (acts, _, _) = activations(model, &Units::latents(dictionary)?.on(model), &[prompt.to_vec()])?;
     let count = acts.dims()[1];
     let values: Vec<f32> = acts.to_data().iter().collect();
     let best = |latent: usize| {
-        let at = |pos: usize| values[pos * count + latent];
+        let at = |pos: usize| if left_out.contains(&prompt[pos]) { 0.0 } else { values[pos * count + latent] };
         let places = position.map_or(0..prompt.len(), |pos| pos..pos + 1);
         let pos = places.max_by(|a, b| at(*a).abs().total_cmp(&at(*b).abs())).unwrap_or(0);
         FoundLatent { latent, score: at(pos), position: Some(pos) }
@@ -147,6 +151,7 @@ pub fn latents_by_difference(
     left_out: &[u32],
 ) -> Result<Vec<FoundLatent>> {
     const TOGETHER: usize = 16;
+    check_place(model, dictionary)?;
     let units = Units::latents(dictionary)?.on(model);
     let count = dictionary.latents();
     let sums = |prompts: &[Vec<u32>]| -> Result<(Vec<f64>, Vec<f64>, f64)> {

@@ -62,8 +62,13 @@ impl Dictionary {
             numbers.iter().zip(norms.to_data().iter::<f32>()).map(|(number, norm)| number * norm).collect()
         };
         match &mut folded.architecture {
-            // Compared with products of pre-activations and norms, they are as they should be.
             Architecture::JumpRelu { thresholds, .. } if !self.by_norms => *thresholds = scaled(thresholds),
+            // Compared with products of pre-activations and norms, they lack the factors alone.
+            Architecture::JumpRelu { thresholds, .. } => {
+                let factors =
+                    self.finetuned.iter().flat_map(|factors| factors.to_data().iter::<f32>().collect::<Vec<_>>());
+                thresholds.iter_mut().zip(factors).for_each(|(threshold, factor)| *threshold *= factor.abs());
+            }
             Architecture::Gated { gate_bias, .. } => *gate_bias = scaled(gate_bias),
             _ => {}
         }

@@ -27,11 +27,11 @@ mod transcoders;
 pub use crate::error::FeatureError;
 pub use architecture::Architecture;
 pub use dictionary::{Dictionary, DictionaryWeights};
-pub use evaluation::{EvaluateOptions, Evaluation, evaluate};
+pub use evaluation::{EvaluateOptions, Evaluation, SetEvaluation, evaluate, evaluate_transcoders};
 pub(crate) use find::most_moved;
 pub use find::{FoundLatent, latents_by_activation, latents_by_attribution, latents_by_difference, promoted_tokens};
 pub use labels::Labels;
-pub use metadata::Metadata;
+pub use metadata::{ExcludedTokens, Metadata};
 pub use normalization::Normalization;
 #[cfg(feature = "plot")]
 pub use notebook::UnitView;

@@ -90,7 +90,7 @@ impl Dictionary {
         say("hook_head_index", given.head.map(Value::from));
         say("model_name", given.model.clone().map(Value::from));
         say("prepend_bos", given.prepend_bos.map(Value::from));
-        say("exclude_special_tokens", given.exclude_special_tokens.then_some(Value::Bool(true)));
+        say("exclude_special_tokens", given.exclude_special_tokens.to_json());
         say("context_size", given.context_size.map(Value::from));
         say("dataset_path", given.dataset.clone().map(Value::from));
         say("neuronpedia_id", given.neuronpedia.clone().map(Value::from));
@@ -191,6 +191,9 @@ impl Transcoders {
                     parts.extend(self.decoder_across(layer, to)?.map(|across| across.unsqueeze_dim::<3>(1)));
                 }
                 let decoders = [(named("W_dec"), Tensor::cat(parts, 1).into())];
+                if let Some(skip) = own.skip()? {
+                    tensors.push((named("W_skip"), skip.into()));
+                }
                 write(&folder.join(format!("W_dec_{layer}.safetensors")), &decoders)?;
                 write(&folder.join(format!("W_enc_{layer}.safetensors")), &tensors)?;
             } else {
@@ -212,35 +215,40 @@ impl Transcoders {
             crate::error::Error::from(FeatureError::Kind { dictionary: layer.name().to_string(), reason })
         };
         let mut text = String::new();
-        let mut say = |key: &str, value: &str| {
-            // JSON's strings are YAML's.
-            writeln!(text, "{key}: {}", Value::from(value)).ok();
+        let mut say = |key: &str, value: Value| {
+            // JSON is YAML.
+            writeln!(text, "{key}: {value}").ok();
         };
         let Some(first) = self.layers().first() else { return Ok(text) };
         for layer in self.layers() {
             let odd = layer.centered
                 || layer.by_norms
                 || layer.finetuned.is_some()
-                || !matches!(layer.normalization, Normalization::None | Normalization::Scale(Some(_)))
-                || self.is_cross_layer() && layer.has_skip();
+                || !matches!(layer.normalization, Normalization::None | Normalization::Scale(Some(_)));
             if odd || layer.architecture.name() != first.architecture.name() {
                 return Err(unknown(layer, "circuit-tracer's format has no place for what it does".into()));
             }
         }
         let kind = if self.is_cross_layer() { "cross_layer_transcoder" } else { "transcoder_set" };
-        say("model_kind", kind);
-        say("model_name", first.metadata.model.as_deref().unwrap_or("unknown"));
+        say("model_kind", kind.into());
+        say("model_name", first.metadata.model.as_deref().unwrap_or("unknown").into());
+        if let Some(excluded) = first.metadata.exclude_special_tokens.to_json() {
+            say("exclude_special_tokens", excluded);
+        }
+        if let Some(prepend_bos) = first.metadata.prepend_bos {
+            say("prepend_bos", prepend_bos.into());
+        }
         let point = |name: &Option<String>| {
             let name = name.as_deref().unwrap_or_default();
             name.splitn(3, '.').nth(2).filter(|_| name.starts_with("blocks.")).map(str::to_string)
         };
-        say("feature_input_hook", &point(&first.metadata.reads).unwrap_or_else(|| "mlp.hook_in".into()));
-        say("feature_output_hook", &point(&first.metadata.writes).unwrap_or_else(|| "hook_mlp_out".into()));
+        say("feature_input_hook", point(&first.metadata.reads).unwrap_or_else(|| "mlp.hook_in".into()).into());
+        say("feature_output_hook", point(&first.metadata.writes).unwrap_or_else(|| "hook_mlp_out".into()).into());
         match &first.architecture {
-            Architecture::Standard => say("activation", "relu"),
+            Architecture::Standard => say("activation", "relu".into()),
             Architecture::TopK { k } => {
-                say("activation", "topk");
-                writeln!(text, "k: {k}").ok();
+                say("activation", "topk".into());
+                say("k", (*k).into());
             }
             Architecture::JumpRelu { .. } => {}
             other => return Err(unknown(first, format!("circuit-tracer has no transcoders of the kind {other}"))),

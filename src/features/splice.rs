@@ -32,17 +32,18 @@ const LATENTS: &[Axis] = &[Axis::Batch, Axis::Pos, Axis::Feature];
 #[must_use]
 pub struct Splicing {
     error_term: bool,
-    left_out: Vec<u32>,
+    /// What the dictionary says, unless given.
+    left_out: Option<Vec<u32>>,
 }
 
 impl Default for Splicing {
     fn default() -> Self {
-        Self { error_term: true, left_out: Vec::new() }
+        Self { error_term: true, left_out: None }
     }
 }
 
 impl Splicing {
-    /// With the error term.
+    /// With the error term, at all tokens but those that the dictionary says it was trained without.
     pub fn new() -> Self {
         Self::default()
     }
@@ -53,9 +54,10 @@ impl Splicing {
         self
     }
 
-    /// Passes activations at these tokens on as they are, without latents: tokens of a text's beginning, say.
+    /// Passes activations at these tokens on as they are, without latents, instead of those that the dictionary's files
+    /// say ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)): `[]` for none.
     pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
-        self.left_out = tokens.into_iter().collect();
+        self.left_out = Some(tokens.into_iter().collect());
         self
     }
 }
@@ -149,6 +151,49 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
 
 impl<M: HookedModel + private::Spliceable> SpliceDictionary for M {}
 
+/// An error where a dictionary can't be at its points in a model: a point that is not there, or of another width.
+pub(super) fn check_place<M: HookedModel + private::Spliceable>(model: &M, dictionary: &Dictionary) -> Result<()> {
+    let metadata = dictionary.metadata();
+    let Some(read) = &metadata.reads else {
+        return Err(FeatureError::NoPoint { dictionary: dictionary.name().into() }.into());
+    };
+    places(model, dictionary, read, metadata.writes.as_ref().unwrap_or(read)).map(drop)
+}
+
+/// The axes of what a dictionary reads, heads flattened, and of what it replaces, as they are and flattened.
+fn places<M: HookedModel + private::Spliceable>(
+    model: &M,
+    dictionary: &Dictionary,
+    read: &str,
+    at: &str,
+) -> Result<[&'static [Axis]; 3]> {
+    let refused = |point: &str, reason: String| {
+        let dictionary = dictionary.name().to_string();
+        crate::error::Error::from(FeatureError::Place { dictionary, point: point.into(), reason })
+    };
+    let catalog = model.catalog();
+    let axes_of = |point: &str| -> Result<(&hooklens_hooks::PointInfo, [&'static [Axis]; 2])> {
+        let found = catalog.find(point).map_err(|error| refused(point, error.to_string()))?;
+        let info = catalog.info(found);
+        let known = HOSTS.iter().find(|(host, _)| *host == info.axes);
+        let (host, flat) = known.ok_or_else(|| {
+            refused(point, format!("its axes are {}, and a dictionary's [batch, pos, width]", info.axes_label()))
+        })?;
+        Ok((info, [*host, *flat]))
+    };
+    let ((reading, [_, reads]), (writing, [writes, written])) = (axes_of(read)?, axes_of(at)?);
+    let both = [(read, reading, reads, dictionary.d_in()), (at, writing, written, dictionary.d_out())];
+    for (point, info, axes, wanted) in both {
+        let shape = model.shape_at(info);
+        let given = match (axes.last(), info.layer) {
+            (Some(Axis::DMlp), Some(layer)) => shape.d_mlp_of(layer),
+            (last, _) => last.map_or(0, |axis| length(shape, *axis)),
+        };
+        dictionary.check_width(&format!("`{point}`"), given, wanted)?;
+    }
+    Ok([reads, writes, written])
+}
+
 /// The model with a dictionary in it.
 fn put<M: HookedModel + private::Spliceable>(
     model: &M,
@@ -176,34 +221,20 @@ fn put<M: HookedModel + private::Spliceable>(
         Some(device) => dictionary.to_device(device),
         None => dictionary.clone(),
     };
-    let axes_of = |point: &str| -> Result<(String, Option<usize>, [&'static [Axis]; 2])> {
-        let info = catalog.info(catalog.find(point)?);
-        let known = HOSTS.iter().find(|(host, _)| *host == info.axes);
-        let (host, flat) = known.ok_or_else(|| {
-            refused(point, format!("its axes are {}, and a dictionary's [batch, pos, width]", info.axes_label()))
-        })?;
-        Ok((info.name.to_string(), info.layer, [*host, *flat]))
-    };
-    let (_, reading, [_, reads]) = axes_of(&read)?;
-    let (_, writing, [writes, written]) = axes_of(&at)?;
-    for (point, layer, axes, wanted) in
-        [(&read, reading, reads, dictionary.d_in()), (&at, writing, written, dictionary.d_out())]
-    {
-        let shape = model.shape_at(catalog.info(catalog.find(point)?));
-        let given = match (axes.last(), layer) {
-            (Some(Axis::DMlp), Some(layer)) => shape.d_mlp_of(layer),
-            (last, _) => last.map_or(0, |axis| length(shape, *axis)),
-        };
-        dictionary.check_width(&format!("`{point}`"), given, wanted)?;
-    }
+    let [reads, writes, _] = places(model, dictionary, &read, &at)?;
     let earlier = earlier.into_iter().map(|one| match model.devices().first() {
         Some(device) => Earlier { decoder: one.decoder.to_device(device), ..one },
         None => one,
     });
     let earlier = earlier.collect();
-    let part =
-        SplicedDictionary { dictionary: device, splicing: splicing.clone(), reads, writes, earlier, cross_layer };
-    if !splicing.left_out.is_empty() && catalog.find(TOKENS).is_err() {
+    let left_out = match &splicing.left_out {
+        Some(ids) => ids.clone(),
+        None => metadata.exclude_special_tokens.ids(model)?,
+    };
+    let nothing_left_out = left_out.is_empty();
+    let error_term = splicing.error_term;
+    let part = SplicedDictionary { dictionary: device, error_term, left_out, reads, writes, earlier, cross_layer };
+    if !nothing_left_out && catalog.find(TOKENS).is_err() {
         return Err(refused(&at, "the model has no tokens to leave out".into()));
     }
     match write {
@@ -215,7 +246,10 @@ fn put<M: HookedModel + private::Spliceable>(
 /// A dictionary as a part of a model.
 struct SplicedDictionary {
     dictionary: Dictionary,
-    splicing: Splicing,
+    /// Whether what the reconstruction misses is added.
+    error_term: bool,
+    /// Tokens at which the point stays as it is.
+    left_out: Vec<u32>,
     /// Axes of what is read, heads flattened.
     reads: &'static [Axis],
     /// Axes of the point that is replaced.
@@ -249,12 +283,12 @@ impl SplicedDictionary {
 
     /// 0 for rows of tokens that are left out, 1 for others, `[batch * pos, 1]`; nothing where none is.
     fn kept(&self, inside: &Inside<'_, '_, '_>, dtype: DType) -> Result<Option<Tensor<2>>, Halt> {
-        if self.splicing.left_out.is_empty() {
+        if self.left_out.is_empty() {
             return Ok(None);
         }
         let Some(tokens) = inside.also().first() else { return Ok(None) };
         let ids: Vec<i64> = tokens.to_data()?.iter().collect();
-        let is_kept = |id: &i64| !self.splicing.left_out.iter().any(|left| i64::from(*left) == *id);
+        let is_kept = |id: &i64| !self.left_out.iter().any(|left| i64::from(*left) == *id);
         if ids.iter().all(is_kept) {
             return Ok(None);
         }
@@ -267,14 +301,14 @@ impl SplicedDictionary {
     /// Whether a hook may change one of these points.
     fn edits(&self, inside: &Inside<'_, '_, '_>, points: &[&str]) -> Result<bool, Halt> {
         let there = points.iter().filter(|point| self.has_pre() || **point != ACTS_PRE);
-        let there = there.filter(|point| self.splicing.error_term || **point != ERROR);
+        let there = there.filter(|point| self.error_term || **point != ERROR);
         there.map(|point| inside.edits(point)).try_fold(false, |any, edits| Ok(any | edits?))
     }
 
     /// What latents of earlier layers write here, as their hooks left them and as these were given them; nothing where none
     /// do.
     fn written_before(&self, inside: &Inside<'_, '_, '_>) -> Result<Option<[Tensor<2>; 2]>, Halt> {
-        let first = usize::from(!self.splicing.left_out.is_empty());
+        let first = usize::from(!self.left_out.is_empty());
         let mut sums: Option<[Tensor<2>; 2]> = None;
         for (one, acts) in self.earlier.iter().zip(inside.also()[first..].chunks_exact(2)) {
             let written = |acts: &Activation| -> Result<Tensor<2>, Halt> {
@@ -326,7 +360,7 @@ impl Part for SplicedDictionary {
         let latents = |name: &str| PartPoint::new(name, LATENTS).features(self.dictionary.latents());
         let flat = HOSTS.iter().find(|(host, _)| *host == self.writes).map_or(self.writes, |(_, flat)| *flat);
         let pre = self.has_pre().then(|| latents(ACTS_PRE));
-        let error = self.splicing.error_term.then(|| PartPoint::new(ERROR, self.writes));
+        let error = self.error_term.then(|| PartPoint::new(ERROR, self.writes));
         let unedited = self.cross_layer.then(|| latents(ACTS_UNEDITED).on_request());
         let first = [PartPoint::new(INPUT, self.reads)].into_iter().chain(pre).chain(unedited);
         let then = [latents(ACTS_POST), PartPoint::new(RECONS, flat)].into_iter().chain(error);
@@ -334,7 +368,7 @@ impl Part for SplicedDictionary {
     }
 
     fn also_reads(&self) -> Vec<String> {
-        let tokens = (!self.splicing.left_out.is_empty()).then(|| TOKENS.to_string());
+        let tokens = (!self.left_out.is_empty()).then(|| TOKENS.to_string());
         let of = |one: &Earlier| [ACTS_POST, ACTS_UNEDITED].map(|acts| format!("{}.{acts}", one.point));
         tokens.into_iter().chain(self.earlier.iter().flat_map(of)).collect()
     }
@@ -350,7 +384,7 @@ impl Part for SplicedDictionary {
         let edited = !self.earlier.is_empty() || self.edits(inside, &[INPUT, ACTS_PRE, ACTS_POST, RECONS, ERROR])?;
         let watched = self.points().iter().map(|point| inside.wants(&point.suffix)).collect::<Result<Vec<_>, _>>()?;
         // Nobody looks, and what is missed would be added again: the point stays what it was.
-        if self.splicing.error_term && !tracked && self.earlier.is_empty() && !watched.contains(&true) {
+        if self.error_term && !tracked && self.earlier.is_empty() && !watched.contains(&true) {
             return Ok(replaced);
         }
 
@@ -382,7 +416,7 @@ impl Part for SplicedDictionary {
             Some(kept) => recons * kept.clone() + original.clone() * (kept.clone() * -1.0 + 1.0),
             None => recons,
         };
-        if self.splicing.error_term {
+        if self.error_term {
             let clean = match clean_acts {
                 _ if self.edits(inside, &[INPUT, ACTS_PRE])? => dictionary.forward(raw.detach())?,
                 Some(acts) => self.restored(acts, &input.detach(), undo)?,

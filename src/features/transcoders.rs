@@ -57,10 +57,13 @@ impl Transcoders {
 
     /// The same, or nothing if the folder has no such files.
     pub(super) fn open_if_one(folder: &Path) -> Result<Option<Self>> {
-        let embedded = folder.to_str().and_then(|folder| folder.strip_prefix(EMBEDDED)).map(find_dictionary);
+        let name = folder.to_str().and_then(|folder| folder.strip_prefix(EMBEDDED));
+        // What is named behind it is a layer of one.
+        let embedded = name.filter(|name| !name.contains('/')).map(find_dictionary);
         let layers = match embedded.transpose()? {
             Some(one) if one.weights.len() > 1 => Some(embedded_layers(one, &Device::flex())?),
             Some(_) => None,
+            None if name.is_some() => None,
             None => open_layers(folder, &Device::flex())?,
         };
         let Some(Layers { transcoders, across }) = layers else { return Ok(None) };
@@ -128,6 +131,43 @@ impl Transcoders {
     /// The transcoders, by layer; of a cross-layer one, what is within a layer.
     pub fn layers(&self) -> &[Dictionary] {
         &self.layers
+    }
+
+    /// One layer of a set by itself.
+    ///
+    /// ```
+    /// use hooklens::features::Transcoders;
+    /// let set = Transcoders::open("embedded:ioi-transcoders")?;
+    /// assert_eq!(set.layer(2)?.metadata().writes.as_deref(), Some("blocks.2.hook_mlp_out"));
+    /// assert!(set.layer(4).is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FeatureError::Kind`] for a layer that is not there, and for a cross-layer transcoder, whose layers are
+    /// reconstructed by those before them too.
+    pub fn layer(&self, layer: usize) -> Result<Dictionary> {
+        let refused = |reason: String| FeatureError::Kind { dictionary: self.name.to_string(), reason };
+        match self.layers.get(layer) {
+            _ if self.is_cross_layer() => {
+                let reason = "it is a cross-layer transcoder: a layer's latents write to those behind it, so no layer \
+                              stands by itself";
+                Err(refused(reason.into()).into())
+            }
+            Some(own) => Ok(own.clone()),
+            None => {
+                Err(refused(format!("it has no layer {layer}: they are 0 to {}", self.layers.len().saturating_sub(1)))
+                    .into())
+            }
+        }
+    }
+
+    /// The same with other tokens at which it is not used, as [`Dictionary::excluding`].
+    #[must_use]
+    pub fn excluding(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+        let tokens: Vec<u32> = tokens.into_iter().collect();
+        self.layers = self.layers.into_iter().map(|layer| layer.excluding(tokens.iter().copied())).collect();
+        self
     }
 
     /// What latents of a layer write to a layer behind it, `[latent, d_out]`; nothing in a set.

@@ -165,6 +165,7 @@ impl<'a> Assembler<'a> {
     /// The load report: which tensors of the files were used.
     pub(super) fn report(self) -> LoadReport {
         LoadReport {
+            name: String::new(),
             unused: self.table.unused(self.files),
             missing: self.missing,
             stored_bytes: self.files.stored_bytes(),

@@ -70,6 +70,7 @@ impl HookedTransformer {
             let weights = files.keeping(narrow, blocks).weights(config)?;
             Ok((weights, files.paging(options.memory)?))
         })?;
+        report.name = name.as_ref().into();
         report.read_each_time = paging.as_ref().map_or(0, Paging::read_each_time);
         let config = TransformerConfig::clone(config);
         let model = Self::assemble(config, weights, parts.tokenizer, report, options.computes_in());

@@ -15,6 +15,8 @@ use std::fmt;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadReport {
+    /// What the model was loaded by: a hub id, a folder or file, `embedded:NAME`; nothing of one that was not loaded.
+    pub name: String,
     /// Tensors of the files that became weights.
     pub applied: Vec<String>,
     /// Tensors of the files that nothing needed, buffers known to be derived left out.

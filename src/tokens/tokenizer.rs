@@ -53,6 +53,7 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     pad: Option<u32>,
+    sep: Option<u32>,
     mask: Option<u32>,
     chat_template: Option<Arc<str>>,
     /// Ids that are not the inner tokenizer's own.
@@ -116,17 +117,17 @@ impl Tokenizer {
         let mut inner = read.unwrap_or_else(|_| Err("its contents make no tokenizer".into())).map_err(bad)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(bad)?;
-        let [bos, eos, pad, mask] = special(side, |token| inner.token_to_id(token));
+        let [bos, eos, pad, mask, sep] = special(side, |token| inner.token_to_id(token));
         let chat_template = side.iter().find_map(chat_template).map(Arc::from);
         let inner = Arc::new(inner);
-        Ok(Self { inner, bos, eos, pad, mask, chat_template, pieces: None, target: None })
+        Ok(Self { inner, bos, eos, pad, sep, mask, chat_template, pieces: None, target: None })
     }
 
     /// The tokenizer with ids of a vocabulary of its own.
     pub(super) fn with_pieces(self, pieces: Pieces, side: &[Value]) -> Self {
-        let [bos, eos, pad, mask] = special(side, |token| pieces.id(token));
+        let [bos, eos, pad, mask, sep] = special(side, |token| pieces.id(token));
         let (eos, pad) = (eos.or(Some(pieces.end())), pad.or(pieces.id("<pad>")));
-        Self { bos, eos, pad, mask, pieces: Some(pieces), ..self }
+        Self { bos, eos, pad, sep, mask, pieces: Some(pieces), ..self }
     }
 
     /// The tokenizer of the texts that a decoder behind an encoder writes: Marian's have one for each language, others
@@ -151,7 +152,7 @@ impl Tokenizer {
             return Err(bad("a tokenizer of SentencePiece files is not written".into()));
         }
         let json = self.inner.to_string(true).map_err(bad)?;
-        let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad), ("mask", self.mask)];
+        let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad), ("sep", self.sep), ("mask", self.mask)];
         let special =
             named.into_iter().filter_map(|(name, id)| Some((format!("{name}_token"), self.token(id?)?.into())));
         let mut special: serde_json::Map<String, Value> = special.collect();
@@ -183,6 +184,14 @@ impl Tokenizer {
     /// ```
     pub fn pad(&self) -> u32 {
         self.pad.or(self.eos).or(self.bos).unwrap_or(0)
+    }
+
+    /// Tokens that structure a text and are none of its own: of the beginning, the end, padding, separation; each once.
+    pub(crate) fn special(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = [self.bos, self.eos, self.pad, self.sep].into_iter().flatten().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
     }
 
     /// The mask token, which a masked language model fills in.
@@ -358,9 +367,9 @@ impl Tokenizer {
     }
 }
 
-/// The tokens that begin and end a text, fill it up and are to be filled in, by their texts or their ids.
-fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 4] {
-    ["bos", "eos", "pad", "mask"].map(|name| {
+/// The tokens that begin and end a text, fill it up, are to be filled in and part two texts, by their texts or their ids.
+fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 5] {
+    ["bos", "eos", "pad", "mask", "sep"].map(|name| {
         let text_key = format!("{name}_token");
         let by_text = side.iter().find_map(|json| match json.get(&text_key)? {
             Value::String(text) => id_of(text),

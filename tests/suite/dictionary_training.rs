@@ -154,6 +154,9 @@ fn the_same_seed_is_the_same_file_whatever_comes_between() {
         let resumed = resumed.unwrap();
         assert!(begun.unwrap() > stop - 1_300, "{begun:?}");
         assert!(weights(&whole[0]) == weights(&resumed[0]) && weights(&both[1]) == weights(&resumed[1]));
+        // It stays until what was trained is saved.
+        assert!(at.join("checkpoint.safetensors").is_file());
+        kept().remove_checkpoint().unwrap();
         assert!(!at.join("checkpoint.safetensors").exists());
     }
     // Other settings are refused, as is what is no checkpoint.
@@ -169,6 +172,13 @@ fn the_same_seed_is_the_same_file_whatever_comes_between() {
     };
     assert!(told(vec![training(first, 1).k(5.0)]).contains("it is of a training with other settings"));
     assert!(told(vec![training(first, 1), training(second, 1)]).contains("it is of 1 dictionaries, and 2 are trained"));
+    let on = |prompts: &[Vec<u32>], left_out: &[u32]| {
+        let run = TrainingRun::new([training(first, 1)]).leaving_out(left_out.iter().copied());
+        let error = run.checkpoints(&at, 1_000).resume(true).on_model(&model, prompts, |_| {}).unwrap_err();
+        hooklens::error_chain(&error)
+    };
+    assert!(on(&prompts[1..], &[0]).contains("it is of a training on"));
+    assert!(on(&prompts, &[]).contains("it is of a training on"));
     std::fs::write(at.join("checkpoint.safetensors"), "nothing").unwrap();
     assert!(told(vec![training(first, 1)]).contains("not a checkpoint of this program"));
 }
@@ -235,6 +245,9 @@ fn dictionaries_from_the_command_line() {
         run(&given.into_iter().chain(kept).chain(other.iter().copied()).collect::<Vec<_>>())
     };
     let (code, told, warned) = train("sae", &[]);
+    let cfg: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.path().join("sae/cfg.json")).unwrap()).unwrap();
+    assert_eq!(cfg["metadata"]["exclude_special_tokens"], serde_json::json!([0]));
     assert_eq!(code, Some(0), "{warned}");
     assert!(told.contains("64 latents, 20 steps: explained variance") && told.ends_with("-> sae\n"), "{told}");
     assert!(warned.contains("the prompts have"), "{warned}");
@@ -264,7 +277,47 @@ fn dictionaries_from_the_command_line() {
     let (code, told, _) = run(&["info", "sae"]);
     assert!(code == Some(0) && told.contains("blocks.2.hook_resid_post") && told.contains("jumprelu"), "{told}");
 
+    // A set is measured whole, or one of its layers.
+    let set =
+        ["eval", "--model", "embedded:ioi", "--dictionary", "embedded:ioi-transcoders", "--prompts", "prompts.txt"];
+    let (code, told, warned) = run(&set);
+    assert!(code == Some(0) && told.contains("loss recovered") && told.contains("without token 0"), "{told}{warned}");
+    let (code, layer, warned) = run(&[&set[..], &["--layer", "2", "--json"]].concat());
+    assert_eq!(code, Some(0), "{warned}");
+    let by_name = ["eval", "--model", "embedded:ioi", "--dictionary", "embedded:ioi-transcoders/layer_2"];
+    let by_name = [&by_name[..], &["--prompts", "prompts.txt", "--json"]].concat();
+    assert_eq!(run(&by_name).1, layer);
+    let all = run(&[&set[..], &["--layer", "2", "--json", "--all-tokens"]].concat()).1;
+    let tokens = |told: &str| -> serde_json::Value {
+        serde_json::from_str::<serde_json::Value>(told).unwrap()["metrics"]["token_stats"].clone()
+    };
+    assert_eq!((&tokens(&layer)["left_out"], &tokens(&all)["left_out"]), (&[0].into(), &serde_json::json!([])));
+    let find = ["find", "--model", "embedded:ioi", "--dictionary", "embedded:ioi-transcoders"];
+    let find = |more: &[&str]| run(&[&find[..], &["--prompt", "When Mary and John went"], more].concat());
+    let (code, told, warned) = find(&["--layer", "1"]);
+    assert!(
+        code == Some(0) && !told.contains("at 0 ") && warned.contains("was trained without tokens"),
+        "{told}{warned}"
+    );
+    let (code, _, warned) = find(&[]);
+    assert!(code != Some(0) && warned.contains("has 4 layers; --layer N names one"), "{warned}");
+
+    // What is there already is not replaced, wherever it would be.
+    let several = ["--at", "blocks.1.hook_resid_post,blocks.2.hook_resid_post"];
+    let (code, _, warned) = train("several", &several);
+    assert_eq!(code, Some(0), "{warned}");
+    let again = train("several", &several);
+    let part = train("several", &["--at", "blocks.2.hook_resid_post,blocks.3.hook_resid_post"]);
+    std::fs::create_dir(folder.path().join("clt")).unwrap();
+    std::fs::write(folder.path().join("clt/config.yaml"), "model_kind: cross_layer_transcoder\n").unwrap();
+    std::fs::create_dir(folder.path().join("begun")).unwrap();
+    std::fs::write(folder.path().join("begun/checkpoint.safetensors"), "").unwrap();
     let wrong = [
+        (again, "several/blocks.1.hook_resid_post holds a dictionary; choose another place"),
+        (part, "several/blocks.2.hook_resid_post holds a dictionary; choose another place"),
+        (train("clt", &[]), "clt holds a dictionary; choose another place"),
+        (train("sae", &["--resume"]), "no checkpoint to go on from: it is finished"),
+        (train("begun", &[]), "begun holds the checkpoint of a training; --resume goes on"),
         (train("sae", &[]), "sae holds a dictionary; choose another place"),
         (train("out1", &["--k", "65"]), "k is 65 of 64 latents"),
         (train("out2", &["--tokens", "10"]), "10 tokens are less than one batch of 200"),

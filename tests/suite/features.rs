@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{Tensor, TensorData};
 use hooklens::features::{
-    Architecture, Dictionary, DictionaryWeights, EvaluateOptions, Labels, Metadata, Normalization, SpliceDictionary,
-    Splicing, Transcoders, evaluate,
+    Architecture, Dictionary, DictionaryWeights, EvaluateOptions, ExcludedTokens, Labels, Metadata, Normalization,
+    SpliceDictionary, Splicing, Transcoders, evaluate, evaluate_transcoders, latents_by_activation,
 };
 use hooklens::prelude::*;
 use hooklens::{DType, WeightFiles};
@@ -404,7 +404,7 @@ fn what_is_wrong_with_a_dictionary_is_told() {
     type Case<'c> = (&'c str, &'c dyn Fn(&Path), &'c str);
     let cases: [Case<'_>; 6] = [
         ("saelens-topk", &with_config("\"d_in\": 8", "\"d_in\": 9"), "`d_in` is 9, and the tensors' 8"),
-        ("saelens-topk", &with_config("\"k\": 4", "\"k\": 40"), "k is 40 of 32 latents"),
+        ("saelens-topk", &with_config("\"k\": 4", "\"k\": 40"), "cfg.json: k is 40 of 32 latents"),
         ("saelens-topk", &with_config("\"k\": 4", "\"l\": 4"), "cfg.json: `k` is missing"),
         ("saelens-topk", &with_config("\"topk\"", "\"topmost\""), "the architecture `topmost` is not supported"),
         (
@@ -474,7 +474,11 @@ fn what_is_wrong_with_a_dictionary_is_told() {
     let wide = random_dictionary(0, "blocks.0.hook_resid_post", 8, 6, 1);
     assert_eq!(put(wide.clone()), "random: `blocks.0.hook_resid_post` has width 16, the dictionary's is 8");
     let wide = random_dictionary(0, "blocks.0.hook_resid_post", 16, 6, 1);
-    assert!(put(wide.clone().at("blocks.7.hook_resid_post")).contains("layers"), "layer");
+    let layer = put(wide.clone().at("blocks.7.hook_resid_post"));
+    assert!(
+        layer.starts_with("random can't be put at `blocks.7.hook_resid_post`") && layer.contains("layers"),
+        "{layer}"
+    );
     assert!(put(wide.clone().at("blocks.0.attn.hook_pattern")).contains("its axes are [batch, head, query, key]"));
     assert!(put(wide.clone().at("blocks.0.hook_resid_pst")).contains("hook_resid_post"));
     assert!(put(wide.with_metadata(Metadata::default())).ends_with("which point of a model it reads: give it by `at`"));
@@ -538,6 +542,9 @@ fn measures_are_those_of_saelens() {
                 wrong.push(format!("{key}: {numbers:?} for {expected:?}"));
             }
         }
+        // What the dictionary says is left out is, where nothing else is asked for.
+        let said = sae.clone().excluding(given.left_out.iter().copied());
+        assert_eq!(evaluate(&model, &said, &prompts, &EvaluateOptions::new(), |_| {}).unwrap(), given, "{case}");
         // Batch by batch it is the same, but for the formula that is by batch.
         let by_one = evaluate(&model, sae, &prompts, &options.clone().batch_size(1), |_| {}).unwrap();
         assert!((by_one.explained_variance - given.explained_variance).abs() < 1e-6);
@@ -616,4 +623,236 @@ fn latents_are_dumped_patched_and_attributed() {
     let found = patching.sweep(&sites()).unwrap().effect();
     let most = effects.values().iter().enumerate().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())).unwrap();
     assert!(found.values().iter().nth(most.0).unwrap() * most.1 > 0.0);
+}
+
+/// What files say of tokens that were left out, as SAELens writes it, is what every use of a dictionary keeps to.
+#[test]
+fn tokens_that_a_dictionary_was_trained_without_are_left_out() {
+    let scratch = tempfile::tempdir().unwrap();
+    let said = |text: &str| {
+        let path = scratch.path().join(text.chars().filter(char::is_ascii_alphanumeric).collect::<String>());
+        std::fs::create_dir_all(&path).unwrap();
+        let from = folder("saelens-topk");
+        std::fs::copy(from.join("sae_weights.safetensors"), path.join("sae_weights.safetensors")).unwrap();
+        let cfg = std::fs::read_to_string(from.join("cfg.json")).unwrap();
+        let mut cfg: serde_json::Value = serde_json::from_str(&cfg).unwrap();
+        cfg["metadata"]["exclude_special_tokens"] = serde_json::from_str(text).unwrap();
+        std::fs::write(path.join("cfg.json"), cfg.to_string()).unwrap();
+        Dictionary::open(path)
+    };
+    for (text, expected) in [
+        ("false", ExcludedTokens::None),
+        ("null", ExcludedTokens::None),
+        ("true", ExcludedTokens::Special),
+        ("[9, 3]", ExcludedTokens::Ids(vec![9, 3])),
+    ] {
+        let sae = said(text).unwrap();
+        assert_eq!(sae.metadata().exclude_special_tokens, expected, "{text}");
+        let copy = scratch.path().join("copy");
+        sae.save(&copy).unwrap();
+        assert_eq!(Dictionary::open(&copy).unwrap().metadata().exclude_special_tokens, expected, "{text}, saved");
+    }
+    let refused = told(said("\"bos\"").unwrap_err());
+    assert!(refused.contains("`exclude_special_tokens` is \"bos\""), "{refused}");
+
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let sae = Dictionary::open("embedded:ioi-sae").unwrap();
+    assert_eq!(ExcludedTokens::Special.ids(&model).unwrap(), [0]);
+    let prompt = model.to_tokens("When Mary and John went to the store").unwrap().row(0).to_vec();
+    let acts = hook::resid_post(2).inner::<3>(ACTS);
+    let first = |sae: &Dictionary| {
+        let cache = model.splice_dictionary(sae).unwrap().record(vec![prompt.clone()], &acts).unwrap();
+        cache.get(&acts).unwrap().narrow(1, 0, 1).abs().max().into_scalar::<f32>()
+    };
+    let everywhere = sae.clone().excluding([]);
+    assert_eq!(first(&sae), 0.0);
+    assert!(first(&everywhere) > 0.0);
+    let found = |sae: &Dictionary| latents_by_activation(&model, sae, &prompt, None).unwrap();
+    assert!(found(&sae).iter().all(|one| one.position != Some(0)));
+    assert!(found(&everywhere).iter().any(|one| one.position == Some(0)));
+    let special = sae.clone().with_metadata({
+        let mut metadata = sae.metadata().clone();
+        metadata.exclude_special_tokens = ExcludedTokens::Special;
+        metadata
+    });
+    assert_eq!(found(&special), found(&sae));
+    let none = random_model(TransformerConfig::new(3, 64, 4, 63, 16), 1);
+    assert!(told(none.splice_dictionary(&special).map(drop).unwrap_err()).contains("tokenizer"));
+}
+
+/// Layers of a set are measured as each is alone; what the model loses, as by hand; a layer is opened by its name.
+#[test]
+fn transcoders_of_all_layers_are_measured_together() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let set = Transcoders::open("embedded:ioi-transcoders").unwrap();
+    let texts = ["When Mary and John went to the store, John gave a drink to Mary.", "Mary went to the park."];
+    let prompts: Vec<Vec<u32>> = texts.iter().map(|text| model.to_tokens(*text).unwrap().row(0).to_vec()).collect();
+    let options = EvaluateOptions::new();
+    let measured = evaluate_transcoders(&model, &set, &prompts, &options, |_| {}).unwrap();
+    let bare = model.splice_transcoders_with(&set, &Splicing::new().error_term(false)).unwrap();
+    for (layer, own) in measured.layers.iter().enumerate() {
+        let one = Dictionary::open(format!("embedded:ioi-transcoders/layer_{layer}")).unwrap();
+        assert_eq!(one.metadata(), set.layers()[layer].metadata());
+        let alone = evaluate(&model, &one, &prompts, &options, |_| {}).unwrap();
+        assert_eq!((alone.l0, alone.mse, alone.explained_variance), (own.l0, own.mse, own.explained_variance));
+        assert_eq!((&alone.density, alone.tokens, &alone.left_out), (&own.density, own.tokens, &vec![0]));
+        assert!(own.loss_with_dictionary > own.loss && (own.loss - alone.loss).abs() < 1e-9);
+        assert_eq!(own.loss_recovered, measured.loss_recovered());
+    }
+    // Losses behind every token but the first, which is left out.
+    let mut sums = [0.0, 0.0];
+    for (sum, model) in sums.iter_mut().zip([&model, &bare]) {
+        for prompt in &prompts {
+            let run = model.run(vec![prompt.clone()], ForwardOptions::new().loss_per_token()).unwrap();
+            *sum += run.loss_per_token.unwrap().to_data().iter::<f64>().skip(1).sum::<f64>();
+        }
+    }
+    let count: usize = prompts.iter().map(|prompt| prompt.len() - 2).sum();
+    assert!((sums[0] / count as f64 - measured.layers[0].loss).abs() < 1e-5, "{sums:?} {measured}");
+    assert!((sums[1] / count as f64 - measured.layers[0].loss_with_dictionary).abs() < 1e-4, "{sums:?} {measured}");
+    let json = measured.to_json();
+    assert_eq!(json["layers"].as_array().unwrap().len(), 4);
+    let score = &json["metrics"]["model_performance_preservation"]["ce_loss_score"];
+    assert_eq!(score.as_f64(), Some(measured.loss_recovered()));
+
+    // A cross-layer transcoder: what all layers before write is in the reconstruction.
+    let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 5);
+    let scratch = tempfile::tempdir().unwrap();
+    let clt = cross_layer(3, 16, scratch.path());
+    let measured = evaluate_transcoders(&model, &clt, &rows(), &options, |_| {}).unwrap();
+    let cache = model.record(rows(), ["*hook_resid_mid", "*hook_mlp_out"]).unwrap();
+    let here = clt.to_device(&device());
+    let input = |layer: usize| cache.get(hook::resid_mid(layer)).unwrap();
+    let acts: Vec<Tensor<3>> = (0..3).map(|layer| here.layers()[layer].encode(input(layer)).unwrap()).collect();
+    for layer in 0..3 {
+        let missed = here.decode(layer, &acts, input(layer)).unwrap() - cache.get(hook::mlp_out(layer)).unwrap();
+        let expected = missed.square().sum().into_scalar::<f64>() / 10.0;
+        let given = measured.layers[layer].mse;
+        assert!((given - expected).abs() < 1e-4 * expected, "layer {layer}: {given} for {expected}");
+    }
+
+    // One layer by its name, or by its file; of a cross-layer transcoder none stands alone.
+    let saved = scratch.path().join("set");
+    set.save(&saved).unwrap();
+    for name in ["layer_1", "layer_1.safetensors"] {
+        let one = Dictionary::open(saved.join(name)).unwrap();
+        assert_eq!(one.metadata().writes.as_deref(), Some("blocks.1.hook_mlp_out"), "{name}");
+        assert_eq!(one.metadata().exclude_special_tokens, ExcludedTokens::Ids(vec![0]), "{name}");
+    }
+    let refused = |path: &Path| told(Dictionary::open(path).unwrap_err());
+    let several = refused(&saved);
+    assert!(several.contains("several dictionaries; name one: layer_0, layer_1"), "{several}");
+    let beyond = refused(&saved.join("layer_4"));
+    assert!(beyond.contains("it has no layer 4: they are 0 to 3"), "{beyond}");
+    let crossing = refused(&scratch.path().join("layer_0"));
+    assert!(crossing.contains("it is a cross-layer transcoder"), "{crossing}");
+}
+
+/// Settings that say where and how a dictionary is used.
+#[test]
+fn what_files_say_of_their_use_is_kept_to() {
+    let scratch = tempfile::tempdir().unwrap();
+    let changed = |case: &str, file: &str, change: &dyn Fn(&mut serde_json::Value)| {
+        let to = scratch.path().join(case);
+        std::fs::create_dir_all(&to).unwrap();
+        for entry in std::fs::read_dir(folder(case)).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_file() && !entry.ends_with("golden.safetensors") {
+                std::fs::copy(&entry, to.join(entry.file_name().unwrap())).unwrap();
+            }
+        }
+        let path = to.join(file);
+        let mut value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        change(&mut value);
+        std::fs::write(path, value.to_string()).unwrap();
+        Dictionary::open(to)
+    };
+    // dictionary_learning: the side of the module.
+    let of = |module: &'static str, io: &'static str| {
+        changed("dl-autoencoder", "config.json", &move |config| {
+            config["trainer"]["submodule_name"] = module.into();
+            config["buffer"]["io"] = io.into();
+        })
+    };
+    let points = |module, io| {
+        let opened = of(module, io).unwrap();
+        (opened.metadata().reads.clone().unwrap_or_default(), opened.metadata().writes.clone())
+    };
+    assert_eq!(points("mlp", "out"), ("blocks.0.hook_mlp_out".into(), None));
+    assert_eq!(points("mlp", "in"), ("blocks.0.mlp.hook_in".into(), None));
+    assert_eq!(points("mlp", "in_and_out"), ("blocks.0.mlp.hook_in".into(), Some("blocks.0.hook_mlp_out".into())));
+    assert_eq!(points("resid_post_layer_0", "in"), ("blocks.0.hook_resid_pre".into(), None));
+    let refused = told(of("attn", "in_and_out").unwrap_err());
+    assert!(refused.contains("a transcoder of a module other than an MLP is not supported"), "{refused}");
+    // SAELens: the version of the training says which layout it is, and what is nested is never dropped.
+    for version in [serde_json::json!("6.2.0"), serde_json::Value::Null] {
+        let opened = changed("saelens-topk", "cfg.json", &|cfg| {
+            let metadata = cfg["metadata"].as_object_mut().unwrap();
+            metadata.remove("sae_lens_version");
+            metadata.insert("sae_lens_training_version".into(), version.clone());
+            metadata.insert("context_size".into(), 77.into());
+        });
+        let opened = opened.unwrap();
+        assert_eq!(opened.metadata().reads.as_deref(), Some("blocks.0.hook_resid_post"), "{version}");
+        assert_eq!(opened.metadata().context_size, Some(77), "{version}");
+        assert_eq!(opened.format(), if version.is_null() { "SAELens before 6.0" } else { "SAELens" });
+    }
+    // Llama Scope: what is not computed is refused by name.
+    let llama = scratch.path().join("llama");
+    let from = folder("llama-scope").join("Llama3_1-8B-Base-L0R-4x");
+    std::fs::create_dir_all(llama.join("checkpoints")).unwrap();
+    std::fs::copy(from.join("checkpoints/final.safetensors"), llama.join("checkpoints/final.safetensors")).unwrap();
+    let hyperparams = std::fs::read_to_string(from.join("hyperparams.json")).unwrap();
+    for (from, to, expected) in [
+        ("\"use_glu_encoder\": false", "\"use_glu_encoder\": true", "`use_glu_encoder` is not supported"),
+        ("\"dataset-wise\"", "\"batch-wise\"", "`norm_activation` `batch-wise` is not supported"),
+        ("\"jumprelu\"", "\"tanh\"", "the activation `tanh` is not supported"),
+    ] {
+        assert!(hyperparams.contains(from), "{hyperparams}");
+        std::fs::write(llama.join("hyperparams.json"), hyperparams.replace(from, to)).unwrap();
+        let given = told(Dictionary::open(&llama).unwrap_err());
+        assert!(given.contains(expected), "{given}");
+    }
+}
+
+/// What a dictionary's files say of its model is compared with the model, and nothing else is.
+#[test]
+fn dictionaries_tell_where_a_model_is_another() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let sae = Dictionary::open("embedded:ioi-sae").unwrap();
+    let with = |change: &dyn Fn(&mut Metadata)| {
+        let mut metadata = sae.metadata().clone();
+        change(&mut metadata);
+        sae.clone().with_metadata(metadata)
+    };
+    let none: Vec<String> = Vec::new();
+    assert_eq!(sae.concerns(&model), none);
+    let other = with(&|metadata| metadata.model = Some("gpt2-small".into())).concerns(&model);
+    assert_eq!(other, ["embedded:ioi-sae was trained on the model gpt2-small, and this one is embedded:ioi"]);
+    let option = |name: &'static str, value: bool| {
+        with(&move |metadata| drop(metadata.model_options.insert(name.into(), value.into())))
+    };
+    let processed = |steps: Processing| model.clone().processed(&steps).unwrap();
+    let all = processed(Processing::standard());
+    assert_eq!(sae.concerns(&all), none, "nothing said");
+    for (name, plain, done) in [
+        ("fold_ln", &model, &processed(Processing::none().fold_ln())),
+        ("center_writing_weights", &model, &processed(Processing::none().center_writing_weights())),
+    ] {
+        assert_eq!(option(name, true).concerns(done), none, "{name}");
+        assert_eq!(option(name, false).concerns(plain), none, "{name}");
+        let told = option(name, true).concerns(plain);
+        let expected = format!("was trained on a model processed with {name}, and this one is without it");
+        assert!(told.len() == 1 && told[0].ends_with(&expected), "{told:?}");
+        let told = option(name, false).concerns(done);
+        let expected = format!("was trained on a model processed without {name}, and this one is with it");
+        assert!(told.len() == 1 && told[0].ends_with(&expected), "{told:?}");
+    }
+    // Values' biases matter where values are read.
+    let values = |value: bool| option("fold_value_biases", value).at("blocks.1.attn.hook_z");
+    assert_eq!(option("fold_value_biases", true).concerns(&model), none);
+    let folded = processed(Processing::none().fold_value_biases());
+    assert_eq!((values(true).concerns(&folded), values(false).concerns(&model)), (none.clone(), none));
+    assert_eq!(values(true).concerns(&model).len(), 1);
+    let bos = with(&|metadata| metadata.prepend_bos = Some(false)).concerns(&model);
+    assert!(bos[0].contains("trained on prompts without a token of their beginning"), "{bos:?}");
 }

@@ -1,18 +1,22 @@
 //! `hooklens features eval`.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::one::LayerArg;
 use crate::cli::args::{DtypeArg, ModelArg};
 use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{Finding, OutFile, spare};
 use crate::cli::terminal::{note, stdout};
 use crate::cli::{CliResult, Failure, any_model};
 use crate::driver::HookedModel;
-use crate::features::{Dictionary, EvaluateOptions, Evaluation, Labels, evaluate};
+use crate::features::{
+    Dictionary, EvaluateOptions, Evaluation, Labels, Opened, Transcoders, evaluate, evaluate_transcoders,
+};
+use crate::model::HookedTransformer;
 use crate::plot::Histogram;
 
 /// Latents above which decoder rows are compared only when asked.
@@ -25,12 +29,14 @@ pub(super) struct EvalArgs {
     #[command(flatten)]
     dtype: DtypeArg,
     #[command(flatten)]
+    layer: LayerArg,
+    #[command(flatten)]
     corpus: CorpusArg,
     /// The point that it reads, where its files don't say it
     #[arg(long, value_name = "POINT")]
     at: Option<String>,
-    /// Leave the token of a prompt's beginning out of every measure
-    #[arg(long)]
+    /// Leave the token of a prompt's beginning out of every measure, whatever the dictionary says
+    #[arg(long, conflicts_with = "all_tokens")]
     without_bos: bool,
     /// Labels of latents, for the .csv: a .csv of `latent,label`, or a .json object
     #[arg(long, value_name = "FILE")]
@@ -57,26 +63,48 @@ pub(super) fn run(args: &EvalArgs) -> CliResult {
         args.out.as_ref().map(|out| &*out.path),
         args.model.inputs().into_iter().chain(args.corpus.file()).chain(args.labels.clone()),
     )?;
-    let mut dictionary = Dictionary::open(path)?;
-    if let Some(point) = &args.at {
-        dictionary = dictionary.at(point);
-    }
-    if let Some(path) = &args.labels {
-        dictionary = dictionary.with_labels(Labels::read(path)?)?;
-    }
     let model = any_model::plain_decoder("features eval", &args.model, args.model.options(args.dtype.dtype)?)?;
-    dictionary.concerns(&model).iter().for_each(note);
-    let prompts = args.corpus.rows(&model, dictionary.metadata().prepend_bos)?;
+    match args.layer.open(path, &args.model)? {
+        Opened::Dictionary(one) => of_one(args, &model, one),
+        Opened::Transcoders(_) if args.at.is_some() => Err(Failure::Usage("--at is for one dictionary".into())),
+        Opened::Transcoders(all) => of_all(args, &model, &all),
+    }
+}
+
+/// What is read, and how it is measured.
+fn asked(
+    args: &EvalArgs,
+    model: &HookedTransformer,
+    one: &Dictionary,
+) -> Result<(Vec<Vec<u32>>, EvaluateOptions), Failure> {
+    one.concerns(model).iter().for_each(note);
+    let prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
+    let options =
+        EvaluateOptions::new().batch_size(args.batch_size as usize).cosines(args.cosines || one.latents() <= MANY);
     let bos = args.without_bos.then(|| model.tokenizer().ok()?.bos()).flatten();
-    let options = EvaluateOptions::new()
-        .batch_size(args.batch_size as usize)
-        .leaving_out(bos)
-        .cosines(args.cosines || dictionary.latents() <= MANY);
-    let bar = ProgressBar::new(prompts.len() as u64);
+    let excluded = one.metadata().exclude_special_tokens.ids(model)?;
+    Ok((prompts, options.leaving_out(excluded.into_iter().chain(bos))))
+}
+
+/// A bar for this many prompts.
+fn bar(prompts: usize) -> ProgressBar {
+    let bar = ProgressBar::new(prompts as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
         bar.set_style(style.progress_chars("=> "));
     }
-    let measured = evaluate(&model, &dictionary, &prompts, &options, |done| bar.set_position(done as u64));
+    bar
+}
+
+fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> CliResult {
+    if let Some(point) = &args.at {
+        one = one.at(point);
+    }
+    if let Some(path) = &args.labels {
+        one = one.with_labels(Labels::read(path)?)?;
+    }
+    let (prompts, options) = asked(args, model, &one)?;
+    let bar = bar(prompts.len());
+    let measured = evaluate(model, &one, &prompts, &options, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
     let measured = measured?;
     match args.json {
@@ -84,22 +112,45 @@ pub(super) fn run(args: &EvalArgs) -> CliResult {
         false => write!(stdout(), "{measured}")?,
     }
     let Some(file) = &args.out else { return Ok(()) };
-    Finding { json: measured.to_json(), csv: csv(&measured, &dictionary) }.write(file, |path| {
-        let active = measured.density.iter().filter(|density| **density > 0.0).map(|density| density.log10());
-        Ok(Histogram::of("log10 of the share of tokens", active)?.title("density of latents").save(path)?)
-    })
+    Finding { json: measured.to_json(), csv: csv([(&measured, one.labels())], false) }
+        .write(file, |path| picture([&measured], path))
 }
 
-/// A line a latent, with its label where some have one.
-fn csv(measured: &Evaluation, dictionary: &Dictionary) -> String {
-    let labels = dictionary.labels();
-    let label = |latent: usize| match labels.is_empty() {
-        true => String::new(),
-        false => format!(",\"{}\"", labels.get(latent).unwrap_or_default().replace('"', "\"\"")),
-    };
-    let at =
-        |all: &[f64], latent: usize| all.get(latent).filter(|x| x.is_finite()).map_or(String::new(), f64::to_string);
-    let line = |latent: usize| {
+fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliResult {
+    let Some(first) = all.layers().first() else { return Ok(()) };
+    if args.labels.is_some() {
+        return Err(Failure::Usage("--labels are those of one dictionary; --layer N names one".into()));
+    }
+    let (prompts, options) = asked(args, model, first)?;
+    let bar = bar(prompts.len());
+    let measured = evaluate_transcoders(model, all, &prompts, &options, |done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    let measured = measured?;
+    match args.json {
+        true => crate::cli::terminal::print_json(&measured.to_json())?,
+        false => write!(stdout(), "{measured}")?,
+    }
+    let Some(file) = &args.out else { return Ok(()) };
+    let each = measured.layers.iter().zip(all.layers().iter().map(Dictionary::labels));
+    Finding { json: measured.to_json(), csv: csv(each, true) }.write(file, |path| picture(&measured.layers, path))
+}
+
+/// The histogram of the densities of all latents.
+fn picture<'e>(measured: impl IntoIterator<Item = &'e Evaluation>, path: &Path) -> CliResult {
+    let all = measured.into_iter().flat_map(|one| &one.density).filter(|density| **density > 0.0);
+    let active = all.map(|density| density.log10());
+    Ok(Histogram::of("log10 of the share of tokens", active)?.title("density of latents").save(path)?)
+}
+
+/// A line a latent, with its label where some have one, of several layers with the layer in front.
+fn csv<'e>(all: impl IntoIterator<Item = (&'e Evaluation, &'e Labels)>, layers: bool) -> String {
+    let all: Vec<_> = all.into_iter().collect();
+    let labeled = all.iter().any(|(_, labels)| !labels.is_empty());
+    let (first, last) = (if layers { "layer," } else { "" }, if labeled { ",label" } else { "" });
+    let mut text = format!(
+        "{first}latent,density,tokens_a_prompt,encoder_norm,encoder_bias,encoder_decoder_cosine,largest_decoder_cosine{last}\n"
+    );
+    for (layer, (measured, labels)) in all.into_iter().enumerate() {
         let columns = [
             &measured.density,
             &measured.tokens_a_prompt,
@@ -108,11 +159,16 @@ fn csv(measured: &Evaluation, dictionary: &Dictionary) -> String {
             &measured.encoder_decoder_cosine,
             &measured.largest_decoder_cosine,
         ];
-        let cells: Vec<String> = columns.iter().map(|column| at(column, latent)).collect();
-        format!("{latent},{}{}\n", cells.join(","), label(latent))
-    };
-    let header =
-        "latent,density,tokens_a_prompt,encoder_norm,encoder_bias,encoder_decoder_cosine,largest_decoder_cosine";
-    let header = if labels.is_empty() { header.to_string() } else { format!("{header},label") };
-    format!("{header}\n{}", (0..measured.density.len()).map(line).collect::<String>())
+        let first = if layers { format!("{layer},") } else { String::new() };
+        for latent in 0..measured.density.len() {
+            let at = |all: &Vec<f64>| all.get(latent).filter(|x| x.is_finite()).map_or(String::new(), f64::to_string);
+            let cells: Vec<String> = columns.iter().map(|column| at(column)).collect();
+            let label = match labeled {
+                true => format!(",\"{}\"", labels.get(latent).unwrap_or_default().replace('"', "\"\"")),
+                false => String::new(),
+            };
+            text += &format!("{first}{latent},{}{label}\n", cells.join(","));
+        }
+    }
+    text
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
+use super::one::{LayerArg, tell};
 use crate::cli::args::{DtypeArg, ModelArg};
-use crate::cli::terminal::{note, print_json, stdout};
+use crate::cli::terminal::{print_json, stdout};
 use crate::cli::{CliResult, Failure, any_model};
 use crate::driver::HookedModel;
 use crate::dump::{Prompt, read_prompts};
@@ -27,6 +28,8 @@ pub(super) struct FindArgs {
     model: ModelArg,
     #[command(flatten)]
     dtype: DtypeArg,
+    #[command(flatten)]
+    layer: LayerArg,
     /// The prompt whose latents are looked for
     #[arg(long, value_name = "TEXT", required_unless_present = "more", conflicts_with_all = ["more", "less"])]
     prompt: Option<String>,
@@ -73,12 +76,12 @@ pub(super) fn run(args: &FindArgs) -> CliResult {
     let [path] = &args.model.dictionary[..] else {
         return Err(Failure::Usage("--dictionary names the one whose latents are looked for".into()));
     };
-    let mut dictionary = Dictionary::open(path)?;
+    let mut dictionary = args.layer.one(path, &args.model)?;
     if let Some(path) = &args.labels {
         dictionary = dictionary.with_labels(Labels::read(path)?)?;
     }
     let model = any_model::plain_decoder("features find", &args.model, args.model.options(args.dtype.dtype)?)?;
-    dictionary.concerns(&model).iter().for_each(note);
+    tell(&dictionary, &model)?;
     let prepend_bos = dictionary.metadata().prepend_bos;
     let (found, prompt) = match (&args.prompt, &args.more, &args.less) {
         (Some(text), _, _) => {
@@ -99,8 +102,8 @@ pub(super) fn run(args: &FindArgs) -> CliResult {
         }
         (None, Some(more), Some(less)) => {
             let [more, less] = [rows(&model, more, prepend_bos)?, rows(&model, less, prepend_bos)?];
-            let bos: Vec<u32> = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos()).into_iter().collect();
-            (latents_by_difference(&model, &dictionary, &more, &less, &bos)?, Vec::new())
+            let left_out = dictionary.metadata().exclude_special_tokens.ids(&model)?;
+            (latents_by_difference(&model, &dictionary, &more, &less, &left_out)?, Vec::new())
         }
         _ => return Err(Failure::Usage("--prompt, or --more and --less, say where to look".into())),
     };

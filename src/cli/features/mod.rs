@@ -5,12 +5,14 @@ mod directions;
 mod eval;
 mod find;
 mod info;
+mod one;
 mod show;
 mod train;
 
 use clap::{Args, Subcommand};
 
 use super::CliResult;
+pub(super) use one::everywhere;
 
 #[derive(Debug, Args)]
 pub(super) struct FeaturesArgs {
@@ -35,9 +37,11 @@ enum FeaturesCommand {
   hooklens features train --model ./gpt2 --dump ./activations --at blocks.6.mlp.hook_in --writes blocks.6.hook_mlp_out \\
     --latents 12288 --out ./transcoder")]
     Train(Box<train::TrainArgs>),
-    /// Measure how well a dictionary stands for a model's activations
-    #[command(after_help = "Example:
-  hooklens features eval --model ./gpt2 --dictionary ./sae --prompts corpus.txt --concatenate 128 --out measures.json")]
+    /// Measure how well a dictionary, or transcoders of all layers, stand for a model's activations
+    #[command(after_help = "Examples:
+  hooklens features eval --model ./gpt2 --dictionary ./sae --prompts corpus.txt --concatenate 128 --out measures.json
+  hooklens features eval --model embedded:ioi --dictionary embedded:ioi-transcoders --prompts prompts.txt
+  hooklens features eval --model embedded:ioi --dictionary embedded:ioi-transcoders --layer 2 --prompts prompts.txt")]
     Eval(Box<eval::EvalArgs>),
     /// Make a page of latents: what makes them active, and what they make of the next token
     #[command(after_help = "Examples:

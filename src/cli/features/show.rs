@@ -7,13 +7,14 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::directions::DirectionArgs;
+use super::one::{LayerArg, tell};
 use crate::cli::args::{DtypeArg, ModelArg};
 use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{said, spare};
-use crate::cli::terminal::{note, stdout};
+use crate::cli::terminal::stdout;
 use crate::cli::{CliResult, Failure, any_model};
 use crate::driver::HookedModel;
-use crate::features::{DashboardOptions, Dictionary, Labels, Units, dashboards};
+use crate::features::{DashboardOptions, Labels, Units, dashboards};
 
 /// Units that are shown unless some are named.
 const SHOWN: usize = 50;
@@ -24,6 +25,8 @@ pub(super) struct ShowArgs {
     model: ModelArg,
     #[command(flatten)]
     dtype: DtypeArg,
+    #[command(flatten)]
+    layer: LayerArg,
     #[command(flatten)]
     corpus: CorpusArg,
     /// Show the neurons of this layer's MLP, in the place of a dictionary's latents
@@ -43,8 +46,8 @@ pub(super) struct ShowArgs {
     /// Labels of latents: a .csv of `latent,label`, or a .json object
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Keep activations of the token of a prompt's beginning
-    #[arg(long)]
+    /// Keep activations of neurons and heads at the token of a prompt's beginning (of latents: --all-tokens)
+    #[arg(long, conflicts_with = "dictionary")]
     with_bos: bool,
     /// Prompts computed together
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
@@ -65,7 +68,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
     spare(Some(&args.out), inputs)?;
     let opened = match &args.model.dictionary[..] {
         [path] => {
-            let dictionary = Dictionary::open(path)?;
+            let dictionary = args.layer.one(path, &args.model)?;
             Some(args.direction.at.iter().fold(dictionary, |dictionary, point| dictionary.at(point)))
         }
         _ => None,
@@ -87,10 +90,21 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         None => units,
     };
     let prepend_bos = dictionary.as_ref().and_then(|dictionary| dictionary.metadata().prepend_bos);
-    dictionary.iter().flat_map(|dictionary| dictionary.concerns(&model)).for_each(note);
+    let left_out = match &dictionary {
+        Some(dictionary) => {
+            tell(dictionary, &model)?;
+            dictionary.metadata().exclude_special_tokens.ids(&model)?
+        }
+        None => model
+            .tokenizer()
+            .ok()
+            .and_then(|tokenizer| tokenizer.bos())
+            .filter(|_| !args.with_bos)
+            .into_iter()
+            .collect(),
+    };
     let prompts = args.corpus.rows(&model, prepend_bos)?;
-    let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos()).filter(|_| !args.with_bos);
-    let options = DashboardOptions::new().batch_size(args.batch_size as usize).leaving_out(bos);
+    let options = DashboardOptions::new().batch_size(args.batch_size as usize).leaving_out(left_out);
     let options = options.dataset(args.corpus.file().map(|file| file.display().to_string()).unwrap_or_default());
     let options = args.query.iter().fold(options, |options, text| options.query(text));
     let bar = ProgressBar::new(prompts.len() as u64);

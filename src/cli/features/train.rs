@@ -217,10 +217,6 @@ impl TrainArgs {
 pub(super) fn run(args: &TrainArgs) -> CliResult {
     let inputs = args.model.inputs().into_iter().chain(args.corpus.file()).chain(args.dump.clone());
     spare(Some(&args.out), inputs)?;
-    if !args.resume && args.out.join("cfg.json").exists() {
-        let told = format!("{} holds a dictionary; choose another place", args.out.display());
-        return Err(Failure::Failed(told.into()));
-    }
     if args.skip && args.writes.is_none() {
         return Err(Failure::Usage("--skip is for a transcoder, which --writes asks for".into()));
     }
@@ -237,6 +233,12 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     // Names as the model has them, which may be asked for in short.
     let named = |name: &String| -> Result<String, Failure> { Ok(catalog.info(catalog.find(name)?).name.to_string()) };
     args.at.iter().chain(&args.writes).try_for_each(|name| named(name).map(drop))?;
+    let several = !args.cross_layer && args.writes.is_none() && args.at.len() > 1;
+    let folders = match several {
+        true => args.at.iter().map(|name| args.out.join(name)).collect(),
+        false => vec![args.out.clone()],
+    };
+    nothing_lost(args, &folders)?;
     let every = args.checkpoint_every.unwrap_or(if args.resume { args.tokens / 10 } else { usize::MAX });
     // Of a short training every step is logged.
     let steps = args.tokens / args.batch_size.max(1);
@@ -278,15 +280,37 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     };
     bar.finish_and_clear();
     let trained = trained?;
-    let several = trained.len() > 1;
-    for one in &trained {
-        let folder = match (&one.dictionary, several) {
-            (Opened::Dictionary(own), true) => args.out.join(own.metadata().reads.as_deref().unwrap_or("dictionary")),
-            _ => args.out.clone(),
-        };
-        saved(one, &folder)?;
+    for (one, folder) in trained.iter().zip(&folders) {
+        saved(one, folder)?;
     }
-    Ok(())
+    Ok(run.remove_checkpoint()?)
+}
+
+/// An error where the result would replace one that is there, or begin anew what could go on.
+fn nothing_lost(args: &TrainArgs, folders: &[PathBuf]) -> CliResult {
+    let out = args.out.display();
+    let interrupted = TrainingRun::checkpoint_in(&args.out).is_file();
+    let told = match (args.resume, interrupted) {
+        // What a training wrote before it was killed it writes again.
+        (true, true) => return Ok(()),
+        (false, true) => {
+            Some(format!("{out} holds the checkpoint of a training; --resume goes on, or choose another place"))
+        }
+        _ => {
+            let finished = ["cfg.json", "config.yaml", "sae_weights.safetensors"];
+            let finished = |folder: &PathBuf| finished.iter().any(|file| folder.join(file).exists());
+            folders.iter().chain([&args.out]).find(|folder| finished(folder)).map(|folder| {
+                let there = folder.display();
+                match args.resume {
+                    true => {
+                        format!("{there} holds a dictionary, and {out} no checkpoint to go on from: it is finished")
+                    }
+                    false => format!("{there} holds a dictionary; choose another place"),
+                }
+            })
+        }
+    };
+    told.map_or(Ok(()), |told| Err(Failure::Failed(told.into())))
 }
 
 /// Writes a dictionary, its log and the picture of it.

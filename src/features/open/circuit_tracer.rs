@@ -12,7 +12,7 @@ use crate::error::{FeatureError, LoadError, Result};
 use crate::features::architecture::Architecture;
 use crate::features::dictionary::Dictionary;
 use crate::features::matrix::Matrix;
-use crate::features::metadata::Metadata;
+use crate::features::metadata::{ExcludedTokens, Metadata};
 use crate::regular;
 
 /// Transcoders of all layers.
@@ -32,8 +32,21 @@ struct Config {
     write: Option<String>,
     activation: Option<String>,
     k: Option<usize>,
+    /// Keys of hooklens's own, which circuit-tracer passes over.
+    prepend_bos: Option<bool>,
+    excluded: ExcludedTokens,
     /// The files of the layers, where they are named.
     files: Vec<String>,
+}
+
+/// The tokens that are left out.
+fn excluded(yaml: &Yaml) -> Option<ExcludedTokens> {
+    match yaml {
+        Yaml::BadValue | Yaml::Null | Yaml::Boolean(false) => Some(ExcludedTokens::None),
+        Yaml::Boolean(true) => Some(ExcludedTokens::Special),
+        Yaml::Array(ids) => ids.iter().map(|id| u32::try_from(id.as_i64()?).ok()).collect(),
+        _ => None,
+    }
 }
 
 impl Config {
@@ -61,6 +74,9 @@ impl Config {
             write: text("feature_output_hook"),
             activation: text("activation"),
             k: yaml["k"].as_i64().and_then(|k| usize::try_from(k).ok()),
+            prepend_bos: yaml["prepend_bos"].as_bool(),
+            excluded: excluded(&yaml["exclude_special_tokens"])
+                .ok_or_else(|| wrong("`exclude_special_tokens` is no flag and no list of ids".into()))?,
             files: named,
             path,
         })
@@ -71,6 +87,8 @@ impl Config {
         let mut metadata = Metadata { reads: point(&self.read), writes: point(&self.write), ..Metadata::default() };
         metadata.writes = metadata.writes.or_else(|| Some(format!("blocks.{layer}.hook_mlp_out")));
         metadata.model.clone_from(&self.model);
+        metadata.prepend_bos = self.prepend_bos;
+        metadata.exclude_special_tokens.clone_from(&self.excluded);
         metadata
     }
 
@@ -78,11 +96,14 @@ impl Config {
         if found.has(threshold) {
             return Ok(Architecture::JumpRelu { thresholds: found.numbers(threshold, latents)?, positive: false });
         }
+        // A file may say by itself that its latents are the k largest.
+        let own = if found.has("k") { found.integer("k")? } else { None };
         match self.activation.as_deref() {
+            None if own.is_some() => Ok(Architecture::TopK { k: own.unwrap_or_default() }),
             None | Some("relu") => Ok(Architecture::Standard),
             Some("topk") => {
                 let (path, reason) = (self.path.clone(), "`k` is missing".to_string());
-                let k = self.k.ok_or(FeatureError::Setting { path, reason })?;
+                let k = self.k.or(own).ok_or(FeatureError::Setting { path, reason })?;
                 Ok(Architecture::TopK { k })
             }
             Some(other) => {
@@ -151,7 +172,8 @@ fn set(config: &Config, files: &[Found], device: &Device) -> Result<Layers> {
     Ok(Layers { transcoders: files.iter().enumerate().map(one).collect::<Result<_>>()?, across: None })
 }
 
-/// Two files a layer: `W_enc_i [F, d]`, `b_enc_i`, `b_dec_i`; and `W_dec_i [F, L − i, d]`.
+/// Two files a layer: `W_enc_i [F, d]`, `b_enc_i`, `b_dec_i`, and of some `W_skip_i [d_in, d_out]`; and
+/// `W_dec_i [F, L − i, d]`.
 fn cross_layer(config: &Config, encoders: &[PathBuf], folder: &Path, device: &Device) -> Result<Layers> {
     let count = encoders.len();
     let mut layers = Layers { transcoders: Vec::new(), across: Some(Vec::new()) };
@@ -171,6 +193,11 @@ fn cross_layer(config: &Config, encoders: &[PathBuf], folder: &Path, device: &De
             found.vector(&center, d_out)?,
         );
         parts.architecture = config.architecture(&found, &threshold, latents)?;
+        let skip = format!("W_skip_{layer}");
+        if found.has(&skip) {
+            // As circuit-tracer's class of these uses it, and unlike the one of its sets.
+            parts.skip = Some(found.matrix(&skip, [d_in, d_out], Lies::AsIs)?);
+        }
         parts.metadata = config.metadata(layer);
         layers.transcoders.push(parts.dictionary(&found, "circuit-tracer")?);
         let across = (1..of).map(part).collect::<Result<_>>()?;

@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use super::{Found, Lies, Parts, hook_names, linear_layers};
-use crate::error::Result;
+use crate::error::{FeatureError, Result};
 use crate::features::architecture::Architecture;
 use crate::features::dictionary::Dictionary;
+use crate::features::metadata::Metadata;
 
 pub(super) fn fits(found: &Found) -> bool {
     let linear = found.has("encoder.weight")
@@ -81,7 +82,18 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         };
         layer.map(|layer| format!("layers.{layer}{side}"))
     });
-    parts.metadata = module.map(|module| hook_names::of_module(&module, false)).unwrap_or_default();
+    let side = found.field("buffer").and_then(|buffer| buffer.get("io")?.as_str()).unwrap_or("out");
+    parts.metadata = match (module, side) {
+        (None, _) => Metadata::default(),
+        (Some(module), "in") => hook_names::tensor_of(&format!("{module}.input")).map(Metadata::at).unwrap_or_default(),
+        // What the module makes of its input.
+        (Some(module), "in_and_out") => hook_names::of_module(&module, true),
+        (Some(module), _) => hook_names::of_module(&module, false),
+    };
+    if side == "in_and_out" && !parts.metadata.is_transcoder() {
+        let (path, what) = (found.described_by().into(), "a transcoder of a module other than an MLP".to_string());
+        return Err(FeatureError::Unsupported { path, what }.into());
+    }
     parts.metadata.model = trainer("lm_name").and_then(Value::as_str).map(str::to_string);
     parts.dictionary(found, format)
 }

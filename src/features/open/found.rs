@@ -191,12 +191,6 @@ impl Found {
         }
     }
 
-    /// The number of the one tensor whose name begins so.
-    pub(super) fn number_beginning(&self, beginning: &str) -> Result<Option<f32>> {
-        let name = self.files.tensors().map(|(name, _)| name).find(|name| name.starts_with(beginning));
-        name.map(|name| self.number(name)).transpose()
-    }
-
     /// A vector.
     pub(super) fn vector(&self, tensor: &str, len: usize) -> Result<Tensor<1>> {
         Ok(self.made(self.numbers(tensor, len)?))

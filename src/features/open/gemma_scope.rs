@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::features::architecture::Architecture;
 use crate::features::dictionary::Dictionary;
 use crate::features::metadata::Metadata;
+use crate::features::normalization::Normalization;
 
 pub(super) fn fits_first(found: &Found) -> bool {
     found.path.extension().is_some_and(|ending| ending == "npz") && names(found).is_some()
@@ -39,6 +40,10 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         true => of_folders(found),
         false => of_config(found),
     };
+    if parts.metadata.reads.as_deref() == Some("hook_embed") {
+        // Trained on rows of the embedding matrix; the point is behind the factor `sqrt(d_model)`.
+        parts.normalization = Normalization::Scale(Some((d_in as f32).sqrt().recip()));
+    }
     parts.by_heads = parts.metadata.reads.as_ref().is_some_and(|point| point.ends_with("hook_z"));
     parts.dictionary(found, format)
 }
@@ -46,12 +51,12 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
 /// What the path's folders say: `gemma-scope-2b-pt-res/layer_12/width_16k/average_l0_82`.
 fn of_folders(found: &Found) -> Metadata {
     let path = found.path.to_string_lossy().to_lowercase();
-    let Some(layer) = layer(&path) else {
-        return if path.contains("embedding") { Metadata::at("hook_embed") } else { Metadata::default() };
-    };
     let has = |what: &str| path.contains(what);
+    let Some(layer) = layer(&path).or_else(|| has("embedding").then_some(0)) else { return Metadata::default() };
     let block = |point: &str| format!("blocks.{layer}.{point}");
-    let mut metadata = if has("transcoder") {
+    let mut metadata = if has("embedding") {
+        Metadata::at("hook_embed")
+    } else if has("transcoder") {
         // The norm's weights were folded into the MLP before training.
         Metadata::between(block("ln2.hook_normalized"), block("hook_mlp_out"))
     } else if has("-mlp") {

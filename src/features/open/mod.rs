@@ -22,8 +22,9 @@ use super::dictionary::Dictionary;
 use super::matrix::{Lies, Matrix};
 use super::metadata::Metadata;
 use super::normalization::Normalization;
+use super::transcoders::Transcoders;
 use crate::embedded::find_dictionary;
-use crate::error::{FeatureError, LoadError, Result};
+use crate::error::{Error, FeatureError, LoadError, Result};
 use found::Found;
 
 pub(super) use circuit_tracer::{Layers, embedded as embedded_layers, open as open_layers};
@@ -57,8 +58,8 @@ fn format_of(found: &Found) -> Option<&'static Format> {
 
 impl Dictionary {
     /// Opens a dictionary: a file of weights, its folder, a folder that holds one somewhere below, or `embedded:ioi-sae`,
-    /// which is part of the program. Only headers, biases
-    /// and thresholds are read; matrices when they are used.
+    /// which is part of the program; or a layer of a set of transcoders, as `PATH/layer_3`. Only headers, biases and
+    /// thresholds are read; matrices when they are used.
     ///
     /// Formats: SAELens (from 6.0 and before), Gemma Scope's `.npz`, Gemma Scope 2, sparsify, dictionary_learning, OpenAI,
     /// Llama Scope, Goodfire, DeepSeek R1's, Kissane et al.'s.
@@ -75,8 +76,15 @@ impl Dictionary {
     /// another shape or not finite; a file that can't be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        if let Some(layer) = layer_of_set(path)? {
+            return Ok(layer);
+        }
         if let Some(name) = path.to_str().and_then(|path| path.strip_prefix(EMBEDDED)) {
             let one = find_dictionary(name)?;
+            if one.weights.len() > 1 {
+                let found = (0..one.weights.len()).map(|layer| format!("layer_{layer}")).collect();
+                return Err(FeatureError::Several { path: path.into(), found }.into());
+            }
             let config = serde_json::from_str(one.description);
             let config = config.map_err(|source| LoadError::Json { path: path.into(), source })?;
             let bytes = one.weights.first().copied().unwrap_or_default();
@@ -86,6 +94,12 @@ impl Dictionary {
                 Some(config),
                 &Device::flex(),
             )?);
+        }
+        if path.is_dir()
+            && let Some(Layers { transcoders, .. }) = open_layers(path, &Device::flex())?
+        {
+            let found = (0..transcoders.len()).map(|layer| format!("layer_{layer}")).collect();
+            return Err(FeatureError::Several { path: path.into(), found }.into());
         }
         Self::of_found(&Found::at(path, &Device::flex(), |found| format_of(found).is_some())?)
     }
@@ -100,6 +114,24 @@ impl Dictionary {
             Some(format) => (format.read)(found, format.name),
             None => Err(FeatureError::Unknown { path: found.path.clone(), found: found.tensors() }.into()),
         }
+    }
+}
+
+/// One layer of a set of transcoders, `PATH/layer_3` or its file in the set's folder; nothing where the path is none.
+fn layer_of_set(path: &Path) -> Result<Option<Dictionary>> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let number = name.strip_prefix("layer_").map(|rest| rest.strip_suffix(".safetensors").unwrap_or(rest));
+    let (Some(layer), Some(set)) = (number.and_then(|number| number.parse::<usize>().ok()), path.parent()) else {
+        return Ok(None);
+    };
+    let embedded = set.to_str().is_some_and(|set| set.starts_with(EMBEDDED));
+    // A folder of that name is what is meant.
+    if !embedded && (path.is_dir() || !set.is_dir()) {
+        return Ok(None);
+    }
+    match Transcoders::open_if_one(set)? {
+        Some(all) => all.layer(layer).map(Some),
+        None => Ok(None),
     }
 }
 
@@ -157,7 +189,11 @@ impl Parts {
             labels: Labels::beside(found.folder())?,
             norms: OnceLock::new(),
         };
-        made.with_architecture(self.architecture)
+        // What is wrong is what the files say.
+        made.with_architecture(self.architecture).map_err(|error| match error {
+            Error::Feature(FeatureError::Kind { reason, .. }) => found.wrong(reason).into(),
+            other => other,
+        })
     }
 }
 

@@ -7,14 +7,14 @@ use super::{Found, Lies, Parts};
 use crate::error::{FeatureError, Result};
 use crate::features::architecture::Architecture;
 use crate::features::dictionary::Dictionary;
-use crate::features::metadata::Metadata;
+use crate::features::metadata::{ExcludedTokens, Metadata};
 use crate::features::normalization::Normalization;
 
 /// How many finetuned factors may be off 1.
 const ONE: f32 = 1e-5;
 
 /// What of a legacy description is about the model.
-const METADATA: [&str; 13] = [
+const METADATA: [&str; 14] = [
     "sae_lens_version",
     "sae_lens_training_version",
     "model_name",
@@ -25,6 +25,7 @@ const METADATA: [&str; 13] = [
     "hook_head_index_out",
     "model_from_pretrained_kwargs",
     "prepend_bos",
+    "exclude_special_tokens",
     "neuronpedia_id",
     "context_size",
     "dataset_path",
@@ -60,7 +61,9 @@ pub(super) fn read_kissane(found: &Found, format: &'static str) -> Result<Dictio
 pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     let Some((path, Value::Object(given))) = &found.config else { return Err(found.wrong("no object").into()) };
     let said = |key: &str| given.get(key).filter(|value| !value.is_null());
-    let version = said("sae_lens_version").or_else(|| said("metadata")?.get("sae_lens_version"));
+    let version = ["sae_lens_version", "sae_lens_training_version"]
+        .into_iter()
+        .find_map(|key| said(key).or_else(|| said("metadata")?.get(key).filter(|version| !version.is_null())));
     let major = version.and_then(|version| version.as_str()?.split('.').next()?.parse::<u32>().ok());
     let legacy = major.is_none_or(|major| major < 6);
     let cfg = if legacy { migrated(given) } else { given.clone() };
@@ -135,7 +138,10 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
             parts.finetuned = Some(found.vector(tensor, latents)?);
         }
     }
-    parts.metadata = described(metadata, transcoder);
+    let excluded = metadata.get("exclude_special_tokens").unwrap_or(&Value::Null);
+    let excluded = ExcludedTokens::of_json(excluded)
+        .ok_or_else(|| found.wrong(format!("`exclude_special_tokens` is {excluded}, no flag and no list of ids")))?;
+    parts.metadata = described(metadata, transcoder, excluded);
     parts.dictionary(found, if legacy { "SAELens before 6.0" } else { format })
 }
 
@@ -206,13 +212,19 @@ fn migrated(given: &Map<String, Value>) -> Map<String, Value> {
     };
     cfg.insert("normalize_activations".into(), normalized.into());
     let about = |key: &&str| Some((key.to_string(), cfg.get(*key)?.clone()));
-    let metadata: Map<String, Value> = METADATA.iter().filter_map(about).collect();
+    let mut metadata: Map<String, Value> = METADATA.iter().filter_map(about).collect();
+    // What is said in the place that newer ones say it in holds.
+    if let Some(Value::Object(said)) = given.get("metadata") {
+        metadata
+            .extend(said.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), value.clone())));
+    }
     cfg.insert("metadata".into(), metadata.into());
     cfg
 }
 
 /// What the description says of the model.
-fn described(mut given: Map<String, Value>, transcoder: bool) -> Metadata {
+fn described(mut given: Map<String, Value>, transcoder: bool, excluded: ExcludedTokens) -> Metadata {
+    given.remove("exclude_special_tokens");
     let mut take = |key: &str| given.remove(key).filter(|value| !value.is_null());
     let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_string));
     let number = |value: Option<Value>| value.and_then(|value| value.as_u64()).map(|number| number as usize);
@@ -222,8 +234,7 @@ fn described(mut given: Map<String, Value>, transcoder: bool) -> Metadata {
         head: number(take("hook_head_index")),
         model: text(take("model_name")),
         prepend_bos: take("prepend_bos").and_then(|value| value.as_bool()),
-        exclude_special_tokens: take("exclude_special_tokens")
-            .is_some_and(|value| value.as_bool().unwrap_or(value.is_array())),
+        exclude_special_tokens: excluded,
         model_options: match take("model_from_pretrained_kwargs") {
             Some(Value::Object(options)) => options,
             _ => Map::new(),

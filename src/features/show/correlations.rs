@@ -75,7 +75,7 @@ impl Correlations {
         for batch in all.prompts.chunks(all.options.batch_size).filter(|_| !units.is_empty()) {
             let (activation, real, _) = recorded(all.model, &all.units.point, batch)?;
             let rows = real.len();
-            let kept = |id: &Option<u32>| id.is_some_and(|id| !all.options.left_out.contains(&id));
+            let kept = |id: &Option<u32>| id.is_some_and(|id| !all.options.leaves_out(id));
             let kept: Vec<f32> = real.iter().map(|id| f32::from(u8::from(kept(id)))).collect();
             tokens += kept.iter().map(|kept| f64::from(*kept)).sum::<f64>();
             let acts = all.units.read(&activation, rows)?.cast(DType::F32);

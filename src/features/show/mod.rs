@@ -42,7 +42,8 @@ const RELATED: usize = 8;
 pub struct DashboardOptions {
     amount: Amount,
     batch_size: usize,
-    left_out: Vec<u32>,
+    /// What the dictionary says, unless given.
+    left_out: Option<Vec<u32>>,
     query: Option<String>,
     dataset: String,
     seed: u64,
@@ -51,7 +52,7 @@ pub struct DashboardOptions {
 impl Default for DashboardOptions {
     fn default() -> Self {
         let amount = Amount { largest: 20, each_interval: 5, around: [12, 6] };
-        Self { amount, batch_size: 16, left_out: Vec::new(), query: None, dataset: String::new(), seed: 0 }
+        Self { amount, batch_size: 16, left_out: None, query: None, dataset: String::new(), seed: 0 }
     }
 }
 
@@ -85,9 +86,13 @@ impl DashboardOptions {
         self
     }
 
+    fn leaves_out(&self, id: u32) -> bool {
+        self.left_out.as_ref().is_some_and(|ids| ids.contains(&id))
+    }
+
     /// Leaves activations at these tokens out, in the query as well.
     pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
-        self.left_out = tokens.into_iter().collect();
+        self.left_out = Some(tokens.into_iter().collect());
         self
     }
 
@@ -154,6 +159,10 @@ pub fn dashboards<'m>(
     mut progress: impl FnMut(usize),
 ) -> Result<Dashboards<'m>> {
     let units = units.on(model);
+    let options = match (&options.left_out, units.dictionary()) {
+        (None, Some(dictionary)) => options.leaving_out(dictionary.metadata().exclude_special_tokens.ids(model)?),
+        _ => options,
+    };
     let mut random = ChaCha8Rng::seed_from_u64(options.seed);
     let (mut gathered, mut tokens, mut done): (Vec<Gathered>, usize, usize) = (Vec::new(), 0, 0);
     for batch in prompts.chunks(options.batch_size) {
@@ -168,7 +177,7 @@ pub fn dashboards<'m>(
             let what = format!("{} {} of a prompt", units.noun(), at % count.max(1));
             return Err(crate::error::Error::NotANumber { what });
         }
-        let kept = |row: usize| real[row].is_some_and(|id| !options.left_out.contains(&id));
+        let kept = |row: usize| real[row].is_some_and(|id| !options.leaves_out(id));
         tokens += (0..real.len()).filter(|row| kept(*row)).count();
         let by_unit = Sparse::of(&values, count).transposed(count);
         for (unit, own) in gathered.iter_mut().enumerate() {
@@ -198,11 +207,13 @@ pub fn dashboards<'m>(
     let query = match &options.query {
         None => None,
         Some(text) => {
-            let row = model.token_row(text, None)?;
+            // As the prompts began that it was trained on.
+            let prepend_bos = units.dictionary().and_then(|dictionary| dictionary.metadata().prepend_bos);
+            let row = model.token_row(text, prepend_bos)?;
             let (acts, _, _) = activations(model, &units, std::slice::from_ref(&row))?;
             let count = acts.dims()[1];
             let mut values: Vec<f32> = acts.to_data().iter().collect();
-            let left_out = row.iter().map(|id| options.left_out.contains(id));
+            let left_out = row.iter().map(|id| options.leaves_out(*id));
             for (own, _) in values.chunks_exact_mut(count.max(1)).zip(left_out).filter(|(_, left_out)| *left_out) {
                 own.fill(0.0);
             }

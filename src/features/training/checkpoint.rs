@@ -16,9 +16,11 @@ use crate::weight_files::WeightFiles;
 
 /// The key of what is said of all trainings.
 const STATE: &str = "trainings";
+/// The key of what they are trained on.
+const DATA: &str = "data";
 
 /// Writes all trainings and their logs to one file, whole or not at all.
-pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>]) -> Result<()> {
+pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>], data: &str) -> Result<()> {
     let mut tensors: Vec<(String, Activation)> = Vec::new();
     let mut states = Vec::new();
     for (place, (trainer, log)) in trainers.iter_mut().zip(logs).enumerate() {
@@ -43,15 +45,16 @@ pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>]) ->
             "log": log.iter().map(|step| step.numbers().map(f64::to_bits)).collect::<Vec<_>>(),
         }));
     }
-    let metadata = HashMap::from([(STATE.to_string(), Value::from(states).to_string())]);
+    let metadata =
+        HashMap::from([(STATE.to_string(), Value::from(states).to_string()), (DATA.to_string(), data.to_string())]);
     Ok(write_safetensors(path, tensors.iter().map(|(name, tensor)| (name.clone(), tensor)), metadata)?)
 }
 
 /// Puts trainings where a file left them, and gives their logs.
 ///
 /// # Errors
-/// A file that is damaged, or of trainings with other settings.
-pub(super) fn restore(path: &Path, trainers: &mut [Trainer]) -> Result<Vec<Vec<Step>>> {
+/// A file that is damaged, or of trainings with other settings or of other data.
+pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &str) -> Result<Vec<Vec<Step>>> {
     let wrong = |reason: String| crate::error::Error::from(FeatureError::Setting { path: path.into(), reason });
     let damaged = || wrong("it is not a checkpoint of this program".into());
     let bytes = regular::read_tensors(path).map_err(LoadError::file(path))?;
@@ -61,6 +64,11 @@ pub(super) fn restore(path: &Path, trainers: &mut [Trainer]) -> Result<Vec<Vec<S
     let states = states.as_array().ok_or_else(damaged)?;
     if states.len() != trainers.len() {
         return Err(wrong(format!("it is of {} dictionaries, and {} are trained", states.len(), trainers.len())));
+    }
+    let kept =
+        metadata.metadata().as_ref().and_then(|metadata| metadata.get(DATA)).map_or("nothing it tells", |data| data);
+    if kept != data {
+        return Err(wrong(format!("it is of a training on {kept}, and this is one on {data}")));
     }
     let files = WeightFiles::open(&[path.to_path_buf()])?;
     let mut logs = Vec::new();

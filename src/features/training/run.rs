@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use xxhash_rust::xxh3::Xxh3;
+
 use super::checkpoint;
 use super::settings::Training;
 use super::source::{Buffer, FromModel, Rows, Source};
@@ -78,10 +80,32 @@ impl TrainingRun {
         self
     }
 
-    /// Writes a checkpoint to a folder whenever so many tokens have been seen. It is removed when all is done.
+    /// Writes a checkpoint to a folder whenever so many tokens have been seen. It stays when all is done, until
+    /// [`TrainingRun::remove_checkpoint`]: what was trained is to be saved first.
     pub fn checkpoints(mut self, folder: impl Into<PathBuf>, every: usize) -> Self {
         self.checkpoints = Some((folder.into(), every.max(1)));
         self
+    }
+
+    /// Removes the checkpoint of a training that is done and saved, if there is one.
+    ///
+    /// # Errors
+    /// A file that can't be removed.
+    pub fn remove_checkpoint(&self) -> Result<()> {
+        match self.checkpoint().filter(|path| path.is_file()) {
+            Some(path) => Ok(std::fs::remove_file(&path).map_err(crate::error::LoadError::write(&path))?),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the checkpoint of a training into this folder is.
+    pub(crate) fn checkpoint_in(folder: &Path) -> PathBuf {
+        folder.join(FILE)
+    }
+
+    /// The file of the checkpoint.
+    fn checkpoint(&self) -> Option<PathBuf> {
+        self.checkpoints.as_ref().map(|(folder, _)| Self::checkpoint_in(folder))
     }
 
     /// Goes on from the checkpoint in the folder, if there is one, as if it had not been interrupted.
@@ -142,11 +166,13 @@ impl TrainingRun {
             trainers.push(Trainer::new(training, d_in, d_out));
         }
         let mut logs = vec![Vec::new(); trainers.len()];
-        let saved = self.checkpoints.as_ref().map(|(folder, _)| folder.join(FILE));
+        let saved = self.checkpoint();
+        // Reading everything once to tell it from other data is for those who keep checkpoints.
+        let data = if saved.is_some() { source.described()? } else { String::new() };
         let mut buffer = Buffer::new(source, points, first.seed, [first.batch, first.buffer]);
         let done = match &saved {
             Some(path) if self.resume && path.is_file() => {
-                logs = checkpoint::restore(path, &mut trainers)?;
+                logs = checkpoint::restore(path, &mut trainers, &data)?;
                 trainers.iter().map(|trainer| trainer.tokens).max().unwrap_or(0)
             }
             _ => 0,
@@ -188,17 +214,18 @@ impl TrainingRun {
                 if let Some(folder) = path.parent() {
                     std::fs::create_dir_all(folder).map_err(crate::error::LoadError::write(folder))?;
                 }
-                checkpoint::save(path, &mut trainers, &logs)?;
+                checkpoint::save(path, &mut trainers, &logs, &data)?;
                 next = self.checkpoints.as_ref().map(|(_, every)| (seen / every + 1) * every);
             }
         }
-        let trained =
-            trainers.iter().zip(logs).map(|(trainer, log)| Ok(Trained { dictionary: trainer.trained()?, log }));
-        let trained = trained.collect::<Result<Vec<_>>>()?;
-        if let Some(path) = saved.filter(|path| path.is_file()) {
-            std::fs::remove_file(&path).map_err(crate::error::LoadError::write(&path))?;
-        }
-        Ok(trained)
+        let trained = trainers.iter().zip(logs).map(|(trainer, log)| {
+            let dictionary = match trainer.trained()? {
+                Opened::Dictionary(one) => Opened::Dictionary(one.excluding(self.left_out.iter().copied())),
+                Opened::Transcoders(all) => Opened::Transcoders(all.excluding(self.left_out.iter().copied())),
+            };
+            Ok(Trained { dictionary, log })
+        });
+        trained.collect()
     }
 }
 
@@ -235,6 +262,19 @@ impl Source for FromDump<'_> {
     fn widths(&mut self, points: &[String]) -> Result<std::collections::BTreeMap<String, usize>> {
         let width = |name: &String| Ok((name.clone(), self.dump.width(name)?));
         points.iter().map(width).collect()
+    }
+
+    fn described(&mut self) -> Result<String> {
+        let mut hash = Xxh3::new();
+        let mut count = 0;
+        for file in 0..self.dump.files() {
+            for token in self.dump.tokens(file)? {
+                hash.update(&token.map_or(-1, i64::from).to_le_bytes());
+                count += usize::from(token.is_some());
+            }
+        }
+        let (files, hash, left_out) = (self.dump.files(), hash.digest128(), self.left_out);
+        Ok(format!("{count} tokens of a dump of {files} files ({hash:032x}), without {left_out:?}"))
     }
 
     fn items(&self) -> usize {

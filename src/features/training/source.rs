@@ -6,6 +6,7 @@ use hooklens_hooks::{Positions, Record};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::{FeatureError, InputError, Result};
@@ -32,6 +33,9 @@ pub(super) trait Source {
 
     /// Activations of a chunk.
     fn read(&mut self, order: &[usize], chunk: usize, points: &[String]) -> Result<Rows>;
+
+    /// What tells it from other activations: the model, the tokens, those that are left out.
+    fn described(&mut self) -> Result<String>;
 
     /// Things that are shuffled: prompts, or files.
     fn items(&self) -> usize;
@@ -68,6 +72,20 @@ impl Source for FromModel<'_> {
         let cache = self.model.record(vec![row[..1].to_vec()], Record::new(points.to_vec()))?;
         let width = |name: &String| Ok((name.clone(), cache.activation(&**name)?.len()));
         points.iter().map(width).collect()
+    }
+
+    fn described(&mut self) -> Result<String> {
+        let mut hash = Xxh3::new();
+        let mut count = 0;
+        for row in self.prompts {
+            hash.update(&(row.len() as u64).to_le_bytes());
+            row.iter().for_each(|id| hash.update(&id.to_le_bytes()));
+            count += row.len();
+        }
+        let (rows, hash, left_out) = (self.prompts.len(), hash.digest128(), self.left_out);
+        let (model, parts) = (self.model.fingerprint()?, self.model.interventions());
+        let parts = if parts.is_empty() { String::new() } else { format!(" with {}", parts.join(", ")) };
+        Ok(format!("{count} tokens of {rows} prompts ({hash:032x}), without {left_out:?}, in the model {model}{parts}"))
     }
 
     fn items(&self) -> usize {
