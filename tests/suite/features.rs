@@ -718,7 +718,7 @@ fn transcoders_of_all_layers_are_measured_together() {
     // A cross-layer transcoder: what all layers before write is in the reconstruction.
     let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 5);
     let scratch = tempfile::tempdir().unwrap();
-    let clt = cross_layer(3, 16, scratch.path());
+    let clt = cross_layer(3, 16, scratch.path(), "hook_resid_mid", "hook_mlp_out");
     let measured = evaluate_transcoders(&model, &clt, &rows(), &options, |_| {}).unwrap();
     let cache = model.record(rows(), ["*hook_resid_mid", "*hook_mlp_out"]).unwrap();
     let here = clt.to_device(&device());
