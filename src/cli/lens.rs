@@ -99,7 +99,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
 /// Prints what was read at the last position, and writes all of it to a file.
 fn told<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &LensReading) -> CliResult {
     let answer = match &args.answer {
-        Some(text) => Some(model.tokenizer()?.single(text)?),
+        Some(text) => Some(model.tokenizer()?.target().single(text)?),
         None => None,
     };
     let range = args.positions.resolve(tokens.len())?;

@@ -227,9 +227,10 @@ pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize
 /// Token ids: one, or one an example.
 fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
     let ids = match choice {
-        TokenChoice::Text(text) => vec![model.tokenizer()?.single(&text)?],
+        // Of the language that is written, where another is read.
+        TokenChoice::Text(text) => vec![model.tokenizer()?.target().single(&text)?],
         TokenChoice::Texts(texts) => {
-            let tokenizer = model.tokenizer()?;
+            let tokenizer = model.tokenizer()?.target();
             texts.iter().map(|text| tokenizer.single(text)).collect::<Result<Vec<u32>, _>>()?
         }
         TokenChoice::Id(id) => vec![id],

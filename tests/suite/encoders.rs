@@ -311,7 +311,7 @@ fn encoder_decoders_are_hugging_faces() {
         total.problems.extend(tally.problems.into_iter().map(|problem| format!("{case}: {problem}")));
     }
     println!("{} tensors compared", total.compared);
-    assert!(total.compared > 600, "{}", total.compared);
+    assert!(total.compared > 500, "{}", total.compared);
     assert!(total.problems.is_empty(), "{}", total.problems.join("\n"));
 }
 

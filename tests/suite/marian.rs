@@ -71,6 +71,21 @@ fn translations_are_transformers() {
         .unwrap();
     let told = String::from_utf8(said.stdout).unwrap();
     assert_eq!(told.trim_end(), generated[0]["written"].as_str().unwrap());
+    // So is an answer.
+    let said = program()
+        .args([
+            "patch",
+            "--clean",
+            "The old house",
+            "--corrupted",
+            "The old garden",
+            "--at",
+            "encoder.*.hook_resid_pre",
+        ])
+        .args(["--decoder-prompt", "Das", "--answer", "Haus", "--wrong", "Garten", "--model", folder.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(!String::from_utf8(said.stderr).unwrap().contains("not one"), "the answer is one token");
     let said = program()
         .args(["generate", "--tokens", "5,6,0", "--max-new-tokens", "2", "--first-token", ">>deu<<", "--json"])
         .args(["--model", folder.to_str().unwrap()])
