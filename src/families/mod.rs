@@ -169,8 +169,8 @@ fn is_known(json: &Value, given: &str) -> bool {
 
 /// Whether the architecture is a model without its head.
 pub(crate) fn is_base(architecture: &str) -> bool {
-    architecture.ends_with("Model") && !architecture.ends_with("LMHeadModel")
-        || !architecture.contains(|letter: char| letter.is_ascii_uppercase())
+    let with_head = ["LMHeadModel", "ChatModel"].iter().any(|end| architecture.ends_with(end));
+    architecture.ends_with("Model") && !with_head || !architecture.contains(|letter: char| letter.is_ascii_uppercase())
 }
 
 /// Every family of encoders.

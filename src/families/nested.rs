@@ -11,7 +11,7 @@ use crate::weight_files::{WeightFiles, WeightTable};
 const WITHIN: [&str; 3] = ["text_config", "llm_config", "language_config"];
 
 /// Models whose text model's settings are among their own, and whose model that is.
-const BESIDE: [(&str, &str); 16] = [
+const BESIDE: [(&str, &str); 18] = [
     ("HulumedQwen2ForCausalLM", "qwen2"),
     ("HulumedQwen3ForCausalLM", "qwen3"),
     ("LlavaGemmaForCausalLM", "gemma"),
@@ -27,7 +27,9 @@ const BESIDE: [(&str, &str); 16] = [
     ("Qwen2VLModel", "qwen2_vl_text"),
     ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text"),
     ("Qwen2_5_VLModel", "qwen2_5_vl_text"),
+    ("Share4VLlamaForCausalLM", "llama"),
     ("VideoLlavaLlamaForCausalLM", "llama"),
+    ("Videollama3Qwen2ForCausalLM", "qwen2"),
 ];
 
 /// Text models that are another's under a name of their own.

@@ -73,7 +73,9 @@ fn every_family_computes_as_if_widened() {
         }
         let [narrow, wide] = both(folder.path(), LoadOptions::new());
         assert_eq!((narrow.dtype(), wide.dtype()), (DType::F32, DType::F32));
-        assert_eq!(narrow.weights.embed.tokens.val().dtype(), dtype.burn(), "{case}");
+        // A table that is projected is a product.
+        let kept = if case == "opt-behind" { DType::F32 } else { dtype };
+        assert_eq!(narrow.weights.embed.tokens.val().dtype(), kept.burn(), "{case}");
         let tokens = golden.tokens("");
         let everything = || Record::new(Selection::matching(|_| true));
         let [(logits, seen), (expected, expected_seen)] = [&narrow, &wide].map(|model| {

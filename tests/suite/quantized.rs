@@ -235,7 +235,8 @@ fn what_does_not_fit_is_said() {
 /// The value of a float of 8 bits, four of them exponent.
 fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let size = if exponent == 0 { mantissa / 8.0 * 2f32.powi(-6) } else { (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7) };
+    let size =
+        if exponent == 0 { mantissa / 8.0 * 2f32.powi(-6) } else { (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7) };
     if code > 127 { -size } else { size }
 }
 
@@ -271,16 +272,15 @@ fn latent_attention_in_fp8_is_that_of_its_numbers() {
     for tensors in [plain, blocks] {
         let place = tempfile::tempdir().unwrap();
         fs::write(place.path().join("config.json"), json.to_string()).unwrap();
-        let views = tensors.iter().map(|(name, dtype, shape, data)| {
-            (name.as_str(), TensorView::new(*dtype, shape.clone(), data).unwrap())
-        });
+        let views = tensors
+            .iter()
+            .map(|(name, dtype, shape, data)| (name.as_str(), TensorView::new(*dtype, shape.clone(), data).unwrap()));
         let bytes = safetensors::serialize(views, None).unwrap();
         fs::write(place.path().join("model.safetensors"), bytes).unwrap();
         let model = HookedTransformer::from_pretrained(place.path().to_str().unwrap()).unwrap();
         assert!(model.load_report().unused.is_empty(), "{}", model.load_report());
         logits.push(values(&model.forward([3, 1, 4, 1, 5]).unwrap()));
-        json["quantization_config"] =
-            json!({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]});
+        json["quantization_config"] = json!({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]});
     }
     assert!(distance(&logits[1], &logits[0]) < 1e-5, "{}", distance(&logits[1], &logits[0]));
 }
