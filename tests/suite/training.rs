@@ -129,19 +129,24 @@ fn scalar(tensor: Tensor<1>) -> f64 {
     tensor.into_scalar::<f64>()
 }
 
-/// Experts that no token chose, by the beginning of their weights' names: they alone have no gradient.
+/// Experts that no token chose, by the beginning of their weights' names, and what is for the choice alone: they
+/// alone have no gradient.
 fn unchosen(model: &HookedTransformer, rows: &Vec<Vec<u32>>) -> Vec<String> {
-    let Some(experts) = model.config().experts else { return vec![] };
+    if model.config().experts.is_none() {
+        return vec![];
+    }
     let cache = model.record(rows, "*hook_expert_indices").unwrap();
     let chosen_in = |layer: usize| -> Vec<usize> {
         let point = format!("blocks.{layer}.mlp.hook_expert_indices");
         let chosen = cache.activation(point).unwrap().to_int_tensor::<2>().unwrap();
         chosen.into_data().iter::<i64>().map(|expert| expert as usize).collect()
     };
-    let of_layer = |layer: usize| {
+    let of_layer = |layer: usize| -> Vec<String> {
+        let Some(experts) = model.config().experts_of(layer) else { return vec![] };
         let chosen = chosen_in(layer);
-        let unchosen = (0..experts.count).filter(move |expert| !chosen.contains(expert));
-        unchosen.map(move |expert| format!("blocks.{layer}.moe.experts.{expert}."))
+        let unchosen = (0..experts.count).filter(|expert| !chosen.contains(expert));
+        let unchosen = unchosen.map(|expert| format!("blocks.{layer}.moe.experts.{expert}."));
+        unchosen.chain(experts.choice_bias.then(|| format!("blocks.{layer}.moe.choice_bias"))).collect()
     };
     (0..model.config().n_layers).flat_map(of_layer).collect()
 }
