@@ -544,7 +544,9 @@ fn measures_are_those_of_saelens() {
         }
         // What the dictionary says is left out is, where nothing else is asked for.
         let said = sae.clone().excluding(given.left_out.iter().copied());
-        assert_eq!(evaluate(&model, &said, &prompts, &EvaluateOptions::new(), |_| {}).unwrap(), given, "{case}");
+        let again = evaluate(&model, &said, &prompts, &EvaluateOptions::new(), |_| {}).unwrap();
+        // Some numbers of dead latents are none, and null here.
+        assert_eq!(again.to_json(), given.to_json(), "{case}");
         // Batch by batch it is the same, but for the formula that is by batch.
         let by_one = evaluate(&model, sae, &prompts, &options.clone().batch_size(1), |_| {}).unwrap();
         assert!((by_one.explained_variance - given.explained_variance).abs() < 1e-6);
