@@ -32,7 +32,7 @@ impl ExcludedTokens {
     /// # Errors
     /// [`InputError::NoTokenizer`](crate::InputError::NoTokenizer) if they are special tokens of a model without a
     /// tokenizer.
-    pub fn ids<M: HookedModel + ?Sized>(&self, model: &M) -> Result<Vec<u32>> {
+    pub fn ids<M: HookedModel>(&self, model: &M) -> Result<Vec<u32>> {
         Ok(match self {
             ExcludedTokens::None => Vec::new(),
             ExcludedTokens::Special => model.tokenizer()?.special(),

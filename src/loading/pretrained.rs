@@ -507,7 +507,7 @@ pub enum ModelConfig {
     /// Of a [`HookedEncoder`]; which heads its files hold, if they are there.
     Encoder(Box<EncoderConfig>, Option<OutputHeads>),
     /// Of a [`HookedEncoderDecoder`].
-    EncoderDecoder(EncoderDecoderConfig),
+    EncoderDecoder(Box<EncoderDecoderConfig>),
 }
 
 impl ModelConfig {

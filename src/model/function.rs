@@ -9,6 +9,7 @@ use crate::config::ActivationFn;
 use crate::cpu;
 
 /// Of the normal distribution whose shares `laplace` gives (Ma et al. 2022), as Hugging Face rounds them.
+#[expect(clippy::approx_constant)]
 const LAPLACE_MEAN: f64 = 0.707107;
 const LAPLACE_DEVIATION: f64 = 0.282095;
 

@@ -8,7 +8,7 @@ use burn::tensor::{Gradients, TensorData};
 use hooklens::encoder::{EncoderOutput, HookedEncoder};
 use hooklens::encoder_decoder::HookedEncoderDecoder;
 use hooklens::prelude::*;
-use hooklens::{Linear, Norm, NormKind, Weights};
+use hooklens::{ActivationFn, Linear, Norm, NormKind, Weights};
 use proptest::prelude::*;
 
 use crate::support::{
@@ -161,8 +161,11 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
     // The same weights to the bit; Burn's operations round otherwise than the kernels.
     let expected = values(&plain.forward(&rows).unwrap());
     let back = given.clone().to_devices(&[device()]);
-    if distance(&values(&back.forward(&rows).unwrap()), &expected) > rounding() {
-        problems.push("plain again, other logits".to_string());
+    let gap = distance(&values(&back.forward(&rows).unwrap()), &expected);
+    // xIELU is made of Burn's operations, whose last bit depends on how a tensor lies in memory.
+    let last_bit = if c.activation == ActivationFn::Xielu { f32::EPSILON } else { 0.0 };
+    if gap > rounding().max(last_bit) {
+        problems.push(format!("plain again, other logits by {gap:e}"));
     }
     let gap = distance(&values(&output.logits.unwrap()), &expected);
     if gap > 4e-6 {

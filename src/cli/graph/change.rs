@@ -70,7 +70,7 @@ pub(super) fn changed(
         let row = made.rows.into_iter().next();
         Ok(row.map(|row| row.text.unwrap_or_else(|| format!("{:?}", row.new))).unwrap_or_default())
     };
-    let texts = new.map(|new| Ok::<_, crate::Error>([made(&[], new)?, made(&edits, new)?])).transpose()?;
+    let texts = new.map(|new| Ok::<_, crate::error::Error>([made(&[], new)?, made(&edits, new)?])).transpose()?;
     Ok(Some(Changed { tokens, texts }))
 }
 

@@ -59,7 +59,7 @@ pub(in crate::cli) struct MakeArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     likely: usize,
     /// The probability of all tokens that are explained
-    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share, allow_negative_numbers = true)]
     likely_share: f64,
     /// Features of the graph at most, those with the largest influence
     #[arg(long, value_name = "N", default_value_t = 7500)]
@@ -74,10 +74,10 @@ pub(in crate::cli) struct MakeArgs {
     #[arg(long, value_name = "N")]
     leave_out: Option<usize>,
     /// The share of influence whose nodes are kept
-    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share, allow_negative_numbers = true)]
     node_share: f64,
     /// The share of influence whose edges are kept
-    #[arg(long, value_name = "SHARE", default_value_t = 0.98, value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.98, value_parser = share, allow_negative_numbers = true)]
     edge_share: f64,
     /// Join features that act alike: whose effects have at least this cosine
     #[arg(long, value_name = "COSINE", value_parser = share)]
