@@ -561,7 +561,7 @@ pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
     let family = parts.described.family();
     let config = match parts.described {
         Described::Decoder(_, config) => ModelConfig::Decoder(config),
-        Described::EncoderDecoder(_, config) => ModelConfig::EncoderDecoder(config),
+        Described::EncoderDecoder(_, config) => ModelConfig::EncoderDecoder(Box::new(config)),
         Described::Encoder(_, config) => {
             let heads = parts.files.as_ref().map(|files| {
                 let there = |weight| table.sources.get(weight).is_some_and(|s| table.find(files, &s.name).is_some());

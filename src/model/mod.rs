@@ -60,6 +60,7 @@ pub(crate) use pass::Pass;
 pub(crate) use placed::placed;
 pub(crate) use points::points_of;
 pub(crate) use position_bias::{Buckets, position_bias};
+pub(crate) use rotary::RotaryTable;
 pub(crate) use sequence::{Sequence, at_columns};
 
 /// The points a model of this configuration can fire.

@@ -51,6 +51,11 @@ impl RotaryTable {
         }
     }
 
+    /// The table of one of its positions.
+    pub(crate) fn at(&self, pos: usize) -> Self {
+        Self { cos: self.cos.clone().narrow(1, pos, 1), sin: self.sin.clone().narrow(1, pos, 1), ..*self }
+    }
+
     /// Rotates the first `dim` coordinates of every head by their position, in `f32`.
     ///
     /// # Shapes

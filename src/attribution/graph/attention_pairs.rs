@@ -1,6 +1,6 @@
 //! Why a head attends where it does: pairs of what makes its query and what makes its key.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor, TensorData};
 use hooklens_hooks::{Record, Selection};
 use hooklens_kernels::gemm::gemm;
 use hooklens_kernels::view::View2;
@@ -11,10 +11,9 @@ use super::frozen::Batch;
 use super::host;
 use super::replacement::Replacement;
 use super::site::{PRE, STEPS};
-use crate::driver::{ForwardOptions, HookedModel, Logits};
+use crate::driver::HookedModel;
 use crate::error::{GraphError, Result};
-use crate::hook;
-use crate::model::{HookedTransformer, Linear, Norm};
+use crate::model::{HookedTransformer, Linear, Norm, RotaryTable};
 
 /// What two nodes, one in the query and one in the key, add to a score.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -173,53 +172,53 @@ impl AttributionGraph {
         pos: usize,
         name: &str,
     ) -> Result<(Vec<f32>, Vec<f32>)> {
-        let width = model.config().d_head;
-        if model.config().qk_norm.is_some_and(|norm| norm.kind.centers()) {
-            let reason = "their norm centers, so that a pair's score is no product of two parts".into();
-            return Err(GraphError::Replacement { what: "queries and keys".into(), reason }.into());
+        let (config, device) = (model.config(), model.device());
+        let (width, len) = (config.d_head, self.tokens().len());
+        let refused = match config.qk_norm {
+            Some(norm) if norm.kind.centers() => {
+                "their norm centers, so that a pair's score is no product of two parts"
+            }
+            Some(norm) if norm.after_rotation => "they are normalized behind the rotation",
+            _ if config.query_growth.is_some() => "queries grow with their position",
+            _ => "",
+        };
+        if !refused.is_empty() {
+            return Err(GraphError::Replacement { what: "queries and keys".into(), reason: refused.into() }.into());
         }
-        let tokens = &self.tokens()[..=pos];
         let at = |point: &str| format!("blocks.{layer}.attn.{point}");
         let there = |point: &String| model.catalog().find(point).is_ok();
         let before = at(&format!("hook_{name}"));
         let scale = Some(at(&format!("{name}_norm.hook_scale"))).filter(there);
         let rotated = Some(at(&format!("hook_rot_{name}"))).filter(there);
         let names: Vec<String> = [Some(before.clone()), scale.clone(), rotated.clone()].into_iter().flatten().collect();
-        let clean = model.record(vec![tokens.to_vec()], Record::new(Selection::from(names)))?;
-        let row = |of: Tensor<4>, batch: usize| -> Vec<f32> {
-            host(of.slice([batch..batch + 1, pos..pos + 1, head..head + 1]))
-        };
+        let clean = model.record(vec![self.tokens().to_vec()], Record::new(Selection::from(names)))?;
+        let row = |of: Tensor<4>| -> Vec<f32> { host(of.slice([0..1, pos..pos + 1, head..head + 1])) };
         let held = scale.as_ref().map(|scale| clean.get::<2>(&**scale)).transpose()?;
-        let Some(rotated) = rotated else {
-            // A norm alone, which has no point behind its weight.
-            let attention = &model.weights.blocks[layer].attn;
-            let norm = if name == "q" { &attention.q_norm } else { &attention.k_norm };
-            let factors = held_factors(norm.as_ref().zip(held), head, pos, width, tokens.len());
-            let mut vector = row(clean.get::<4>(&*before)?, 0);
-            vector.iter_mut().zip(&factors).for_each(|(x, factor)| *x *= factor);
-            let mut map = vec![0.0; width * width];
-            factors.into_iter().enumerate().for_each(|(at, factor)| map[at * width + at] = factor);
-            return Ok((map, vector));
+        let attention = &model.weights.blocks[layer].attn;
+        let norm = if name == "q" { &attention.q_norm } else { &attention.k_norm };
+        let factors = held_factors(norm.as_ref().zip(held), head, pos, width, len);
+        // What becomes of each unit vector is a column of the map.
+        let unit = |unit: usize| (0..width).map(move |at| if at == unit { 1.0 } else { 0.0 });
+        let units: Vec<f32> = (0..width)
+            .flat_map(|at| unit(at).zip(&factors).map(|(x, factor)| x * factor).collect::<Vec<f32>>())
+            .collect();
+        let units = Tensor::<4>::from_data(TensorData::new(units, [width, 1, 1, width]), (&device, DType::F32));
+        let turned = match config.rotary(layer) {
+            None => host(units),
+            Some(own) => {
+                let positions: Vec<u32> = (0..len as u32).collect();
+                host(RotaryTable::new(own, &positions, 1, &device, DType::F32).at(pos).rotate(units))
+            }
         };
-        let actual = row(clean.get::<4>(&*rotated)?, 0);
-        // The map's columns are what the model makes of unit vectors; the scale of a norm is held.
-        let mut hooks = vec![hook::at(before).edit(move |x: Tensor<4>, _| {
-            let [batch, _, _, d_head] = x.dims();
-            let units = Tensor::<2>::eye(d_head, &x.device()).cast(x.dtype());
-            units.narrow(0, 0, batch).reshape([batch, 1, 1, d_head]).expand(x.dims())
-        })];
-        if let (Some(scale), Some(held)) = (scale, held) {
-            hooks.push(hook::at(scale).edit(move |now: Tensor<2>, _| {
-                let times = now.dims()[0] / held.dims()[0].max(1);
-                held.clone().repeat_dim(0, times)
-            }));
-        }
-        let options = ForwardOptions::new().logits(Logits::None).record(Record::new(Selection::from(&*rotated)));
-        let made = model.run(vec![tokens.to_vec(); width], options.hooks(hooks))?.cache.get::<4>(&*rotated)?;
-        let mut map = vec![0.0; width * width];
-        for column in 0..width {
-            row(made.clone(), column).into_iter().enumerate().for_each(|(at, x)| map[at * width + column] = x);
-        }
+        let map: Vec<f32> = (0..width * width).map(|at| turned[at % width * width + at / width]).collect();
+        let actual = match rotated {
+            Some(rotated) => row(clean.get::<4>(&*rotated)?),
+            // A norm alone, which has no point behind its weight.
+            None => {
+                let vector = row(clean.get::<4>(&*before)?);
+                map.chunks_exact(width).map(|row| row.iter().zip(&vector).map(|(a, b)| a * b).sum()).collect()
+            }
+        };
         Ok((map, actual))
     }
 }
