@@ -45,7 +45,7 @@ fn main() -> hooklens::Result<()> {
 fn sentences(model: &HookedTransformer, count: usize) -> hooklens::Result<Vec<Vec<u32>>> {
     ioi_prompts(count, 0)
         .iter()
-        .map(|prompt| model.token_row(&format!("{} {}", prompt.text, prompt.answer), None))
+        .map(|prompt| Ok(model.to_tokens(format!("{} {}", prompt.text, prompt.answer))?.row(0).to_vec()))
         .collect()
 }
 

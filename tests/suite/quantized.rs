@@ -246,7 +246,8 @@ fn latent_attention_in_fp8_is_that_of_its_numbers() {
     let case = fixtures().join("deepseek-v3");
     let bytes = fs::read(case.join("model.safetensors")).unwrap();
     let stored = SafeTensors::deserialize(&bytes).unwrap();
-    let (mut blocks, mut plain): (Vec<(String, Dtype, Vec<usize>, Vec<u8>)>, Vec<_>) = (vec![], vec![]);
+    type Tensors = Vec<(String, Dtype, Vec<usize>, Vec<u8>)>;
+    let (mut blocks, mut plain): (Tensors, Tensors) = (vec![], vec![]);
     for (name, view) in stored.tensors() {
         let (shape, data) = (view.shape().to_vec(), view.data().to_vec());
         if !name.contains("proj") {
