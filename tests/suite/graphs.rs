@@ -354,7 +354,14 @@ proptest! {
             }
             // A dictionary of the stream writes all of it, so that layers behind know of nothing below; pairs know of all.
             let at = (config.n_layers - 1, seed as usize % config.n_heads);
-            let pairs = graph.attention_pairs(&model, &replacement, at, [5, 2], 3).unwrap();
+            let pairs = match graph.attention_pairs(&model, &replacement, at, [5, 2], 3) {
+                Ok(pairs) => pairs,
+                // A norm over all heads at once that centers, or one with a bias.
+                Err(error) => {
+                    prop_assert!(error.to_string().contains("their norm"), "{error}");
+                    continue;
+                }
+            };
             let scale = pairs.strongest.iter().fold(pairs.score.abs(), |most, pair| most.max(pair.score.abs()));
             prop_assert!((pairs.sum - pairs.score).abs() < 1e-3 * scale.max(1e-3), "{name}: {pairs:?}");
         }

@@ -11,6 +11,7 @@ use super::frozen::Batch;
 use super::host;
 use super::replacement::Replacement;
 use super::site::{PRE, STEPS};
+use crate::config::QkNormWeights;
 use crate::driver::HookedModel;
 use crate::error::{GraphError, Result};
 use crate::model::{HookedTransformer, Linear, Norm, RotaryTable};
@@ -174,12 +175,12 @@ impl AttributionGraph {
     ) -> Result<(Vec<f32>, Vec<f32>)> {
         let (config, device) = (model.config(), model.device());
         let (width, len) = (config.d_head, self.tokens().len());
+        let attention = &model.weights.blocks[layer].attn;
+        let norm = if name == "q" { &attention.q_norm } else { &attention.k_norm };
+        let (centers, behind) = config.qk_norm.map_or((false, false), |own| (own.kind.centers(), own.after_rotation));
         let refused = match config.qk_norm {
-            Some(norm) if norm.kind.centers() => {
-                "their norm centers, so that a pair's score is no product of two parts"
-            }
-            Some(norm) if norm.after_rotation => "they are normalized behind the rotation",
-            _ if config.query_growth.is_some() => "queries grow with their position",
+            Some(own) if centers && own.weights == QkNormWeights::Whole => "their norm centers all heads at once",
+            Some(_) if norm.as_ref().is_some_and(|norm| norm.b.is_some()) => "their norm has a bias",
             _ => "",
         };
         if !refused.is_empty() {
@@ -194,23 +195,31 @@ impl AttributionGraph {
         let clean = model.record(vec![self.tokens().to_vec()], Record::new(Selection::from(names)))?;
         let row = |of: Tensor<4>| -> Vec<f32> { host(of.slice([0..1, pos..pos + 1, head..head + 1])) };
         let held = scale.as_ref().map(|scale| clean.get::<2>(&**scale)).transpose()?;
-        let attention = &model.weights.blocks[layer].attn;
-        let norm = if name == "q" { &attention.q_norm } else { &attention.k_norm };
         let factors = held_factors(norm.as_ref().zip(held), head, pos, width, len);
-        // What becomes of each unit vector is a column of the map.
-        let unit = |unit: usize| (0..width).map(move |at| if at == unit { 1.0 } else { 0.0 });
-        let units: Vec<f32> = (0..width)
-            .flat_map(|at| unit(at).zip(&factors).map(|(x, factor)| x * factor).collect::<Vec<f32>>())
-            .collect();
-        let units = Tensor::<4>::from_data(TensorData::new(units, [width, 1, 1, width]), (&device, DType::F32));
-        let turned = match config.rotary(layer) {
-            None => host(units),
-            Some(own) => {
-                let positions: Vec<u32> = (0..len as u32).collect();
-                host(RotaryTable::new(own, &positions, 1, &device, DType::F32).at(pos).rotate(units))
+        let normed = |rows: &mut [f32]| {
+            for row in rows.chunks_exact_mut(width) {
+                let mean = if centers { row.iter().sum::<f32>() / width as f32 } else { 0.0 };
+                row.iter_mut().zip(&factors).for_each(|(x, factor)| *x = (*x - mean) * factor);
             }
         };
-        let map: Vec<f32> = (0..width * width).map(|at| turned[at % width * width + at / width]).collect();
+        // What becomes of each unit vector is a column of the map.
+        let mut rows: Vec<f32> = (0..width * width).map(|at| f32::from(u8::from(at % (width + 1) == 0))).collect();
+        if !behind {
+            normed(&mut rows);
+        }
+        if let Some(own) = config.rotary(layer) {
+            let positions: Vec<u32> = (0..len as u32).collect();
+            let table = RotaryTable::new(own, &positions, 1, &device, DType::F32).at(pos);
+            let data = TensorData::new(rows, [width, 1, 1, width]);
+            rows = host(table.rotate(Tensor::<4>::from_data(data, (&device, DType::F32))));
+        }
+        if behind {
+            normed(&mut rows);
+        }
+        if let (Some(growth), "q") = (config.query_growth, name) {
+            rows.iter_mut().for_each(|x| *x *= growth.factor(pos as u32) as f32);
+        }
+        let map: Vec<f32> = (0..width * width).map(|at| rows[at % width * width + at / width]).collect();
         let actual = match rotated {
             Some(rotated) => row(clean.get::<4>(&*rotated)?),
             // A norm alone, which has no point behind its weight.
