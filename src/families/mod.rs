@@ -267,7 +267,7 @@ pub(crate) fn listed() -> impl Iterator<Item = (&'static str, &'static str, &'st
     let decoders = FAMILIES.iter().map(|family| ("decoder", family.name, family.architectures));
     let encoders = ENCODERS.iter().map(|family| ("encoder", family.name, family.architectures));
     let both = ENCODER_DECODERS.iter().map(|family| ("encoder-decoder", family.name, family.architectures));
-    decoders.chain(encoders).chain(both)
+    decoders.chain(nested::listed()).chain(encoders).chain(both)
 }
 
 /// A family with what it makes of a `config.json`.

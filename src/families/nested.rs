@@ -11,7 +11,7 @@ use crate::weight_files::{WeightFiles, WeightTable};
 const WITHIN: [&str; 3] = ["text_config", "llm_config", "language_config"];
 
 /// Models whose text model's settings are among their own, and whose model that is.
-const BESIDE: [(&str, &str); 18] = [
+static BESIDE: [(&str, &str); 18] = [
     ("HulumedQwen2ForCausalLM", "qwen2"),
     ("HulumedQwen3ForCausalLM", "qwen3"),
     ("LlavaGemmaForCausalLM", "gemma"),
@@ -38,6 +38,31 @@ const RENAMED: [(&str, &str); 4] =
 
 /// Models whose prompts are attended to in both directions.
 const BOTH_WAYS: [&str; 3] = ["PaliGemmaForConditionalGeneration", "PaliGemmaModel", "ColPaliForRetrieval"];
+
+/// Models whose text model's settings are apart, and whose model that was where it was tried.
+#[cfg(feature = "cli")]
+static TRIED: [(&str, &str); 12] = [
+    ("FuyuForCausalLM", "persimmon"),
+    ("Gemma3ForConditionalGeneration", "gemma3_text"),
+    ("GotOcr2ForConditionalGeneration", "qwen2"),
+    ("Idefics3ForConditionalGeneration", "llama"),
+    ("InternVLForConditionalGeneration", "qwen2"),
+    ("LlavaForConditionalGeneration", "llama"),
+    ("LlavaNextForConditionalGeneration", "mistral"),
+    ("LlavaOnevisionForConditionalGeneration", "qwen2"),
+    ("Mistral3ForConditionalGeneration", "mistral"),
+    ("Qwen2AudioForConditionalGeneration", "qwen2"),
+    ("Qwen3VLForConditionalGeneration", "qwen3"),
+    ("SmolVLMForConditionalGeneration", "llama"),
+];
+
+/// Models of several parts with the family of their text model, as [`super::listed`] lists families.
+#[cfg(feature = "cli")]
+pub(super) fn listed() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
+    let row =
+        |(name, kind): &'static (&'static str, &'static str)| ("decoder within", *kind, std::slice::from_ref(name));
+    BESIDE.iter().chain(&TRIED).map(row)
+}
 
 /// Which text model these hold where their settings don't say.
 const BY_DEFAULT: [(&str, &str); 9] = [
