@@ -13,7 +13,7 @@ use thiserror::Error;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
 /// let told = AttributionGraph::new(&model, "", &replacement, &GraphOptions::new()).unwrap_err().to_string();
-/// assert_eq!(told, "nothing to run on: the text \"\" is empty");
+/// assert_eq!(told, "the text \"\" is empty; there is nothing to run on");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Error)]
