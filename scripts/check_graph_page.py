@@ -4,7 +4,8 @@
     python scripts/check_graph_page.py graph.html --program target/release/hooklens --shots shots
 
 With --program a page of 1,000 nodes and 20,000 links is made, too, and each answer to a key, a slider or the mouse on it must
-be drawn within --most milliseconds (the median). Wants `chromium` and `chromedriver`; nothing from pip. Exit code 0 if every
+keep the page's thread busy for --most milliseconds at most, on average: time of its own, whatever else the machine does. How
+long each takes from the event to the frame that draws it is printed beside it. Wants `chromium` and `chromedriver`; nothing from pip. Exit code 0 if every
 check holds.
 """
 
@@ -22,6 +23,7 @@ from check_attention_view import KEYS, Browser
 
 KEYS |= {"enter": "\ue007", "escape": "\ue00c", "p": "p", "g": "g", "d": "d", "i": "i", "o": "o", "z": "z", "/": "/", "?": "?"}
 
+ANSWERS = 30
 # Each answer is timed from its event to the end of the frame that draws it.
 MEASURE = """
 const done = arguments[arguments.length - 1], [what, count] = arguments;
@@ -136,16 +138,25 @@ def check(browser, page, shots, expect):
     expect("fits its width when narrow", browser.run("return document.documentElement.scrollWidth <= innerWidth"), True)
 
 
+def busy(browser):
+    """Seconds that the page's thread has worked."""
+    metrics = browser.call("POST", "/goog/cdp/execute", {"cmd": "Performance.getMetrics", "params": {}})["metrics"]
+    return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+
 def measure(browser, page, most, expect):
+    browser.call("POST", "/timeouts", {"script": 300_000})
     browser.open(page, width=1400, height=1000)
+    browser.call("POST", "/goog/cdp/execute", {"cmd": "Performance.enable", "params": {"timeDomain": "threadTicks"}})
     load = browser.run("const t = performance.getEntriesByType('navigation')[0]; return t.domContentLoadedEventEnd - t.responseEnd")
     print(f"     drawn {load:.0f} ms after it was read: {counts(browser)}")
     for what in ["select", "mouse", "influence", "share", "pin"]:
-        body = {"script": MEASURE, "args": [what, 40]}
-        times = sorted(browser.call("POST", "/execute/async", body))
+        before = busy(browser)
+        times = sorted(browser.call("POST", "/execute/async", {"script": MEASURE, "args": [what, ANSWERS]}))
+        own = 1000 * (busy(browser) - before) / ANSWERS
         median, late = statistics.median(times), times[int(0.95 * len(times))]
-        print(f"     {what}: median {median:.1f} ms, 95% within {late:.1f} ms")
-        expect(f"{what} is answered within {most} ms", median <= most, True)
+        print(f"     {what}: {own:.1f} ms of work; drawn after {median:.1f} ms, 95% within {late:.1f} ms")
+        expect(f"{what} takes {most} ms of work at most", own <= most, True)
     expect("no errors", browser.errors(), [])
 
 
@@ -154,7 +165,7 @@ def main():
     arguments.add_argument("page", nargs="*")
     arguments.add_argument("--program", type=pathlib.Path, help="the hooklens program, to make the large page")
     arguments.add_argument("--shots", type=pathlib.Path, default=pathlib.Path("shots"))
-    arguments.add_argument("--most", type=float, default=50)
+    arguments.add_argument("--most", type=float, default=33)
     arguments.add_argument("--port", type=int, default=9518)
     given = arguments.parse_args()
     given.shots.mkdir(parents=True, exist_ok=True)
