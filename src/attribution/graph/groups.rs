@@ -210,16 +210,4 @@ mod tests {
             }
         }
     }
-
-    /// Time and memory go with the square of the features at most.
-    #[test]
-    fn many_features_are_grouped_in_time() {
-        let inputs: Vec<[f32; 5]> =
-            (0..1500).map(|n| std::array::from_fn(|at| (((n * 7919 + at * 104_729) % 1000) as f32) - 500.0)).collect();
-        let graph = graph(&inputs, &vec![1.0; 1500]);
-        let pruned = graph.prune(1.0, 1.0).unwrap();
-        let begun = std::time::Instant::now();
-        assert!(!graph.groups(&pruned, 0.7).unwrap().is_empty());
-        assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
-    }
 }
