@@ -29,19 +29,23 @@ fn lead(model: &HookedTransformer, replacement: &Replacement, edits: &[FeatureEd
 let mut features: Vec<usize> = (0..target).filter(|node| graph.nodes()[*node].is_feature()).collect();
 let effects = graph.effects_on(target).unwrap().to_vec();
 features.sort_by(|a, b| effects[*b].total_cmp(&effects[*a]));
-let off = |of: &[usize]| -> Vec<FeatureEdit> { of.iter().filter_map(|node| graph.nodes()[*node].edit(0.0)).collect() };
-let [strongest, others] = [off(&features[..8]), off(&features[8..16])];
+fn off(graph: &AttributionGraph, of: &[usize]) -> Vec<FeatureEdit> {
+    of.iter().filter_map(|node| graph.nodes()[*node].edit(0.0)).collect()
+}
+let [strongest, others] = [off(&graph, &features[..8]), off(&graph, &features[8..16])];
 for (what, edits) in [("whole", &Vec::new()), ("without the strongest", &strongest), ("without others", &others)] {
     println!("Mary over John, {what}: {:+.2}", lead(&model, &replacement, edits)?);
 }
 let mary = graph.nodes().iter().position(|node| node.layer.is_none() && node.position == 2).unwrap();
-let heard = |node: &usize| graph.effects_on(*node).map_or(0.0, |effects| effects[mary]);
-let last = features.iter().copied().filter(|node| graph.nodes()[*node].position == 14);
-let hears = last.max_by(|a, b| heard(a).total_cmp(&heard(b))).unwrap();
+let hears = {
+    let heard = |node: &usize| graph.effects_on(*node).map_or(0.0, |effects| effects[mary]);
+    let last = features.iter().copied().filter(|node| graph.nodes()[*node].position == 14);
+    last.max_by(|a, b| heard(a).total_cmp(&heard(b))).unwrap()
+};
 let heads = graph.heads(&model, &replacement, hears)?;
 let carried = heads.strongest(mary, 3);
 for (layer, head, share) in &carried {
-    println!("head {layer}.{head} carried {share:+.2} of {:+.2}", heard(&hears));
+    println!("head {layer}.{head} carried {share:+.2} of {:+.2}", graph.effects_on(hears).unwrap()[mary]);
 }
 let (layer, head, _) = carried[0];
 let pairs = graph.attention_pairs(&model, &replacement, (layer, head), [14, 2], 5)?;

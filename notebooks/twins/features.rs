@@ -54,8 +54,8 @@ let measured = evaluate(&model, &sae, &prompts, &without_bos, |_| {})?;
 println!("L0 {:.1}, explained variance {:.3}, loss recovered {:.3}", measured.l0, measured.explained_variance, measured.loss_recovered);
 let training = Training::autoencoder("blocks.1.hook_resid_post", 128).k(6.0).tokens(60_000).batch_size(500);
 let trained = TrainingRun::new([training]).leaving_out(model.tokenizer()?.bos()).on_model(&model, &prompts, |_| {})?;
-let Opened::Dictionary(own) = &trained[0].dictionary else { panic!("an autoencoder") };
 let (own_l0, own_explained) = {
+    let Opened::Dictionary(own) = &trained[0].dictionary else { panic!("an autoencoder") };
     let measured = evaluate(&model, own, &prompts, &without_bos, |_| {})?;
     (measured.l0, measured.explained_variance)
 };
