@@ -122,6 +122,9 @@ def tiny(model_type, changes):
 @torch.no_grad()
 def randomize(model):
     for name, x in model.named_parameters():
+        # Sinusoids are no weights: they are not saved.
+        if not x.requires_grad:
+            continue
         *_, module, kind = ["", *name.split(".")]
         norm = kind in ("weight", "w", "scale") and ("ln" in module or "norm" in module.lower())
         x.copy_(norm + 0.2 * torch.randn(x.shape))

@@ -8,6 +8,7 @@ mod bench;
 mod command;
 mod completions;
 mod corpus;
+mod direction_file;
 mod dump;
 mod features;
 mod findings;

@@ -39,6 +39,7 @@ pub use latent::LatentMaps;
 pub use linear::Linear;
 pub use loss::{lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token};
 pub use mlp::{Mlp, Slopes};
+pub(crate) use moe::ExpertRun;
 pub use moe::{Expert, Moe, SharedMlp};
 pub use norm::Norm;
 pub use output::Output;

@@ -7,7 +7,7 @@ use hooklens_hooks::{Halt, HookError, Run, upload};
 use super::linear::Linear;
 use super::norm::{narrowed, widened};
 use super::pass::Pass;
-use crate::config::{ClippedGate, ExpertGroups, Experts, RouterFn};
+use crate::config::{ClippedGate, ExpertGroups, Experts, RouterFn, TransformerConfig};
 use crate::cpu;
 use crate::error::{BoxError, Error};
 use crate::points::Site;
@@ -172,15 +172,7 @@ impl Moe {
             let input = x.clone().select(0, tokens.clone());
             let gate = run.fire(points.gate, expert.gate.forward(input.clone()))?;
             let linear = run.fire(points.pre, expert.input.forward(input))?;
-            let post = match mixture.clipped {
-                Some(ClippedGate { alpha, limit }) => {
-                    let gate = gate.clamp_max(limit);
-                    let linear = linear.clamp(-limit, limit) + 1.0;
-                    activation::sigmoid(gate.clone() * alpha) * gate * linear
-                }
-                None => cpu::product(pass.config.activation.apply(gate), linear),
-            };
-            let post = run.fire(points.post, post)?;
+            let post = run.fire(points.post, mixture.activations(gate, linear, pass.config))?;
             let output = expert.output.forward(post) * share.unsqueeze_dim::<2>(1);
             sum = sum.select_assign(0, tokens, output, IndexingUpdateOp::Add);
         }
@@ -189,6 +181,49 @@ impl Moe {
             (Some(shared), Some(x)) => sum + shared.forward(layer, x, pass, run)?,
             _ => sum,
         })
+    }
+
+    /// What each expert's neurons are in a run, of the mixture's input `[row, d_model]` and the router's weights
+    /// `[row, expert]`; last those of the shared expert.
+    pub(crate) fn taken_apart(
+        &self,
+        x: &Tensor<2>,
+        weights: Tensor<2>,
+        mixture: Experts,
+        config: &TransformerConfig,
+    ) -> Result<Vec<ExpertRun>, Halt> {
+        let (best, _, shares) = self.routes(weights, mixture)?;
+        let shares = host::<f32>(hooklens_hooks::read(shares).map(|data| data.convert::<f32>()), &x.device())?;
+        let mut all = Vec::new();
+        for (number, expert) in self.experts.iter().enumerate() {
+            let routed = best.iter().zip(&shares).enumerate().filter(|(_, (chosen, _))| **chosen == number as i64);
+            let routes: Vec<(usize, f32)> = routed.map(|(at, (_, share))| (at / mixture.per_token, *share)).collect();
+            if routes.is_empty() {
+                all.push(ExpertRun { routes, neurons: None });
+                continue;
+            }
+            let rows: Vec<i32> = routes.iter().map(|(row, _)| *row as i32).collect();
+            let rows = upload::<1, Int>(TensorData::new(rows, [routes.len()]), &x.device());
+            let input = x.clone().select(0, rows);
+            let (gate, linear) = (expert.gate.forward(input.clone()), expert.input.forward(input));
+            let post = mixture.activations(gate.clone(), linear.clone(), config);
+            all.push(ExpertRun { routes, neurons: Some([gate, linear, post]) });
+        }
+        if let Some(shared) = &self.shared {
+            let count = x.dims()[0];
+            let shares = match &shared.share {
+                Some(share) => {
+                    let shares = activation::sigmoid(share.forward(x.clone()));
+                    host::<f32>(hooklens_hooks::read(shares).map(|data| data.convert::<f32>()), &x.device())?
+                }
+                None => vec![1.0; count],
+            };
+            let (gate, linear) = (shared.gate.forward(x.clone()), shared.input.forward(x.clone()));
+            let post = cpu::product(config.activation.apply(gate.clone()), linear.clone());
+            let routes = shares.into_iter().enumerate().collect();
+            all.push(ExpertRun { routes, neurons: Some([gate, linear, post]) });
+        }
+        Ok(all)
     }
 
     /// Each token's experts, best first, on the host and as `[row, choice]`, and their shares, `[row, choice]`.
@@ -229,6 +264,28 @@ impl Moe {
         match &self.router.bias {
             Some(bias) => scores + widened(bias.val()).unsqueeze(),
             None => scores,
+        }
+    }
+}
+
+/// What an expert did in a run.
+pub(crate) struct ExpertRun {
+    /// Rows of the input that it was given, and by what its output of each is multiplied.
+    pub(crate) routes: Vec<(usize, f32)>,
+    /// Its gate, its other factor and their product, each `[route, neuron]`; nothing where it was given no row.
+    pub(crate) neurons: Option<[Tensor<2>; 3]>,
+}
+
+impl Experts {
+    /// The activations of an expert's neurons.
+    fn activations(&self, gate: Tensor<2>, linear: Tensor<2>, config: &TransformerConfig) -> Tensor<2> {
+        match self.clipped {
+            Some(ClippedGate { alpha, limit }) => {
+                let gate = gate.clamp_max(limit);
+                let linear = linear.clamp(-limit, limit) + 1.0;
+                activation::sigmoid(gate.clone() * alpha) * gate * linear
+            }
+            None => cpu::product(config.activation.apply(gate), linear),
         }
     }
 }

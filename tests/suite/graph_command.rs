@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use hooklens::HookedTransformer;
 use serde_json::Value;
 
 use crate::support::{fixtures, program};
@@ -95,6 +96,30 @@ fn what_is_asked_beside_a_graph() {
     let by_heads = input["heads"]["carried"].as_array().unwrap();
     assert!(by_heads.len() <= 2 && input["heads"]["direct"].is_number());
     assert!(!told["looks"]["pairs"].as_array().unwrap().is_empty() && told["looks"]["score"].is_number());
+}
+
+/// Directions of a file are targets, under their names.
+#[test]
+fn directions_are_targets() {
+    let folder = tempfile::tempdir().unwrap();
+    let width = HookedTransformer::from_pretrained("embedded:ioi").unwrap().config().d_model;
+    let [probe, short] = [("probe.json", width), ("short.json", width - 1)].map(|(name, width)| {
+        let direction: Vec<f32> = (0..width).map(|at| (at as f32).sin()).collect();
+        let file = at(folder.path(), name);
+        fs::write(&file, serde_json::to_string(&direction).unwrap()).unwrap();
+        file
+    });
+    let (code, out, told) = of_ioi(&["--direction", &probe, "--answer", "Mary", "--json", "--check"]);
+    assert_eq!(code, 0, "{told}");
+    let told = json(&out);
+    let targets: Vec<&str> =
+        told["targets"].as_array().unwrap().iter().map(|target| target["target"].as_str().unwrap()).collect();
+    assert_eq!(targets, ["Mary", "probe"]);
+    assert!(told["check"]["deviation"].as_f64().unwrap() < 1e-4);
+    let (code, _, told) = of_ioi(&["--direction", &short]);
+    assert!(code != 0 && told.contains(&width.to_string()) && !told.contains("panicked"), "{told}");
+    let (code, _, told) = of_ioi(&["--direction", "no-such.json"]);
+    assert!(code != 0 && told.contains("no-such.json"), "{told}");
 }
 
 /// A file says what it is of, and no more of the machine than a name.

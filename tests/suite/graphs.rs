@@ -13,7 +13,7 @@ use hooklens::features::{
 };
 use hooklens::hook::Hook;
 use hooklens::prelude::*;
-use hooklens::{DType, WeightFiles};
+use hooklens::{DType, Experts, SharedExpert, WeightFiles};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -65,20 +65,18 @@ fn replacements(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Repl
         let across = cross_layer(config.n_layers, width, folder.path(), reads, writes);
         all.push(("a cross-layer transcoder", Replacement::transcoders(across)));
     }
-    if config.experts.is_none() {
-        let points = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_pre", "blocks.1.hook_resid_post"];
-        let of = |point: &str| {
-            let one = random_dictionary(width, point, None, false);
-            if kind.is_multiple_of(2) {
-                one.with_centered_input(true).with_normalization(Normalization::ConstantNorm)
-            } else {
-                one
-            }
-        };
-        all.push(("autoencoders", Replacement::dictionaries([of(points[kind % 2]), of(points[2])])));
-        if !config.attn_only {
-            all.push(("neurons", Replacement::neurons(if kind.is_multiple_of(2) { 9 } else { 1000 })));
+    let points = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_pre", "blocks.1.hook_resid_post"];
+    let of = |point: &str| {
+        let one = random_dictionary(width, point, None, false);
+        if kind.is_multiple_of(2) {
+            one.with_centered_input(true).with_normalization(Normalization::ConstantNorm)
+        } else {
+            one
         }
+    };
+    all.push(("autoencoders", Replacement::dictionaries([of(points[kind % 2]), of(points[2])])));
+    if !config.attn_only {
+        all.push(("neurons", Replacement::neurons(if kind.is_multiple_of(2) { 9 } else { 1000 })));
     }
     all
 }
@@ -152,16 +150,16 @@ fn checks_are_of_every_target() {
     assert!(check.deviation < 1e-4, "{check:?}");
 }
 
-/// Whether graphs refuse this model by name: its streams are normalized behind sums, its projections clipped, its queries
-/// and keys made of latents, or its activation function has no ratio to what it reads.
+/// Whether graphs refuse this model by name: its streams are normalized behind sums, its projections clipped, or its
+/// activation function has no ratio to what it reads.
 fn refused(model: &HookedTransformer) -> bool {
     let replacement = Replacement::neurons(4);
     let told = AttributionGraph::new(model, vec![3, 9], &replacement, &GraphOptions::new().max_nodes(1));
     matches!(told, Err(hooklens::Error::Graph(GraphError::Replacement { .. }) | hooklens::Error::Input(_)))
 }
 
-/// The fixtures that are decoders whose MLPs are plain ones.
-fn plain_decoders() -> Vec<(String, HookedTransformer)> {
+/// The fixtures that are decoders and that graphs take.
+fn decoders() -> Vec<(String, HookedTransformer)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(fixtures()).unwrap() {
         let path = entry.unwrap().path();
@@ -169,7 +167,7 @@ fn plain_decoders() -> Vec<(String, HookedTransformer)> {
             continue;
         }
         let Ok(model) = HookedTransformer::from_pretrained(path.to_str().unwrap()) else { continue };
-        if model.config().experts.is_none() && !model.config().bidirectional && !refused(&model) {
+        if !model.config().bidirectional && !refused(&model) {
             all.push((path.file_name().unwrap().to_string_lossy().into_owned(), model));
         }
     }
@@ -181,7 +179,7 @@ fn plain_decoders() -> Vec<(String, HookedTransformer)> {
 #[test]
 fn graphs_of_every_decoder_prove_themselves() {
     let mut missed = Vec::new();
-    for (name, model) in plain_decoders() {
+    for (name, model) in decoders() {
         let replacement = Replacement::neurons(1000);
         let options = GraphOptions::new().leaving_out(0);
         let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
@@ -279,14 +277,20 @@ fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) ->
 #[test]
 fn effects_are_activations_times_gradients() {
     let mut compared = 0;
-    for (name, model) in plain_decoders() {
+    for (name, model) in decoders().into_iter().filter(|(_, model)| model.config().experts.is_none()) {
         let options = GraphOptions::new().leaving_out(0).likely(1, 1.0);
         let graph = AttributionGraph::new(&model, tokens(), &Replacement::neurons(1000), &options).unwrap();
         let mut points: Vec<String> = ["hook_embed", "hook_pos_embed", "ln_final.hook_scale"].map(String::from).into();
         for layer in 0..model.config().n_layers {
             let norms = ["ln1", "ln1_post", "ln2", "ln2_post"].map(|norm| format!("{norm}.hook_scale"));
-            let others =
-                ["attn.hook_pattern", "mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"].map(String::from);
+            let others = [
+                "attn.hook_pattern",
+                "attn.kv_latent_norm.hook_scale",
+                "mlp.hook_pre",
+                "mlp.hook_pre_linear",
+                "mlp.hook_post",
+            ];
+            let others = others.map(String::from);
             points.extend(norms.into_iter().chain(others).map(|point| format!("blocks.{layer}.{point}")));
         }
         points.retain(|point| model.catalog().find(point).is_ok());
@@ -633,6 +637,55 @@ fn interventions_reach_what_graphs_leave_out() {
     assert!(off.iter().zip(logits(&[])).any(|(a, b)| (a - b).abs() > 1e-4));
     let told = intervene(&model, vec![vec![1u32, 2], vec![3, 4]], &replacement, &[], Hold::Nothing).unwrap_err();
     assert!(told.to_string().contains("2 prompts"), "{told}");
+}
+
+/// Half of an expert's neuron is half of it by hand, with the routing of the run it is in; what layers behind it are given
+/// may be routed otherwise.
+#[test]
+fn neurons_of_experts_are_changed() {
+    let shared = Some(SharedExpert { d_mlp: 24, gated: true });
+    let experts = Some(Experts { shared, ..Experts::new(4, 2) });
+    let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(3, 16, 2, 20, 16) };
+    let model = random_model(config, 3);
+    let (replacement, width) = (Replacement::neurons(1000), model.config().d_mlp);
+    let graph = AttributionGraph::new(&model, tokens(), &replacement, &GraphOptions::new()).unwrap();
+    let mut labels = 0;
+    for node in graph.nodes().iter().filter(|node| node.is_feature() && node.layer != Some(2)).step_by(97) {
+        let (layer, pos, neuron) = (node.layer.unwrap(), node.position, node.unit().unwrap());
+        let (expert, own) = (neuron / width, neuron % width);
+        assert_eq!(node.label, format!("expert {} neuron {}", expert.min(4), neuron - expert.min(4) * width));
+        let edit = node.edit(0.5).unwrap();
+        let made = intervene(&model, tokens(), &replacement, &[edit], Hold::Nothing).unwrap().logits;
+        let by_hand = if expert < 4 {
+            let indices = model.record(tokens(), &*format!("blocks.{layer}.mlp.hook_expert_indices")).unwrap();
+            let indices = indices
+                .to_device(&Device::flex())
+                .activation(&*format!("blocks.{layer}.mlp.hook_expert_indices"))
+                .unwrap()
+                .to_data();
+            let indices: Vec<i64> = indices.unwrap().iter().collect();
+            // Rows of an expert: tokens whose first choice it is, then those whose second.
+            let order = (0..2).flat_map(|choice| (0..tokens().len()).map(move |row| (choice, row)));
+            let row =
+                order.filter(|(choice, row)| indices[row * 2 + choice] == expert as i64).position(|at| at.1 == pos);
+            let row = row.unwrap();
+            hook::at(format!("blocks.{layer}.mlp.experts.{expert}.hook_post")).edit(move |x: Tensor<2>, _| {
+                let at = [row..row + 1, own..own + 1];
+                x.clone().slice_assign(at.clone(), x.slice(at) * 0.5)
+            })
+        } else {
+            let own = neuron - 4 * width;
+            hook::at(format!("blocks.{layer}.mlp.shared.hook_post")).edit(move |x: Tensor<3>, _| {
+                let at = [0..1, pos..pos + 1, own..own + 1];
+                x.clone().slice_assign(at.clone(), x.slice(at) * 0.5)
+            })
+        };
+        let wanted = model.run_with_hooks(tokens(), [by_hand]).unwrap();
+        let largest = (made - wanted).abs().max().into_scalar::<f32>();
+        assert!(largest < 1e-4, "{node:?}: {largest}");
+        labels += 1;
+    }
+    assert!(labels > 3, "{labels}");
 }
 
 /// Text with features changed is that of the model with its transcoders spliced in and the same latents changed, and its first

@@ -14,15 +14,18 @@ use super::frozen_attention::{FrozenAttention, HeldPattern};
 use super::frozen_mlp::{FrozenMlp, Ratios};
 use super::held_norm::HeldNorm;
 use super::host;
+use super::mlp_run::{self, Maps, MlpRun};
+use super::neurons::Neurons;
 use super::place::{Decoder, Place, Skip};
 use super::replacement::{Kind, Replacement};
-use super::site::{ATTENTION, Coder, MID, MLP, Neurons, POST, PRE, STEPS, Site, Sort, lengths};
+use super::site::{ATTENTION, Coder, MID, MLP, POST, PRE, STEPS, Site, Sort, lengths};
+use super::stacked::Stacked;
 use crate::config::{NormKind, Positional};
 use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::{GraphError, Result};
 use crate::features::Dictionary;
 use crate::hook;
-use crate::model::{HookedTransformer, Mlp, Norm};
+use crate::model::{Block, HookedTransformer, Norm};
 
 /// Rows that are encoded at a time.
 const TOGETHER: usize = 256;
@@ -130,6 +133,16 @@ fn recorded(model: &HookedTransformer, placed: &[Placed<'_>], linear: &[bool], n
                 add(point);
             }
         }
+        if block.attn.latent.is_some() {
+            add("attn.kv_latent_norm.hook_scale");
+        }
+        if block.moe.is_some() && (linear[layer] || neurons) {
+            add("mlp.hook_in");
+            add("mlp.hook_expert_weights");
+            if neurons {
+                add("mlp.hook_out");
+            }
+        }
         if let (Some(mlp), true) = (&block.mlp, linear[layer] || neurons) {
             add("mlp.hook_pre");
             add(if mlp.norm.is_some() { "mlp.hook_mid" } else { "mlp.hook_post" });
@@ -176,8 +189,10 @@ pub(super) fn capture(
     if config.bidirectional {
         return Err(refused("a graph's features", "positions of the model see later ones"));
     }
-    if config.latent.is_some() {
-        return Err(refused("a graph's features", "the model's attention reads latents of the stream"));
+    let biased = |block: &Block| block.attn.latent.as_ref().is_some_and(|latent| latent.kv_down.bias.is_some());
+    if let Some(layer) = model.weights.blocks.iter().position(biased) {
+        let reason = format!("a bias is added to the latents of layer {layer}'s values");
+        return Err(refused("a graph's features", reason));
     }
     let dictionaries: Vec<&Dictionary> = match &replacement.kind {
         Kind::Transcoders(all) => all.layers().iter().collect(),
@@ -189,12 +204,6 @@ pub(super) fn capture(
     let neurons = matches!(replacement.kind, Kind::Neurons(_));
     let stands = |layer: usize| neurons || placed.iter().any(|one| one.at == At::Mlp && one.layer == layer);
     let linear: Vec<bool> = (0..config.n_layers).map(|layer| !stands(layer)).collect();
-    for (layer, block) in model.weights.blocks.iter().enumerate() {
-        if block.moe.is_some() && (linear[layer] || neurons) {
-            let reason = format!("layer {layer} is a mixture of experts; give transcoders of its MLPs");
-            return Err(refused("the model's neurons", reason));
-        }
-    }
 
     let mut patterns: BTreeMap<usize, HeldPattern> = BTreeMap::new();
     let names = recorded(model, &placed, &linear, neurons);
@@ -212,21 +221,23 @@ pub(super) fn capture(
     let blocks = &model.weights.blocks;
     let (mut layers, mut before_attention) = (Vec::new(), Vec::new());
     for (layer, block) in blocks.iter().enumerate() {
-        let pattern = patterns.remove(&layer).unwrap_or_default();
+        let mut pattern = patterns.remove(&layer).unwrap_or_default();
+        if block.attn.latent.is_some() {
+            pattern = pattern.over_keys(&run.rows(&format!("blocks.{layer}.attn.kv_latent_norm.hook_scale"))?);
+        }
         let before = run.norm(&block.ln1, &format!("blocks.{layer}.ln1.hook_scale"))?;
         let behind = run.optional_norm(block.ln1_post.as_ref(), &format!("blocks.{layer}.ln1_post.hook_scale"))?;
-        let sizes = [config.n_heads, config.n_kv_heads, config.d_head];
+        let sizes = [config.n_heads, config.n_kv_heads, config.d_value()];
         let attention = FrozenAttention::new(&block.attn, sizes, pattern, &before, behind.as_ref());
-        let mlp = match (&block.mlp, linear[layer]) {
-            (Some(mlp), true) => {
-                let (inner, ratios) = run.ratios(mlp, layer)?;
-                let norms = [
-                    run.optional_norm(block.ln2.as_ref(), &format!("blocks.{layer}.ln2.hook_scale"))?,
-                    run.optional_norm(block.ln2_post.as_ref(), &format!("blocks.{layer}.ln2_post.hook_scale"))?,
-                ];
-                MlpPart::Linear(Box::new(FrozenMlp::new(mlp, ratios, inner)), norms)
-            }
-            _ => MlpPart::None,
+        let mlp = if linear[layer] && (block.mlp.is_some() || block.moe.is_some()) {
+            let norms = [
+                run.optional_norm(block.ln2.as_ref(), &format!("blocks.{layer}.ln2.hook_scale"))?,
+                run.optional_norm(block.ln2_post.as_ref(), &format!("blocks.{layer}.ln2_post.hook_scale"))?,
+            ];
+            let mlp = FrozenMlp::new(run.mlp(block, layer, false)?, tokens.len(), block.mlp.is_none());
+            MlpPart::Linear(Box::new(mlp), norms)
+        } else {
+            MlpPart::None
         };
         before_attention.push(before);
         layers.push(Layer { attention, parallel: config.parallel, mlp, streams: [None, None, None] });
@@ -312,18 +323,27 @@ impl Run<'_> {
         norm.filter(|norm| norm.is_norm()).map(|norm| self.norm(norm, scale)).transpose()
     }
 
-    /// The ratios of an MLP's neurons, and the norm over them.
-    fn ratios(&self, mlp: &Mlp, layer: usize) -> Result<(Option<HeldNorm>, Ratios)> {
+    /// What a layer's neurons did, as they are features or part of a linear map.
+    fn mlp<'b>(&self, block: &'b Block, layer: usize, features: bool) -> Result<Vec<MlpRun<'b>>> {
         let of = |suffix: &str| self.rows(&format!("blocks.{layer}.mlp.{suffix}"));
-        let pre = of("hook_pre")?;
-        Ok(match (&mlp.gate, &mlp.norm) {
-            (Some(_), _) => (None, Ratios::new(&pre, &of("hook_post")?, Some(&of("hook_pre_linear")?))),
-            (None, Some(norm)) => {
-                let inner = self.norm(norm, &format!("blocks.{layer}.mlp.ln.hook_scale"))?;
-                (Some(inner), Ratios::new(&pre, &of("hook_mid")?, None))
-            }
-            (None, None) => (None, Ratios::new(&pre, &of("hook_post")?, None)),
-        })
+        let config = self.model.config();
+        if let (Some(moe), Some(mixture)) = (&block.moe, config.experts_of(layer)) {
+            let x = self.tensor(&format!("blocks.{layer}.mlp.hook_in"))?;
+            let weights = self.cache.get::<2>(&*format!("blocks.{layer}.mlp.hook_expert_weights"))?;
+            return mlp_run::experts(moe, &x, weights, mixture, config);
+        }
+        let Some(mlp) = &block.mlp else { return Ok(Vec::new()) };
+        let (pre, maps, shares) = (of("hook_pre")?, Maps::from(mlp), vec![1.0; self.len]);
+        let (neurons, mut inner) = (maps.input.shape()[1], None);
+        let behind = if mlp.norm.is_some() && !features { "hook_mid" } else { "hook_post" };
+        let post = of(behind)?;
+        let linear = mlp.gate.as_ref().map(|_| of("hook_pre_linear")).transpose()?;
+        if let Some(norm) = mlp.norm.as_ref().filter(|_| !features) {
+            inner = Some(self.norm(norm, &format!("blocks.{layer}.mlp.ln.hook_scale"))?);
+        }
+        let ratios = Ratios::new(&pre, &post, linear.as_deref(), neurons);
+        let pre = if linear.is_some() { post.clone() } else { pre };
+        Ok(vec![MlpRun { maps, ratios, post, pre, shares, inner }])
     }
 
     /// The norm between the stream and a point before an MLP, and the step at which the stream is met.
@@ -378,7 +398,7 @@ impl Run<'_> {
         for (number, one) in order.iter().enumerate() {
             let mut decoders = Vec::new();
             let mut add = |site: usize, rows: Tensor<2>, dictionary: &Dictionary, undone: Vec<f32>| -> Result<()> {
-                decoders.push(Decoder { site, rows, factors: dictionary.write_factors()?, undone });
+                decoders.push(Decoder { site, rows: rows.into(), factors: dictionary.write_factors()?, undone });
                 Ok(())
             };
             match &replacement.kind {
@@ -494,35 +514,47 @@ impl Run<'_> {
     fn neuron_sites(&self, frozen: &mut Frozen, most: usize) -> Result<Found> {
         let (mut sites, mut active, mut places) = (Vec::new(), Active::new(self.len), Vec::new());
         for (layer, block) in self.model.weights.blocks.iter().enumerate() {
-            let Some(mlp) = &block.mlp else { continue };
+            let runs = self.mlp(block, layer, true)?;
+            if runs.is_empty() {
+                continue;
+            }
             let of = |suffix: &str| self.rows(&format!("blocks.{layer}.mlp.{suffix}"));
-            let post = of("hook_post")?;
-            let pre = if mlp.gate.is_some() { post.clone() } else { of("hook_pre")? };
-            let rows = mlp.output.matrix();
-            let norms = host(rows.clone().cast(DType::F32).square().sum_dim(1).sqrt());
-            let neurons = norms.len();
-            for pos in 0..self.len {
-                let (post, pre) = (&post[pos * neurons..][..neurons], &pre[pos * neurons..][..neurons]);
-                let size = |neuron: &u32| post[*neuron as usize].abs() * norms[*neuron as usize];
-                let mut own: Vec<u32> = (0..neurons as u32).filter(|neuron| post[*neuron as usize] != 0.0).collect();
+            let rows = Stacked::new(runs.iter().map(|run| run.maps.output.matrix()).collect());
+            let norm = |run: &MlpRun<'_>| host(run.maps.output.matrix().cast(DType::F32).square().sum_dim(1).sqrt());
+            let norms: Vec<Vec<f32>> = runs.iter().map(norm).collect();
+            let biases: Vec<Option<Vec<f32>>> =
+                runs.iter().map(|run| run.maps.output.bias.as_ref().map(|bias| host(bias.val()))).collect();
+            let mut constant = vec![0.0; self.len * frozen.width];
+            for (pos, constant) in constant.chunks_exact_mut(frozen.width).enumerate() {
+                let (mut own, mut first) = (Vec::new(), 0);
+                for ((run, norms), bias) in runs.iter().zip(&norms).zip(&biases) {
+                    if let Some([post, pre]) = run.at(pos) {
+                        let each = post.iter().zip(pre).zip(norms).enumerate();
+                        own.extend(each.filter(|(_, ((post, _), _))| **post != 0.0).map(
+                            |(neuron, ((post, pre), norm))| ((first + neuron) as u32, *post, *pre, post.abs() * norm),
+                        ));
+                    }
+                    if let (Some(bias), Some(row)) = (bias, run.ratios.row(pos)) {
+                        constant.iter_mut().zip(bias).for_each(|(x, bias)| *x += run.shares[row] * bias);
+                    }
+                    first += run.neurons();
+                }
                 if own.len() > most {
-                    own.select_nth_unstable_by(most, |a, b| size(b).total_cmp(&size(a)));
+                    own.select_nth_unstable_by(most, |a, b| b.3.total_cmp(&a.3));
                     own.truncate(most);
-                    own.sort_unstable();
+                    own.sort_unstable_by_key(|neuron| neuron.0);
                 }
                 own.retain(|_| pos >= self.left_out);
-                active.add(own.iter().map(|neuron| (*neuron, post[*neuron as usize], pre[*neuron as usize])));
+                active.add(own.iter().map(|(neuron, post, pre, _)| (*neuron, *post, *pre)));
             }
-            let ratios = mlp.gate.as_ref().map(|_| self.ratios(mlp, layer)).transpose()?.map(|(_, ratios)| ratios);
             let (before, start) = self.reading(layer, "mlp.hook_in")?;
             let number = places.len();
-            let coder = Coder::Neurons(Box::new(Neurons::new(mlp, ratios)));
+            let coder = Coder::Neurons(Box::new(Neurons::new(&runs, block.mlp.is_none())));
             let (start, lengths) = (Some(start), lengths(&of("hook_in")?, frozen.width));
             sites.push(Site { layer, sort: Sort::Neuron, coder, scaling: None, before, start, lengths });
             let decoder = Decoder { site: number, rows, factors: None, undone: Vec::new() };
-            let bias = mlp.output.bias.as_ref().map_or_else(|| vec![0.0; frozen.width], |bias| host(bias.val()));
             let behind = self.optional_norm(block.ln2_post.as_ref(), &format!("blocks.{layer}.ln2_post.hook_scale"))?;
-            let (constant, errors) = (bias.repeat(self.len), of("hook_out")?);
+            let errors = of("hook_out")?;
             let mut place = Place { behind, decoders: vec![decoder], errors, constant, number, skip: None };
             self.leave_errors(&mut place, &active, None, frozen.width);
             frozen.layers[layer].mlp = MlpPart::Features(Box::new(place));

@@ -1,6 +1,6 @@
 //! Attention whose pattern and norms are held: a linear map of the residual stream.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use hooklens_kernels::gemm::{Product, gemm, gemm_each};
 use hooklens_kernels::tasks::each_item;
 use hooklens_kernels::view::View2;
@@ -75,6 +75,18 @@ impl HeldPattern {
         self
     }
 
+    /// Divided by what keys' latents are divided by, `[pos]`.
+    pub(super) fn over_keys(mut self, scale: &[f32]) -> Self {
+        for (number, block) in self.blocks.iter_mut().enumerate() {
+            let first = number * KEYS;
+            let (keys, queries) = (KEYS.min(self.len - first), self.len - first);
+            for (row, key) in block.chunks_exact_mut(queries).zip((0..keys).cycle()) {
+                row.iter_mut().for_each(|x| *x /= scale[first + key]);
+            }
+        }
+        self
+    }
+
     /// The weights `[key, head]` of one query.
     fn of_query(&self, query: usize, heads: usize) -> Vec<f32> {
         let mut weights = vec![0.0; (query + 1) * heads];
@@ -107,8 +119,13 @@ impl FrozenAttention {
         before: &HeldNorm,
         behind: Option<&HeldNorm>,
     ) -> Self {
-        let [width, _] = attention.v.shape();
-        let (mut values, mut output) = (host(attention.v.matrix()), host(attention.o.matrix()));
+        // Values made from a latent are a product of two matrices; the scale of the latent's norm is the pattern's.
+        let matrix = match &attention.latent {
+            Some(latent) => latent.whole_v(attention, DType::F32),
+            None => attention.v.matrix(),
+        };
+        let [width, _] = matrix.dims();
+        let (mut values, mut output) = (host(matrix), host(attention.o.matrix()));
         let vector = |bias: &Option<burn::module::Param<Tensor<1>>>| bias.as_ref().map(|bias| host(bias.val()));
         let constant = constant(
             [&values, &output],

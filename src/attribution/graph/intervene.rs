@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use burn::tensor::{DType, Tensor, TensorData};
 use hooklens_hooks::{ActivationCache, Hook, Record, Selection};
@@ -10,6 +11,8 @@ use super::capture::{Captured, capture};
 use super::frozen::MlpPart;
 use super::frozen_mlp::Ratios;
 use super::host;
+use super::mlp_run;
+use super::neurons::Neurons;
 use super::place::Place;
 use super::replacement::Replacement;
 use super::site::{Coder, Site};
@@ -234,6 +237,7 @@ impl<'m> Intervention<'m> {
         for layer in 0..model.config().n_layers {
             let held = [
                 "attn.hook_pattern",
+                "attn.kv_latent_norm.hook_scale",
                 "ln1.hook_scale",
                 "ln1_post.hook_scale",
                 "ln2.hook_scale",
@@ -284,7 +288,13 @@ impl<'m> Intervention<'m> {
         let own = &self.captured.sites[site];
         match own.coder {
             Coder::Dictionary(_) => Ok(self.captured.active.act(site, pos, latent as u32)),
-            // Also of neurons that write too little to be features.
+            // Also of neurons that write too little to be features. An expert's are what their held pre-activations are.
+            Coder::Neurons(ref neurons) if neurons.experts() => {
+                let x = host(self.clean.get::<3>(&*own.read_points()[0])?.narrow(1, pos, 1));
+                let (row, constant) = neurons.reads(&[latent as u32], &[pos]);
+                let dot: f64 = row.iter().zip(&x).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                Ok((dot + constant[0]) as f32)
+            }
             Coder::Neurons(_) => {
                 let post = self.clean.get::<3>(&*format!("blocks.{}.mlp.hook_post", own.layer))?;
                 Ok(post.slice([0..1, pos..pos + 1, latent..latent + 1]).into_scalar::<f32>())
@@ -370,7 +380,15 @@ impl<'m> Intervention<'m> {
         // What features have in this run, where it is not held.
         for (number, site) in self.captured.sites.iter().enumerate() {
             let own: Vec<usize> = (0..edits.len()).filter(|edit| sites[*edit] == number).collect();
-            let Coder::Dictionary(dictionary) = &site.coder else { continue };
+            let dictionary = match &site.coder {
+                Coder::Dictionary(dictionary) => dictionary,
+                Coder::Neurons(neurons) => {
+                    if neurons.experts() && hold != Hold::Everything && !own.is_empty() {
+                        self.watch_experts(site.layer, neurons, own, edits, running, &mut hooks);
+                    }
+                    continue;
+                }
+            };
             let Some(reads) = dictionary.metadata().reads.clone() else { continue };
             let Running { deltas, wanted, seen } = running;
             hooks.push(hook::at(reads).read(move |x: Tensor<3>, at| -> std::result::Result<(), crate::error::Error> {
@@ -401,6 +419,41 @@ impl<'m> Intervention<'m> {
             self.hold_mlps(&mut hooks);
         }
         Ok(hooks)
+    }
+
+    /// Finds what edited neurons of experts have in this run, by its own routing.
+    fn watch_experts<'h>(
+        &'h self,
+        layer: usize,
+        neurons: &'h Neurons,
+        own: Vec<usize>,
+        edits: &'h [FeatureEdit],
+        Running { deltas, wanted, .. }: &'h Running,
+        hooks: &mut Vec<Hook<'h>>,
+    ) {
+        let (config, block) = (self.model.config(), &self.model.weights.blocks[layer]);
+        let (Some(moe), Some(mixture)) = (&block.moe, config.experts_of(layer)) else { return };
+        let input: Rc<RefCell<Option<Tensor<2>>>> = Rc::default();
+        let read = input.clone();
+        hooks.push(hook::at(format!("blocks.{layer}.mlp.hook_in")).read(move |x: Tensor<3>, _| {
+            let [_, len, width] = x.dims();
+            *read.borrow_mut() = Some(x.reshape([len, width]));
+        }));
+        let point = format!("blocks.{layer}.mlp.hook_expert_weights");
+        hooks.push(hook::at(point).read(move |weights: Tensor<2>, at| -> Result<()> {
+            let Some(x) = input.borrow_mut().take() else { return Ok(()) };
+            let (len, offset) = (x.dims()[0], at.offset());
+            let runs = mlp_run::experts(moe, &x, weights, mixture, config)?;
+            for edit in own.iter().copied() {
+                let (expert, neuron) = neurons.expert(edits[edit].latent);
+                for pos in edits[edit].positions(offset..offset + len) {
+                    let now = runs[expert].at(pos - offset).map_or(0.0, |[post, _]| post[neuron]);
+                    let to = wanted[edit].get(&pos).copied().unwrap_or_else(|| edits[edit].of(now));
+                    deltas.borrow_mut()[edit].insert(pos, [to - now, 1.0]);
+                }
+            }
+            Ok(())
+        }));
     }
 
     /// What stands where a site's features write first.
@@ -451,7 +504,9 @@ impl<'m> Intervention<'m> {
             })
             .collect();
         let held = hold == Hold::Everything;
-        if let (Coder::Neurons(_), false) = (&site.coder, held) {
+        if let (Coder::Neurons(neurons), false) = (&site.coder, held)
+            && !neurons.experts()
+        {
             let own: Vec<usize> = (0..edits.len()).filter(|edit| sites[*edit] == number).collect();
             if !own.is_empty() {
                 hooks.push(hook::at(format!("blocks.{}.mlp.hook_post", site.layer)).edit(move |x: Tensor<3>, at| {
@@ -512,9 +567,19 @@ impl<'m> Intervention<'m> {
         for (layer, own) in self.captured.frozen.layers.iter().enumerate() {
             let MlpPart::Linear(mlp, _) = &own.mlp else { continue };
             let name = |suffix: &str| format!("blocks.{layer}.mlp.{suffix}");
+            let Some(ratios) = mlp.ratios() else {
+                let input: Rc<RefCell<Vec<f32>>> = Rc::default();
+                let read = input.clone();
+                hooks.push(hook::at(name("hook_in")).read(move |x: Tensor<3>, _| *read.borrow_mut() = host(x)));
+                hooks.push(hook::at(name("hook_out")).edit(move |x: Tensor<3>, _| {
+                    let values = mlp.forward(&input.borrow());
+                    Tensor::<3>::from_data(TensorData::new(values, x.dims()), (&x.device(), DType::F32)).cast(x.dtype())
+                }));
+                continue;
+            };
             let behind = if self.clean.activation(&*name("hook_mid")).is_ok() { "hook_mid" } else { "hook_post" };
-            let inputs: std::rc::Rc<RefCell<[Option<Vec<f32>>; 2]>> = std::rc::Rc::default();
-            let gated = mlp.ratios().gate.is_some();
+            let inputs: Rc<RefCell<[Option<Vec<f32>>; 2]>> = Rc::default();
+            let gated = ratios.gate.is_some();
             for (place, suffix) in ["hook_pre", "hook_pre_linear"].into_iter().enumerate().take(1 + usize::from(gated))
             {
                 let inputs = inputs.clone();
@@ -524,7 +589,7 @@ impl<'m> Intervention<'m> {
             }
             hooks.push(hook::at(name(behind)).edit(move |x: Tensor<3>, _| {
                 let inputs = inputs.borrow();
-                let values = mlp.ratios().applied([inputs[0].as_deref(), inputs[1].as_deref()]);
+                let values = ratios.applied([inputs[0].as_deref(), inputs[1].as_deref()]);
                 Tensor::<3>::from_data(TensorData::new(values, x.dims()), (&x.device(), DType::F32)).cast(x.dtype())
             }));
         }
@@ -560,6 +625,7 @@ impl Site {
     fn read_points(&self) -> Vec<String> {
         match &self.coder {
             Coder::Dictionary(dictionary) => dictionary.metadata().reads.iter().cloned().collect(),
+            Coder::Neurons(neurons) if neurons.experts() => vec![format!("blocks.{}.mlp.hook_in", self.layer)],
             Coder::Neurons(neurons) => {
                 let names =
                     ["hook_pre", "hook_pre_linear"].into_iter().take(1 + usize::from(neurons.ratios().is_some()));
@@ -599,6 +665,12 @@ impl Site {
                 values.chunks_exact_mut(shape[1]).enumerate().for_each(|(pos, row)| scaling.forward(row, pos));
                 let x = Tensor::from_data(TensorData::new(values, shape), (&device, DType::F32));
                 Ok((**dictionary).clone().with_normalization(Normalization::None).applied(x)?.pre)
+            }
+            Coder::Neurons(neurons) if neurons.experts() => {
+                let x = flat(&points[0])?;
+                let ([len, _], device) = (x.dims(), x.device());
+                let values = TensorData::new(neurons.held(&host(x), len), [len, neurons.count()]);
+                Ok(Tensor::from_data(values, (&device, DType::F32)))
             }
             Coder::Neurons(neurons) => match neurons.ratios() {
                 None => flat(&points[0]),

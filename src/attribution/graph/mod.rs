@@ -23,6 +23,8 @@ mod held_norm;
 mod influence;
 mod intervene;
 mod kept_index;
+mod mlp_run;
+mod neurons;
 #[cfg(feature = "plot")]
 mod notebook;
 mod options;
@@ -31,6 +33,7 @@ mod place;
 mod replacement;
 mod rows;
 mod site;
+mod stacked;
 mod target;
 mod trace;
 mod words;

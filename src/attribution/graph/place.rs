@@ -1,6 +1,5 @@
 //! Where features write to the residual stream.
 
-use burn::tensor::Tensor;
 use hooklens_kernels::gemm::gemm;
 use hooklens_kernels::tasks::each_item;
 use hooklens_kernels::view::View2;
@@ -8,7 +7,7 @@ use hooklens_kernels::view::View2;
 use super::active::Active;
 use super::gradient::{Gradient, Targets};
 use super::held_norm::HeldNorm;
-use crate::cpu;
+use super::stacked::Stacked;
 
 /// Part of the model's computation that features stand for: what they write, what they miss and what is constant make
 /// the activation that the model has there.
@@ -32,7 +31,7 @@ pub(super) struct Decoder {
     /// The site, by number.
     pub(super) site: usize,
     /// `[latent, d_model]`; rows are read when they are used.
-    pub(super) rows: Tensor<2>,
+    pub(super) rows: Stacked,
     /// What activations are multiplied by, `[latent]`.
     pub(super) factors: Option<Vec<f32>>,
     /// What sums are multiplied by, `[pos]`.
@@ -59,7 +58,7 @@ pub(super) struct Rows<'r> {
 impl Decoder {
     /// What features write per unit of their activations, `[feature, d_model]`.
     pub(super) fn vectors(&self, latents: &[u32]) -> Vec<f32> {
-        cpu::gather(&self.rows, latents)
+        self.rows.gather(latents)
     }
 
     /// What a feature's activation is multiplied by.

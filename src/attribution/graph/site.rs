@@ -1,15 +1,9 @@
 //! Where features are read, and what their pre-activations are linear functions of.
 
-use burn::module::Param;
-use burn::tensor::Tensor;
-
-use super::frozen_mlp::Ratios;
 use super::held_norm::HeldNorm;
-use super::host;
-use crate::cpu;
+use super::neurons::Neurons;
 use crate::error::Result;
 use crate::features::Dictionary;
-use crate::model::Mlp;
 
 /// Steps of a layer, from below: the stream before it, attention, the stream between, the MLP, the stream behind.
 pub(super) const STEPS: usize = 5;
@@ -49,31 +43,6 @@ pub(super) enum Coder {
     Neurons(Box<Neurons>),
 }
 
-/// Neurons read as features.
-#[derive(Debug)]
-pub(super) struct Neurons {
-    /// `[d_model, neuron]`.
-    input: Tensor<2>,
-    gate: Option<Tensor<2>>,
-    biases: [Option<Vec<f32>>; 2],
-    /// Of a gated MLP.
-    ratios: Option<Ratios>,
-    count: usize,
-}
-
-impl Neurons {
-    pub(super) fn new(mlp: &Mlp, ratios: Option<Ratios>) -> Self {
-        let vector = |bias: &Option<Param<Tensor<1>>>| bias.as_ref().map(|bias| host(bias.val()));
-        Self {
-            input: mlp.input.matrix(),
-            gate: mlp.gate.as_ref().map(|gate| gate.matrix()),
-            biases: [vector(&mlp.input.bias), mlp.gate.as_ref().and_then(|gate| vector(&gate.bias))],
-            ratios,
-            count: mlp.input.shape()[1],
-        }
-    }
-}
-
 impl Site {
     /// What pre-activations of these latents at these positions are products of the residual stream with,
     /// `[feature, d_model]`, and what is added to them.
@@ -95,7 +64,7 @@ impl Site {
     }
 
     /// The same at the point itself.
-    fn reads_at_point(&self, latents: &[u32], positions: &[usize]) -> Result<(Vec<f32>, Vec<f64>)> {
+    pub(super) fn reads_at_point(&self, latents: &[u32], positions: &[usize]) -> Result<(Vec<f32>, Vec<f64>)> {
         match &self.coder {
             Coder::Dictionary(dictionary) => dictionary.reads(latents),
             Coder::Neurons(neurons) => Ok(neurons.reads(latents, positions)),
@@ -122,35 +91,4 @@ pub(super) fn usual(row: &[f32], length: f64) -> f64 {
 pub(super) fn lengths(values: &[f32], width: usize) -> Vec<f32> {
     let length = |row: &[f32]| row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt() as f32;
     values.chunks_exact(width.max(1)).map(length).collect()
-}
-
-impl Neurons {
-    pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Of a gated MLP.
-    pub(super) fn ratios(&self) -> Option<&Ratios> {
-        self.ratios.as_ref()
-    }
-
-    fn reads(&self, latents: &[u32], positions: &[usize]) -> (Vec<f32>, Vec<f64>) {
-        let mut rows = cpu::gather(&self.input.clone().transpose(), latents);
-        let width = rows.len() / latents.len().max(1);
-        let bias = |which: usize, latent: u32| {
-            self.biases[which].as_ref().map_or(0.0, |bias| f64::from(bias[latent as usize]))
-        };
-        let mut constants: Vec<f64> = latents.iter().map(|latent| bias(0, *latent)).collect();
-        let (Some(gate), Some(Ratios { input, gate: Some(by_gate) })) = (&self.gate, &self.ratios) else {
-            return (rows, constants);
-        };
-        let gates = cpu::gather(&gate.clone().transpose(), latents);
-        for (place, (row, gate)) in rows.chunks_exact_mut(width).zip(gates.chunks_exact(width)).enumerate() {
-            let at = positions[place] * self.count + latents[place] as usize;
-            row.iter_mut().zip(gate).for_each(|(x, g)| *x = *x * input[at] + g * by_gate[at]);
-            constants[place] =
-                constants[place] * f64::from(input[at]) + bias(1, latents[place]) * f64::from(by_gate[at]);
-        }
-        (rows, constants)
-    }
 }

@@ -317,8 +317,7 @@ fn assemble(
             Sort::Latent => NodeKind::Latent { latent },
             Sort::Neuron => NodeKind::Neuron { neuron: latent },
         };
-        let label = own.dictionary().and_then(|dictionary| dictionary.labels().get(latent)).unwrap_or_default();
-        node(kind, Some(own.layer), pos, label.to_string(), Some((site, active.acts[*feature])));
+        node(kind, Some(own.layer), pos, own.label(latent), Some((site, active.acts[*feature])));
     }
     for layer in places {
         (0..active.len).for_each(|pos| node(NodeKind::Error, Some(*layer), pos, String::new(), None));
@@ -400,6 +399,18 @@ impl Site {
         match self.dictionary() {
             Some(dictionary) => Units::latents(dictionary),
             None => Ok(Units::neurons(self.layer)),
+        }
+    }
+
+    /// What a feature is called: its label; the expert that a neuron belongs to.
+    fn label(&self, latent: usize) -> String {
+        match &self.coder {
+            Coder::Dictionary(dictionary) => dictionary.labels().get(latent).unwrap_or_default().to_string(),
+            Coder::Neurons(neurons) if neurons.experts() => {
+                let (expert, neuron) = neurons.expert(latent);
+                format!("expert {expert} neuron {neuron}")
+            }
+            Coder::Neurons(_) => String::new(),
         }
     }
 

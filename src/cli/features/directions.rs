@@ -4,16 +4,14 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Tensor, TensorData};
 use clap::Args;
-use hooklens_hooks::DType;
 
 use super::find::rows;
-use crate::cli::Failure;
+use crate::cli::{Failure, direction_file};
 use crate::driver::HookedModel;
 use crate::experiments::SteeringVector;
 use crate::features::{Labels, Units};
 use crate::model::HookedTransformer;
-use crate::tokens::{PaddingSide, Tokens, read_json};
-use crate::weight_files::WeightFiles;
+use crate::tokens::{PaddingSide, Tokens};
 
 #[derive(Debug, Args)]
 pub(super) struct DirectionArgs {
@@ -64,44 +62,14 @@ impl DirectionArgs {
 
 /// Directions of a file, with the names of their tensors.
 fn of_file(path: &Path, point: &str) -> Result<Units, Failure> {
-    let failed = |reason: String| Failure::Failed(format!("{}: {reason}", path.display()).into());
-    let mut named: Vec<(String, Vec<f32>)> = Vec::new();
-    if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
-        let value = read_json(path.into()).map_err(crate::error::Error::from)?;
-        let one: Option<Vec<f32>> = serde_json::from_value(value.clone()).ok();
-        let several = one.map(|one| vec![one]).or_else(|| serde_json::from_value(value).ok());
-        let several: Vec<Vec<f32>> = several.ok_or_else(|| failed("it is no array of numbers, or of such".into()))?;
-        named.extend(several.into_iter().map(|row| (String::new(), row)));
-    } else {
-        let files = WeightFiles::open(&[path.to_path_buf()]).map_err(crate::error::Error::from)?;
-        for (name, info) in files.tensors() {
-            let width = match info.shape[..] {
-                [width] | [_, width] if width > 0 => width,
-                _ => {
-                    return Err(failed(format!("the tensor `{name}` has shape {:?}, and is no direction", info.shape)));
-                }
-            };
-            let numbers: Vec<f32> = files.read(name, DType::F32).map_err(crate::error::Error::from)?.iter().collect();
-            let several = info.shape.len() > 1;
-            for (row, numbers) in numbers.chunks_exact(width).enumerate() {
-                named.push((if several { format!("{name} {row}") } else { name.to_string() }, numbers.to_vec()));
-            }
-        }
-    }
-    let width = named.first().map_or(0, |(_, row)| row.len());
-    if width == 0 || named.iter().any(|(_, row)| row.len() != width) {
-        return Err(failed("it holds no directions of one width".into()));
-    }
-    if named.iter().any(|(_, row)| row.iter().any(|x| !x.is_finite())) {
-        return Err(failed("a direction holds what is no finite number".into()));
-    }
+    let named = direction_file::read(path)?;
+    let (count, width) = (named.len(), named.first().map_or(0, |(_, row)| row.len()));
     let labels: Labels = named
         .iter()
         .enumerate()
         .filter(|(_, (name, _))| !name.is_empty())
         .map(|(place, (name, _))| (place, name.clone()))
         .collect();
-    let count = named.len();
     let numbers: Vec<f32> = named.into_iter().flat_map(|(_, row)| row).collect();
     let directions = Tensor::<2>::from_data(TensorData::new(numbers, [count, width]), &Device::flex());
     Ok(Units::directions(point, directions).with_labels(labels))

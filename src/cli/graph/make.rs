@@ -13,7 +13,7 @@ use crate::cli::args::{DtypeArg, ModelArg, TokenRows, token_rows};
 use crate::cli::out::{said, spare};
 use crate::cli::pairs::{Line, file_lines, ioi_lines};
 use crate::cli::terminal::note;
-use crate::cli::{CliResult, Failure, any_model, size};
+use crate::cli::{CliResult, Failure, any_model, direction_file, size};
 use crate::error::Result as LibResult;
 use crate::features::{Dictionary, Opened, open};
 use crate::model::HookedTransformer;
@@ -55,6 +55,10 @@ pub(in crate::cli) struct MakeArgs {
     /// Minus this one's
     #[arg(long, value_name = "TEXT", requires = "answer")]
     wrong: Vec<String>,
+    /// Explain the stream behind the last token along these directions, as the unembedding reads it: vectors, or matrices with
+    /// a direction a row, of a .safetensors, .npz or .pt file, or of a .json array
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ioi", "pairs"])]
+    direction: Option<PathBuf>,
     /// Explain so many of the likeliest tokens, or fewer that have --likely-share of the probability
     #[arg(long, value_name = "N", default_value_t = 10)]
     likely: usize,
@@ -116,7 +120,10 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         Some(Some("html" | "htm")) => true,
         Some(_) => return Err(Failure::Usage("the name of --out ends in .html or .json".into())),
     };
-    spare(args.out.as_deref(), args.model.inputs().into_iter().chain(args.pairs.clone()))?;
+    spare(
+        args.out.as_deref(),
+        args.model.inputs().into_iter().chain(args.pairs.clone()).chain(args.direction.clone()),
+    )?;
     let replacement = replacement(args)?;
     let model = any_model::plain_decoder("graph", &args.model, args.model.options(args.dtype.dtype)?)?;
     if let Some(first) = replacement.dictionary() {
@@ -247,6 +254,12 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
         let wrong = args.wrong.get(place).or(args.wrong.last());
         options = options.target(target(answer, wrong.map(String::as_str))?);
     }
+    if let Some(path) = &args.direction {
+        let called = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        for (name, direction) in direction_file::read(path)? {
+            options = options.target(GraphTarget::direction(if name.is_empty() { &called } else { &name }, direction));
+        }
+    }
     let row = match (&args.prompt, &args.tokens) {
         (Some(text), _) => model.token_row(text, prepend_bos)?,
         (None, Some(TokenRows(rows))) if rows.len() == 1 => rows[0].clone(),
@@ -255,7 +268,7 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
     let graph = one(model, row, replacement, &options)?;
     let Some(text) = &args.against else { return Ok(graph) };
     // The same targets, whatever is likely behind the other prompt.
-    let again = match args.answer.is_empty() {
+    let again = match args.answer.is_empty() && args.direction.is_none() {
         false => options,
         true => graph.nodes().iter().fold(base, |options, node| match node.kind {
             NodeKind::Logit { token: Some(id), weight } => options.weighted_target(GraphTarget::id(model, id), weight),
