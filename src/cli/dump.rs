@@ -1,7 +1,7 @@
 //! `hooklens dump`.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::{ArgGroup, Args, ValueEnum};
@@ -12,6 +12,8 @@ use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, TokenRows, float_type, positions, token_rows};
 use super::findings::Findings;
 use super::out::spare;
+use super::shard_arg::ShardArg;
+use super::signals;
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
 use crate::driver::{HookedModel, Logits};
@@ -75,9 +77,11 @@ pub(super) struct DumpArgs {
     /// Token ids that come before every prompt, computed once and not dumped
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     prefix_tokens: Option<TokenRows>,
-    /// Dump only the I-th of N shards of the prompts, to a folder of its own; `hooklens merge` makes one of all
-    #[arg(long, value_name = "I/N")]
-    shard: Option<Shard>,
+    /// Dump only the I-th of N shards of the prompts, to a folder of its own; `hooklens merge` makes one of all. `auto` is the
+    /// share of a task of a Slurm job array, of `srun`, or (with its number, auto/N) of a Kubernetes indexed job, in a
+    /// folder within --out; it goes on with what an earlier run left there
+    #[arg(long, value_name = "I/N|auto[/N]")]
+    shard: Option<ShardArg>,
     /// Compute what the prompts of a batch begin with anew for each of them
     #[arg(long)]
     no_share_prefix: bool,
@@ -138,13 +142,14 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if globs.is_empty() {
         return Err(Failure::Usage("--hooks names no point".into()));
     }
-    if args.shard.is_some() && args.out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors")) {
+    if args.shard.is_some() && to_file(&args.out) {
         return Err(Failure::Usage("--shard writes a folder, which `hooklens merge` makes one with the others".into()));
     }
-    if args.resume && args.out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors")) {
+    if args.resume && to_file(&args.out) {
         return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
     }
     spare(Some(&args.out), args.model.inputs().into_iter().chain(args.prompts.clone()))?;
+    let shard = args.shard.map(ShardArg::shard).transpose().map_err(Failure::Usage)?;
     let processing = match args.process {
         ProcessArg::None => Processing::none(),
         ProcessArg::Standard => Processing::standard(),
@@ -170,17 +175,17 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
             let longest =
                 rows.iter().map(|row| row.len().min(args.truncate.map_or(usize::MAX, |most| most as usize))).max();
             past_context(&model, prefix.len() + longest.unwrap_or(0));
-            written(args, globs, &model, prefix, rows)
+            written(args, globs, &model, prefix, rows, shard)
         }
         AnyModel::Encoder(model) => {
             framed(args)?;
             let rows = rows(args, |text| Ok(model.to_tokens(text)?.tokens.real(0)))?;
-            written(args, globs, &model, Vec::new(), rows)
+            written(args, globs, &model, Vec::new(), rows, shard)
         }
         AnyModel::EncoderDecoder(model) => {
             framed(args)?;
             let rows = rows(args, |text| Ok(model.to_tokens(text)?.real(0)))?;
-            written(args, globs, &model, Vec::new(), rows)
+            written(args, globs, &model, Vec::new(), rows, shard)
         }
     }
 }
@@ -208,8 +213,11 @@ fn written<M: DumpModel>(
     model: &M,
     prefix: Vec<u32>,
     rows: Vec<Vec<u32>>,
+    shard: Option<Shard>,
 ) -> CliResult {
     let rows = truncated(args, rows);
+    let own_folder = args.shard.zip(shard).map(|(arg, shard)| arg.folder(shard, &args.out));
+    let path = own_folder.as_deref().unwrap_or(&args.out);
     let dump = Dump::new(globs)
         .positions(args.positions.clone())
         .dtype(args.dtype)
@@ -217,7 +225,7 @@ fn written<M: DumpModel>(
         .padding_side(args.padding_side)
         .batch_size(args.batch_size as usize)
         .prefix(prefix)
-        .resume(args.resume)
+        .resume(args.resume || args.shard.is_some_and(ShardArg::resumes))
         .verify(!args.no_verify)
         .share_prefix(!args.no_share_prefix)
         .allow_non_finite(args.allow_non_finite)
@@ -228,7 +236,9 @@ fn written<M: DumpModel>(
         Some(folder) => dump.setting("adapter", &folder.display().to_string()),
         None => dump,
     };
-    let dump = match args.shard {
+    // One file is not written by halves: a signal ends that at once.
+    let dump = if to_file(path) { dump } else { dump.stop_when(signals::stop()) };
+    let dump = match shard {
         Some(shard) => dump.shard(shard),
         None => dump,
     };
@@ -239,7 +249,7 @@ fn written<M: DumpModel>(
     }
     let mut findings = Findings::default();
     let start = Instant::now();
-    let report = dump.run_watched(model, &rows, &args.out, &mut |seen| match seen {
+    let report = dump.run_watched(model, &rows, path, &mut |seen| match seen {
         Seen::Resumed(rows) => {
             bar.set_position(rows as u64);
             bar.reset_eta();
@@ -254,7 +264,7 @@ fn written<M: DumpModel>(
 
     let mut out = stdout();
     let seconds = start.elapsed().as_secs_f64();
-    let place = args.out.display();
+    let place = path.display();
     let files = if report.files.len() == 1 { String::new() } else { format!(" in {} files", report.files.len()) };
     writeln!(
         out,
@@ -276,7 +286,16 @@ fn written<M: DumpModel>(
     for line in findings.lines() {
         writeln!(out, "  {line}")?;
     }
+    if report.left > 0 {
+        let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
+        return Err(Failure::Stopped(format!("{} prompts are left; {again} goes on", grouped(report.left))));
+    }
     Ok(())
+}
+
+/// Whether a name is that of one file.
+fn to_file(out: &Path) -> bool {
+    out.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"))
 }
 
 /// Commas separate globs, but not within braces.

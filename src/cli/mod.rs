@@ -28,6 +28,7 @@ mod parity;
 mod patch;
 #[cfg(feature = "remote")]
 mod serve;
+mod shard_arg;
 mod signals;
 mod size;
 mod terminal;
@@ -50,6 +51,9 @@ type CliResult = Result<(), Failure>;
 enum Failure {
     /// The arguments make no sense together: exit code 2.
     Usage(String),
+    /// The work was stopped by a signal and goes on when the command is run again: exit code 75, `EX_TEMPFAIL`, upon which
+    /// schedulers start it again.
+    Stopped(String),
     /// The work failed: exit code 1.
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -60,7 +64,8 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
     }
 }
 
-/// Runs the program on its arguments: exit code 0 when done, 1 when it failed, 2 on wrong usage.
+/// Runs the program on its arguments: exit code 0 when done, 1 when it failed, 2 on wrong usage, 75 when a signal
+/// stopped it and it goes on when it is run again.
 pub fn main() -> ExitCode {
     crate::keep_freed_memory();
     crate::caught::print_others_only();
@@ -96,6 +101,10 @@ pub fn main() -> ExitCode {
         Err(Failure::Usage(reason)) => {
             eprintln!("error: {}\n\nFor more information, try '--help'.", terminal::shown(&reason));
             ExitCode::from(2)
+        }
+        Err(Failure::Stopped(reason)) => {
+            eprintln!("stopped: {}", terminal::shown(&reason));
+            ExitCode::from(75)
         }
         // The reader of our output went away: that is its right.
         Err(Failure::Failed(error)) if is_broken_pipe(&*error) => ExitCode::SUCCESS,

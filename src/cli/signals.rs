@@ -1,7 +1,20 @@
 //! Signals that end the program: its unfinished files are removed first.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+/// Set by the first `SIGTERM`, where a command looks at it.
+static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// What a command looks at that can stop at a good place: from now on the first `SIGTERM` sets it and does no more.
+pub(super) fn stop() -> Arc<AtomicBool> {
+    STOP.get_or_init(Arc::default).clone()
+}
+
 #[cfg(unix)]
 pub(super) fn watch() {
+    use std::sync::atomic::Ordering;
+
     use hooklens_hooks::Unfinished;
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     use signal_hook::iterator::Signals;
@@ -16,6 +29,10 @@ pub(super) fn watch() {
     let Ok(mut signals) = Signals::new(watched) else { return };
     let watcher = std::thread::Builder::new().spawn(move || {
         for signal in signals.forever().filter(|signal| *signal != SIGXFSZ) {
+            let waited_for = STOP.get().filter(|_| signal == SIGTERM);
+            if waited_for.is_some_and(|stop| !stop.swap(true, Ordering::Relaxed)) {
+                continue;
+            }
             Unfinished::abandon_all(|| {
                 emulate_default_handler(signal).ok();
             });

@@ -1,5 +1,8 @@
 //! The builder of a dump: points, positions, element type, batches.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use hooklens_hooks::{DType, Positions, Selection};
 
 use super::Shard;
@@ -33,6 +36,7 @@ pub struct Dump {
     pub(super) share_prefix: bool,
     pub(super) allow_non_finite: bool,
     pub(super) shard: Option<Shard>,
+    pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) settings: Vec<(String, String)>,
 }
 
@@ -65,6 +69,7 @@ impl Dump {
             share_prefix: true,
             allow_non_finite: false,
             shard: None,
+            stop: None,
             settings: Vec::new(),
         }
     }
@@ -305,6 +310,31 @@ impl Dump {
     #[must_use]
     pub fn shard(mut self, shard: Shard) -> Self {
         self.shard = Some(shard);
+        self
+    }
+
+    /// Stops behind the batch that is computed when this is set, as by a signal: what is done is written, and a folder can
+    /// be continued. [`DumpReport::left`](super::DumpReport::left) says what is not.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use hooklens::dump::{Dump, Seen};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out");
+    /// let rows = vec![vec![0, 51], vec![0, 9], vec![0, 7]];
+    /// let stop = Arc::new(AtomicBool::new(false));
+    /// let dump = Dump::new("z0").batch_size(1).stop_when(stop.clone());
+    /// let seen = &mut |_: Seen<'_>| stop.store(true, Ordering::Relaxed); // after the first batch
+    /// assert_eq!(dump.run_watched(&model, &rows, &out, seen)?.left, 2);
+    /// assert_eq!(Dump::new("z0").batch_size(1).resume(true).run(&model, &rows, &out)?.left, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn stop_when(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = Some(stop);
         self
     }
 

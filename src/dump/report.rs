@@ -20,6 +20,8 @@ use std::path::PathBuf;
 pub struct DumpReport {
     /// Prompts in the output.
     pub rows: usize,
+    /// Prompts that are not, because the run was [stopped](super::Dump::stop_when).
+    pub left: usize,
     /// Tokens of the prompts that were run, padding left out.
     pub tokens: usize,
     /// Those of them that did not have to be run, because other prompts begin with the same.

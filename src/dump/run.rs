@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use super::batch::{Batch, Noted};
 use super::compute::worth_sharing;
@@ -87,7 +88,7 @@ impl Dump {
                 return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
             }
             let sink = FileSink::new(out, rows.len(), Widths::of(placed.iter()))?;
-            return self.stream(model, rows, &placed, 0, Box::new(sink), watcher);
+            return self.stream(model, rows, &placed, None, Box::new(sink), watcher);
         }
         let interventions = model.interventions();
         let settings = match interventions.is_empty() {
@@ -98,7 +99,7 @@ impl Dump {
         let first_row = self.own_batches(rows.len()).start * self.batch_size;
         let sink = FolderSink::open(out, manifest, self, first_row)?;
         let finished = sink.finished();
-        self.stream(model, rows, &placed, finished, Box::new(sink), watcher)
+        self.stream(model, rows, &placed, Some(finished), Box::new(sink), watcher)
     }
 
     /// The numbers of the batches this dump computes, of `rows` prompts: all, or its shard's.
@@ -118,15 +119,18 @@ impl Dump {
         model: &M,
         rows: &[Vec<u32>],
         placed: &[PromptRow],
-        finished: usize,
+        // Batches of a folder that are done.
+        of_folder: Option<usize>,
         sink: Box<dyn Sink>,
         watcher: &mut Watcher<'_>,
     ) -> Result<DumpReport> {
+        // A file appears when it is whole: there is no stopping before.
+        let (finished, to_folder) = (of_folder.unwrap_or(0), of_folder.is_some());
         let mut prefix = self.prefilled(model)?;
         let mut shared_prefix = self.shared_prefix(model)?;
         let non_finite = self.allow_non_finite.then(Noted::default);
         let writer = Writer::start(sink);
-        let mut tokens_run = 0;
+        let (mut tokens_run, mut left) = (0, 0);
         let own = self.own_batches(rows.len());
         let skipped = (finished * self.batch_size).min(self.own_rows(rows.len()));
         if skipped > 0 {
@@ -134,6 +138,10 @@ impl Dump {
         }
         let batches = rows.chunks(self.batch_size).zip(placed.chunks(self.batch_size)).enumerate();
         for (number, (batch, placed)) in batches.take(own.end).skip(own.start + finished) {
+            if to_folder && self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                left = rows.len().min(own.end * self.batch_size) - number * self.batch_size;
+                break;
+            }
             let mut placing = Placing::new(placed.to_vec(), self.padding_side, self.prefix.len(), &self.positions);
             let first_row = number * self.batch_size;
             let computed = match (&mut shared_prefix, worth_sharing(rows, first_row..first_row + batch.len())) {
@@ -160,7 +168,8 @@ impl Dump {
         let late = synchronize(&model.devices());
         let mut report = writer.finish()?;
         late?;
-        report.rows = self.own_rows(rows.len());
+        report.rows = self.own_rows(rows.len()) - left;
+        report.left = left;
         report.tokens = tokens_run;
         report.resumed = finished;
         if let Some(noted) = non_finite {

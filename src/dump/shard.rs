@@ -32,6 +32,16 @@ impl Shard {
         Ok(Self { index, of })
     }
 
+    /// Which it is, from one.
+    pub fn index(self) -> usize {
+        self.index
+    }
+
+    /// Of how many.
+    pub fn of(self) -> usize {
+        self.of
+    }
+
     /// The batches that are its share of `count`, one behind the other, as even as can be.
     pub(super) fn batches(self, count: usize) -> Range<usize> {
         let end = |shards: usize| (shards as u128 * count as u128 / self.of as u128) as usize;

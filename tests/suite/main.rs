@@ -12,6 +12,7 @@ mod cache_laws;
 mod cache_systems;
 mod circuits;
 mod cli;
+mod clusters;
 mod contract;
 mod dashboards;
 mod decoder_cache_laws;

@@ -1,0 +1,24 @@
+"""`python -m hooklens`: the program that came with the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+
+def main() -> int:
+    name = "hooklens.exe" if os.name == "nt" else "hooklens"
+    for scheme in (None, *(scheme for scheme in sysconfig.get_scheme_names() if scheme.endswith("_user"))):
+        folder = sysconfig.get_path("scripts", scheme) if scheme else sysconfig.get_path("scripts")
+        program = Path(folder, name)
+        if program.is_file():
+            return subprocess.call([program, *sys.argv[1:]])
+    print(f"{name} is not among this Python's programs", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""A dump: one file, or a folder of files, one a batch of prompts."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._file import File, widened
+from ._latents import Latents
+
+Array = np.ndarray[Any, Any]
+_PARTS = (".shape", ".offsets", ".indices", ".values")
+_BESIDE = ("tokens", "attention_mask")
+
+
+class Incomplete(UserWarning):
+    """A dump that is being made, or that failed: it holds fewer prompts than it will."""
+
+
+class Batch(dict[str, Array]):
+    """Named arrays of some prompts."""
+
+    tokens: Array
+    """`[row, pos]`"""
+    mask: Array
+    """`[row, pos]`, true where there is a token."""
+
+
+def load(path: str | os.PathLike[str]) -> Dump:
+    """Opens a dump: a folder that `hooklens dump` or `hooklens merge` made, or one .safetensors file.
+
+    Reads names and shapes alone; numbers are read when they are asked for.
+    """
+    place = Path(path)
+    if place.is_file():
+        return Dump([File(place)], {})
+    manifest = place / "manifest.json"
+    if not place.is_dir():
+        raise FileNotFoundError(f"there is no {place}")
+    if not manifest.is_file():
+        within = sorted(entry.name for entry in place.iterdir() if (entry / "manifest.json").is_file())
+        more = f"; it holds shards ({', '.join(within[:4])} ...), which `hooklens merge --out {place}` makes one dump" if within else ""
+        raise FileNotFoundError(f"{place} holds no manifest.json, and is no dump{more}")
+    told = json.loads(manifest.read_text(encoding="utf-8"))
+    if told.get("format") != "hooklens-dump":
+        raise ValueError(f"{manifest} is not of hooklens")
+    listed = told["shards"]
+    if not told.get("complete"):
+        # Until a dump is complete its files are in a log; a line may be cut off.
+        log = place / "shards.jsonl"
+        listed = []
+        for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
+            try:
+                listed.append(json.loads(line))
+            except ValueError:
+                break
+        rows, done = told.get("part_rows") or told["rows"], sum(one["rows"] for one in listed)
+        warnings.warn(f"{place} is not complete: {done} of {rows} prompts", Incomplete, stacklevel=2)
+    return Dump([File(place / one["file"]) for one in listed], told.get("settings", {}))
+
+
+class Dump(Mapping[str, "Point | Latents"]):
+    """Points by name: `dump["blocks.0.hook_resid_post"]`."""
+
+    def __init__(self, files: list[File], settings: Mapping[str, str]) -> None:
+        self.files = files
+        """The files, in the order of their prompts."""
+        self.settings = dict(settings)
+        """What the dump was made with: model, hooks, positions, element type."""
+        self._left_padded = settings.get("padding_side") == "left"
+        names = dict.fromkeys(name for file in files for name in file)
+        latents = {name.removesuffix(".offsets") for name in names if name.endswith(".offsets")}
+        sparse = {name + part for name in latents for part in _PARTS}
+        self._latents = latents
+        self.names: list[str] = sorted({name for name in names if name not in sparse} - set(_BESIDE) | latents)
+        """The names of points, and `logits` where they were dumped."""
+
+    def __getitem__(self, name: str) -> Point | Latents:
+        if name in self._latents:
+            return self._joined_latents(name)
+        if name not in self.names and name not in _BESIDE:
+            near = [own for own in self.names if name in own][:4] or self.names[:4]
+            raise KeyError(f"the dump has no `{name}`; it has {', '.join(near)}{' ...' if len(self.names) > 4 else ''}")
+        return Point(name, self.files, self._left_padded)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"<Dump of {self.rows} prompts: {', '.join(self.names[:3])}{' ...' if len(self.names) > 3 else ''}>"
+
+    @property
+    def rows(self) -> int:
+        """Prompts."""
+        return sum(file.shape("tokens")[0] for file in self.files)
+
+    @property
+    def tokens(self) -> Array:
+        """Token ids, `[row, pos]`, padded to the longest prompt."""
+        return np.asarray(Point("tokens", self.files, self._left_padded))
+
+    @property
+    def mask(self) -> Array:
+        """True where there is a token and no padding, `[row, pos]`."""
+        return np.asarray(Point("attention_mask", self.files, self._left_padded)).astype(bool)
+
+    def batches(self, names: Iterable[str] | None = None) -> Iterator[Batch]:
+        """The dump file by file, so that no more than one is in memory: named arrays, with `tokens` and `mask`."""
+        wanted = list(names) if names is not None else [name for name in self.names if name not in self._latents]
+        for name in wanted:
+            self[name]
+        for file in self.files:
+            one = Dump([file], self.settings)
+            batch = Batch()
+            for name in wanted:
+                held = one[name]
+                batch[name] = held.dense() if isinstance(held, Latents) else np.asarray(held)
+            batch.tokens, batch.mask = one.tokens, one.mask
+            yield batch
+
+    def vectors(self, name: str) -> Iterator[Array]:
+        """The vectors of a point at tokens, file by file, `[token, ...]`: no padding, in the order of prompts and positions."""
+        for file in self.files:
+            point = Point(name, [file], self._left_padded)
+            yield np.asarray(point)[file["attention_mask"].astype(bool)]
+
+    def _joined_latents(self, name: str) -> Latents:
+        parts = []
+        for file in self.files:
+            rows, positions, latents = (int(size) for size in file[name + ".shape"])
+            parts.append(Latents((rows, positions, latents), *(file[name + part] for part in _PARTS[1:])))
+        longest = max(part.shape[1] for part in parts)
+        offsets, ends = [np.zeros(1, np.int64)], 0
+        for part in parts:
+            rows, positions, _ = part.shape
+            # Positions that only other prompts have hold no latent.
+            counts = np.zeros((rows, longest), np.int64)
+            own = slice(longest - positions, None) if self._left_padded else slice(positions)
+            counts[:, own] = np.diff(part.offsets).reshape(rows, positions)
+            offsets.append(ends + np.cumsum(counts))
+            ends += int(part.offsets[-1])
+        shape = (sum(part.shape[0] for part in parts), longest, parts[0].shape[2])
+        indices, values = (np.concatenate([getattr(part, field) for part in parts]) for field in ("indices", "values"))
+        return Latents(shape, np.concatenate(offsets), indices, values)
+
+
+class Point:
+    """A point's activations of all prompts, `[row, ...]`, padded to the longest; read when asked for: `x[3]`, `x[10:20]`,
+    `numpy.asarray(x)`, `x.to_torch()`. Padding is zero, and minus infinity in attention scores.
+    """
+
+    def __init__(self, name: str, files: list[File], left_padded: bool) -> None:
+        self.name = name
+        self._files = [file for file in files if name in file]
+        self._left_padded = left_padded
+        if not self._files:
+            raise KeyError(f"the dump has no `{name}`")
+        shapes = [file.shape(name) for file in self._files]
+        rest = np.max([shape[1:] for shape in shapes], axis=0).astype(int).tolist()
+        self.shape: tuple[int, ...] = (sum(shape[0] for shape in shapes), *rest)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the array; bf16 comes as f32."""
+        return np.dtype("<f4") if self._is_bf16 else self._files[0].kind(self.name)
+
+    @property
+    def _is_bf16(self) -> bool:
+        return self._files[0].dtype(self.name) == "BF16"
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {list(self.shape)} {self.dtype}>"
+
+    def __getitem__(self, index: Any) -> Array:
+        first, rest = (index[0], index[1:]) if isinstance(index, tuple) else (index, ())
+        if isinstance(first, (int, np.integer)):
+            row = range(len(self))[first]
+            return np.asarray(self._rows(row, row + 1)[0][rest])
+        if isinstance(first, slice):
+            begin, end, step = first.indices(len(self))
+            if step == 1:
+                return np.asarray(self._rows(begin, max(begin, end))[(slice(None), *rest)])
+        return np.asarray(self._rows(0, len(self))[index])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        all_rows = self._rows(0, len(self))
+        return all_rows if dtype is None else all_rows.astype(dtype)
+
+    def to_torch(self) -> Any:
+        """A tensor of torch, of the file's own type."""
+        import torch
+
+        if not self._is_bf16:
+            return torch.from_numpy(np.array(self))
+        bits = self._rows(0, len(self), bits=True)
+        return torch.from_numpy(bits.view("<i2")).view(torch.bfloat16)
+
+    def _rows(self, begin: int, end: int, bits: bool = False) -> Array:
+        """These rows of all files, joined."""
+        parts, first = [], 0
+        for file in self._files:
+            count = file.shape(self.name)[0]
+            own = slice(max(begin - first, 0), min(end - first, count))
+            if own.start < own.stop:
+                parts.append(file.bits(self.name)[own])
+            first += count
+        kind = self._files[0].kind(self.name)
+        blank: float = 0
+        if "hook_attn_scores" in self.name:
+            blank = 0xFF80 if self._is_bf16 else -np.inf
+        joined = np.full((max(end - begin, 0), *self.shape[1:]), blank, kind)
+        row = 0
+        for part in parts:
+            inner = tuple(
+                slice(wanted - size, None) if self._left_padded else slice(size)
+                for wanted, size in zip(self.shape[1:], part.shape[1:])
+            )
+            joined[(slice(row, row + len(part)), *inner)] = part
+            row += len(part)
+        return widened(joined) if self._is_bf16 and not bits else joined

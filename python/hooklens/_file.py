@@ -1,0 +1,85 @@
+"""One .safetensors file, mapped: numbers are read from the disk when they are used."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_TYPES = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
+    # NumPy has no such type: its bits, which `widened` makes f32.
+    "BF16": "<u2",
+}  # fmt: skip
+_LONGEST_HEADER = 100_000_000
+
+
+def widened(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The f32 numbers of bf16's bits."""
+    return (bits.astype("<u4") << 16).view("<f4")
+
+
+class File(Mapping[str, np.ndarray[Any, Any]]):
+    """The arrays of a file. Those of bf16 come as f32."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+            if length > min(size - len(start), _LONGEST_HEADER):
+                raise ValueError(f"{path} is no .safetensors file: its header would be longer than it")
+            try:
+                header = json.loads(file.read(length))
+            except ValueError as error:
+                raise ValueError(f"{path} is no .safetensors file: its header is no JSON") from error
+        header.pop("__metadata__", None)
+        self._first = 8 + length
+        self._tensors: dict[str, Any] = header
+        for name, tensor in header.items():
+            begin, end = tensor["data_offsets"]
+            if tensor["dtype"] not in _TYPES:
+                raise ValueError(f"{path}: `{name}` is of {tensor['dtype']}, which is not read")
+            wanted = int(np.prod(tensor["shape"], dtype=np.int64)) * np.dtype(_TYPES[tensor["dtype"]]).itemsize
+            if end - begin != wanted or self._first + end > size:
+                raise ValueError(f"{path}: `{name}` is cut off")
+        self._map: np.ndarray[Any, Any] | None = None
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        bits = self.bits(name)
+        return widened(bits) if self.dtype(name) == "BF16" else bits
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __iter__(self) -> Any:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name]["shape"])
+
+    def dtype(self, name: str) -> str:
+        """The element type as the file has it: F32, F16, BF16, I64."""
+        return str(self._tensors[name]["dtype"])
+
+    def kind(self, name: str) -> np.dtype[Any]:
+        """The type of what `bits` gives."""
+        return np.dtype(_TYPES[self.dtype(name)])
+
+    def bits(self, name: str) -> np.ndarray[Any, Any]:
+        """The numbers as they lie in the file, not copied; of bf16 the bits."""
+        tensor = self._tensors[name]
+        begin, end = tensor["data_offsets"]
+        if self._map is None:
+            self._map = np.memmap(self.path, dtype=np.uint8, mode="r")
+        part = self._map[self._first + begin : self._first + end]
+        # A plain array: what is made of it should not look like a file.
+        return np.asarray(part).view(_TYPES[tensor["dtype"]]).reshape(tensor["shape"])

@@ -1,0 +1,144 @@
+"""Dumps that the program makes are read as what they are."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hooklens
+
+PROGRAM = os.environ.get("HOOKLENS_PROGRAM") or shutil.which("hooklens") or "hooklens"
+RESID, PATTERN, SCORES = "blocks.1.hook_resid_post", "blocks.0.attn.hook_pattern", "blocks.1.attn.hook_attn_scores"
+ROWS = [[1, 2, 3, 4], [5, 6], [7, 8, 9, 10, 11, 12], [13], [14, 15, 16]]
+
+
+def run(*arguments):
+    subprocess.run([PROGRAM, *map(str, arguments)], check=True, capture_output=True)
+
+
+def dumped(folder, *more, out="out"):
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    hooks = f"{RESID},{PATTERN},{SCORES}"
+    run("dump", "--model", "embedded:induction", "--prompts", prompts, "--hooks", hooks, "--no-share-prefix", *more, "--out", folder / out)
+    return folder / out
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """Each prompt by itself: what all others are compared with."""
+    folder = tmp_path_factory.mktemp("single")
+    return hooklens.load(dumped(folder, "--batch-size", 1))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("size", [2, 5])
+def test_files_are_joined(tmp_path, single, side, size):
+    dump = hooklens.load(dumped(tmp_path, "--batch-size", size, "--padding-side", side))
+    assert dump.rows == 5 and dump.names == sorted([RESID, PATTERN, SCORES])
+    assert dump.tokens.shape == (5, 6) and dump.mask.dtype == bool
+    assert [list(row[mask]) for row, mask in zip(dump.tokens, dump.mask)] == ROWS
+    x, pattern = dump[RESID], np.asarray(dump[PATTERN])
+    assert x.shape == (5, 6, 64) and pattern.shape == (5, 4, 6, 6) and x.dtype == np.float32
+    for row, ids in enumerate(ROWS):
+        own = slice(6 - len(ids), None) if side == "left" else slice(len(ids))
+        alone = next(batch for number, batch in enumerate(single.batches([RESID, PATTERN])) if number == row)
+        np.testing.assert_allclose(x[row][own], alone[RESID][0], atol=1e-5)
+        np.testing.assert_allclose(pattern[row][:, own, own], alone[PATTERN][0], atol=1e-5)
+    # Rows and slices of them are those of the whole.
+    whole = np.asarray(x)
+    for index in (2, -1, slice(1, 4), slice(None, None, 2), slice(4, 2), (3, slice(0, 2)), (slice(1, 3), 0), [0, 4]):
+        np.testing.assert_array_equal(x[index], whole[index])
+    with pytest.raises(IndexError):
+        x[5]
+    # Padding adds nothing, and of scores is minus infinity.
+    assert not whole[~dump.mask].any()
+    padding = np.broadcast_to(~dump.mask[:, None, None, :], np.asarray(dump[SCORES]).shape)
+    assert np.isneginf(np.asarray(dump[SCORES])[padding]).all()
+    vectors = np.concatenate(list(dump.vectors(RESID)))
+    np.testing.assert_array_equal(vectors, whole[dump.mask])
+    assert vectors.shape == (sum(map(len, ROWS)), 64)
+
+
+def test_one_file_and_types(tmp_path, single):
+    for kind, within in (("bf16", 1e-2), ("f16", 1e-3), ("f32", 1e-6)):
+        dump = hooklens.load(dumped(tmp_path, "--dtype", kind, out=f"{kind}.safetensors"))
+        x = np.asarray(dump[RESID])
+        np.testing.assert_allclose(x[0, :4], np.asarray(single[RESID])[0, :4], atol=within * abs(x).max())
+        assert dump[RESID].dtype == (np.float16 if kind == "f16" else np.float32)
+    torch = pytest.importorskip("torch")
+    dump = hooklens.load(tmp_path / "bf16.safetensors")
+    made = dump[RESID].to_torch()
+    assert made.dtype == torch.bfloat16
+    np.testing.assert_array_equal(made.float().numpy(), np.asarray(dump[RESID]))
+    assert torch.isneginf(dump[SCORES].to_torch()[1, 0, 0, -1])
+
+
+def test_shards_and_what_is_not_complete(tmp_path, single):
+    for shard in ("1/2", "2/2"):
+        dumped(tmp_path, "--batch-size", 1, "--shard", shard, out=f"all/{shard[0]}")
+    with pytest.raises(FileNotFoundError, match="hooklens merge"):
+        hooklens.load(tmp_path / "all")
+    run("merge", "--out", tmp_path / "all")
+    dump = hooklens.load(tmp_path / "all")
+    np.testing.assert_array_equal(np.asarray(dump[RESID]), np.asarray(single[RESID]))
+    assert dump.settings["model"] == "embedded:induction" and len(dump.files) == 5
+    # As an interrupted dump is: what is listed is there.
+    folder = tmp_path / "half"
+    shutil.copytree(single.files[0].path.parent, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    lines = [json.dumps(one) for one in manifest["shards"][:3]]
+    (folder / "shards.jsonl").write_text("\n".join(lines) + "\n" + lines[0][:20])
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"complete": False, "shards": []}))
+    with pytest.warns(hooklens.Incomplete, match="3 of 5"):
+        assert hooklens.load(folder).rows == 3
+
+
+def test_latents(tmp_path):
+    prompts = ["When Mary and John went to the store", "Mary gave a drink", "John"]
+    for out, size in (("one", 3), ("each", 1)):
+        run("dump", "--model", "embedded:ioi", "--dictionary", "embedded:ioi-sae", "--hooks", "*hook_sae_acts_post", "--batch-size",
+            size, "--out", tmp_path / out, "--prompt", *prompts)  # fmt: skip
+    one, each = (hooklens.load(tmp_path / out) for out in ("one", "each"))
+    (name,) = one.names
+    latents, apart = one[name], each[name]
+    assert isinstance(latents, hooklens.Latents) and latents.shape == apart.shape
+    dense = latents.dense()
+    np.testing.assert_allclose(dense, apart.dense(), atol=1e-4)
+    assert (dense != 0).sum() == len(latents.values) > 0
+    indices, values = latents.at(0, 2)
+    np.testing.assert_array_equal(dense[0, 2][indices], values)
+    assert (dense[0, 2] != 0).sum() == len(indices)
+    np.testing.assert_array_equal(next(one.batches([name]))[name], dense)
+    torch = pytest.importorskip("torch")
+    made = latents.to_torch().to_dense().numpy()
+    np.testing.assert_array_equal(made.reshape(dense.shape), dense)
+    assert torch is not None
+
+
+def test_what_is_no_dump(tmp_path, single):
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        hooklens.load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="no manifest.json"):
+        hooklens.load(tmp_path)
+    for content in (b"", b"\x00" * 7, b"\xff" * 16, b"\x02" + b"\x00" * 7 + b"{]"):
+        (tmp_path / "bad.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match="no .safetensors file"):
+            hooklens.load(tmp_path / "bad.safetensors")
+    path = tmp_path / "cut.safetensors"
+    path.write_bytes(Path(single.files[0].path).read_bytes()[:-4])
+    with pytest.raises(ValueError, match="cut off"):
+        hooklens.load(path)
+    with pytest.raises(KeyError, match="hook_resid_post"):
+        single["hook_resid_post"]
+
+
+def test_numbers_are_read_when_they_are_used(tmp_path, single):
+    dump = hooklens.load(single.files[0].path.parent)
+    assert all(file._map is None for file in dump.files)
+    dump[RESID][3]
+    assert [file._map is not None for file in dump.files] == [False, False, False, True, False]

@@ -1,0 +1,68 @@
+//! `--shard`: which share of the prompts a job dumps.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::dump::Shard;
+
+/// A share that is given, or that the job's variables say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ShardArg {
+    Given(Shard),
+    /// Of so many, where that is given.
+    Auto(Option<usize>),
+}
+
+impl FromStr for ShardArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("auto") {
+            Some("") => Ok(Self::Auto(None)),
+            Some(of) => {
+                let count = of.strip_prefix('/').and_then(|of| of.parse().ok()).filter(|of| *of > 0);
+                count.map(|of| Self::Auto(Some(of))).ok_or_else(|| format!("`{text}` is no shard; write auto/8"))
+            }
+            None => text.parse().map(Self::Given),
+        }
+    }
+}
+
+impl ShardArg {
+    pub(super) fn shard(self) -> Result<Shard, String> {
+        match self {
+            Self::Given(shard) => Ok(shard),
+            Self::Auto(of) => Shard::of_job(of),
+        }
+    }
+
+    /// Where it goes: a folder that is given, or one of its own within it.
+    pub(super) fn folder(self, shard: Shard, out: &Path) -> PathBuf {
+        match self {
+            Self::Given(_) => out.to_path_buf(),
+            Self::Auto(_) => out.join(format!("{:05}-of-{:05}", shard.index(), shard.of())),
+        }
+    }
+
+    /// Whether a job that is started again goes on by itself.
+    pub(super) fn resumes(self) -> bool {
+        matches!(self, Self::Auto(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_given_or_the_jobs() {
+        assert_eq!("3/8".parse(), Ok(ShardArg::Given(Shard::new(3, 8).unwrap())));
+        assert_eq!("auto".parse(), Ok(ShardArg::Auto(None)));
+        assert_eq!("auto/8".parse(), Ok(ShardArg::Auto(Some(8))));
+        for wrong in ["auto/0", "auto8", "auto/x", "9/8", ""] {
+            assert!(wrong.parse::<ShardArg>().is_err(), "{wrong}");
+        }
+        let (shard, auto) = (Shard::new(3, 8).unwrap(), ShardArg::Auto(None));
+        assert_eq!(auto.folder(shard, Path::new("acts")), Path::new("acts/00003-of-00008"));
+    }
+}

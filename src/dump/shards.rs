@@ -1,0 +1,137 @@
+//! What there is of a dump's shards in a folder.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Shard;
+use super::manifest::{Log, Manifest};
+use crate::error::DumpError;
+
+/// The shards of a dump that lie in the folders of a folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Shards {
+    /// Of how many shards the dump is; zero where there is none yet.
+    pub of: usize,
+    /// The folders that are complete, by shard.
+    pub complete: Vec<PathBuf>,
+    /// Those that are being made, or that failed.
+    pub unfinished: Vec<UnfinishedShard>,
+    /// Shards that no folder holds.
+    pub missing: Vec<Shard>,
+    /// Folders that hold another dump than most do, or the same shard again.
+    pub foreign: Vec<ForeignShard>,
+}
+
+/// A shard that is not complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnfinishedShard {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Which it is.
+    pub shard: Shard,
+    /// Prompts that are done.
+    pub done: usize,
+    /// Prompts that it will have.
+    pub rows: usize,
+}
+
+/// A folder that is no shard of the dump.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForeignShard {
+    /// The folder.
+    pub folder: PathBuf,
+    /// What sets it apart.
+    pub reason: String,
+}
+
+impl Shards {
+    /// Whether every shard is there and complete, and nothing else.
+    pub fn are_whole(&self) -> bool {
+        self.of > 0 && self.unfinished.is_empty() && self.missing.is_empty() && self.foreign.is_empty()
+    }
+}
+
+/// Looks for a dump's shards in the folders within `folder`, by their manifests; files are not compared, which
+/// [`merge`](super::merge()) does.
+///
+/// ```
+/// use hooklens::dump::{Dump, Shard, shards_in};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// let rows = vec![vec![0, 5], vec![0, 6]];
+/// Dump::new("z0").batch_size(1).shard(Shard::new(2, 2)?).run(&model, &rows, folder.join("b"))?;
+/// let found = shards_in(folder)?;
+/// assert_eq!((found.complete, found.missing), (vec![folder.join("b")], vec![Shard::new(1, 2)?]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`DumpError::File`] for a folder that can't be read, [`DumpError::Manifest`] for a damaged manifest.
+pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
+    let folder = folder.as_ref();
+    let failed = |source: std::io::Error| DumpError::File { path: folder.to_path_buf(), source };
+    let mut all: Vec<(PathBuf, Manifest)> = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if let Some(manifest) = path.is_dir().then(|| Manifest::read(&path)).transpose()?.flatten() {
+            all.push((path, manifest));
+        }
+    }
+    all.sort_by_key(|(path, manifest)| (manifest.shard.map(|shard| (shard.of(), shard.index())), path.clone()));
+    // Most are of one dump: what differs from it is foreign.
+    let same = |a: &Manifest, b: &Manifest| {
+        a.check_same(b, folder).is_ok() && a.shard.map(Shard::of) == b.shard.map(Shard::of) && a.shard.is_some()
+    };
+    let like = |(_, manifest): &(PathBuf, Manifest)| all.iter().filter(|(_, other)| same(manifest, other)).count();
+    let mut most: Option<(usize, &Manifest)> = None;
+    for one in &all {
+        let count = like(one);
+        if count > most.map_or(0, |(count, _)| count) {
+            most = Some((count, &one.1));
+        }
+    }
+    let Some((_, most)) = most else {
+        let foreign = all.iter().map(|(folder, _)| ForeignShard {
+            folder: folder.clone(),
+            reason: "it is a whole dump, not a shard of one".into(),
+        });
+        return Ok(Shards { foreign: foreign.collect(), ..Shards::default() });
+    };
+    let mut found = Shards { of: most.shard.map_or(0, Shard::of), ..Shards::default() };
+    let mut seen: BTreeMap<usize, PathBuf> = BTreeMap::new();
+    for (path, manifest) in &all {
+        let foreign = |reason: String| ForeignShard { folder: path.clone(), reason };
+        let Some(shard) = manifest.shard else {
+            found.foreign.push(foreign("it is a whole dump, not a shard of one".into()));
+            continue;
+        };
+        if let Err(error) = most.check_same(manifest, path) {
+            found.foreign.push(foreign(match error {
+                DumpError::Mismatch { what, before, now, .. } => format!("{what}: {now}, of the others {before}"),
+                other => other.to_string(),
+            }));
+        } else if shard.of() != found.of {
+            found.foreign.push(foreign(format!("it is shard {shard}, the others are of {}", found.of)));
+        } else if let Some(other) = seen.get(&shard.index()) {
+            found.foreign.push(foreign(format!("it is shard {shard}, as {} is", other.display())));
+        } else {
+            seen.insert(shard.index(), path.clone());
+            if manifest.complete {
+                found.complete.push(path.clone());
+            } else {
+                let done = Log::read(path)?.iter().map(|entry| entry.rows).sum();
+                let rows = manifest.own_rows();
+                found.unfinished.push(UnfinishedShard { folder: path.clone(), shard, done, rows });
+            }
+        }
+    }
+    let missing = (1..=found.of).filter(|index| !seen.contains_key(index));
+    found.missing = missing.filter_map(|index| Shard::new(index, found.of).ok()).collect();
+    Ok(found)
+}

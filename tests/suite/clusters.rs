@@ -1,0 +1,180 @@
+//! Tasks of a cluster's jobs: which share is theirs, what a signal does, and what `merge` says of all.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::support::program;
+
+const DUMP: [&str; 9] =
+    ["dump", "--model", "embedded:induction", "--prompts", "prompts.jsonl", "--hooks", "*", "--batch-size", "2"];
+
+/// A folder with prompts.
+fn workshop(prompts: u32) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |row: u32| format!("{:?}\n", (0..30).map(|at| 1 + (row * 7 + at * at) % 60).collect::<Vec<u32>>());
+    fs::write(folder.path().join("prompts.jsonl"), (0..prompts).map(row).collect::<String>()).unwrap();
+    folder
+}
+
+/// The program in a folder, with these variables of its job and no others; on the CPU, where all is repeated to the byte.
+fn command(folder: &Path, arguments: &[&str], job: &[(&str, &str)]) -> Command {
+    let mut command = program();
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SLURM_") || name == "JOB_COMPLETION_INDEX") {
+        command.env_remove(name);
+    }
+    command.current_dir(folder).args(arguments).envs(job.iter().copied()).env("HOOKLENS_DEVICE", "flex");
+    command
+}
+
+fn ran(folder: &Path, arguments: &[&str], job: &[(&str, &str)]) -> (i32, String) {
+    let Output { status, stdout, stderr } = command(folder, arguments, job).output().unwrap();
+    let said = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    (status.code().unwrap_or(-1), said)
+}
+
+fn array<'a>(id: &'a str, count: &'a str) -> Vec<(&'a str, &'a str)> {
+    let names = ["SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT"];
+    names.into_iter().zip([id, "0", "1", count]).collect()
+}
+
+/// The bytes of a folder's files, and of those in folders within.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(files(&path));
+        } else if path.extension().is_some_and(|ending| ending == "safetensors") {
+            all.insert(path.file_name().unwrap().to_str().unwrap().to_string(), fs::read(&path).unwrap());
+        }
+    }
+    all
+}
+
+fn auto(shard: &'static str, out: &'static str) -> Vec<&'static str> {
+    [&DUMP[..], &["--no-share-prefix", "--shard", shard, "--out", out]].concat()
+}
+
+/// What the tasks of an array dump is, merged, what one dumps; a task that is run again finds its share done.
+#[test]
+fn arrays_share_a_dump() {
+    let folder = workshop(15);
+    let path = folder.path();
+    assert_eq!(ran(path, &[&DUMP[..], &["--no-share-prefix", "--out", "alone"]].concat(), &[]).0, 0);
+    for id in ["2", "0", "1"] {
+        let (code, said) = ran(path, &auto("auto", "all"), &array(id, "3"));
+        assert_eq!(code, 0, "{said}");
+    }
+    assert!(path.join("all/00003-of-00003/manifest.json").exists());
+    let (code, said) = ran(path, &auto("auto", "all"), &array("1", "3"));
+    assert!(code == 0 && said.contains("were there already"), "{said}");
+    let (code, said) = ran(path, &["merge", "--out", "all"], &[]);
+    assert!(code == 0 && said.contains("15 prompts"), "{said}");
+    let (whole, merged) = (files(&path.join("alone")), files(&path.join("all")));
+    assert!(whole == merged && whole.len() == 8, "{}", whole.len());
+    // Tasks of `srun`, and an index of Kubernetes.
+    for (job, shard, own) in [
+        (vec![("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2")], "auto", "00002-of-00002"),
+        (vec![("JOB_COMPLETION_INDEX", "0")], "auto/4", "00001-of-00004"),
+    ] {
+        let (code, said) = ran(path, &auto(shard, "other"), &job);
+        assert!(code == 0 && path.join("other").join(own).join("manifest.json").exists(), "{said}");
+    }
+}
+
+/// Where no job says which share it is, none is taken.
+#[test]
+fn shares_are_not_guessed() {
+    let folder = workshop(4);
+    for (shard, job, words) in [
+        ("auto", vec![], "SLURM_ARRAY_TASK_ID"),
+        ("auto", vec![("JOB_COMPLETION_INDEX", "1")], "auto/N"),
+        ("auto/8", array("1", "2"), "2 tasks, not 8"),
+        ("auto/x", vec![], "auto/8"),
+    ] {
+        let (code, said) = ran(folder.path(), &auto(shard, "all"), &job);
+        assert!(code == 2 && said.contains(words), "{said}");
+        assert!(!folder.path().join("all").exists());
+    }
+}
+
+/// A task that is told to end writes the batch it is at and leaves with the code for "again"; then it goes on to the same.
+#[cfg(unix)]
+#[test]
+fn a_task_that_is_told_to_end_goes_on_later() {
+    let folder = workshop(400);
+    let path = folder.path();
+    assert_eq!(ran(path, &[&DUMP[..], &["--no-share-prefix", "--out", "alone"]].concat(), &[]).0, 0);
+    let mut stopped = 0;
+    loop {
+        let mut child = command(path, &auto("auto/1", "all"), &[("JOB_COMPLETION_INDEX", "0")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Once it writes, it looks at signals.
+        let log = path.join("all/00001-of-00001/shards.jsonl");
+        let before = fs::read(&log).map_or(0, |log| log.len());
+        while fs::read(&log).map_or(0, |log| log.len()) <= before && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Command::new("kill").args(["-TERM", &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        if output.status.success() {
+            break;
+        }
+        assert!(output.status.code() == Some(75) && said.contains("the same command goes on"), "{said}");
+        stopped += 1;
+        if stopped == 3 {
+            let (code, said) = ran(path, &["merge", "--out", "all"], &[]);
+            assert!(code == 1 && said.contains("not complete: 1/1"), "{said}");
+            assert_eq!(ran(path, &auto("auto/1", "all"), &[("JOB_COMPLETION_INDEX", "0")]).0, 0);
+            break;
+        }
+    }
+    assert!(stopped > 0, "no signal came in time");
+    assert!(files(&path.join("alone")) == files(&path.join("all")));
+}
+
+/// `merge` names what is missing, not complete or foreign, and waits for the rest where it is asked to.
+#[test]
+fn merges_say_what_is_missing() {
+    let folder = workshop(12);
+    let path = folder.path();
+    let merge = |more: &[&str]| ran(path, &[&["merge", "--out", "all"], more].concat(), &[]);
+    fs::create_dir(path.join("all")).unwrap();
+    assert!(merge(&[]).1.contains("no folder in it holds a shard"));
+    for id in ["0", "3"] {
+        assert_eq!(ran(path, &auto("auto", "all"), &array(id, "4")).0, 0);
+    }
+    let (code, said) = merge(&[]);
+    assert!(code == 1 && said.contains("2 of 4 shards are complete") && said.contains("missing: 2/4, 3/4"), "{said}");
+    // Another dump's shard beside them.
+    let mut other = auto("auto/4", "all");
+    other[6] = "*hook_z";
+    let index = |index| [("JOB_COMPLETION_INDEX", index)];
+    fs::rename(path.join("all/00001-of-00004"), path.join("all/first")).unwrap();
+    assert_eq!(ran(path, &other, &index("0")).0, 0);
+    let (code, said) = merge(&["--wait"]);
+    assert!(code == 1 && said.contains("foreign") && said.contains("00001-of-00004"), "{said}");
+    fs::remove_dir_all(path.join("all/00001-of-00004")).unwrap();
+    // The same shard twice.
+    assert_eq!(ran(path, &auto("auto/4", "all"), &index("0")).0, 0);
+    let (code, said) = merge(&[]);
+    assert!(code == 1 && said.contains("it is shard 1/4, as "), "{said}");
+    fs::remove_dir_all(path.join("all/first")).unwrap();
+    let waiting = command(path, &["merge", "--out", "all", "--wait"], &[])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for id in ["1", "2"] {
+        assert_eq!(ran(path, &auto("auto", "all"), &array(id, "4")).0, 0);
+    }
+    let output = waiting.wait_with_output().unwrap();
+    assert!(output.status.success() && String::from_utf8(output.stdout).unwrap().contains("12 prompts"));
+}
