@@ -70,6 +70,7 @@ pub mod circuits;
 #[doc(hidden)]
 pub mod cli;
 pub mod config;
+pub mod corpus;
 mod cpu;
 mod device;
 mod driver;

@@ -56,6 +56,16 @@ impl Isa {
         FORCED.get().unwrap_or_else(|| Isa::available().last().copied().unwrap_or(Isa::PORTABLE))
     }
 
+    /// What it is called: `AVX-512 with bf16`.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Level::Portable => "portable",
+            Level::Avx2 => "AVX2",
+            Level::Avx512 if self.has_bf16() => "AVX-512 with bf16",
+            Level::Avx512 => "AVX-512",
+        }
+    }
+
     /// Whether the processor multiplies `bf16` itself, and this token allows it.
     pub(crate) fn has_bf16(self) -> bool {
         #[cfg(target_arch = "x86_64")]

@@ -6,6 +6,7 @@ use super::attention::AttentionArgs;
 use super::attribute::AttributeArgs;
 use super::bench::BenchArgs;
 use super::completions::CompletionsArgs;
+use super::doctor::DoctorArgs;
 use super::dump::DumpArgs;
 use super::features::FeaturesArgs;
 use super::generate::GenerateArgs;
@@ -115,10 +116,16 @@ Exit code 0 if every tensor agrees, 1 if one does not.")]
   hooklens bench --model embedded:ioi
   hooklens bench --model ./gpt2 --work forward,decode --rounds 9 --json")]
     Bench(BenchArgs),
+    /// Say what this machine and this build have, what a model needs of it, and what to do
+    #[command(after_help = "Examples:
+  hooklens doctor
+  hooklens doctor --model ./llama-8b")]
+    Doctor(DoctorArgs),
     /// Make one dump of the shards that several jobs made with `dump --shard`
     #[command(after_help = "Example:
   for i in 1 2 3; do hooklens dump --model ./gpt2 --prompts corpus.txt --shard $i/3 --out activations/$i; done
-  hooklens merge --out activations activations/1 activations/2 activations/3")]
+  hooklens merge --out activations
+  hooklens merge --out activations --wait   # of jobs that are still at it")]
     Merge(MergeArgs),
     /// Write a notebook that opens a model and shows its attention
     #[command(after_help = "Examples:

@@ -12,12 +12,14 @@ use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, TokenRows, float_type, positions, token_rows};
 use super::findings::Findings;
 use super::out::spare;
+use super::prompt_files::PromptFiles;
 use super::shard_arg::ShardArg;
 use super::signals;
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
+use crate::corpus::{Prompt, Prompts};
 use crate::driver::{HookedModel, Logits};
-use crate::dump::{Dump, DumpModel, Prompt, Seen, Shard, read_prompts};
+use crate::dump::{Dump, DumpModel, Seen, Shard};
 use crate::error::Error;
 use crate::model::HookedTransformer;
 use crate::numerals::{bytes, grouped};
@@ -32,9 +34,8 @@ pub(super) struct DumpArgs {
     /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
     #[arg(long, value_name = "TEXT", num_args = 1..)]
     prompt: Vec<String>,
-    /// A file with a prompt a line, or, ending in .jsonl, a JSON string, {"text": ...} or {"tokens": [...]} a line
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    files: PromptFiles,
     /// Token ids: commas within a prompt, semicolons between prompts
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     tokens: Option<TokenRows>,
@@ -148,7 +149,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if args.resume && to_file(&args.out) {
         return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
     }
-    spare(Some(&args.out), args.model.inputs().into_iter().chain(args.prompts.clone()))?;
+    spare(Some(&args.out), args.model.inputs().into_iter().chain(args.files.files()))?;
     let shard = args.shard.map(ShardArg::shard).transpose().map_err(Failure::Usage)?;
     let processing = match args.process {
         ProcessArg::None => Processing::none(),
@@ -325,16 +326,16 @@ fn prefix(args: &DumpArgs, model: &HookedTransformer) -> Result<Vec<u32>, Failur
 
 /// The prompts as token ids.
 fn rows(args: &DumpArgs, tokens: impl Fn(&str) -> Result<Vec<u32>, Error>) -> Result<Vec<Vec<u32>>, Failure> {
-    let prompts = match (&args.tokens, &args.prompts) {
-        (Some(rows), _) => rows.0.iter().cloned().map(Prompt::Tokens).collect(),
-        (None, Some(path)) => read_prompts(path)?,
-        (None, None) => args.prompt.iter().cloned().map(Prompt::Text).collect(),
+    let prompts: Prompts = match (&args.tokens, args.files.read()?) {
+        (Some(rows), _) => Box::new(rows.0.clone().into_iter().map(|ids| Ok(Prompt::Tokens(ids)))),
+        (None, Some(prompts)) => prompts,
+        (None, None) => Box::new(args.prompt.clone().into_iter().map(|text| Ok(Prompt::Text(text)))),
     };
     let ids = |prompt| match prompt {
         Prompt::Tokens(ids) => Ok(ids),
         Prompt::Text(text) => tokens(&text),
     };
-    Ok(prompts.into_iter().map(ids).collect::<Result<Vec<_>, Error>>()?)
+    Ok(prompts.map(|prompt| ids(prompt?)).collect::<Result<Vec<_>, Error>>()?)
 }
 
 /// The rows, cut to as many tokens as they may have.

@@ -9,6 +9,7 @@ mod command;
 mod completions;
 mod corpus;
 mod direction_file;
+mod doctor;
 mod dump;
 mod features;
 mod findings;
@@ -20,12 +21,14 @@ mod info;
 mod lens;
 mod loading_bar;
 mod man;
+mod memory;
 mod merge;
 mod notebook;
 mod out;
 mod pairs;
 mod parity;
 mod patch;
+mod prompt_files;
 #[cfg(feature = "remote")]
 mod serve;
 mod shard_arg;
@@ -89,6 +92,7 @@ pub fn main() -> ExitCode {
         Command::Graph(args) => graph::run(&args),
         Command::Parity(args) => parity::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Merge(args) => merge::run(&args),
         Command::Notebook(args) => notebook::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -36,6 +36,19 @@ pub(super) enum Want {
     Weights,
 }
 
+fn cache() -> Cache {
+    match std::env::var_os("HF_HUB_CACHE").filter(|path| !path.is_empty()) {
+        Some(path) => Cache::new(path.into()),
+        None => Cache::from_env(),
+    }
+}
+
+/// Where models of the hub lie on this machine.
+#[cfg(feature = "cli")]
+pub(crate) fn cache_folder() -> PathBuf {
+    cache().path().clone()
+}
+
 /// The folder that holds a hub model, downloading what is not in the cache: `gpt2`, or as of a branch, tag or commit,
 /// `EleutherAI/pythia-70m@step1000`.
 ///
@@ -48,10 +61,7 @@ pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
         let reason = format!("`{revision}`, behind the @, is not the name of a branch, tag or commit");
         return Err(not_found(name, reason));
     }
-    let cache = match std::env::var_os("HF_HUB_CACHE").filter(|path| !path.is_empty()) {
-        Some(path) => Cache::new(path.into()),
-        None => Cache::from_env(),
-    };
+    let cache = cache();
     let of = |revision: &str| Repo::with_revision(id.to_string(), RepoType::Model, revision.to_string());
     if let Some(folder) = cached(&cache.repo(of(revision)), revision, want) {
         return Ok(folder);

@@ -23,6 +23,8 @@ fn sentence_modules(folder: &std::path::Path) -> Vec<String> {
     paths.filter(inside).map(|path| format!("{path}/config.json")).collect()
 }
 
+#[cfg(all(feature = "hub", feature = "cli"))]
+pub(crate) use hub::cache_folder;
 pub use options::LoadOptions;
 #[cfg(feature = "cli")]
 pub(crate) use sources::sources;

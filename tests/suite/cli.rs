@@ -548,6 +548,22 @@ fn bench_measures_every_kind_of_work() {
     assert_eq!(ran(&["bench", "--model", "embedded:ioi", "--rounds", "0"]).0, 2);
 }
 
+/// What a machine has and a model needs, in words and in numbers.
+#[test]
+fn doctor_says_what_there_is_and_what_to_do() {
+    let (code, out, error) = ran(&["doctor", "--model", "embedded:ioi"]);
+    assert_eq!(code, 0, "{error}");
+    for words in ["processor", "instructions", "flex", "embedded:ioi fits"] {
+        assert!(out.contains(words), "no {words:?} in {out}");
+    }
+    let told: serde_json::Value = serde_json::from_str(&ran(&["doctor", "--json"]).1).unwrap();
+    assert!(told["cores"].as_u64() >= Some(1) && told["needs"].is_null());
+    assert_eq!(told["devices"][0]["name"], "flex");
+    assert!(told["features"].as_array().unwrap().contains(&"plot".into()));
+    let (code, _, error) = ran(&["doctor", "--model", "no/such-folder/here"]);
+    assert!(code == 1 && error.contains("no/such-folder/here"), "{error}");
+}
+
 #[test]
 fn shards_are_dumped_apart_and_merged() {
     let folder = tempfile::tempdir().unwrap();

@@ -14,6 +14,7 @@ mod circuits;
 mod cli;
 mod clusters;
 mod contract;
+mod corpora;
 mod dashboards;
 mod decoder_cache_laws;
 mod dense;

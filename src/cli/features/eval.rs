@@ -61,7 +61,7 @@ pub(super) fn run(args: &EvalArgs) -> CliResult {
     };
     spare(
         args.out.as_ref().map(|out| &*out.path),
-        args.model.inputs().into_iter().chain(args.corpus.file()).chain(args.labels.clone()),
+        args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone()),
     )?;
     let model = any_model::plain_decoder("features eval", &args.model, args.model.options(args.dtype.dtype)?)?;
     match args.layer.open(path, &args.model)? {

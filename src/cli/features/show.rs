@@ -63,7 +63,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         Some("jsonl") => false,
         _ => return Err(Failure::Usage("the name of --out ends in .html or .jsonl".into())),
     };
-    let inputs = args.model.inputs().into_iter().chain(args.corpus.file()).chain(args.labels.clone());
+    let inputs = args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone());
     let inputs = inputs.chain(args.direction.files());
     spare(Some(&args.out), inputs)?;
     let opened = match &args.model.dictionary[..] {
@@ -105,7 +105,8 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
     };
     let prompts = args.corpus.rows(&model, prepend_bos)?;
     let options = DashboardOptions::new().batch_size(args.batch_size as usize).leaving_out(left_out);
-    let options = options.dataset(args.corpus.file().map(|file| file.display().to_string()).unwrap_or_default());
+    let options =
+        options.dataset(args.corpus.files().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "));
     let options = args.query.iter().fold(options, |options, text| options.query(text));
     let bar = ProgressBar::new(prompts.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {

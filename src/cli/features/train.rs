@@ -215,7 +215,7 @@ impl TrainArgs {
 }
 
 pub(super) fn run(args: &TrainArgs) -> CliResult {
-    let inputs = args.model.inputs().into_iter().chain(args.corpus.file()).chain(args.dump.clone());
+    let inputs = args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.dump.clone());
     spare(Some(&args.out), inputs)?;
     if args.skip && args.writes.is_none() {
         return Err(Failure::Usage("--skip is for a transcoder, which --writes asks for".into()));

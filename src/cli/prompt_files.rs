@@ -1,0 +1,61 @@
+//! Files of prompts, and which of them are read.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Failure;
+use crate::corpus::{Corpus, Prompts};
+
+#[derive(Debug, Args)]
+pub(super) struct PromptFiles {
+    /// Files with a prompt a line, or, ending in .jsonl, a JSON string, {"text": ...} or {"tokens": [...]} a line, compressed
+    /// or not; .parquet and .arrow in a build that reads them. Patterns of names, as 'corpus/*.jsonl.gz', and - for
+    /// standard input
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(super) prompts: Vec<PathBuf>,
+    /// Read this field of each JSON line, or this column
+    #[arg(long, value_name = "NAME")]
+    field: Option<String>,
+    /// Leave out the first N prompts
+    #[arg(long, value_name = "N")]
+    skip: Option<usize>,
+    /// Read N prompts at most
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Of those, N by lot, in their order
+    #[arg(long, value_name = "N")]
+    sample: Option<usize>,
+    /// The lot
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    sample_seed: u64,
+}
+
+impl PromptFiles {
+    /// The prompts, or nothing where no file is named.
+    pub(super) fn read(&self) -> Result<Option<Prompts>, Failure> {
+        if self.prompts.is_empty() {
+            // clap lets these pass beside what excludes --prompts.
+            let given = [
+                ("--field", self.field.is_some()),
+                ("--skip", self.skip.is_some()),
+                ("--limit", self.limit.is_some()),
+                ("--sample", self.sample.is_some()),
+            ];
+            return match given.into_iter().find(|(_, given)| *given) {
+                Some((option, _)) => Err(Failure::Usage(format!("{option} is of the files of --prompts"))),
+                None => Ok(None),
+            };
+        }
+        let corpus = Corpus::new(&self.prompts).skip(self.skip.unwrap_or(0));
+        let corpus = self.field.iter().fold(corpus, Corpus::field);
+        let corpus = self.limit.into_iter().fold(corpus, Corpus::limit);
+        let corpus = self.sample.into_iter().fold(corpus, |corpus, count| corpus.sample(count, self.sample_seed));
+        Ok(Some(corpus.prompts()?))
+    }
+
+    /// The files by name.
+    pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
+        self.prompts.iter().cloned()
+    }
+}

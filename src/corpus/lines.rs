@@ -1,0 +1,100 @@
+//! Lines of text, or of JSON.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use super::{Prompt, Prompts, prompt, unpacked};
+use crate::error::DumpError;
+
+/// What a packed file's name may end in, behind what it holds.
+const PACKED: [&str; 4] = ["gz", "gzip", "zst", "zstd"];
+
+/// The lines of a file; `-` is standard input.
+pub(super) fn open(path: &Path, field: Option<&str>) -> Result<Prompts, DumpError> {
+    let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
+    let (reader, json): (Box<dyn Read>, bool) = match path == Path::new("-") {
+        true => (Box::new(std::io::stdin()), field.is_some()),
+        false => {
+            let kind = std::fs::metadata(path).map_err(failed)?;
+            if kind.is_dir() {
+                return Err(failed(std::io::ErrorKind::IsADirectory.into()));
+            }
+            (Box::new(std::fs::File::open(path).map_err(failed)?), is_json(path))
+        }
+    };
+    let reader = unpacked::open(BufReader::with_capacity(1 << 16, reader)).map_err(failed)?;
+    Ok(Box::new(Lines {
+        reader,
+        path: path.to_path_buf(),
+        json,
+        field: field.map(str::to_string),
+        number: 0,
+        ended: false,
+    }))
+}
+
+/// Whether a name says JSON lines, packed or not.
+fn is_json(path: &Path) -> bool {
+    let ending = |path: &Path| path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
+    let packed = ending(path).is_some_and(|ending| PACKED.contains(&&*ending));
+    let name = if packed { path.with_extension("") } else { path.to_path_buf() };
+    ending(&name).is_some_and(|ending| ["jsonl", "ndjson"].contains(&&*ending))
+}
+
+struct Lines {
+    reader: Box<dyn BufRead>,
+    path: PathBuf,
+    json: bool,
+    field: Option<String>,
+    number: usize,
+    ended: bool,
+}
+
+impl Lines {
+    /// The next line that is not empty.
+    fn line(&mut self) -> Result<Option<String>, DumpError> {
+        loop {
+            let mut line = Vec::new();
+            let read = self.reader.read_until(b'\n', &mut line);
+            let read = read.map_err(|source| DumpError::File { path: self.path.clone(), source })?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.number += 1;
+            let mut line = String::from_utf8(line).map_err(|_| self.bad("not UTF-8", None))?;
+            let end = line.trim_end_matches('\n').len();
+            line.truncate(line[..end].strip_suffix('\r').map_or(end, str::len));
+            if !line.trim().is_empty() {
+                return Ok(Some(line));
+            }
+        }
+    }
+
+    fn bad(&self, reason: &str, source: Option<serde_json::Error>) -> DumpError {
+        DumpError::Prompt { path: self.path.clone(), line: self.number, reason: reason.to_string(), source }
+    }
+
+    fn prompt(&mut self) -> Result<Option<Prompt>, DumpError> {
+        let Some(line) = self.line()? else { return Ok(None) };
+        if !self.json {
+            return Ok(Some(Prompt::Text(line)));
+        }
+        let value = serde_json::from_str(&line).map_err(|error| self.bad("not JSON", Some(error)))?;
+        let found = prompt(&value, self.field.as_deref()).map_err(|reason| self.bad(&reason, None))?;
+        Ok(Some(found))
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Result<Prompt, DumpError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.prompt();
+        // Behind an error nothing is certain.
+        self.ended = !matches!(next, Ok(Some(_)));
+        next.transpose()
+    }
+}

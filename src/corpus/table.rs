@@ -1,0 +1,168 @@
+//! A column of a Parquet or an Arrow file.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_schema::{ArrowError, DataType, Schema};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use super::{Prompt, Prompts};
+use crate::error::DumpError;
+
+/// Rows that are read together.
+const TOGETHER: usize = 1024;
+/// What a column is looked for as where nothing is named.
+const USUAL: [&str; 4] = ["text", "prompt", "tokens", "input_ids"];
+
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
+
+/// The prompts of a column.
+pub(super) fn open(path: &Path, field: Option<&str>) -> Result<Prompts, DumpError> {
+    let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
+    let other = |error: ArrowError| failed(std::io::Error::other(error));
+    let mut file = File::open(path).map_err(failed)?;
+    let mut start = [0; 6];
+    let begun = file.read(&mut start).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    let (batches, column): (Batches, Vec<String>) = match &start[..begun] {
+        [b'P', b'A', b'R', b'1', ..] => {
+            let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| other(error.into()))?;
+            let column = column(builder.schema(), field).map_err(|reason| failed(std::io::Error::other(reason)))?;
+            let root = builder.schema().index_of(&column[0]).map_err(other)?;
+            let mask = ProjectionMask::roots(builder.parquet_schema(), [root]);
+            let reader = builder.with_projection(mask).with_batch_size(TOGETHER).build();
+            (Box::new(reader.map_err(|error| other(error.into()))?), column)
+        }
+        b"ARROW1" => {
+            let reader = FileReader::try_new(BufReader::new(file), None).map_err(other)?;
+            let column = column(&reader.schema(), field).map_err(|reason| failed(std::io::Error::other(reason)))?;
+            (Box::new(reader), column)
+        }
+        // As `datasets` keeps them.
+        _ => {
+            let reader = StreamReader::try_new(BufReader::new(file), None).map_err(other)?;
+            let column = column(&reader.schema(), field).map_err(|reason| failed(std::io::Error::other(reason)))?;
+            (Box::new(reader), column)
+        }
+    };
+    let rows = Rows { batches, column, path: path.to_path_buf(), batch: None, number: 0, ended: false };
+    Ok(Box::new(rows))
+}
+
+/// The way to the column that is named, or to the only one of a usual name.
+fn column(schema: &Schema, field: Option<&str>) -> Result<Vec<String>, String> {
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    let has = || names.iter().take(12).copied().collect::<Vec<_>>().join(", ");
+    let Some(field) = field else {
+        let usual = USUAL.iter().find(|name| names.contains(name));
+        return usual
+            .map(|name| vec![(*name).to_string()])
+            .ok_or_else(|| format!("none of its columns is called {}; name one of {}", USUAL.join(", "), has()));
+    };
+    if names.contains(&field) {
+        return Ok(vec![field.to_string()]);
+    }
+    let way: Vec<String> = field.split('.').map(str::to_string).collect();
+    match names.contains(&&*way[0]) && way.len() > 1 {
+        true => Ok(way),
+        false => Err(format!("it has no column `{field}`; it has {}", has())),
+    }
+}
+
+struct Rows {
+    batches: Batches,
+    column: Vec<String>,
+    path: PathBuf,
+    batch: Option<(ArrayRef, usize)>,
+    /// The row, from one.
+    number: usize,
+    ended: bool,
+}
+
+impl Rows {
+    fn bad(&self, reason: String) -> DumpError {
+        DumpError::Prompt { path: self.path.clone(), line: self.number, reason, source: None }
+    }
+
+    fn prompt(&mut self) -> Result<Option<Prompt>, DumpError> {
+        loop {
+            if let Some((array, row)) = &mut self.batch
+                && *row < array.len()
+            {
+                let (array, at) = (array.clone(), *row);
+                *row += 1;
+                self.number += 1;
+                return prompt(&array, at)
+                    .map(Some)
+                    .map_err(|reason| self.bad(format!("`{}` {reason}", self.column.join("."))));
+            }
+            let Some(batch) = self.batches.next() else { return Ok(None) };
+            let failed = |source| DumpError::File { path: self.path.clone(), source };
+            let batch = batch.map_err(|error| failed(std::io::Error::other(error)))?;
+            let array = within(&batch, &self.column).ok_or_else(|| {
+                failed(std::io::Error::other(format!("it has no column `{}`", self.column.join("."))))
+            })?;
+            self.batch = Some((array, 0));
+        }
+    }
+}
+
+/// A column, or a field of a column of structures.
+fn within(batch: &RecordBatch, column: &[String]) -> Option<ArrayRef> {
+    let first = batch.column_by_name(&column[0])?.clone();
+    column[1..].iter().try_fold(first, |array, name| array.as_struct_opt()?.column_by_name(name).cloned())
+}
+
+/// One row's text or token ids.
+fn prompt(array: &ArrayRef, row: usize) -> Result<Prompt, String> {
+    if array.is_null(row) {
+        return Err("is null".into());
+    }
+    let text = |text: &str| Ok(Prompt::Text(text.to_string()));
+    match array.data_type() {
+        DataType::Utf8 => text(array.as_string::<i32>().value(row)),
+        DataType::LargeUtf8 => text(array.as_string::<i64>().value(row)),
+        DataType::Utf8View => text(array.as_string_view().value(row)),
+        DataType::List(_) => tokens(&array.as_list::<i32>().value(row)),
+        DataType::LargeList(_) => tokens(&array.as_list::<i64>().value(row)),
+        DataType::FixedSizeList(..) => tokens(&array.as_fixed_size_list().value(row)),
+        other => Err(format!("is of {other}: neither texts nor lists of token ids")),
+    }
+}
+
+fn tokens(list: &ArrayRef) -> Result<Prompt, String> {
+    use arrow_array::types::{
+        Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    };
+    macro_rules! ids {
+        ($($kind:ident => $of:ty),*) => {
+            match list.data_type() {
+                $(DataType::$kind => list.as_primitive::<$of>().iter().map(|id| u32::try_from(id?).ok()).collect(),)*
+                other => return Err(format!("is of lists of {other}: not of token ids")),
+            }
+        };
+    }
+    let ids: Option<Vec<u32>> = ids!(
+        Int8 => Int8Type, Int16 => Int16Type, Int32 => Int32Type, Int64 => Int64Type,
+        UInt8 => UInt8Type, UInt16 => UInt16Type, UInt32 => UInt32Type, UInt64 => UInt64Type
+    );
+    ids.map(Prompt::Tokens).ok_or_else(|| "holds what is no token id".to_string())
+}
+
+impl Iterator for Rows {
+    type Item = Result<Prompt, DumpError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.prompt();
+        self.ended = !matches!(next, Ok(Some(_)));
+        next.transpose()
+    }
+}

@@ -1,0 +1,202 @@
+//! Prompts of files of every kind, in the library and in commands.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use hooklens::DumpError;
+use hooklens::corpus::{Corpus, Prompt};
+
+use crate::support::program;
+
+fn texts(of: &[&str]) -> Vec<Prompt> {
+    of.iter().map(|text| Prompt::Text((*text).to_string())).collect()
+}
+
+fn read(corpus: &Corpus) -> Result<Vec<Prompt>, DumpError> {
+    corpus.prompts()?.collect()
+}
+
+fn gzipped(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(bytes).unwrap();
+    packed.finish().unwrap()
+}
+
+fn zstandard(bytes: &[u8]) -> Vec<u8> {
+    ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+}
+
+/// Files packed in whatever way, in one piece or in several, hold what they held.
+#[test]
+fn packed_files_are_what_was_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] =
+        ["{\"text\": \"red fox\"}\n\n[1, 2]\n", "\"tea owl\"\r\n{\"tokens\": [3]}"].map(str::as_bytes);
+    let whole = [first, second].concat();
+    let expected =
+        [texts(&["red fox"]), vec![Prompt::Tokens(vec![1, 2])], texts(&["tea owl"]), vec![Prompt::Tokens(vec![3])]];
+    for (name, bytes) in [
+        ("a.jsonl", whole.clone()),
+        ("b.jsonl.gz", gzipped(&whole)),
+        ("c.jsonl.gz", [gzipped(first), gzipped(second)].concat()),
+        ("d.jsonl.zst", zstandard(&whole)),
+        ("e.jsonl.zst", [zstandard(first), zstandard(second)].concat()),
+        ("f.NDJSON.GZ", gzipped(&whole)),
+        // Names may say nothing of it.
+        ("g.jsonl", gzipped(&whole)),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(read(&Corpus::new([&path])).unwrap(), expected.concat(), "{name}");
+    }
+    let path = folder.path().join("lines.txt.gz");
+    fs::write(&path, gzipped(b"red fox\n  \n[1, 2]\n")).unwrap();
+    assert_eq!(read(&Corpus::new([&path])).unwrap(), texts(&["red fox", "[1, 2]"]));
+    // Cut off, or not what its first bytes say.
+    for (name, bytes) in [("cut.jsonl.gz", gzipped(&whole)), ("cut.jsonl.zst", zstandard(&whole))] {
+        let path = folder.path().join(name);
+        fs::write(&path, &bytes[..bytes.len() - 6]).unwrap();
+        let told = read(&Corpus::new([&path])).unwrap_err();
+        assert!(matches!(told, DumpError::File { .. }), "{told}");
+        assert!(told.to_string().contains(name), "{told}");
+    }
+}
+
+/// Fields of any name and depth; what has none is named with its line and what it has.
+#[test]
+fn any_field_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let lines = [
+        r#"{"body": "red fox", "meta": {"title": "R", "ids": [4, 5]}, "a.b": "dotted"}"#,
+        r#"{"body": 7, "a": {"b": "within"}}"#,
+    ];
+    fs::write(&path, lines.join("\n")).unwrap();
+    let of = |field: &str| Corpus::new([&path]).field(field).limit(1);
+    assert_eq!(read(&of("body")).unwrap(), texts(&["red fox"]));
+    assert_eq!(read(&of("meta.title")).unwrap(), texts(&["R"]));
+    assert_eq!(read(&of("meta.ids")).unwrap(), [Prompt::Tokens(vec![4, 5])]);
+    assert_eq!(read(&of("a.b").limit(9)).unwrap(), texts(&["dotted", "within"]));
+    for (field, words) in
+        [("body", "`body` is neither"), ("title", "no `title`; it has"), ("meta", "`meta` is neither")]
+    {
+        let told = read(&Corpus::new([&path]).field(field)).unwrap_err().to_string();
+        assert!(told.contains(words) && told.contains("a.jsonl"), "{told}");
+    }
+    let told = read(&Corpus::new([&path]).field("body").skip(1)).unwrap_err().to_string();
+    assert!(told.contains('2'), "{told}");
+    // What is left out is read over, but an error is not.
+    assert!(read(&Corpus::new([&path]).field("body").skip(5)).is_err());
+}
+
+/// Patterns are files in order; names that are there are themselves.
+#[test]
+fn patterns_and_shares_of_a_corpus() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("b.txt", "three\nfour\n"), ("a.txt", "one\ntwo\n"), ("c[1].txt", "five\n")] {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    fs::create_dir(folder.path().join("d.txt")).unwrap();
+    let all = Corpus::new([folder.path().join("?.txt"), folder.path().join("c[1].txt")]);
+    assert_eq!(read(&all).unwrap(), texts(&["one", "two", "three", "four", "five"]));
+    assert_eq!(read(&all.clone().skip(1).limit(3)).unwrap(), texts(&["two", "three", "four"]));
+    assert_eq!(read(&all.clone().skip(4).limit(3)).unwrap(), texts(&["five"]));
+    let drawn = read(&all.clone().skip(1).limit(3).sample(2, 3)).unwrap();
+    assert!(drawn.len() == 2 && drawn.iter().all(|prompt| texts(&["two", "three", "four"]).contains(prompt)));
+    assert_eq!(read(&all.clone().sample(9, 3)).unwrap().len(), 5);
+    assert!(read(&all.clone().sample(0, 3)).unwrap().is_empty());
+    for name in ["*.jsonl", "nothing.txt", "d.txt", "x[.txt"] {
+        let told = read(&Corpus::new([folder.path().join(name)])).unwrap_err().to_string();
+        assert!(told.contains(name), "{told}");
+    }
+}
+
+fn dump(folder: &Path, arguments: &[&str], input: Stdio) -> (bool, String) {
+    let mut command = program();
+    command.current_dir(folder).args(["dump", "--model", "embedded:induction", "--hooks", "z0", "--out", "out"]);
+    let output = command.args(arguments).stdin(input).output().unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    fs::remove_dir_all(folder.join("out")).ok();
+    (output.status.success(), said)
+}
+
+/// Commands take the same: a pattern of packed files, some of them, and an endless standard input.
+#[test]
+fn commands_read_corpora() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    for number in 0..3 {
+        let lines = (0..5).map(|_| "{\"body\": \"red fox\"}\n").collect::<String>();
+        fs::write(path.join(format!("{number}.jsonl.gz")), gzipped(lines.as_bytes())).unwrap();
+    }
+    let corpus = ["--prompts", "*.jsonl.gz", "--field", "body"];
+    let some = |more: &[&str]| dump(path, &[&corpus[..], more].concat(), Stdio::null());
+    assert!(some(&[]).1.starts_with("15 prompts"));
+    assert!(some(&["--skip", "4", "--limit", "10", "--sample", "6"]).1.starts_with("6 prompts"));
+    assert!(
+        dump(path, &["--prompts", "0.jsonl.gz", "2.jsonl.gz", "--field", "body"], Stdio::null())
+            .1
+            .starts_with("10 prompts")
+    );
+    let (done, said) = some(&["--field", "title"]);
+    assert!(!done && !said.contains("panicked"), "{said}");
+    for (arguments, endless) in [(&["--field", "text"][..], "{\"text\": \"red fox\"}"), (&[], "tea owl")] {
+        let mut source = Command::new("yes").arg(endless).stdout(Stdio::piped()).spawn().unwrap();
+        let input = Stdio::from(source.stdout.take().unwrap());
+        let (done, said) = dump(path, &[&["--prompts", "-", "--limit", "3"], arguments].concat(), input);
+        source.kill().unwrap();
+        source.wait().unwrap();
+        assert!(done && said.starts_with("3 prompts"), "{said}");
+    }
+    let (done, said) = dump(path, &["--prompt", "red fox", "--limit", "1"], Stdio::null());
+    assert!(!done && said.contains("--prompts"), "{said}");
+    if !cfg!(feature = "arrow") {
+        fs::write(path.join("a.parquet"), "PAR1").unwrap();
+        let (done, said) = dump(path, &["--prompts", "a.parquet"], Stdio::null());
+        assert!(!done && said.contains("--features arrow"), "{said}");
+    }
+}
+
+/// Tables as other programs write them.
+#[cfg(feature = "arrow")]
+#[test]
+fn tables_are_read_by_column() {
+    let file = |name: &str| crate::support::fixtures().join("tables").join(name);
+    let all = texts(&["red fox", "tea owl", "blue elk", "king drum sun"]);
+    let ids = [&[1, 2, 3][..], &[4], &[5, 6], &[7, 8, 9, 10]].map(|ids| Prompt::Tokens(ids.to_vec()));
+    for name in ["snappy.parquet", "zstd.parquet", "large.parquet", "file.arrow", "lz4.feather"] {
+        assert_eq!(read(&Corpus::new([file(name)])).unwrap(), all, "{name}");
+        assert_eq!(read(&Corpus::new([file(name)]).field("text").skip(2)).unwrap(), all[2..], "{name}");
+    }
+    for (name, field) in [("snappy.parquet", "input_ids"), ("large.parquet", "input_ids"), ("datasets.arrow", "tokens")]
+    {
+        assert_eq!(read(&Corpus::new([file(name)]).field(field)).unwrap(), ids, "{name}");
+    }
+    assert_eq!(read(&Corpus::new([file("datasets.arrow")])).unwrap(), all);
+    for name in ["snappy.parquet", "file.arrow"] {
+        let titles = read(&Corpus::new([file(name)]).field("meta.title")).unwrap();
+        assert_eq!(titles, texts(&["RED FOX", "TEA OWL", "BLUE ELK", "KING DRUM SUN"]));
+    }
+    for (name, field, words) in [
+        ("snappy.parquet", Some("title"), "it has id, text, meta, input_ids"),
+        ("snappy.parquet", Some("meta.author"), "no column `meta.author`"),
+        ("snappy.parquet", Some("id"), "neither texts nor lists of token ids"),
+        ("bad.parquet", None, "`text` is null"),
+        ("bad.parquet", Some("ids"), "no token id"),
+    ] {
+        let corpus = field.map_or(Corpus::new([file(name)]), |field| Corpus::new([file(name)]).field(field));
+        let told = hooklens::error_chain(&read(&corpus).unwrap_err());
+        assert!(told.contains(words) && told.contains(name), "{told}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let whole = fs::read(file("snappy.parquet")).unwrap();
+    for (name, bytes) in
+        [("cut.parquet", &whole[..whole.len() / 2]), ("empty.arrow", &[]), ("text.parquet", b"red fox\n")]
+    {
+        fs::write(folder.path().join(name), bytes).unwrap();
+        let told = read(&Corpus::new([folder.path().join(name)])).unwrap_err().to_string();
+        assert!(told.contains(name), "{told}");
+    }
+}
