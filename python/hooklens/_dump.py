@@ -50,6 +50,8 @@ def load(path: str | os.PathLike[str]) -> Dump:
     told = json.loads(manifest.read_text(encoding="utf-8"))
     if told.get("format") != "hooklens-dump":
         raise ValueError(f"{manifest} is not of hooklens")
+    if told.get("settings", {}).get("format") == "parquet":
+        raise ValueError(f"{place} is of tables: read its .parquet files with pandas, polars, duckdb or datasets")
     listed = told["shards"]
     if not told.get("complete"):
         # Until a dump is complete its files are in a log; a line may be cut off.

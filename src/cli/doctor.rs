@@ -15,11 +15,12 @@ use crate::loading::{ModelConfig, inspect};
 use crate::numerals::bytes;
 
 /// Features of this build that a user may look for.
-const FEATURES: [(&str, bool); 10] = [
+const FEATURES: [(&str, bool); 11] = [
     ("hub", cfg!(feature = "hub")),
     ("chat", cfg!(feature = "chat")),
     ("plot", cfg!(feature = "plot")),
     ("decompositions", cfg!(feature = "decompositions")),
+    ("arrow", cfg!(feature = "arrow")),
     ("libtorch", cfg!(feature = "libtorch")),
     ("cuda", cfg!(feature = "cuda")),
     ("wgpu", cfg!(feature = "wgpu")),

@@ -51,6 +51,9 @@ pub(super) struct DumpArgs {
     /// Element type of the files: f32, f16 or bf16
     #[arg(long, default_value = "f32", value_parser = file_dtype)]
     dtype: DType,
+    /// Write Parquet files: a row a token, a column a point, no padding; in a build with the feature `arrow`
+    #[arg(long)]
+    tables: bool,
     /// Element type to keep the weights and compute in: f32, bf16, f16 or f64 (default: f32, on weights as the files
     /// hold them)
     #[arg(long, value_name = "TYPE", value_parser = float_type)]
@@ -237,6 +240,12 @@ fn written<M: DumpModel>(
         Some(folder) => dump.setting("adapter", &folder.display().to_string()),
         None => dump,
     };
+    #[cfg(feature = "arrow")]
+    let dump = if args.tables { dump.tables() } else { dump };
+    #[cfg(not(feature = "arrow"))]
+    if args.tables {
+        return Err(Failure::Usage("this build writes no tables; build it with --features arrow".into()));
+    }
     // One file is not written by halves: a signal ends that at once.
     let dump = if to_file(path) { dump } else { dump.stop_when(signals::stop()) };
     let dump = match shard {

@@ -37,6 +37,7 @@ pub struct Dump {
     pub(super) allow_non_finite: bool,
     pub(super) shard: Option<Shard>,
     pub(super) stop: Option<Arc<AtomicBool>>,
+    pub(super) tables: bool,
     pub(super) settings: Vec<(String, String)>,
 }
 
@@ -70,6 +71,7 @@ impl Dump {
             allow_non_finite: false,
             shard: None,
             stop: None,
+            tables: false,
             settings: Vec::new(),
         }
     }
@@ -338,6 +340,27 @@ impl Dump {
         self
     }
 
+    /// Writes a folder of Parquet files: a row a token with its `prompt`, `position` and `token`, each point a list of fixed
+    /// length, latents as the lists `.indices` and `.values` of those that are not zero. There is no padding.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// let done = Dump::new("resid_post1").tables().run(&model, &[vec![0, 51, 59]], folder.path().join("out"))?;
+    /// assert!(done.files[0].ends_with("shard-00000.parquet"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Points that have no row a token (attention patterns) and `bf16`, which Parquet has not, are errors.
+    #[cfg(feature = "arrow")]
+    #[must_use]
+    pub fn tables(mut self) -> Self {
+        self.tables = true;
+        self
+    }
+
     /// A setting of the run that a folder's manifest keeps, and that a run continuing the folder
     /// must share: the model's name, say.
     ///
@@ -370,7 +393,8 @@ impl Dump {
             ("batch_size", self.batch_size.to_string()),
             ("prefix_tokens", format!("{:?}", self.prefix)),
         ];
-        let own = own.into_iter().map(|(name, value)| (name.to_string(), value));
+        let own = own.into_iter().chain(self.tables.then(|| ("format", "parquet".to_string())));
+        let own = own.map(|(name, value)| (name.to_string(), value));
         self.settings.iter().cloned().chain(own).collect()
     }
 }

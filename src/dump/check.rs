@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+#[cfg(feature = "arrow")]
+use hooklens_hooks::DType;
 use hooklens_hooks::{Axis, HookError, Positions};
 
 use super::placing::PromptRow;
@@ -24,6 +26,19 @@ impl Dump {
         let routed = points.iter().map(|id| model.catalog().info(*id)).find(|p| p.axes.first() == Some(&Axis::Routed));
         if let Some(point) = routed.filter(|_| to_file) {
             return Err(DumpError::NotRectangular { point: point.name.to_string() }.into());
+        }
+        #[cfg(feature = "arrow")]
+        if self.tables {
+            let untold = points.iter().map(|id| model.catalog().info(*id));
+            if let Some(point) = untold.into_iter().find(|point| !super::table::is_by_token(point.axes)) {
+                return Err(DumpError::NotByToken { point: point.name.to_string() }.into());
+            }
+            if self.logits == Logits::Last {
+                return Err(DumpError::NotByToken { point: "logits of the last token".into() }.into());
+            }
+            if to_file || self.dtype == DType::BF16 {
+                return Err(DumpError::NotOfTables { what: if to_file { "one file" } else { "bf16" } }.into());
+            }
         }
         if !self.prefix.is_empty() {
             model.check_prompt(&self.prefix, 0)?;

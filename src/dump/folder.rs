@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use super::batch::Batch;
 use super::lock::{self, Lock};
 use super::manifest::{BatchFile, LOG, Log, Manifest, NAME};
+use super::placing::FileTensor;
 use super::sparse::by_entries;
 use super::writer::Sink;
 use super::{Dump, DumpReport};
@@ -20,6 +21,7 @@ pub(super) struct FolderSink {
     folder: PathBuf,
     manifest: Manifest,
     log: Log,
+    tables: bool,
     _lock: Lock,
 }
 
@@ -69,7 +71,7 @@ impl FolderSink {
         // The log first: a manifest without one would say that nothing is finished.
         let log = Log::begin(folder, &manifest.files)?;
         manifest.write(folder)?;
-        Ok(Self { folder: folder.to_path_buf(), manifest, log, _lock: lock })
+        Ok(Self { folder: folder.to_path_buf(), manifest, log, tables: dump.tables, _lock: lock })
     }
 
     /// How many batches, from the first on, need not be computed again.
@@ -89,7 +91,7 @@ fn sound_files(
     let end = first_row + dump.own_rows(rows);
     let expected = |number: usize, entry: &BatchFile| {
         let row = first_row + number * dump.batch_size;
-        let own = file_name(row / dump.batch_size);
+        let own = file_name(row / dump.batch_size, dump.tables);
         // A merged dump's files lie in folders.
         let named = entry.is_within() && Path::new(&entry.file).file_name() == Some(own.as_ref());
         named && row < end && entry.first_row == row && entry.rows == dump.batch_size.min(end - row)
@@ -102,26 +104,41 @@ fn sound_files(
 }
 
 /// The name of a batch's file.
-fn file_name(batch: usize) -> String {
-    format!("shard-{batch:05}.safetensors")
+fn file_name(batch: usize, tables: bool) -> String {
+    format!("shard-{batch:05}.{}", if tables { "parquet" } else { "safetensors" })
+}
+
+/// Writes a batch's tensors; gives the hash of the file.
+fn write_tensors(path: &Path, tensors: Vec<FileTensor>, batch: &Batch) -> Result<u128, DumpError> {
+    let placed = tensors.into_iter().zip(&batch.tensors);
+    let tensors: Vec<_> = placed.flat_map(|(tensor, named)| by_entries(tensor, named.axes)).collect();
+    let named = tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    // The error names the file already.
+    let cause = |error: HookError| match error {
+        HookError::Io { source, .. } => source.downcast().map_or_else(std::io::Error::other, |io| *io),
+        other => std::io::Error::other(other),
+    };
+    write_views(path, named, metadata)
+        .map_err(|error| DumpError::File { path: path.to_path_buf(), source: cause(error) })
 }
 
 impl Sink for FolderSink {
     fn write(&mut self, batch: Batch) -> Result<(), DumpError> {
-        let file = file_name(batch.number);
+        let file = file_name(batch.number, self.tables);
         let path = self.folder.join(&file);
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
         let tensors = batch.place(batch.placing.widths(), &path)?;
-        let placed = tensors.into_iter().zip(&batch.tensors);
-        let tensors: Vec<_> = placed.flat_map(|(tensor, named)| by_entries(tensor, named.axes)).collect();
-        let named = tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
-        let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-        // The error names the file already.
-        let cause = |error: HookError| match error {
-            HookError::Io { source, .. } => source.downcast().map_or_else(std::io::Error::other, |io| *io),
-            other => std::io::Error::other(other),
+        let hash = match self.tables {
+            #[cfg(feature = "arrow")]
+            true => {
+                let bytes = super::table::bytes(&batch, &tensors);
+                let bytes = bytes.map_err(|error| failed(std::io::Error::other(error)))?;
+                hooklens_hooks::write_file(&path, &bytes).map_err(failed)?;
+                xxhash_rust::xxh3::xxh3_128(&bytes)
+            }
+            _ => write_tensors(&path, tensors, &batch)?,
         };
-        let hash = write_views(&path, named, metadata).map_err(|error| failed(cause(error)))?;
         let bytes = fs::metadata(&path).map_err(failed)?.len();
         let entry = BatchFile::new(file, batch.first_row, batch.placing.rows(), bytes, hash);
         self.log.add(&entry)?;

@@ -37,6 +37,8 @@ mod shard;
 mod shards;
 mod sparse;
 mod stored;
+#[cfg(feature = "arrow")]
+mod table;
 mod watch;
 mod writer;
 

@@ -94,6 +94,12 @@ impl Placing {
         self.rows.len()
     }
 
+    /// The first position that is kept of a row.
+    #[cfg(feature = "arrow")]
+    pub(super) fn first_kept(&self, row: usize) -> usize {
+        self.rows.get(row).map_or(0, |row| row.kept.start)
+    }
+
     /// What a file of this batch alone needs.
     pub(super) fn widths(&self) -> Widths {
         Widths::of(self.rows.iter())

@@ -45,6 +45,9 @@ impl StoredDump {
             }
         };
         let opened = Self { path, files, open: None };
+        if opened.files.iter().any(|file| file.extension().is_some_and(|ending| ending == "parquet")) {
+            return Err(opened.wrong("it is of tables (Parquet), which other programs read; dump safetensors"));
+        }
         match opened.files.is_empty() {
             true => Err(opened.wrong("no finished file of a dump is there")),
             false => Ok(opened),

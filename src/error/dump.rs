@@ -28,6 +28,20 @@ pub enum DumpError {
         /// The point.
         point: String,
     },
+    /// A point that has no row a token, in a table.
+    #[error(
+        "`{point}` has no row for each token, and is no column of a table: write safetensors, or choose other points"
+    )]
+    NotByToken {
+        /// The point.
+        point: String,
+    },
+    /// What tables can't be.
+    #[error("tables are folders of Parquet files, of f32 or f16, and not {what}")]
+    NotOfTables {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// A file could not be read or written.
     #[error("can't read or write {}", path.display())]
     #[non_exhaustive]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::support::program;
+use crate::support::{program, skipped};
 
 const DUMP: [&str; 9] =
     ["dump", "--model", "embedded:induction", "--prompts", "prompts.jsonl", "--hooks", "*", "--batch-size", "2"];
@@ -177,4 +177,18 @@ fn merges_say_what_is_missing() {
     }
     let output = waiting.wait_with_output().unwrap();
     assert!(output.status.success() && String::from_utf8(output.stdout).unwrap().contains("12 prompts"));
+}
+
+/// Tasks of a real Slurm, one of them ended in the middle and started again by it, make what one run makes.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_job_array_of_slurm() {
+    if std::env::var_os("HOOKLENS_SLURM").is_none() {
+        skipped("HOOKLENS_SLURM does not say that Slurm is there for tests (tests/slurm/run)");
+        return;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slurm/run");
+    let output = Command::new(script).arg(program().get_program()).output().unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).to_string()).concat();
+    assert!(output.status.success() && said.contains("slurm: ok"), "{said}");
 }

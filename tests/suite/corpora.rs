@@ -200,3 +200,35 @@ fn tables_are_read_by_column() {
         assert!(told.contains(name), "{told}");
     }
 }
+
+/// A folder of tables is shared, interrupted and continued as one of tensors; what it holds is read by its column again.
+#[cfg(feature = "arrow")]
+#[test]
+fn tables_are_folders_like_others() {
+    use hooklens::dump::{Dump, Shard, merge};
+    use hooklens::prelude::*;
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let rows: Vec<Vec<u32>> = (0..7).map(|row| (1..row + 2).collect()).collect();
+    let dump = || Dump::new("resid_post1").batch_size(2).tables();
+    let whole = dump().run(&model, &rows, folder.path().join("whole")).unwrap();
+    assert_eq!(whole.files.len(), 4);
+    let shards = [1, 2].map(|index| folder.path().join(format!("all/{index}")));
+    for (index, out) in shards.iter().enumerate() {
+        dump().shard(Shard::new(index + 1, 2).unwrap()).run(&model, &rows, out).unwrap();
+    }
+    let merged = merge(folder.path().join("all"), &shards).unwrap();
+    for (one, other) in whole.files.iter().zip(&merged.files) {
+        assert!(fs::read(one).unwrap() == fs::read(other).unwrap());
+    }
+    // A damaged file is made again; another kind of files is another dump.
+    fs::write(&whole.files[2], "damaged").unwrap();
+    let again = dump().resume(true).run(&model, &rows, folder.path().join("whole")).unwrap();
+    assert_eq!(again.resumed, 2);
+    assert!(fs::read(&again.files[2]).unwrap() == fs::read(&merged.files[2]).unwrap());
+    let told = Dump::new("resid_post1").batch_size(2).resume(true).run(&model, &rows, folder.path().join("whole"));
+    assert!(told.unwrap_err().to_string().contains("format"));
+    let columns = hooklens::corpus::Corpus::new(&whole.files[..1]).field("blocks.1.hook_resid_post").prompts();
+    let told = columns.unwrap().next().unwrap().unwrap_err().to_string();
+    assert!(told.contains("not of token ids"), "{told}");
+}
