@@ -10,5 +10,6 @@
 
 from ._dump import Batch, Dump, Incomplete, Point, load
 from ._latents import Latents
+from ._store import ActivationStore
 
-__all__ = ["Batch", "Dump", "Incomplete", "Latents", "Point", "load"]
+__all__ = ["ActivationStore", "Batch", "Dump", "Incomplete", "Latents", "Point", "load"]

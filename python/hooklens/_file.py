@@ -74,6 +74,13 @@ class File(Mapping[str, np.ndarray[Any, Any]]):
         """The type of what `bits` gives."""
         return np.dtype(_TYPES[self.dtype(name)])
 
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """All numbers, read at once: faster than by the map where all are wanted."""
+        begin, end = self._tensors[name]["data_offsets"]
+        kind = self.kind(name)
+        bits = np.fromfile(self.path, kind, (end - begin) // kind.itemsize, offset=self._first + begin).reshape(self.shape(name))
+        return widened(bits) if self.dtype(name) == "BF16" else bits
+
     def bits(self, name: str) -> np.ndarray[Any, Any]:
         """The numbers as they lie in the file, not copied; of bf16 the bits."""
         tensor = self._tensors[name]

@@ -1,0 +1,142 @@
+"""Activations of dumps in random order: for training and probes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypedDict
+
+import numpy as np
+
+from ._dump import load
+from ._file import File
+
+Array = np.ndarray[Any, Any]
+# Chunks that are read before they are asked for.
+AHEAD = 2
+
+
+class State(TypedDict):
+    """Where a store is."""
+
+    epoch: int
+    batch: int
+
+
+class ActivationStore:
+    """Batches of a point's vectors, `[batch, ...]`, from dumps larger than memory, without padding, in random order.
+
+    Files come in an order by lot, the vectors of `mix` of them are shuffled together (three
+    times as many are in memory). The same seed gives the
+    same batches, so that a state says where to go on. With several readers each takes its share of the files.
+
+    >>> store = ActivationStore(["activations"], "blocks.6.hook_resid_post", batch_size=4096)  # doctest: +SKIP
+    >>> for x in store.batches(epochs=2): train(x)                                             # doctest: +SKIP
+    >>> state = store.state                                    # where it is, to be saved with a checkpoint # doctest: +SKIP
+    >>> store = ActivationStore(["activations"], "blocks.6.hook_resid_post", batch_size=4096, state=state)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        dumps: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+        point: str,
+        *,
+        batch_size: int = 1024,
+        mix: int = 16,
+        seed: int = 0,
+        reader: int = 0,
+        readers: int = 1,
+        state: State | None = None,
+    ) -> None:
+        if batch_size < 1 or mix < 1:
+            raise ValueError(f"batch_size is {batch_size} and mix is {mix}; both are at least 1")
+        if not 0 <= reader < readers:
+            raise ValueError(f"there is no reader {reader} of {readers}; they go from 0 to {readers - 1}")
+        paths = [dumps] if isinstance(dumps, (str, os.PathLike)) else list(dumps)
+        files = [file for path in paths for file in load(path).files]
+        self.point = point
+        self.batch_size = batch_size
+        self.mix = mix
+        self.seed = seed
+        self.state: State = State(epoch=0, batch=0) if state is None else State(epoch=state["epoch"], batch=state["batch"])
+        """The epoch and the batch that come next."""
+        shapes = []
+        for file in files:
+            if point not in file:
+                near = [name for name in file if point in name][:4] or [name for name in file if "." in name][:4]
+                raise KeyError(f"{file.path} has no `{point}`; it has {', '.join(near)}")
+            if file.shape(point)[:2] != file.shape("tokens"):
+                raise ValueError(f"{file.path}: `{point}` has shape {file.shape(point)}, and no vector for each token")
+            shapes.append(file.shape(point)[2:])
+        if len(set(shapes)) != 1:
+            raise ValueError(f"the dumps' vectors of `{point}` are of several shapes: {sorted(set(shapes))}")
+        self.shape: tuple[int, ...] = shapes[0]
+        """The shape of a vector."""
+        kinds = [np.dtype("<f4") if file.dtype(point) == "BF16" else file.kind(point) for file in files]
+        self.dtype = np.result_type(*kinds)
+        """The type of a vector's numbers: of dumps of several types the widest."""
+        self._files = files[reader::readers]
+        # Masks are small: how many vectors each file has is known before any is read.
+        self._counts = [int(file["attention_mask"].sum()) for file in self._files]
+
+    def __len__(self) -> int:
+        """Batches of an epoch, the last of which may be smaller."""
+        return -(-sum(self._counts) // self.batch_size)
+
+    def batches(self, epochs: int | None = 1) -> Iterator[Array]:
+        """From where the store is to the end of this many epochs in all; without end for None."""
+        while len(self) > 0 and (epochs is None or self.state["epoch"] < epochs):
+            yield from self._epoch()
+            self.state = State(epoch=self.state["epoch"] + 1, batch=0)
+
+    def _epoch(self) -> Iterator[Array]:
+        epoch = self.state["epoch"]
+        order = np.random.default_rng((self.seed, epoch)).permutation(len(self._files))
+        chunks = [order[first : first + self.mix] for first in range(0, len(order), self.mix)]
+        # Whole chunks before the first batch are passed over.
+        skip, first = self.state["batch"] * self.batch_size, 0
+        while first < len(chunks) and skip >= (count := sum(self._counts[file] for file in chunks[first])):
+            skip -= count
+            first += 1
+        rest: Array = np.empty((0, *self.shape), self.dtype)
+        # The next two chunks are read, and one of them shuffled, while one is used.
+        with ThreadPoolExecutor(AHEAD) as pool:
+            coming: deque[Future[Array]] = deque()
+            following = iter(range(first, len(chunks)))
+            for number in itertools.islice(following, AHEAD):
+                coming.append(pool.submit(self._chunk, epoch, number, chunks[number]))
+            while coming:
+                vectors = coming.popleft().result()[skip:]
+                skip = 0
+                for number in itertools.islice(following, 1):
+                    coming.append(pool.submit(self._chunk, epoch, number, chunks[number]))
+                vectors = np.concatenate([rest, vectors]) if len(rest) else vectors
+                whole = len(vectors) // self.batch_size * self.batch_size
+                for begin in range(0, whole, self.batch_size):
+                    self.state = State(epoch=epoch, batch=self.state["batch"] + 1)
+                    yield vectors[begin : begin + self.batch_size]
+                rest = vectors[whole:]
+        if len(rest):
+            self.state = State(epoch=epoch, batch=self.state["batch"] + 1)
+            yield rest
+
+    def _chunk(self, epoch: int, number: int, files: Array) -> Array:
+        """The vectors of some files, shuffled."""
+        parts = [self._vectors(self._files[file]) for file in files]
+        count = sum(len(part) for part in parts)
+        shuffled = np.empty((count, *self.shape), self.dtype)
+        places = np.random.default_rng((self.seed, epoch, number)).permutation(count)
+        begin = 0
+        for part in parts:
+            shuffled[places[begin : begin + len(part)]] = part
+            begin += len(part)
+        return shuffled
+
+    def _vectors(self, file: File) -> Array:
+        mask = file["attention_mask"].astype(bool)
+        vectors = file.read(self.point)
+        # Where nothing is padded there is nothing to choose.
+        return vectors.reshape(-1, *self.shape) if mask.all() else vectors[mask]

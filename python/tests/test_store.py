@@ -1,0 +1,77 @@
+"""Batches in random order are all vectors, each once; a state goes on where it was."""
+
+import itertools
+
+import numpy as np
+import pytest
+from test_load import RESID, dumped
+
+from hooklens import ActivationStore, load
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    return [dumped(folder, "--batch-size", 1, out="a"), dumped(folder, "--batch-size", 2, "--dtype", "f16", out="b")]
+
+
+def rows(vectors):
+    return sorted(map(bytes, np.ascontiguousarray(vectors, dtype=np.float32)))
+
+
+def every(paths):
+    return np.concatenate([vectors.astype(np.float32) for path in paths for vectors in load(path).vectors(RESID)])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
+@pytest.mark.parametrize("mix", [1, 2, 16])
+def test_an_epoch_is_every_vector_once(dumps, batch_size, mix):
+    store = ActivationStore(dumps, RESID, batch_size=batch_size, mix=mix)
+    batches = list(store.batches())
+    assert len(batches) == len(store) and {len(batch) for batch in batches[:-1]} <= {batch_size}
+    assert store.shape == (64,) and store.state == {"epoch": 1, "batch": 0}
+    assert rows(np.concatenate(batches)) == rows(every(dumps))
+    assert list(store.batches()) == []
+
+
+def test_seeds_and_epochs_differ(dumps):
+    def made(seed, epochs=1):
+        return np.concatenate(list(ActivationStore(dumps[0], RESID, seed=seed, batch_size=4).batches(epochs)))
+
+    one, two = made(0), made(1)
+    np.testing.assert_array_equal(one, made(0))
+    assert not np.array_equal(one, two) and rows(one) == rows(two)
+    first, second = np.split(made(0, 2), 2)
+    np.testing.assert_array_equal(first, one)
+    assert not np.array_equal(first, second) and rows(first) == rows(second)
+
+
+@pytest.mark.parametrize("mix", [1, 2, 16])
+def test_a_state_goes_on(dumps, mix):
+    whole = list(ActivationStore(dumps, RESID, batch_size=3, mix=mix).batches(2))
+    for stop in range(len(whole) + 1):
+        store = ActivationStore(dumps, RESID, batch_size=3, mix=mix)
+        before = list(itertools.islice(store.batches(2), stop))
+        later = ActivationStore(dumps, RESID, batch_size=3, mix=mix, state=store.state)
+        after = list(later.batches(2))
+        assert len(before) + len(after) == len(whole)
+        for given, wanted in zip(before + after, whole):
+            np.testing.assert_array_equal(given, wanted)
+
+
+def test_readers_share(dumps):
+    parts = [list(ActivationStore(dumps, RESID, reader=reader, readers=3).batches()) for reader in range(3)]
+    assert rows(np.concatenate(sum(parts, []))) == rows(every(dumps))
+
+
+def test_what_no_store_is(dumps, tmp_path):
+    for arguments, error, words in [
+        (dict(point="blocks.0.attn.hook_pattern"), ValueError, "no vector for each token"),
+        (dict(point="hook_resid_post"), KeyError, RESID),
+        (dict(point=RESID, batch_size=0), ValueError, "at least 1"),
+        (dict(point=RESID, reader=2, readers=2), ValueError, "no reader 2 of 2"),
+    ]:
+        with pytest.raises(error, match=words):
+            ActivationStore(dumps, **arguments)
+    last = dumped(tmp_path, "--positions", "-1", out="last")
+    assert len(list(ActivationStore(last, RESID).batches())[0]) == 5
