@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,11 @@ from ._file import File, widened
 from ._latents import Latents
 
 Array = np.ndarray[Any, Any]
+# Points of mixtures: rows and positions in one axis; the tokens that an expert was given.
+_TOGETHER = re.compile(r"\.hook_expert_(weights|indices)$")
+_ROUTED = re.compile(r"\.experts\.\d+\.")
+# Points with heads between rows and positions.
+_BY_HEAD = re.compile(r"\.hook_(pattern|attn_scores)$")
 _PARTS = (".shape", ".offsets", ".indices", ".values")
 _BESIDE = ("tokens", "attention_mask")
 
@@ -48,14 +54,17 @@ def load(path: str | os.PathLike[str]) -> Dump:
         more = f"; it holds shards ({', '.join(within[:4])} ...), which `hooklens merge --out {place}` makes one dump" if within else ""
         raise FileNotFoundError(f"{place} holds no manifest.json, and is no dump{more}")
     told = json.loads(manifest.read_text(encoding="utf-8"))
-    if told.get("format") != "hooklens-dump":
+    log = place / "shards.jsonl"
+    if isinstance(told, dict) and not told.get("complete") and not log.is_file():
+        # It may have ended just now.
+        told = json.loads(manifest.read_text(encoding="utf-8"))
+    if not isinstance(told, dict) or told.get("format") != "hooklens-dump":
         raise ValueError(f"{manifest} is not of hooklens")
     if told.get("settings", {}).get("format") == "parquet":
         raise ValueError(f"{place} is of tables: read its .parquet files with pandas, polars, duckdb or datasets")
     listed = told["shards"]
     if not told.get("complete"):
         # Until a dump is complete its files are in a log; a line may be cut off.
-        log = place / "shards.jsonl"
         listed = []
         for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
             try:
@@ -111,22 +120,31 @@ class Dump(Mapping[str, "Point | Latents"]):
     @property
     def tokens(self) -> Array:
         """Token ids, `[row, pos]`, padded to the longest prompt."""
+        if not self.files:
+            return np.empty((0, 0), np.int64)
         return np.asarray(Point("tokens", self.files, self._left_padded))
 
     @property
     def mask(self) -> Array:
         """True where there is a token and no padding, `[row, pos]`."""
+        if not self.files:
+            return np.empty((0, 0), bool)
         return np.asarray(Point("attention_mask", self.files, self._left_padded)).astype(bool)
 
     def batches(self, names: Iterable[str] | None = None) -> Iterator[Batch]:
         """The dump file by file, so that no more than one is in memory: named arrays, with `tokens` and `mask`."""
-        wanted = list(names) if names is not None else [name for name in self.names if name not in self._latents]
+        wanted = [names] if isinstance(names, str) else list(names) if names is not None else self.names
         for name in wanted:
-            self[name]
+            if name not in self:
+                self[name]
         for file in self.files:
             one = Dump([file], self.settings)
             batch = Batch()
             for name in wanted:
+                if name not in one:
+                    # No token of the file was given to this expert.
+                    batch[name] = np.empty((0, *self._of_any(name)), np.float32)
+                    continue
                 held = one[name]
                 batch[name] = held.dense() if isinstance(held, Latents) else np.asarray(held)
             batch.tokens, batch.mask = one.tokens, one.mask
@@ -134,9 +152,16 @@ class Dump(Mapping[str, "Point | Latents"]):
 
     def vectors(self, name: str) -> Iterator[Array]:
         """The vectors of a point at tokens, file by file, `[token, ...]`: no padding, in the order of prompts and positions."""
+        if isinstance(self[name], Latents):
+            raise ValueError(f"`{name}` is of latents: dump[name] has those of each position")
         for file in self.files:
-            point = Point(name, [file], self._left_padded)
-            yield np.asarray(point)[file["attention_mask"].astype(bool)]
+            point, mask = Point(name, [file], self._left_padded), file["attention_mask"].astype(bool)
+            if _BY_HEAD.search(name) or _ROUTED.search(name) or point.shape[:2] != mask.shape:
+                raise ValueError(f"`{name}` has shape {point.shape}, and no vector for each token")
+            yield np.asarray(point)[mask]
+
+    def _of_any(self, name: str) -> tuple[int, ...]:
+        return next(file.shape(name)[1:] for file in self.files if name in file)
 
     def _joined_latents(self, name: str) -> Latents:
         parts = []
@@ -169,9 +194,21 @@ class Point:
         self._left_padded = left_padded
         if not self._files:
             raise KeyError(f"the dump has no `{name}`")
-        shapes = [file.shape(name) for file in self._files]
+        if _ROUTED.search(name) and len(files) > 1:
+            raise ValueError(f"`{name}` holds the tokens that an expert was given, of each file others: take dump.batches([...])")
+        shapes = [self._shape(file) for file in self._files]
         rest = np.max([shape[1:] for shape in shapes], axis=0).astype(int).tolist()
         self.shape: tuple[int, ...] = (sum(shape[0] for shape in shapes), *rest)
+
+    def _shape(self, file: File) -> tuple[int, ...]:
+        """That of a file's part: rows first, then positions."""
+        shape = file.shape(self.name)
+        return (*file.shape("tokens"), *shape[1:]) if _TOGETHER.search(self.name) else shape
+
+    @property
+    def ndim(self) -> int:
+        """Axes."""
+        return len(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -189,10 +226,13 @@ class Point:
         return f"<{self.name} {list(self.shape)} {self.dtype}>"
 
     def __getitem__(self, index: Any) -> Array:
-        first, rest = (index[0], index[1:]) if isinstance(index, tuple) else (index, ())
+        parts = index if isinstance(index, tuple) else (index,)
+        # What is more than numbers and slices NumPy alone knows to read.
+        plain = parts and all(isinstance(part, (int, np.integer, slice)) and not isinstance(part, bool) for part in parts)
+        first, rest = (parts[0], parts[1:]) if plain else (None, ())
         if isinstance(first, (int, np.integer)):
             row = range(len(self))[first]
-            return np.asarray(self._rows(row, row + 1)[0][rest])
+            return np.asarray(self._rows(row, row + 1)[(0, *rest)])
         if isinstance(first, slice):
             begin, end, step = first.indices(len(self))
             if step == 1:
@@ -216,10 +256,10 @@ class Point:
         """These rows of all files, joined."""
         parts, first = [], 0
         for file in self._files:
-            count = file.shape(self.name)[0]
+            count = self._shape(file)[0]
             own = slice(max(begin - first, 0), min(end - first, count))
             if own.start < own.stop:
-                parts.append(file.bits(self.name)[own])
+                parts.append(file.bits(self.name).reshape(self._shape(file))[own])
             first += count
         kind = self._files[0].kind(self.name)
         blank: float = 0

@@ -36,19 +36,27 @@ class File(Mapping[str, np.ndarray[Any, Any]]):
                 raise ValueError(f"{path} is no .safetensors file: its header would be longer than it")
             try:
                 header = json.loads(file.read(length))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path} is no .safetensors file: its header is no JSON") from error
+        if not isinstance(header, dict):
+            raise ValueError(f"{path} is no .safetensors file: its header is no JSON object")
         header.pop("__metadata__", None)
         self._first = 8 + length
         self._tensors: dict[str, Any] = header
         for name, tensor in header.items():
-            begin, end = tensor["data_offsets"]
+            try:
+                begin, end = tensor["data_offsets"]
+                numbers = [begin, end, *tensor["shape"]]
+                sound = all(isinstance(number, int) and number >= 0 for number in numbers) and tensor["dtype"] is not None
+            except (KeyError, TypeError, ValueError):
+                sound = False
+            if not sound:
+                raise ValueError(f"{path} is no .safetensors file: `{name}` is not described")
             if tensor["dtype"] not in _TYPES:
                 raise ValueError(f"{path}: `{name}` is of {tensor['dtype']}, which is not read")
             wanted = int(np.prod(tensor["shape"], dtype=np.int64)) * np.dtype(_TYPES[tensor["dtype"]]).itemsize
             if end - begin != wanted or self._first + end > size:
                 raise ValueError(f"{path}: `{name}` is cut off")
-        self._map: np.ndarray[Any, Any] | None = None
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
         bits = self.bits(name)
@@ -85,8 +93,9 @@ class File(Mapping[str, np.ndarray[Any, Any]]):
         """The numbers as they lie in the file, not copied; of bf16 the bits."""
         tensor = self._tensors[name]
         begin, end = tensor["data_offsets"]
-        if self._map is None:
-            self._map = np.memmap(self.path, dtype=np.uint8, mode="r")
-        part = self._map[self._first + begin : self._first + end]
+        if begin == end:
+            return np.empty(tensor["shape"], _TYPES[tensor["dtype"]])
+        # Mapped anew each time: a dump may have more files than a process may have open.
+        part = np.memmap(self.path, np.uint8, "r", offset=self._first + begin, shape=(end - begin,))
         # A plain array: what is made of it should not look like a file.
         return np.asarray(part).view(_TYPES[tensor["dtype"]]).reshape(tensor["shape"])

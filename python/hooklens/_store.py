@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from ._dump import load
+from ._dump import _BY_HEAD, load
 from ._file import File
 
 Array = np.ndarray[Any, Any]
@@ -68,7 +68,7 @@ class ActivationStore:
             if point not in file:
                 near = [name for name in file if point in name][:4] or [name for name in file if "." in name][:4]
                 raise KeyError(f"{file.path} has no `{point}`; it has {', '.join(near)}")
-            if file.shape(point)[:2] != file.shape("tokens"):
+            if _BY_HEAD.search(point) or file.shape(point)[:2] != file.shape("tokens"):
                 raise ValueError(f"{file.path}: `{point}` has shape {file.shape(point)}, and no vector for each token")
             shapes.append(file.shape(point)[2:])
         if len(set(shapes)) != 1:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_files_are_joined(tmp_path, single, side, size):
         np.testing.assert_allclose(pattern[row][:, own, own], alone[PATTERN][0], atol=1e-5)
     # Rows and slices of them are those of the whole.
     whole = np.asarray(x)
-    for index in (2, -1, slice(1, 4), slice(None, None, 2), slice(4, 2), (3, slice(0, 2)), (slice(1, 3), 0), [0, 4]):
+    for index in (2, -1, slice(1, 4), slice(None, None, 2), slice(4, 2), (3, slice(0, 2)), (slice(1, 3), 0), [0, 4], (), True, (0, [1, 2])):
         np.testing.assert_array_equal(x[index], whole[index])
     with pytest.raises(IndexError):
         x[5]
@@ -125,7 +126,7 @@ def test_what_is_no_dump(tmp_path, single):
         hooklens.load(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match="no manifest.json"):
         hooklens.load(tmp_path)
-    for content in (b"", b"\x00" * 7, b"\xff" * 16, b"\x02" + b"\x00" * 7 + b"{]"):
+    for content in (b"", b"\x00" * 7, b"\xff" * 16, b"\x02" + b"\x00" * 7 + b"{]", b"\x02" + b"\x00" * 7 + b"[]"):
         (tmp_path / "bad.safetensors").write_bytes(content)
         with pytest.raises(ValueError, match="no .safetensors file"):
             hooklens.load(tmp_path / "bad.safetensors")
@@ -137,8 +138,43 @@ def test_what_is_no_dump(tmp_path, single):
         single["hook_resid_post"]
 
 
-def test_numbers_are_read_when_they_are_used(tmp_path, single):
+def test_numbers_are_read_when_they_are_used(single, monkeypatch):
     dump = hooklens.load(single.files[0].path.parent)
-    assert all(file._map is None for file in dump.files)
-    dump[RESID][3]
-    assert [file._map is not None for file in dump.files] == [False, False, False, True, False]
+    mapped = []
+    monkeypatch.setattr(np, "memmap", lambda path, *rest, own=np.memmap, **more: (mapped.append(path), own(path, *rest, **more))[1])
+    x = dump[RESID]
+    assert x.shape and x.dtype and x.ndim == 3 and not mapped
+    x[3]
+    assert mapped == [dump.files[3].path]
+    # No more files are open than are used, and a dump that was used is sent to a worker by its names.
+    list(dump.vectors(RESID)), dump.tokens
+    assert len(pickle.dumps(dump)) < 20_000
+    assert len([entry for entry in os.listdir("/proc/self/fd")] if os.path.isdir("/proc/self/fd") else []) < 100
+
+
+def test_points_without_a_row_a_token(tmp_path, single):
+    for name, words in ((PATTERN, "no vector for each token"), (SCORES, "no vector for each token")):
+        with pytest.raises(ValueError, match=words):
+            list(single.vectors(name))
+    # As many heads as positions.
+    run("dump", "--model", "embedded:induction", "--tokens", "1,2,3,4;5", "--hooks", "*hook_pattern", "--out", tmp_path / "same")
+    with pytest.raises(ValueError, match="no vector for each token"):
+        list(hooklens.load(tmp_path / "same").vectors(PATTERN))
+
+
+def test_mixtures(tmp_path):
+    model = Path(__file__).parents[2] / "tests/fixtures/mixtral"
+    common = ["dump", "--model", model, "--tokens", "1,2,3;4,5;6;7,1,1,2", "--hooks", "*expert*", "--no-share-prefix"]
+    for size in (1, 2):
+        run(*common, "--batch-size", size, "--out", tmp_path / str(size))
+    one, two = (hooklens.load(tmp_path / str(size)) for size in (1, 2))
+    name = "blocks.0.mlp.hook_expert_indices"
+    assert two[name].shape == one[name].shape == (4, 4, 2)
+    np.testing.assert_array_equal(np.asarray(one[name])[one.mask], np.asarray(two[name])[two.mask])
+    batches = list(two.batches())
+    routed = [name for name in two.names if ".experts." in name]
+    assert routed and all(name in batch for batch in batches for name in routed)
+    with pytest.raises(ValueError, match="expert"):
+        two[routed[0]]
+
+

@@ -150,3 +150,26 @@ Exit code 0 if every tensor agrees, 1 if one does not.")]
   hooklens dump --device remote:ws://gpu:3000 --model ./gpt2 --prompt Hello --out dump")]
     Serve(ServeArgs),
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    /// No two arguments of a command have a name: clap checks it in builds without optimization alone.
+    #[test]
+    fn no_two_arguments_have_a_name() {
+        fn check(command: &clap::Command) {
+            let mut names: Vec<String> =
+                command.get_arguments().filter_map(|own| Some(own.get_long()?.to_string())).collect();
+            let mut ids: Vec<String> = command.get_arguments().map(|own| own.get_id().to_string()).collect();
+            for of in [&mut names, &mut ids] {
+                let count = of.len();
+                of.sort();
+                of.dedup();
+                assert_eq!(of.len(), count, "{}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&super::Cli::command());
+    }
+}

@@ -26,7 +26,7 @@ pub(super) struct CorpusArg {
 
 impl CorpusArg {
     /// The files it reads.
-    pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
+    pub(super) fn files(&self) -> Vec<PathBuf> {
         self.files.files()
     }
 

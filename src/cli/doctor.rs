@@ -55,6 +55,8 @@ struct Found {
     #[cfg(feature = "hub")]
     cache: (std::path::PathBuf, usize),
     needs: Option<Needs>,
+    /// The model that was asked about, where its weights are not at hand.
+    without_weights: Option<String>,
 }
 
 /// What a model takes on the CPU, in bytes.
@@ -69,6 +71,7 @@ struct Needs {
 }
 
 pub(super) fn run(args: &DoctorArgs) -> CliResult {
+    let needs = args.model.as_deref().map(needs).transpose()?.flatten();
     let found = Found {
         processor: processor().unwrap_or_else(|| std::env::consts::ARCH.into()),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -79,7 +82,8 @@ pub(super) fn run(args: &DoctorArgs) -> CliResult {
         devices: crate::device::devices(),
         #[cfg(feature = "hub")]
         cache: cache(),
-        needs: args.model.as_deref().map(needs).transpose()?.flatten(),
+        without_weights: args.model.clone().filter(|_| needs.is_none()),
+        needs,
     };
     let advice = found.advice(Path::new(CARD).exists());
     if args.json {
@@ -153,6 +157,9 @@ impl Found {
         }
         for device in self.devices.iter().filter(|device| device.dtypes.is_empty()) {
             told.push(format!("{} can't be opened: look at its driver", device.name));
+        }
+        if let Some(name) = &self.without_weights {
+            told.push(format!("the weights of {name} are not on this machine: what it needs is not known"));
         }
         if let (Some(needs), Some(free)) = (&self.needs, self.free.or(self.memory)) {
             let cache = needs.cache.unwrap_or(0);
@@ -243,6 +250,7 @@ mod tests {
             devices: Vec::new(),
             #[cfg(feature = "hub")]
             cache: Default::default(),
+            without_weights: None,
             needs: needs.map(|[stored, wide]| Needs { name: "m".into(), stored, wide, cache: Some(5) }),
         }
     }

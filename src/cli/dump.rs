@@ -154,6 +154,13 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     }
     spare(Some(&args.out), args.model.inputs().into_iter().chain(args.files.files()))?;
     let shard = args.shard.map(ShardArg::shard).transpose().map_err(Failure::Usage)?;
+    if let Some((arg, shard)) = args.shard.zip(shard) {
+        arg.check(shard, &args.out).map_err(Failure::Usage)?;
+    }
+    // One file is not written by halves: a signal ends that at once.
+    if !to_file(&args.out) {
+        signals::stop();
+    }
     let processing = match args.process {
         ProcessArg::None => Processing::none(),
         ProcessArg::Standard => Processing::standard(),
@@ -246,7 +253,6 @@ fn written<M: DumpModel>(
     if args.tables {
         return Err(Failure::Usage("this build writes no tables; build it with --features arrow".into()));
     }
-    // One file is not written by halves: a signal ends that at once.
     let dump = if to_file(path) { dump } else { dump.stop_when(signals::stop()) };
     let dump = match shard {
         Some(shard) => dump.shard(shard),
@@ -344,7 +350,14 @@ fn rows(args: &DumpArgs, tokens: impl Fn(&str) -> Result<Vec<u32>, Error>) -> Re
         Prompt::Tokens(ids) => Ok(ids),
         Prompt::Text(text) => tokens(&text),
     };
-    Ok(prompts.map(|prompt| ids(prompt?)).collect::<Result<Vec<_>, Error>>()?)
+    let mut rows = Vec::new();
+    for prompt in prompts {
+        if signals::stopped() {
+            return Err(Failure::Stopped("before the first prompt was run; the same command begins again".into()));
+        }
+        rows.push(ids(prompt.map_err(Error::from)?)?);
+    }
+    Ok(rows)
 }
 
 /// The rows, cut to as many tokens as they may have.

@@ -44,6 +44,10 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
 
 /// The folder's shards, when they are all there.
 fn found(args: &MergeArgs) -> Result<Vec<PathBuf>, Failure> {
+    let there = args.out.join("manifest.json");
+    if there.exists() {
+        return Err(crate::error::Error::from(crate::error::DumpError::Exists { path: there }).into());
+    }
     let mut told = String::new();
     loop {
         // The first job may not have made the folder yet.

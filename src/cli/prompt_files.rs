@@ -54,8 +54,8 @@ impl PromptFiles {
         Ok(Some(corpus.prompts()?))
     }
 
-    /// The files by name.
-    pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
-        self.prompts.iter().cloned()
+    /// The files by name; a pattern that fits none as it is written.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        Corpus::new(&self.prompts).files().unwrap_or_else(|_| self.prompts.clone())
     }
 }

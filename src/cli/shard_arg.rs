@@ -44,6 +44,29 @@ impl ShardArg {
         }
     }
 
+    /// An error where shares of another division lie: some tasks of a job that are submitted again are another job, whose
+    /// shares are others.
+    pub(super) fn check(self, shard: Shard, out: &Path) -> Result<(), String> {
+        let names = std::fs::read_dir(out).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let of = |name: &str| {
+            let (index, of) = name.split_once("-of-")?;
+            let numbers =
+                [index, of].iter().all(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
+            of.parse::<usize>().ok().filter(|_| numbers)
+        };
+        let other = names.filter_map(|name| of(name.to_str()?)).find(|of| *of != shard.of());
+        match other.filter(|_| self.resumes()) {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "this job has {} tasks, and {} holds shares of {other}; tasks that are run again by themselves are told with \
+                 --shard I/{other} and --out {}",
+                shard.of(),
+                out.display(),
+                out.join(format!("{:05}-of-{other:05}", 1)).display()
+            )),
+        }
+    }
+
     /// Whether a job that is started again goes on by itself.
     pub(super) fn resumes(self) -> bool {
         matches!(self, Self::Auto(_))

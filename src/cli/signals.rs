@@ -11,6 +11,11 @@ pub(super) fn stop() -> Arc<AtomicBool> {
     STOP.get_or_init(Arc::default).clone()
 }
 
+/// Whether the first `SIGTERM` came to a command that looks at it.
+pub(super) fn stopped() -> bool {
+    STOP.get().is_some_and(|stop| stop.load(std::sync::atomic::Ordering::Relaxed))
+}
+
 #[cfg(unix)]
 pub(super) fn watch() {
     use std::sync::atomic::Ordering;
@@ -34,6 +39,10 @@ pub(super) fn watch() {
                 continue;
             }
             Unfinished::abandon_all(|| {
+                // The first process of a container has no default to be ended by.
+                if std::process::id() == 1 {
+                    signal_hook::low_level::exit(128 + signal);
+                }
                 emulate_default_handler(signal).ok();
             });
         }

@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use super::{Prompt, Prompts, prompt, unpacked};
 use crate::error::DumpError;
 
+/// The longest line, in bytes: one that never ends takes no more memory.
+const LONGEST: u64 = 1 << 28;
+/// What some programs write at the beginning of a text in UTF-8.
+const MARK: &[u8] = "\u{feff}".as_bytes();
 /// What a packed file's name may end in, behind what it holds.
 const PACKED: [&str; 4] = ["gz", "gzip", "zst", "zstd"];
 
@@ -19,7 +23,7 @@ pub(super) fn open(path: &Path, field: Option<&str>) -> Result<Prompts, DumpErro
             if kind.is_dir() {
                 return Err(failed(std::io::ErrorKind::IsADirectory.into()));
             }
-            (Box::new(std::fs::File::open(path).map_err(failed)?), is_json(path))
+            (Box::new(std::fs::File::open(path).map_err(failed)?), field.is_some() || is_json(path))
         }
     };
     let reader = unpacked::open(BufReader::with_capacity(1 << 16, reader)).map_err(failed)?;
@@ -38,7 +42,7 @@ fn is_json(path: &Path) -> bool {
     let ending = |path: &Path| path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
     let packed = ending(path).is_some_and(|ending| PACKED.contains(&&*ending));
     let name = if packed { path.with_extension("") } else { path.to_path_buf() };
-    ending(&name).is_some_and(|ending| ["jsonl", "ndjson"].contains(&&*ending))
+    ending(&name).is_some_and(|ending| ["jsonl", "ndjson", "json"].contains(&&*ending))
 }
 
 struct Lines {
@@ -55,12 +59,18 @@ impl Lines {
     fn line(&mut self) -> Result<Option<String>, DumpError> {
         loop {
             let mut line = Vec::new();
-            let read = self.reader.read_until(b'\n', &mut line);
+            let read = (&mut self.reader).take(LONGEST + 1).read_until(b'\n', &mut line);
             let read = read.map_err(|source| DumpError::File { path: self.path.clone(), source })?;
             if read == 0 {
                 return Ok(None);
             }
             self.number += 1;
+            if read as u64 > LONGEST {
+                return Err(self.bad("longer than 256 MiB", None));
+            }
+            if self.number == 1 && line.starts_with(MARK) {
+                line.drain(..MARK.len());
+            }
             let mut line = String::from_utf8(line).map_err(|_| self.bad("not UTF-8", None))?;
             let end = line.trim_end_matches('\n').len();
             line.truncate(line[..end].strip_suffix('\r').map_or(end, str::len));

@@ -34,8 +34,9 @@ pub enum Prompt {
 
 /// Prompts of one file or of many, in constant memory.
 ///
-/// A file whose name ends in `.jsonl` or `.ndjson` holds a JSON value a line: a string, a list of token ids, or an object, of
-/// which [`Corpus::field`] names what is read (`text`, `prompt` or `tokens` where nothing is named). With the feature
+/// A file whose name ends in `.jsonl`, `.ndjson` or `.json` holds a JSON value a line: a string, a list of token ids, or an
+/// object, of which [`Corpus::field`] names what is read (`text`, `prompt` or `tokens` where nothing is named); where a field is
+/// named, so does any file of lines. With the feature
 /// `arrow`, `.parquet` files and `.arrow` files (of Hugging Face's `datasets`, too) hold a prompt a row of that column. Any other
 /// file holds a prompt a line. Any of them but `.parquet` and `.arrow` may be compressed with gzip or Zstandard, which its
 /// first bytes say. A name with `*`, `?` or `[...]` is a pattern of names; `-` is standard input: lines of text or, where a
@@ -110,13 +111,21 @@ impl Corpus {
         self
     }
 
+    /// The files by name, patterns replaced by what they fit.
+    ///
+    /// # Errors
+    /// [`DumpError::File`] for a pattern that fits no file.
+    pub fn files(&self) -> Result<Vec<PathBuf>, DumpError> {
+        files::expand(&self.names)
+    }
+
     /// The prompts; a file is opened when its turn comes, and held to its end. Of a sample all are read at once.
     ///
     /// # Errors
     /// [`DumpError::File`] for a file that can't be read or a pattern that fits none, [`DumpError::Prompt`], which names the
     /// line, for one that holds no prompt.
     pub fn prompts(&self) -> Result<Prompts, DumpError> {
-        let files = files::expand(&self.names)?;
+        let files = self.files()?;
         let field = self.field.clone();
         let all = files.into_iter().flat_map(move |file| match open(&file, field.as_deref()) {
             Ok(prompts) => prompts,

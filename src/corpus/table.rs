@@ -12,6 +12,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::{Prompt, Prompts};
+use crate::caught::caught;
 use crate::error::DumpError;
 
 /// Rows that are read together.
@@ -21,8 +22,17 @@ const USUAL: [&str; 4] = ["text", "prompt", "tokens", "input_ids"];
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
 
-/// The prompts of a column.
+/// The prompts of a column. A damaged file may make the reader panic: that is an error, too.
 pub(super) fn open(path: &Path, field: Option<&str>) -> Result<Prompts, DumpError> {
+    caught(|| opened(path, field)).unwrap_or_else(|_| Err(damaged(path)))
+}
+
+fn damaged(path: &Path) -> DumpError {
+    let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "the table is damaged");
+    DumpError::File { path: path.to_path_buf(), source }
+}
+
+fn opened(path: &Path, field: Option<&str>) -> Result<Prompts, DumpError> {
     let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
     let other = |error: ArrowError| failed(std::io::Error::other(error));
     let mut file = File::open(path).map_err(failed)?;
@@ -78,7 +88,8 @@ struct Rows {
     batches: Batches,
     column: Vec<String>,
     path: PathBuf,
-    batch: Option<(ArrayRef, usize)>,
+    /// Its column, the structures it is in first, and the next row.
+    batch: Option<(Vec<ArrayRef>, usize)>,
     /// The row, from one.
     number: usize,
     ended: bool,
@@ -91,15 +102,15 @@ impl Rows {
 
     fn prompt(&mut self) -> Result<Option<Prompt>, DumpError> {
         loop {
-            if let Some((array, row)) = &mut self.batch
+            if let Some((way, row)) = &mut self.batch
+                && let Some(array) = way.last().cloned()
                 && *row < array.len()
             {
-                let (array, at) = (array.clone(), *row);
+                let (at, null) = (*row, way.iter().any(|array| array.is_null(*row)));
                 *row += 1;
                 self.number += 1;
-                return prompt(&array, at)
-                    .map(Some)
-                    .map_err(|reason| self.bad(format!("`{}` {reason}", self.column.join("."))));
+                let made = if null { Err("is null".to_string()) } else { prompt(&array, at) };
+                return made.map(Some).map_err(|reason| self.bad(format!("`{}` {reason}", self.column.join("."))));
             }
             let Some(batch) = self.batches.next() else { return Ok(None) };
             let failed = |source| DumpError::File { path: self.path.clone(), source };
@@ -112,17 +123,17 @@ impl Rows {
     }
 }
 
-/// A column, or a field of a column of structures.
-fn within(batch: &RecordBatch, column: &[String]) -> Option<ArrayRef> {
-    let first = batch.column_by_name(&column[0])?.clone();
-    column[1..].iter().try_fold(first, |array, name| array.as_struct_opt()?.column_by_name(name).cloned())
+/// A column, or a field of a column of structures: these first, as a field of nothing is nothing.
+fn within(batch: &RecordBatch, column: &[String]) -> Option<Vec<ArrayRef>> {
+    let mut way = vec![batch.column_by_name(&column[0])?.clone()];
+    for name in &column[1..] {
+        way.push(way.last()?.as_struct_opt()?.column_by_name(name)?.clone());
+    }
+    Some(way)
 }
 
 /// One row's text or token ids.
 fn prompt(array: &ArrayRef, row: usize) -> Result<Prompt, String> {
-    if array.is_null(row) {
-        return Err("is null".into());
-    }
     let text = |text: &str| Ok(Prompt::Text(text.to_string()));
     match array.data_type() {
         DataType::Utf8 => text(array.as_string::<i32>().value(row)),
@@ -161,7 +172,7 @@ impl Iterator for Rows {
         if self.ended {
             return None;
         }
-        let next = self.prompt();
+        let next = caught(|| self.prompt()).unwrap_or_else(|_| Err(damaged(&self.path)));
         self.ended = !matches!(next, Ok(Some(_)));
         next.transpose()
     }

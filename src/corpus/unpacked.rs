@@ -1,12 +1,17 @@
 //! Files as they were before gzip or Zstandard packed them.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 
 use flate2::bufread::MultiGzDecoder;
-use ruzstd::decoding::StreamingDecoder;
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-const ZSTANDARD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const ZSTANDARD: u32 = 0xfd2f_b528;
+
+/// Whether a frame holds no data: programs that pack in parallel, or for random access, write such.
+fn is_skipped(magic: u32) -> bool {
+    magic & 0xffff_fff0 == 0x184d_2a50
+}
 
 /// What a reader holds, unpacked if its first bytes say that it is packed.
 pub(super) fn open(mut reader: impl BufRead + 'static) -> io::Result<Box<dyn BufRead>> {
@@ -14,16 +19,55 @@ pub(super) fn open(mut reader: impl BufRead + 'static) -> io::Result<Box<dyn Buf
     if start.starts_with(&GZIP) {
         return Ok(Box::new(BufReader::new(MultiGzDecoder::new(reader))));
     }
-    if start.starts_with(&ZSTANDARD) {
+    let magic = start.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    if magic.is_some_and(|magic| magic == ZSTANDARD || is_skipped(magic)) {
         return Ok(Box::new(BufReader::new(Frames { rest: Some(reader), frame: None })));
     }
     Ok(Box::new(reader))
 }
 
-/// The frames of a file packed with Zstandard, one behind the other: programs that pack in parallel write several.
+/// A frame, whose first bytes were looked at.
+type Frame<R> = StreamingDecoder<Chain<Cursor<[u8; 4]>, R>, FrameDecoder>;
+
+/// The frames of a file packed with Zstandard, one behind the other.
 struct Frames<R: BufRead> {
     rest: Option<R>,
-    frame: Option<Box<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>>,
+    frame: Option<Box<Frame<R>>>,
+}
+
+impl<R: BufRead> Frames<R> {
+    /// Opens the next frame that holds data; nothing at the end.
+    fn next(&mut self) -> io::Result<()> {
+        let Some(mut rest) = self.rest.take() else { return Ok(()) };
+        while !rest.fill_buf()?.is_empty() {
+            let mut magic = [0; 4];
+            rest.read_exact(&mut magic)?;
+            if !is_skipped(u32::from_le_bytes(magic)) {
+                let frame = StreamingDecoder::new(Cursor::new(magic).chain(rest)).map_err(io::Error::other)?;
+                self.frame = Some(Box::new(frame));
+                return Ok(());
+            }
+            let mut length = [0; 4];
+            rest.read_exact(&mut length)?;
+            let length = u64::from(u32::from_le_bytes(length));
+            if io::copy(&mut (&mut rest).take(length), &mut io::sink())? < length {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the end of a frame: its checksum must be that of what came out.
+    fn end(&mut self, frame: Frame<R>) -> io::Result<()> {
+        let (source, decoder) = frame.into_parts();
+        if let Some(stored) = decoder.get_checksum_from_data()
+            && decoder.get_calculated_checksum() != Some(stored)
+        {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a checksum of Zstandard is not that of the data"));
+        }
+        self.rest = Some(source.into_inner().1);
+        Ok(())
+    }
 }
 
 impl<R: BufRead> Read for Frames<R> {
@@ -34,13 +78,14 @@ impl<R: BufRead> Read for Frames<R> {
                 if read > 0 || buffer.is_empty() {
                     return Ok(read);
                 }
-                self.rest = self.frame.take().map(|frame| frame.into_inner());
             }
-            let Some(mut rest) = self.rest.take() else { return Ok(0) };
-            if rest.fill_buf()?.is_empty() {
+            if let Some(frame) = self.frame.take() {
+                self.end(*frame)?;
+            }
+            self.next()?;
+            if self.frame.is_none() {
                 return Ok(0);
             }
-            self.frame = Some(Box::new(StreamingDecoder::new(rest).map_err(io::Error::other)?));
         }
     }
 }

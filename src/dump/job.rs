@@ -47,6 +47,9 @@ fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) ->
         }
     };
     let tasks = match (number(TASK[0])?, number(TASK[1])?) {
+        (Some(task), Some(count)) if task >= count => {
+            return Err(format!("{} is {task}, and {} is {count}; {explicit}", TASK[0], TASK[1]));
+        }
         (Some(task), Some(count)) if count > 1 => Some((task, count)),
         _ => None,
     };
@@ -107,6 +110,7 @@ mod tests {
         let tasks = [(TASK[0], "2"), (TASK[1], "4")];
         assert_eq!(shard(&tasks, None).unwrap(), "3/4");
         assert_eq!(shard(&[&array("1", "0", "1", "2")[..], &tasks].concat(), None).unwrap(), "7/8");
+        assert!(shard(&[(TASK[0], "4"), (TASK[1], "4")], None).unwrap_err().contains("is 4"));
         // A batch script is one task, and no share of anything.
         assert!(shard(&[(TASK[0], "0"), (TASK[1], "1")], None).unwrap_err().contains("no task"));
     }

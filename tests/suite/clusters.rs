@@ -73,15 +73,17 @@ fn arrays_share_a_dump() {
     assert!(code == 0 && said.contains("were there already"), "{said}");
     let (code, said) = ran(path, &["merge", "--out", "all"], &[]);
     assert!(code == 0 && said.contains("15 prompts"), "{said}");
+    let (code, said) = ran(path, &["merge", "--out", "all", "--wait"], &[]);
+    assert!(code == 1 && said.contains("manifest.json"), "{said}");
     let (whole, merged) = (files(&path.join("alone")), files(&path.join("all")));
     assert!(whole == merged && whole.len() == 8, "{}", whole.len());
     // Tasks of `srun`, and an index of Kubernetes.
-    for (job, shard, own) in [
-        (vec![("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2")], "auto", "00002-of-00002"),
-        (vec![("JOB_COMPLETION_INDEX", "0")], "auto/4", "00001-of-00004"),
+    for (job, shard, out, own) in [
+        (vec![("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2")], "auto", "steps", "00002-of-00002"),
+        (vec![("JOB_COMPLETION_INDEX", "0")], "auto/4", "pods", "00001-of-00004"),
     ] {
-        let (code, said) = ran(path, &auto(shard, "other"), &job);
-        assert!(code == 0 && path.join("other").join(own).join("manifest.json").exists(), "{said}");
+        let (code, said) = ran(path, &auto(shard, out), &job);
+        assert!(code == 0 && path.join(out).join(own).join("manifest.json").exists(), "{said}");
     }
 }
 
@@ -99,6 +101,25 @@ fn shares_are_not_guessed() {
         assert!(code == 2 && said.contains(words), "{said}");
         assert!(!folder.path().join("all").exists());
     }
+}
+
+/// Some tasks of a job that are submitted again are another job: its shares are others, and are not mixed with the first's.
+#[test]
+fn some_tasks_again_are_told_apart() {
+    let folder = workshop(8);
+    let path = folder.path();
+    assert_eq!(ran(path, &auto("auto", "all"), &array("0", "4")).0, 0);
+    for (shard, job) in
+        [("auto", array("0", "1")), ("auto", array("1", "2")), ("auto/3", vec![("JOB_COMPLETION_INDEX", "0")])]
+    {
+        let (code, said) = ran(path, &auto(shard, "all"), &job);
+        assert!(code == 2 && said.contains("holds shares of 4") && said.contains("--shard I/4"), "{said}");
+    }
+    assert_eq!(fs::read_dir(path.join("all")).unwrap().count(), 1);
+    let by_hand = [&DUMP[..], &["--no-share-prefix", "--shard", "2/4", "--out", "all/00002-of-00004"]].concat();
+    assert_eq!(ran(path, &by_hand, &[]).0, 0);
+    let (_, said) = ran(path, &["merge", "--out", "all"], &[]);
+    assert!(said.contains("missing: 3/4, 4/4"), "{said}");
 }
 
 /// A task that is told to end writes the batch it is at and leaves with the code for "again"; then it goes on to the same.

@@ -54,6 +54,24 @@ fn packed_files_are_what_was_packed() {
     let path = folder.path().join("lines.txt.gz");
     fs::write(&path, gzipped(b"red fox\n  \n[1, 2]\n")).unwrap();
     assert_eq!(read(&Corpus::new([&path])).unwrap(), texts(&["red fox", "[1, 2]"]));
+    // Frames without data before, between and behind those with data.
+    let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
+    let path = folder.path().join("h.jsonl.zst");
+    fs::write(&path, [&skipped, &zstandard(first)[..], &skipped, &zstandard(second), &skipped].concat()).unwrap();
+    assert_eq!(read(&Corpus::new([&path])).unwrap(), expected.concat());
+    // A checksum that is not that of the data: its last four bytes.
+    let mut bytes = zstandard(&whole);
+    if bytes[4] & 4 != 0 {
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let told = hooklens::error_chain(&read(&Corpus::new([&path])).unwrap_err());
+        assert!(told.contains("checksum"), "{told}");
+    }
+    // What some programs write first in a text.
+    let path = folder.path().join("mark.jsonl");
+    fs::write(&path, [&b"\xef\xbb\xbf"[..], &whole].concat()).unwrap();
+    assert_eq!(read(&Corpus::new([&path])).unwrap(), expected.concat());
     // Cut off, or not what its first bytes say.
     for (name, bytes) in [("cut.jsonl.gz", gzipped(&whole)), ("cut.jsonl.zst", zstandard(&whole))] {
         let path = folder.path().join(name);
@@ -85,6 +103,10 @@ fn any_field_is_read() {
         let told = read(&Corpus::new([&path]).field(field)).unwrap_err().to_string();
         assert!(told.contains(words) && told.contains("a.jsonl"), "{told}");
     }
+    // Lines are JSON where a field is named, whatever the file is called.
+    let named = folder.path().join("a.txt");
+    fs::copy(&path, &named).unwrap();
+    assert_eq!(read(&Corpus::new([&named]).field("body").limit(1)).unwrap(), texts(&["red fox"]));
     let told = read(&Corpus::new([&path]).field("body").skip(1)).unwrap_err().to_string();
     assert!(told.contains('2'), "{told}");
     // What is left out is read over, but an error is not.
@@ -115,7 +137,10 @@ fn patterns_and_shares_of_a_corpus() {
 
 fn dump(folder: &Path, arguments: &[&str], input: Stdio) -> (bool, String) {
     let mut command = program();
-    command.current_dir(folder).args(["dump", "--model", "embedded:induction", "--hooks", "z0", "--out", "out"]);
+    command.current_dir(folder).args(["dump", "--model", "embedded:induction", "--hooks", "z0"]);
+    if !arguments.contains(&"--out") {
+        command.args(["--out", "out"]);
+    }
     let output = command.args(arguments).stdin(input).output().unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
     fs::remove_dir_all(folder.join("out")).ok();
@@ -140,6 +165,10 @@ fn commands_read_corpora() {
             .1
             .starts_with("10 prompts")
     );
+    // What is read is not replaced, however it was named.
+    fs::write(path.join("corpus_keep.safetensors"), "red fox\n").unwrap();
+    let (done, said) = dump(path, &["--prompts", "corpus_k*", "--out", "corpus_keep.safetensors"], Stdio::null());
+    assert!(!done && fs::read(path.join("corpus_keep.safetensors")).unwrap() == b"red fox\n", "{said}");
     let (done, said) = some(&["--field", "title"]);
     assert!(!done && !said.contains("panicked"), "{said}");
     for (arguments, endless) in [(&["--field", "text"][..], "{\"text\": \"red fox\"}"), (&[], "tea owl")] {
@@ -191,6 +220,17 @@ fn tables_are_read_by_column() {
         assert!(told.contains(words) && told.contains(name), "{told}");
     }
     let folder = tempfile::tempdir().unwrap();
+    // Damaged anywhere, a table is read or refused.
+    for name in ["file.arrow", "datasets.arrow", "snappy.parquet"] {
+        let whole = fs::read(file(name)).unwrap();
+        for at in (0..whole.len()).step_by(5) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0xa5;
+            let path = folder.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            read(&Corpus::new([path]).field("text")).ok();
+        }
+    }
     let whole = fs::read(file("snappy.parquet")).unwrap();
     for (name, bytes) in
         [("cut.parquet", &whole[..whole.len() / 2]), ("empty.arrow", &[]), ("text.parquet", b"red fox\n")]

@@ -322,7 +322,7 @@ fn dictionaries_from_the_command_line() {
         (train("out1", &["--k", "65"]), "k is 65 of 64 latents"),
         (train("out2", &["--tokens", "10"]), "10 tokens are less than one batch of 200"),
         (train("out3", &["--at", "blocks.9.hook_resid_post"]), "layers"),
-        (train("out4", &["--skip"]), "--skip is for a transcoder"),
+        (train("out4", &["--skip-connection"]), "--skip-connection is for a transcoder"),
         (train("out5", &["--learning-rate=-1"]), "learning rate"),
         (train("out6", &["--warm-up", "2"]), "shares between 0 and 1"),
         (train("out7", &["--betas", "0.9,1"]), "Adam's decays"),

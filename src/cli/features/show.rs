@@ -105,8 +105,8 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
     };
     let prompts = args.corpus.rows(&model, prepend_bos)?;
     let options = DashboardOptions::new().batch_size(args.batch_size as usize).leaving_out(left_out);
-    let options =
-        options.dataset(args.corpus.files().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "));
+    let options = options
+        .dataset(args.corpus.files().iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "));
     let options = args.query.iter().fold(options, |options, text| options.query(text));
     let bar = ProgressBar::new(prompts.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {

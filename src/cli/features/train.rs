@@ -41,7 +41,7 @@ pub(super) struct TrainArgs {
     cross_layer: bool,
     /// Give the transcoder a skip connection
     #[arg(long)]
-    skip: bool,
+    skip_connection: bool,
     /// Number of latents, of a cross-layer transcoder a layer
     #[arg(long, value_name = "N")]
     latents: usize,
@@ -193,7 +193,7 @@ impl TrainArgs {
         let trainings: Vec<Training> = match (&self.writes, self.cross_layer) {
             (_, true) => vec![Training::cross_layer(layers, self.latents)],
             (Some(write), _) => match &self.at[..] {
-                [read] => vec![Training::transcoder(read, write, self.latents).skip(self.skip)],
+                [read] => vec![Training::transcoder(read, write, self.latents).skip(self.skip_connection)],
                 _ => return Err(Failure::Usage("a transcoder reads one point".into())),
             },
             (None, _) => self.at.iter().map(|point| Training::autoencoder(point, self.latents)).collect(),
@@ -217,8 +217,8 @@ impl TrainArgs {
 pub(super) fn run(args: &TrainArgs) -> CliResult {
     let inputs = args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.dump.clone());
     spare(Some(&args.out), inputs)?;
-    if args.skip && args.writes.is_none() {
-        return Err(Failure::Usage("--skip is for a transcoder, which --writes asks for".into()));
+    if args.skip_connection && args.writes.is_none() {
+        return Err(Failure::Usage("--skip-connection is for a transcoder, which --writes asks for".into()));
     }
     if !matches!(args.knobs.betas.len(), 0 | 2) {
         return Err(Failure::Usage("--betas are two numbers with a comma between them".into()));
