@@ -211,5 +211,9 @@ fn a_job_array_of_slurm() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slurm/run");
     let output = Command::new(script).arg(program().get_program()).output().unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).to_string()).concat();
+    if output.status.code() == Some(3) {
+        skipped("Slurm does not start on this machine");
+        return;
+    }
     assert!(output.status.success() && said.contains("slurm: ok"), "{said}");
 }
