@@ -7,9 +7,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::CliResult;
+use super::info::{cached_token, device_json, types};
 use super::memory::{free, may_take};
 use super::terminal::{print_json, stdout};
-use crate::config::TransformerConfig;
 use crate::device::DeviceInfo;
 use crate::loading::{ModelConfig, inspect};
 use crate::numerals::bytes;
@@ -116,7 +116,7 @@ fn cache() -> (std::path::PathBuf, usize) {
 fn needs(model: &str) -> crate::error::Result<Option<Needs>> {
     let info = inspect(model)?;
     let cache = match &info.config {
-        ModelConfig::Decoder(config) => Some(cache_of(config)),
+        ModelConfig::Decoder(config) => Some((TOKENS * cached_token(config)) as u64),
         _ => None,
     };
     Ok(info.weights.map(|stored| Needs {
@@ -125,10 +125,6 @@ fn needs(model: &str) -> crate::error::Result<Option<Needs>> {
         wide: 4 * stored.parameters as u64,
         cache,
     }))
-}
-
-fn cache_of(c: &TransformerConfig) -> u64 {
-    (c.n_layers * c.n_kv_heads * (c.d_head + c.d_value()) * 4 * TOKENS) as u64
 }
 
 impl Found {
@@ -195,7 +191,7 @@ impl Found {
         }
         for (number, device) in self.devices.iter().enumerate() {
             let memory = device.memory.map_or(String::new(), |size| format!(", {}", bytes(size)));
-            let types: Vec<String> = device.dtypes.iter().map(ToString::to_string).collect();
+            let types = types(device);
             let name = if number == 0 { "devices" } else { "" };
             line(name, format!("{}: {}{memory} ({})", device.name, device.description, types.join(", ")))?;
         }
@@ -214,10 +210,6 @@ impl Found {
     }
 
     fn json(&self, advice: &[String]) -> Value {
-        let device = |device: &DeviceInfo| {
-            let types: Vec<String> = device.dtypes.iter().map(ToString::to_string).collect();
-            json!({ "name": device.name, "description": device.description, "memory": device.memory, "dtypes": types })
-        };
         let needs = self.needs.as_ref().map(|needs| {
             json!({ "model": needs.name, "stored": needs.stored, "f32": needs.wide, "cache_of_1000_tokens": needs.cache })
         });
@@ -225,7 +217,7 @@ impl Found {
         let mut told = json!({
             "version": env!("CARGO_PKG_VERSION"), "features": built(), "processor": self.processor, "cores": self.cores,
             "threads": self.threads, "instructions": self.instructions, "memory": self.memory, "free": self.free,
-            "devices": self.devices.iter().map(device).collect::<Vec<_>>(), "needs": needs, "advice": advice,
+            "devices": self.devices.iter().map(device_json).collect::<Vec<_>>(), "needs": needs, "advice": advice,
         });
         #[cfg(feature = "hub")]
         {

@@ -57,18 +57,23 @@ fn families(as_json: bool) -> CliResult {
     Ok(())
 }
 
+/// The element types that a device computes in.
+pub(super) fn types(device: &DeviceInfo) -> Vec<String> {
+    device.dtypes.iter().map(DType::to_string).collect()
+}
+
+/// A device as JSON.
+pub(super) fn device_json(device: &DeviceInfo) -> serde_json::Value {
+    json!({
+        "name": device.name, "description": device.description, "memory": device.memory, "dtypes": types(device),
+    })
+}
+
 /// The devices of this machine.
 fn devices(as_json: bool) -> CliResult {
     let all = crate::device::devices();
-    let types = |device: &DeviceInfo| device.dtypes.iter().map(DType::to_string).collect::<Vec<_>>();
     if as_json {
-        let each = all.iter().map(|device| {
-            json!({
-                "name": device.name, "description": device.description, "memory": device.memory,
-                "dtypes": types(device),
-            })
-        });
-        return Ok(print_json(&json!({ "devices": each.collect::<Vec<_>>() }))?);
+        return Ok(print_json(&json!({ "devices": all.iter().map(device_json).collect::<Vec<_>>() }))?);
     }
     let mut out = stdout();
     for device in &all {
@@ -169,9 +174,13 @@ fn about(model: &str, as_json: bool) -> CliResult {
 /// What a decoder takes on the CPU.
 fn memory(c: &TransformerConfig, stored: &StoredWeights) -> String {
     let (mapped, wide) = (stored.files.stored_bytes(), 4 * stored.parameters);
-    let a_token = c.n_layers * c.n_kv_heads * (c.d_head + c.d_value()) * 4;
-    let [mapped, wide, cached] = [mapped, wide, 1000 * a_token].map(|size| bytes(size as u64));
+    let [mapped, wide, cached] = [mapped, wide, 1000 * cached_token(c)].map(|size| bytes(size as u64));
     format!("{mapped} of weights as in the files, {wide} in f32; {cached} of cache for 1,000 tokens")
+}
+
+/// Keys and values of one token in a cache, in bytes.
+pub(super) fn cached_token(c: &TransformerConfig) -> usize {
+    c.n_layers * c.n_kv_heads * (c.d_head + c.d_value()) * 4
 }
 
 type Lines = Vec<(&'static str, String)>;

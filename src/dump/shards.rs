@@ -55,6 +55,14 @@ impl Shards {
     }
 }
 
+/// What the shards of one dump have in common.
+type Common<'m> = (usize, &'m str, u32, usize, &'m str, &'m BTreeMap<String, String>);
+
+fn common(manifest: &Manifest) -> Option<Common<'_>> {
+    let Manifest { format, version, rows, input, settings, shard, .. } = manifest;
+    shard.map(|shard| (shard.of(), &**format, *version, *rows, &**input, settings))
+}
+
 /// Looks for a dump's shards in the folders within `folder`, by their manifests; files are not compared, which
 /// [`merge`](super::merge()) does.
 ///
@@ -85,15 +93,13 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
     }
     all.sort_by_key(|(path, manifest)| (manifest.shard.map(|shard| (shard.of(), shard.index())), path.clone()));
     // Most are of one dump: what differs from it is foreign.
-    let same = |a: &Manifest, b: &Manifest| {
-        a.check_same(b, folder).is_ok() && a.shard.map(Shard::of) == b.shard.map(Shard::of) && a.shard.is_some()
-    };
-    let like = |(_, manifest): &(PathBuf, Manifest)| all.iter().filter(|(_, other)| same(manifest, other)).count();
+    let mut alike = BTreeMap::new();
+    all.iter().filter_map(|(_, manifest)| common(manifest)).for_each(|common| *alike.entry(common).or_insert(0) += 1);
     let mut most: Option<(usize, &Manifest)> = None;
-    for one in &all {
-        let count = like(one);
+    for (_, manifest) in &all {
+        let count = common(manifest).map_or(0, |common| alike[&common]);
         if count > most.map_or(0, |(count, _)| count) {
-            most = Some((count, &one.1));
+            most = Some((count, manifest));
         }
     }
     let Some((_, most)) = most else {

@@ -61,27 +61,22 @@ impl HeldPattern {
     }
 
     /// Divided by what keys and queries are divided by in the norms before and behind.
-    fn scaled(mut self, before: &HeldNorm, behind: Option<&HeldNorm>) -> Self {
-        for (number, block) in self.blocks.iter_mut().enumerate() {
-            let first = number * KEYS;
-            let (keys, queries) = (KEYS.min(self.len - first), self.len - first);
-            for (row, key) in block.chunks_exact_mut(queries).zip((0..keys).cycle()) {
-                let scale = before.scale(first + key);
-                for (query, x) in row.iter_mut().enumerate() {
-                    *x /= scale * behind.map_or(1.0, |norm| norm.scale(first + query));
-                }
-            }
-        }
-        self
+    fn scaled(self, before: &HeldNorm, behind: Option<&HeldNorm>) -> Self {
+        self.divided(|key, query| before.scale(key) * behind.map_or(1.0, |norm| norm.scale(query)))
     }
 
     /// Divided by what keys' latents are divided by, `[pos]`.
-    pub(super) fn over_keys(mut self, scale: &[f32]) -> Self {
+    pub(super) fn over_keys(self, scale: &[f32]) -> Self {
+        self.divided(|key, _| scale[key])
+    }
+
+    /// Divided by a number of each key and query.
+    fn divided(mut self, by: impl Fn(usize, usize) -> f32) -> Self {
         for (number, block) in self.blocks.iter_mut().enumerate() {
             let first = number * KEYS;
             let (keys, queries) = (KEYS.min(self.len - first), self.len - first);
             for (row, key) in block.chunks_exact_mut(queries).zip((0..keys).cycle()) {
-                row.iter_mut().for_each(|x| *x /= scale[first + key]);
+                row.iter_mut().enumerate().for_each(|(query, x)| *x /= by(first + key, first + query));
             }
         }
         self

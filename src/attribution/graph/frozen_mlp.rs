@@ -30,6 +30,9 @@ struct Part {
     /// `[neuron, d_model]`.
     output: Vec<f32>,
     biases: [Option<Vec<f32>>; 2],
+    output_bias: Option<Vec<f32>>,
+    /// By what the output of each row is multiplied; the ratios hold it for the neurons.
+    shares: Vec<f32>,
     ratios: Ratios,
     inner: Option<HeldNorm>,
 }
@@ -95,31 +98,23 @@ impl FrozenMlp {
     /// Of what the neurons did at so many positions.
     pub(super) fn new(runs: Vec<MlpRun<'_>>, positions: usize, experts: bool) -> Self {
         let width = runs.first().map_or(0, |run| run.maps.input.shape()[0]);
-        let mut mlp = Self { parts: Vec::new(), width, constant: vec![0.0; positions * width], experts };
+        let mut mlp = Self { parts: Vec::new(), width, constant: Vec::new(), experts };
         for run in runs {
             if (0..positions).all(|pos| run.ratios.row(pos).is_none()) {
                 continue;
             }
-            let output_bias = vector(&run.maps.output.bias);
-            let part = Part {
+            mlp.parts.push(Part {
                 input: host(run.maps.input.matrix()),
                 gate: run.maps.gate.map(|gate| host(gate.matrix())),
                 output: host(run.maps.output.matrix()),
                 biases: [vector(&run.maps.input.bias), run.maps.gate.and_then(|gate| vector(&gate.bias))],
+                output_bias: vector(&run.maps.output.bias),
+                shares: run.shares,
                 ratios: run.ratios,
                 inner: run.inner,
-            };
-            let zeros = vec![0.0; positions * width];
-            let own = part.forward(&zeros, width);
-            for (pos, constant) in mlp.constant.chunks_exact_mut(width).enumerate() {
-                let Some(row) = part.ratios.row(pos) else { continue };
-                constant.iter_mut().zip(&own[pos * width..]).for_each(|(x, more)| *x += more);
-                if let Some(bias) = &output_bias {
-                    constant.iter_mut().zip(bias).for_each(|(x, bias)| *x += run.shares[row] * bias);
-                }
-            }
-            mlp.parts.push(part);
+            });
         }
+        mlp.constant = mlp.forward(&vec![0.0; positions * width]);
         mlp
     }
 
@@ -144,11 +139,9 @@ impl FrozenMlp {
 
     /// Its output `[pos, d_model]`, of its input.
     pub(super) fn forward(&self, x: &[f32]) -> Vec<f32> {
-        let mut sum = self.constant.clone();
-        let zeros = vec![0.0; x.len()];
+        let mut sum = vec![0.0; x.len()];
         for part in &self.parts {
-            let (own, without) = (part.forward(x, self.width), part.forward(&zeros, self.width));
-            sum.iter_mut().zip(own.iter().zip(&without)).for_each(|(x, (own, without))| *x += own - without);
+            sum.iter_mut().zip(part.forward(x, self.width)).for_each(|(x, own)| *x += own);
         }
         sum
     }
@@ -180,7 +173,7 @@ impl Part {
         self.ratios.neurons
     }
 
-    /// What it makes of an input `[pos, d_model]`, but for the output's bias.
+    /// What it makes of an input `[pos, d_model]`.
     fn forward(&self, x: &[f32], width: usize) -> Vec<f32> {
         let (positions, neurons) = (x.len() / width.max(1), self.neurons());
         let used: Vec<(usize, usize)> = (0..positions).filter_map(|pos| Some((pos, self.ratios.row(pos)?))).collect();
@@ -207,8 +200,12 @@ impl Part {
         let (a, b) = (View2::row_major(&inside, used.len(), neurons), View2::row_major(&self.output, neurons, width));
         gemm(a, b, None, &mut made, width);
         let mut out = vec![0.0; x.len()];
-        for ((pos, _), made) in used.iter().zip(made.chunks_exact(width)) {
-            out[pos * width..][..width].copy_from_slice(made);
+        for ((pos, row), made) in used.iter().zip(made.chunks_exact(width)) {
+            let out = &mut out[pos * width..][..width];
+            out.copy_from_slice(made);
+            if let Some(bias) = &self.output_bias {
+                out.iter_mut().zip(bias).for_each(|(x, bias)| *x += self.shares[*row] * bias);
+            }
         }
         out
     }
