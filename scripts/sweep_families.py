@@ -65,6 +65,26 @@ OWN = {
     "dbrx": dict(attn_config=dict(kv_n_heads=2, clip_qkv=8.0), ffn_config=dict(ffn_hidden_size=40, moe_num_experts=4, moe_top_k=2)),
     "gpt_oss": dict(rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, truncate=False)),
 }
+GEMMA4 = dict(
+    global_head_dim=12, num_global_key_value_heads=1, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2,
+    top_k_experts=2, final_logit_softcapping=5.0,
+)  # fmt: skip
+# Layers with states: one of them, then one with attention.
+NETS = dict(
+    layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
+    linear_value_head_dim=8,
+)  # fmt: skip
+OWN |= {name: NETS for name in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")}
+OWN["granitemoehybrid"] = dict(
+    layer_types=["mamba", "attention"], mamba_n_heads=4, mamba_d_head=16, mamba_d_state=6, position_embedding_type="rope",
+    shared_intermediate_size=20,
+)  # fmt: skip
+OWN |= {"gemma4_text": GEMMA4 | dict(num_kv_shared_layers=2), "gemma4_unified_text": GEMMA4}
+# A configuration of two stacks does not say of which kind they are.
+OWN["t5gemma"] = {stack: {name: SIZES[name] for name in (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
+    "max_position_embeddings", "sliding_window", "vocab_size", "pad_token_id", "bos_token_id", "eos_token_id",
+)} for stack in ("encoder", "decoder")}  # fmt: skip
 # Settings that no forward pass over ids reads, or that make another kind of model of it.
 NOT_VARIED = re.compile(
     r"use_cache|output_|return_dict|is_(encoder_)?decoder|chunk_size|torchscript|tie_encoder|cross_attention|gradient|use_bfloat16|"
@@ -92,6 +112,14 @@ def accepted(kind):
     return names | set(getattr(kind, "attribute_map", {}))
 
 
+def held(config, name, default):
+    """A configuration's value; the default where layers differ in it, which transformers tells by an error of its own."""
+    try:
+        return getattr(config, name, default)
+    except (RuntimeError, ValueError):
+        return default
+
+
 def tiny_fields(kind):
     """Small sizes for what this configuration takes, those of its parts within."""
     known = accepted(kind)
@@ -101,11 +129,11 @@ def tiny_fields(kind):
         if name in known and (part := type(getattr(own, name, None))) and hasattr(part, "model_type"):
             fields[name] = tiny_fields(part)
     # Heads that share the keys of as many as there are, where the family's do.
-    if getattr(own, "num_key_value_heads", 0) is None:
+    if held(own, "num_key_value_heads", 0) is None:
         fields.pop("num_key_value_heads", None)
     # What is off stays off.
     for name in ("sliding_window", "q_lora_rank", "n_inner", "n_shared_experts", "topk_group", "n_group", "head_dim"):
-        if name in fields and getattr(own, name, 0) is None:
+        if name in fields and held(own, name, 0) is None:
             fields.pop(name)
     if "layer_types" in known and getattr(own, "layer_types", None):
         kinds = list(dict.fromkeys(own.layer_types))
@@ -128,6 +156,9 @@ def randomize(model):
         *_, module, kind = ["", *name.split(".")]
         norm = kind in ("weight", "w", "scale") and ("ln" in module or "norm" in module.lower())
         x.copy_(norm + 0.2 * torch.randn(x.shape))
+    for name, x in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            x.copy_(1.0 + 0.2 * torch.randn(x.shape))
 
 
 @torch.no_grad()
@@ -186,7 +217,7 @@ def varied(model_type, chance):
     own, changes = CONFIG_MAPPING[model_type](), {}
     known = accepted(type(own))
     for name in sorted(known):
-        value = getattr(own, name, None)
+        value = held(own, name, None)
         if isinstance(value, bool) and not NOT_VARIED.search(name) and chance.random() < 0.3:
             changes[name] = not value
         elif re.search(r"act(ivation)?(_fn|_function)?$", name) and isinstance(value, str) and chance.random() < 0.5:

@@ -220,6 +220,10 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     z "attn.hook_z" 4;
+    /// What a gated delta net's heads give, normalized and gated, `[batch, pos, value_head, d_value]`.
+    linear_z "linear_attn.hook_z" 4;
+    /// What Mamba 2's heads give, gated and normalized, `[batch, pos, head, d_head]`.
+    ssm_z "ssm.hook_z" 4;
     /// Each head's output to the stream, `[batch, pos, head, d_model]`.
     ///
     /// ```
@@ -312,6 +316,70 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     mlp_post "mlp.hook_post" 3;
+    /// Root mean square of every value, where values are normalized, `[batch * pos * kv_head, 1]`.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// use hooklens::QkNorm;
+    /// let qk_norm = Some(QkNorm { values: true, ..QkNorm::HEADS });
+    /// let config = TransformerConfig { qk_norm, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// let cache = model.record([1, 2, 3], hook::v_norm_scale(0))?;
+    /// assert_eq!(cache.get(hook::v_norm_scale(0))?.dims(), [6, 1]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    v_norm_scale "attn.v_norm.hook_scale" 2;
+    /// Normalized values, `[batch * pos * kv_head, d_head]`.
+    v_norm_normalized "attn.v_norm.hook_normalized" 2;
+    /// Scale of the norm of what a router reads, where it has one of its own, `[batch, pos, 1]`.
+    router_ln_scale "mlp.router_ln.hook_scale" 3;
+    /// What a router reads, before the norm's weight, `[batch, pos, d_model]`.
+    router_ln_normalized "mlp.router_ln.hook_normalized" 3;
+    /// Scale of the norm of what experts read, where they have one of their own, `[batch, pos, 1]`.
+    experts_ln_scale "mlp.experts_ln.hook_scale" 3;
+    /// What experts read, before the norm's weight, `[batch, pos, d_model]`.
+    experts_ln_normalized "mlp.experts_ln.hook_normalized" 3;
+    /// Scale of the norm of the shared expert's output, `[batch, pos, 1]`.
+    shared_ln_post_scale "mlp.shared_ln_post.hook_scale" 3;
+    /// The shared expert's normalized output, before the norm's weight, `[batch, pos, d_model]`.
+    shared_ln_post_normalized "mlp.shared_ln_post.hook_normalized" 3;
+    /// What the shared expert adds where its output is normalized, `[batch, pos, d_model]`.
+    shared_out "mlp.shared.hook_out" 3;
+    /// Scale of the norm of what the chosen experts add, `[batch, pos, 1]`.
+    experts_ln_post_scale "mlp.experts_ln_post.hook_scale" 3;
+    /// The chosen experts' normalized sum, before the norm's weight, `[batch, pos, d_model]`.
+    experts_ln_post_normalized "mlp.experts_ln_post.hook_normalized" 3;
+    /// What the chosen experts add where their sum is normalized, `[batch, pos, d_model]`.
+    experts_out "mlp.hook_experts_out" 3;
+    /// The stream between the MLP and what is added for the layer's own inputs, `[batch, pos, d_model]`.
+    resid_mid_per_layer "hook_resid_mid_per_layer" 3;
+    /// A layer's own inputs, `[batch, pos, d_per_layer]`.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// use hooklens::{NormKind, PerLayerInputs};
+    /// let config = TransformerConfig {
+    ///     norm: NormKind::Rms,
+    ///     per_layer_inputs: Some(PerLayerInputs { width: 6 }),
+    ///     ..TransformerConfig::new(2, 32, 4, 100, 32)
+    /// };
+    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// let without = hook::per_layer_input(1).edit(|input, _| input.zeros_like());
+    /// let cache = model.hooks([without]).record([1, 2, 3], hook::per_layer_out(1))?;
+    /// assert_eq!(cache.get(hook::per_layer_out(1))?.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    per_layer_input "per_layer.hook_input" 3;
+    /// What a layer's own inputs are multiplied by, before the activation function, `[batch, pos, d_per_layer]`.
+    per_layer_pre "per_layer.hook_pre" 3;
+    /// The product, `[batch, pos, d_per_layer]`.
+    per_layer_post "per_layer.hook_post" 3;
+    /// Scale of the norm of what is added for the layer's own inputs, `[batch, pos, 1]`.
+    per_layer_post_scale "per_layer_post.hook_scale" 3;
+    /// The same normalized, before the norm's weight, `[batch, pos, d_model]`.
+    per_layer_post_normalized "per_layer_post.hook_normalized" 3;
+    /// What is added to the stream for the layer's own inputs, `[batch, pos, d_model]`.
+    per_layer_out "hook_per_layer_out" 3;
 }
 
 /// Neurons of one expert before the activation function, `[routed, d_mlp]`, a row a token routed

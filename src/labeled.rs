@@ -2,7 +2,7 @@
 
 use hooklens_hooks::{ActivationCache, HookError, Selection};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::InputError;
 
@@ -18,7 +18,8 @@ use crate::error::InputError;
 /// assert_eq!(array.to_csv(), "layer,head,value\n0,a,1\n0,b,2\n1,a,3\n1,b,4\n");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Stored")]
 pub struct LabeledArray {
     axes: Vec<LabeledAxis>,
     #[serde(serialize_with = "nested")]
@@ -32,7 +33,7 @@ pub struct LabeledArray {
 /// let layers = LabeledAxis::numbered("layer", 3);
 /// assert_eq!((layers.name.as_str(), layers.labels.join(" ")), ("layer", "0 1 2".to_string()));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabeledAxis {
     /// What it runs over: `layer`, `pos`, `head`, ...
     pub name: String,
@@ -232,4 +233,38 @@ fn nested<S: serde::Serializer>(values: &ArrayD<f64>, serializer: S) -> Result<S
         }
     }
     lists(values.view()).serialize(serializer)
+}
+
+/// An array as JSON has it: values in nested lists, null for what is no finite number.
+#[derive(Deserialize)]
+struct Stored {
+    axes: Vec<LabeledAxis>,
+    values: serde_json::Value,
+}
+
+impl TryFrom<Stored> for LabeledArray {
+    type Error = InputError;
+
+    fn try_from(stored: Stored) -> Result<Self, InputError> {
+        fn flatten(values: &serde_json::Value, lengths: &[usize], flat: &mut Vec<f64>) -> bool {
+            match (values, lengths) {
+                (serde_json::Value::Array(lists), [len, rest @ ..]) => {
+                    lists.len() == *len && lists.iter().all(|list| flatten(list, rest, flat))
+                }
+                (serde_json::Value::Null, []) => {
+                    flat.push(f64::NAN);
+                    true
+                }
+                (number, []) => number.as_f64().inspect(|number| flat.push(*number)).is_some(),
+                _ => false,
+            }
+        }
+        let lengths: Vec<usize> = stored.axes.iter().map(|axis| axis.labels.len()).collect();
+        let mut flat = Vec::new();
+        let fits = flatten(&stored.values, &lengths, &mut flat);
+        let places = flat.len();
+        let values = ArrayD::from_shape_vec(IxDyn(&lengths), flat).ok().filter(|_| fits);
+        let values = values.ok_or(InputError::Labels { labels: lengths, places: vec![places] })?;
+        Self::new(stored.axes, values)
+    }
 }

@@ -91,6 +91,7 @@ pub mod lens;
 mod loading;
 mod model;
 mod numerals;
+mod object_stores;
 mod packed_matrix;
 pub mod parity;
 pub mod patching;
@@ -132,8 +133,9 @@ pub use ndarray;
 
 pub use activations::AnalysisError;
 pub use config::{
-    ActivationFn, ClippedGate, ExpertGroups, Experts, Latent, NormKind, Positional, QkNorm, QkNormWeights, QueryGrowth,
-    RopeScaling, Rotary, RouterFn, SharedExpert, TransformerConfig, Window,
+    ActivationFn, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs, Positional,
+    QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, StateSpace, TransformerConfig,
+    Window,
 };
 pub use device::{
     DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, keep_freed_memory, parse_device,
@@ -148,13 +150,15 @@ pub use hooklens_hooks::{
     QueueError, Record, Rejected, Selection, Stackable, Stored, Transfers, WhenFull, write_safetensors,
 };
 pub use kv_cache::{
-    Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload, Scoped,
+    Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload,
+    RecurrentState, Scoped, StateShape,
 };
 pub use labeled::{LabeledArray, LabeledAxis};
 pub use loading::{LoadOptions, ModelConfig, ModelInfo, StoredWeights, inspect};
 pub use model::{
-    Attention, Block, DecoderModel, Embed, Expert, HookedTransformer, LatentMaps, Linear, LoadReport, Mlp, Moe, Norm,
-    Occurrence, Output, SharedMlp, Slopes, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
+    Attention, Block, DecoderModel, Embed, Expert, GatedDeltaNet, HookedTransformer, LatentMaps, Linear, LoadReport,
+    Mamba2, Mlp, Moe, MoeNorms, Norm, Occurrence, Output, PerLayer, PerLayerEmbed, SharedMlp, Slopes, Weights,
+    lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
 };
 pub use processing::Processing;
 pub use tensor_ext::TensorExt;

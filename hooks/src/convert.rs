@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{Bytes, DType as BurnDType, Device, FloatDType, TensorData};
 use ndarray::{ArrayD, IxDyn};
-use safetensors::{Dtype, View};
+use safetensors::{Dtype, SafeTensorError, View};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::activation::Activation;
@@ -258,29 +258,66 @@ pub fn write_safetensors<'a>(
 /// [`HookError::Io`] naming the file.
 pub fn write_views<V: View>(
     path: &Path,
-    mut views: Vec<(String, V)>,
+    views: Vec<(String, V)>,
     metadata: HashMap<String, String>,
 ) -> Result<u128, HookError> {
     let io = |source: BoxError| HookError::Io { name: path.display().to_string(), source };
-    views.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let tensors = views.iter().map(|(name, view)| (name.clone(), view.dtype(), view.shape().to_vec()));
-    let header = SafetensorsHeader::new(tensors, metadata).map_err(|e| io(e.into()))?;
+    let (header, views) = laid_out(views, metadata).map_err(|e| io(e.into()))?;
     let write = || -> std::io::Result<u128> {
         let mut unfinished = Unfinished::beside(path)?;
         unfinished.as_file()?.set_len(header.bytes().len() as u64 + header.data_len())?;
-        let mut hash = Xxh3::new();
         let mut file = BufWriter::with_capacity(1 << 20, &mut unfinished);
-        hash.update(header.bytes());
-        file.write_all(header.bytes())?;
-        for number in header.order() {
-            let data = views[*number].1.data();
-            hash.update(&data);
-            file.write_all(&data)?;
-        }
+        let hash = write_out(&mut file, &header, &views)?;
         file.flush()?;
         drop(file);
         unfinished.finish()?;
-        Ok(hash.digest128())
+        Ok(hash)
     };
     write().map_err(|e| io(e.into()))
+}
+
+/// [`write_views`], to where the bytes go one behind the other.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+/// let view = TensorView::new(Dtype::F32, vec![2], &[0; 8])?;
+/// let mut file = Vec::new();
+/// hooklens_hooks::write_views_to(&mut file, vec![("zeros".into(), view)], HashMap::new())?;
+/// assert_eq!(SafeTensors::deserialize(&file)?.names(), ["zeros"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// What writing says, and a header that can't be.
+pub fn write_views_to<V: View>(
+    to: &mut impl Write,
+    views: Vec<(String, V)>,
+    metadata: HashMap<String, String>,
+) -> std::io::Result<u128> {
+    let (header, views) = laid_out(views, metadata).map_err(std::io::Error::other)?;
+    write_out(to, &header, &views)
+}
+
+/// The header of a file of these tensors, which are in order then.
+fn laid_out<V: View>(
+    mut views: Vec<(String, V)>,
+    metadata: HashMap<String, String>,
+) -> Result<(SafetensorsHeader, Vec<(String, V)>), SafeTensorError> {
+    views.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let tensors = views.iter().map(|(name, view)| (name.clone(), view.dtype(), view.shape().to_vec()));
+    Ok((SafetensorsHeader::new(tensors, metadata)?, views))
+}
+
+/// Writes a file's bytes; gives their hash.
+fn write_out<V: View>(to: &mut impl Write, header: &SafetensorsHeader, views: &[(String, V)]) -> std::io::Result<u128> {
+    let mut hash = Xxh3::new();
+    hash.update(header.bytes());
+    to.write_all(header.bytes())?;
+    for number in header.order() {
+        let data = views[*number].1.data();
+        hash.update(&data);
+        to.write_all(&data)?;
+    }
+    Ok(hash.digest128())
 }

@@ -60,7 +60,7 @@ mod unfinished;
 pub use activation::Activation;
 pub use cache::{ActivationCache, Lookup, Stackable};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
-pub use convert::{DType, write_safetensors, write_views};
+pub use convert::{DType, write_safetensors, write_views, write_views_to};
 pub use error::HookError;
 pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at};
 pub use ordinal::Ordinal;

@@ -28,6 +28,14 @@ pub enum Axis {
     KvHead,
     /// Coordinates within a head.
     DHead,
+    /// Heads of a gated delta net's queries and keys; of Mamba 2 groups of heads.
+    KeyHead,
+    /// Heads of a gated delta net's values; of Mamba 2 heads.
+    ValueHead,
+    /// Channels of Mamba 2's convolution.
+    Channel,
+    /// Coordinates of a gated delta net's key; of Mamba 2's state.
+    DKey,
     /// Coordinates of a head's values, where they are not as many as a key's.
     DValue,
     /// Coordinates of latent attention's queries' latent.
@@ -44,6 +52,8 @@ pub enum Axis {
     DMlp,
     /// Neurons of a mixture's shared expert.
     DShared,
+    /// Coordinates of a layer's own input vector of a token.
+    DPerLayer,
     /// Experts of a mixture.
     Expert,
     /// Experts chosen for a token, best first.
@@ -75,6 +85,10 @@ impl Axis {
             Axis::Head => "head",
             Axis::KvHead => "kv_head",
             Axis::DHead => "d_head",
+            Axis::KeyHead => "key_head",
+            Axis::ValueHead => "value_head",
+            Axis::Channel => "channel",
+            Axis::DKey => "d_key",
             Axis::DValue => "d_value",
             Axis::QRank => "q_rank",
             Axis::KvRank => "kv_rank",
@@ -83,6 +97,7 @@ impl Axis {
             Axis::DEmbed => "d_embed",
             Axis::DMlp => "d_mlp",
             Axis::DShared => "d_shared",
+            Axis::DPerLayer => "d_per_layer",
             Axis::Expert => "expert",
             Axis::Choice => "choice",
             Axis::BatchPos => "batch*pos",

@@ -24,6 +24,8 @@ const SERIAL: usize = if cfg!(miri) { 1 << 10 } else { 1 << 17 };
 const WIDE: usize = 4096;
 /// Rows of several B read in turns.
 const DEPTH: usize = 32;
+/// Elements of B up to which it stays in a core's cache, where reading whole rows of it is no gain.
+const CACHED: usize = 1 << 17;
 /// Tasks per thread wanted for balance.
 const TASKS: usize = 4;
 
@@ -102,6 +104,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
     let few_sums = 2 * threads * threads * m <= k;
     if m <= shape.whole
         && few_sums
+        && k * columns > CACHED
         && products.iter().all(|TiledProduct { b, .. }| {
             // Rows of f16 are slow to widen without a tile's instructions.
             b.rows_contiguous() && b.cols() <= WIDE && (m == 1 || !matches!(b, Matrix::F16(_)))

@@ -102,18 +102,25 @@ class ActivationStore:
             skip -= count
             first += 1
         rest: Array = np.empty((0, *self.shape), self.dtype)
+        # What is left of the chunk before comes first in each: how much that is, is known before.
+        before = [0, *itertools.accumulate(sum(self._counts[file] for file in files) for files in chunks)]
+
+        def read(number: int) -> Future[Array]:
+            lead = before[number] % self.batch_size if number > first else 0
+            return pool.submit(self._chunk, epoch, number, chunks[number], lead)
+
         # The next two chunks are read, and one of them shuffled, while one is used.
         with ThreadPoolExecutor(AHEAD) as pool:
             coming: deque[Future[Array]] = deque()
             following = iter(range(first, len(chunks)))
             for number in itertools.islice(following, AHEAD):
-                coming.append(pool.submit(self._chunk, epoch, number, chunks[number]))
+                coming.append(read(number))
             while coming:
                 vectors = coming.popleft().result()[skip:]
                 skip = 0
                 for number in itertools.islice(following, 1):
-                    coming.append(pool.submit(self._chunk, epoch, number, chunks[number]))
-                vectors = np.concatenate([rest, vectors]) if len(rest) else vectors
+                    coming.append(read(number))
+                vectors[: len(rest)] = rest
                 whole = len(vectors) // self.batch_size * self.batch_size
                 for begin in range(0, whole, self.batch_size):
                     self.state = State(epoch=epoch, batch=self.state["batch"] + 1)
@@ -123,12 +130,12 @@ class ActivationStore:
             self.state = State(epoch=epoch, batch=self.state["batch"] + 1)
             yield rest
 
-    def _chunk(self, epoch: int, number: int, files: Array) -> Array:
-        """The vectors of some files, shuffled."""
+    def _chunk(self, epoch: int, number: int, files: Array, lead: int) -> Array:
+        """The vectors of some files, shuffled, behind room for some before them."""
         parts = [self._vectors(self._files[file]) for file in files]
         count = sum(len(part) for part in parts)
-        shuffled = np.empty((count, *self.shape), self.dtype)
-        places = np.random.default_rng((self.seed, epoch, number)).permutation(count)
+        shuffled = np.empty((lead + count, *self.shape), self.dtype)
+        places = np.random.default_rng((self.seed, epoch, number)).permutation(count) + lead
         begin = 0
         for part in parts:
             shuffled[places[begin : begin + len(part)]] = part

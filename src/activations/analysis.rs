@@ -227,6 +227,16 @@ impl<'a> Analysis<'a> {
         self.stream_at(place)
     }
 
+    /// What is left at `place` of what was written in layer `layer`: blocks in between may multiply the stream.
+    pub(super) fn arrived<const D: usize>(&self, layer: usize, place: ResolvedStage, written: Tensor<D>) -> Tensor<D> {
+        let blocks = self.model.weights.blocks.iter().take(place.layers).skip(layer);
+        let device = written.device();
+        blocks.filter_map(|block| block.scalar.as_ref()).fold(written, |written, scalar| {
+            let scalar = narrowed(scalar.val(), written.dtype()).to_device(&device);
+            written * scalar.unsqueeze()
+        })
+    }
+
     pub(super) fn stream_at(&self, place: ResolvedStage) -> Result<Tensor<3>> {
         let layer = place.layers;
         if place.attn {

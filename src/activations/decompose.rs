@@ -73,10 +73,12 @@ impl Analysis<'_> {
         let mut parts = Components::new(place);
         self.push_embeddings(&mut parts)?;
         for layer in 0..place.attn_layers() {
-            parts.push(format!("{layer}_attn_out"), self.recorded(hook::attn_out(layer))?);
+            parts.push(format!("{layer}_attn_out"), self.arrived(layer, place, self.recorded(hook::attn_out(layer))?));
             if layer < place.layers && !self.model.config().attn_only {
-                parts.push(format!("{layer}_mlp_out"), self.recorded(hook::mlp_out(layer))?);
+                parts
+                    .push(format!("{layer}_mlp_out"), self.arrived(layer, place, self.recorded(hook::mlp_out(layer))?));
             }
+            self.push_per_layer(layer, &mut parts)?;
         }
         Ok(parts)
     }
@@ -107,14 +109,18 @@ impl Analysis<'_> {
         let mut parts = Components::new(place);
         let mut bias: Option<Tensor<3>> = None;
         for layer in 0..place.attn_layers() {
-            bias = plus(bias, self.push_heads(layer, &mut parts)?);
+            let own = self.push_heads(layer, &mut parts)?;
+            bias = plus(bias, own.map(|own| self.arrived(layer, place, own)));
         }
         for layer in (0..place.layers).filter(|_| !self.model.config().attn_only) {
             if neurons == Neurons::Apart {
-                bias = plus(bias, self.push_neurons(layer, None, &mut parts)?);
+                let own = self.push_neurons(layer, None, &mut parts)?;
+                bias = plus(bias, own.map(|own| self.arrived(layer, place, own)));
             } else {
-                parts.push(format!("{layer}_mlp_out"), self.recorded(hook::mlp_out(layer))?);
+                parts
+                    .push(format!("{layer}_mlp_out"), self.arrived(layer, place, self.recorded(hook::mlp_out(layer))?));
             }
+            self.push_per_layer(layer, &mut parts)?;
         }
         self.push_embeddings(&mut parts)?;
         // As long as the others, although usually the same everywhere; zeros where there is none.
@@ -127,11 +133,22 @@ impl Analysis<'_> {
         Ok(parts)
     }
 
+    /// What layer `layer` adds for its own inputs, if it has such and stands before the components' place.
+    fn push_per_layer(&self, layer: usize, parts: &mut Components) -> Result<()> {
+        let place = parts.place;
+        if self.model.config().per_layer_inputs.is_some() && layer < place.layers {
+            let out = self.recorded(hook::per_layer_out(layer))?;
+            parts.push(format!("{layer}_per_layer_out"), self.arrived(layer, place, out));
+        }
+        Ok(())
+    }
+
     fn push_embeddings(&self, parts: &mut Components) -> Result<()> {
-        parts.push("embed", self.recorded(hook::embed())?);
+        let place = parts.place;
+        parts.push("embed", self.arrived(0, place, self.recorded(hook::embed())?));
         // Shortformer's positions are read by queries and keys, and never part of the stream.
         if self.model.config().positional == Positional::Learned {
-            parts.push("pos_embed", self.recorded(hook::pos_embed())?);
+            parts.push("pos_embed", self.arrived(0, place, self.recorded(hook::pos_embed())?));
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::hook;
 
 impl Analysis<'_> {
-    /// Each head's output, summed into the stream before a stage: `L0H0`, `L0H1`, ... Where a model
+    /// Each head's output, summed into the stream before a stage: `L0H0`, `L0H1`, ..., those of gated delta nets and of Mamba 2 too. Where a model
     /// normalizes attention's output before adding it, a head's share of that.
     ///
     /// ```
@@ -28,7 +28,7 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*attn.hook_z`, and
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*attn.hook_z` (those of `linear_attn` and `ssm` too), and
     /// `*ln1_post.hook_scale` where attention's output is normalized; an error before the first
     /// layer, where no head has written.
     pub fn stack_head_results(&self, stage: Stage) -> Result<Components> {
@@ -71,13 +71,18 @@ impl Analysis<'_> {
     pub(super) fn push_heads(&self, layer: usize, parts: &mut Components) -> Result<Option<Tensor<3>>> {
         let block = &self.model.weights.blocks[layer];
         let post = self.post_norm(block.ln1_post.as_ref(), hook::ln1_post_scale(layer))?;
-        let z = self.recorded(hook::z(layer))?;
+        let z = match (&block.delta, &block.ssm) {
+            (Some(_), _) => self.recorded(hook::linear_z(layer))?,
+            (_, Some(_)) => self.recorded(hook::ssm_z(layer))?,
+            _ => self.recorded(hook::z(layer))?,
+        };
+        let Some(mixed) = block.mixed() else { return Ok(None) };
         let [batch, pos, heads, d_head] = z.dims();
         let z = post.factors(z.reshape([batch, pos, heads * d_head])).reshape([batch, pos, heads, d_head]);
-        let out = post.outputs(block.attn.o.weight_in(z.dtype()));
+        let out = self.arrived(layer, parts.place, post.outputs(mixed.weight_in(z.dtype())));
         let d_model = out.dims()[1];
         let out = out.reshape([heads, d_head, d_model]);
         parts.extend((0..heads).map(|head| format!("L{layer}H{head}")), Term::Heads { z, out });
-        Ok(post.bias(block.attn.o.bias.as_ref().map(|bias| bias.val().unsqueeze())))
+        Ok(post.bias(mixed.bias.as_ref().map(|bias| bias.val().unsqueeze())))
     }
 }

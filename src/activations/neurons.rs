@@ -81,6 +81,7 @@ impl Analysis<'_> {
     ) -> Result<Option<Tensor<3>>> {
         let block = &self.model.weights.blocks[layer];
         let post_norm = self.post_norm(block.ln2_post.as_ref(), hook::ln2_post_scale(layer))?;
+        let place = parts.place;
         let mut push = |prefix: String, post: Tensor<3>, out: Tensor<2>| {
             let range = some.clone().unwrap_or(0..out.dims()[0]);
             let range = range.start.min(out.dims()[0])..range.end.min(out.dims()[0]);
@@ -89,6 +90,7 @@ impl Analysis<'_> {
             }
             let post = post_norm.factors(post.narrow(2, range.start, range.len()));
             let out = post_norm.outputs(narrowed(out.narrow(0, range.start, range.len()), post.dtype()));
+            let out = self.arrived(layer, place, out);
             parts.extend(range.map(|neuron| format!("{prefix}N{neuron}")), Term::Neurons { post, out });
         };
         let bias = match (&block.mlp, &block.moe, self.model.config().experts_of(layer)) {
@@ -97,12 +99,18 @@ impl Analysis<'_> {
                 mlp.output.bias.as_ref().map(|bias| bias.val().unsqueeze())
             }
             (None, Some(moe), Some(mixture)) => {
+                // What the parts add may be normalized before it is what the mixture adds.
+                let norms = moe.norms.as_ref();
+                let of_experts =
+                    self.post_norm(norms.map(|own| &own.experts_post), hook::experts_ln_post_scale(layer))?;
+                let of_shared = self.post_norm(norms.map(|own| &own.shared_post), hook::shared_ln_post_scale(layer))?;
                 let mut bias: Option<Tensor<3>> = None;
                 for (number, routed) in self.routed(layer, moe, mixture)?.into_iter().enumerate() {
                     let output = &moe.experts[number].output;
-                    push(format!("L{layer}E{number}"), routed.post, output.matrix());
+                    let out = of_experts.outputs(output.matrix());
+                    push(format!("L{layer}E{number}"), of_experts.factors(routed.post), out);
                     let own = output.bias.as_ref().map(|bias| bias.val().unsqueeze::<3>() * routed.share);
-                    bias = plus(bias, own);
+                    bias = plus(bias, of_experts.bias(own));
                 }
                 if let Some(shared) = &moe.shared {
                     let share = shared.share.as_ref().map(|_| self.recorded(hook::shared_share(layer))).transpose()?;
@@ -110,9 +118,10 @@ impl Analysis<'_> {
                     if let Some(share) = &share {
                         post = post * share.clone();
                     }
-                    push(format!("L{layer}S"), post, shared.output.matrix());
+                    push(format!("L{layer}S"), of_shared.factors(post), of_shared.outputs(shared.output.matrix()));
                     let own = shared.output.bias.as_ref().map(|bias| bias.val().unsqueeze::<3>());
-                    bias = plus(bias, own.map(|own| share.map_or(own.clone(), |share| own * share)));
+                    let own = own.map(|own| share.map_or(own.clone(), |share| own * share));
+                    bias = plus(bias, of_shared.bias(own));
                 }
                 bias
             }
@@ -129,7 +138,10 @@ impl Analysis<'_> {
         let chosen = mixture.per_token;
         // A token's shares, in the order of its choices, which a hook may have changed since.
         let (_, _, shares) = moe.routes(weights, mixture)?;
-        let shares: Vec<f32> = hooklens_hooks::Activation::from(shares).to_ndarray()?.into_iter().collect();
+        let mut shares: Vec<f32> = hooklens_hooks::Activation::from(shares).to_ndarray()?.into_iter().collect();
+        if mixture.scales_inputs {
+            shares.fill(1.0); // what is recorded has them
+        }
         let [batch, len] = self.cache.rows_recorded();
         let dense = |number: usize| {
             let places = (0..chosen).flat_map(|choice| (0..tokens).map(move |token| (token, choice)));

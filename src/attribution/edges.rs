@@ -4,12 +4,13 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook};
+use serde::{Deserialize, Serialize};
 
 use super::norm_gradient::through_norm;
 use crate::activations::{Components, Neurons, Stage};
 use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel};
-use crate::error::{InputError, Result};
+use crate::error::{InputError, PatchError, Result};
 use crate::hook;
 use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::{HookedTransformer, Norm};
@@ -26,7 +27,7 @@ use crate::patching::{Example, Patching};
 /// assert!(!Writes::Mlp(2).comes_before(Reads::Key(2, 0), &config));
 /// assert_eq!(Writes::Head(2, 5).to_string(), "L2H5");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Writes {
     /// The embedding, positions included.
@@ -43,7 +44,7 @@ pub enum Writes {
 /// use hooklens::attribution::Reads;
 /// assert_eq!([Reads::Query(3, 0), Reads::Logits].map(|reader| reader.to_string()), ["L3H0.q", "logits"]);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Reads {
     /// A head's queries: layer, head.
@@ -104,7 +105,7 @@ pub enum Gradient {
 /// assert_eq!(edges.score(Writes::Mlp(3), Reads::Query(0, 0)), None); // not in that order
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EdgeScores {
     writers: Vec<Writes>,
     readers: Vec<Reads>,
@@ -157,6 +158,47 @@ impl fmt::Display for Reads {
 }
 
 impl EdgeScores {
+    /// The scores of several sets of examples as one: those of the first, then those of the second, and so on.
+    ///
+    /// ```
+    /// # use hooklens::attribution::{EdgeScores, Gradient};
+    /// # use hooklens::patching::{Metric, Patching};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let share = || Patching::new(&model, clean, corrupted, metric.clone())?.edges(Gradient::AtBase);
+    /// let both = EdgeScores::joined([share()?, share()?])?;
+    /// assert_eq!(both.values().values().shape(), [21, 53, 2]); // writer, reader, example
+    /// assert_eq!(both.mean(), share()?.mean());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PatchError::Shares`]: no scores, or scores of other models' edges.
+    pub fn joined(shares: impl IntoIterator<Item = Self>) -> Result<Self, PatchError> {
+        let wrong = |what: &'static str| PatchError::Shares { what };
+        let mut shares = shares.into_iter();
+        let Self { writers, readers, parallel, scores } = shares.next().ok_or_else(|| wrong("there are none"))?;
+        let mut all = vec![scores];
+        for share in shares {
+            if (&share.writers, &share.readers, share.parallel) != (&writers, &readers, parallel) {
+                return Err(wrong("they are of other edges"));
+            }
+            all.push(share.scores);
+        }
+        let views: Vec<_> = all.iter().map(|scores| scores.values().view()).collect();
+        let values = ndarray::concatenate(ndarray::Axis(2), &views).map_err(|_| wrong("they are of other edges"))?;
+        // They may have been read from a file.
+        let [from, to, examples] = *values.shape() else { return Err(wrong("they are of other axes")) };
+        if [from, to] != [writers.len(), readers.len()] {
+            return Err(wrong("they are of other edges"));
+        }
+        let scores = LabeledArray::of(axes(&writers, &readers, examples), values);
+        Ok(Self { writers, readers, parallel, scores })
+    }
+
     /// The scores, `[writer, reader, example]`; 0 where the writer writes after the reader has read.
     pub fn values(&self) -> &LabeledArray {
         &self.scores
@@ -235,6 +277,7 @@ impl Patching<'_> {
     pub fn edges(&self, gradient: Gradient) -> Result<EdgeScores> {
         let model = self.model();
         let config = model.config();
+        model.check_plain_layers("edge attribution")?;
         if !self.is_paired() {
             return Err(InputError::NeedsPairs { what: "an attribution of edges" }.into());
         }
@@ -280,13 +323,17 @@ impl Patching<'_> {
             let edge = before(writers[at[0]], readers[at[1]], parallel);
             if edge { f64::from(per_example[at[2]][[at[0], at[1]]]) } else { 0.0 }
         });
-        let axes = [
-            LabeledAxis::new("writer", writers.iter().map(Writes::to_string)),
-            LabeledAxis::new("reader", readers.iter().map(Reads::to_string)),
-            LabeledAxis::numbered("example", per_example.len()),
-        ];
-        Ok(EdgeScores { writers, readers, parallel, scores: LabeledArray::of(axes, values) })
+        let scores = LabeledArray::of(axes(&writers, &readers, per_example.len()), values);
+        Ok(EdgeScores { writers, readers, parallel, scores })
     }
+}
+
+fn axes(writers: &[Writes], readers: &[Reads], examples: usize) -> [LabeledAxis; 3] {
+    [
+        LabeledAxis::new("writer", writers.iter().map(Writes::to_string)),
+        LabeledAxis::new("reader", readers.iter().map(Reads::to_string)),
+        LabeledAxis::numbered("example", examples),
+    ]
 }
 
 fn writers(config: &TransformerConfig) -> Vec<Writes> {
@@ -299,8 +346,8 @@ fn readers(config: &TransformerConfig) -> Vec<Reads> {
     let mut readers = Vec::new();
     for layer in 0..config.n_layers {
         readers.extend((0..config.n_heads).map(|head| Reads::Query(layer, head)));
-        readers.extend((0..config.n_kv_heads).map(|head| Reads::Key(layer, head)));
-        readers.extend((0..config.n_kv_heads).map(|head| Reads::Value(layer, head)));
+        readers.extend((0..config.n_kv_heads_of(layer)).map(|head| Reads::Key(layer, head)));
+        readers.extend((0..config.n_kv_heads_of(layer)).map(|head| Reads::Value(layer, head)));
         if !config.attn_only {
             readers.push(Reads::Mlp(layer));
         }
@@ -358,10 +405,11 @@ fn slopes_at_readers(
     let mut slopes: Vec<Tensor<2>> = Vec::new();
     for (at, block) in model.weights.blocks.iter().enumerate() {
         let input = cache.get(hook::resid_pre(at))?;
+        let Some(attn) = &block.attn else { continue };
         for (gradient, map) in [
-            (cache.grad(hook::q(at))?, &block.attn.q),
-            (cache.grad(hook::k(at))?, &block.attn.k),
-            (cache.grad(hook::v(at))?, &block.attn.v),
+            (cache.grad(hook::q(at))?, &attn.q),
+            (cache.grad(hook::k(at))?, &attn.k),
+            (cache.grad(hook::v(at))?, &attn.v),
         ] {
             slopes.push(by_head(&block.ln1, &input, gradient, map.weight_in(input.dtype())));
         }

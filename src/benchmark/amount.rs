@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::model::{HookedTransformer, Linear};
+use crate::model::{Attention, GatedDeltaNet, HookedTransformer, Linear, Mamba2};
 
 /// Bytes of weights that are read and arithmetic of the products with them; attention's own is left out.
 ///
@@ -30,13 +30,15 @@ impl Amount {
         let mut sum = Amount { bytes: 0.0, flops: 0.0 };
         let weights = &model.weights;
         for block in &weights.blocks {
-            let attn = &block.attn;
-            [&attn.q, &attn.k, &attn.v, &attn.o].into_iter().for_each(|map| sum.add(map, tokens as f64, 1.0));
-            let latent = attn.latent.iter().flat_map(|latent| latent.maps());
-            latent.for_each(|map| sum.add(map, tokens as f64, 1.0));
+            let attn = block.attn.iter().flat_map(Attention::maps);
+            let net = block.delta.iter().flat_map(GatedDeltaNet::maps);
+            let ssm = block.ssm.iter().flat_map(Mamba2::maps);
+            attn.chain(net).chain(ssm).for_each(|map| sum.add(map, tokens as f64, 1.0));
             if let Some(mlp) = &block.mlp {
                 [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate).for_each(|map| sum.add(map, tokens as f64, 1.0));
             }
+            let per_layer = block.per_layer.iter().flat_map(|own| own.maps());
+            per_layer.for_each(|map| sum.add(map, tokens as f64, 1.0));
             if let (Some(moe), Some(mixture)) = (&block.moe, model.config().experts) {
                 sum.add(&moe.router, tokens as f64, 1.0);
                 let routed = (tokens * mixture.per_token) as f64 / mixture.count as f64;
@@ -47,6 +49,9 @@ impl Amount {
                 let shared = moe.shared.iter().flat_map(|shared| shared.maps());
                 shared.for_each(|map| sum.add(map, tokens as f64, 1.0));
             }
+        }
+        if let Some(own) = &weights.per_layer_embed {
+            sum.add(&own.projection, tokens as f64, 1.0);
         }
         sum.add(&weights.unembed, tokens as f64, 1.0);
         sum

@@ -44,8 +44,9 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// If the weights can't be read from their device.
+    /// If the weights can't be read from their device; [`InputError::NoAttention`](crate::InputError::NoAttention).
     pub fn composition_scores(&self, composition: Composition) -> Result<LabeledArray> {
+        self.check_attends("composition of heads")?;
         let (layers, heads) = (self.config().n_layers, self.config().n_heads);
         let writers = self.ov();
         let readers = match composition {

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use super::factored_matrix::FactoredMatrix;
 use crate::activations::Stage;
 use crate::error::{InputError, Result};
-use crate::model::{Block, HookedTransformer, Linear, narrowed};
+use crate::model::{Attention, Block, HookedTransformer, Linear, narrowed};
 
 /// Which biases are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,8 @@ impl HookedTransformer {
         self.bias(&self.weights.unembed).to_device(&self.device())
     }
 
-    /// Queries, `[layer, head, d_model, d_head]`; of latent attention (DeepSeek V2) the product of the maps to the latent
+    /// Queries, `[layer, head, d_model, d_head]`; where layers' heads differ in width, zeros fill the narrower ones
+    /// up, and stand where a layer has no attention. Of latent attention (DeepSeek V2) the product of the maps to the latent
     /// and from it, with the weights of the norm between them and without its scale. So for keys and values.
     ///
     /// ```
@@ -66,10 +67,11 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_q(&self) -> Tensor<4> {
-        self.stacked(|block| self.columns(self.of_stream(block, 'q'), self.config().d_head))
+        self.stacked(|layer, block| self.columns(layer, block, 'q'))
     }
 
-    /// Keys, `[layer, head, d_model, d_head]`; heads that share keys have the same.
+    /// Keys, `[layer, head, d_model, d_head]`; heads that share keys have the same, and layers that read the keys of an
+    /// earlier one those of that layer.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -78,7 +80,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_k(&self) -> Tensor<4> {
-        self.stacked(|block| self.columns(self.of_stream(block, 'k'), self.config().d_head))
+        self.stacked(|layer, _| self.columns(layer, self.with_keys(layer), 'k'))
     }
 
     /// Values, `[layer, head, d_model, d_head]`; heads that share values have the same.
@@ -90,7 +92,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_v(&self) -> Tensor<4> {
-        self.stacked(|block| self.columns(self.of_stream(block, 'v'), self.config().d_value()))
+        self.stacked(|layer, _| self.columns(layer, self.with_keys(layer), 'v'))
     }
 
     /// Outputs, `[layer, head, d_head, d_model]`.
@@ -106,35 +108,37 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_o(&self) -> Tensor<4> {
-        let (heads, d_head) = (self.config().n_heads, self.config().d_value());
-        self.stacked(|block| {
-            let weight = block.attn.o.weight_in(self.compute_type());
-            let [_, d_model] = weight.dims();
-            weight.reshape([heads, d_head, d_model])
+        let (heads, [_, widest]) = (self.config().n_heads, self.config().widest_heads());
+        self.stacked(|layer, block| {
+            let d_model = self.config().d_model;
+            let Some(attn) = &block.attn else { return self.nothing(block, [heads, widest, d_model]) };
+            let weight = attn.o.weight_in(self.compute_type());
+            widened_to(weight.reshape([heads, self.config().d_value_of(layer), d_model]), 1, widest)
         })
     }
 
     /// Query biases, `[layer, head, d_head]`; zeros where there are none. So for the others.
     pub fn b_q(&self) -> Tensor<3> {
-        self.stacked(|block| self.by_head(self.bias(&block.attn.q), self.config().d_head))
+        self.stacked(|layer, block| self.biases(layer, block, 'q'))
     }
 
     /// Key biases, `[layer, head, d_head]`.
     pub fn b_k(&self) -> Tensor<3> {
-        self.stacked(|block| self.by_head(self.key_bias(block), self.config().d_head))
+        self.stacked(|layer, _| self.biases(layer, self.with_keys(layer), 'k'))
     }
 
     /// Value biases, `[layer, head, d_head]`.
     pub fn b_v(&self) -> Tensor<3> {
-        self.stacked(|block| self.by_head(self.bias(&block.attn.v), self.config().d_value()))
+        self.stacked(|layer, _| self.biases(layer, self.with_keys(layer), 'v'))
     }
 
-    /// Output biases of attention, `[layer, d_model]`.
+    /// Output biases of attention, and of gated delta nets, `[layer, d_model]`.
     pub fn b_o(&self) -> Tensor<2> {
-        self.stacked(|block| self.bias(&block.attn.o))
+        self.stacked(|_, block| self.mixed_bias(block))
     }
 
-    /// Input weights of MLPs, `[layer, d_model, d_mlp]`; `None` without plain or gated MLPs.
+    /// Input weights of MLPs, `[layer, d_model, d_mlp]`, with zeros behind those of MLPs that are not as wide as others;
+    /// `None` without plain or gated MLPs.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -237,6 +241,7 @@ impl HookedTransformer {
     /// what a bias adds depends on the rest.
     pub fn accumulated_bias(&self, stage: Stage, biases: Biases) -> Result<Tensor<1>> {
         self.check_sums("what the biases add up to")?;
+        self.check_plain_writes("what the biases add up to")?;
         if self.config().post_norms {
             // What a bias adds there depends on the rest.
             return Err(InputError::PostNorms { what: "what the biases add up to" }.into());
@@ -246,7 +251,7 @@ impl HookedTransformer {
         let mut sum = Tensor::zeros([self.config().d_model], (&device, self.compute_type()));
         for (layer, block) in self.weights.blocks.iter().enumerate() {
             if layer < attn_layers {
-                sum = sum + self.bias(&block.attn.o).to_device(&device);
+                sum = sum + self.mixed_bias(block).to_device(&device);
             }
             if let Some(mlp) = block.mlp.as_ref().filter(|_| biases == Biases::All && layer < mlp_layers) {
                 sum = sum + self.bias(&mlp.output).to_device(&device);
@@ -260,29 +265,50 @@ impl HookedTransformer {
         Ok(sum)
     }
 
-    fn stacked<const D: usize, const E: usize>(&self, of: impl Fn(&Block) -> Tensor<D>) -> Tensor<E> {
+    /// The block whose keys and values layer `layer` reads.
+    fn with_keys(&self, layer: usize) -> &Block {
+        &self.weights.blocks[self.config().reads_keys_of(layer).unwrap_or(layer)]
+    }
+
+    fn stacked<const D: usize, const E: usize>(&self, of: impl Fn(usize, &Block) -> Tensor<D>) -> Tensor<E> {
         let device = self.device();
-        Tensor::stack(self.weights.blocks.iter().map(|block| of(block).to_device(&device)).collect(), 0)
+        let layers = self.weights.blocks.iter().enumerate();
+        Tensor::stack(layers.map(|(layer, block)| of(layer, block).to_device(&device)).collect(), 0)
     }
 
     fn of_mlps<const D: usize, const E: usize>(&self, of: impl Fn(&Block) -> Option<Tensor<D>>) -> Option<Tensor<E>> {
         let device = self.device();
         let part = |block| of(block).map(|weight| weight.to_device(&device));
         let parts: Option<Vec<Tensor<D>>> = self.weights.blocks.iter().map(part).collect();
-        parts.map(|parts| Tensor::stack(parts, 0))
+        parts.map(|parts| {
+            let widest: [usize; D] =
+                std::array::from_fn(|axis| parts.iter().map(|part| part.dims()[axis]).max().unwrap_or(0));
+            let whole = |part| (0..D).fold(part, |part, axis| widened_to(part, axis, widest[axis]));
+            Tensor::stack(parts.into_iter().map(whole).collect(), 0)
+        })
     }
 
-    /// A projection's columns by head, `[head, d_model, d_head]`, each of a group the same.
-    fn columns(&self, weight: Tensor<2>, d_head: usize) -> Tensor<3> {
+    /// Width of a layer's queries, keys or values, and of the widest layer's.
+    fn widths(&self, layer: usize, which: char) -> [usize; 2] {
+        let (c, [keys, values]) = (self.config(), self.config().widest_heads());
+        if which == 'v' { [c.d_value_of(layer), values] } else { [c.d_head_of(layer), keys] }
+    }
+
+    /// A layer's projection to queries, keys or values by head, `[head, d_model, d_head]`, each of a group the same;
+    /// zeros where the layer has no attention.
+    fn columns(&self, layer: usize, block: &Block, which: char) -> Tensor<3> {
+        let (n_heads, [own, widest]) = (self.config().n_heads, self.widths(layer, which));
+        let Some(attn) = &block.attn else { return self.nothing(block, [n_heads, self.config().d_model, widest]) };
+        let weight = self.of_stream(attn, which);
         let [d_model, width] = weight.dims();
-        let own = weight.reshape([d_model, width / d_head, d_head]).permute([1, 0, 2]);
-        self.each_of_a_group(own)
+        let by_head = weight.reshape([d_model, width / own, own]).permute([1, 0, 2]);
+        widened_to(self.each_of_a_group(by_head), 2, widest)
     }
 
     /// The map from the stream to queries, keys or values, all heads' beside each other: of latent attention the product
     /// of the two maps that make it, with the weights of the norm between them and without its scale.
-    fn of_stream(&self, block: &Block, which: char) -> Tensor<2> {
-        let (attn, dtype) = (&block.attn, self.compute_type());
+    fn of_stream(&self, attn: &Attention, which: char) -> Tensor<2> {
+        let dtype = self.compute_type();
         match (&attn.latent, which) {
             (None, 'q') => attn.q.weight_in(dtype),
             (None, 'k') => attn.k.weight_in(dtype),
@@ -294,8 +320,8 @@ impl HookedTransformer {
     }
 
     /// All heads' key biases; of latent attention those behind the latents, and zeros for the rotated part.
-    fn key_bias(&self, block: &Block) -> Tensor<1> {
-        let own = self.bias(&block.attn.k);
+    fn key_bias(&self, attn: &Attention) -> Tensor<1> {
+        let own = self.bias(&attn.k);
         let (Some(latent), heads) = (self.config().latent, self.config().n_heads) else { return own };
         let ([width], options) = (own.dims(), (&own.device(), own.dtype()));
         let turned = Tensor::<2>::zeros([heads, latent.d_rope], options);
@@ -303,9 +329,22 @@ impl HookedTransformer {
         whole.reshape([heads * self.config().d_head])
     }
 
-    fn by_head(&self, own: Tensor<1>, d_head: usize) -> Tensor<2> {
-        let [width] = own.dims();
-        self.each_of_a_group(own.reshape([width / d_head, 1, d_head])).squeeze_dim(1)
+    /// A layer's biases of queries, keys or values by head, `[head, d_head]`; zeros where it has no attention.
+    fn biases(&self, layer: usize, block: &Block, which: char) -> Tensor<2> {
+        let (n_heads, [own, widest]) = (self.config().n_heads, self.widths(layer, which));
+        let Some(attn) = &block.attn else { return self.nothing(block, [n_heads, widest]) };
+        let bias = match which {
+            'q' => self.bias(&attn.q),
+            'k' => self.key_bias(attn),
+            _ => self.bias(&attn.v),
+        };
+        let [width] = bias.dims();
+        let each = self.each_of_a_group(bias.reshape([width / own, 1, own]));
+        widened_to(each, 2, widest).squeeze_dim(1)
+    }
+
+    fn nothing<const D: usize>(&self, block: &Block, shape: [usize; D]) -> Tensor<D> {
+        Tensor::zeros(shape, (&block.device(), self.compute_type()))
     }
 
     fn each_of_a_group(&self, own: Tensor<3>) -> Tensor<3> {
@@ -317,6 +356,14 @@ impl HookedTransformer {
         wide.reshape([heads, rows, columns])
     }
 
+    /// The output bias of attention or of the gated delta net.
+    fn mixed_bias(&self, block: &Block) -> Tensor<1> {
+        match block.mixed() {
+            Some(mixed) => self.bias(mixed),
+            None => self.nothing(block, [self.config().d_model]),
+        }
+    }
+
     /// A bias, zeros if there is none.
     fn bias(&self, linear: &Linear) -> Tensor<1> {
         match &linear.bias {
@@ -324,4 +371,15 @@ impl HookedTransformer {
             None => Tensor::zeros([linear.shape()[1]], (&linear.device(), self.compute_type())),
         }
     }
+}
+
+/// The tensor with zeros behind what it has along an axis.
+fn widened_to<const D: usize>(own: Tensor<D>, axis: usize, width: usize) -> Tensor<D> {
+    let mut missing = own.dims();
+    missing[axis] = width - missing[axis];
+    if missing[axis] == 0 {
+        return own;
+    }
+    let zeros = Tensor::zeros(missing, (&own.device(), own.dtype()));
+    Tensor::cat(vec![own, zeros], axis)
 }

@@ -59,7 +59,10 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         AnyModel::Encoder(model) => (model.config().n_layers, model.config().n_heads),
         AnyModel::EncoderDecoder(model) => (model.config().n_encoder_layers, model.config().n_heads),
     };
-    let layers = chosen("--layers", &args.layers, n_layers)?;
+    let mut layers = chosen("--layers", &args.layers, n_layers)?;
+    if let (true, AnyModel::Decoder(model)) = (args.layers.is_empty(), &model) {
+        layers.retain(|layer| model.config().attends(*layer));
+    }
     let heads = chosen("--heads", &args.heads, n_heads)?;
     let row = match (&args.prompt, &args.tokens) {
         (Some(text), _) => model.token_row(text, None)?,

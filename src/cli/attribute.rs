@@ -9,12 +9,14 @@ use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg};
 use super::out::{Finding, OutFile, heatmap, print_largest, spare};
-use super::pairs::PairArgs;
+use super::pairs::{PairArgs, Pairs};
+use super::share::{Kind, Part, ShareArgs};
 use super::terminal::stdout;
 use super::{CliResult, Failure, load};
 use crate::activations::{Components, Direction, Stage};
-use crate::attribution::Gradient;
-use crate::driver::HookedModel;
+use crate::attribution::{EdgeScores, Gradient};
+use crate::driver::{HookedModel, Input};
+use crate::dump::DumpModel;
 use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
 
@@ -39,9 +41,9 @@ pub(super) struct AttributeArgs {
     /// How many of the largest to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
-    /// Write all to a file: .json, .csv, .svg, .png or .html
-    #[arg(long, value_name = "FILE")]
-    pub(super) out: Option<OutFile>,
+    /// Shares are of edges
+    #[command(flatten)]
+    pub(super) share: ShareArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -57,7 +59,11 @@ pub(super) enum ToArg {
 }
 
 pub(super) fn run(args: &AttributeArgs) -> CliResult {
-    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
+    spare(args.share.path(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
+    args.share.file()?;
+    if args.share.shard()?.is_some() && args.to != ToArg::Edges {
+        return Err(Failure::Usage("--shard shares the prompts of --to edges; the others are of one prompt".into()));
+    }
     let model = load("attribute", &args.model, &args.dtype)?;
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
 }
@@ -84,11 +90,11 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     let asked = wrong.map_or(answer.clone(), |wrong| format!("{answer} - {wrong}"));
     writeln!(stdout(), "{} components of the logit of {asked}:", components.len())?;
     print_largest(&flat, args.top)?;
-    let Some(out) = &args.out else { return Ok(()) };
+    let Some(out) = args.share.file()? else { return Ok(()) };
     let json = json!({"model": args.model.model, "prompt": prompt, "logit": asked, "attribution": flat});
     let picture = by_layer(&flat, args.to, model);
     let title = format!("logit of {asked}");
-    Finding { json, csv: flat.to_csv() }.write(out, heatmap(&picture, title))
+    Finding { json, csv: flat.to_csv() }.write(&out, heatmap(&picture, title))
 }
 
 /// A row a layer where components are heads or neurons, one row else.
@@ -110,15 +116,53 @@ fn by_layer(flat: &LabeledArray, to: ToArg, model: &HookedTransformer) -> Labele
     LabeledArray::of([first, columns], values)
 }
 
+/// The settings of a share's file that say how it is told.
+const MODEL: &str = "model";
+const INTEGRATED: &str = "integrated";
+
 fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
-    let pairs = args.pairs.read(model)?;
-    let count = pairs.count;
+    if args.share.shard()?.is_none() {
+        let scores = scores(args, model, args.pairs.read(model)?)?;
+        return report(&scores, &args.model.model, args.integrated, args.top, args.share.file()?.as_ref());
+    }
+    let dictionary = args.model.dictionary.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    let settings = [
+        (MODEL, args.model.model.clone()),
+        ("weights", model.fingerprint_of_weights()?),
+        ("dictionary", dictionary.join(", ")),
+        ("prompts", args.pairs.described()?),
+        (INTEGRATED, args.integrated.map_or("no".into(), |pieces| pieces.to_string())),
+    ];
+    let Some(share) = args.share.share(Kind::AttributeEdges, settings)?.filter(|share| !share.is_done()) else {
+        return Ok(());
+    };
+    let found = args.pairs.read_share(model, &share)?.map(|pairs| scores(args, model, pairs)).transpose()?;
+    share.write(found.as_ref())
+}
+
+fn scores(args: &AttributeArgs, model: &HookedTransformer, pairs: Pairs<Input>) -> Result<EdgeScores, Failure> {
     let gradient = args.integrated.map_or(Gradient::AtBase, Gradient::Integrated);
-    let scores = pairs.patching(model, None)?.edges(gradient)?;
+    Ok(pairs.patching(model, None)?.edges(gradient)?)
+}
+
+/// Joins the shares of an attribution, and reports it.
+pub(super) fn merged(parts: &[Part], out: Option<&OutFile>) -> CliResult {
+    let mut shares: Vec<EdgeScores> = Vec::new();
+    for part in parts {
+        shares.extend(part.result()?);
+    }
+    let Some(first) = parts.first() else { return Ok(()) };
+    let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
+    let scores = EdgeScores::joined(shares).map_err(crate::error::Error::from)?;
+    report(&scores, setting(MODEL), setting(INTEGRATED).parse().ok(), 10, out)
+}
+
+fn report(scores: &EdgeScores, model: &str, integrated: Option<usize>, top: usize, out: Option<&OutFile>) -> CliResult {
+    let count = scores.values().values().shape()[2];
     {
         let mut out = stdout();
         writeln!(out, "{count} prompts; edges:")?;
-        for (writer, reader, score) in scores.largest(args.top) {
+        for (writer, reader, score) in scores.largest(top) {
             writeln!(
                 out,
                 "{writer:<8} -> {reader:<8} {score:+.3}",
@@ -127,8 +171,8 @@ fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
             )?;
         }
     }
-    let Some(out) = &args.out else { return Ok(()) };
+    let Some(out) = out else { return Ok(()) };
     let mean = scores.mean();
-    let json = json!({"model": args.model.model, "prompts": count, "integrated": args.integrated, "edges": mean});
+    let json = json!({"model": model, "prompts": count, "integrated": integrated, "edges": mean});
     Finding { json, csv: mean.to_csv() }.write(out, heatmap(&mean, "edges"))
 }

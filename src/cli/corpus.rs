@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Failure;
+use super::given::{Given, to_join};
 use super::prompt_files::PromptFiles;
-use super::terminal::note;
-use crate::corpus::{Prompt, Prompts};
-use crate::driver::HookedModel;
+use crate::corpus::Prompt;
+use crate::dump::DumpModel;
+use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 
 #[derive(Debug, Args)]
@@ -30,34 +31,36 @@ impl CorpusArg {
         self.files.files()
     }
 
-    /// The prompts' token ids, with a token of their beginning or without, or by the model's habit.
+    /// The prompts' token ids, with a token of their beginning or without, or by the model's habit. One that the model can't
+    /// run is an error here, where its place is known.
     pub(super) fn rows(&self, model: &HookedTransformer, prepend_bos: Option<bool>) -> Result<Vec<Vec<u32>>, Failure> {
-        let prompts: Prompts = match self.files.read()? {
-            Some(prompts) => prompts,
+        let given = match self.files.read()? {
+            Some(prompts) => Given::Files(prompts),
             None if self.prompt.is_empty() => {
                 return Err(Failure::Usage("--prompt or --prompts says what to read".into()));
             }
-            None => Box::new(self.prompt.clone().into_iter().map(|text| Ok(Prompt::Text(text)))),
+            None => Given::texts(&self.prompt),
         };
-        let row = |prompt: Prompt| match (prompt, self.concatenate) {
-            (Prompt::Tokens(ids), _) => Ok(ids),
-            (Prompt::Text(text), Some(_)) => Ok(model.tokenizer()?.encode(&text)?),
-            (Prompt::Text(text), None) => model.token_row(&text, prepend_bos),
+        let given = match self.concatenate {
+            Some(len) => given.rows(|prompt| to_join(model, prompt))?.concatenated(model, len, prepend_bos)?,
+            None => given.rows(|prompt| row(model, prompt, prepend_bos))?,
         };
-        let rows = prompts.map(|prompt| row(prompt?)).collect::<crate::error::Result<Vec<_>>>()?;
-        let rows = match self.concatenate {
-            None => rows,
-            Some(len) => {
-                let (whole, left) = model.concatenated(&rows, len, prepend_bos)?;
-                if left > 0 {
-                    note(format!("{left} tokens at the end fill no row of {len} and are left out"));
-                }
-                whole
-            }
-        };
-        match rows.is_empty() {
+        match given.rows.is_empty() {
             true => Err(Failure::Failed("there are no prompts".into())),
-            false => Ok(rows),
+            false => Ok(given.rows),
         }
     }
+}
+
+/// A prompt that is run by itself.
+fn row(model: &HookedTransformer, prompt: Prompt, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
+    let ids = match prompt {
+        Prompt::Tokens(ids) => ids,
+        Prompt::Text(text) => model.token_row(&text, prepend_bos)?,
+    };
+    if ids.is_empty() {
+        return Err(InputError::Empty { what: "it".into() }.into());
+    }
+    model.check_prompt(&ids, 0)?;
+    Ok(ids)
 }

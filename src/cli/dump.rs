@@ -11,18 +11,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, TokenRows, float_type, positions, token_rows};
 use super::findings::Findings;
+use super::given::{Given, GivenRows, to_join};
 use super::out::spare;
 use super::prompt_files::PromptFiles;
 use super::shard_arg::ShardArg;
 use super::signals;
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
-use crate::corpus::{Prompt, Prompts};
-use crate::driver::{HookedModel, Logits};
+use crate::corpus::Prompt;
+use crate::driver::Logits;
 use crate::dump::{Dump, DumpModel, Seen, Shard};
-use crate::error::Error;
+use crate::error::Result as LibResult;
 use crate::model::HookedTransformer;
 use crate::numerals::{bytes, grouped};
+use crate::object_stores::is_url;
 use crate::processing::Processing;
 use crate::tokens::PaddingSide;
 
@@ -98,10 +100,11 @@ pub(super) struct DumpArgs {
     /// Continue a folder that an earlier run left unfinished
     #[arg(long)]
     resume: bool,
-    /// With --resume: compare the lengths of finished files only, not their bytes
-    #[arg(long, requires = "resume")]
+    /// With --resume or --shard auto: compare the lengths of finished files only, not their bytes
+    #[arg(long)]
     no_verify: bool,
-    /// A name ending in .safetensors for one file (which replaces one of that name), else a folder of files, one a batch
+    /// A name ending in .safetensors for one file (which replaces one of that name), else a folder of files, one a batch; in a
+    /// build with the feature `object-stores` a folder of a store, too: s3://bucket/folder, gs://, az://
     #[arg(long, value_name = "FILE.safetensors|FOLDER")]
     out: PathBuf,
 }
@@ -152,10 +155,16 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if args.resume && to_file(&args.out) {
         return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
     }
+    if to_file(&args.out) && is_url(&args.out) {
+        return Err(Failure::Usage("one file is not written to a store of objects; name a folder there".into()));
+    }
+    if args.no_verify && !args.resume && !args.shard.is_some_and(ShardArg::resumes) {
+        return Err(Failure::Usage("--no-verify is of --resume, and of --shard auto, which resumes".into()));
+    }
     spare(Some(&args.out), args.model.inputs().into_iter().chain(args.files.files()))?;
     let shard = args.shard.map(ShardArg::shard).transpose().map_err(Failure::Usage)?;
     if let Some((arg, shard)) = args.shard.zip(shard) {
-        arg.check(shard, &args.out).map_err(Failure::Usage)?;
+        arg.check(shard, &args.out)?;
     }
     // One file is not written by halves: a signal ends that at once.
     if !to_file(&args.out) {
@@ -170,33 +179,25 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         AnyModel::Decoder(model) => {
             let prefix = prefix(args, &model)?;
             let after_prefix = !prefix.is_empty();
-            let ids = |text: &str, bos: Option<bool>| model.token_row(text, bos);
             let prepend_bos = if after_prefix { Some(false) } else { args.prepend_bos };
-            let mut rows = rows(args, |text| match args.concatenate {
-                Some(_) => Ok(model.tokenizer()?.encode(text)?),
-                None => ids(text, prepend_bos),
-            })?;
-            if let Some(len) = args.concatenate {
-                let (whole, left) = model.concatenated(&rows, len, prepend_bos)?;
-                if left > 0 {
-                    note(format!("{left} tokens at the end fill no row of {len} and are left out"));
-                }
-                rows = whole;
-            }
-            let longest =
-                rows.iter().map(|row| row.len().min(args.truncate.map_or(usize::MAX, |most| most as usize))).max();
+            let given = given(args)?;
+            let given = match args.concatenate {
+                Some(len) => given.rows(|prompt| to_join(&model, prompt))?.concatenated(&model, len, prepend_bos)?,
+                None => rows(args, given, |text| model.token_row(text, prepend_bos))?,
+            };
+            let longest = given.rows.iter().map(Vec::len).max();
             past_context(&model, prefix.len() + longest.unwrap_or(0));
-            written(args, globs, &model, prefix, rows, shard)
+            written(args, globs, &model, prefix, given, shard)
         }
         AnyModel::Encoder(model) => {
             framed(args)?;
-            let rows = rows(args, |text| Ok(model.to_tokens(text)?.tokens.real(0)))?;
-            written(args, globs, &model, Vec::new(), rows, shard)
+            let given = rows(args, given(args)?, |text| Ok(model.to_tokens(text)?.tokens.real(0)))?;
+            written(args, globs, &model, Vec::new(), given, shard)
         }
         AnyModel::EncoderDecoder(model) => {
             framed(args)?;
-            let rows = rows(args, |text| Ok(model.to_tokens(text)?.real(0)))?;
-            written(args, globs, &model, Vec::new(), rows, shard)
+            let given = rows(args, given(args)?, |text| Ok(model.to_tokens(text)?.real(0)))?;
+            written(args, globs, &model, Vec::new(), given, shard)
         }
     }
 }
@@ -223,10 +224,9 @@ fn written<M: DumpModel>(
     globs: Vec<&str>,
     model: &M,
     prefix: Vec<u32>,
-    rows: Vec<Vec<u32>>,
+    given: GivenRows,
     shard: Option<Shard>,
 ) -> CliResult {
-    let rows = truncated(args, rows);
     let own_folder = args.shard.zip(shard).map(|(arg, shard)| arg.folder(shard, &args.out));
     let path = own_folder.as_deref().unwrap_or(&args.out);
     let dump = Dump::new(globs)
@@ -259,13 +259,13 @@ fn written<M: DumpModel>(
         None => dump,
     };
 
-    let bar = ProgressBar::new(dump.own_rows(rows.len()) as u64);
+    let bar = ProgressBar::new(dump.own_rows(given.rows.len()) as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
         bar.set_style(style.progress_chars("=> "));
     }
     let mut findings = Findings::default();
     let start = Instant::now();
-    let report = dump.run_watched(model, &rows, path, &mut |seen| match seen {
+    let report = dump.run_watched(model, &given.rows, path, &mut |seen| match seen {
         Seen::Resumed(rows) => {
             bar.set_position(rows as u64);
             bar.reset_eta();
@@ -276,7 +276,7 @@ fn written<M: DumpModel>(
         }
     });
     bar.finish_and_clear();
-    let report = report?;
+    let report = report.map_err(|error| given.told(error))?;
 
     let mut out = stdout();
     let seconds = start.elapsed().as_secs_f64();
@@ -339,37 +339,29 @@ fn prefix(args: &DumpArgs, model: &HookedTransformer) -> Result<Vec<u32>, Failur
     }
 }
 
-/// The prompts as token ids.
-fn rows(args: &DumpArgs, tokens: impl Fn(&str) -> Result<Vec<u32>, Error>) -> Result<Vec<Vec<u32>>, Failure> {
-    let prompts: Prompts = match (&args.tokens, args.files.read()?) {
-        (Some(rows), _) => Box::new(rows.0.clone().into_iter().map(|ids| Ok(Prompt::Tokens(ids)))),
-        (None, Some(prompts)) => prompts,
-        (None, None) => Box::new(args.prompt.clone().into_iter().map(|text| Ok(Prompt::Text(text)))),
-    };
-    let ids = |prompt| match prompt {
-        Prompt::Tokens(ids) => Ok(ids),
-        Prompt::Text(text) => tokens(&text),
-    };
-    let mut rows = Vec::new();
-    for prompt in prompts {
-        if signals::stopped() {
-            return Err(Failure::Stopped("before the first prompt was run; the same command begins again".into()));
-        }
-        rows.push(ids(prompt.map_err(Error::from)?)?);
-    }
-    Ok(rows)
+/// The prompts that are asked for.
+fn given(args: &DumpArgs) -> Result<Given, Failure> {
+    Ok(match (&args.tokens, args.files.read()?) {
+        (Some(rows), _) => Given::Options(rows.0.iter().cloned().map(Prompt::Tokens).collect()),
+        (None, Some(prompts)) => Given::Files(prompts),
+        (None, None) => Given::texts(&args.prompt),
+    })
 }
 
-/// The rows, cut to as many tokens as they may have.
-fn truncated(args: &DumpArgs, mut rows: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
-    if let Some(most) = args.truncate.map(|most| most as usize).filter(|_| args.concatenate.is_none()) {
-        let longer = rows.iter().filter(|row| row.len() > most).count();
-        rows.iter_mut().for_each(|row| row.truncate(most));
+/// The prompts as token ids, cut to as many as they may have.
+fn rows(args: &DumpArgs, given: Given, tokens: impl Fn(&str) -> LibResult<Vec<u32>>) -> Result<GivenRows, Failure> {
+    let mut given = given.rows(|prompt| match prompt {
+        Prompt::Tokens(ids) => Ok(ids),
+        Prompt::Text(text) => tokens(&text),
+    })?;
+    if let Some(most) = args.truncate.map(|most| most as usize) {
+        let longer = given.rows.iter().filter(|row| row.len() > most).count();
+        given.rows.iter_mut().for_each(|row| row.truncate(most));
         if longer > 0 {
-            note(format!("{longer} of {} prompts cut to {most} tokens", rows.len()));
+            note(format!("{longer} of {} prompts cut to {most} tokens", given.rows.len()));
         }
     }
-    rows
+    Ok(given)
 }
 
 #[cfg(test)]

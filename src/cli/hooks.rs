@@ -3,13 +3,14 @@
 use std::io::Write;
 
 use clap::Args;
-use hooklens_hooks::{Axis, Catalog};
+use hooklens_hooks::{Axis, Catalog, PointInfo};
 use serde_json::json;
 
 use super::CliResult;
 use super::args::NameArg;
 use super::terminal::{print_json, stdout};
 use crate::config::Latent;
+use crate::driver::StateAxes;
 use crate::encoder::{self, OutputHeads};
 use crate::encoder_decoder;
 use crate::loading::{ModelConfig, inspect};
@@ -32,12 +33,12 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
         ModelConfig::Encoder(config, heads) => encoder::catalog_of(config, heads.unwrap_or(all)),
         ModelConfig::EncoderDecoder(config) => encoder_decoder::catalog_of(config),
     };
-    let lengths = |point: &str| Lengths::of(&info.config, point.starts_with("decoder."));
+    let lengths = |point: &PointInfo| Lengths::of(&info.config, point);
     let mut out = stdout();
     if args.json {
         let points: Vec<_> = (catalog.points().iter())
             .map(|point| {
-                let lengths = lengths(&point.name);
+                let lengths = lengths(point);
                 json!({
                     "name": &*point.name,
                     "layer": point.layer,
@@ -54,10 +55,10 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
     Ok(())
 }
 
-fn print(catalog: &Catalog, lengths: impl Fn(&str) -> Lengths, out: &mut impl Write) -> std::io::Result<()> {
+fn print(catalog: &Catalog, lengths: impl Fn(&PointInfo) -> Lengths, out: &mut impl Write) -> std::io::Result<()> {
     let width = catalog.points().iter().map(|p| p.name.len()).max().unwrap_or(0);
     for point in catalog.points() {
-        let lengths = lengths(&point.name);
+        let lengths = lengths(point);
         let axes: Vec<String> = (point.axes.iter())
             .map(|axis| match lengths.of_axis(*axis) {
                 Some(length) if *axis != Axis::One => format!("{axis} {length}"),
@@ -76,46 +77,56 @@ struct Lengths {
     kv_heads: usize,
     d_head: usize,
     latent: Option<Latent>,
+    state: Option<StateAxes>,
     d_model: usize,
     d_embed: Option<usize>,
     d_mlp: usize,
     d_shared: Option<usize>,
+    d_per_layer: Option<usize>,
     experts: Option<usize>,
     choices: Option<usize>,
 }
 
 impl Lengths {
-    /// `decoder` tells which of two stacks.
-    fn of(config: &ModelConfig, decoder: bool) -> Self {
+    fn of(config: &ModelConfig, point: &PointInfo) -> Self {
+        let decoder = point.name.starts_with("decoder.");
+        let layer = point.layer.unwrap_or(0);
         let plain = |heads, d_head, d_model, d_mlp| Self {
             heads,
             kv_heads: heads,
             d_head,
             latent: None,
+            state: None,
             d_model,
             d_mlp,
             d_embed: None,
             d_shared: None,
+            d_per_layer: None,
             experts: None,
             choices: None,
         };
         match config {
             ModelConfig::Decoder(c) => Self {
-                kv_heads: c.n_kv_heads,
+                kv_heads: c.n_kv_heads_of(layer),
                 latent: c.latent,
+                state: StateAxes::of(c, layer),
                 d_shared: c.experts.and_then(|e| e.shared).map(|shared| shared.d_mlp),
+                d_per_layer: c.per_layer_inputs.map(|own| own.width),
                 experts: c.experts.map(|e| e.count),
                 choices: c.experts.map(|e| e.per_token),
-                ..plain(c.n_heads, c.d_head, c.d_model, c.d_mlp)
+                ..plain(c.n_heads, c.d_head_of(layer), c.d_model, c.d_mlp_of(layer))
             },
             // "Follows" and "does not".
             ModelConfig::Encoder(c, _) => {
                 Self { choices: Some(2), d_embed: c.d_embed, ..plain(c.n_heads, c.d_head, c.d_model, c.d_mlp) }
             }
             ModelConfig::EncoderDecoder(c) if decoder => {
-                plain(c.n_decoder_heads, c.d_decoder_head, c.d_model, c.d_decoder_mlp)
+                let kv_heads = c.decoder_attention.n_kv_heads;
+                Self { kv_heads, ..plain(c.n_decoder_heads, c.d_decoder_head, c.d_decoder_model, c.d_decoder_mlp) }
             }
-            ModelConfig::EncoderDecoder(c) => plain(c.n_heads, c.d_head, c.d_model, c.d_mlp),
+            ModelConfig::EncoderDecoder(c) => {
+                Self { kv_heads: c.attention.n_kv_heads, ..plain(c.n_heads, c.d_head, c.d_model, c.d_mlp) }
+            }
         }
     }
 
@@ -139,10 +150,11 @@ impl Lengths {
             Axis::DEmbed => self.d_embed,
             Axis::DMlp => Some(self.d_mlp),
             Axis::DShared => self.d_shared,
+            Axis::DPerLayer => self.d_per_layer,
             Axis::Expert => self.experts,
             Axis::Choice => self.choices,
             Axis::One => Some(1),
-            axis => self.latent(axis),
+            axis => self.state.and_then(|own| own.length(axis)).or_else(|| self.latent(axis)),
         }
     }
 }

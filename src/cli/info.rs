@@ -10,10 +10,10 @@ use serde_json::json;
 use super::CliResult;
 use super::args::NameArg;
 use super::terminal::{print_json, stdout};
-use crate::config::{ActivationFn, Positional, RopeScaling, TransformerConfig, Window};
+use crate::config::{ActivationFn, Mixer, Positional, RopeScaling, TransformerConfig, Window};
 use crate::device::DeviceInfo;
 use crate::encoder::{EncoderConfig, OutputHeads, RelativePositions};
-use crate::encoder_decoder::{EncoderDecoderConfig, PositionTable, StackPositions};
+use crate::encoder_decoder::{EncoderDecoderConfig, PositionTable, StackAttention, StackPositions};
 use crate::loading::{ModelConfig, StoredWeights, inspect};
 use crate::numerals::{bytes, grouped};
 use crate::processing::Processing;
@@ -180,7 +180,7 @@ fn memory(c: &TransformerConfig, stored: &StoredWeights) -> String {
 
 /// Keys and values of one token in a cache, in bytes.
 pub(super) fn cached_token(c: &TransformerConfig) -> usize {
-    c.n_layers * c.n_kv_heads * (c.d_head + c.d_value()) * 4
+    4 * c.cached_elements()
 }
 
 type Lines = Vec<(&'static str, String)>;
@@ -192,6 +192,7 @@ fn decoder(c: &TransformerConfig) -> Lines {
         ("layers", format!("{} of width {}", c.n_layers, c.d_model)),
         ("heads", format!("{} of width {}{shared}{}", c.n_heads, c.d_head, latents(c))),
     ];
+    lines.extend(c.mixers.iter().any(|mixer| *mixer != c.mixers[0]).then(|| ("mixers", mixers(c))));
     if !c.attn_only {
         let experts = c.experts.map_or(String::new(), |e| {
             let shared = e.shared.map_or(String::new(), |own| format!(" and one of {} neurons", grouped(own.d_mlp)));
@@ -203,6 +204,13 @@ fn decoder(c: &TransformerConfig) -> Lines {
             lines.push(("dense", format!("{} neurons in {layers} of {} layers", grouped(*width), c.n_layers)));
         }
     }
+    if let Some(own) = c.per_layer_inputs {
+        lines.push(("layers' inputs", format!("{} coordinates for each layer", own.width)));
+    }
+    let reading = c.shared_keys.iter().flatten().count();
+    if reading > 0 {
+        lines.push(("shared keys", format!("{reading} of {} layers read keys and values of earlier ones", c.n_layers)));
+    }
     lines.push(("norm", format!("{:?}, eps {:e}", c.norm, c.eps)));
     lines.push(("positions", positions(&c.positional)));
     if let Some(window) = c.windows.iter().flatten().next() {
@@ -212,6 +220,31 @@ fn decoder(c: &TransformerConfig) -> Lines {
     }
     lines.push(("context", format!("{} tokens", grouped(c.n_ctx))));
     lines
+}
+
+/// The mixers of layers that differ, each kind with the number of its layers.
+fn mixers(c: &TransformerConfig) -> String {
+    let mut kinds: Vec<(Mixer, usize)> = Vec::new();
+    for mixer in &c.mixers {
+        match kinds.iter_mut().find(|(kind, _)| kind == mixer) {
+            Some((_, layers)) => *layers += 1,
+            None => kinds.push((*mixer, 1)),
+        }
+    }
+    let told = |(mixer, layers): &(Mixer, usize)| match mixer {
+        Mixer::GatedDelta(net) => format!(
+            "{layers} gated delta nets of {} heads, values of {}, {} of keys of {}",
+            net.n_value_heads, net.d_value, net.n_key_heads, net.d_key
+        ),
+        Mixer::StateSpace(space) => format!(
+            "{layers} of Mamba 2 with {} heads of {}, states of {}, {} groups",
+            space.n_heads, space.d_head, space.d_state, space.n_groups
+        ),
+        Mixer::Attention { n_kv_heads, d_head } => {
+            format!("{layers} with {n_kv_heads} for keys and values, of {d_head}")
+        }
+    };
+    kinds.iter().map(told).collect::<Vec<_>>().join("; ")
 }
 
 /// What latent attention's heads are made from.
@@ -230,7 +263,7 @@ fn encoder(c: &EncoderConfig, heads: Option<OutputHeads>) -> Lines {
         ("mlp", mlp(c.d_mlp, c.gated_mlp, c.activation)),
         (
             "norm",
-            format!("LayerNorm {}, eps {:e}", if c.pre_norms { "before each part" } else { "of each sum" }, c.eps),
+            format!("{:?} {}, eps {:e}", c.norm, if c.pre_norms { "before each part" } else { "of each sum" }, c.eps),
         ),
         ("positions", positions(&c.positional)),
         ("token types", c.token_types.to_string()),
@@ -238,7 +271,7 @@ fn encoder(c: &EncoderConfig, heads: Option<OutputHeads>) -> Lines {
     ];
     if let Some(relative) = c.relative {
         let told = match relative {
-            RelativePositions::Buckets { count, max_distance } => {
+            RelativePositions::Buckets { count, max_distance, .. } => {
                 format!("{count} buckets of distances up to {max_distance}, added to scores")
             }
             other => format!("{} vectors in scores (disentangled attention)", other.count()),
@@ -273,12 +306,20 @@ fn encoder_decoder(c: &EncoderDecoderConfig) -> Lines {
         true => encoder,
         false => format!("{encoder} of the encoder, {decoder} of the decoder"),
     };
-    let heads = |count, width| format!("{count} of width {width}");
+    let heads = |count, own: &StackAttention, width| match own.n_kv_heads == count {
+        true => format!("{count} of width {width}"),
+        false => format!("{count} of width {width}, {} of keys and values", own.n_kv_heads),
+    };
+    let widths = match c.d_model == c.d_decoder_model {
+        true => c.d_model.to_string(),
+        false => format!("{} and {}", c.d_model, c.d_decoder_model),
+    };
     let neurons = |d_mlp| mlp(d_mlp, c.gated_mlp, c.activation);
     let place = if c.norm_after { " of each sum" } else { "" };
-    let positions = match c.positions {
+    let positions = match &c.positions {
+        StackPositions::Rotary { encoder, .. } => positions(&Positional::Rotary(encoder.clone())),
         StackPositions::Distances { buckets, max_distance, each_layer } => {
-            let own = if each_layer { ", of each layer's own" } else { "" };
+            let own = if *each_layer { ", of each layer's own" } else { "" };
             format!("{buckets} buckets of distances up to {max_distance}{own}")
         }
         StackPositions::Table { source: PositionTable::Learned, .. } => "learned".into(),
@@ -287,8 +328,14 @@ fn encoder_decoder(c: &EncoderDecoderConfig) -> Lines {
     let (encoder, decoder) = (c.n_encoder_layers, c.n_decoder_layers);
     let mut lines = vec![
         ("kind", "encoder with a decoder; load it with `encoder_decoder::HookedEncoderDecoder`".into()),
-        ("layers", format!("{encoder} of the encoder, {decoder} of the decoder, of width {}", c.d_model)),
-        ("heads", both(heads(c.n_heads, c.d_head), heads(c.n_decoder_heads, c.d_decoder_head))),
+        ("layers", format!("{encoder} of the encoder, {decoder} of the decoder, of width {widths}")),
+        (
+            "heads",
+            both(
+                heads(c.n_heads, &c.attention, c.d_head),
+                heads(c.n_decoder_heads, &c.decoder_attention, c.d_decoder_head),
+            ),
+        ),
         ("mlp", both(neurons(c.d_mlp), neurons(c.d_decoder_mlp))),
         ("norm", format!("{:?}{place}, eps {:e}", c.norm, c.eps)),
         ("positions", positions),

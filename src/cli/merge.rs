@@ -1,19 +1,25 @@
 //! `hooklens merge`.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::out::OutFile;
+use super::share::{Found, Kind, Part, shares_in};
 use super::terminal::{note, stdout};
-use super::{CliResult, Failure};
-use crate::dump::{Shards, merge, merge_unverified, shards_in};
+use super::{CliResult, Failure, attribute, features, patch};
+use crate::dump::{Shard, Shards, is_there, merge, merge_unverified, shards_in};
+use crate::error::{DumpError, Error};
 use crate::numerals::{bytes, grouped};
+use crate::object_stores::is_url;
 
 /// How long to wait before looking again.
 const PAUSE: Duration = Duration::from_secs(2);
+/// Looking costs requests there.
+const PAUSE_OF_STORES: Duration = Duration::from_secs(5);
 /// Missing shards that are named.
 const NAMED: usize = 12;
 
@@ -22,9 +28,13 @@ pub(super) struct MergeArgs {
     /// The shards' folders, which lie within the folder they make (default: all that lie there)
     #[arg(value_name = "SHARD")]
     pub(super) shards: Vec<PathBuf>,
-    /// The folder of the whole dump
+    /// The folder of the whole dump or its URL in a store, or the folder of the shares of a sweep, of scores of
+    /// edges or of an evaluation
     #[arg(long, value_name = "FOLDER")]
     pub(super) out: PathBuf,
+    /// Of shares of a sweep, of scores of edges or of an evaluation: write all results to a file: .json, .csv, .svg, .png or .html
+    #[arg(long, value_name = "FILE", conflicts_with = "shards")]
+    pub(super) results: Option<OutFile>,
     /// Wait until all shards are there and complete
     #[arg(long, conflicts_with = "shards")]
     pub(super) wait: bool,
@@ -34,6 +44,17 @@ pub(super) struct MergeArgs {
 }
 
 pub(super) fn run(args: &MergeArgs) -> CliResult {
+    if let Some(parts) = parts(args)? {
+        let merged = match parts[0].kind {
+            Kind::Patch => patch::merged,
+            Kind::FeaturesEval => features::merged_evaluation,
+            Kind::AttributeEdges => attribute::merged,
+        };
+        return merged(&parts, args.results.as_ref());
+    }
+    if args.results.is_some() {
+        return Err(Failure::Usage(format!("--results are those of shares, and {} is of a dump", args.out.display())));
+    }
     let shards = if args.shards.is_empty() { found(args)? } else { args.shards.clone() };
     let merged = if args.no_verify { merge_unverified } else { merge };
     let report = merged(&args.out, &shards)?;
@@ -42,18 +63,64 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
     Ok(())
 }
 
+/// Whether nothing lies in a folder, or it is not there.
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
+}
+
+/// Waits for what is on its way, and says for what.
+struct Waiting {
+    told: String,
+    pause: Duration,
+}
+
+impl Waiting {
+    fn new(folder: &Path) -> Self {
+        Self { told: String::new(), pause: if is_url(folder) { PAUSE_OF_STORES } else { PAUSE } }
+    }
+
+    /// Waits for a while; what is waited for is said where it is not what was said before.
+    fn wait(&mut self, what: String) {
+        if what != self.told {
+            note(format!("waiting: {what}"));
+            self.told = what;
+        }
+        sleep(self.pause);
+    }
+}
+
+/// The shares of results in the folder, when they are all there; nothing of a dump's folder.
+fn parts(args: &MergeArgs) -> Result<Option<Vec<Part>>, Failure> {
+    let mut waiting = Waiting::new(&args.out);
+    loop {
+        let what = match shares_in(&args.out)? {
+            Some(Found::Whole(parts)) => return Ok(Some(parts)),
+            // The first job may not have written anything yet.
+            None if args.wait && !is_url(&args.out) && is_empty(&args.out) => "nothing is there yet".to_string(),
+            None => return Ok(None),
+            Some(Found::Missing { of, missing }) => {
+                format!("{} of {of} shares are complete; {}", of - missing.len(), named(&missing))
+            }
+        };
+        if !args.wait {
+            return Err(Failure::Failed(format!("{}: {what}", args.out.display()).into()));
+        }
+        waiting.wait(what);
+    }
+}
+
 /// The folder's shards, when they are all there.
 fn found(args: &MergeArgs) -> Result<Vec<PathBuf>, Failure> {
     let there = args.out.join("manifest.json");
-    if there.exists() {
-        return Err(crate::error::Error::from(crate::error::DumpError::Exists { path: there }).into());
+    if is_there(&there).map_err(Error::from)? {
+        return Err(Error::from(DumpError::Exists { path: there }).into());
     }
-    let mut told = String::new();
+    let mut waiting = Waiting::new(&args.out);
     loop {
         // The first job may not have made the folder yet.
-        let found = match args.wait && !args.out.exists() {
+        let found = match args.wait && !is_url(&args.out) && !args.out.exists() {
             true => Shards::default(),
-            false => shards_in(&args.out).map_err(crate::error::Error::from)?,
+            false => shards_in(&args.out).map_err(Error::from)?,
         };
         if found.are_whole() {
             return Ok(found.complete);
@@ -62,12 +129,16 @@ fn found(args: &MergeArgs) -> Result<Vec<PathBuf>, Failure> {
         if !args.wait || !found.foreign.is_empty() {
             return Err(Failure::Failed(format!("{}: {what}", args.out.display()).into()));
         }
-        if what != told {
-            note(format!("waiting: {what}"));
-            told = what;
-        }
-        sleep(PAUSE);
+        waiting.wait(what);
     }
+}
+
+/// Shards that are missing, the first of them by name.
+fn named(missing: &[Shard]) -> String {
+    let named: Vec<String> = missing.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = missing.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("missing: {}{more}", named.join(", "))
 }
 
 /// What keeps shards from being one dump.
@@ -77,10 +148,7 @@ fn problems(found: &Shards) -> String {
     }
     let mut parts = Vec::new();
     if !found.missing.is_empty() {
-        let named: Vec<String> = found.missing.iter().take(NAMED).map(ToString::to_string).collect();
-        let more = found.missing.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        parts.push(format!("missing: {}{more}", named.join(", ")));
+        parts.push(named(&found.missing));
     }
     for one in &found.unfinished {
         let (done, rows) = (grouped(one.done), grouped(one.rows));

@@ -14,6 +14,7 @@ mod dump;
 mod features;
 mod findings;
 mod generate;
+mod given;
 mod graph;
 mod heads;
 mod hooks;
@@ -32,6 +33,7 @@ mod prompt_files;
 #[cfg(feature = "remote")]
 mod serve;
 mod shard_arg;
+mod share;
 mod signals;
 mod size;
 mod terminal;

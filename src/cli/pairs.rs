@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::Failure;
+use super::share::Share;
 use crate::activations::TokenChoice;
 use crate::driver::Input;
 use crate::encoder::{EncoderInput, HookedEncoder};
@@ -66,11 +68,12 @@ pub(super) struct Pairs<I> {
     clean: I,
     corrupted: Option<I>,
     metric: Metric,
-    pub(super) count: usize,
+    /// The clean prompts of all shares, for their mean.
+    all: Option<I>,
 }
 
 /// A prompt with its answer.
-#[derive(Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct Line {
     pub(super) clean: String,
     pub(super) corrupted: Option<String>,
@@ -105,7 +108,40 @@ pub(super) fn file_lines(path: &Path) -> Result<Vec<Line>, Failure> {
 
 impl PairArgs {
     pub(super) fn read<M: PairModel>(&self, model: &M) -> Result<Pairs<M::Input>, Failure> {
+        self.pairs(model, self.lines()?)
+    }
+
+    /// Those of a share, with the mean's prompts of all; nothing where none is left for it.
+    pub(super) fn read_share<M: PairModel>(
+        &self,
+        model: &M,
+        share: &Share,
+    ) -> Result<Option<Pairs<M::Input>>, Failure> {
         let lines = self.lines()?;
+        let own = lines[share.of(lines.len())].to_vec();
+        if own.is_empty() {
+            return Ok(None);
+        }
+        let all = lines.into_iter().map(|line| line.clean).collect();
+        let all = Some(model.input(all, self.decoder_prompt.as_deref())?);
+        Ok(Some(Pairs { all, ..self.pairs(model, own)? }))
+    }
+
+    /// What tells their prompts from others.
+    pub(super) fn described(&self) -> Result<String, Failure> {
+        let mut hash = Xxh3::new();
+        let lines = self.lines()?;
+        for Line { clean, corrupted, answer, wrong } in &lines {
+            for text in [Some(clean), corrupted.as_ref(), Some(answer), wrong.as_ref()] {
+                hash.update(text.map_or("", String::as_str).as_bytes());
+                hash.update(&[0xff]);
+            }
+        }
+        let written = self.decoder_prompt.as_ref().map_or(String::new(), |text| format!(", {text:?} written"));
+        Ok(format!("{:?} of {} pairs ({:032x}){written}", self.metric, lines.len(), hash.digest128()))
+    }
+
+    fn pairs<M: PairModel>(&self, model: &M, lines: Vec<Line>) -> Result<Pairs<M::Input>, Failure> {
         let (mut clean, mut corrupted, mut answer, mut wrong) = (vec![], vec![], vec![], vec![]);
         for line in lines {
             clean.push(line.clean);
@@ -126,10 +162,9 @@ impl PairArgs {
             MetricArg::Logit => Metric::logit(model, answer)?,
             MetricArg::LogProb => Metric::log_prob(model, answer)?,
         };
-        let count = clean.len();
         let written = self.decoder_prompt.as_deref();
         let corrupted = if corrupted.is_empty() { None } else { Some(model.input(corrupted, written)?) };
-        Ok(Pairs { clean: model.input(clean, written)?, corrupted, metric, count })
+        Ok(Pairs { clean: model.input(clean, written)?, corrupted, metric, all: None })
     }
 
     /// The one answer and wrong answer of a single prompt.
@@ -184,7 +219,7 @@ impl<I: Clone> Pairs<I> {
         if let Some(ablate) = ablate {
             let ablation = match ablate {
                 AblateArg::Zero => Ablation::Zero,
-                AblateArg::Mean => Ablation::Mean(self.clean.clone()),
+                AblateArg::Mean => Ablation::Mean(self.all.unwrap_or_else(|| self.clean.clone())),
             };
             return Ok(Patching::ablating(model, self.clean, ablation, self.metric)?);
         }

@@ -7,12 +7,14 @@ use hooklens_hooks::Axis;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::CliResult;
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg};
 use super::out::{Finding, OutFile, heatmap, print_largest, spare};
-use super::pairs::{AblateArg, PairArgs, PairModel};
+use super::pairs::{AblateArg, PairArgs, PairModel, Pairs};
+use super::share::{Kind, Part, ShareArgs};
 use super::terminal::{note, stdout};
+use super::{CliResult, Failure};
+use crate::dump::DumpModel;
 use crate::patching::{PatchingResult, Sites};
 
 #[derive(Debug, Args)]
@@ -41,9 +43,8 @@ pub(super) struct PatchArgs {
     /// How many of the largest effects to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
-    /// Write all effects to a file: .json, .csv, .svg, .png or .html
-    #[arg(long, value_name = "FILE")]
-    pub(super) out: Option<OutFile>,
+    #[command(flatten)]
+    pub(super) share: ShareArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -75,7 +76,9 @@ pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
 }
 
 pub(super) fn run(args: &PatchArgs) -> CliResult {
-    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
+    spare(args.share.path(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
+    args.share.file()?;
+    args.share.shard()?;
     match AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?)? {
         AnyModel::Decoder(model) => sweep(args, &model),
         AnyModel::Encoder(model) => sweep(args, &model),
@@ -83,9 +86,33 @@ pub(super) fn run(args: &PatchArgs) -> CliResult {
     }
 }
 
-fn sweep<M: PairModel>(args: &PatchArgs, model: &M) -> CliResult {
-    let pairs = args.pairs.read(model)?;
-    let count = pairs.count;
+fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
+    let settings = || -> Result<Vec<(&'static str, String)>, Failure> {
+        Ok(vec![
+            ("model", args.model.model.clone()),
+            ("weights", model.fingerprint_of_weights()?),
+            ("prompts", args.pairs.described()?),
+            ("at", args.at.clone()),
+            ("per", format!("{:?}", args.per)),
+            ("ablate", format!("{:?}", args.ablate)),
+            ("reverse", args.reverse.to_string()),
+            (ESTIMATE, args.estimate.to_string()),
+            (PICTURE, args.ablate.is_none().to_string()),
+        ])
+    };
+    let told = Told { model: &args.model.model, at: &args.at, estimate: args.estimate, shares: args.ablate.is_none() };
+    if args.share.shard()?.is_none() {
+        let pairs = args.pairs.read(model)?;
+        return report(&swept(args, model, pairs)?, &told, args.top, args.share.file()?.as_ref());
+    }
+    let Some(share) = args.share.share(Kind::Patch, settings()?)?.filter(|share| !share.is_done()) else {
+        return Ok(());
+    };
+    let found = args.pairs.read_share(model, &share)?.map(|pairs| swept(args, model, pairs)).transpose()?;
+    share.write(found.as_ref())
+}
+
+fn swept<M: PairModel>(args: &PatchArgs, model: &M, pairs: Pairs<M::Input>) -> Result<PatchingResult, Failure> {
     let bar = ProgressBar::new(1);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} patches {per_sec} {eta}") {
         bar.set_style(style.progress_chars("=> "));
@@ -106,13 +133,39 @@ fn sweep<M: PairModel>(args: &PatchArgs, model: &M) -> CliResult {
         false => patching.sweep(&sites)?,
     };
     bar.finish_and_clear();
-    drop(patching);
-    report(&found, count, args)
+    Ok(found)
 }
 
-fn report(found: &PatchingResult, count: usize, args: &PatchArgs) -> CliResult {
+/// What is said of a sweep beside its numbers.
+struct Told<'t> {
+    model: &'t str,
+    at: &'t str,
+    estimate: bool,
+    /// Whether shares of the way to another run are pictured, not effects.
+    shares: bool,
+}
+
+/// The settings of a share's file that say how it is told.
+const ESTIMATE: &str = "estimate";
+const PICTURE: &str = "shares of the way are pictured";
+
+/// Joins the shares of a sweep, and reports it.
+pub(super) fn merged(parts: &[Part], out: Option<&OutFile>) -> CliResult {
+    let mut results: Vec<PatchingResult> = Vec::new();
+    for part in parts {
+        results.extend(part.result()?);
+    }
+    let Some(first) = parts.first() else { return Ok(()) };
+    let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
+    let is = |name: &str| setting(name) == "true";
+    let told = Told { model: setting("model"), at: setting("at"), estimate: is(ESTIMATE), shares: is(PICTURE) };
+    report(&PatchingResult::joined(results).map_err(crate::error::Error::from)?, &told, 10, out)
+}
+
+fn report(found: &PatchingResult, told: &Told<'_>, top: usize, out: Option<&OutFile>) -> CliResult {
+    let count = found.baseline().len();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let what = if args.estimate { "estimated effect" } else { "effect" };
+    let what = if told.estimate { "estimated effect" } else { "effect" };
     {
         let mut out = stdout();
         let source =
@@ -120,19 +173,19 @@ fn report(found: &PatchingResult, count: usize, args: &PatchArgs) -> CliResult {
         writeln!(out, "{count} prompts; metric {:+.3} unpatched{source}; {what}:", mean(found.baseline()))?;
     }
     let effect = found.effect();
-    print_largest(&effect, args.top)?;
-    let Some(out) = &args.out else { return Ok(()) };
+    print_largest(&effect, top)?;
+    let Some(out) = out else { return Ok(()) };
     let normalized = found.normalized();
     if let Err(none) = &normalized {
         note(format!("{none}; effects are written in their place"));
     }
     let normalized = normalized.ok();
-    let picture = normalized.as_ref().filter(|_| args.ablate.is_none()).unwrap_or(&effect);
+    let picture = normalized.as_ref().filter(|_| told.shares).unwrap_or(&effect);
     let json = json!({
-        "model": args.model.model, "at": args.at, "estimate": args.estimate, "prompts": count,
+        "model": told.model, "at": told.at, "estimate": told.estimate, "prompts": count,
         "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),
         "effect": effect, "normalized": normalized, "standard_error": found.standard_error(), "values": found.values(),
     });
-    let title = format!("{}{}", if args.estimate { "estimated: " } else { "" }, args.at);
+    let title = format!("{}{}", if told.estimate { "estimated: " } else { "" }, told.at);
     Finding { json, csv: found.to_csv() }.write(out, heatmap(picture, title))
 }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Failure;
-use crate::corpus::{Corpus, Prompts};
+use crate::corpus::{Corpus, PlacedPrompts};
 
 #[derive(Debug, Args)]
 pub(super) struct PromptFiles {
     /// Files with a prompt a line, or, ending in .jsonl, a JSON string, {"text": ...} or {"tokens": [...]} a line, compressed
-    /// or not; .parquet and .arrow in a build that reads them. Patterns of names, as 'corpus/*.jsonl.gz', and - for
-    /// standard input
+    /// or not; .parquet and .arrow, and s3://, gs:// and az:// in a build that reads them. Patterns of names, as
+    /// 'corpus/*.jsonl.gz' and 's3://bucket/corpus/*.jsonl.gz', and - for standard input
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(super) prompts: Vec<PathBuf>,
     /// Read this field of each JSON line, or this column
@@ -33,7 +33,7 @@ pub(super) struct PromptFiles {
 
 impl PromptFiles {
     /// The prompts, or nothing where no file is named.
-    pub(super) fn read(&self) -> Result<Option<Prompts>, Failure> {
+    pub(super) fn read(&self) -> Result<Option<PlacedPrompts>, Failure> {
         if self.prompts.is_empty() {
             // clap lets these pass beside what excludes --prompts.
             let given = [
@@ -51,7 +51,7 @@ impl PromptFiles {
         let corpus = self.field.iter().fold(corpus, Corpus::field);
         let corpus = self.limit.into_iter().fold(corpus, Corpus::limit);
         let corpus = self.sample.into_iter().fold(corpus, |corpus, count| corpus.sample(count, self.sample_seed));
-        Ok(Some(corpus.prompts()?))
+        Ok(Some(corpus.placed()?))
     }
 
     /// The files by name; a pattern that fits none as it is written.

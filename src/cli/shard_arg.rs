@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::dump::Shard;
+use super::{CliResult, Failure};
+use crate::dump::{Shard, folders};
+use crate::error::Error;
+use crate::object_stores::is_url;
 
 /// A share that is given, or that the job's variables say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +31,18 @@ impl FromStr for ShardArg {
     }
 }
 
+/// What a share's folder or file is called.
+pub(super) fn name_of(shard: Shard) -> String {
+    format!("{:05}-of-{:05}", shard.index(), shard.of())
+}
+
+/// Of how many a share is that is called so, if it is one.
+pub(super) fn shares_of(name: &str) -> Option<usize> {
+    let (index, of) = name.split_once("-of-")?;
+    let numbers = [index, of].iter().all(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
+    of.parse().ok().filter(|_| numbers)
+}
+
 impl ShardArg {
     pub(super) fn shard(self) -> Result<Shard, String> {
         match self {
@@ -40,30 +55,29 @@ impl ShardArg {
     pub(super) fn folder(self, shard: Shard, out: &Path) -> PathBuf {
         match self {
             Self::Given(_) => out.to_path_buf(),
-            Self::Auto(_) => out.join(format!("{:05}-of-{:05}", shard.index(), shard.of())),
+            Self::Auto(_) => out.join(name_of(shard)),
         }
     }
 
     /// An error where shares of another division lie: some tasks of a job that are submitted again are another job, whose
     /// shares are others.
-    pub(super) fn check(self, shard: Shard, out: &Path) -> Result<(), String> {
-        let names = std::fs::read_dir(out).into_iter().flatten().flatten().map(|entry| entry.file_name());
-        let of = |name: &str| {
-            let (index, of) = name.split_once("-of-")?;
-            let numbers =
-                [index, of].iter().all(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
-            of.parse::<usize>().ok().filter(|_| numbers)
+    pub(super) fn check(self, shard: Shard, out: &Path) -> CliResult {
+        let folders = match is_url(out) {
+            true => folders(out).map_err(Error::from)?,
+            // It may not be there yet.
+            false => folders(out).unwrap_or_default(),
         };
-        let other = names.filter_map(|name| of(name.to_str()?)).find(|of| *of != shard.of());
+        let names = folders.iter().filter_map(|folder| folder.file_name());
+        let other = names.filter_map(|name| shares_of(name.to_str()?)).find(|of| *of != shard.of());
         match other.filter(|_| self.resumes()) {
             None => Ok(()),
-            Some(other) => Err(format!(
+            Some(other) => Err(Failure::Usage(format!(
                 "this job has {} tasks, and {} holds shares of {other}; tasks that are run again by themselves are told with \
                  --shard I/{other} and --out {}",
                 shard.of(),
                 out.display(),
                 out.join(format!("{:05}-of-{other:05}", 1)).display()
-            )),
+            ))),
         }
     }
 

@@ -16,6 +16,14 @@ pub(super) fn stopped() -> bool {
     STOP.get().is_some_and(|stop| stop.load(std::sync::atomic::Ordering::Relaxed))
 }
 
+/// Whether a `SIGTERM` ends the program with the code for "again": nothing of what it makes is written before its end.
+static AGAIN: AtomicBool = AtomicBool::new(false);
+
+/// From now on a `SIGTERM` ends the program with the code upon which schedulers start it again.
+pub(super) fn begin_again() {
+    AGAIN.store(true, std::sync::atomic::Ordering::Relaxed);
+}
+
 #[cfg(unix)]
 pub(super) fn watch() {
     use std::sync::atomic::Ordering;
@@ -38,7 +46,12 @@ pub(super) fn watch() {
             if waited_for.is_some_and(|stop| !stop.swap(true, Ordering::Relaxed)) {
                 continue;
             }
+            #[cfg(feature = "object-stores")]
+            crate::object_stores::abandon_uploads();
             Unfinished::abandon_all(|| {
+                if signal == SIGTERM && AGAIN.load(Ordering::Relaxed) {
+                    signal_hook::low_level::exit(75);
+                }
                 // The first process of a container has no default to be ended by.
                 if std::process::id() == 1 {
                     signal_hook::low_level::exit(128 + signal);

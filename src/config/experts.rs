@@ -28,8 +28,18 @@ pub struct Experts {
     pub choice_bias: bool,
     /// Groups of experts of which only the best are chosen from.
     pub groups: Option<ExpertGroups>,
+    /// Whether the chosen experts' weights multiply what experts read, not what they give (Llama 4).
+    #[serde(default)]
+    pub scales_inputs: bool,
     /// What the chosen experts' weights are multiplied by in the end.
     pub scale: f64,
+    /// Whether each chosen expert's weight is multiplied by a learned number of its own as well (Gemma 4).
+    #[serde(default)]
+    pub own_scales: bool,
+    /// Whether router and experts read the stream each through a norm of their own, which no other part has, and what
+    /// they add is normalized, as is what the shared expert adds (Gemma 4). Not in blocks that normalize the stream.
+    #[serde(default)]
+    pub own_norms: bool,
     /// An expert that every token goes to, beside the chosen ones.
     pub shared: Option<SharedExpert>,
 }
@@ -51,7 +61,10 @@ impl Experts {
             router: RouterFn::Softmax,
             choice_bias: false,
             groups: None,
+            scales_inputs: false,
             scale: 1.0,
+            own_scales: false,
+            own_norms: false,
             shared: None,
         }
     }

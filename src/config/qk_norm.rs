@@ -11,7 +11,7 @@ use super::NormKind;
 /// assert_eq!(QkNorm::HEADS.kind, NormKind::Rms); // Qwen 3
 /// let plain = TransformerConfig::new(2, 64, 4, 100, 32);
 /// // StableLM 2: a layer norm, weights of each head's own.
-/// let own = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, after_rotation: false };
+/// let own = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, ..QkNorm::HEADS };
 /// TransformerConfig { qk_norm: Some(own), ..plain }.validate()?;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -23,6 +23,12 @@ pub struct QkNorm {
     pub weights: QkNormWeights,
     /// Whether it comes behind the rotation.
     pub after_rotation: bool,
+    /// Whether only layers that rotate have one (Llama 4).
+    #[serde(default)]
+    pub rotating_layers: bool,
+    /// Whether each value is normalized too, by an RMS norm without weights (Gemma 4).
+    #[serde(default)]
+    pub values: bool,
 }
 
 /// What a norm of queries or keys is taken over, and by what it multiplies.
@@ -45,9 +51,15 @@ pub enum QkNormWeights {
 
 impl QkNorm {
     /// An RMS norm of each head, with the same weights for all, before the rotation (Qwen 3).
-    pub const HEADS: Self = Self { kind: NormKind::Rms, weights: QkNormWeights::Shared, after_rotation: false };
+    pub const HEADS: Self = Self {
+        kind: NormKind::Rms,
+        weights: QkNormWeights::Shared,
+        after_rotation: false,
+        rotating_layers: false,
+        values: false,
+    };
     /// An RMS norm over all heads at once, before the rotation (OLMo 2).
-    pub const WHOLE: Self = Self { kind: NormKind::Rms, weights: QkNormWeights::Whole, after_rotation: false };
+    pub const WHOLE: Self = Self { weights: QkNormWeights::Whole, ..Self::HEADS };
 }
 
 impl QkNormWeights {

@@ -63,6 +63,14 @@ pub enum RopeScaling {
         /// Context length before stretching.
         original_context: usize,
     },
+    /// The first `pairs` of the pairs turn at the pace that they have where all turn, `factor` times slower, and the
+    /// rest stand (Gemma 4).
+    Proportional {
+        /// Pairs that turn.
+        pairs: usize,
+        /// How many times longer.
+        factor: f64,
+    },
     /// Llama 3.1: long wavelengths times `factor`, short ones kept, a ramp between.
     Llama3 {
         /// How many times longer.
@@ -117,6 +125,9 @@ impl RopeScaling {
             }
             RopeScaling::Dynamic { .. } if dim <= 2 => fails("one pair can't be stretched by its base"),
             RopeScaling::Linear { factor } if !positive(factor) => fails("factor must be positive"),
+            RopeScaling::Proportional { pairs, factor } if !positive(factor) || pairs > dim / 2 => {
+                fails(&format!("factor must be positive, and {pairs} of {} pairs can't turn", dim / 2))
+            }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 if !positive(factor)
                     || !positive(low_freq_factor)
@@ -124,8 +135,8 @@ impl RopeScaling {
                     || original_context == 0
                 {
                     fails("factors and the original context must be positive")
-                } else if high_freq_factor <= low_freq_factor {
-                    fails("high_freq_factor must be over low_freq_factor")
+                } else if high_freq_factor < low_freq_factor {
+                    fails("high_freq_factor must not be under low_freq_factor")
                 } else {
                     Ok(())
                 }

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ActivationFn, Experts, Latent, NormKind, Positional, QkNorm, QueryGrowth, Rotary, Window};
+use super::{
+    ActivationFn, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs, Positional, QkNorm, QueryGrowth,
+    Rotary, StateSpace, Window,
+};
 
 /// The shape and the choices of a transformer.
 ///
@@ -32,6 +35,11 @@ pub struct TransformerConfig {
     pub n_kv_heads: usize,
     /// Width of one head.
     pub d_head: usize,
+    /// What each layer has between positions, where layers differ (Gemma 4). Empty when all have attention of the sizes above.
+    pub mixers: Vec<Mixer>,
+    /// For each layer the earlier one whose keys and values it reads, or `None` where it has its own (Gemma 4). Empty
+    /// when all have.
+    pub shared_keys: Vec<Option<usize>>,
     /// Neurons of the MLP (of one expert, in a mixture).
     pub d_mlp: usize,
     /// Tokens of the vocabulary.
@@ -73,6 +81,8 @@ pub struct TransformerConfig {
     /// Whether each head has a learned score that takes its share of attention and gives nothing for it
     /// (GPT-OSS), so that a row of the pattern sums to less than one.
     pub attn_sinks: bool,
+    /// Whether what heads give is multiplied by the sigmoid of a gate that is made of the stream (Qwen 3 Next).
+    pub attn_gates: bool,
     /// Latents that keys, values and queries are made from (DeepSeek V2).
     pub latent: Option<Latent>,
     /// Position embedding.
@@ -104,8 +114,13 @@ pub struct TransformerConfig {
     /// A mixture of experts in place of the MLP.
     pub experts: Option<Experts>,
     /// For each layer of a model of mixtures the neurons of the MLP it has instead, or `None` where it is a mixture
-    /// (DeepSeek). Empty when all layers are mixtures.
+    /// (DeepSeek). Empty when all layers are mixtures. In a model without, the neurons of layers whose MLP is not as
+    /// wide as `d_mlp` (Gemma 4).
     pub dense_mlps: Vec<Option<usize>>,
+    /// Vectors of tokens that each layer reads behind its MLP (Gemma 4).
+    pub per_layer_inputs: Option<PerLayerInputs>,
+    /// Whether the stream behind each block is multiplied by a number of the block's own (Gemma 4).
+    pub layer_scalars: bool,
     /// Whether text gets a beginning-of-sequence token unless told otherwise.
     pub default_prepend_bos: bool,
 }
@@ -130,6 +145,8 @@ impl TransformerConfig {
             n_heads,
             n_kv_heads: n_heads,
             d_head,
+            mixers: Vec::new(),
+            shared_keys: Vec::new(),
             d_mlp: d_model.saturating_mul(4),
             d_vocab,
             d_vocab_out: d_vocab,
@@ -148,6 +165,7 @@ impl TransformerConfig {
             qkv_clip: None,
             query_growth: None,
             attn_sinks: false,
+            attn_gates: false,
             latent: None,
             positional: Positional::Learned,
             layer_rotary: Vec::new(),
@@ -163,6 +181,8 @@ impl TransformerConfig {
             windows: Vec::new(),
             experts: None,
             dense_mlps: Vec::new(),
+            per_layer_inputs: None,
+            layer_scalars: false,
             default_prepend_bos: true,
         }
     }
@@ -224,14 +244,142 @@ impl TransformerConfig {
         }
     }
 
-    /// Width of a head's values: `d_head`, unless they are made from a latent.
+    /// How layer `layer` normalizes queries and keys, if it does.
+    ///
+    /// ```
+    /// use hooklens::{QkNorm, TransformerConfig};
+    /// let qk_norm = Some(QkNorm { rotating_layers: true, ..QkNorm::HEADS });
+    /// let config = TransformerConfig { qk_norm, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!(config.qk_norm_of(0), None); // its positions are learned, so that no layer rotates
+    /// ```
+    pub fn qk_norm_of(&self, layer: usize) -> Option<QkNorm> {
+        self.qk_norm.filter(|norm| !norm.rotating_layers || self.rotary(layer).is_some())
+    }
+
+    /// How layer `layer`'s queries grow with their position, if they do.
+    ///
+    /// ```
+    /// use hooklens::{QueryGrowth, TransformerConfig};
+    /// let query_growth = Some(QueryGrowth { rate: 0.1, context: 16, ahead: 0, still_layers: false });
+    /// let config = TransformerConfig { query_growth, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!(config.query_growth_of(1), query_growth);
+    /// ```
+    pub fn query_growth_of(&self, layer: usize) -> Option<QueryGrowth> {
+        self.query_growth.filter(|growth| !growth.still_layers || self.rotary(layer).is_none())
+    }
+
+    /// The gated delta net that layer `layer` has in place of attention.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
-    /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).d_value(), 16);
+    /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).gated_delta_of(0), None);
     /// ```
-    pub fn d_value(&self) -> usize {
-        self.latent.map_or(self.d_head, |latent| latent.d_value)
+    pub fn gated_delta_of(&self, layer: usize) -> Option<GatedDelta> {
+        match self.mixers.get(layer) {
+            Some(Mixer::GatedDelta(net)) => Some(*net),
+            _ => None,
+        }
+    }
+
+    /// The state space that layer `layer` has in place of attention.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).state_space_of(0), None);
+    /// ```
+    pub fn state_space_of(&self, layer: usize) -> Option<StateSpace> {
+        match self.mixers.get(layer) {
+            Some(Mixer::StateSpace(space)) => Some(*space),
+            _ => None,
+        }
+    }
+
+    /// Whether layer `layer` has attention.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// assert!(TransformerConfig::new(2, 64, 4, 100, 32).attends(1));
+    /// ```
+    pub fn attends(&self, layer: usize) -> bool {
+        matches!(self.mixers.get(layer), None | Some(Mixer::Attention { .. }))
+    }
+
+    /// Whether every layer has attention.
+    pub(crate) fn all_attend(&self) -> bool {
+        self.attending().count() == self.n_layers
+    }
+
+    /// The layers that have attention.
+    pub(crate) fn attending(&self) -> impl Iterator<Item = usize> {
+        (0..self.n_layers).filter(|layer| self.attends(*layer))
+    }
+
+    /// The earlier layer whose keys and values layer `layer` reads, if it has none of its own.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// let config =
+    ///     TransformerConfig { shared_keys: vec![None, Some(0)], ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!((config.reads_keys_of(0), config.reads_keys_of(1)), (None, Some(0)));
+    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// let attn = model.weights.blocks[1].attn.as_ref();
+    /// assert_eq!(attn.map(|attn| attn.k.weight.val().dims()), Some([64, 0]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn reads_keys_of(&self, layer: usize) -> Option<usize> {
+        self.shared_keys.get(layer).copied().flatten()
+    }
+
+    /// Layer `layer`'s heads of keys and values; 0 where it has no attention.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!(config.n_kv_heads_of(1), 2);
+    /// ```
+    pub fn n_kv_heads_of(&self, layer: usize) -> usize {
+        match self.mixers.get(layer) {
+            Some(Mixer::Attention { n_kv_heads, .. }) => *n_kv_heads,
+            Some(Mixer::GatedDelta(_) | Mixer::StateSpace(_)) => 0,
+            None => self.n_kv_heads,
+        }
+    }
+
+    /// Width of layer `layer`'s heads: of their queries and keys; 0 where it has no attention.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).d_head_of(1), 16);
+    /// ```
+    pub fn d_head_of(&self, layer: usize) -> usize {
+        match self.mixers.get(layer) {
+            Some(Mixer::Attention { d_head, .. }) => *d_head,
+            Some(Mixer::GatedDelta(_) | Mixer::StateSpace(_)) => 0,
+            None => self.d_head,
+        }
+    }
+
+    /// Width of the values of layer `layer`'s heads: that of their keys, unless they are made from a latent.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).d_value_of(1), 16);
+    /// ```
+    pub fn d_value_of(&self, layer: usize) -> usize {
+        self.latent.map_or(self.d_head_of(layer), |latent| latent.d_value)
+    }
+
+    /// Numbers that a cache holds for one position, of all layers; a state's are the same for all positions.
+    pub(crate) fn cached_elements(&self) -> usize {
+        let own = |layer: &usize| self.reads_keys_of(*layer).is_none();
+        let of_layer = |layer| self.n_kv_heads_of(layer).saturating_mul(self.d_head_of(layer) + self.d_value_of(layer));
+        (0..self.n_layers).filter(own).map(of_layer).fold(0, usize::saturating_add)
+    }
+
+    /// The widest of all layers' heads of keys, and of values.
+    pub(crate) fn widest_heads(&self) -> [usize; 2] {
+        let widest = |of: &dyn Fn(usize) -> usize| (0..self.n_layers).map(of).max().unwrap_or(0);
+        [widest(&|layer| self.d_head_of(layer)), widest(&|layer| self.d_value_of(layer))]
     }
 
     /// Layer `layer`'s mixture of experts, if it is one.

@@ -1,7 +1,8 @@
 //! Whether a configuration's sizes and choices fit each other.
 
 use super::{
-    ActivationFn, ConfigError, ExpertGroups, NormKind, Positional, RouterFn, SharedExpert, TransformerConfig, Window,
+    ActivationFn, ConfigError, ExpertGroups, Mixer, NormKind, Positional, RouterFn, SharedExpert, TransformerConfig,
+    Window,
 };
 
 impl TransformerConfig {
@@ -53,6 +54,78 @@ impl TransformerConfig {
                 format!("{} heads can't share {} key/value heads", self.n_heads, self.n_kv_heads),
             );
         }
+        if !self.mixers.is_empty() && self.mixers.len() != self.n_layers {
+            return fails("mixers", format!("{} entries for {} layers", self.mixers.len(), self.n_layers));
+        }
+        for (layer, mixer) in self.mixers.iter().enumerate() {
+            let state = match *mixer {
+                Mixer::StateSpace(own) => Some((
+                    "state space",
+                    [own.n_heads, own.d_head, own.n_groups, own.d_state, own.width],
+                    [own.n_heads, own.n_groups],
+                    format!("{} heads of layer {layer} can't share {} groups", own.n_heads, own.n_groups),
+                )),
+                Mixer::GatedDelta(own) => Some((
+                    "gated delta net",
+                    [own.n_key_heads, own.n_value_heads, own.d_key, own.d_value, own.width],
+                    [own.n_value_heads, own.n_key_heads],
+                    format!(
+                        "{} heads of values of layer {layer} can't share {} of keys",
+                        own.n_value_heads, own.n_key_heads
+                    ),
+                )),
+                Mixer::Attention { .. } => None,
+            };
+            if let Some((kind, sizes, [heads, shared], not_shared)) = state {
+                if let Some(size) = sizes.into_iter().find(|size| !(1..=LARGEST).contains(size)) {
+                    return fails("mixers", format!("a size of layer {layer}'s {kind} is {size}"));
+                }
+                if sizes[4] < 2 {
+                    return fails("mixers", format!("the convolution of layer {layer} sees no other position"));
+                }
+                if !heads.is_multiple_of(shared) {
+                    return fails("mixers", not_shared);
+                }
+                continue;
+            }
+            let (kv_heads, d_head) = (self.n_kv_heads_of(layer), self.d_head_of(layer));
+            if kv_heads == 0 || !self.n_heads.is_multiple_of(kv_heads) {
+                let reason = format!("{} heads of layer {layer} can't share {kv_heads} key/value heads", self.n_heads);
+                return fails("mixers", reason);
+            }
+            if !(1..=LARGEST).contains(&d_head) {
+                return fails("mixers", format!("heads of layer {layer} are {d_head} wide"));
+            }
+        }
+        if !self.all_attend() {
+            let reason = "states are of earlier positions only, and of one normalized stream".to_string();
+            if self.bidirectional {
+                return fails("bidirectional", reason);
+            }
+            if self.positional == Positional::Shortformer || self.stream_is_normalized() {
+                return fails("mixers", reason);
+            }
+        }
+        if !self.shared_keys.is_empty() && self.shared_keys.len() != self.n_layers {
+            return fails("shared_keys", format!("{} entries for {} layers", self.shared_keys.len(), self.n_layers));
+        }
+        for layer in 0..self.n_layers {
+            let Some(from) = self.reads_keys_of(layer) else { continue };
+            let apart = !self.attends(layer) || !self.attends(from);
+            if apart || from >= layer || self.reads_keys_of(from).is_some() {
+                return fails("shared_keys", format!("layer {from} has no keys that layer {layer} could read"));
+            }
+            let heads = |of| (self.n_kv_heads_of(of), self.d_head_of(of), self.window(of), self.rotary(of));
+            if heads(layer) != heads(from) {
+                return fails("shared_keys", format!("heads, window or rotation of layers {layer} and {from} differ"));
+            }
+        }
+        if self.shared_keys.iter().any(Option::is_some) && (self.latent.is_some() || self.bidirectional) {
+            return fails("shared_keys", "it is for causal attention whose heads have keys of their own".into());
+        }
+        if !self.mixers.is_empty() && self.latent.is_some() {
+            return fails("latent", "it is for models whose layers have heads alike".into());
+        }
         if !(self.eps.is_finite() && self.eps >= 0.0) {
             return fails("eps", format!("{} is not a small positive number", self.eps));
         }
@@ -91,15 +164,12 @@ impl TransformerConfig {
         if self.embed_scale.is_some_and(|scale| !scale.is_finite()) {
             return fails("embed_scale", format!("{:?} is not a number", self.embed_scale));
         }
-        let shared = match &self.positional {
-            Positional::Rotary(rotary) => Some(rotary),
-            _ => None,
-        };
-        for rotary in shared.into_iter().chain(self.layer_rotary.iter().flatten()) {
-            if rotary.dim == 0 || rotary.dim > self.d_head || !rotary.dim.is_multiple_of(2) {
+        for layer in self.attending() {
+            let (Some(rotary), d_head) = (self.rotary(layer), self.d_head_of(layer)) else { continue };
+            if rotary.dim == 0 || rotary.dim > d_head || !rotary.dim.is_multiple_of(2) {
                 return fails(
                     "rotary.dim",
-                    format!("{} is not a positive even number within d_head {}", rotary.dim, self.d_head),
+                    format!("{} is not a positive even number within d_head {d_head}", rotary.dim),
                 );
             }
             if !(rotary.base.is_finite() && rotary.base > 0.0) {
@@ -117,6 +187,23 @@ impl TransformerConfig {
         }
         if self.qkv_clip.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {
             return fails("qkv_clip", format!("{:?} is not a positive number", self.qkv_clip));
+        }
+        if self.qk_norm.is_some_and(|norm| norm.values) && self.latent.is_some() {
+            return fails("qk_norm", "values that are made from a latent are not normalized".into());
+        }
+        if let Some(own) = self.per_layer_inputs {
+            if own.width == 0 || own.width.saturating_mul(self.n_layers) > LARGEST {
+                return fails(
+                    "per_layer_inputs",
+                    format!("{} coordinates for each of {} layers", own.width, self.n_layers),
+                );
+            }
+            if self.attn_only || self.parallel || self.stream_is_normalized() || self.post_embedding_norm {
+                return fails("per_layer_inputs", "it is for blocks of attention and then an MLP".into());
+            }
+        }
+        if self.layer_scalars && (self.parallel || self.attn_only || self.stream_is_normalized()) {
+            return fails("layer_scalars", "it is for blocks of attention and then an MLP".into());
         }
         let serial = self.pre_norms && !self.post_norms && !self.parallel && !self.attn_only;
         if self.stream_is_normalized() && !serial {
@@ -150,6 +237,15 @@ impl TransformerConfig {
             if self.attn_only || !self.gated_mlp {
                 return fails("experts", "experts are gated MLPs".into());
             }
+            if experts.own_norms && (experts.shared.is_none() || self.norm == NormKind::None) {
+                return fails("experts", "norms of their own are for experts beside a shared one".into());
+            }
+            if experts.own_norms && self.stream_is_normalized() {
+                return fails("experts", "norms of their own read the stream, which these blocks normalize".into());
+            }
+            if experts.scales_inputs && experts.clipped.is_some() {
+                return fails("experts", "clipped gates are of what is read as it is".into());
+            }
             if let RouterFn::SparseMixer { jitter } = experts.router
                 && (experts.per_token != 2 || experts.renormalize || !jitter.is_finite())
             {
@@ -181,8 +277,8 @@ impl TransformerConfig {
         if !self.dense_mlps.is_empty() && self.dense_mlps.len() != self.n_layers {
             return fails("dense_mlps", format!("{} entries for {} layers", self.dense_mlps.len(), self.n_layers));
         }
-        if self.experts.is_none() && !self.dense_mlps.is_empty() {
-            return fails("dense_mlps", "the model has no experts".into());
+        if self.attn_only && !self.dense_mlps.is_empty() {
+            return fails("dense_mlps", "the model has no MLPs".into());
         }
         if self.activation == ActivationFn::Xielu && self.experts.is_some() {
             return fails("activation", "xielu, whose slopes are learned, is defined for one MLP a layer only".into());

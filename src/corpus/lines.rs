@@ -1,9 +1,10 @@
 //! Lines of text, or of JSON.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
-use super::{Prompt, Prompts, prompt, unpacked};
+use super::{Place, PlacedPrompts, Prompt, files, prompt, unpacked};
 use crate::error::DumpError;
 
 /// The longest line, in bytes: one that never ends takes no more memory.
@@ -14,27 +15,14 @@ const MARK: &[u8] = "\u{feff}".as_bytes();
 const PACKED: [&str; 4] = ["gz", "gzip", "zst", "zstd"];
 
 /// The lines of a file; `-` is standard input.
-pub(super) fn open(path: &Path, field: Option<&str>) -> Result<Prompts, DumpError> {
+pub(super) fn open(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
     let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
     let (reader, json): (Box<dyn Read>, bool) = match path == Path::new("-") {
         true => (Box::new(std::io::stdin()), field.is_some()),
-        false => {
-            let kind = std::fs::metadata(path).map_err(failed)?;
-            if kind.is_dir() {
-                return Err(failed(std::io::ErrorKind::IsADirectory.into()));
-            }
-            (Box::new(std::fs::File::open(path).map_err(failed)?), field.is_some() || is_json(path))
-        }
+        false => (files::open(path).map_err(failed)?, field.is_some() || is_json(path)),
     };
     let reader = unpacked::open(BufReader::with_capacity(1 << 16, reader)).map_err(failed)?;
-    Ok(Box::new(Lines {
-        reader,
-        path: path.to_path_buf(),
-        json,
-        field: field.map(str::to_string),
-        number: 0,
-        ended: false,
-    }))
+    Ok(Box::new(Lines { reader, path: path.into(), json, field: field.map(str::to_string), number: 0, ended: false }))
 }
 
 /// Whether a name says JSON lines, packed or not.
@@ -47,7 +35,7 @@ fn is_json(path: &Path) -> bool {
 
 struct Lines {
     reader: Box<dyn BufRead>,
-    path: PathBuf,
+    path: Arc<Path>,
     json: bool,
     field: Option<String>,
     number: usize,
@@ -60,7 +48,7 @@ impl Lines {
         loop {
             let mut line = Vec::new();
             let read = (&mut self.reader).take(LONGEST + 1).read_until(b'\n', &mut line);
-            let read = read.map_err(|source| DumpError::File { path: self.path.clone(), source })?;
+            let read = read.map_err(|source| DumpError::File { path: self.path.to_path_buf(), source })?;
             if read == 0 {
                 return Ok(None);
             }
@@ -80,8 +68,13 @@ impl Lines {
         }
     }
 
+    /// Where the line is that was read last.
+    fn place(&self) -> Place {
+        Place::line(&self.path, self.number)
+    }
+
     fn bad(&self, reason: &str, source: Option<serde_json::Error>) -> DumpError {
-        DumpError::Prompt { path: self.path.clone(), line: self.number, reason: reason.to_string(), source }
+        DumpError::Prompt { place: self.place(), reason: reason.to_string(), source }
     }
 
     fn prompt(&mut self) -> Result<Option<Prompt>, DumpError> {
@@ -96,7 +89,7 @@ impl Lines {
 }
 
 impl Iterator for Lines {
-    type Item = Result<Prompt, DumpError>;
+    type Item = Result<(Prompt, Place), DumpError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
@@ -105,6 +98,6 @@ impl Iterator for Lines {
         let next = self.prompt();
         // Behind an error nothing is certain.
         self.ended = !matches!(next, Ok(Some(_)));
-        next.transpose()
+        Some(next.transpose()?.map(|prompt| (prompt, self.place())))
     }
 }

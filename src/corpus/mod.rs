@@ -13,6 +13,8 @@ use serde_json::Value;
 
 use crate::error::DumpError;
 
+pub use crate::error::Place;
+
 /// One prompt: text, or token ids already.
 ///
 /// ```
@@ -37,7 +39,7 @@ pub enum Prompt {
 /// A file whose name ends in `.jsonl`, `.ndjson` or `.json` holds a JSON value a line: a string, a list of token ids, or an
 /// object, of which [`Corpus::field`] names what is read (`text`, `prompt` or `tokens` where nothing is named); where a field is
 /// named, so does any file of lines. With the feature
-/// `arrow`, `.parquet` files and `.arrow` files (of Hugging Face's `datasets`, too) hold a prompt a row of that column. Any other
+/// `arrow`, `.parquet` files and `.arrow` files (of Hugging Face's `datasets`, too) hold a prompt a row of that column, dictionary-encoded or not. Any other
 /// file holds a prompt a line. Any of them but `.parquet` and `.arrow` may be compressed with gzip or Zstandard, which its
 /// first bytes say. A name with `*`, `?` or `[...]` is a pattern of names; `-` is standard input: lines of text or, where a
 /// field is named, of JSON. Empty lines are passed over.
@@ -64,6 +66,9 @@ pub struct Corpus {
 
 /// Prompts, one by one.
 pub type Prompts = Box<dyn Iterator<Item = Result<Prompt, DumpError>>>;
+
+/// Prompts, one by one, each with its place.
+pub type PlacedPrompts = Box<dyn Iterator<Item = Result<(Prompt, Place), DumpError>>>;
 
 impl Corpus {
     /// These files, one behind the other; those of a pattern by name.
@@ -125,6 +130,29 @@ impl Corpus {
     /// [`DumpError::File`] for a file that can't be read or a pattern that fits none, [`DumpError::Prompt`], which names the
     /// line, for one that holds no prompt.
     pub fn prompts(&self) -> Result<Prompts, DumpError> {
+        Ok(Box::new(self.placed()?.map(|placed| placed.map(|(prompt, _)| prompt))))
+    }
+
+    /// [`Corpus::prompts`], each with its place: so that who refuses one can say which.
+    ///
+    /// ```
+    /// use hooklens::corpus::{Corpus, Prompt};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let folder = folder.path();
+    /// std::fs::write(folder.join("a.txt"), "red fox\n")?;
+    /// std::fs::write(folder.join("b.jsonl"), "\"tea owl\"\n[]\n")?;
+    /// for placed in Corpus::new([folder.join("a.txt"), folder.join("b.jsonl")]).placed()? {
+    ///     let (prompt, place) = placed?;
+    ///     if prompt == Prompt::Tokens(Vec::new()) {
+    ///         assert_eq!(place.to_string(), format!("{}:2", folder.join("b.jsonl").display()));
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Corpus::prompts`].
+    pub fn placed(&self) -> Result<PlacedPrompts, DumpError> {
         let files = self.files()?;
         let field = self.field.clone();
         let all = files.into_iter().flat_map(move |file| match open(&file, field.as_deref()) {
@@ -146,7 +174,7 @@ impl Corpus {
 }
 
 /// The prompts of one file.
-fn open(path: &Path, field: Option<&str>) -> Result<Prompts, DumpError> {
+fn open(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
     match &*ending {
         #[cfg(feature = "arrow")]
@@ -174,7 +202,7 @@ fn open(path: &Path, field: Option<&str>) -> Result<Prompts, DumpError> {
 /// # Errors
 /// [`DumpError::File`], or [`DumpError::Prompt`] naming the line.
 pub fn read_prompts(path: impl AsRef<Path>) -> Result<Vec<Prompt>, DumpError> {
-    open(path.as_ref(), None)?.collect()
+    open(path.as_ref(), None)?.map(|placed| placed.map(|(prompt, _)| prompt)).collect()
 }
 
 /// The prompt of a JSON value; what is wrong with it.

@@ -3,17 +3,16 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::Prompt;
 use crate::error::DumpError;
 
 /// So many of all, each set of as many as likely, in their order (Vitter's algorithm R: no more than these are held).
-pub(super) fn drawn(
-    all: impl Iterator<Item = Result<Prompt, DumpError>>,
+pub(super) fn drawn<P>(
+    all: impl Iterator<Item = Result<P, DumpError>>,
     count: usize,
     seed: u64,
-) -> Result<Vec<Prompt>, DumpError> {
+) -> Result<Vec<P>, DumpError> {
     let mut chance = ChaCha8Rng::seed_from_u64(seed);
-    let mut held: Vec<(usize, Prompt)> = Vec::new();
+    let mut held: Vec<(usize, P)> = Vec::new();
     for (number, prompt) in all.enumerate() {
         let prompt = prompt?;
         if held.len() < count {
@@ -34,15 +33,7 @@ mod tests {
     fn every_prompt_is_as_likely() {
         let mut counts = [0u32; 20];
         for seed in 0..4000 {
-            let all = (0..20).map(|id| Ok(Prompt::Tokens(vec![id])));
-            let drawn = drawn(all, 5, seed).unwrap();
-            let ids: Vec<u32> = drawn
-                .into_iter()
-                .map(|prompt| match prompt {
-                    Prompt::Tokens(ids) => ids[0],
-                    Prompt::Text(_) => unreachable!(),
-                })
-                .collect();
+            let ids: Vec<u32> = drawn((0..20).map(Ok), 5, seed).unwrap();
             assert!(ids.len() == 5 && ids.is_sorted());
             ids.iter().for_each(|id| counts[*id as usize] += 1);
         }

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
@@ -10,20 +11,28 @@ use arrow_ipc::reader::{FileReader, StreamReader};
 use arrow_schema::{ArrowError, DataType, Schema};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::reader::ChunkReader;
 
-use super::{Prompt, Prompts};
+use super::{Place, PlacedPrompts, Prompt};
 use crate::caught::caught;
 use crate::error::DumpError;
+use crate::object_stores::Object;
 
 /// Rows that are read together.
 const TOGETHER: usize = 1024;
 /// What a column is looked for as where nothing is named.
 const USUAL: [&str; 4] = ["text", "prompt", "tokens", "input_ids"];
 
+/// What is wrong with a row of nothing.
+const NULL: &str = "is null";
+
+/// Why a file could not be read, where readers of tables keep words only.
+type Cause = Box<dyn Fn() -> Option<std::io::Error>>;
+
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
 
 /// The prompts of a column. A damaged file may make the reader panic: that is an error, too.
-pub(super) fn open(path: &Path, field: Option<&str>) -> Result<Prompts, DumpError> {
+pub(super) fn open(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
     caught(|| opened(path, field)).unwrap_or_else(|_| Err(damaged(path)))
 }
 
@@ -32,10 +41,28 @@ fn damaged(path: &Path) -> DumpError {
     DumpError::File { path: path.to_path_buf(), source }
 }
 
-fn opened(path: &Path, field: Option<&str>) -> Result<Prompts, DumpError> {
+fn opened(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
     let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
-    let other = |error: ArrowError| failed(std::io::Error::other(error));
-    let mut file = File::open(path).map_err(failed)?;
+    match Object::at(path).map_err(failed)? {
+        #[cfg(feature = "object-stores")]
+        Some(object) => {
+            let reader = object.open().map_err(failed)?;
+            opened_from(reader.clone(), path, field, Box::new(move || reader.fault()))
+        }
+        #[cfg(not(feature = "object-stores"))]
+        Some(object) => match object {},
+        None => opened_from(File::open(path).map_err(failed)?, path, field, Box::new(|| None)),
+    }
+}
+
+fn opened_from<F: Read + Seek + ChunkReader + 'static>(
+    mut file: F,
+    path: &Path,
+    field: Option<&str>,
+    fault: Cause,
+) -> Result<PlacedPrompts, DumpError> {
+    let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
+    let other = |error: ArrowError| failed(fault().unwrap_or_else(|| std::io::Error::other(error)));
     let mut start = [0; 6];
     let begun = file.read(&mut start).map_err(failed)?;
     file.rewind().map_err(failed)?;
@@ -60,7 +87,7 @@ fn opened(path: &Path, field: Option<&str>) -> Result<Prompts, DumpError> {
             (Box::new(reader), column)
         }
     };
-    let rows = Rows { batches, column, path: path.to_path_buf(), batch: None, number: 0, ended: false };
+    let rows = Rows { batches, column, path: path.into(), batch: None, number: 0, ended: false, fault };
     Ok(Box::new(rows))
 }
 
@@ -87,17 +114,23 @@ fn column(schema: &Schema, field: Option<&str>) -> Result<Vec<String>, String> {
 struct Rows {
     batches: Batches,
     column: Vec<String>,
-    path: PathBuf,
+    path: Arc<Path>,
     /// Its column, the structures it is in first, and the next row.
     batch: Option<(Vec<ArrayRef>, usize)>,
     /// The row, from one.
     number: usize,
     ended: bool,
+    fault: Cause,
 }
 
 impl Rows {
+    /// Where the row is that was read last.
+    fn place(&self) -> Place {
+        Place::row(&self.path, self.number)
+    }
+
     fn bad(&self, reason: String) -> DumpError {
-        DumpError::Prompt { path: self.path.clone(), line: self.number, reason, source: None }
+        DumpError::Prompt { place: self.place(), reason, source: None }
     }
 
     fn prompt(&mut self) -> Result<Option<Prompt>, DumpError> {
@@ -109,12 +142,13 @@ impl Rows {
                 let (at, null) = (*row, way.iter().any(|array| array.is_null(*row)));
                 *row += 1;
                 self.number += 1;
-                let made = if null { Err("is null".to_string()) } else { prompt(&array, at) };
+                let made = if null { Err(NULL.to_string()) } else { prompt(&array, at) };
                 return made.map(Some).map_err(|reason| self.bad(format!("`{}` {reason}", self.column.join("."))));
             }
             let Some(batch) = self.batches.next() else { return Ok(None) };
-            let failed = |source| DumpError::File { path: self.path.clone(), source };
-            let batch = batch.map_err(|error| failed(std::io::Error::other(error)))?;
+            let failed = |source| DumpError::File { path: self.path.to_path_buf(), source };
+            let cause = |error| (self.fault)().unwrap_or_else(|| std::io::Error::other(error));
+            let batch = batch.map_err(|error| failed(cause(error)))?;
             let array = within(&batch, &self.column).ok_or_else(|| {
                 failed(std::io::Error::other(format!("it has no column `{}`", self.column.join("."))))
             })?;
@@ -132,7 +166,7 @@ fn within(batch: &RecordBatch, column: &[String]) -> Option<Vec<ArrayRef>> {
     Some(way)
 }
 
-/// One row's text or token ids.
+/// One row's text or token ids; of a dictionary-encoded column, those its number stands for.
 fn prompt(array: &ArrayRef, row: usize) -> Result<Prompt, String> {
     let text = |text: &str| Ok(Prompt::Text(text.to_string()));
     match array.data_type() {
@@ -142,6 +176,16 @@ fn prompt(array: &ArrayRef, row: usize) -> Result<Prompt, String> {
         DataType::List(_) => tokens(&array.as_list::<i32>().value(row)),
         DataType::LargeList(_) => tokens(&array.as_list::<i64>().value(row)),
         DataType::FixedSizeList(..) => tokens(&array.as_fixed_size_list().value(row)),
+        DataType::Dictionary(..) => {
+            let row = array.slice(row, 1);
+            let row = row.as_any_dictionary();
+            let values = row.values();
+            // Of a row that is not null: there are values.
+            match row.normalized_keys().first() {
+                Some(key) if values.is_valid(*key) => prompt(values, *key),
+                _ => Err(NULL.to_string()),
+            }
+        }
         other => Err(format!("is of {other}: neither texts nor lists of token ids")),
     }
 }
@@ -166,7 +210,7 @@ fn tokens(list: &ArrayRef) -> Result<Prompt, String> {
 }
 
 impl Iterator for Rows {
-    type Item = Result<Prompt, DumpError>;
+    type Item = Result<(Prompt, Place), DumpError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
@@ -174,6 +218,6 @@ impl Iterator for Rows {
         }
         let next = caught(|| self.prompt()).unwrap_or_else(|_| Err(damaged(&self.path)));
         self.ended = !matches!(next, Ok(Some(_)));
-        next.transpose()
+        Some(next.transpose()?.map(|prompt| (prompt, self.place())))
     }
 }

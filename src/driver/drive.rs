@@ -38,10 +38,10 @@ pub(crate) fn drive<T>(
     pass: impl FnOnce(&mut Run<'_, '_>) -> Result<T, Halt>,
 ) -> Result<(Option<T>, ActivationCache)> {
     let Plan { points, device, dtype, rows, silent, at_once, shape, stop_when_done } = plan;
-    let length = |axis| length(shape, axis);
+    let length = |layer, axis| length(shape, layer, axis);
     check_element_type(&device, dtype)?;
     check_room(&device, at_once.saturating_mul(dtype.size()))?;
-    let pattern = [rows.len, rows.len.saturating_add(rows.offset), length(Axis::Head)]
+    let pattern = [rows.len, rows.len.saturating_add(rows.offset), length(None, Axis::Head)]
         .into_iter()
         .fold(rows.batch, usize::saturating_mul);
     let mut run = Run::new(&points.catalog, hooks, record, rows, silent)?.with(&points.splices, silent)?;
@@ -68,23 +68,72 @@ pub(crate) fn drive<T>(
     Ok((given, run.finish()?))
 }
 
-/// The length of a point's axis that is neither batch nor positions; 0 where it is known only in the run.
-pub(crate) fn length(c: &TransformerConfig, axis: Axis) -> usize {
+/// The length of an axis, of a layer's point or of another's, that is neither batch nor positions; 0 where it is known
+/// only in the run.
+pub(crate) fn length(c: &TransformerConfig, layer: Option<usize>, axis: Axis) -> usize {
+    let [widest, widest_value] = c.widest_heads();
+    let d_head = layer.map_or(widest, |layer| c.d_head_of(layer));
+    let state = layer.and_then(|layer| StateAxes::of(c, layer));
+    if let Some(length) = state.and_then(|own| own.length(axis)) {
+        return length;
+    }
     match axis {
         Axis::Head => c.n_heads,
-        Axis::KvHead => c.n_kv_heads,
-        Axis::DHead => c.d_head,
-        Axis::DValue => c.d_value(),
+        Axis::KvHead => layer.map_or(c.n_kv_heads, |layer| c.n_kv_heads_of(layer)),
+        Axis::DHead => d_head,
+        Axis::DValue => layer.map_or(widest_value, |layer| c.d_value_of(layer)),
         Axis::QRank => c.latent.and_then(|latent| latent.q_rank).unwrap_or(0),
         Axis::KvRank => c.latent.map_or(0, |latent| latent.kv_rank),
         Axis::DRope => c.latent.map_or(0, |latent| latent.d_rope),
         Axis::DModel => c.d_model,
-        Axis::DMlp => c.d_mlp,
-        Axis::HeadDHead => c.n_heads.saturating_mul(c.d_head),
+        Axis::DMlp => layer.map_or(c.d_mlp, |layer| c.d_mlp_of(layer)),
+        Axis::HeadDHead => c.n_heads.saturating_mul(d_head),
         Axis::Vocab => c.d_vocab_out,
         Axis::DShared => c.experts.and_then(|experts| experts.shared).map_or(0, |shared| shared.d_mlp),
+        Axis::DPerLayer => c.per_layer_inputs.map_or(0, |own| own.width),
         Axis::Expert => c.experts.map_or(0, |experts| experts.count),
         Axis::Choice => c.experts.map_or(0, |experts| experts.per_token),
         _ => 0,
+    }
+}
+
+/// The lengths of the axes of a layer with a state in place of keys and values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StateAxes {
+    key_heads: usize,
+    value_heads: usize,
+    d_key: usize,
+    d_value: usize,
+    channels: usize,
+}
+
+impl StateAxes {
+    /// Those of a layer, if it has one.
+    pub(crate) fn of(c: &TransformerConfig, layer: usize) -> Option<Self> {
+        let net = c.gated_delta_of(layer).map(|net| Self {
+            key_heads: net.n_key_heads,
+            value_heads: net.n_value_heads,
+            d_key: net.d_key,
+            d_value: net.d_value,
+            channels: net.channels(),
+        });
+        net.or(c.state_space_of(layer).map(|space| Self {
+            key_heads: space.n_groups,
+            value_heads: space.n_heads,
+            d_key: space.d_state,
+            d_value: space.d_head,
+            channels: space.channels(),
+        }))
+    }
+    /// The length of an axis that only such a layer's points have, or that is another one there.
+    pub(crate) fn length(self, axis: Axis) -> Option<usize> {
+        match axis {
+            Axis::KeyHead => Some(self.key_heads),
+            Axis::ValueHead => Some(self.value_heads),
+            Axis::DKey => Some(self.d_key),
+            Axis::DValue => Some(self.d_value),
+            Axis::Channel => Some(self.channels),
+            _ => None,
+        }
     }
 }

@@ -2,27 +2,33 @@
 
 use std::collections::HashMap;
 use std::fs;
+#[cfg(feature = "arrow")]
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use hooklens_hooks::{HookError, remove_unfinished, write_views};
+use hooklens_hooks::{HookError, remove_unfinished, write_views, write_views_to};
 use rayon::prelude::*;
 
 use super::batch::Batch;
 use super::lock::{self, Lock};
 use super::manifest::{BatchFile, LOG, Log, Manifest, NAME};
+use super::place::{self, Files, Own};
 use super::placing::FileTensor;
 use super::sparse::by_entries;
 use super::writer::Sink;
-use super::{Dump, DumpReport};
+use super::{Dump, DumpReport, object_log};
 use crate::error::DumpError;
+use crate::object_stores::Object;
 
 /// Writes a file a batch, and for each a line of the log that lists the finished ones.
 pub(super) struct FolderSink {
     folder: PathBuf,
     manifest: Manifest,
-    log: Log,
+    own: Own,
+    /// None where an earlier run has done all, in a store.
+    log: Option<Log>,
     tables: bool,
-    _lock: Lock,
+    _lock: Option<Lock>,
 }
 
 impl FolderSink {
@@ -34,13 +40,9 @@ impl FolderSink {
         dump: &Dump,
         first_row: usize,
     ) -> Result<Self, DumpError> {
-        let failed = |source: std::io::Error| DumpError::File { path: folder.to_path_buf(), source };
-        let refused = |reason: &str| DumpError::Refused { path: folder.to_path_buf(), reason: reason.into() };
-        if folder.exists() && !folder.is_dir() {
-            return Err(refused("it is a file; a dump goes to a folder or to a name ending in .safetensors"));
-        }
-        fs::create_dir_all(folder).map_err(failed)?;
-        let lock = Lock::take(folder)?;
+        let of_store = place::object(folder)?.is_some();
+        let lock = if of_store { None } else { Some(made(folder)?) };
+        let mut own = Own::new(folder.join(NAME));
         match Manifest::read(folder)? {
             Some(_) if !dump.resume => return Err(DumpError::Exists { path: folder.join(NAME) }),
             Some(before) => {
@@ -50,34 +52,64 @@ impl FolderSink {
                     let (path, what) = (folder.join(NAME), "shard".to_string());
                     return Err(DumpError::Mismatch { path, what, before: of(&before), now: of(&manifest) });
                 }
-                remove_unfinished(folder).map_err(failed)?;
-                let listed = if before.complete { before.files } else { Log::read(folder)? };
-                manifest.files = sound_files(folder, listed, dump, manifest.rows, first_row);
-            }
-            None => {
-                remove_unfinished(folder).map_err(failed)?;
-                for entry in fs::read_dir(folder).map_err(failed)? {
-                    let entry = entry.map_err(failed)?;
-                    // A log of nothing is what an interrupted start leaves.
-                    let empty_log =
-                        entry.file_name() == LOG && entry.metadata().is_ok_and(|metadata| metadata.len() == 0);
-                    if empty_log || entry.file_name() == lock::NAME {
-                        continue;
-                    }
-                    return Err(refused("the folder is not empty and holds no dump"));
+                if !of_store {
+                    remove_unfinished(folder).map_err(place::failed(folder))?;
                 }
+                let was_complete = before.complete;
+                let listed = if was_complete { before.files } else { Log::read(folder)? };
+                manifest.files = sound_files(folder, listed, dump, manifest.rows, first_row)?;
+                if of_store && was_complete && manifest.rows_done() == manifest.own_rows() {
+                    let folder = folder.to_path_buf();
+                    return Ok(Self { folder, manifest, own, log: None, tables: dump.tables, _lock: lock });
+                }
+                own = Own::taken(folder.join(NAME));
             }
+            None => check_empty(folder, of_store)?,
         }
         // The log first: a manifest without one would say that nothing is finished.
-        let log = Log::begin(folder, &manifest.files)?;
-        manifest.write(folder)?;
-        Ok(Self { folder: folder.to_path_buf(), manifest, log, tables: dump.tables, _lock: lock })
+        let log = Some(Log::begin(folder, &manifest.files)?);
+        manifest.write(&mut own)?;
+        Ok(Self { folder: folder.to_path_buf(), manifest, own, log, tables: dump.tables, _lock: lock })
     }
 
     /// How many batches, from the first on, need not be computed again.
     pub(super) fn finished(&self) -> usize {
         self.manifest.files.len()
     }
+}
+
+fn refused(folder: &Path, reason: &str) -> DumpError {
+    DumpError::Refused { path: folder.to_path_buf(), reason: reason.into() }
+}
+
+/// Makes a folder of this machine, and locks it.
+fn made(folder: &Path) -> Result<Lock, DumpError> {
+    if folder.exists() && !folder.is_dir() {
+        return Err(refused(folder, "it is a file; a dump goes to a folder or to a name ending in .safetensors"));
+    }
+    fs::create_dir_all(folder).map_err(place::failed(folder))?;
+    Lock::take(folder)
+}
+
+/// An error where a folder holds something else than a dump; what an interrupted start left is removed.
+fn check_empty(folder: &Path, of_store: bool) -> Result<(), DumpError> {
+    let held = "the folder is not empty and holds no dump";
+    if of_store {
+        let files = Files::of(folder)?;
+        let other = files.names().find(|name| !object_log::is_own(name));
+        return other.map_or(Ok(()), |_| Err(refused(folder, held)));
+    }
+    let failed = place::failed(folder);
+    remove_unfinished(folder).map_err(&failed)?;
+    for entry in fs::read_dir(folder).map_err(&failed)? {
+        let entry = entry.map_err(&failed)?;
+        // A log of nothing is what an interrupted start leaves.
+        let empty_log = entry.file_name() == LOG && entry.metadata().is_ok_and(|metadata| metadata.len() == 0);
+        if !empty_log && entry.file_name() != lock::NAME {
+            return Err(refused(folder, held));
+        }
+    }
+    Ok(())
 }
 
 /// The files, from the first on, that follow each other and are as they were written.
@@ -87,7 +119,7 @@ fn sound_files(
     dump: &Dump,
     rows: usize,
     first_row: usize,
-) -> Vec<BatchFile> {
+) -> Result<Vec<BatchFile>, DumpError> {
     let end = first_row + dump.own_rows(rows);
     let expected = |number: usize, entry: &BatchFile| {
         let row = first_row + number * dump.batch_size;
@@ -98,9 +130,9 @@ fn sound_files(
     };
     let count = listed.iter().enumerate().take_while(|(number, entry)| expected(*number, entry)).count();
     listed.truncate(count);
-    let sound = |entry: &BatchFile| entry.is_sound(&folder.join(&entry.file), dump.verify);
-    let sound: Vec<bool> = listed.par_iter().map(sound).collect();
-    listed.into_iter().zip(sound).take_while(|(_, sound)| *sound).map(|(entry, _)| entry).collect()
+    let files = Files::of(folder)?;
+    let sound: Vec<bool> = listed.par_iter().map(|entry| files.is_sound(entry, dump.verify)).collect();
+    Ok(listed.into_iter().zip(sound).take_while(|(_, sound)| *sound).map(|(entry, _)| entry).collect())
 }
 
 /// The name of a batch's file.
@@ -108,51 +140,83 @@ fn file_name(batch: usize, tables: bool) -> String {
     format!("shard-{batch:05}.{}", if tables { "parquet" } else { "safetensors" })
 }
 
-/// Writes a batch's tensors; gives the hash of the file.
-fn write_tensors(path: &Path, tensors: Vec<FileTensor>, batch: &Batch) -> Result<u128, DumpError> {
+/// A batch's tensors as a file holds them.
+fn tensors_of(tensors: Vec<FileTensor>, batch: &Batch) -> Vec<FileTensor> {
     let placed = tensors.into_iter().zip(&batch.tensors);
-    let tensors: Vec<_> = placed.flat_map(|(tensor, named)| by_entries(tensor, named.axes)).collect();
-    let named = tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    placed.flat_map(|(tensor, named)| by_entries(tensor, named.axes)).collect()
+}
+
+/// Writes a batch's tensors to a file; gives its length and its hash.
+fn write_tensors(path: &Path, tensors: &[FileTensor]) -> Result<(u64, u128), DumpError> {
     // The error names the file already.
     let cause = |error: HookError| match error {
         HookError::Io { source, .. } => source.downcast().map_or_else(std::io::Error::other, |io| *io),
         other => std::io::Error::other(other),
     };
-    write_views(path, named, metadata)
-        .map_err(|error| DumpError::File { path: path.to_path_buf(), source: cause(error) })
+    let hash = write_views(path, named(tensors), metadata()).map_err(|error| place::failed(path)(cause(error)))?;
+    Ok((fs::metadata(path).map_err(place::failed(path))?.len(), hash))
+}
+
+/// Puts a batch's tensors into a store while they are made one file; gives its length and its hash.
+fn put_tensors(object: &Object, tensors: &[FileTensor]) -> std::io::Result<(u64, u128)> {
+    let mut writer = object.writer();
+    let hash = write_views_to(&mut writer, named(tensors), metadata())?;
+    Ok((writer.finish()?, hash))
+}
+
+fn named(tensors: &[FileTensor]) -> Vec<(String, &FileTensor)> {
+    tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect()
+}
+
+fn metadata() -> HashMap<String, String> {
+    HashMap::from([("format".to_string(), "pt".to_string())])
+}
+
+#[cfg(feature = "arrow")]
+fn write_table(path: &Path, object: Option<&Object>, bytes: &[u8]) -> std::io::Result<(u64, u128)> {
+    match object {
+        None => hooklens_hooks::write_file(path, bytes)?,
+        Some(object) => {
+            let mut writer = object.writer();
+            writer.write_all(bytes)?;
+            writer.finish()?;
+        }
+    }
+    Ok((bytes.len() as u64, xxhash_rust::xxh3::xxh3_128(bytes)))
 }
 
 impl Sink for FolderSink {
     fn write(&mut self, batch: Batch) -> Result<(), DumpError> {
         let file = file_name(batch.number, self.tables);
         let path = self.folder.join(&file);
-        let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
+        let failed = place::failed(&path);
+        let object = place::object(&path)?;
         let tensors = batch.place(batch.placing.widths(), &path)?;
-        let hash = match self.tables {
+        let (bytes, hash) = match (self.tables, &object) {
             #[cfg(feature = "arrow")]
-            true => {
+            (true, object) => {
                 let bytes = super::table::bytes(&batch, &tensors);
                 let bytes = bytes.map_err(|error| failed(std::io::Error::other(error)))?;
-                hooklens_hooks::write_file(&path, &bytes).map_err(failed)?;
-                xxhash_rust::xxh3::xxh3_128(&bytes)
+                write_table(&path, object.as_ref(), &bytes).map_err(failed)?
             }
-            _ => write_tensors(&path, tensors, &batch)?,
+            (_, None) => write_tensors(&path, &tensors_of(tensors, &batch))?,
+            (_, Some(object)) => put_tensors(object, &tensors_of(tensors, &batch)).map_err(failed)?,
         };
-        let bytes = fs::metadata(&path).map_err(failed)?.len();
         let entry = BatchFile::new(file, batch.first_row, batch.placing.rows(), bytes, hash);
-        self.log.add(&entry)?;
+        if let Some(log) = &mut self.log {
+            log.add(&entry)?;
+        }
         self.manifest.files.push(entry);
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<DumpReport, DumpError> {
-        let done: usize = self.manifest.files.iter().map(|entry| entry.rows).sum();
-        if done == self.manifest.own_rows() {
+        if self.manifest.rows_done() == self.manifest.own_rows()
+            && let Some(log) = self.log.take()
+        {
             self.manifest.complete = true;
-            self.manifest.write(&self.folder)?;
-            let log = self.folder.join(LOG);
-            fs::remove_file(&log).map_err(|source| DumpError::File { path: log, source })?;
+            self.manifest.write(&mut self.own)?;
+            log.remove()?;
         }
         Ok(DumpReport {
             bytes: self.manifest.files.iter().map(|entry| entry.bytes).sum(),

@@ -1,17 +1,19 @@
 //! The manifest of a dump that is a folder, and the log of its finished files.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Write};
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 
-use hooklens_hooks::{Unfinished, write_file};
+use hooklens_hooks::Unfinished;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use xxhash_rust::xxh3::xxh3_128;
 
+use super::object_log::ObjectLog;
+use super::place::{self, Own};
 use super::{Dump, Shard};
 use crate::error::DumpError;
-use crate::regular;
+use crate::object_stores::is_url;
 
 /// Name of the manifest within the folder.
 pub(super) const NAME: &str = "manifest.json";
@@ -65,34 +67,20 @@ impl BatchFile {
     pub(super) fn is_within(&self) -> bool {
         !self.file.is_empty() && Path::new(&self.file).components().all(|part| matches!(part, Component::Normal(_)))
     }
-
-    /// Whether the file at `path` is as it was written: of its length and, if `verify`, its bytes.
-    pub(super) fn is_sound(&self, path: &Path, verify: bool) -> bool {
-        let whole = std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);
-        whole && (!verify || hash_of_file(path).is_ok_and(|hash| hash == self.checksum))
-    }
-}
-
-fn hash_of_file(path: &Path) -> std::io::Result<String> {
-    let mut file = File::open(path)?;
-    let (mut hash, mut block) = (Xxh3::new(), vec![0; 1 << 20]);
-    loop {
-        match file.read(&mut block)? {
-            0 => return Ok(hex(hash.digest128())),
-            read => hash.update(&block[..read]),
-        }
-    }
 }
 
 /// The list of finished files, added to line by line.
-pub(super) struct Log {
-    path: PathBuf,
-    file: File,
+pub(super) enum Log {
+    File { path: PathBuf, file: File },
+    Objects(ObjectLog),
 }
 
 impl Log {
     /// Replaces the folder's log by one of these files.
     pub(super) fn begin(folder: &Path, files: &[BatchFile]) -> Result<Self, DumpError> {
+        if is_url(folder) {
+            return Ok(Self::Objects(ObjectLog::begin(folder, files)?));
+        }
         let path = folder.join(LOG);
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
         let mut unfinished = Unfinished::beside(&path).map_err(failed)?;
@@ -101,28 +89,40 @@ impl Log {
             unfinished.write_all(&line).map_err(failed)?;
         }
         let file = unfinished.finish().map_err(failed)?;
-        Ok(Self { path, file })
+        Ok(Self::File { path, file })
     }
 
-    /// Adds a file that is on the disk.
+    /// Adds a file that is on the disk, or in the store.
     pub(super) fn add(&mut self, entry: &BatchFile) -> Result<(), DumpError> {
-        let failed = |source: std::io::Error| DumpError::File { path: self.path.clone(), source };
+        let (path, file) = match self {
+            Self::File { path, file } => (path, file),
+            Self::Objects(log) => return log.add(entry),
+        };
+        let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
         let line = line(entry).map_err(failed)?;
-        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(failed)
+        file.write_all(&line).and_then(|()| file.sync_data()).map_err(failed)
+    }
+
+    /// Removes it: the manifest lists all.
+    pub(super) fn remove(self) -> Result<(), DumpError> {
+        match self {
+            Self::File { path, .. } => fs::remove_file(&path).map_err(|source| DumpError::File { path, source }),
+            Self::Objects(log) => log.remove(),
+        }
     }
 
     /// The files a folder's log lists, up to a line that was cut off.
     pub(super) fn read(folder: &Path) -> Result<Vec<BatchFile>, DumpError> {
-        let path = folder.join(LOG);
-        match regular::read(&path) {
-            Ok(text) => Ok(text.split(|b| *b == b'\n').map_while(|line| serde_json::from_slice(line).ok()).collect()),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(source) => Err(DumpError::File { path, source }),
-        }
+        let text = match is_url(folder) {
+            true => ObjectLog::read(folder)?,
+            false => place::read(&folder.join(LOG))?.unwrap_or_default(),
+        };
+        Ok(text.split(|b| *b == b'\n').map_while(|line| serde_json::from_slice(line).ok()).collect())
     }
 }
 
-fn line(entry: &BatchFile) -> std::io::Result<Vec<u8>> {
+/// A file's line of the log.
+pub(super) fn line(entry: &BatchFile) -> std::io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(entry)?;
     line.push(b'\n');
     Ok(line)
@@ -136,7 +136,7 @@ impl Manifest {
             format: "hooklens-dump".into(),
             version: VERSION,
             rows: rows.len(),
-            input: hash(rows),
+            input: hash_of_rows(rows),
             settings,
             files: Vec::new(),
             shard: dump.shard,
@@ -148,11 +148,8 @@ impl Manifest {
     /// Reads a folder's manifest; `None` if it has none.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, DumpError> {
         let path = folder.join(NAME);
-        match regular::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|source| DumpError::Manifest { path, source }),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(DumpError::File { path, source }),
-        }
+        let Some(text) = place::read(&path)? else { return Ok(None) };
+        serde_json::from_slice(&text).map(Some).map_err(|source| DumpError::Manifest { path, source })
     }
 
     /// Prompts it is complete with.
@@ -160,12 +157,14 @@ impl Manifest {
         self.shard_rows.unwrap_or(self.rows)
     }
 
+    /// Prompts whose files it lists.
+    pub(super) fn rows_done(&self) -> usize {
+        self.files.iter().map(|entry| entry.rows).sum()
+    }
+
     /// Replaces the folder's manifest in one step.
-    pub(super) fn write(&self, folder: &Path) -> Result<(), DumpError> {
-        let path = folder.join(NAME);
-        let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
-        let text = serde_json::to_vec_pretty(self).map_err(|e| failed(e.into()))?;
-        write_file(&path, &text).map_err(failed)
+    pub(super) fn write(&self, own: &mut Own) -> Result<(), DumpError> {
+        own.put(serde_json::to_vec_pretty(self).map_err(|error| own.failed(error.into()))?)
     }
 
     /// Whether a run with the settings of `now` would continue this one.
@@ -201,7 +200,7 @@ impl Manifest {
 }
 
 /// Hash of all ids and row ends.
-fn hash(rows: &[Vec<u32>]) -> String {
+pub(crate) fn hash_of_rows(rows: &[Vec<u32>]) -> String {
     let words = rows.iter().flat_map(|row| row.iter().copied().chain([u32::MAX]));
     hash_bytes(&words.flat_map(u32::to_le_bytes).collect::<Vec<_>>())
 }
@@ -211,6 +210,7 @@ fn hash_bytes(bytes: &[u8]) -> String {
     hex(xxh3_128(bytes))
 }
 
-fn hex(hash: u128) -> String {
+/// A hash as it is written.
+pub(super) fn hex(hash: u128) -> String {
     format!("{hash:032x}")
 }

@@ -6,7 +6,9 @@ use rayon::prelude::*;
 
 use super::DumpReport;
 use super::manifest::{BatchFile, Manifest, NAME};
+use super::place::{self, Files, Own};
 use crate::error::{DumpError, Result};
+use crate::object_stores::is_url;
 
 /// Writes a manifest over the shards that several jobs made with [`Dump::shard`](super::Dump::shard): the files stay
 /// where they are, in folders within `folder`, and the manifest names them all.
@@ -56,7 +58,8 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
         if shard.shard.is_none() {
             return Err(failed(path, "it is a whole dump, not a shard of one".into()).into());
         }
-        let sound = |entry: &BatchFile| entry.is_within() && entry.is_sound(&path.join(&entry.file), verify);
+        let files = Files::of(path)?;
+        let sound = |entry: &BatchFile| entry.is_within() && files.is_sound(entry, verify);
         let damaged = shard.files.par_iter().find_first(|entry| !sound(entry));
         if let Some(entry) = damaged {
             let told = "it is not there, or not as it was written; --resume makes it anew";
@@ -87,10 +90,10 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
     if next != whole.rows {
         return Err(failed(folder, format!("no shard has prompt {} of {}", next + 1, whole.rows)).into());
     }
-    if folder.join(NAME).exists() {
+    if place::is_there(&folder.join(NAME))? {
         return Err(DumpError::Exists { path: folder.join(NAME) }.into());
     }
-    whole.write(folder)?;
+    whole.write(&mut Own::new(folder.join(NAME)))?;
     Ok(DumpReport {
         rows: whole.rows,
         bytes: whole.files.iter().map(|entry| entry.bytes).sum(),
@@ -101,7 +104,10 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
 
 /// The way from a folder to one within it, with `/` between names.
 fn relative(folder: &Path, path: &Path) -> Option<String> {
-    let (folder, path) = (folder.canonicalize().ok()?, path.canonicalize().ok()?);
+    let (folder, path) = match is_url(folder) {
+        true => (folder.to_path_buf(), path.to_path_buf()),
+        false => (folder.canonicalize().ok()?, path.canonicalize().ok()?),
+    };
     let inside = path.strip_prefix(&folder).ok()?;
     let names = inside.components().map(|component| match component {
         Component::Normal(name) => name.to_str(),

@@ -18,6 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod activation_store;
 mod batch;
 mod builder;
 mod check;
@@ -30,6 +31,8 @@ mod lock;
 mod manifest;
 mod merge;
 mod model;
+mod object_log;
+mod place;
 mod placing;
 mod report;
 mod run;
@@ -43,11 +46,15 @@ mod watch;
 mod writer;
 
 pub use crate::corpus::{Prompt, read_prompts};
+pub use activation_store::{ActivationBatch, ActivationStore, Batches};
 pub use builder::Dump;
+#[cfg(feature = "cli")]
+pub(crate) use manifest::hash_of_rows;
 pub use merge::{merge, merge_unverified};
 pub use model::DumpModel;
+#[cfg(feature = "cli")]
+pub(crate) use place::{folders, is_there};
 pub use report::DumpReport;
 pub use shard::Shard;
 pub use shards::{ForeignShard, Shards, UnfinishedShard, shards_in};
-pub(crate) use stored::StoredDump;
 pub use watch::{Seen, Watcher};

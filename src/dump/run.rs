@@ -16,6 +16,7 @@ use super::{Dump, DumpModel, DumpReport, Seen, Watcher};
 use crate::device::synchronize;
 use crate::driver::Input;
 use crate::error::{DumpError, Result};
+use crate::object_stores::is_url;
 
 impl Dump {
     /// Runs the model on each row of token ids and writes what was asked for: to one file if
@@ -79,6 +80,10 @@ impl Dump {
         let to_file = out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
         let placed = self.check(model, rows, to_file)?;
         if to_file {
+            if is_url(out) {
+                let reason = "one file is not written to a store of objects; name a folder there".to_string();
+                return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
+            }
             if self.shard.is_some() {
                 let reason = "a shard goes to a folder, which `merge` makes one with the others".to_string();
                 return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
@@ -105,7 +110,7 @@ impl Dump {
     /// The numbers of the batches this dump computes, of `rows` prompts: all, or its shard's.
     fn own_batches(&self, rows: usize) -> Range<usize> {
         let count = rows.div_ceil(self.batch_size);
-        self.shard.map_or(0..count, |shard| shard.batches(count))
+        self.shard.map_or(0..count, |shard| shard.share_of(count))
     }
 
     /// How many of `rows` prompts are in those batches.

@@ -42,8 +42,8 @@ impl Shard {
         self.of
     }
 
-    /// The batches that are its share of `count`, one behind the other, as even as can be.
-    pub(super) fn batches(self, count: usize) -> Range<usize> {
+    /// Those of `count` that are its share, one behind the other, as even as can be.
+    pub(crate) fn share_of(self, count: usize) -> Range<usize> {
         let end = |shards: usize| (shards as u128 * count as u128 / self.of as u128) as usize;
         end(self.index - 1)..end(self.index)
     }
@@ -73,7 +73,7 @@ mod tests {
     fn shards_share_everything_once() {
         for of in 1..9 {
             for count in 0..30 {
-                let shards = (1..=of).flat_map(|index| Shard::new(index, of).unwrap().batches(count));
+                let shards = (1..=of).flat_map(|index| Shard::new(index, of).unwrap().share_of(count));
                 assert_eq!(shards.collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
             }
         }

@@ -1,11 +1,11 @@
 //! What there is of a dump's shards in a folder.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Shard;
 use super::manifest::{Log, Manifest};
+use super::place;
 use crate::error::DumpError;
 
 /// The shards of a dump that lie in the folders of a folder.
@@ -83,11 +83,9 @@ fn common(manifest: &Manifest) -> Option<Common<'_>> {
 /// [`DumpError::File`] for a folder that can't be read, [`DumpError::Manifest`] for a damaged manifest.
 pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
     let folder = folder.as_ref();
-    let failed = |source: std::io::Error| DumpError::File { path: folder.to_path_buf(), source };
     let mut all: Vec<(PathBuf, Manifest)> = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if let Some(manifest) = path.is_dir().then(|| Manifest::read(&path)).transpose()?.flatten() {
+    for path in place::folders(folder)? {
+        if let Some(manifest) = Manifest::read(&path)? {
             all.push((path, manifest));
         }
     }

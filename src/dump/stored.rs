@@ -1,123 +1,222 @@
-//! Dumps, read back.
+//! Dumps, read back: which files they are of, and where in a file its vectors lie.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use hooklens_hooks::DType;
-use safetensors::SafeTensors;
 
 use super::manifest::{Log, Manifest};
-use crate::error::{DumpError, LoadError, Result};
+use super::place;
+use super::shards::shards_in;
+use crate::error::{DumpError, Error, LoadError, Result};
+use crate::object_stores::Ranges;
 use crate::regular;
-use crate::weight_files::WeightFiles;
+use crate::weight_files::{Location, WeightFiles, read_at};
 
-/// The files of a dump, opened one at a time.
-pub(crate) struct StoredDump {
+/// The files of a dump: one, or those of a folder that are finished, or of all shards that lie in it.
+///
+/// # Errors
+/// What is no dump, or can't be read.
+pub(super) fn files_of(dump: &Path) -> Result<Vec<PathBuf>> {
+    let wrong = |reason: &str| DumpError::Refused { path: dump.to_path_buf(), reason: reason.into() };
+    let is_folder = match place::object(dump)? {
+        None => dump.is_dir(),
+        // A store has no folders to ask for.
+        Some(_) => dump.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("safetensors")),
+    };
+    let files = match is_folder {
+        false => vec![dump.to_path_buf()],
+        true => match Manifest::read(dump)? {
+            Some(manifest) => finished(dump, manifest)?,
+            None => {
+                let mut all = Vec::new();
+                for folder in shards_in(dump)?.complete {
+                    if let Some(manifest) = Manifest::read(&folder)? {
+                        all.extend(finished(&folder, manifest)?);
+                    }
+                }
+                all
+            }
+        },
+    };
+    if files.iter().any(|file| file.extension().is_some_and(|ending| ending == "parquet")) {
+        return Err(wrong("it is of tables (Parquet), which other programs read; dump safetensors").into());
+    }
+    match files.is_empty() {
+        true => Err(wrong("no finished file of a dump is there").into()),
+        false => Ok(files),
+    }
+}
+
+/// The files of a folder that are finished.
+fn finished(folder: &Path, manifest: Manifest) -> Result<Vec<PathBuf>> {
+    let listed = if manifest.complete { manifest.files } else { Log::read(folder)? };
+    Ok(listed.into_iter().filter(|file| file.is_within()).map(|file| folder.join(file.file)).collect())
+}
+
+/// Vectors of one point in a file, one behind the other: `[row, pos, ...]`.
+#[derive(Debug, Clone, Copy)]
+struct Vectors {
+    start: u64,
+    dtype: DType,
+    width: usize,
+}
+
+/// A file of a dump: where its tokens, its mask and the vectors of some points are.
+#[derive(Debug)]
+pub(super) struct StoredFile {
     path: PathBuf,
-    files: Vec<PathBuf>,
-    /// The one that was opened last.
-    open: Option<(usize, OpenFile)>,
+    /// Where it lies, if that is a store.
+    object: Option<Ranges>,
+    /// Places of tokens, padding among them.
+    pub(super) places: usize,
+    tokens: u64,
+    mask: u64,
+    points: Vec<Vectors>,
 }
 
-/// A file of a dump.
-struct OpenFile {
-    files: WeightFiles,
+/// The vectors of some places of a file that are no padding, as they lie in the file.
+#[derive(Debug)]
+pub(super) struct Piece {
     /// The token at each place, nothing at padding.
-    tokens: Vec<Option<u32>>,
-    shape: [usize; 2],
+    pub(super) tokens: Vec<Option<u32>>,
+    points: Vec<(DType, Vec<u8>)>,
 }
 
-impl StoredDump {
-    /// Opens a file or folder that a dump wrote; of a folder, the files that are finished.
-    ///
-    /// # Errors
-    /// What is no dump, or can't be read.
-    pub(crate) fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref().to_path_buf();
-        let files = match path.is_dir() {
-            false => vec![path.clone()],
-            true => {
-                let listed = match Manifest::read(&path)? {
-                    Some(manifest) if manifest.complete => manifest.files,
-                    _ => Log::read(&path)?,
-                };
-                let within = listed.into_iter().filter(|file| file.is_within());
-                within.map(|file| path.join(file.file)).collect()
+/// A file that is open.
+enum Open<'f> {
+    File(File),
+    Object(&'f Ranges),
+}
+
+impl StoredFile {
+    /// Reads what is where; the file is not kept open.
+    pub(super) fn open(path: &Path, points: &[String]) -> Result<Self> {
+        let wrong = |reason: String| DumpError::Refused { path: path.to_path_buf(), reason };
+        let failed = LoadError::file(path);
+        let (object, files) = match place::object(path)? {
+            None => {
+                regular::check(path).map_err(failed)?;
+                (None, WeightFiles::open_with(&[path.to_path_buf()], false)?)
+            }
+            Some(object) => {
+                let object = object.ranges().map_err(failed)?;
+                (Some(object.clone()), WeightFiles::of_object(path, object)?)
             }
         };
-        let opened = Self { path, files, open: None };
-        if opened.files.iter().any(|file| file.extension().is_some_and(|ending| ending == "parquet")) {
-            return Err(opened.wrong("it is of tables (Parquet), which other programs read; dump safetensors"));
-        }
-        match opened.files.is_empty() {
-            true => Err(opened.wrong("no finished file of a dump is there")),
-            false => Ok(opened),
-        }
-    }
-
-    fn wrong(&self, reason: impl Into<String>) -> crate::error::Error {
-        DumpError::Refused { path: self.path.clone(), reason: reason.into() }.into()
-    }
-
-    /// Number of files.
-    pub(crate) fn files(&self) -> usize {
-        self.files.len()
-    }
-
-    fn file(&mut self, file: usize) -> Result<&OpenFile> {
-        if self.open.as_ref().is_none_or(|(open, _)| *open != file) {
-            let path = &self.files[file];
-            let bytes = regular::read_tensors(path).map_err(LoadError::file(path))?;
-            let all = SafeTensors::deserialize(&bytes)
-                .map_err(|error| LoadError::refused(path, "it is no safetensors file", error))?;
-            let integers = |name: &str| -> Result<(Vec<i64>, Vec<usize>)> {
-                let tensor = all.tensor(name).map_err(|_| self.wrong(format!("{} has no `{name}`", path.display())))?;
-                let numbers = tensor.data().as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect();
-                Ok((numbers, tensor.shape().to_vec()))
-            };
-            let ((tokens, shape), (mask, _)) = (integers("tokens")?, integers("attention_mask")?);
-            let shape: [usize; 2] = shape.try_into().map_err(|_| self.wrong("its tokens are no rows"))?;
-            let token = |(id, real): (&i64, &i64)| (*real != 0).then(|| u32::try_from(*id).ok()).flatten();
-            let tokens = tokens.iter().zip(&mask).map(token).collect();
-            let files = WeightFiles::open(std::slice::from_ref(path))?;
-            self.open = Some((file, OpenFile { files, tokens, shape }));
-        }
-        match &self.open {
-            Some((_, open)) => Ok(open),
-            None => Err(self.wrong("its file was not opened")),
-        }
-    }
-
-    /// The tokens of a file, row by row, nothing at padding.
-    pub(crate) fn tokens(&mut self, file: usize) -> Result<&[Option<u32>]> {
-        Ok(&self.file(file)?.tokens)
-    }
-
-    /// The width of a point's activations.
-    pub(crate) fn width(&mut self, point: &str) -> Result<usize> {
-        self.file(0)?;
-        let Some((_, open)) = &self.open else { return Err(self.wrong("its file was not opened")) };
-        let Some(info) = open.files.info(point) else {
-            let nearest = open.files.nearest(point).join(", ");
-            return Err(self.wrong(format!("`{point}` was not dumped; nearest: {nearest}")));
+        let integers = |name: &str| {
+            let info = files.info(name).ok_or_else(|| wrong(format!("it has no `{name}`, and is no dump")))?;
+            match (&info.place, &*info.dtype, &info.shape[..]) {
+                (Location::File { bytes, .. }, "i64", [rows, positions]) => {
+                    Ok((bytes.start as u64, [*rows, *positions]))
+                }
+                _ => Err(wrong(format!("its `{name}` are no rows of integers: {} {:?}", info.dtype, info.shape))),
+            }
         };
-        let shape = info.shape.clone();
-        if shape.len() < 3 || shape[..2] != open.shape {
-            let of = open.shape;
-            return Err(self.wrong(format!("`{point}` has shape {shape:?}, and its tokens {of:?}: positions were cut")));
+        let ((tokens, shape), (mask, of_mask)) = (integers("tokens")?, integers("attention_mask")?);
+        if shape != of_mask {
+            return Err(wrong(format!("its tokens have shape {shape:?}, and their mask {of_mask:?}")).into());
         }
-        Ok(shape[2..].iter().product())
+        let vectors = |name: &String| {
+            let Some(info) = files.info(name) else {
+                if files.info(&format!("{name}.indices")).is_some() {
+                    return Err(wrong(format!("`{name}` is of latents, of which it holds the few that are not zero")));
+                }
+                let nearest = files.nearest(name).join(", ");
+                return Err(wrong(format!("`{name}` was not dumped; nearest: {nearest}")));
+            };
+            let vectors = match (&info.place, info.float) {
+                (Location::File { bytes, .. }, Some(dtype)) if info.shape.len() > 2 && info.shape[..2] == shape => {
+                    Some(Vectors { start: bytes.start as u64, dtype, width: info.shape[2..].iter().product() })
+                }
+                _ => None,
+            };
+            let own = &info.shape;
+            vectors.ok_or_else(|| {
+                wrong(format!("`{name}` has shape {own:?}, and its tokens {shape:?}: it has no vector for each token"))
+            })
+        };
+        let points = points.iter().map(vectors).collect::<std::result::Result<_, _>>()?;
+        Ok(Self { path: path.to_path_buf(), object, places: shape[0] * shape[1], tokens, mask, points })
     }
 
-    /// A point's activations at the places that are wanted, `[place, width]`.
-    pub(crate) fn rows(&mut self, file: usize, point: &str, wanted: &[bool]) -> Result<Vec<f32>> {
-        let open = self.file(file)?;
-        let numbers: Vec<f32> = open.files.read(point, DType::F32)?.iter().collect();
-        let width = numbers.len() / wanted.len().max(1);
-        let rows = numbers.chunks_exact(width.max(1)).zip(wanted).filter(|(_, wanted)| **wanted);
-        let rows: Vec<f32> = rows.flat_map(|(row, _)| row).copied().collect();
-        match rows.iter().all(|x| x.is_finite()) {
-            true => Ok(rows),
-            false => Err(crate::error::Error::NotANumber { what: format!("an activation of `{point}` in the dump") }),
+    /// Widths of the points' vectors.
+    pub(super) fn widths(&self) -> impl Iterator<Item = usize> {
+        self.points.iter().map(|vectors| vectors.width)
+    }
+
+    /// Bytes of all vectors of a place.
+    pub(super) fn bytes_a_place(&self) -> usize {
+        self.points.iter().map(|vectors| vectors.width * vectors.dtype.size()).sum()
+    }
+
+    fn bytes(&self, file: &Open<'_>, at: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let read = match file {
+            Open::File(file) => read_at(file, at, &mut bytes),
+            Open::Object(object) => object.read_at(at, &mut bytes),
+        };
+        read.map_err(LoadError::file(&self.path))?;
+        Ok(bytes)
+    }
+
+    fn opened(&self) -> Result<Open<'_>> {
+        match &self.object {
+            Some(object) => Ok(Open::Object(object)),
+            None => Ok(Open::File(File::open(&self.path).map_err(LoadError::file(&self.path))?)),
         }
+    }
+
+    fn tokens_in(&self, file: &Open<'_>, first: usize, count: usize) -> Result<Vec<Option<u32>>> {
+        let integers = |start: u64| self.bytes(file, start + 8 * first as u64, 8 * count);
+        let (tokens, mask) = (integers(self.tokens)?, integers(self.mask)?);
+        let numbers = |bytes: &[u8]| -> Vec<i64> {
+            bytes.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+        };
+        let token = |(id, real): (i64, i64)| (real != 0).then(|| u32::try_from(id).ok()).flatten();
+        Ok(numbers(&tokens).into_iter().zip(numbers(&mask)).map(token).collect())
+    }
+
+    /// The tokens of a file, row by row, nothing at padding. Of an object, what was read of it when it was opened has them,
+    /// and is let go.
+    pub(super) fn tokens(&mut self) -> Result<Vec<Option<u32>>> {
+        let tokens = self.tokens_in(&self.opened()?, 0, self.places)?;
+        self.object.iter_mut().for_each(Ranges::let_go);
+        Ok(tokens)
+    }
+
+    /// The error where its tokens are not those that it had before.
+    pub(super) fn changed(&self) -> Error {
+        DumpError::Refused { path: self.path.clone(), reason: "it was changed while it was read".into() }.into()
+    }
+
+    /// What is at some places of a file.
+    pub(super) fn piece(&self, first: usize, count: usize) -> Result<Piece> {
+        let file = self.opened()?;
+        let vectors = |vectors: &Vectors| {
+            let size = vectors.width * vectors.dtype.size();
+            Ok((vectors.dtype, self.bytes(&file, vectors.start + (first * size) as u64, count * size)?))
+        };
+        let points = self.points.iter().map(vectors).collect::<Result<_>>()?;
+        Ok(Piece { tokens: self.tokens_in(&file, first, count)?, points })
+    }
+}
+
+impl Piece {
+    /// Adds a vector of one of the points; whether its numbers are finite.
+    pub(super) fn add_vector(&self, point: usize, place: usize, width: usize, to: &mut Vec<f32>) -> bool {
+        let (dtype, bytes) = &self.points[point];
+        let size = width * dtype.size();
+        let bytes = &bytes[place * size..][..size];
+        let before = to.len();
+        match dtype {
+            DType::F32 => to.extend(bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x))),
+            DType::BF16 => to.extend(bytes.as_chunks::<2>().0.iter().map(|x| half::bf16::from_le_bytes(*x).to_f32())),
+            DType::F16 => to.extend(bytes.as_chunks::<2>().0.iter().map(|x| half::f16::from_le_bytes(*x).to_f32())),
+            // The one type that is left.
+            _ => to.extend(bytes.as_chunks::<8>().0.iter().map(|x| f64::from_le_bytes(*x) as f32)),
+        }
+        // Exponents of ones alone, looked for in a way that takes many at a time.
+        to[before..].iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most)) < 0x7f80_0000
     }
 }

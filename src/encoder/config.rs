@@ -32,7 +32,9 @@ pub struct EncoderConfig {
     pub d_vocab: usize,
     /// Longest sequence.
     pub n_ctx: usize,
-    /// Added to the variance inside a norm.
+    /// Kind of every norm.
+    pub norm: NormKind,
+    /// Added to the variance or the mean square inside a norm.
     pub eps: f64,
     /// The MLP's activation function.
     pub activation: ActivationFn,
@@ -84,12 +86,14 @@ pub struct EncoderConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RelativePositions {
-    /// A number for each head and bucket of distances is added, the same in all layers (MPNet).
+    /// A number for each head and bucket of distances is added (MPNet, T5).
     Buckets {
         /// How many there are, for both directions.
         count: usize,
         /// Distance from which on all share a bucket.
         max_distance: usize,
+        /// Whether each layer has its own numbers (UMT5), or all the same.
+        each_layer: bool,
     },
     /// Queries meet keys made of vectors of relative positions, and keys queries (DeBERTa 2 and 3).
     Disentangled {
@@ -129,7 +133,7 @@ impl RelativePositions {
             return Err(ConfigError::BadSize { field, given });
         }
         match *self {
-            RelativePositions::Buckets { count, max_distance } if max_distance <= count / 4 => {
+            RelativePositions::Buckets { count, max_distance, .. } if max_distance <= count / 4 => {
                 fails("relative.max_distance", format!("{} exact buckets reach as far", count / 4))
             }
             RelativePositions::Disentangled { span, max_distance: Some(far), .. } if far <= span / 2 + 1 => {
@@ -161,6 +165,7 @@ impl EncoderConfig {
             d_mlp: stack.d_mlp,
             d_vocab,
             n_ctx,
+            norm: NormKind::LayerNorm,
             eps: 1e-12,
             activation: ActivationFn::Gelu,
             head_activation: ActivationFn::Gelu,
@@ -197,7 +202,7 @@ impl EncoderConfig {
 
     /// The norm before layer `layer`'s attention, or after it.
     pub(crate) fn attn_norm(&self, layer: usize) -> NormKind {
-        if layer == 0 && self.pre_norms && !self.first_norm { NormKind::None } else { NormKind::LayerNorm }
+        if layer == 0 && self.pre_norms && !self.first_norm { NormKind::None } else { self.norm }
     }
 
     /// The part of it that attention and MLP read.
@@ -206,7 +211,7 @@ impl EncoderConfig {
             d_head: self.d_head,
             attn_scale: self.attn_scale,
             d_mlp: self.d_mlp,
-            norm: NormKind::LayerNorm,
+            norm: self.norm,
             eps: self.eps,
             activation: self.activation,
             gated_mlp: self.gated_mlp,
@@ -240,6 +245,9 @@ impl EncoderConfig {
         let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });
         if !matches!(self.positional, Positional::Learned | Positional::Rotary(_) | Positional::None) {
             return fails("positional", "an encoder's positions are learned, rotary or none".into());
+        }
+        if !matches!(self.norm, NormKind::LayerNorm | NormKind::Rms) {
+            return fails("norm", "an encoder's norms are layer norms or RMS norms, with weights".into());
         }
         if let Some(given) = self.d_embed.filter(|width| *width == 0 || *width > 1 << 28) {
             return Err(ConfigError::BadSize { field: "d_embed", given });

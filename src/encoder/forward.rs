@@ -261,6 +261,11 @@ impl HookedEncoder {
         let vectors = self.relative(&mut pass);
         for layer in 0..self.config.n_layers {
             let block = &weights.blocks[self.config.block(layer)];
+            if let (Some(own), Some(RelativePositions::Buckets { count, max_distance, .. })) =
+                (&block.relative_bias, self.config.relative)
+            {
+                pass.score_bias = Some(bias_of(own.val(), count, max_distance, sequence));
+            }
             pass.disentangled = vectors.as_ref().map(|vectors| block.positions(vectors, self.config.relative));
             hidden = match self.config.pre_norms {
                 true => block.forward_pre(layer, hidden, &mut pass, run)?,
@@ -322,9 +327,8 @@ impl HookedEncoder {
         let (weights, kind) = (self.weights.relative.as_ref()?, self.config.relative?);
         let table = weights.table.val();
         match kind {
-            RelativePositions::Buckets { count, max_distance } => {
-                let buckets = Buckets { count, max_distance, bidirectional: true };
-                pass.score_bias = Some(position_bias(table, pass.sequence, buckets));
+            RelativePositions::Buckets { count, max_distance, .. } => {
+                pass.score_bias = Some(bias_of(table, count, max_distance, pass.sequence));
                 None
             }
             RelativePositions::Disentangled { span, max_distance, .. } => {
@@ -337,6 +341,11 @@ impl HookedEncoder {
             }
         }
     }
+}
+
+/// What is added to scores by distance, in both directions, `[batch or 1, head, query, key]`.
+fn bias_of(table: Tensor<2>, count: usize, max_distance: usize, sequence: &Sequence) -> Tensor<4> {
+    position_bias(table, sequence, Buckets { count, max_distance, bidirectional: true })
 }
 
 /// Each row's first real token, `[batch, d_model]`.

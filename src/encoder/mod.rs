@@ -41,7 +41,7 @@ use crate::tokens::Tokenizer;
 use points::points_of;
 
 /// An encoder whose every internal activation has a name, and can be read and changed: BERT, RoBERTa,
-/// ModernBERT, DeBERTa, ESM-2, MiniLM and other sentence encoders.
+/// ModernBERT, DeBERTa, ESM-2, T5's encoder alone, MiniLM and other sentence encoders.
 ///
 /// Points have TransformerLens's `HookedEncoder` names: `embed.hook_embed`, `blocks.3.attn.hook_pattern`,
 /// `blocks.3.hook_normalized_resid_post`, `mlm_head.ln.hook_normalized`, ...

@@ -20,7 +20,7 @@ use crate::model::{Attention, Linear, Mlp, Norm};
 pub struct EncoderWeights {
     /// Token, position and type vectors.
     pub embed: EncoderEmbed,
-    /// What relative positions add to scores.
+    /// What relative positions add to scores, in all layers.
     pub relative: Option<RelativeWeights>,
     /// The blocks, first to last; fewer than layers where layers share them.
     pub blocks: Vec<EncoderBlock>,
@@ -70,7 +70,7 @@ pub struct EncoderEmbed {
 /// ```
 #[derive(Module, Debug)]
 pub struct RelativeWeights {
-    /// `[bucket, head]` of MPNet, `[number, d_model]` of DeBERTa.
+    /// `[bucket, head]` of MPNet and T5, `[number, d_model]` of DeBERTa.
     pub table: Param<Tensor<2>>,
     /// Norm of the vectors.
     pub norm: Option<Norm>,
@@ -94,6 +94,8 @@ pub struct EncoderBlock {
     pub relative_k: Option<Linear>,
     /// Queries of relative positions, `[d_model, head * d_head]`, where `attn.q` does not make them (DeBERTa).
     pub relative_q: Option<Linear>,
+    /// What is added to this layer's scores, `[bucket, head]`, where not all layers add the same (UMT5).
+    pub relative_bias: Option<Param<Tensor<2>>>,
     /// Norm of the stream after attention, or before it.
     pub ln1: Norm,
     /// The MLP.

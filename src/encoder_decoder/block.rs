@@ -9,7 +9,8 @@ use crate::config::NormKind;
 use crate::cpu;
 use crate::kv_cache::Keys;
 use crate::model::{
-    Attention, Mlp, Norm, NormPoints, Pass, ProjectionInput, attention_reads, mix, raw_scores, softmax_rows,
+    Attention, Mlp, Norm, NormPoints, Pass, ProjectionInput, attention_reads, mix, raw_scores, soft_capped,
+    softmax_rows,
 };
 use crate::points::{Site, Stack};
 
@@ -52,9 +53,27 @@ fn norm_points(points: &Stack, layer: usize, number: usize) -> NormPoints {
     NormPoints { scale: points.at(layer, scale), normalized: points.at(layer, normalized) }
 }
 
+/// What a sublayer adds to the stream, behind its norm if it has one; the points are those of the norm of that number.
+fn output(
+    norm: &Option<Norm>,
+    number: usize,
+    layer: usize,
+    out: Tensor<3>,
+    points: &Stack,
+    run: &mut Run<'_, '_>,
+) -> Result<Tensor<3>, Halt> {
+    let Some(norm) = norm else { return Ok(out) };
+    let (scale, normalized) = [
+        (Site::Ln1PostScale, Site::Ln1PostNormalized),
+        (Site::Ln2PostScale, Site::Ln2PostNormalized),
+        (Site::Ln3PostScale, Site::Ln3PostNormalized),
+    ][number - 1];
+    norm.forward(out, NormPoints { scale: points.at(layer, scale), normalized: points.at(layer, normalized) }, run)
+}
+
 /// The stream after attention to its own stack.
 fn attended(
-    (ln1, attn): (&Norm, &Attention),
+    (ln1, attn, post): (&Norm, &Attention, &Option<Norm>),
     after: bool,
     layer: usize,
     resid: Tensor<3>,
@@ -68,13 +87,14 @@ fn attended(
     let none = Norm::new(NormKind::None, 0.0, None, None);
     let (reads, _) = attention_reads(if after { &none } else { ln1 }, layer, &resid, pass, run)?;
     let out = attn.forward(layer, reads, pass, run)?;
+    let out = output(post, 1, layer, out, points, run)?;
     let out = run.fire(at(Site::AttnOut), out)?;
     run.fire(at(Site::ResidMid), cpu::sum(resid, out))
 }
 
-/// The stream after the MLP, and after the block's last norm if it has one.
+/// The stream after the MLP, and after the block's last norm if it has one. The norm of what the MLP adds has a number.
 fn transformed(
-    mlp: &Mlp,
+    (mlp, post, number): (&Mlp, &Option<Norm>, usize),
     last: Option<(&Norm, NormPoints)>,
     layer: usize,
     (read, resid): (Tensor<3>, Tensor<3>),
@@ -85,6 +105,7 @@ fn transformed(
     let read = run.fire(at(Site::MlpReads), read)?;
     let out = mlp.forward(layer, read, pass, run)?;
     let out = run.fire(at(Site::MlpWrites), out)?;
+    let out = output(post, number, layer, out, pass.points, run)?;
     let out = run.fire(at(Site::MlpOut), out)?;
     let resid = run.fire(at(Site::ResidPost), cpu::sum(resid, out))?;
     match last {
@@ -107,12 +128,12 @@ impl EncoderBlock {
         run: &mut Run<'_, '_>,
     ) -> Result<Tensor<3>, Halt> {
         let stack = pass.points;
-        let resid = attended((&self.ln1, &self.attn), after, layer, resid, pass, run)?;
+        let resid = attended((&self.ln1, &self.attn, &self.ln1_post), after, layer, resid, pass, run)?;
         let (norm, number) = if after { (&self.ln1, 1) } else { (&self.ln2, 2) };
         let points = norm_points(stack, layer, number);
         let both = Between { point: stack.at(layer, Site::MlpIn), norm, points, after }.pass(resid, run)?;
         let last = after.then(|| (&self.ln2, norm_points(stack, layer, 2)));
-        transformed(&self.mlp, last, layer, both, pass, run)
+        transformed((&self.mlp, &self.ln2_post, 2), last, layer, both, pass, run)
     }
 }
 
@@ -130,18 +151,19 @@ impl DecoderBlock {
     ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
         let stack = pass.points;
         let at = |site| stack.at(layer, site);
-        let resid = attended((&self.ln1, &self.attn), after, layer, resid, pass, run)?;
+        let resid = attended((&self.ln1, &self.attn, &self.ln1_post), after, layer, resid, pass, run)?;
         let (norm, number) = if after { (&self.ln1, 1) } else { (&self.ln2, 2) };
         let points = norm_points(stack, layer, number);
         let (read, resid) = Between { point: at(Site::CrossAttnIn), norm, points, after }.pass(resid, run)?;
         let (out, keys) = self.cross(layer, read, across, run)?;
+        let out = output(&self.ln2_post, 2, layer, out, stack, run)?;
         let out = run.fire(at(Site::CrossAttnOut), out)?;
         let resid = run.fire(at(Site::ResidMidCross), cpu::sum(resid, out))?;
         let (norm, number) = if after { (&self.ln2, 2) } else { (&self.ln3, 3) };
         let points = norm_points(stack, layer, number);
         let both = Between { point: at(Site::MlpIn), norm, points, after }.pass(resid, run)?;
         let last = after.then(|| (&self.ln3, norm_points(stack, layer, 3)));
-        Ok((transformed(&self.mlp, last, layer, both, pass, run)?, keys))
+        Ok((transformed((&self.mlp, &self.ln3_post, 3), last, layer, both, pass, run)?, keys))
     }
 
     /// What attention to the encoder adds to the stream, `[batch, pos, d_model]`, and the keys and values it
@@ -154,18 +176,19 @@ impl DecoderBlock {
         run: &mut Run<'_, '_>,
     ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
         let at = |site| pass.points.at(layer, site);
-        let (attn, heads) = (&self.cross_attn, pass.config.n_heads);
+        let (attn, heads, kv_heads) = (&self.cross_attn, pass.config.n_heads, pass.config.n_kv_heads);
         let q = run.fire(at(Site::Q), ProjectionInput::Shared(read).project(&attn.q, heads))?;
         let (k, v) = match known {
             Some(known) => known.clone(),
             None => {
                 let hidden = || ProjectionInput::Shared(encoded.hidden.clone());
-                let k = run.fire(at(Site::K), hidden().project(&attn.k, heads))?;
-                (k, run.fire(at(Site::V), hidden().project(&attn.v, heads))?)
+                let k = run.fire(at(Site::K), hidden().project(&attn.k, kv_heads))?;
+                (k, run.fire(at(Site::V), hidden().project(&attn.v, kv_heads))?)
             }
         };
         let keys = Keys::whole(k.clone(), v.clone());
         let mut scores = raw_scores(layer, q, &keys, pass);
+        scores = soft_capped(scores, pass.config.attn_scores_soft_cap);
         if let Some(hidden) = hidden_keys {
             let shape = scores.dims();
             scores = scores.mask_fill(hidden.clone().expand(shape), f32::NEG_INFINITY);

@@ -1,7 +1,7 @@
 //! One run: the encoder over its tokens, the decoder over its own.
 
 use burn::module::Param;
-use burn::tensor::{Bool, DType, Tensor, TensorData};
+use burn::tensor::{Bool, Tensor, TensorData};
 use hooklens_hooks::{ActivationCache, Halt, PointInfo, Rows, Run, Segment, Silent};
 
 use super::HookedEncoderDecoder;
@@ -14,7 +14,9 @@ use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, drive, logits_of, private};
 use crate::error::{InputError, Result};
 use crate::kv_cache::{KeyValueCache, Transaction};
-use crate::model::{Buckets, NormPoints, Pass, Sequence, last_rows, position_bias, position_vectors, token_vectors};
+use crate::model::{
+    Buckets, NormPoints, Pass, Sequence, last_rows, position_bias, position_vectors, soft_capped, token_vectors,
+};
 use crate::points::Outer;
 use crate::tokens::Tokens;
 
@@ -362,7 +364,10 @@ impl HookedEncoderDecoder {
         let (weights, config) = (&self.weights, &self.config);
         let table = weights.embed.val();
         let (device, dtype) = (table.device(), table.dtype());
-        let embedded = run.fire(self.points.outer(Outer::EncoderEmbed), self.token_stream(table, tokens, dtype))?;
+        let embedded = run.fire(
+            self.points.outer(Outer::EncoderEmbed),
+            scaled(token_vectors(table, tokens, dtype), config.embed_scale),
+        )?;
         let vectors = weights.encoder_positions.as_ref();
         let mut resid = self.with_positions(embedded, vectors, Outer::EncoderPosEmbed, sequence, run)?;
         if let Some(norm) = &weights.encoder_embed_ln {
@@ -393,7 +398,7 @@ impl HookedEncoderDecoder {
         // What is normalized at once is not scaled.
         let mut resid = match config.decoder_tokens_normed {
             true => token_vectors(table, written, dtype),
-            false => self.token_stream(table, written, dtype),
+            false => scaled(token_vectors(table, written, dtype), config.decoder_embed_scale),
         };
         let vectors = weights.decoder_positions.as_ref();
         let points = self.norm_points(Outer::DecoderEmbedLnScale, Outer::DecoderEmbedLnNormalized);
@@ -425,19 +430,13 @@ impl HookedEncoderDecoder {
         if logits == Logits::Last {
             last = last_rows(last, sequence);
         }
-        if let Some(scale) = config.output_scale {
-            last = last * scale;
-        }
-        Ok((Some(weights.unembed.forward(last)), made))
+        Ok((Some(self.logits(last)), made))
     }
 
-    /// Token vectors as a stack reads them, `[batch, pos, d_model]`.
-    fn token_stream(&self, table: Tensor<2>, tokens: &Tokens, dtype: DType) -> Tensor<3> {
-        let vectors = token_vectors(table, tokens, dtype);
-        match self.config.embed_scale {
-            Some(scale) => vectors * scale,
-            None => vectors,
-        }
+    /// The logits of the decoder's last stream, normalized, `[batch, pos, d_decoder_vocab]`.
+    pub(crate) fn logits(&self, last: Tensor<3>) -> Tensor<3> {
+        let logits = self.weights.unembed.forward(scaled(last, self.config.output_scale));
+        soft_capped(logits, self.config.output_logits_soft_cap)
     }
 
     /// The stream with position vectors added, if positions have any.
@@ -472,6 +471,13 @@ impl HookedEncoderDecoder {
     fn check_positions(&self, sequence: &Sequence) -> Result<()> {
         let (len, n_ctx) = (sequence.positions_needed(), self.config.positions.n_ctx());
         if len > n_ctx { Err(InputError::TooLong { len, n_ctx }.into()) } else { Ok(()) }
+    }
+}
+
+fn scaled(x: Tensor<3>, by: Option<f64>) -> Tensor<3> {
+    match by {
+        Some(by) => x * by,
+        None => x,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Encoder-decoder models such as Marian, BART and T5: two stacks of blocks, the second attending to the first.
+//! Encoder-decoder models such as Marian, BART, T5 and T5Gemma: two stacks of blocks, the second attending to the first.
 //!
 //! ```no_run
 //! use hooklens::encoder_decoder::HookedEncoderDecoder;
@@ -31,7 +31,7 @@ use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{Catalog, PointId, PointInfo, Segment};
 
 pub use cache::DecoderCache;
-pub use config::EncoderDecoderConfig;
+pub use config::{EncoderDecoderConfig, StackAttention};
 pub use forward::{Encoded, EncoderDecoderOutput};
 pub use input::EncoderDecoderInput;
 pub use positions::{PositionTable, StackPositions};

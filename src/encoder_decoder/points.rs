@@ -3,6 +3,7 @@
 use hooklens_hooks::Segment;
 
 use super::config::EncoderDecoderConfig;
+use super::positions::StackPositions;
 use crate::points::{Outer, Points, PointsBuilder, Site};
 
 /// The stacks of blocks, by number.
@@ -12,21 +13,41 @@ pub(super) const DECODER: usize = 1;
 pub(super) const CROSS: usize = 2;
 
 const INPUTS: &[Site] = &[Site::ResidPre, Site::AttnIn, Site::QInput, Site::KInput, Site::VInput];
-const ATTENTION: &[Site] =
-    &[Site::Q, Site::K, Site::V, Site::AttnScores, Site::Pattern, Site::Z, Site::Result, Site::AttnOut, Site::ResidMid];
+const ATTENTION: &[Site] = &[
+    Site::Q,
+    Site::K,
+    Site::V,
+    Site::RotQ,
+    Site::RotK,
+    Site::AttnScores,
+    Site::Pattern,
+    Site::Z,
+    Site::Result,
+    Site::Ln1PostScale,
+    Site::Ln1PostNormalized,
+    Site::AttnOut,
+    Site::ResidMid,
+];
 const TO_ENCODER: &[Site] = &[Site::Q, Site::K, Site::V, Site::AttnScores, Site::Pattern, Site::Z, Site::Result];
-const MLP: &[Site] =
-    &[Site::MlpReads, Site::Pre, Site::PreLinear, Site::Post, Site::MlpWrites, Site::MlpOut, Site::ResidPost];
+const MLP: &[Site] = &[Site::MlpReads, Site::Pre, Site::PreLinear, Site::Post, Site::MlpWrites];
+const MLP_OUT: &[Site] = &[Site::MlpOut, Site::ResidPost];
 const LN1: &[Site] = &[Site::Ln1Scale, Site::Ln1Normalized];
 const LN2: &[Site] = &[Site::Ln2Scale, Site::Ln2Normalized];
 const LN3: &[Site] = &[Site::Ln3Scale, Site::Ln3Normalized];
+const LN2_POST: &[Site] = &[Site::Ln2PostScale, Site::Ln2PostNormalized];
+const LN3_POST: &[Site] = &[Site::Ln3PostScale, Site::Ln3PostNormalized];
 
 /// The points of a model of this configuration.
 pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
     let n_layers = config.n_encoder_layers.max(config.n_decoder_layers);
     let mut points = PointsBuilder::new(n_layers, "norms keep their weights");
     let after = config.norm_after;
-    let no_vectors = (!config.positions.is_table()).then_some("its positions are distances");
+    let rotary = matches!(config.positions, StackPositions::Rotary { .. });
+    let no_vectors = match config.positions {
+        StackPositions::Table { .. } => None,
+        StackPositions::Distances { .. } => Some("its positions are distances"),
+        StackPositions::Rotary { .. } => Some("its positions are rotations"),
+    };
     let no_norm = (!config.embed_norm).then_some("its embedding has no norm");
     let no_last = after.then_some("its norms are of each sum, and none comes behind the last");
     points.outer(Outer::EncoderEmbed, None);
@@ -40,13 +61,25 @@ pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
     let why_not = |site| match site {
         Site::PreLinear if !config.gated_mlp => Some("its MLP is not gated"),
         Site::NormalizedResidPost if !after => Some("its norms are of what is read, not of sums"),
+        Site::RotQ | Site::RotK if !rotary => Some("its positions are not rotary"),
+        Site::Ln1PostScale
+        | Site::Ln1PostNormalized
+        | Site::Ln2PostScale
+        | Site::Ln2PostNormalized
+        | Site::Ln3PostScale
+        | Site::Ln3PostNormalized
+            if !config.post_norms =>
+        {
+            Some("it does not normalize what attention and MLP add")
+        }
         _ => None,
     };
     // The norms of attention, and of what comes second and third, stand before each or behind.
     let norms = |before, behind| if after { behind } else { before };
     for layer in 0..config.n_encoder_layers {
-        let middle = [INPUTS, norms(LN1, &[]), ATTENTION, &[Site::MlpIn], norms(LN2, LN1), MLP, norms(&[], LN2)];
-        for site in middle.into_iter().flatten().chain(&[Site::NormalizedResidPost]) {
+        let first = [INPUTS, norms(LN1, &[]), ATTENTION, &[Site::MlpIn], norms(LN2, LN1)];
+        let second = [MLP, LN2_POST, MLP_OUT, norms(&[], LN2), &[Site::NormalizedResidPost]];
+        for site in first.into_iter().chain(second).flatten() {
             let info = site.info(&format!("encoder.{layer}"), layer).in_segment(Segment::Encoder);
             points.site(ENCODER, layer, *site, info, why_not(*site));
         }
@@ -67,7 +100,8 @@ pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
         for site in TO_ENCODER {
             points.site(CROSS, layer, *site, site.cross(&block, layer), None);
         }
-        own(&mut points, &[&[Site::CrossAttnOut, Site::ResidMidCross, Site::MlpIn], norms(LN3, LN2), MLP]);
+        let crossed = &[Site::CrossAttnOut, Site::ResidMidCross, Site::MlpIn];
+        own(&mut points, &[LN2_POST, crossed, norms(LN3, LN2), MLP, LN3_POST, MLP_OUT]);
         own(&mut points, &[norms(&[], LN3), &[Site::NormalizedResidPost]]);
     }
     points.outer(Outer::DecoderFinalScale, no_last);

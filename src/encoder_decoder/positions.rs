@@ -1,7 +1,8 @@
-//! Positions of an encoder-decoder: vectors of a table, or biases of scores by distance.
+//! Positions of an encoder-decoder: vectors of a table, biases of scores by distance, or rotations.
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::{RopeScaling, Rotary};
 use crate::error::ConfigError;
 
 /// Numbers that a computed table has at most.
@@ -16,7 +17,7 @@ const LARGEST: usize = 1 << 28;
 /// assert_eq!((buckets, max_distance, each_layer), (32, 128, false));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum StackPositions {
     /// A learned bias of scores for each head and bucket of distances (T5).
@@ -34,6 +35,13 @@ pub enum StackPositions {
         n_ctx: usize,
         /// Where the vectors come from.
         source: PositionTable,
+    },
+    /// Rotations of queries and keys, of each stack's own (T5Gemma). Attention to the encoder rotates nothing.
+    Rotary {
+        /// The encoder's.
+        encoder: Rotary,
+        /// The decoder's.
+        decoder: Rotary,
     },
 }
 
@@ -61,19 +69,26 @@ impl StackPositions {
     /// The longest sequence.
     pub(crate) fn n_ctx(&self) -> usize {
         match self {
-            // No distance is too long.
-            StackPositions::Distances { .. } => 1 << 28,
+            // No distance is too long, and no rotation.
+            StackPositions::Distances { .. } | StackPositions::Rotary { .. } => 1 << 28,
             StackPositions::Table { n_ctx, .. } => *n_ctx,
         }
     }
 
-    /// Whether positions are vectors of a table.
-    pub(crate) fn is_table(&self) -> bool {
-        matches!(self, StackPositions::Table { .. })
-    }
-
     pub(super) fn validate(&self, d_model: usize) -> Result<(), ConfigError> {
         match *self {
+            // Which would rotate the keys of a cache anew.
+            StackPositions::Rotary { ref encoder, ref decoder } => {
+                let by_length =
+                    |scaling: &RopeScaling| matches!(scaling, RopeScaling::Dynamic { .. } | RopeScaling::Long { .. });
+                match by_length(&encoder.scaling) || by_length(&decoder.scaling) {
+                    true => Err(ConfigError::Contradiction {
+                        field: "rope_scaling",
+                        reason: "behind an encoder a rotation does not change with the length".into(),
+                    }),
+                    false => Ok(()),
+                }
+            }
             // Half of them for later keys, half of those for exact distances.
             StackPositions::Distances { buckets, .. } if !(4..=1 << 16).contains(&buckets) => {
                 Err(ConfigError::BadSize { field: "buckets", given: buckets })

@@ -19,11 +19,11 @@ use crate::model::{Attention, Linear, Mlp, Norm};
 pub struct EncoderDecoderWeights {
     /// One vector a token that the encoder reads, `[d_vocab, d_model]`.
     pub embed: Param<Tensor<2>>,
-    /// One vector a token that the decoder reads, `[d_decoder_vocab, d_model]`; the encoder's if none.
+    /// One vector a token that the decoder reads, `[d_decoder_vocab, d_decoder_model]`; the encoder's if none.
     pub decoder_embed: Option<Param<Tensor<2>>>,
     /// One vector a position of the encoder, `[n_ctx, d_model]`, if positions have vectors.
     pub encoder_positions: Option<Param<Tensor<2>>>,
-    /// One vector a position of the decoder, `[n_ctx, d_model]`, if positions have vectors.
+    /// One vector a position of the decoder, `[n_ctx, d_decoder_model]`, if positions have vectors.
     pub decoder_positions: Option<Param<Tensor<2>>>,
     /// Norm of the encoder's first stream.
     pub encoder_embed_ln: Option<Norm>,
@@ -41,7 +41,7 @@ pub struct EncoderDecoderWeights {
     pub decoder_bias: Vec<Param<Tensor<2>>>,
     /// Norm before the unembedding.
     pub decoder_ln: Norm,
-    /// `[d_model, d_decoder_vocab]`.
+    /// `[d_decoder_model, d_decoder_vocab]`.
     pub unembed: Linear,
 }
 
@@ -60,10 +60,14 @@ pub struct EncoderBlock {
     pub ln1: Norm,
     /// Attention.
     pub attn: Attention,
+    /// Norm of attention's output.
+    pub ln1_post: Option<Norm>,
     /// Norm before the MLP, or of the stream after it.
     pub ln2: Norm,
     /// The MLP.
     pub mlp: Mlp,
+    /// Norm of the MLP's output.
+    pub ln2_post: Option<Norm>,
 }
 
 /// One block of a decoder: attention, attention to the encoder, MLP, and the norm before or after each.
@@ -81,14 +85,20 @@ pub struct DecoderBlock {
     pub ln1: Norm,
     /// Attention.
     pub attn: Attention,
+    /// Norm of attention's output.
+    pub ln1_post: Option<Norm>,
     /// Norm before attention to the encoder, or of the stream after it.
     pub ln2: Norm,
     /// Attention to the encoder.
     pub cross_attn: Attention,
+    /// Norm of its output.
+    pub ln2_post: Option<Norm>,
     /// Norm before the MLP, or of the stream after it.
     pub ln3: Norm,
     /// The MLP.
     pub mlp: Mlp,
+    /// Norm of the MLP's output.
+    pub ln3_post: Option<Norm>,
 }
 
 impl EncoderDecoderWeights {

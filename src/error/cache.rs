@@ -66,6 +66,26 @@ pub enum CacheError {
         /// `[kv_head, d_head]` of the model.
         model: [usize; 2],
     },
+    /// A layer's state can't be brought back to where it was before, nor told from which positions it is.
+    #[error(
+        "{what} is not possible here: layer {layer} has a state of all positions at once in place of keys and values"
+    )]
+    State {
+        /// What was asked for.
+        what: &'static str,
+        /// The layer.
+        layer: usize,
+    },
+    /// The cache was made for a model with another state, or none.
+    #[error("layer {layer} of the cache holds {cache}, the model has {model}")]
+    OtherState {
+        /// The layer.
+        layer: usize,
+        /// What the cache holds.
+        cache: String,
+        /// What the model has.
+        model: String,
+    },
     /// Keys or values of another shape.
     #[error("{what} must be {expected:?} [batch, position, kv_head, d_head], not {given:?}")]
     Shape {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::Place;
+
 /// A dump that can't be written or continued.
 ///
 /// ```
@@ -131,14 +133,21 @@ pub enum DumpError {
         /// The point.
         point: String,
     },
-    /// A prompts file has a line that is no prompt.
-    #[error("{}:{line}: {reason}", path.display())]
+    /// A prompt of a corpus that can't be tokenized or run.
+    #[error("{place}")]
+    #[non_exhaustive]
+    PromptAt {
+        /// The file, and the line or row.
+        place: Place,
+        /// What is wrong.
+        source: Box<super::Error>,
+    },
+    /// A corpus has a line or a row that is no prompt.
+    #[error("{place}: {reason}")]
     #[non_exhaustive]
     Prompt {
-        /// The file.
-        path: PathBuf,
-        /// The line, from one.
-        line: usize,
+        /// The file, and the line or row.
+        place: Place,
         /// What is wrong with it.
         reason: String,
         /// Where it stops being JSON, if it is none.

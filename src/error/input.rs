@@ -282,12 +282,39 @@ pub enum InputError {
         /// What was asked for.
         what: &'static str,
     },
+    /// A run that starts behind a layer whose keys and values a later one reads.
+    #[error("layer {layer} reads the keys and values of layer {from}, and the run starts behind that")]
+    #[non_exhaustive]
+    KeysOfEarlierLayer {
+        /// The layer that reads.
+        layer: usize,
+        /// The layer whose keys and values they are.
+        from: usize,
+    },
+    /// Something that is not defined for models with some part.
+    #[error("{what} is not defined for a model with {with}")]
+    #[non_exhaustive]
+    NotDefined {
+        /// What was asked for.
+        what: &'static str,
+        /// The part.
+        with: &'static str,
+    },
     /// A model whose queries, keys and values are clipped.
     #[error("{what} is not defined for a model that clips queries, keys and values (`qkv_clip`)")]
     #[non_exhaustive]
     Clipped {
         /// What was asked for.
         what: &'static str,
+    },
+    /// A model some of whose layers have no attention.
+    #[error("{what} is not defined for layers without attention, and layer {layer} has none")]
+    #[non_exhaustive]
+    NoAttention {
+        /// What was asked for.
+        what: &'static str,
+        /// The first such layer.
+        layer: usize,
     },
     /// Several rows, or padding, where one row is wanted.
     #[error("{what} is one row without padding; given {} {rows}{}", if *rows == 1 { "is" } else { "are" },

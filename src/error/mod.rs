@@ -14,6 +14,7 @@ mod patch;
 #[cfg(feature = "plot")]
 mod plot;
 mod processing;
+mod prompt_place;
 
 use hooklens_hooks::{Halt, HookError};
 use thiserror::Error;
@@ -33,6 +34,7 @@ pub use patch::PatchError;
 #[cfg(feature = "plot")]
 pub use plot::PlotError;
 pub use processing::ProcessingError;
+pub use prompt_place::Place;
 
 /// What some other crate reports.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -31,6 +31,12 @@ pub enum PatchError {
         /// Tokens of the corrupted prompt.
         corrupted: usize,
     },
+    /// Results that can't be joined.
+    #[error("the results are no shares of one sweep: {what}")]
+    Shares {
+        /// What is wrong.
+        what: &'static str,
+    },
     /// More prompts of one kind than of the other.
     #[error("{clean} clean prompts, but {corrupted} corrupted ones")]
     Examples {

@@ -174,25 +174,28 @@ impl HookedTransformer {
     /// As [`HookedModel::record`]; [`AnalysisError::Shape`] for a pattern of another length.
     pub fn detect_heads(&self, input: impl Into<Input>, detection: &HeadDetection) -> Result<LabeledArray> {
         let tokens = self.token_input(input.into())?;
-        let (layers, heads) = (self.config().n_layers, self.config().n_heads);
+        let (layers, heads): (Vec<usize>, _) = (self.config().attending().collect(), self.config().n_heads);
         let [batch, _] = tokens.shape();
-        let mut sums = ArrayD::<f64>::zeros(IxDyn(&[layers, heads]));
+        let mut sums = ArrayD::<f64>::zeros(IxDyn(&[layers.len(), heads]));
         for row in 0..batch {
             let ids = tokens.real(row);
             let expected = detection.expected(&ids)?;
             let recorded = self.record(&ids, "*hook_pattern")?;
-            for layer in 0..layers {
-                let pattern = Activation::from(recorded.get(hook::pattern(layer))?).to_ndarray()?;
+            for (place, layer) in layers.iter().enumerate() {
+                let pattern = Activation::from(recorded.get(hook::pattern(*layer))?).to_ndarray()?;
                 for head in 0..heads {
                     let own = pattern.slice(ndarray::s![0, head, .., ..]);
-                    sums[[layer, head]] += detection.score(own, &expected) / batch as f64;
+                    sums[[place, head]] += detection.score(own, &expected) / batch as f64;
                 }
             }
         }
         if let Some((place, _)) = sums.indexed_iter().find(|(_, score)| score.is_nan()) {
-            return Err(Error::NotANumber { what: format!("the score of head {} of layer {}", place[1], place[0]) });
+            return Err(Error::NotANumber {
+                what: format!("the score of head {} of layer {}", place[1], layers[place[0]]),
+            });
         }
-        let axes = [LabeledAxis::numbered("layer", layers), LabeledAxis::numbered("head", heads)];
+        let axes =
+            [LabeledAxis::new("layer", layers.iter().map(usize::to_string)), LabeledAxis::numbered("head", heads)];
         Ok(LabeledArray::of(axes, sums))
     }
 

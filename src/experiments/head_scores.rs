@@ -81,16 +81,16 @@ impl HookedTransformer {
     /// As [`HookedModel::record`].
     pub fn head_scores(&self, input: impl Into<Input>) -> Result<LabeledArray> {
         let tokens = self.token_input(input.into())?;
-        let (layers, heads) = (self.config().n_layers, self.config().n_heads);
-        let mut sums = vec![HeadSums::default(); layers];
+        let (layers, heads): (Vec<usize>, _) = (self.config().attending().collect(), self.config().n_heads);
+        let mut sums = vec![HeadSums::default(); layers.len()];
         for row in 0..tokens.shape()[0] {
             let own = Tokens::new(vec![tokens.real(row)])?;
             let cache = self.record(&own, "*hook_pattern")?;
-            for (layer, sums) in sums.iter_mut().enumerate() {
-                sums.add(cache.activation(("pattern", layer))?, &own)?;
+            for (layer, sums) in layers.iter().zip(&mut sums) {
+                sums.add(cache.activation(("pattern", *layer))?, &own)?;
             }
         }
-        let mut scores = Array3::zeros((PATTERNS.len(), layers, heads));
+        let mut scores = Array3::zeros((PATTERNS.len(), layers.len(), heads));
         for (layer, sums) in sums.iter().enumerate() {
             for (head, own) in sums.means().iter().enumerate() {
                 for (pattern, score) in [own.previous_token, own.duplicate_token, own.induction].into_iter().enumerate()
@@ -101,7 +101,7 @@ impl HookedTransformer {
         }
         let axes = [
             LabeledAxis::new("pattern", PATTERNS),
-            LabeledAxis::numbered("layer", layers),
+            LabeledAxis::new("layer", layers.iter().map(usize::to_string)),
             LabeledAxis::numbered("head", heads),
         ];
         Ok(LabeledArray::of(axes, scores.into_dyn()))

@@ -53,7 +53,12 @@ impl<'m> PrefixStore<'m> {
     /// As [`DecoderModel::prefill`](crate::DecoderModel::prefill); a prefix is one row without padding.
     pub fn get(&mut self, prefix: impl Into<crate::driver::Input>) -> Result<KeyValueCache> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
-        let alike = |held: &[u32]| held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+        let whole = !self.model.config().all_attend();
+        let alike = |held: &[u32]| {
+            let alike = held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+            // A state can't be brought back to an earlier position.
+            if whole && alike < held.len() { 0 } else { alike }
+        };
         let nearest = self.held.iter_mut().max_by_key(|(held, _)| alike(held));
         let (mut cache, known) = match nearest {
             Some((held, cache)) if alike(held) > 0 => {

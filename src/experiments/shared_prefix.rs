@@ -122,7 +122,9 @@ impl<'m> SharedPrefix<'m> {
 
     /// Makes this the current prefix; gives the number of tokens that had to be run for it.
     fn move_to(&mut self, prefix: &[u32]) -> Result<usize> {
-        let kept = self.tokens.iter().zip(prefix).take_while(|(a, b)| a == b).count();
+        let alike = self.tokens.iter().zip(prefix).take_while(|(a, b)| a == b).count();
+        // A state can't be brought back to an earlier position.
+        let kept = if alike < self.tokens.len() && !self.model.config().all_attend() { 0 } else { alike };
         if kept < self.tokens.len() {
             self.cache.truncate(kept)?;
             self.recorded = self.recorded.take().filter(|_| kept > 0).map(|recorded| recorded.first(kept));

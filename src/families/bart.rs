@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, NormKind};
-use crate::encoder_decoder::{EncoderDecoderConfig, PositionTable, StackPositions, TokenRules};
+use crate::encoder_decoder::{EncoderDecoderConfig, PositionTable, StackAttention, StackPositions, TokenRules};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
 
@@ -94,31 +94,39 @@ fn base(json: &HfConfig<'_>, source: PositionTable) -> Result<EncoderDecoderConf
     }
     let (d_model, d_vocab) = (json.size("d_model")?, json.size("vocab_size")?);
     let (n_heads, n_decoder_heads) = (json.size("encoder_attention_heads")?, json.size("decoder_attention_heads")?);
+    let d_head = json.share("encoder_attention_heads", d_model, n_heads)?;
+    let d_decoder_head = json.share("decoder_attention_heads", d_model, n_decoder_heads)?;
+    let embed_scale = json.flag("scale_embedding", false)?.then(|| (d_model as f64).sqrt());
     let start = json.maybe_size("decoder_start_token_id")?.or(json.maybe_size("bos_token_id")?).unwrap_or(0);
     Ok(EncoderDecoderConfig {
         n_encoder_layers: json.layers("encoder_layers")?,
         n_decoder_layers: json.layers("decoder_layers")?,
         d_model,
+        d_decoder_model: d_model,
         n_heads,
-        d_head: json.share("encoder_attention_heads", d_model, n_heads)?,
+        d_head,
         d_mlp: json.size("encoder_ffn_dim")?,
         n_decoder_heads,
-        d_decoder_head: json.share("decoder_attention_heads", d_model, n_decoder_heads)?,
+        d_decoder_head,
         d_decoder_mlp: json.size("decoder_ffn_dim")?,
         d_vocab,
         d_decoder_vocab: d_vocab,
         shared_embed: true,
-        embed_scale: json.flag("scale_embedding", false)?.then(|| (d_model as f64).sqrt()),
+        embed_scale,
+        decoder_embed_scale: embed_scale,
         positions: StackPositions::Table { n_ctx: json.size("max_position_embeddings")?, source },
         embed_norm: false,
         decoder_tokens_normed: false,
         norm: NormKind::LayerNorm,
         norm_after: false,
+        post_norms: false,
         eps: 1e-5,
-        scaled_scores: true,
+        attention: StackAttention::plain(n_heads, (d_head as f64).sqrt()),
+        decoder_attention: StackAttention::plain(n_decoder_heads, (d_decoder_head as f64).sqrt()),
         activation: ActivationFn::from_name(json.text("activation_function", "gelu")?)?,
         gated_mlp: false,
         output_scale: None,
+        output_logits_soft_cap: None,
         decoder_start_token: token(start),
         token_rules: token_rules(json)?,
     })

@@ -17,7 +17,7 @@ pub(super) static ONE: Family = Family {
     architectures: &["CohereForCausalLM", "CohereModel"],
     prefix: "model.",
     config: |json| {
-        let own = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, after_rotation: false };
+        let own = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, ..QkNorm::HEADS };
         Ok(TransformerConfig { qk_norm: json.flag("use_qk_norm", false)?.then_some(own), ..config(json)? })
     },
     weights,

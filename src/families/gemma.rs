@@ -90,7 +90,7 @@ fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 /// Norms around, caps, and windows where the file or else `near` says so.
-fn around(json: &HfConfig<'_>, near: impl Fn(usize) -> bool) -> Result<TransformerConfig, ConfigError> {
+pub(super) fn around(json: &HfConfig<'_>, near: impl Fn(usize) -> bool) -> Result<TransformerConfig, ConfigError> {
     let base = one(json)?;
     Ok(TransformerConfig {
         post_norms: true,
@@ -143,7 +143,8 @@ fn weights_with(
     llama_like::weights_with(config, json, names.with_biases_of(json)?)
 }
 
-const AROUND: &[(&str, &str)] = &[
+/// Norms before and behind attention and the MLP.
+pub(super) const AROUND: &[(&str, &str)] = &[
     ("ln1", "input_layernorm"),
     ("ln1_post", "post_attention_layernorm"),
     ("ln2", "pre_feedforward_layernorm"),

@@ -43,10 +43,27 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let names = Names { mlp: MlpNames::Other, ..Names::LLAMA.with_biases_of(json)? };
     let mut table = llama_like::weights_with(c, json, names)?;
-    let Some(experts) = c.experts else { return Ok(table) };
+    mlps(&mut table, c);
+    granite::scale(&mut table, c, json)?;
+    Ok(table)
+}
+
+/// The names of mixtures and shared experts, or of the gated MLPs in their place, both halves of each in one tensor.
+pub(super) fn mlps(table: &mut WeightTable, c: &TransformerConfig) {
     for layer in 0..c.n_layers {
         let from = |part: &str| format!("model.layers.{layer}.{part}.weight");
         let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
+        let halves = |table: &mut WeightTable, own: &str, d_mlp: usize| {
+            for (part, start) in [("gate", 0), ("in", d_mlp)] {
+                let layout = Layout::Rows { start, of: 2 * d_mlp };
+                table.add(to(&format!("{own}W_{part}")), from("shared_mlp.input_linear"), layout);
+            }
+            table.add(to(&format!("{own}W_out")), from("shared_mlp.output_linear"), Layout::Transposed);
+        };
+        let Some(experts) = c.experts else {
+            halves(table, "", c.d_mlp);
+            continue;
+        };
         table.add(to("W_gate"), from("block_sparse_moe.router.layer"), Layout::Transposed);
         let (of, rows) = (experts.count, 2 * c.d_mlp);
         for index in 0..of {
@@ -58,13 +75,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             table.add(to(&format!("experts.{index}.W_out")), from("block_sparse_moe.output_linear"), layout);
         }
         if let Some(shared) = experts.shared {
-            for (part, start) in [("gate", 0), ("in", shared.d_mlp)] {
-                let layout = Layout::Rows { start, of: 2 * shared.d_mlp };
-                table.add(to(&format!("shared.W_{part}")), from("shared_mlp.input_linear"), layout);
-            }
-            table.add(to("shared.W_out"), from("shared_mlp.output_linear"), Layout::Transposed);
+            halves(table, "shared.", shared.d_mlp);
         }
     }
-    granite::scale(&mut table, c, json)?;
-    Ok(table)
 }

@@ -1,12 +1,13 @@
 //! TransformerLens's own models: its configuration fields and tensor names. hooklens saves its
 //! models in this format too.
 
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::config::{
-    ActivationFn, Experts, NormKind, Positional, QkNorm, RopeScaling, Rotary, TransformerConfig, Window,
+    ActivationFn, Experts, Mixer, NormKind, Positional, QkNorm, RopeScaling, Rotary, TransformerConfig, Window,
 };
 use crate::error::ConfigError;
 use crate::model::solu_norm;
@@ -56,16 +57,12 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     };
     let experts = match (json.maybe_size("num_experts")?, json.maybe_size("experts_per_token")?) {
         (Some(count), Some(per_token)) => {
-            let clipped = json.get("hooklens_clipped_gate").map(|own| serde_json::from_value(own.clone()));
-            let bad = |source| ConfigError::Field { field: "hooklens_clipped_gate", source };
             let renormalize = json.flag("norm_topk_prob", true)?;
             let plain = Experts { renormalize, ..Experts::new(count, per_token) };
-            let whole = json.get("hooklens_experts").map(|own| serde_json::from_value(own.clone()));
-            let wrong = |source| ConfigError::Field { field: "hooklens_experts", source };
-            match whole.transpose().map_err(wrong)? {
+            match own(json, "hooklens_experts")? {
                 // What TransformerLens has a field for is said there.
                 Some(whole) => Some(Experts { count, per_token, renormalize, ..whole }),
-                None => Some(Experts { clipped: clipped.transpose().map_err(bad)?, ..plain }),
+                None => Some(Experts { clipped: own(json, "hooklens_clipped_gate")?, ..plain }),
             }
         }
         (None, None) => None,
@@ -97,22 +94,15 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         no_final_norm: json.flag("hooklens_no_final_norm", false)?,
         qk_norm: qk_norm(json)?,
         qkv_clip: json.maybe_number("hooklens_qkv_clip")?,
-        query_growth: match json.get("hooklens_query_growth") {
-            Some(own) => serde_json::from_value(own.clone())
-                .map_err(|source| ConfigError::Field { field: "hooklens_query_growth", source })?,
-            None => None,
-        },
+        query_growth: own(json, "hooklens_query_growth")?,
         attn_sinks: json.flag("hooklens_attn_sinks", false)?,
-        latent: match json.get("hooklens_latent") {
-            Some(own) => serde_json::from_value(own.clone())
-                .map_err(|source| ConfigError::Field { field: "hooklens_latent", source })?,
-            None => None,
-        },
-        layer_rotary: match json.get("hooklens_layer_rotary") {
-            Some(own) => serde_json::from_value(own.clone())
-                .map_err(|source| ConfigError::Field { field: "hooklens_layer_rotary", source })?,
-            None => Vec::new(),
-        },
+        attn_gates: json.flag("hooklens_attn_gates", false)?,
+        latent: own(json, "hooklens_latent")?,
+        shared_keys: own(json, "hooklens_shared_keys")?.unwrap_or_default(),
+        per_layer_inputs: own(json, "hooklens_per_layer_inputs")?,
+        layer_scalars: json.flag("hooklens_layer_scalars", false)?,
+        mixers: own(json, "hooklens_mixers")?.unwrap_or_default(),
+        layer_rotary: own(json, "hooklens_layer_rotary")?.unwrap_or_default(),
         positional: positional(json, d_head)?,
         activation: match (attn_only, json.get("act_fn")) {
             (true, None) => ActivationFn::Relu,
@@ -132,20 +122,21 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         bidirectional,
         windows: windows(json)?,
         experts,
-        dense_mlps: match json.get("hooklens_dense_mlps") {
-            Some(own) => serde_json::from_value(own.clone())
-                .map_err(|source| ConfigError::Field { field: "hooklens_dense_mlps", source })?,
-            None => Vec::new(),
-        },
+        dense_mlps: own(json, "hooklens_dense_mlps")?.unwrap_or_default(),
         default_prepend_bos: json.flag("default_prepend_bos", true)?,
         ..base
     })
 }
 
+/// A value under a name of our own.
+fn own<T: DeserializeOwned>(json: &HfConfig<'_>, field: &'static str) -> Result<Option<T>, ConfigError> {
+    let value = json.get(field).map(|own| serde_json::from_value(own.clone()));
+    value.transpose().map_err(|source| ConfigError::Field { field, source })
+}
+
 fn qk_norm(json: &HfConfig<'_>) -> Result<Option<QkNorm>, ConfigError> {
-    if let Some(own) = json.get("hooklens_qk_norm") {
-        let bad = |source| ConfigError::Field { field: "hooklens_qk_norm", source };
-        return serde_json::from_value(own.clone()).map(Some).map_err(bad);
+    if let Some(norm) = own(json, "hooklens_qk_norm")? {
+        return Ok(Some(norm));
     }
     // Older files say so of the one kind besides TransformerLens's.
     let norm = if json.flag("hooklens_qk_norm_whole", false)? { QkNorm::WHOLE } else { QkNorm::HEADS };
@@ -153,9 +144,8 @@ fn qk_norm(json: &HfConfig<'_>) -> Result<Option<QkNorm>, ConfigError> {
 }
 
 fn windows(json: &HfConfig<'_>) -> Result<Vec<Option<Window>>, ConfigError> {
-    if let Some(own) = json.get("hooklens_windows") {
-        let bad = |source| ConfigError::Field { field: "hooklens_windows", source };
-        return serde_json::from_value(own.clone()).map_err(bad);
+    if let Some(windows) = own(json, "hooklens_windows")? {
+        return Ok(windows);
     }
     if !json.flag("use_local_attn", false)? {
         return Ok(Vec::new());
@@ -271,6 +261,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         own("hooklens_qkv_clip", c.qkv_clip.is_some(), json!(c.qkv_clip));
         own("hooklens_query_growth", c.query_growth.is_some(), json!(c.query_growth));
         own("hooklens_attn_sinks", c.attn_sinks, json!(true));
+        own("hooklens_attn_gates", c.attn_gates, json!(true));
         let clipped = c.experts.and_then(|experts| experts.clipped);
         own("hooklens_clipped_gate", clipped.is_some(), json!(clipped));
         let plain = |e: Experts| Experts {
@@ -280,6 +271,10 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         };
         own("hooklens_experts", c.experts.is_some_and(|experts| experts != plain(experts)), json!(c.experts));
         own("hooklens_dense_mlps", !c.dense_mlps.is_empty(), json!(c.dense_mlps));
+        own("hooklens_shared_keys", !c.shared_keys.is_empty(), json!(c.shared_keys));
+        own("hooklens_per_layer_inputs", c.per_layer_inputs.is_some(), json!(c.per_layer_inputs));
+        own("hooklens_layer_scalars", c.layer_scalars, json!(true));
+        own("hooklens_mixers", !c.mixers.is_empty(), json!(c.mixers));
         own("hooklens_layer_rotary", !c.layer_rotary.is_empty(), json!(c.layer_rotary));
     }
     if let (Some(fields), false) = (json.as_object_mut(), shared) {
@@ -321,9 +316,11 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         if c.post_norms {
             norm(name("ln1_post"), c.post_norm());
         }
-        if let Some(own) = c.qk_norm {
+        if let Some(own) = c.qk_norm_of(layer).filter(|_| c.attends(layer)) {
             norm(name("attn.q_norm"), own.kind);
-            norm(name("attn.k_norm"), own.kind);
+            if c.reads_keys_of(layer).is_none() {
+                norm(name("attn.k_norm"), own.kind);
+            }
         }
         if let Some(latent) = c.latent {
             norm(name("attn.kv_latent_norm"), NormKind::Rms);
@@ -333,6 +330,14 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
             continue;
         }
         norm(name("ln2"), c.pre_norm());
+        if c.per_layer_inputs.is_some() {
+            norm(name("per_layer_post"), NormKind::Rms);
+        }
+        if c.experts_of(layer).is_some_and(|experts| experts.own_norms) {
+            for part in ["router_ln", "experts_ln", "shared_ln_post", "experts_ln_post"] {
+                norm(name(&format!("mlp.{part}")), NormKind::Rms);
+            }
+        }
         if c.post_norms {
             norm(name("ln2_post"), c.post_norm());
         }
@@ -340,7 +345,23 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
             norm(name("mlp.ln"), solu_norm(c.norm));
         }
     }
+    if c.per_layer_inputs.is_some() {
+        norm("per_layer_embed.norm".into(), NormKind::Rms);
+    }
     same("embed.W_E".into());
+    if c.per_layer_inputs.is_some() {
+        for part in ["W_E", "W_proj", "b_proj"] {
+            same(format!("per_layer_embed.{part}"));
+        }
+        for layer in 0..c.n_layers {
+            for part in ["W_gate", "b_gate", "W_out", "b_out"] {
+                same(format!("blocks.{layer}.per_layer.{part}"));
+            }
+        }
+    }
+    if c.layer_scalars {
+        (0..c.n_layers).for_each(|layer| same(format!("blocks.{layer}.scalar")));
+    }
     if matches!(c.positional, Positional::Learned | Positional::Shortformer) {
         same("pos_embed.W_pos".into());
     }
@@ -350,25 +371,10 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
     }
     for layer in 0..c.n_layers {
         let name = |part: &str| format!("blocks.{layer}.{part}");
-        let shared = if c.n_kv_heads == c.n_heads { "" } else { "_" };
-        for (letter, heads, mark) in [("Q", c.n_heads, ""), ("K", c.n_kv_heads, shared), ("V", c.n_kv_heads, shared)] {
-            for part in ["W", "b"] {
-                let stored = name(&format!("attn.{mark}{part}_{letter}"));
-                table.add(name(&format!("attn.{part}_{letter}")), stored, Layout::HeadsOut { heads });
-            }
-        }
-        table.add(name("attn.W_O"), name("attn.W_O"), Layout::HeadsIn { heads: c.n_heads });
-        table.add(name("attn.b_O"), name("attn.b_O"), Layout::AsIs);
-        if let Some(latent) = c.latent {
-            for part in ["KV_down", "K_rope"].into_iter().chain(latent.q_rank.map(|_| "Q_down")) {
-                for kind in ["W", "b"] {
-                    let own = name(&format!("attn.{kind}_{part}"));
-                    table.add(own.clone(), own, Layout::AsIs);
-                }
-            }
-        }
-        if c.attn_sinks {
-            table.add(name("attn.sinks"), name("attn.sinks"), Layout::AsIs);
+        match c.mixers.get(layer) {
+            Some(Mixer::GatedDelta(_)) => gated_delta(&mut table, &name("linear_attn")),
+            Some(Mixer::StateSpace(_)) => mamba2(&mut table, &name("ssm")),
+            _ => attention(&mut table, &name("attn"), c, layer),
         }
         if c.attn_only {
             continue;
@@ -400,6 +406,48 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
     table
 }
 
+fn attention(table: &mut WeightTable, attn: &str, c: &TransformerConfig, layer: usize) {
+    let name = |part: &str| format!("{attn}.{part}");
+    let kv_heads = c.n_kv_heads_of(layer);
+    let shared = if kv_heads == c.n_heads { "" } else { "_" };
+    let count = if c.reads_keys_of(layer).is_some() { 1 } else { 3 };
+    let projected = [("Q", c.n_heads, ""), ("K", kv_heads, shared), ("V", kv_heads, shared)];
+    for (letter, heads, mark) in projected.into_iter().take(count) {
+        for part in ["W", "b"] {
+            let stored = name(&format!("{mark}{part}_{letter}"));
+            table.add(name(&format!("{part}_{letter}")), stored, Layout::HeadsOut { heads });
+        }
+    }
+    table.add(name("W_O"), name("W_O"), Layout::HeadsIn { heads: c.n_heads });
+    let latent = c.latent.iter().flat_map(|own| ["KV_down", "K_rope"].into_iter().chain(own.q_rank.map(|_| "Q_down")));
+    let gate = c.attn_gates.then_some("gate");
+    let maps = latent.chain(gate).flat_map(|part| ["W", "b"].map(|kind| format!("{kind}_{part}")));
+    let sinks = c.attn_sinks.then(|| "sinks".to_string());
+    for part in maps.chain(sinks).chain(["b_O".to_string()]) {
+        table.add(name(&part), name(&part), Layout::AsIs);
+    }
+}
+
+fn gated_delta(table: &mut WeightTable, net: &str) {
+    let maps = ["Q", "K", "V", "gate", "beta", "decay", "O"].into_iter();
+    let maps = maps.flat_map(|part| ["W", "b"].map(|kind| format!("{kind}_{part}")));
+    let others = ["conv", "A_log", "dt_bias", "norm.w"].map(str::to_string);
+    for part in maps.chain(others) {
+        let own = format!("{net}.{part}");
+        table.add(own.clone(), own, Layout::AsIs);
+    }
+}
+
+fn mamba2(table: &mut WeightTable, ssm: &str) {
+    let maps = ["x", "B", "C", "gate", "dt", "O"].into_iter();
+    let maps = maps.flat_map(|part| ["W", "b"].map(|kind| format!("{kind}_{part}")));
+    let others = ["conv", "conv_bias", "A_log", "dt_bias", "D", "norm.w"].map(str::to_string);
+    for part in maps.chain(others) {
+        let own = format!("{ssm}.{part}");
+        table.add(own.clone(), own, Layout::AsIs);
+    }
+}
+
 fn mixture(table: &mut WeightTable, mlp: &str, experts: Experts, extra_biases: bool) {
     let mut linear = |weight: String, bias: String| {
         let stored = |part: &str| format!("{mlp}.{weight}.{part}");
@@ -418,6 +466,9 @@ fn mixture(table: &mut WeightTable, mlp: &str, experts: Experts, extra_biases: b
         for part in ["in", "gate", "out"].into_iter().chain(shared.gated.then_some("share")) {
             linear(format!("shared.W_{part}"), format!("shared.b_{part}"));
         }
+    }
+    if experts.own_scales {
+        table.add(format!("{mlp}.expert_scales"), format!("{mlp}.expert_scales"), Layout::AsIs);
     }
     if experts.choice_bias {
         table.add(format!("{mlp}.choice_bias"), format!("{mlp}.choice_bias"), Layout::AsIs);

@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like, rope};
-use crate::config::{NormKind, Positional, QkNorm, QkNormWeights, RopeScaling, Rotary, TransformerConfig};
+use crate::config::{Positional, QkNorm, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
 
@@ -26,7 +26,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Positional::Rotary(rotary) => Positional::Rotary(stretched(json, rotary)?),
         other => other,
     };
-    let qk_norm = QkNorm { kind: NormKind::Rms, weights: QkNormWeights::Shared, after_rotation: true };
+    let qk_norm = QkNorm { after_rotation: true, ..QkNorm::HEADS };
     Ok(TransformerConfig { eps: json.number("rms_norm_eps", 1e-5)?, positional, qk_norm: Some(qk_norm), ..base })
 }
 

@@ -180,19 +180,23 @@ pub(super) fn weights_with(
 ) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
-    let heads: &[(&str, &str)] = if config.qk_norm.is_some() { QUERIES_AND_KEYS } else { &[] };
+    let weighed = config.qk_norm.is_some_and(|norm| norm.kind.has_weight());
+    let heads: &[(&str, &str)] = if weighed { QUERIES_AND_KEYS } else { &[] };
     for layer in 0..config.n_layers {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
+        let heads = if config.attends(layer) { heads } else { &[] };
         for (norm, name) in names.norms.iter().chain(heads) {
             table.add(to(&format!("{norm}.w")), from(&format!("{name}.weight")), names.norm_layout);
         }
-        for (letter, name, biased) in [
+        let projections = [
             ("Q", "q_proj", names.biases.qkv),
             ("K", "k_proj", names.biases.qkv),
             ("V", "v_proj", names.biases.qkv),
             ("O", "o_proj", names.biases.output),
-        ] {
+        ];
+        // What a layer has in place of attention is named by its family.
+        for (letter, name, biased) in projections.into_iter().filter(|_| config.attends(layer)) {
             table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), biased);
         }
         let mixture = config.experts_of(layer).is_some();
@@ -231,7 +235,7 @@ pub(super) fn weights_with(
 /// Multiplies what attention and the MLP add to the stream.
 pub(super) fn scale_written(table: &mut WeightTable, n_layers: usize, by: f64) {
     for layer in 0..n_layers {
-        for part in ["attn.W_O", "attn.b_O", "mlp.W_out", "mlp.b_out"] {
+        for part in ["attn.W_O", "attn.b_O", "ssm.W_O", "ssm.b_O", "mlp.W_out", "mlp.b_out"] {
             table.scale(&format!("blocks.{layer}.{part}"), by);
         }
     }

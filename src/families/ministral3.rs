@@ -36,6 +36,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let query_growth = Some(QueryGrowth {
         rate: told.needed_number("llama_4_scaling_beta")?,
         context: told.size("original_max_position_embeddings")?,
+        ahead: 0,
+        still_layers: false,
     });
     Ok(TransformerConfig { windows: llama_like::one_window(json, base.n_layers)?, query_growth, ..base })
 }

@@ -24,6 +24,7 @@ mod exaone;
 mod falcon;
 mod flex_olmo;
 mod gemma;
+mod gemma4;
 mod glm;
 mod glm4_moe;
 mod gpt2;
@@ -34,6 +35,7 @@ mod gpt_neox_japanese;
 mod gpt_oss;
 mod gptj;
 mod granite;
+mod granite_hybrid;
 mod granitemoe;
 mod helium;
 mod hf_config;
@@ -45,7 +47,9 @@ mod internlm;
 mod jais;
 mod llama;
 mod llama2c;
+mod llama4;
 mod llama_like;
+mod mellum;
 mod minicpm;
 mod minimax_m2;
 mod ministral3;
@@ -74,6 +78,7 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_next;
 mod roberta;
 mod rope;
 mod santacoder;
@@ -82,6 +87,7 @@ mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod t5;
+mod t5gemma;
 mod xlm_roberta_xl;
 
 use serde_json::Value;
@@ -144,6 +150,8 @@ static FAMILIES: &[&Family] = &[
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &gemma::VAULT,
+    &gemma4::FAMILY,
+    &gemma4::UNIFIED,
     &glm4_moe::FAMILY,
     &glm::GLM,
     &glm::GLM4,
@@ -155,6 +163,7 @@ static FAMILIES: &[&Family] = &[
     &gpt_oss::FAMILY,
     &gptj::FAMILY,
     &granite::FAMILY,
+    &granite_hybrid::FAMILY,
     &granitemoe::FAMILY,
     &granitemoe::SHARED,
     &helium::ERNIE,
@@ -167,7 +176,9 @@ static FAMILIES: &[&Family] = &[
     &internlm::TWO,
     &jais::FAMILY,
     &llama2c::FAMILY,
+    &llama4::FAMILY,
     &llama::FAMILY,
+    &mellum::FAMILY,
     &minicpm::FAMILY,
     &minimax_m2::FAMILY,
     &ministral3::FAMILY,
@@ -191,6 +202,9 @@ static FAMILIES: &[&Family] = &[
     &qwen2_moe::FAMILY,
     &qwen3::FAMILY,
     &qwen3_moe::FAMILY,
+    &qwen3_next::NEXT,
+    &qwen3_next::THREE_FIVE,
+    &qwen3_next::THREE_FIVE_MOE,
     &santacoder::FAMILY,
     &seed_oss::FAMILY,
     &smollm3::FAMILY,
@@ -245,6 +259,8 @@ static ENCODERS: &[&Family<EncoderConfig>] = &[
     &mpnet::FAMILY,
     &nomic_bert::FAMILY,
     &roberta::FAMILY,
+    &t5::ENCODER,
+    &t5::UMT5_ENCODER,
     &xlm_roberta_xl::FAMILY,
 ];
 
@@ -259,6 +275,7 @@ static ENCODER_DECODERS: &[&Family<EncoderDecoderConfig>] = &[
     &bart::PEGASUS,
     &t5::FAMILY,
     &t5::UMT5,
+    &t5gemma::FAMILY,
 ];
 
 /// Every family: what kind of model it is, its name, and the `architectures` of its `config.json`.
@@ -274,8 +291,8 @@ pub(crate) fn listed() -> impl Iterator<Item = (&'static str, &'static str, &'st
 #[derive(Debug)]
 pub(crate) enum Described {
     Decoder(&'static Family, Box<TransformerConfig>),
-    Encoder(&'static Family<EncoderConfig>, EncoderConfig),
-    EncoderDecoder(&'static Family<EncoderDecoderConfig>, EncoderDecoderConfig),
+    Encoder(&'static Family<EncoderConfig>, Box<EncoderConfig>),
+    EncoderDecoder(&'static Family<EncoderDecoderConfig>, Box<EncoderDecoderConfig>),
 }
 
 impl Described {
@@ -343,10 +360,10 @@ pub(crate) fn read(json: &Value) -> Result<Described, ConfigError> {
         return Ok(Described::Decoder(family, Box::new(config)));
     }
     if let Some((family, config)) = find(ENCODERS, given, json, EncoderConfig::validate)? {
-        return Ok(Described::Encoder(family, config));
+        return Ok(Described::Encoder(family, Box::new(config)));
     }
     if let Some((family, config)) = find(ENCODER_DECODERS, given, json, EncoderDecoderConfig::validate)? {
-        return Ok(Described::EncoderDecoder(family, config));
+        return Ok(Described::EncoderDecoder(family, Box::new(config)));
     }
     let decoders = FAMILIES.iter().map(|f| f.architectures[0]);
     let others = ENCODERS.iter().map(|f| f.architectures[0]).chain(ENCODER_DECODERS.iter().map(|f| f.architectures[0]));

@@ -33,7 +33,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     }
     Ok(EncoderConfig {
         n_ctx: base.n_ctx.saturating_sub(SKIPPED),
-        relative: Some(RelativePositions::Buckets { count, max_distance: 128 }),
+        relative: Some(RelativePositions::Buckets { count, max_distance: 128, each_layer: false }),
         token_types: 0,
         head_activation: ActivationFn::Gelu,
         ..base

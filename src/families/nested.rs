@@ -11,7 +11,8 @@ use crate::weight_files::{WeightFiles, WeightTable};
 const WITHIN: [&str; 3] = ["text_config", "llm_config", "language_config"];
 
 /// Models whose text model's settings are among their own, and whose model that is.
-static BESIDE: [(&str, &str); 18] = [
+static BESIDE: [(&str, &str); 20] = [
+    ("DotsOCRForCausalLM", "qwen2"),
     ("HulumedQwen2ForCausalLM", "qwen2"),
     ("HulumedQwen3ForCausalLM", "qwen3"),
     ("LlavaGemmaForCausalLM", "gemma"),
@@ -23,6 +24,7 @@ static BESIDE: [(&str, &str); 18] = [
     ("LlavaQwen3ForCausalLM", "qwen3"),
     ("LlavaQwenForCausalLM", "qwen2"),
     ("LlavaStableLMForCausalLM", "stablelm"),
+    ("Phi3VForCausalLM", "phi3"),
     ("Qwen2VLForConditionalGeneration", "qwen2_vl_text"),
     ("Qwen2VLModel", "qwen2_vl_text"),
     ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text"),
@@ -41,18 +43,25 @@ const BOTH_WAYS: [&str; 3] = ["PaliGemmaForConditionalGeneration", "PaliGemmaMod
 
 /// Models whose text model's settings are apart, and whose model that was where it was tried.
 #[cfg(feature = "cli")]
-static TRIED: [(&str, &str); 12] = [
+static TRIED: [(&str, &str); 19] = [
     ("FuyuForCausalLM", "persimmon"),
     ("Gemma3ForConditionalGeneration", "gemma3_text"),
+    ("Gemma4ForConditionalGeneration", "gemma4_text"),
+    ("Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text"),
     ("GotOcr2ForConditionalGeneration", "qwen2"),
     ("Idefics3ForConditionalGeneration", "llama"),
     ("InternVLForConditionalGeneration", "qwen2"),
+    ("LightOnOCRForConditionalGeneration", "qwen3"),
+    ("LightOnOcrForConditionalGeneration", "qwen3"),
+    ("Llama4ForConditionalGeneration", "llama4_text"),
     ("LlavaForConditionalGeneration", "llama"),
     ("LlavaNextForConditionalGeneration", "mistral"),
     ("LlavaOnevisionForConditionalGeneration", "qwen2"),
     ("Mistral3ForConditionalGeneration", "mistral"),
     ("Qwen2AudioForConditionalGeneration", "qwen2"),
     ("Qwen3VLForConditionalGeneration", "qwen3"),
+    ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
+    ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
     ("SmolVLMForConditionalGeneration", "llama"),
 ];
 
@@ -65,9 +74,11 @@ pub(super) fn listed() -> impl Iterator<Item = (&'static str, &'static str, &'st
 }
 
 /// Which text model these hold where their settings don't say.
-const BY_DEFAULT: [(&str, &str); 9] = [
+const BY_DEFAULT: [(&str, &str); 11] = [
     ("blip-2", "opt"),
     ("gemma3", "gemma3_text"),
+    ("gemma4", "gemma4_text"),
+    ("gemma4_unified", "gemma4_unified_text"),
     ("idefics2", "mistral"),
     ("instructblip", "opt"),
     ("internvl", "qwen2"),
@@ -273,6 +284,9 @@ pub(crate) fn place(table: &mut WeightTable, text: &Value, files: &WeightFiles) 
     let Some(scheme) = SCHEMES.iter().find(there) else { return false };
     for source in table.sources.values_mut() {
         source.name = scheme.of(&source.name, prefix);
+    }
+    for (name, _) in table.others.values_mut() {
+        *name = scheme.of(name, prefix);
     }
     table.prefix = "";
     if let (true, Some(unembedding)) = (text.get(TIED_OUTSIDE).is_some(), table.sources.get_mut("unembed.W_U")) {

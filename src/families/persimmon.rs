@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
-use crate::config::{NormKind, QkNorm, QkNormWeights, TransformerConfig};
+use crate::config::{NormKind, QkNorm, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
 
@@ -25,7 +25,7 @@ static DEFAULTS: LazyLock<Value> =
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config_turning(json, 0.5)?;
-    let by_head = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::Shared, after_rotation: false };
+    let by_head = QkNorm { kind: NormKind::LayerNorm, ..QkNorm::HEADS };
     Ok(TransformerConfig {
         norm: NormKind::LayerNorm,
         eps: json.number("layer_norm_eps", 1e-5)?,

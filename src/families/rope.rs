@@ -50,6 +50,25 @@ pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<
     Ok(Rotary { dim, base, adjacent_pairs: false, scaling })
 }
 
+/// The rotation of heads of this width in layers of this type, whose files always tell it by type.
+pub(super) fn of_type(json: &HfConfig<'_>, layers: &str, d_head: usize) -> Result<Rotary, ConfigError> {
+    let all = json.object("rope_parameters")?;
+    let own = all.map(|all| all.object(layers)).transpose()?.flatten();
+    let own = own.ok_or_else(|| json.unsupported("rope_parameters"))?;
+    let scaling = match own.text("rope_type", "default")? {
+        "proportional" => {
+            let share = own.number("partial_rotary_factor", 1.0)?;
+            RopeScaling::Proportional {
+                pairs: (share * d_head as f64 / 2.0) as usize,
+                factor: own.number("factor", 1.0)?,
+            }
+        }
+        _ => read_scaling(json, &own, true)?,
+    };
+    let base = own.needed_number("rope_theta")?;
+    Ok(Rotary { dim: d_head, base, adjacent_pairs: false, scaling })
+}
+
 /// The rotation that newer files of a family with windows keep for layers that have one, if this is such a file.
 pub(super) fn of_windows(json: &HfConfig<'_>, far: &Rotary) -> Result<Option<Rotary>, ConfigError> {
     let Some(all) = json.object("rope_parameters")? else { return Ok(None) };

@@ -16,7 +16,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let heads = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, after_rotation: false };
+    let heads = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, ..QkNorm::HEADS };
     let base = llama_like::config_turning(json, 0.25)?;
     Ok(TransformerConfig {
         norm: NormKind::LayerNorm,

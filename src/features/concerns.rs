@@ -53,7 +53,7 @@ fn without_value_biases(model: &HookedTransformer, dictionary: &Dictionary) -> O
     if !metadata.reads.iter().chain(&metadata.writes).any(values) {
         return None;
     }
-    let biases = model.weights.blocks.iter().filter_map(|block| block.attn.v.bias.as_ref());
+    let biases = model.weights.blocks.iter().filter_map(|block| block.attn.as_ref()?.v.bias.as_ref());
     Some(biases.map(|bias| bias.val().abs().max().into_scalar::<f64>()).all(|largest| largest == 0.0))
 }
 

@@ -27,7 +27,7 @@ mod transcoders;
 pub use crate::error::FeatureError;
 pub use architecture::Architecture;
 pub use dictionary::{Dictionary, DictionaryWeights};
-pub use evaluation::{EvaluateOptions, Evaluation, SetEvaluation, evaluate, evaluate_transcoders};
+pub use evaluation::{EvaluateOptions, Evaluation, EvaluationShare, SetEvaluation, evaluate, evaluate_transcoders};
 pub(crate) use find::most_moved;
 pub use find::{FoundLatent, latents_by_activation, latents_by_attribution, latents_by_difference, promoted_tokens};
 pub use labels::Labels;

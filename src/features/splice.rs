@@ -12,10 +12,11 @@ use crate::driver::{HookedModel, length, private};
 use crate::error::{FeatureError, Result};
 
 /// The axes of a point that a dictionary may be at, flattened where it is of heads.
-const HOSTS: [(&[Axis], &[Axis]); 5] = [
+const HOSTS: [(&[Axis], &[Axis]); 6] = [
     (&[Axis::Batch, Axis::Pos, Axis::DModel], &[Axis::Batch, Axis::Pos, Axis::DModel]),
     (&[Axis::Batch, Axis::Pos, Axis::DMlp], &[Axis::Batch, Axis::Pos, Axis::DMlp]),
     (&[Axis::Batch, Axis::Pos, Axis::DShared], &[Axis::Batch, Axis::Pos, Axis::DShared]),
+    (&[Axis::Batch, Axis::Pos, Axis::DPerLayer], &[Axis::Batch, Axis::Pos, Axis::DPerLayer]),
     (&[Axis::Batch, Axis::Pos, Axis::HeadDHead], &[Axis::Batch, Axis::Pos, Axis::HeadDHead]),
     (&[Axis::Batch, Axis::Pos, Axis::Head, Axis::DHead], &[Axis::Batch, Axis::Pos, Axis::HeadDHead]),
 ];
@@ -185,10 +186,7 @@ fn places<M: HookedModel + private::Spliceable>(
     let both = [(read, reading, reads, dictionary.d_in()), (at, writing, written, dictionary.d_out())];
     for (point, info, axes, wanted) in both {
         let shape = model.shape_at(info);
-        let given = match (axes.last(), info.layer) {
-            (Some(Axis::DMlp), Some(layer)) => shape.d_mlp_of(layer),
-            (last, _) => last.map_or(0, |axis| length(shape, *axis)),
-        };
+        let given = axes.last().map_or(0, |axis| length(shape, info.layer, *axis));
         dictionary.check_width(&format!("`{point}`"), given, wanted)?;
     }
     Ok([reads, writes, written])

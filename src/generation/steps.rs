@@ -102,8 +102,7 @@ impl<'m, 'h> Steps<'m, 'h> {
             (Some(cache), None) => Filled::Lent(cache),
             (None, None) => {
                 if let Some(positions) = options.cache_kind.allocated_at_once() {
-                    let elements =
-                        [config.n_layers, batch, positions, config.n_kv_heads, config.d_head + config.d_value()];
+                    let elements = [batch, positions, config.cached_elements()];
                     let size = model.dtype().size();
                     check_room(&model.device(), elements.into_iter().fold(size, usize::saturating_mul))?;
                 }

@@ -20,11 +20,7 @@ impl KeyValueCache {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn new(config: &TransformerConfig, batch: usize) -> Self {
-        let windows = (0..config.n_layers).map(|layer| config.window(layer)).collect();
-        let (kv_heads, d_head) = (config.n_kv_heads, config.d_head);
-        let (value_heads, d_value, pad_token_id) = (kv_heads, config.d_value(), None);
-        let shape = CacheShape { batch, kv_heads, d_head, value_heads, d_value, windows, pad_token_id };
-        Self::made(shape, CacheKind::GROWING)
+        Self::made(CacheShape::unchecked(config, batch), CacheKind::GROWING)
     }
 
     /// An empty cache of a kind, for `batch` rows of a model of this configuration.
@@ -60,11 +56,24 @@ impl KeyValueCache {
         if shape.windows.iter().flatten().any(|window| window.width() == 0) {
             return Err(CacheError::Size { field: "windows", given: 0 });
         }
+        if !shape.layer_heads.is_empty() && shape.layer_heads.len() != shape.windows.len() {
+            return Err(CacheError::Size { field: "layer_heads", given: shape.layer_heads.len() });
+        }
+        if !shape.states.is_empty() && shape.states.len() != shape.windows.len() {
+            return Err(CacheError::Size { field: "states", given: shape.states.len() });
+        }
+        let bad = |(layer, [[heads, width], [value_heads, d_value]]): (usize, &[[usize; 2]; 2])| {
+            let some_zero = *width == 0 || *d_value == 0 || (*heads == 0) != (*value_heads == 0);
+            shape.state(layer).is_none() && some_zero
+        };
+        if shape.layer_heads.iter().enumerate().any(bad) {
+            return Err(CacheError::Size { field: "layer_heads", given: 0 });
+        }
         Ok(Self::made(shape, kind))
     }
 
     pub(super) fn made(shape: CacheShape, kind: CacheKind) -> Self {
-        let entries = shape.windows.iter().map(|window| Entry::made(&shape, *window, kind)).collect();
+        let entries = (0..shape.windows.len()).map(|layer| Entry::made(&shape, layer, kind)).collect();
         let (given_mask, hidden_before) = (vec![Vec::new(); shape.batch], vec![0; shape.batch]);
         Self { kind, given_mask, hidden_before, shape, entries, frozen: false, interventions: Vec::new() }
     }
@@ -131,7 +140,10 @@ impl KeyValueCache {
     /// [`CacheError::NotEmpty`], or [`CacheError::Size`] for no device or more devices than heads.
     pub fn with_heads_on(mut self, devices: &[Device]) -> Result<Self, CacheError> {
         self.check_empty()?;
-        if devices.is_empty() || devices.len() > self.shape.kv_heads.min(self.shape.value_heads) {
+        self.check_without_states("heads spread over devices")?;
+        let holding = self.entries.iter().filter(|entry| entry.holds());
+        let fewest = holding.flat_map(|entry| entry.heads().map(|[heads, _]| heads)).min().unwrap_or(0);
+        if devices.is_empty() || devices.len() > fewest {
             return Err(CacheError::Size { field: "devices", given: devices.len() });
         }
         self.entries.iter_mut().for_each(|entry| entry.spread_heads(devices));
@@ -164,11 +176,15 @@ impl KeyValueCache {
         self.check_whole()?;
         let mut made = Self::of_shape(self.shape.clone(), kind)?;
         for (layer, (new, entry)) in made.entries.iter_mut().zip(&self.entries).enumerate() {
-            let wanted = if kind.is_sliding() { self.first_needed(layer) } else { 0 };
+            let wanted = if kind.is_sliding() || !entry.holds() { self.first_needed(layer) } else { 0 };
             // What is kept of all rows may be less than what some row lacks.
             let first = if kind.is_sliding() { entry.first() } else { entry.first_of_all() };
             if first > wanted {
                 return Err(CacheError::Dropped { layer, first, wanted });
+            }
+            if let Some(state) = entry.state() {
+                new.set_state(state.clone(), entry.len());
+                continue;
             }
             match entry.joined()? {
                 Some((keys, values)) => new.fill(keys, values, entry.first())?,

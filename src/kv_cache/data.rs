@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::CacheKind;
 use super::shape::CacheShape;
+use super::state::{RecurrentState, StateShape};
 use super::{Entry, KeyValueCache};
 use crate::config::TransformerConfig;
 use crate::error::CacheError;
@@ -73,7 +74,7 @@ impl KeyValueCache {
         let read =
             |tensor: Tensor<4>| hooklens_hooks::read(tensor).map_err(|e| CacheError::Unreadable { source: e.into() });
         let layer = |entry: &Entry| {
-            let (keys, values) = entry.joined()?.unzip();
+            let (keys, values) = entry.stored_tensors()?.unzip();
             let (keys, values) = (keys.map(read).transpose()?, values.map(read).transpose()?);
             Ok(LayerData { first: entry.first(), held_from: entry.held_from().to_vec(), keys, values })
         };
@@ -134,12 +135,17 @@ impl KeyValueCache {
                 cache.entries[layer].fill_with_nothing(len, batch);
                 continue;
             };
+            let state = shape.state(layer);
+            if state.is_some() && held.first > 0 {
+                return Err(wrong(format!("layer {layer}, which has a state, begins at position {}", held.first)));
+            }
             let Some(positions) = len.checked_sub(held.first) else {
                 return Err(wrong(format!("layer {layer} begins at position {} of {len}", held.first)));
             };
-            for ((what, data), [heads, width]) in [("keys", keys), ("values", values)].into_iter().zip(shape.heads()) {
+            for ((what, data), expected) in
+                [("keys", keys), ("values", values)].into_iter().zip(expected_of(shape, layer, batch, positions))
+            {
                 let (dtype, given) = (data.dtype(), data.shape().to_vec());
-                let expected = [batch, positions, heads, width];
                 let whole = data.as_bytes().len() == given.iter().product::<usize>() * dtype.size();
                 if !dtype.is_float() || !whole || given != expected {
                     let reason =
@@ -149,6 +155,12 @@ impl KeyValueCache {
             }
             let device = device(layer);
             let tensor = |data: &TensorData| Tensor::from_data(data.clone(), (&device, data.dtype()));
+            if let Some(StateShape { before: [positions, channels], .. }) = state {
+                let before: Tensor<4> = tensor(keys);
+                let state = RecurrentState::new(before.reshape([batch, positions, channels]), tensor(values));
+                cache.entries[layer].set_state(state, len);
+                continue;
+            }
             cache.entries[layer].fill(tensor(keys), tensor(values), held.first)?;
             cache.entries[layer].set_held_from(from.clone());
         }
@@ -168,7 +180,8 @@ impl KeyValueCache {
     }
 
     /// Keys and values of each layer as Hugging Face's tuples hold them:
-    /// `[batch, kv_head, position, d_head]`, keys rotated where positions are rotary.
+    /// `[batch, kv_head, position, d_head]`, keys rotated where positions are rotary. Layers that read an earlier one's
+    /// have no tuple.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -182,9 +195,13 @@ impl KeyValueCache {
     /// # Errors
     /// [`CacheError::Dropped`] if a window has dropped positions; [`CacheError::Disk`].
     pub fn to_legacy(&self) -> Result<Vec<(Tensor<4>, Tensor<4>)>, CacheError> {
+        self.check_without_states("tuples of keys and values")?;
         let heads_first = |x: Tensor<4>| x.permute([0, 2, 1, 3]);
         let mut tuples = Vec::new();
         for (layer, entry) in self.entries.iter().enumerate() {
+            if !entry.holds() {
+                continue;
+            }
             if entry.first_of_all() > 0 {
                 return Err(CacheError::Dropped { layer, first: entry.first_of_all(), wanted: 0 });
             }
@@ -212,28 +229,41 @@ impl KeyValueCache {
         tuples: Vec<(Tensor<4>, Tensor<4>)>,
         mask: Option<Vec<Vec<bool>>>,
     ) -> Result<Self, CacheError> {
-        if tuples.len() != config.n_layers {
-            return Err(CacheError::Layers { cache: tuples.len(), model: config.n_layers });
+        let holding: Vec<usize> = (0..config.n_layers).filter(|layer| config.reads_keys_of(*layer).is_none()).collect();
+        if tuples.len() != holding.len() {
+            return Err(CacheError::Layers { cache: tuples.len(), model: holding.len() });
         }
         let [batch, _, len, _] = tuples.first().map_or([0; 4], |(keys, _)| keys.dims());
         let mut cache = Self::of_kind(config, batch, CacheKind::GROWING)?;
-        for (layer, (keys, values)) in tuples.into_iter().enumerate() {
+        cache.check_without_states("tuples of keys and values")?;
+        for (layer, (keys, values)) in holding.into_iter().zip(tuples) {
             let [keys, values] = [keys, values].map(|x| x.permute([0, 2, 1, 3]));
             for (what, given, width) in
-                [("keys", keys.dims(), config.d_head), ("values", values.dims(), config.d_value())]
+                [("keys", keys.dims(), config.d_head_of(layer)), ("values", values.dims(), config.d_value_of(layer))]
             {
-                let expected = [batch, len, config.n_kv_heads, width];
+                let expected = [batch, len, config.n_kv_heads_of(layer), width];
                 if given != expected {
                     return Err(CacheError::Shape { what, expected, given });
                 }
             }
             cache.entries[layer].append(keys, values)?;
         }
+        cache.entries.iter_mut().filter(|entry| !entry.holds()).for_each(|entry| entry.fill_with_nothing(len, batch));
         let mask = mask.unwrap_or_else(|| vec![vec![true; len]; batch]);
         if let Some(row) = mask.iter().find(|row| row.len() != len) {
             return Err(CacheError::MaskLength { expected: len, given: row.len() });
         }
         cache.append_attention_mask(&mask)?;
         Ok(cache)
+    }
+}
+
+/// The shapes of what a layer of a cache holds as data.
+fn expected_of(shape: &CacheShape, layer: usize, batch: usize, positions: usize) -> [[usize; 4]; 2] {
+    match shape.state(layer) {
+        Some(StateShape { before: [positions, channels], memory: [heads, d_key, d_value] }) => {
+            [[batch, positions, 1, channels], [batch, heads, d_key, d_value]]
+        }
+        None => shape.heads(layer).map(|[heads, width]| [batch, positions, heads, width]),
     }
 }

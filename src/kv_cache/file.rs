@@ -94,7 +94,7 @@ impl KeyValueCache {
         })?;
         let mut tensors: Vec<(String, Activation)> = Vec::new();
         for (layer, entry) in self.entries.iter().enumerate() {
-            if let Some((keys, values)) = entry.joined()? {
+            if let Some((keys, values)) = entry.stored_tensors()? {
                 tensors.push((format!("layers.{layer}.keys"), keys.into()));
                 tensors.push((format!("layers.{layer}.values"), values.into()));
             }

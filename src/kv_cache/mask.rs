@@ -150,6 +150,7 @@ impl KeyValueCache {
         if self.frozen {
             return Err(CacheError::Frozen);
         }
+        self.check_without_states("hiding positions")?;
         self.check_slots(slot, starts.len())?;
         let held = self.len();
         if let Some(asked) = starts.iter().copied().find(|start| *start > held) {
@@ -174,6 +175,10 @@ impl KeyValueCache {
 
     /// The first column that the next query of some row sees.
     pub(super) fn first_needed(&self, layer: usize) -> usize {
+        // Nothing of a layer that reads another's keys.
+        if !self.entries[layer].holds() {
+            return self.len();
+        }
         self.len() - needed(&self.given_mask, self.len(), self.shape.windows[layer])
     }
 

@@ -18,6 +18,7 @@ mod rows;
 mod run;
 mod scope;
 mod shape;
+mod state;
 mod store;
 mod truncate;
 
@@ -34,6 +35,7 @@ pub use quantized::Bits;
 pub(crate) use run::Transaction;
 pub use scope::Scoped;
 pub use shape::{CacheShape, MaskInfo};
+pub use state::{RecurrentState, StateShape};
 
 use crate::error::CacheError;
 

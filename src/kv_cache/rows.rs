@@ -146,7 +146,7 @@ impl KeyValueCache {
         self.check_insert(other, slot)?;
         let taken = slot..slot + other.batch();
         let (mut mine, mut theirs) = (self.real_rows(), other.real_rows());
-        let dropped = |cache: &KeyValueCache| cache.entries.iter().any(|entry| entry.first() > 0);
+        let dropped = |cache: &KeyValueCache| cache.entries.iter().any(|entry| entry.holds() && entry.first() > 0);
         let at_the_end = dropped(self) || dropped(other);
         let last_real = |row: &Vec<bool>| row.iter().rposition(|real| *real).map_or(0, |last| last + 1);
         let others = mine.iter().enumerate().filter(|(row, _)| !taken.contains(row));
@@ -200,6 +200,13 @@ impl KeyValueCache {
             return Err(CacheError::Layers { cache: self.n_layers(), model: other.n_layers() });
         }
         for (layer, (mine, theirs)) in self.entries.iter().zip(&other.entries).enumerate() {
+            if mine.recurrent != theirs.recurrent {
+                return Err(CacheError::OtherState {
+                    layer,
+                    cache: format!("{:?}", mine.recurrent),
+                    model: format!("{:?}", theirs.recurrent),
+                });
+            }
             let different = |(cache, model): &([usize; 2], [usize; 2])| cache != model;
             if let Some((cache, model)) = mine.heads().into_iter().zip(theirs.heads()).find(different) {
                 return Err(CacheError::Model { layer, cache, model });
@@ -256,7 +263,7 @@ impl KeyValueCache {
     ///
     /// # Errors
     /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::TooFew`], or
-    /// [`CacheError::Dropped`] as for [`KeyValueCache::truncate`].
+    /// [`CacheError::Dropped`] and [`CacheError::State`] as for [`KeyValueCache::truncate`].
     pub fn truncate_row(&mut self, slot: usize, len: usize) -> Result<(), CacheError> {
         let batch = self.batch();
         if self.frozen {
@@ -268,6 +275,9 @@ impl KeyValueCache {
         let mut given_mask = self.real_rows();
         let row = &given_mask[slot];
         let held = row.iter().filter(|real| **real).count();
+        if len < held {
+            self.check_without_states("dropping positions")?;
+        }
         if len > held {
             return Err(CacheError::TooFew { held, asked: len });
         }

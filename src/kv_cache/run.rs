@@ -6,6 +6,8 @@ use burn::tensor::{DType, Device, Tensor};
 use hooklens_hooks::Hook;
 
 use super::keys::Keys;
+use super::shape::heads_of;
+use super::state::StateShape;
 use super::{Entry, KeyValueCache};
 use crate::config::TransformerConfig;
 use crate::error::CacheError;
@@ -82,7 +84,7 @@ impl KeyValueCache {
             }
             entry.check(
                 layer,
-                [config.d_head, config.d_value()].map(|width| [config.n_kv_heads, width]),
+                (heads_of(config, layer), StateShape::of(config, layer)),
                 len,
                 count,
                 (dtype, &device(layer)),
@@ -111,6 +113,14 @@ impl KeyValueCache {
             next.start_prefetch();
         }
         self.entries[layer].extend(keys, values)
+    }
+
+    /// [`KeyValueCache::extend`] of a layer that reads an earlier one's keys: so many columns of so many rows are seen.
+    pub(crate) fn pass_over(&mut self, layer: usize, shape: [usize; 2]) -> Result<(), CacheError> {
+        if let Some(next) = self.entries.get_mut(layer + 1) {
+            next.start_prefetch();
+        }
+        self.entries[layer].pass_over(shape)
     }
 
     /// Begins a transaction: what it adds is rolled back unless it is committed.
@@ -172,7 +182,7 @@ impl KeyValueCache {
             if len > 0 && entry.batch() != batch {
                 return Err(CacheError::Batch { cache: batch, run: entry.batch() });
             }
-            let mut heads = self.shape.heads().into_iter().zip(entry.heads());
+            let mut heads = self.shape.heads(layer).into_iter().zip(entry.heads());
             if let Some((cache, model)) = heads.find(|(cache, entry)| cache != entry) {
                 return Err(CacheError::Model { layer, cache, model });
             }

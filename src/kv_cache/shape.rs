@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::state::StateShape;
 use crate::config::{TransformerConfig, Window};
 use crate::error::CacheError;
 
@@ -28,6 +29,13 @@ pub struct CacheShape {
     pub value_heads: usize,
     /// Width of a value.
     pub d_value: usize,
+    /// `[heads, width]` of each layer's keys and of its values, where layers differ; empty where all are as above. A
+    /// layer that reads the keys and values of an earlier one has 0 heads: its entry counts positions and holds none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layer_heads: Vec<[[usize; 2]; 2]>,
+    /// The state that each layer has in place of keys and values, where some have one; else empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<Option<StateShape>>,
     /// How far back each layer's queries see, one entry per layer.
     pub windows: Vec<Option<Window>>,
     /// The token that [`KeyValueCache::append_tokens`](crate::KeyValueCache::append_tokens) takes for padding.
@@ -52,6 +60,8 @@ impl CacheShape {
             d_head: checked("d_head", d_head, LARGEST)?,
             value_heads: kv_heads,
             d_value: d_head,
+            layer_heads: Vec::new(),
+            states: Vec::new(),
             windows: vec![None; checked("layers", layers, TransformerConfig::MOST_LAYERS)?],
             pad_token_id: None,
         })
@@ -101,15 +111,43 @@ impl CacheShape {
     /// # Errors
     /// As [`CacheShape::new`].
     pub fn of(config: &TransformerConfig, batch: usize) -> Result<Self, CacheError> {
-        let plain = Self::new(batch, config.n_layers, config.n_kv_heads, config.d_head)?
-            .values(config.n_kv_heads, config.d_value())?;
-        Ok(Self { windows: (0..config.n_layers).map(|layer| config.window(layer)).collect(), ..plain })
+        let shape = Self::unchecked(config, batch);
+        let at_least = |size: usize| if config.attending().next().is_none() { size.max(1) } else { size };
+        let [kv_heads, d_head] = [shape.kv_heads, shape.d_head].map(at_least);
+        Self::new(batch, config.n_layers, kv_heads, d_head)?
+            .values(at_least(shape.value_heads), at_least(shape.d_value))?;
+        Ok(shape)
     }
 
-    /// `[head, width]` of keys and of values.
-    pub(super) fn heads(&self) -> [[usize; 2]; 2] {
-        [[self.kv_heads, self.d_head], [self.value_heads, self.d_value]]
+    /// [`CacheShape::of`] of a configuration and a number of rows that were checked.
+    pub(super) fn unchecked(config: &TransformerConfig, batch: usize) -> Self {
+        let heads = |layer| heads_of(config, layer);
+        let [[kv_heads, d_head], [value_heads, d_value]] = heads(config.attending().next().unwrap_or(0));
+        let differ = config.attending().any(|layer| heads(layer) != [[kv_heads, d_head], [value_heads, d_value]]);
+        let layer_heads = if differ { (0..config.n_layers).map(heads).collect() } else { Vec::new() };
+        let state = |layer| StateShape::of(config, layer);
+        let states = if config.all_attend() { Vec::new() } else { (0..config.n_layers).map(state).collect() };
+        let windows = (0..config.n_layers).map(|layer| config.window(layer)).collect();
+        Self { batch, kv_heads, d_head, value_heads, d_value, layer_heads, states, windows, pad_token_id: None }
     }
+
+    /// `[head, width]` of a layer's keys and of its values.
+    pub(super) fn heads(&self, layer: usize) -> [[usize; 2]; 2] {
+        let all = [[self.kv_heads, self.d_head], [self.value_heads, self.d_value]];
+        if self.state(layer).is_some() { [[0; 2]; 2] } else { self.layer_heads.get(layer).copied().unwrap_or(all) }
+    }
+
+    /// The state a layer has in place of keys and values.
+    pub(super) fn state(&self, layer: usize) -> Option<StateShape> {
+        self.states.get(layer).copied().flatten()
+    }
+}
+
+/// `[head, width]` of the keys that a layer of a model has cached, and of the values; no heads where it reads those of
+/// an earlier layer.
+pub(super) fn heads_of(config: &TransformerConfig, layer: usize) -> [[usize; 2]; 2] {
+    let kv_heads = if config.reads_keys_of(layer).is_some() { 0 } else { config.n_kv_heads_of(layer) };
+    [[kv_heads, config.d_head_of(layer)], [kv_heads, config.d_value_of(layer)]]
 }
 
 /// What attention needs to know of the columns a cache holds for a layer.

@@ -20,14 +20,17 @@ impl KeyValueCache {
     ///
     /// # Errors
     /// [`CacheError::Frozen`], or [`CacheError::Dropped`] if a window has dropped positions that
-    /// would come into its sight again.
+    /// would come into its sight again; [`CacheError::State`] of a layer with a state, unless all go.
     pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
         if self.frozen {
             return Err(CacheError::Frozen);
         }
         let len = len.min(self.len());
+        if len > 0 && len < self.len() {
+            self.check_without_states("dropping positions")?;
+        }
         let given_mask: Vec<_> = self.given_mask.iter().map(|row| row[..len.min(row.len())].to_vec()).collect();
-        for (layer, entry) in self.entries.iter().enumerate() {
+        for (layer, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.holds()) {
             for (row, given_mask) in given_mask.iter().enumerate().take(self.batch()) {
                 let needed = mask::needed(std::slice::from_ref(given_mask), len, self.shape.windows[layer]);
                 let (first, wanted) = (entry.first_of(row), len - needed);

@@ -75,13 +75,8 @@ impl HookedEncoderDecoder {
     /// # Errors
     /// [`InputError::Residual`] for a stream of another width.
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
-        check_width(&stream, self.config().d_model)?;
-        let normalized = self.weights.decoder_ln.without_hooks(stream);
-        let scaled = match self.config().output_scale {
-            Some(scale) => normalized * scale,
-            None => normalized,
-        };
-        Ok(self.weights.unembed.forward(scaled))
+        check_width(&stream, self.config().d_decoder_model)?;
+        Ok(self.logits(self.weights.decoder_ln.without_hooks(stream)))
     }
 
     /// The logit lens (nostalgebraist 2020) of the decoder: its last norm and the unembedding applied to its stream

@@ -10,13 +10,17 @@ use hooklens_kernels::packed::Order;
 
 use super::adapter::{Adapter, Change};
 use super::options::Progress;
-use crate::config::{ActivationFn, Latent, NormKind, Positional, QkNorm, SharedExpert, TransformerConfig};
+use crate::config::{
+    ActivationFn, GatedDelta, Latent, NormKind, PerLayerInputs, Positional, QkNorm, SharedExpert, StateSpace,
+    TransformerConfig,
+};
 use crate::cpu::Weight;
 use crate::device::{Placement, is_cubecl};
 use crate::error::LoadError;
 use crate::model::LoadReport;
 use crate::model::{
-    Attention, Block, Embed, Expert, LatentMaps, Linear, Mlp, Moe, Norm, Paging, SharedMlp, Slopes, Weights,
+    Attention, Block, Embed, Expert, GatedDeltaNet, LatentMaps, Linear, Mamba2, Mlp, Moe, MoeNorms, Norm, Paging,
+    PerLayer, PerLayerEmbed, SharedMlp, Slopes, Weights,
 };
 use crate::packed_matrix::PackedMatrix;
 use crate::weight_files::{Layout, Pages, StoredTensor, TensorInfo, WeightFiles, WeightTable};
@@ -131,6 +135,10 @@ impl<'a> Assembler<'a> {
             false => None,
         };
         let embed = Embed::new(tokens, positions, norm, self.device);
+        let per_layer_embed = match c.per_layer_inputs {
+            Some(own) => Some(self.per_layer_embed(c, own)?),
+            None => None,
+        };
         let mut blocks = Vec::with_capacity(c.n_layers);
         // Of the table only the rows of tokens are read, unless it is the unembedding too.
         let table = std::mem::take(&mut self.pages);
@@ -153,7 +161,31 @@ impl<'a> Assembler<'a> {
             self.pages = table;
         }
         let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.eps)?;
-        Ok(Weights { embed, blocks, ln_final, unembed })
+        Ok(Weights { embed, per_layer_embed, blocks, ln_final, unembed })
+    }
+
+    fn per_layer_embed(&mut self, c: &TransformerConfig, own: PerLayerInputs) -> Result<PerLayerEmbed, LoadError> {
+        let all = c.n_layers * own.width;
+        // Only the rows of tokens are read.
+        let before = std::mem::take(&mut self.pages);
+        let vectors = self.table("per_layer_embed.W_E", [c.d_vocab, all])?;
+        self.pages = before;
+        Ok(PerLayerEmbed {
+            vectors: Embed::new(vectors, None, None, self.device),
+            projection: self.linear("per_layer_embed.W_proj", "per_layer_embed.b_proj", [c.d_model, all])?,
+            norm: self.norm("per_layer_embed.norm", NormKind::Rms, own.width, c.eps)?,
+        })
+    }
+
+    /// What a block adds for its own inputs, under this name.
+    fn per_layer(&mut self, name: &str, c: &TransformerConfig, own: PerLayerInputs) -> Result<PerLayer, LoadError> {
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        Ok(PerLayer {
+            gate: linear("gate", [c.d_model, own.width])?,
+            output: linear("out", [own.width, c.d_model])?,
+            post: self.norm(&format!("{name}_post"), NormKind::Rms, c.d_model, c.eps)?,
+        })
     }
 
     /// How what was read is kept under a limit of memory; nothing if all fits.
@@ -437,13 +469,13 @@ impl<'a> Assembler<'a> {
     }
 
     /// A norm of queries or keys; the files may hold a tensor for each head.
-    fn qk_norm(&mut self, name: &str, norm: QkNorm, heads: usize, c: &TransformerConfig) -> Result<Norm, LoadError> {
-        let width = norm.weights.width(heads, c.d_head);
+    fn qk_norm(&mut self, name: &str, norm: QkNorm, [heads, d_head]: [usize; 2], eps: f64) -> Result<Norm, LoadError> {
+        let width = norm.weights.width(heads, d_head);
         if !norm.kind.has_weight() || !self.table.sources.contains_key(&format!("{name}.0.w")) {
-            return self.norm(name, norm.kind, width, c.eps);
+            return self.norm(name, norm.kind, width, eps);
         }
         let each = |part: &str, this: &mut Self| {
-            let own = (0..heads).map(|head| this.vector(&format!("{name}.{head}.{part}"), c.d_head));
+            let own = (0..heads).map(|head| this.vector(&format!("{name}.{head}.{part}"), d_head));
             let own: Option<Vec<Tensor<1>>> = own.collect::<Result<_, _>>()?;
             Ok::<_, LoadError>(own.map(|own| Tensor::cat(own, 0)))
         };
@@ -453,24 +485,35 @@ impl<'a> Assembler<'a> {
             let none = Tensor::zeros([width], (self.device, self.compute.burn()));
             b = Some(each("b", self)?.unwrap_or(none));
         }
-        Ok(Norm::new(norm.kind, c.eps, w, b))
+        Ok(Norm::new(norm.kind, eps, w, b))
     }
 
     /// Attention, under this name.
-    pub(super) fn attention(&mut self, name: &str, c: &TransformerConfig) -> Result<Attention, LoadError> {
-        let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
+    pub(super) fn attention(
+        &mut self,
+        name: &str,
+        c: &TransformerConfig,
+        layer: usize,
+    ) -> Result<Attention, LoadError> {
+        let (kv_heads, d_head, d_value) = (c.n_kv_heads_of(layer), c.d_head_of(layer), c.d_value_of(layer));
+        let (width, kv_width) = (c.n_heads * d_head, kv_heads * d_head);
         let mut project =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         let q_in = c.latent.and_then(|own| own.q_rank).unwrap_or(c.d_model);
         let kv_in = c.latent.map_or(c.d_model, |own| own.kv_rank);
-        let k_width = kv_width - c.n_kv_heads * c.latent.map_or(0, |own| own.d_rope);
-        let (q, k) = (project("Q", [q_in, width])?, project("K", [kv_in, k_width])?);
-        let (v, o) =
-            (project("V", [kv_in, c.n_kv_heads * c.d_value()])?, project("O", [c.n_heads * c.d_value(), c.d_model])?);
+        let k_width = kv_width - kv_heads * c.latent.map_or(0, |own| own.d_rope);
+        let (q, o) = (project("Q", [q_in, width])?, project("O", [c.n_heads * d_value, c.d_model])?);
+        let own_keys = c.reads_keys_of(layer).is_none();
+        let [k, v] = match own_keys {
+            true => [project("K", [kv_in, k_width])?, project("V", [kv_in, kv_heads * d_value])?],
+            false => [(); 2].map(|()| Linear::new(Tensor::zeros([kv_in, 0], (self.device, self.compute.burn())), None)),
+        };
         let (mut q_norm, mut k_norm) = (None, None);
-        if let Some(norm) = c.qk_norm {
-            q_norm = Some(self.qk_norm(&format!("{name}.q_norm"), norm, c.n_heads, c)?);
-            k_norm = Some(self.qk_norm(&format!("{name}.k_norm"), norm, c.n_kv_heads, c)?);
+        if let Some(norm) = c.qk_norm_of(layer) {
+            q_norm = Some(self.qk_norm(&format!("{name}.q_norm"), norm, [c.n_heads, d_head], c.eps)?);
+            if own_keys {
+                k_norm = Some(self.qk_norm(&format!("{name}.k_norm"), norm, [kv_heads, d_head], c.eps)?);
+            }
         }
         let sinks = match c.attn_sinks {
             true => Some(Param::from_tensor(self.needed(&format!("{name}.sinks"), c.n_heads)?)),
@@ -480,7 +523,44 @@ impl<'a> Assembler<'a> {
             Some(own) => Some(self.latent(name, c.d_model, own)?),
             None => None,
         };
-        Ok(Attention { q, k, v, o, q_norm, k_norm, sinks, latent })
+        let gate = match c.attn_gates {
+            true => Some(self.linear(&format!("{name}.W_gate"), &format!("{name}.b_gate"), [c.d_model, width])?),
+            false => None,
+        };
+        Ok(Attention { q, k, v, o, q_norm, k_norm, sinks, gate, latent })
+    }
+
+    /// A gated delta net, under this name.
+    fn gated_delta(&mut self, name: &str, c: &TransformerConfig, net: GatedDelta) -> Result<GatedDeltaNet, LoadError> {
+        let (keys, values) = (net.n_key_heads * net.d_key, net.n_value_heads * net.d_value);
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        let (q, k, v) =
+            (linear("Q", [c.d_model, keys])?, linear("K", [c.d_model, keys])?, linear("V", [c.d_model, values])?);
+        let gate = linear("gate", [c.d_model, values])?;
+        let heads = [c.d_model, net.n_value_heads];
+        let (beta, decay, o) = (linear("beta", heads)?, linear("decay", heads)?, linear("O", [values, c.d_model])?);
+        let conv = Param::from_tensor(self.exact(&format!("{name}.conv"), [net.width, net.channels()])?);
+        let mut vector = |part: &str| self.needed(&format!("{name}.{part}"), net.n_value_heads).map(Param::from_tensor);
+        let (a_log, dt_bias) = (vector("A_log")?, vector("dt_bias")?);
+        let norm = self.norm(&format!("{name}.norm"), NormKind::Rms, net.d_value, c.eps)?;
+        Ok(GatedDeltaNet { q, k, v, gate, beta, decay, conv, a_log, dt_bias, norm, o })
+    }
+
+    /// Mamba 2's mixer, under this name.
+    fn mamba2(&mut self, name: &str, c: &TransformerConfig, space: StateSpace) -> Result<Mamba2, LoadError> {
+        let (all, shared) = (space.n_heads * space.d_head, space.n_groups * space.d_state);
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        let (x, b) = (linear("x", [c.d_model, all])?, linear("B", [c.d_model, shared])?);
+        let (to_read, gate) = (linear("C", [c.d_model, shared])?, linear("gate", [c.d_model, all])?);
+        let (dt, o) = (linear("dt", [c.d_model, space.n_heads])?, linear("O", [all, c.d_model])?);
+        let conv = Param::from_tensor(self.exact(&format!("{name}.conv"), [space.width, space.channels()])?);
+        let conv_bias = self.vector(&format!("{name}.conv_bias"), space.channels())?.map(Param::from_tensor);
+        let mut vector = |part: &str| self.needed(&format!("{name}.{part}"), space.n_heads).map(Param::from_tensor);
+        let (a_log, dt_bias, d) = (vector("A_log")?, vector("dt_bias")?, vector("D")?);
+        let norm = self.norm(&format!("{name}.norm"), NormKind::Rms, all, c.eps)?;
+        Ok(Mamba2 { x, b, c: to_read, gate, dt, conv, conv_bias, a_log, dt_bias, d, norm, o })
     }
 
     fn latent(&mut self, name: &str, d_model: usize, own: Latent) -> Result<LatentMaps, LoadError> {
@@ -501,12 +581,22 @@ impl<'a> Assembler<'a> {
         let name = |part: &str| format!("{block}.{part}");
         let mut block = Block {
             ln1: self.norm(&name("ln1"), c.pre_norm(), c.d_model, c.eps)?,
-            attn: self.attention(&name("attn"), c)?,
+            attn: if c.attends(layer) { Some(self.attention(&name("attn"), c, layer)?) } else { None },
+            delta: match c.gated_delta_of(layer) {
+                Some(net) => Some(self.gated_delta(&name("linear_attn"), c, net)?),
+                None => None,
+            },
+            ssm: match c.state_space_of(layer) {
+                Some(space) => Some(self.mamba2(&name("ssm"), c, space)?),
+                None => None,
+            },
             ln1_post: None,
             ln2: None,
             mlp: None,
             moe: None,
             ln2_post: None,
+            per_layer: None,
+            scalar: None,
         };
         if c.post_norms {
             block.ln1_post = Some(self.norm(&name("ln1_post"), c.post_norm(), c.d_model, c.eps)?);
@@ -517,6 +607,12 @@ impl<'a> Assembler<'a> {
         block.ln2 = Some(self.norm(&name("ln2"), c.pre_norm(), c.d_model, c.eps)?);
         if c.post_norms {
             block.ln2_post = Some(self.norm(&name("ln2_post"), c.post_norm(), c.d_model, c.eps)?);
+        }
+        if let Some(own) = c.per_layer_inputs {
+            block.per_layer = Some(self.per_layer(&name("per_layer"), c, own)?);
+        }
+        if c.layer_scalars {
+            block.scalar = Some(Param::from_tensor(self.needed(&name("scalar"), 1)?));
         }
         match c.experts_of(layer) {
             Some(experts) => {
@@ -531,11 +627,26 @@ impl<'a> Assembler<'a> {
                     Some(shared) => Some(self.shared_expert(&name("mlp.shared"), c.d_model, shared)?),
                     None => None,
                 };
-                block.moe = Some(Moe { router, experts: each, choice_bias, shared });
+                let scales = match experts.own_scales {
+                    true => Some(Param::from_tensor(self.wide_vector(&name("mlp.expert_scales"), experts.count)?)),
+                    false => None,
+                };
+                let norms = if experts.own_norms { Some(self.moe_norms(&name("mlp"), c)?) } else { None };
+                block.moe = Some(Moe { router, experts: each, choice_bias, shared, scales, norms });
             }
             None => block.mlp = Some(self.mlp(&name("mlp"), c, c.d_mlp_of(layer))?),
         }
         Ok(block)
+    }
+
+    fn moe_norms(&mut self, name: &str, c: &TransformerConfig) -> Result<MoeNorms, LoadError> {
+        let mut norm = |part: &str| self.norm(&format!("{name}.{part}"), NormKind::Rms, c.d_model, c.eps);
+        Ok(MoeNorms {
+            router: norm("router_ln")?,
+            experts: norm("experts_ln")?,
+            shared_post: norm("shared_ln_post")?,
+            experts_post: norm("experts_ln_post")?,
+        })
     }
 
     fn expert(&mut self, name: &str, c: &TransformerConfig) -> Result<Expert, LoadError> {

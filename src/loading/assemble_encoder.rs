@@ -15,7 +15,7 @@ impl Assembler<'_> {
     pub(super) fn encoder(&mut self, c: &EncoderConfig) -> Result<EncoderWeights, LoadError> {
         self.check_all_there()?;
         let stack = c.stack();
-        let (kind, width) = (NormKind::LayerNorm, c.embed_width());
+        let (kind, width) = (c.norm, c.embed_width());
         let tokens = self.matrix("embed.W_E", [c.d_vocab, width])?;
         let types = match c.token_types {
             0 => None,
@@ -46,7 +46,13 @@ impl Assembler<'_> {
             blocks.push(EncoderBlock {
                 relative_k: relative("k", "attn.W_rel_K", "attn.b_rel_K")?,
                 relative_q: relative("q", "attn.W_rel_Q", "attn.b_rel_Q")?,
-                attn: self.attention(&name("attn"), &stack)?,
+                relative_bias: match c.relative {
+                    Some(RelativePositions::Buckets { count, each_layer: true, .. }) => {
+                        Some(Param::from_tensor(self.matrix(&name("attn.rel_pos_bias"), [count, c.n_heads])?))
+                    }
+                    _ => None,
+                },
+                attn: self.attention(&name("attn"), &stack, layer)?,
                 ln1: self.norm(&name("ln1"), c.attn_norm(layer), c.d_model, c.eps)?,
                 mlp: self.mlp(&name("mlp"), &stack, stack.d_mlp)?,
                 ln2: self.norm(&name("ln2"), kind, c.d_model, c.eps)?,
@@ -77,6 +83,7 @@ impl Assembler<'_> {
             projection,
         };
         let relative = match c.relative {
+            Some(RelativePositions::Buckets { each_layer: true, .. }) => None,
             Some(RelativePositions::Buckets { count, .. }) => {
                 Some((self.matrix("relative.W", [count, c.n_heads])?, false))
             }

@@ -121,7 +121,7 @@ impl HookedEncoder {
             Some(folder) => SentenceEmbedding::of_folder(folder)?,
             None => Ok(SentenceEmbedding::default()),
         };
-        Ok(Self::assemble(config.clone(), weights, parts.tokenizer, sentences, report))
+        Ok(Self::assemble(EncoderConfig::clone(config), weights, parts.tokenizer, sentences, report))
     }
 }
 
@@ -163,7 +163,7 @@ impl HookedEncoderDecoder {
         let (weights, report) =
             parts.read(name.as_ref(), &options, (&placement, true), |files| files.encoder_decoder(config))?;
         let weights = placed(weights, placement.first());
-        Ok(Self::assemble(config.clone(), weights, parts.tokenizer, report))
+        Ok(Self::assemble(EncoderDecoderConfig::clone(config), weights, parts.tokenizer, report))
     }
 }
 
@@ -404,6 +404,9 @@ fn table_of(
         let reason = format!("{whole} holds no text model: `{name}` is there under no prefix that is known");
         return Err(ConfigError::Malformed { reason }.into());
     }
+    if let Some(files) = files {
+        table.settle(files);
+    }
     Ok(table)
 }
 
@@ -561,14 +564,14 @@ pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {
     let family = parts.described.family();
     let config = match parts.described {
         Described::Decoder(_, config) => ModelConfig::Decoder(config),
-        Described::EncoderDecoder(_, config) => ModelConfig::EncoderDecoder(Box::new(config)),
+        Described::EncoderDecoder(_, config) => ModelConfig::EncoderDecoder(config),
         Described::Encoder(_, config) => {
             let heads = parts.files.as_ref().map(|files| {
                 let there = |weight| table.sources.get(weight).is_some_and(|s| table.find(files, &s.name).is_some());
                 let pooler = there("pooler.W");
                 OutputHeads { mlm: there("mlm_head.W"), pooler, nsp: pooler && there("nsp_head.W") }
             });
-            ModelConfig::Encoder(Box::new(config), heads)
+            ModelConfig::Encoder(config, heads)
         }
     };
     let weights = parts.files.map(|files| StoredWeights {

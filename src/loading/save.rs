@@ -9,7 +9,7 @@ use hooklens_hooks::{Activation, write_file, write_safetensors};
 
 use crate::error::{LoadError, Result};
 use crate::families;
-use crate::model::{Embed, HookedTransformer, Linear, Norm};
+use crate::model::{Attention, Embed, GatedDeltaNet, HookedTransformer, Linear, Mamba2, Norm};
 use crate::weight_files::{Layout, StoredTensor};
 
 impl HookedTransformer {
@@ -95,6 +95,11 @@ impl HookedTransformer {
             see("pos_embed.W_pos".into(), Weight::Matrix(positions.val()));
         }
         norm("embed.ln", w.embed.norm.as_ref(), see);
+        if let Some(own) = &w.per_layer_embed {
+            see("per_layer_embed.W_E".into(), Weight::Tokens(&own.vectors));
+            linear("per_layer_embed", "proj", &own.projection, dtype, see);
+            norm("per_layer_embed.norm", Some(&own.norm), see);
+        }
         for (layer, block) in w.blocks.iter().enumerate() {
             let name = |part: &str| format!("blocks.{layer}.{part}");
             for (part, which) in [
@@ -105,22 +110,14 @@ impl HookedTransformer {
             ] {
                 norm(&name(part), which, see);
             }
-            for (letter, which) in
-                [("Q", &block.attn.q), ("K", &block.attn.k), ("V", &block.attn.v), ("O", &block.attn.o)]
-            {
-                linear(&name("attn"), letter, which, dtype, see);
+            if let Some(attn) = &block.attn {
+                each_of_attention(&name("attn"), attn, dtype, see);
             }
-            norm(&name("attn.q_norm"), block.attn.q_norm.as_ref(), see);
-            norm(&name("attn.k_norm"), block.attn.k_norm.as_ref(), see);
-            if let Some(latent) = &block.attn.latent {
-                linear(&name("attn"), "KV_down", &latent.kv_down, dtype, see);
-                linear(&name("attn"), "K_rope", &latent.k_rope, dtype, see);
-                latent.q_down.iter().for_each(|down| linear(&name("attn"), "Q_down", down, dtype, see));
-                norm(&name("attn.q_latent_norm"), latent.q_norm.as_ref(), see);
-                norm(&name("attn.kv_latent_norm"), Some(&latent.kv_norm), see);
+            if let Some(net) = &block.delta {
+                each_of_gated_delta(&name("linear_attn"), net, dtype, see);
             }
-            if let Some(sinks) = &block.attn.sinks {
-                see(name("attn.sinks"), Weight::Vector(sinks.val()));
+            if let Some(ssm) = &block.ssm {
+                each_of_mamba2(&name("ssm"), ssm, dtype, see);
             }
             if let Some(mlp) = &block.mlp {
                 linear(&name("mlp"), "in", &mlp.input, dtype, see);
@@ -154,6 +151,27 @@ impl HookedTransformer {
                     linear(&name, "out", &shared.output, dtype, see);
                     shared.share.iter().for_each(|share| linear(&name, "share", share, dtype, see));
                 }
+                if let Some(scales) = &moe.scales {
+                    see(name("mlp.expert_scales"), Weight::Vector(scales.val()));
+                }
+                if let Some(norms) = &moe.norms {
+                    for (part, which) in [
+                        ("router_ln", &norms.router),
+                        ("experts_ln", &norms.experts),
+                        ("shared_ln_post", &norms.shared_post),
+                        ("experts_ln_post", &norms.experts_post),
+                    ] {
+                        norm(&name(&format!("mlp.{part}")), Some(which), see);
+                    }
+                }
+            }
+            if let Some(own) = &block.per_layer {
+                linear(&name("per_layer"), "gate", &own.gate, dtype, see);
+                linear(&name("per_layer"), "out", &own.output, dtype, see);
+                norm(&name("per_layer_post"), Some(&own.post), see);
+            }
+            if let Some(scalar) = &block.scalar {
+                see(name("scalar"), Weight::Vector(scalar.val()));
             }
         }
         norm("ln_final", Some(&w.ln_final), see);
@@ -161,6 +179,54 @@ impl HookedTransformer {
             linear("unembed", "U", &w.unembed, dtype, see);
         }
     }
+}
+
+fn each_of_attention(name: &str, attn: &Attention, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
+    for (letter, which) in [("Q", &attn.q), ("K", &attn.k), ("V", &attn.v), ("O", &attn.o)] {
+        // A layer that reads an earlier one's keys and values has none.
+        if which.shape()[1] > 0 {
+            linear(name, letter, which, dtype, see);
+        }
+    }
+    attn.gate.iter().for_each(|gate| linear(name, "gate", gate, dtype, see));
+    norm(&format!("{name}.q_norm"), attn.q_norm.as_ref(), see);
+    norm(&format!("{name}.k_norm"), attn.k_norm.as_ref(), see);
+    if let Some(latent) = &attn.latent {
+        linear(name, "KV_down", &latent.kv_down, dtype, see);
+        linear(name, "K_rope", &latent.k_rope, dtype, see);
+        latent.q_down.iter().for_each(|down| linear(name, "Q_down", down, dtype, see));
+        norm(&format!("{name}.q_latent_norm"), latent.q_norm.as_ref(), see);
+        norm(&format!("{name}.kv_latent_norm"), Some(&latent.kv_norm), see);
+    }
+    if let Some(sinks) = &attn.sinks {
+        see(format!("{name}.sinks"), Weight::Vector(sinks.val()));
+    }
+}
+
+fn each_of_gated_delta(name: &str, net: &GatedDeltaNet, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
+    let maps = [("Q", &net.q), ("K", &net.k), ("V", &net.v), ("gate", &net.gate), ("beta", &net.beta)];
+    for (letter, which) in maps.into_iter().chain([("decay", &net.decay), ("O", &net.o)]) {
+        linear(name, letter, which, dtype, see);
+    }
+    see(format!("{name}.conv"), Weight::Matrix(net.conv.val()));
+    see(format!("{name}.A_log"), Weight::Vector(net.a_log.val()));
+    see(format!("{name}.dt_bias"), Weight::Vector(net.dt_bias.val()));
+    norm(&format!("{name}.norm"), Some(&net.norm), see);
+}
+
+fn each_of_mamba2(name: &str, ssm: &Mamba2, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
+    let maps = [("x", &ssm.x), ("B", &ssm.b), ("C", &ssm.c), ("gate", &ssm.gate), ("dt", &ssm.dt), ("O", &ssm.o)];
+    for (letter, which) in maps {
+        linear(name, letter, which, dtype, see);
+    }
+    see(format!("{name}.conv"), Weight::Matrix(ssm.conv.val()));
+    let [_, channels] = ssm.conv.dims();
+    let none = || Tensor::zeros([channels], (&ssm.o.device(), dtype));
+    see(format!("{name}.conv_bias"), Weight::Vector(ssm.conv_bias.as_ref().map_or_else(none, |bias| bias.val())));
+    for (part, own) in [("A_log", &ssm.a_log), ("dt_bias", &ssm.dt_bias), ("D", &ssm.d)] {
+        see(format!("{name}.{part}"), Weight::Vector(own.val()));
+    }
+    norm(&format!("{name}.norm"), Some(&ssm.norm), see);
 }
 
 /// A weight as the model keeps it.

@@ -12,7 +12,8 @@ use super::latent::LatentMaps;
 use super::linear::Linear;
 use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
-use crate::config::{Positional, QkNormWeights, Window};
+use super::soft_cap::soft_capped;
+use crate::config::{NormKind, Positional, QkNormWeights, Window};
 use crate::cpu;
 use crate::device::is_cubecl;
 use crate::kv_cache::{KeyBlock, Keys, heads_first};
@@ -23,7 +24,7 @@ use crate::points::Site;
 /// ```
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// let attention = &model.weights.blocks[0].attn;
+/// let attention = model.weights.blocks[0].attn.as_ref().unwrap(); // a layer may have none
 /// let per_head = attention.q.weight.val().reshape([64, 4, 16]).swap_dims(0, 1); // [head, d_model, d_head]
 /// let gap = per_head - model.w_q().narrow(0, 0, 1).squeeze_dim::<3>(0);
 /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
@@ -33,9 +34,10 @@ use crate::points::Site;
 pub struct Attention {
     /// Queries, `[d_model, head * d_head]`; in latent attention `[q_rank, head * d_head]`.
     pub q: Linear,
-    /// Keys, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * (d_head - d_rope)]`.
+    /// Keys, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * (d_head - d_rope)]`; in a layer that
+    /// reads the keys and values of an earlier one nothing, `[d_model, 0]`.
     pub k: Linear,
-    /// Values, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * d_value]`.
+    /// Values, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * d_value]`; without keys nothing.
     pub v: Linear,
     /// Output, `[head * d_head, d_model]`; in latent attention `[head * d_value, d_model]`.
     pub o: Linear,
@@ -45,6 +47,8 @@ pub struct Attention {
     pub k_norm: Option<Norm>,
     /// Attention sinks (GPT-OSS): a learned score for each head, beside those of the keys, `[head]`.
     pub sinks: Option<Param<Tensor<1>>>,
+    /// The gate of what heads give, `[d_model, head * d_head]`.
+    pub gate: Option<Linear>,
     /// Latent attention: what comes before `q`, `k` and `v`, which then read latents.
     pub latent: Option<LatentMaps>,
 }
@@ -56,6 +60,16 @@ pub(crate) enum AttentionInputs {
     One(Box<Tensor<3>>),
     /// One stream for each of the three.
     Each(Box<[ProjectionInput; 3]>),
+}
+
+impl AttentionInputs {
+    /// What queries read.
+    fn queries(&self) -> ProjectionInput {
+        match self {
+            AttentionInputs::One(stream) => ProjectionInput::Shared((**stream).clone()),
+            AttentionInputs::Each(streams) => streams[0].clone(),
+        }
+    }
 }
 
 /// The input of one projection.
@@ -84,6 +98,19 @@ pub(crate) fn by_head(projected: Tensor<3>, heads: usize) -> Tensor<4> {
 }
 
 impl Attention {
+    /// Every linear map.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
+        let latent = self.latent.iter().flat_map(|latent| latent.maps());
+        [&self.q, &self.k, &self.v, &self.o].into_iter().chain(&self.gate).chain(latent)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        let Self { q, k, v, o, gate, latent, .. } = self;
+        let latent = latent.iter_mut().flat_map(|latent| latent.maps_mut());
+        [q, k, v, o].into_iter().chain(gate).chain(latent)
+    }
+
     /// What attention adds to the stream.
     ///
     /// # Shapes
@@ -96,9 +123,13 @@ impl Attention {
         run: &mut Run<'_, '_>,
     ) -> Result<Tensor<3>, Halt> {
         let config = pass.config;
+        if let Some(from) = config.reads_keys_of(layer) {
+            return self.forward_reading(layer, from, reads, pass, run);
+        }
         let at = |site| pass.points.at(layer, site);
+        let gate = self.gated_by(layer, &reads, pass, run)?;
         let [mut q, mut k, mut v] = match &self.latent {
-            None => self.project(reads, config.n_heads, config.n_kv_heads),
+            None => self.project(reads, config.n_heads, config.n_kv_heads_of(layer)),
             Some(latent) => latent.project(self, layer, reads, pass, run)?,
         };
         let norm_first = config.qk_norm.is_some_and(|norm| !norm.after_rotation);
@@ -111,6 +142,11 @@ impl Attention {
         q = run.fire(at(Site::Q), q)?;
         k = run.fire(at(Site::K), k)?;
         v = run.fire(at(Site::V), v)?;
+        if config.qk_norm_of(layer).is_some_and(|norm| norm.values) {
+            let norm = Norm::new(NormKind::RmsPre, config.eps, None, None);
+            let points = NormPoints { scale: at(Site::VNormScale), normalized: at(Site::VNormNormalized) };
+            v = normed(&norm, v, QkNormWeights::Shared, points, run)?;
+        }
         if norm_first {
             (q, k) = self.normed(layer, q, k, pass, run)?;
             if let Some(clip) = config.qkv_clip {
@@ -126,22 +162,48 @@ impl Attention {
             (q, k) = self.normed(layer, q, k, pass, run)?;
         }
         let rotates = rotation.is_some();
-        if let Some(growth) = &pass.growth {
-            let dtype = q.dtype();
-            q = narrowed(widened(q) * growth.clone(), dtype);
-        }
+        q = pass.grown(layer, q);
         if rotates {
             q = run.fire(at(Site::RotQ), q)?;
         }
-        let mut keys = match &mut pass.kv_cache {
+        let keys = match &mut pass.kv_cache {
             None => Keys::whole(k, v),
             Some(cache) => cache.extend(layer, k, v)?,
         };
+        self.attend(layer, (q, gate), keys, pass, run)
+    }
+
+    /// What the heads' outputs are multiplied by, before its sigmoid, if they are.
+    pub(super) fn gated_by(
+        &self,
+        layer: usize,
+        reads: &AttentionInputs,
+        pass: &Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Option<Tensor<4>>, Halt> {
+        // In published models one map makes queries and gates, so that an edit of what queries read reaches both.
+        let Some(gate) = &self.gate else { return Ok(None) };
+        let gate = reads.queries().project(gate, pass.config.n_heads);
+        run.fire(pass.points.at(layer, Site::ZGate), gate).map(Some)
+    }
+
+    /// What queries, and the gates of what they find, make of the keys and values they attend to.
+    pub(super) fn attend(
+        &self,
+        layer: usize,
+        (q, gate): (Tensor<4>, Option<Tensor<4>>),
+        mut keys: Keys,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let config = pass.config;
+        let at = |site| pass.points.at(layer, site);
         if run.wants(at(Site::RotK)) {
             // Hooks see the keys in one place, those of a cache first.
             let (joined, values) = keys.joined();
             keys = Keys::whole(run.fire(at(Site::RotK), joined)?, values);
         }
+        pass.keep_keys(layer, &keys);
         let watched = run.wants(at(Site::AttnScores)) || run.wants(at(Site::Pattern));
         if let Some(relative) = &pass.disentangled {
             pass.score_bias = Some(relative.bias(&q, &keys.joined().0, config.score_divisor(layer)));
@@ -150,6 +212,10 @@ impl Attention {
             Some(sinks) => explicit(layer, q, keys, Some(sinks.val()), pass, run)?,
             None if watched => explicit(layer, q, keys, None, pass, run)?,
             None => unwatched(layer, q, keys, pass, run)?,
+        };
+        let z = match gate {
+            Some(gate) => z * activation::sigmoid(gate),
+            None => z,
         };
         let z = run.fire(pass.points.at(layer, Site::Z), z)?;
         self.output(layer, z, pass, run)
@@ -172,6 +238,20 @@ impl Attention {
         let q = normed(q_norm, q, norm.weights, points(Site::QNormScale, Site::QNormNormalized), run)?;
         let k = normed(k_norm, k, norm.weights, points(Site::KNormScale, Site::KNormNormalized), run)?;
         Ok((q, k))
+    }
+
+    /// [`Attention::normed`] of queries alone.
+    pub(super) fn normed_queries(
+        &self,
+        layer: usize,
+        q: Tensor<4>,
+        pass: &Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<4>, Halt> {
+        let (Some(q_norm), Some(norm)) = (&self.q_norm, pass.config.qk_norm) else { return Ok(q) };
+        let at = |site| pass.points.at(layer, site);
+        let points = NormPoints { scale: at(Site::QNormScale), normalized: at(Site::QNormNormalized) };
+        normed(q_norm, q, norm.weights, points, run)
     }
 
     /// Queries, keys and values, `[batch, pos, head, d_head]`.
@@ -247,7 +327,7 @@ fn unwatched(
 ) -> Result<Tensor<4>, Halt> {
     let config = pass.config;
     // The kernels know values that are as wide as keys.
-    if !has_rules(layer, pass) || config.d_value() != config.d_head {
+    if !has_rules(layer, pass) || config.d_value_of(layer) != config.d_head_of(layer) {
         return explicit(layer, q, keys, None, pass, run);
     }
     if let Some(z) = cpu::attention(&q, &keys, || rules(layer, keys.dropped, pass)) {
@@ -259,12 +339,12 @@ fn unwatched(
     if !plain {
         return explicit(layer, q, keys, None, pass, run);
     }
-    let group = config.n_heads / config.n_kv_heads;
+    let group = config.n_heads / config.n_kv_heads_of(layer);
     let mut scale = Some(1.0 / config.score_divisor(layer));
     let mut q = q;
     // CubeCL has kernels for this that take no scale but the usual one, and multiply in 16 bits.
     if is_cubecl(&q.device()) && matches!(q.dtype(), DType::F16 | DType::BF16) {
-        let usual = (config.d_head as f64).sqrt();
+        let usual = (config.d_head_of(layer) as f64).sqrt();
         if config.score_divisor(layer) != usual {
             q = q * (usual / config.score_divisor(layer));
         }
@@ -409,9 +489,7 @@ impl Fold {
 fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'_>) -> Tensor<4> {
     let config = pass.config;
     let [batch, heads, queries, held] = scores.dims();
-    if let Some(cap) = config.attn_scores_soft_cap {
-        scores = (scores / cap).tanh() * cap;
-    }
+    scores = soft_capped(scores, config.attn_scores_soft_cap);
     if config.positional == Positional::Alibi {
         let dtype = scores.dtype();
         let slopes = slope_tensor(config.n_heads, &scores.device(), dtype);

@@ -1,15 +1,18 @@
 //! One block: attention and MLP around the residual stream.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{Halt, Run};
 
 use super::attention::{Attention, AttentionInputs, ProjectionInput};
+use super::gated_delta_net::GatedDeltaNet;
 use super::linear::Linear;
+use super::mamba2::Mamba2;
 use super::mlp::Mlp;
 use super::moe::Moe;
-use super::norm::{Norm, NormPoints};
+use super::norm::{Norm, NormPoints, narrowed};
 use super::pass::Pass;
+use super::per_layer::PerLayer;
 use crate::config::NormKind;
 use crate::cpu;
 use crate::points::Site;
@@ -28,8 +31,12 @@ pub struct Block {
     /// Norm before attention.
     pub ln1: Norm,
     /// Attention.
-    pub attn: Attention,
-    /// Norm of attention's output.
+    pub attn: Option<Attention>,
+    /// The gated delta net, in place of attention.
+    pub delta: Option<GatedDeltaNet>,
+    /// Mamba 2's mixer, in place of attention.
+    pub ssm: Option<Mamba2>,
+    /// Norm of what attention, or what stands in its place, writes.
     pub ln1_post: Option<Norm>,
     /// Norm before the MLP.
     pub ln2: Option<Norm>,
@@ -39,26 +46,33 @@ pub struct Block {
     pub moe: Option<Moe>,
     /// Norm of the MLP's output.
     pub ln2_post: Option<Norm>,
+    /// What is added behind the MLP for the layer's own inputs.
+    pub per_layer: Option<PerLayer>,
+    /// Number that the stream behind all of it is multiplied by, `[1]`.
+    pub scalar: Option<Param<Tensor<1>>>,
 }
 
 impl Block {
     /// Every linear map.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
-        let Attention { q, k, v, o, .. } = &self.attn;
+        let attn = self.attn.iter().flat_map(Attention::maps);
+        let net = self.delta.iter().flat_map(GatedDeltaNet::maps);
+        let ssm = self.ssm.iter().flat_map(Mamba2::maps);
         let mlp = self.mlp.iter().flat_map(|mlp| [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate));
         let mixture = self
             .moe
             .iter()
             .flat_map(|moe| moe.experts.iter().flat_map(|e| [&e.gate, &e.input, &e.output]).chain([&moe.router]));
         let shared = self.moe.iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
-        let latent = self.attn.latent.iter().flat_map(|latent| latent.maps());
-        [q, k, v, o].into_iter().chain(mlp).chain(mixture).chain(shared).chain(latent)
+        let per_layer = self.per_layer.iter().flat_map(|own| own.maps());
+        attn.chain(net).chain(ssm).chain(mlp).chain(mixture).chain(shared).chain(per_layer)
     }
 
     /// The same, to be changed.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        let Attention { q, k, v, o, latent, .. } = &mut self.attn;
-        let latent = latent.iter_mut().flat_map(|latent| latent.maps_mut());
+        let attn = self.attn.iter_mut().flat_map(Attention::maps_mut);
+        let net = self.delta.iter_mut().flat_map(GatedDeltaNet::maps_mut);
+        let ssm = self.ssm.iter_mut().flat_map(Mamba2::maps_mut);
         let mlp =
             self.mlp.iter_mut().flat_map(|mlp| [&mut mlp.input, &mut mlp.output].into_iter().chain(&mut mlp.gate));
         let mixture = self.moe.iter_mut().flat_map(|moe| {
@@ -66,12 +80,13 @@ impl Block {
             let shared = shared.iter_mut().flat_map(|shared| shared.maps_mut());
             experts.iter_mut().flat_map(|e| [&mut e.gate, &mut e.input, &mut e.output]).chain([router]).chain(shared)
         });
-        [q, k, v, o].into_iter().chain(mlp).chain(mixture).chain(latent)
+        let per_layer = self.per_layer.iter_mut().flat_map(|own| own.maps_mut());
+        attn.chain(net).chain(ssm).chain(mlp).chain(mixture).chain(per_layer)
     }
 
     /// Where its weights live.
     pub(crate) fn device(&self) -> Device {
-        self.attn.q.device()
+        self.mixed().map_or_else(Device::default, Linear::device)
     }
 
     /// The residual stream after the block.
@@ -93,9 +108,7 @@ impl Block {
         if pass.config.residual_norms {
             return self.normalizing_sums(layer, resid, pass, run);
         }
-        let (reads, normalized) = attention_reads(&self.ln1, layer, &resid, pass, run)?;
-        let resid = normalized.unwrap_or(resid);
-        let mut out = self.attn.forward(layer, reads, pass, run)?;
+        let (resid, mut out) = self.between_positions(layer, resid, pass, run)?;
         if let Some(post) = &self.ln1_post {
             out = post.forward(out, norm(Site::Ln1PostScale, Site::Ln1PostNormalized), run)?;
         }
@@ -111,11 +124,57 @@ impl Block {
         if let (true, Some(ln2)) = (pass.config.normalized_residual, &self.ln2) {
             let stream = run.fire(at(Site::MlpIn), resid)?;
             let read = ln2.forward(stream, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
-            let mlp_out = self.mlp_of(layer, read.clone(), pass, run)?;
+            let mlp_out = self.mlp_of(layer, read.clone(), None, pass, run)?;
             return run.fire(at(Site::ResidPost), cpu::sum(read, mlp_out));
         }
         let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
-        run.fire(at(Site::ResidPost), cpu::sum(resid, mlp_out))
+        let mut resid = cpu::sum(resid, mlp_out);
+        if let Some(own) = &self.per_layer {
+            resid = own.forward(layer, resid, pass, run)?;
+        }
+        if let Some(scalar) = &self.scalar {
+            let scalar = narrowed(scalar.val(), resid.dtype());
+            resid = resid * scalar.unsqueeze();
+        }
+        run.fire(at(Site::ResidPost), resid)
+    }
+
+    /// The map to the stream of what passes between positions.
+    pub(crate) fn mixed(&self) -> Option<&Linear> {
+        let net = self.delta.as_ref().map(|net| &net.o).or(self.ssm.as_ref().map(|ssm| &ssm.o));
+        self.attn.as_ref().map(|attn| &attn.o).or(net)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn mixed_mut(&mut self) -> Option<&mut Linear> {
+        let net = self.delta.as_mut().map(|net| &mut net.o).or(self.ssm.as_mut().map(|ssm| &mut ssm.o));
+        self.attn.as_mut().map(|attn| &mut attn.o).or(net)
+    }
+
+    /// The stream that outputs are added to, and the output of attention or of what stands in its place.
+    fn between_positions(
+        &self,
+        layer: usize,
+        resid: Tensor<3>,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<(Tensor<3>, Tensor<3>), Halt> {
+        if self.attn.is_none() {
+            let at = |site| pass.points.at(layer, site);
+            let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
+            let read = self.ln1.forward(resid.clone(), points, run)?;
+            let (net, space) = (pass.config.gated_delta_of(layer), pass.config.state_space_of(layer));
+            let out = match (&self.delta, net, &self.ssm, space) {
+                (Some(net), Some(sizes), ..) => net.forward(layer, read, sizes, pass, run)?,
+                (_, _, Some(ssm), Some(sizes)) => ssm.forward(layer, read, sizes, pass, run)?,
+                _ => resid.zeros_like(),
+            };
+            return Ok((resid, out));
+        }
+        let Some(attn) = &self.attn else { return Ok((resid.clone(), resid.zeros_like())) };
+        let (reads, normalized) = attention_reads(&self.ln1, layer, &resid, pass, run)?;
+        let out = attn.forward(layer, reads, pass, run)?;
+        Ok((normalized.unwrap_or(resid), out))
     }
 
     /// The normalized stream after a block whose norms stand behind the sums.
@@ -131,12 +190,15 @@ impl Block {
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let no_norm = Norm::new(NormKind::None, 0.0, None, None);
         let (reads, _) = attention_reads(&no_norm, layer, &resid, pass, run)?;
-        let attn_out = self.attn.forward(layer, reads, pass, run)?;
+        let attn_out = match &self.attn {
+            Some(attn) => attn.forward(layer, reads, pass, run)?,
+            None => resid.zeros_like(),
+        };
         let attn_out = run.fire(at(Site::AttnOut), attn_out)?;
         let mid = run.fire(at(Site::ResidMid), cpu::sum(resid, attn_out))?;
         let mid = run.fire(at(Site::MlpIn), mid)?;
         let mid = self.ln1.forward(mid, norm(Site::Ln1Scale, Site::Ln1Normalized), run)?;
-        let mlp_out = self.mlp_of(layer, mid.clone(), pass, run)?;
+        let mlp_out = self.mlp_of(layer, mid.clone(), None, pass, run)?;
         let mut post = run.fire(at(Site::ResidPost), cpu::sum(mid, mlp_out))?;
         if let Some(ln2) = &self.ln2 {
             post = ln2.forward(post, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
@@ -154,20 +216,29 @@ impl Block {
         let at = |site| pass.points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let mut x = run.fire(at(Site::MlpIn), stream)?;
+        let apart = pass.config.experts_of(layer).is_some_and(|experts| experts.own_norms);
+        let stream = apart.then(|| x.clone());
         if let Some(ln2) = &self.ln2 {
             x = ln2.forward(x, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
         }
-        self.mlp_of(layer, x, pass, run)
+        self.mlp_of(layer, x, stream, pass, run)
     }
 
-    /// What the MLP makes of its input.
-    fn mlp_of(&self, layer: usize, x: Tensor<3>, pass: &Pass<'_>, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+    /// What the MLP makes of its input, and experts with norms of their own of the stream.
+    fn mlp_of(
+        &self,
+        layer: usize,
+        x: Tensor<3>,
+        stream: Option<Tensor<3>>,
+        pass: &Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
         let at = |site| pass.points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let x = run.fire(at(Site::MlpReads), x)?;
         let mut out = match (&self.mlp, &self.moe, pass.config.experts_of(layer)) {
             (Some(mlp), _, _) => mlp.forward(layer, x, pass, run)?,
-            (None, Some(moe), Some(mixture)) => moe.forward(layer, x, mixture, pass, run)?,
+            (None, Some(moe), Some(mixture)) => moe.forward(layer, x, stream, mixture, pass, run)?,
             _ => x.zeros_like(),
         };
         out = run.fire(at(Site::MlpWrites), out)?;
@@ -190,7 +261,7 @@ pub(crate) fn attention_reads(
     run: &mut Run<'_, '_>,
 ) -> Result<(AttentionInputs, Option<Tensor<3>>), Halt> {
     let at = |site| pass.points.at(layer, site);
-    let (heads, kv_heads) = (pass.config.n_heads, pass.config.n_kv_heads);
+    let (heads, kv_heads) = (pass.config.n_heads, pass.config.n_kv_heads_of(layer));
     let [batch, pos, d_model] = resid.dims();
     let wide = |heads| resid.clone().unsqueeze_dim::<4>(2).expand([batch, pos, heads, d_model]);
 

@@ -9,6 +9,7 @@ use super::norm::NormPoints;
 use super::output::Output;
 use super::pass::Pass;
 use super::sequence::{Sequence, at_columns};
+use super::soft_cap::soft_capped;
 use super::transformer::HookedTransformer;
 use crate::config::{Positional, RopeScaling};
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, drive};
@@ -51,6 +52,7 @@ impl HookedTransformer {
     pub(super) fn checked_run(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<Output> {
         let layers = self.layers(&options)?;
         let (start, mut tokens) = self.start(input, &mut options, layers)?;
+        self.check_earlier_layers(&start, tokens.as_ref(), layers)?;
         let kv_cache = options.kv_cache.take();
         let sequence = self.sequence(&start, tokens.as_ref(), options.attention_mask.take(), kv_cache.as_deref())?;
         let query_mask = sequence.query_mask();
@@ -73,8 +75,9 @@ impl HookedTransformer {
         let in_stream = self.config.positional == Positional::Learned;
         let first_held: Vec<usize> =
             kv_cache.as_ref().map_or(Vec::new(), |cache| cache.iter().map(Entry::first).collect());
+        let held_by = |layer: usize| self.config.reads_keys_of(layer).unwrap_or(layer);
         let silent = |point: &PointInfo| match point.layer {
-            Some(layer) if point.with_past && first_held.get(layer).is_some_and(|first| *first > 0) => {
+            Some(layer) if point.with_past && first_held.get(held_by(layer)).is_some_and(|first| *first > 0) => {
                 Some("the cache has dropped keys that are out of the layer's window")
             }
             _ => why_silent(point, layers, in_stream),
@@ -160,6 +163,28 @@ impl HookedTransformer {
             return Err(InputError::Needs { what: "the option `start_at_layer`", needs }.into());
         }
         Ok((Start::Tokens(tokens.clone()), Some(tokens)))
+    }
+
+    /// Whether all that layers read besides the stream is there where a run starts from one.
+    fn check_earlier_layers(&self, start: &Start, tokens: Option<&Tokens>, layers: Layers) -> Result<(), InputError> {
+        if matches!(start, Start::Tokens(_)) {
+            return Ok(());
+        }
+        let first = layers.start.unwrap_or(0);
+        let reader = |layer: &usize| self.config.reads_keys_of(*layer).is_some_and(|from| from < first);
+        let mut run = first..layers.stop.unwrap_or(self.config.n_layers);
+        if let Some(layer) = run.find(reader) {
+            let from = self.config.reads_keys_of(layer).unwrap_or(layer);
+            return Err(InputError::KeysOfEarlierLayer { layer, from });
+        }
+        if self.config.per_layer_inputs.is_some() && tokens.is_none() {
+            let what = "a residual stream into a model whose layers have inputs of their own";
+            return Err(InputError::Needs {
+                what,
+                needs: "the tokens it was made from; pass them as the option `tokens`",
+            });
+        }
+        Ok(())
     }
 
     /// Elements of the largest tensors of a run that are alive at one time: the logits, or an MLP's.
@@ -313,10 +338,17 @@ impl HookedTransformer {
             Start::Tokens(given) => {
                 let given = self.hooked_tokens(given, loss, run)?;
                 let embedded = self.embed(&given, run)?;
+                pass.per_layer_inputs = self.per_layer_inputs(&given, &embedded);
                 *tokens = Some(given);
                 embedded
             }
-            Start::Residual(residual) => residual.cast(self.compute_type()),
+            Start::Residual(residual) => {
+                if let (Some(given), true) = (&tokens, self.config.per_layer_inputs.is_some()) {
+                    // Layers before the first one have run elsewhere, with the embedding as it is without hooks.
+                    pass.per_layer_inputs = self.per_layer_inputs(given, &self.embedded(given));
+                }
+                residual.cast(self.compute_type())
+            }
         };
         match self.config.positional {
             Positional::Learned if layers.start.is_none() => resid = resid + self.positions(sequence, run)?,
@@ -356,11 +388,7 @@ impl HookedTransformer {
 
     /// The logits of a stream that has passed the last norm.
     fn logits(&self, normalized: Tensor<3>) -> Tensor<3> {
-        let logits = self.weights.unembed.forward(normalized);
-        match self.config.output_logits_soft_cap {
-            Some(cap) => (logits / cap).tanh() * cap,
-            None => logits,
-        }
+        soft_capped(self.weights.unembed.forward(normalized), self.config.output_logits_soft_cap)
     }
 
     /// Logits of a residual stream as if it were the last layer's, `[..., d_vocab_out]`: last norm,
@@ -409,14 +437,26 @@ impl HookedTransformer {
         Ok(changed)
     }
 
-    /// Token vectors, `[batch, pos, d_model]`.
-    fn embed(&self, tokens: &Tokens, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+    /// Scaled token vectors, `[batch, pos, d_model]`.
+    fn embedded(&self, tokens: &Tokens) -> Tensor<3> {
         let vectors = self.weights.embed.rows(tokens.ids(), self.compute_type());
         let ([batch, len], d_model) = (tokens.shape(), self.config.d_model);
-        let mut embedded = vectors.reshape([batch, len, d_model]);
-        if let Some(scale) = self.config.embed_scale {
-            embedded = embedded * scale;
+        let embedded = vectors.reshape([batch, len, d_model]);
+        match self.config.embed_scale {
+            Some(scale) => embedded * scale,
+            None => embedded,
         }
+    }
+
+    /// Every layer's own inputs, `[batch, pos, layer, width]`, if layers have such.
+    fn per_layer_inputs(&self, tokens: &Tokens, embedded: &Tensor<3>) -> Option<Tensor<4>> {
+        let (weights, own) = (self.weights.per_layer_embed.as_ref()?, self.config.per_layer_inputs?);
+        Some(weights.inputs(tokens, embedded.clone(), own))
+    }
+
+    /// Token vectors, `[batch, pos, d_model]`.
+    fn embed(&self, tokens: &Tokens, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+        let mut embedded = self.embedded(tokens);
         if let Some(norm) = &self.weights.embed.norm {
             let points = NormPoints {
                 scale: self.points.outer(Outer::EmbedLnScale),

@@ -8,15 +8,18 @@ use hooklens_hooks::DType;
 
 use super::attention::Attention;
 use super::block::Block;
+use super::gated_delta_net::GatedDeltaNet;
 use super::latent::LatentMaps;
 use super::linear::Linear;
+use super::mamba2::Mamba2;
 use super::mlp::{Mlp, Slopes};
-use super::moe::{Expert, Moe, SharedMlp};
+use super::moe::{Expert, Moe, MoeNorms, SharedMlp};
 use super::norm::Norm;
+use super::per_layer::{PerLayer, PerLayerEmbed};
 use super::report::LoadReport;
 use super::transformer::HookedTransformer;
 use super::weights::{Embed, Weights};
-use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use crate::config::{ActivationFn, GatedDelta, NormKind, Positional, StateSpace, TransformerConfig};
 use crate::cpu::Weight;
 use crate::error::Result;
 
@@ -52,6 +55,14 @@ impl HookedTransformer {
         );
         let weights = Weights {
             embed,
+            per_layer_embed: c.per_layer_inputs.map(|own| {
+                let all = c.n_layers * own.width;
+                PerLayerEmbed {
+                    vectors: Embed::new(Weight::Plain(draw.matrix(c.d_vocab, all)), None, None, device),
+                    projection: draw.linear(c.d_model, all),
+                    norm: draw.norm(NormKind::Rms, own.width, c.eps),
+                }
+            }),
             blocks: (0..c.n_layers).map(|layer| draw.block(c, layer)).collect(),
             ln_final: draw.norm(c.final_norm(), c.d_model, c.eps),
             unembed: match c.d_vocab_out {
@@ -90,25 +101,71 @@ impl Draw<'_> {
         Slopes { alpha_p, alpha_n }
     }
 
+    fn gated_delta(&self, c: &TransformerConfig, net: GatedDelta) -> GatedDeltaNet {
+        let (keys, values) = (net.n_key_heads * net.d_key, net.n_value_heads * net.d_value);
+        let vector = || Param::from_tensor(Tensor::zeros([net.n_value_heads], self.device));
+        GatedDeltaNet {
+            q: self.linear(c.d_model, keys),
+            k: self.linear(c.d_model, keys),
+            v: self.linear(c.d_model, values),
+            gate: self.linear(c.d_model, values),
+            beta: self.linear(c.d_model, net.n_value_heads),
+            decay: self.linear(c.d_model, net.n_value_heads),
+            conv: Param::from_tensor(self.matrix(net.width, net.channels())),
+            a_log: vector(),
+            dt_bias: vector(),
+            norm: self.norm(NormKind::Rms, net.d_value, c.eps),
+            o: self.linear(values, c.d_model),
+        }
+    }
+
+    fn mamba2(&self, c: &TransformerConfig, space: StateSpace) -> Mamba2 {
+        let (all, shared) = (space.n_heads * space.d_head, space.n_groups * space.d_state);
+        let vector = |len| Param::from_tensor(Tensor::zeros([len], self.device));
+        Mamba2 {
+            x: self.linear(c.d_model, all),
+            b: self.linear(c.d_model, shared),
+            c: self.linear(c.d_model, shared),
+            gate: self.linear(c.d_model, all),
+            dt: self.linear(c.d_model, space.n_heads),
+            conv: Param::from_tensor(self.matrix(space.width, space.channels())),
+            conv_bias: Some(vector(space.channels())),
+            a_log: vector(space.n_heads),
+            dt_bias: vector(space.n_heads),
+            d: Param::from_tensor(Tensor::ones([space.n_heads], self.device)),
+            norm: self.norm(NormKind::Rms, all, c.eps),
+            o: self.linear(all, c.d_model),
+        }
+    }
+
     fn block(&self, c: &TransformerConfig, layer: usize) -> Block {
-        let width = c.n_heads * c.d_head;
-        let kv_width = c.n_kv_heads * (c.d_head - c.latent.map_or(0, |own| own.d_rope));
+        let (kv_heads, d_head, d_value) = (c.n_kv_heads_of(layer), c.d_head_of(layer), c.d_value_of(layer));
+        let own_keys = c.reads_keys_of(layer).is_none();
+        // What is not there draws nothing.
+        let keys = |d_in, width| match own_keys {
+            true => self.linear(d_in, width),
+            false => Linear::new(Tensor::zeros([d_in, 0], self.device), None),
+        };
+        let width = c.n_heads * d_head;
+        let kv_width = kv_heads * (d_head - c.latent.map_or(0, |own| own.d_rope));
         let q_in = c.latent.and_then(|own| own.q_rank).unwrap_or(c.d_model);
         let kv_in = c.latent.map_or(c.d_model, |own| own.kv_rank);
-        let head_norm =
-            |heads: usize| c.qk_norm.map(|norm| self.norm(norm.kind, norm.weights.width(heads, c.d_head), c.eps));
+        let head_norm = |heads: usize| {
+            c.qk_norm_of(layer).map(|norm| self.norm(norm.kind, norm.weights.width(heads, d_head), c.eps))
+        };
         let (mixture, d_mlp) = (c.experts_of(layer), c.d_mlp_of(layer));
         let plain = !c.attn_only && mixture.is_none();
         Block {
             ln1: self.norm(c.pre_norm(), c.d_model, c.eps),
-            attn: Attention {
+            attn: c.attends(layer).then(|| Attention {
                 q: self.linear(q_in, width),
-                k: self.linear(kv_in, kv_width),
-                v: self.linear(kv_in, c.n_kv_heads * c.d_value()),
-                o: self.linear(c.n_heads * c.d_value(), c.d_model),
+                k: keys(kv_in, kv_width),
+                v: keys(kv_in, kv_heads * d_value),
+                o: self.linear(c.n_heads * d_value, c.d_model),
                 q_norm: head_norm(c.n_heads),
-                k_norm: head_norm(c.n_kv_heads),
+                k_norm: head_norm(kv_heads).filter(|_| own_keys),
                 sinks: c.attn_sinks.then(|| Param::from_tensor(Tensor::zeros([c.n_heads], self.device))),
+                gate: c.attn_gates.then(|| self.linear(c.d_model, width)),
                 latent: c.latent.map(|own| LatentMaps {
                     q_down: own.q_rank.map(|rank| self.linear(c.d_model, rank)),
                     q_norm: own.q_rank.map(|rank| self.norm(NormKind::Rms, rank, own.eps)),
@@ -116,7 +173,9 @@ impl Draw<'_> {
                     kv_norm: self.norm(NormKind::Rms, own.kv_rank, own.eps),
                     k_rope: self.linear(c.d_model, own.d_rope),
                 }),
-            },
+            }),
+            delta: c.gated_delta_of(layer).map(|net| self.gated_delta(c, net)),
+            ssm: c.state_space_of(layer).map(|space| self.mamba2(c, space)),
             ln1_post: c.post_norms.then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
             ln2: (!c.attn_only).then(|| self.norm(c.pre_norm(), c.d_model, c.eps)),
             mlp: plain.then(|| Mlp {
@@ -142,8 +201,19 @@ impl Draw<'_> {
                     output: self.linear(own.d_mlp, c.d_model),
                     share: own.gated.then(|| self.linear(c.d_model, 1)),
                 }),
+                scales: e.own_scales.then(|| Param::from_tensor(Tensor::ones([e.count], self.device))),
+                norms: e.own_norms.then(|| {
+                    let norm = || self.norm(NormKind::Rms, c.d_model, c.eps);
+                    MoeNorms { router: norm(), experts: norm(), shared_post: norm(), experts_post: norm() }
+                }),
             }),
             ln2_post: (!c.attn_only && c.post_norms).then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
+            per_layer: c.per_layer_inputs.map(|own| PerLayer {
+                gate: self.linear(c.d_model, own.width),
+                output: self.linear(own.width, c.d_model),
+                post: self.norm(NormKind::Rms, c.d_model, c.eps),
+            }),
+            scalar: c.layer_scalars.then(|| Param::from_tensor(Tensor::ones([1], self.device))),
         }
     }
 }

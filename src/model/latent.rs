@@ -23,7 +23,7 @@ use crate::points::Site;
 ///     ..TransformerConfig::new(1, 16, 2, 20, 8)
 /// };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let latent = model.weights.blocks[0].attn.latent.as_ref();
+/// let latent = model.weights.blocks[0].attn.as_ref().and_then(|attn| attn.latent.as_ref());
 /// assert_eq!(latent.map(|latent| latent.kv_down.weight.val().dims()), Some([16, 10]));
 /// # Ok::<(), hooklens::Error>(())
 /// ```

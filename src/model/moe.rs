@@ -1,11 +1,11 @@
 //! Mixture of experts with gated experts, in place of the MLP.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData, activation};
+use burn::tensor::{Device, Float, IndexingUpdateOp, Int, Tensor, TensorData, activation};
 use hooklens_hooks::{Halt, HookError, Run, upload};
 
 use super::linear::Linear;
-use super::norm::{narrowed, widened};
+use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
 use crate::config::{ClippedGate, ExpertGroups, Experts, RouterFn, TransformerConfig};
 use crate::cpu;
@@ -37,6 +37,44 @@ pub struct Moe {
     pub choice_bias: Option<Param<Tensor<1>>>,
     /// The expert that every token goes to.
     pub shared: Option<SharedMlp>,
+    /// What each expert's weight is multiplied by in the end, `[expert]`.
+    pub scales: Option<Param<Tensor<1>>>,
+    /// Norms of the mixture's parts.
+    pub norms: Option<MoeNorms>,
+}
+
+/// RMS norms of the parts of a mixture whose router and experts do not read what the shared expert reads, `[d_model]`
+/// each. Their weights are never folded.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::{Experts, NormKind, SharedExpert};
+/// let shared = Some(SharedExpert { d_mlp: 24, gated: false });
+/// let experts = Some(Experts { shared, own_norms: true, ..Experts::new(4, 2) });
+/// let config = TransformerConfig {
+///     experts,
+///     gated_mlp: true,
+///     norm: NormKind::Rms,
+///     ..TransformerConfig::new(1, 16, 2, 20, 8)
+/// };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let norms = model.weights.blocks[0].moe.as_ref().and_then(|moe| moe.norms.as_ref());
+/// assert!(norms.is_some_and(|norms| norms.router.w.is_some()));
+/// let cache = model.record([1, 2, 3], "blocks.0.mlp.*_out")?;
+/// let sum = cache.get(hook::experts_out(0))? + cache.get(hook::shared_out(0))?;
+/// assert_eq!(sum.dims(), [1, 3, 16]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct MoeNorms {
+    /// Of what the router reads.
+    pub router: Norm,
+    /// Of what the experts read.
+    pub experts: Norm,
+    /// Of what the shared expert adds.
+    pub shared_post: Norm,
+    /// Of what the chosen experts add.
+    pub experts_post: Norm,
 }
 
 /// One expert: `out(act(gate(x)) * in(x))`.
@@ -117,11 +155,12 @@ impl Moe {
     /// outputs, weighted by the router, and what the shared expert adds.
     ///
     /// # Shapes
-    /// - input and output: `[batch, pos, d_model]`
+    /// - input, stream and output: `[batch, pos, d_model]`
     pub(crate) fn forward(
         &self,
         layer: usize,
         x: Tensor<3>,
+        stream: Option<Tensor<3>>,
         mixture: Experts,
         pass: &Pass<'_>,
         run: &mut Run<'_, '_>,
@@ -130,10 +169,20 @@ impl Moe {
         let rows = batch * pos;
         let dtype = x.dtype();
         let whole = self.shared.as_ref().map(|_| x.clone());
-        let x = x.reshape([rows, d_model]);
         let site = |site| pass.points.at(layer, site);
+        let norm = |scale, normalized| NormPoints { scale: site(scale), normalized: site(normalized) };
+        let (routed, x) = match (&self.norms, stream) {
+            (Some(norms), Some(stream)) => {
+                let points = norm(Site::RouterLnScale, Site::RouterLnNormalized);
+                let routed = norms.router.forward(stream.clone(), points, run)?;
+                let points = norm(Site::ExpertsLnScale, Site::ExpertsLnNormalized);
+                (routed, norms.experts.forward(stream, points, run)?)
+            }
+            _ => (x.clone(), x),
+        };
+        let (routed, x) = (routed.reshape([rows, d_model]), x.reshape([rows, d_model]));
 
-        let scores = self.scores(x.clone());
+        let scores = self.scores(routed);
         let weights = match mixture.router {
             RouterFn::Softmax => activation::softmax(scores, 1),
             RouterFn::Sigmoid => activation::sigmoid(scores),
@@ -169,18 +218,31 @@ impl Moe {
             let indices = |of: Vec<i32>| upload::<1, Int>(TensorData::new(of, [count]), &device);
             let tokens = indices(routed.iter().map(|i| i / mixture.per_token as i32).collect());
             let share = shares.clone().reshape([rows * mixture.per_token]).select(0, indices(routed));
-            let input = x.clone().select(0, tokens.clone());
+            let share = share.unsqueeze_dim::<2>(1);
+            let mut input = x.clone().select(0, tokens.clone());
+            if mixture.scales_inputs {
+                input = input * share.clone();
+            }
             let gate = run.fire(points.gate, expert.gate.forward(input.clone()))?;
             let linear = run.fire(points.pre, expert.input.forward(input))?;
             let post = run.fire(points.post, mixture.activations(gate, linear, pass.config))?;
-            let output = expert.output.forward(post) * share.unsqueeze_dim::<2>(1);
+            let mut output = expert.output.forward(post);
+            if !mixture.scales_inputs {
+                output = output * share;
+            }
             sum = sum.select_assign(0, tokens, output, IndexingUpdateOp::Add);
         }
         let sum = sum.reshape([batch, pos, d_model]);
-        Ok(match (&self.shared, whole) {
-            (Some(shared), Some(x)) => sum + shared.forward(layer, x, pass, run)?,
-            _ => sum,
-        })
+        let (Some(shared), Some(x)) = (&self.shared, whole) else { return Ok(sum) };
+        let own = shared.forward(layer, x, pass, run)?;
+        let Some(norms) = &self.norms else { return Ok(sum + own) };
+        let points = norm(Site::SharedLnPostScale, Site::SharedLnPostNormalized);
+        let own = norms.shared_post.forward(own, points, run)?;
+        let own = run.fire(site(Site::SharedOut), own)?;
+        let points = norm(Site::ExpertsLnPostScale, Site::ExpertsLnPostNormalized);
+        let sum = norms.experts_post.forward(sum, points, run)?;
+        let sum = run.fire(site(Site::ExpertsOut), sum)?;
+        Ok(own + sum)
     }
 
     /// What each expert's neurons are in a run, of the mixture's input `[row, d_model]` and the router's weights
@@ -197,7 +259,8 @@ impl Moe {
         let mut all = Vec::new();
         for (number, expert) in self.experts.iter().enumerate() {
             let routed = best.iter().zip(&shares).enumerate().filter(|(_, (chosen, _))| **chosen == number as i64);
-            let routes: Vec<(usize, f32)> = routed.map(|(at, (_, share))| (at / mixture.per_token, *share)).collect();
+            let mut routes: Vec<(usize, f32)> =
+                routed.map(|(at, (_, share))| (at / mixture.per_token, *share)).collect();
             if routes.is_empty() {
                 all.push(ExpertRun { routes, neurons: None });
                 continue;
@@ -205,8 +268,17 @@ impl Moe {
             let rows: Vec<i32> = routes.iter().map(|(row, _)| *row as i32).collect();
             let rows = upload::<1, Int>(TensorData::new(rows, [routes.len()]), &x.device());
             let input = x.clone().select(0, rows);
-            let (gate, linear) = (expert.gate.forward(input.clone()), expert.input.forward(input));
-            let post = mixture.activations(gate.clone(), linear.clone(), config);
+            let (gate, linear) = (expert.gate.forward(input.clone()), expert.input.forward(input.clone()));
+            let post = match mixture.scales_inputs {
+                false => mixture.activations(gate.clone(), linear.clone(), config),
+                // Of what is read as it is the maps are told, and what the neurons did of what they read.
+                true => {
+                    let shares: Vec<f32> = routes.iter_mut().map(|(_, share)| std::mem::replace(share, 1.0)).collect();
+                    let shares = upload::<2, Float>(TensorData::new(shares, [routes.len(), 1]), &x.device());
+                    let read = input * narrowed(shares, x.dtype());
+                    mixture.activations(expert.gate.forward(read.clone()), expert.input.forward(read), config)
+                }
+            };
             all.push(ExpertRun { routes, neurons: Some([gate, linear, post]) });
         }
         if let Some(shared) = &self.shared {
@@ -248,6 +320,12 @@ impl Moe {
         }
         if mixture.scale != 1.0 {
             shares = shares * mixture.scale;
+        }
+        if let Some(scales) = &self.scales {
+            let [rows, _] = chosen.dims();
+            let scales = widened(scales.val()).cast(shares.dtype()).unsqueeze::<2>();
+            let [_, count] = scales.dims();
+            shares = shares * scales.expand([rows, count]).gather(1, chosen.clone());
         }
         Ok((best, chosen, shares))
     }

@@ -5,10 +5,12 @@ use hooklens_hooks::upload;
 
 use super::alibi::scaled_biases;
 use super::disentangled::Disentangled;
+use super::norm::{narrowed, widened};
 use super::rotary::RotaryTable;
 use super::sequence::{Masks, Sequence};
 use crate::config::{Positional, Rotary, TransformerConfig};
-use crate::kv_cache::KeyValueCache;
+use crate::error::InputError;
+use crate::kv_cache::{KeyValueCache, Keys};
 use crate::points::Stack;
 
 /// Shared state of one forward pass: the layout of the batch and what is derived from it.
@@ -32,6 +34,10 @@ pub(crate) struct Pass<'p> {
     pub(crate) disentangled: Option<Disentangled>,
     /// Position vectors that queries and keys read, `[batch or 1, pos, d_model]`.
     pub(crate) shortformer: Option<Tensor<3>>,
+    /// What layers attended to whose keys and values later ones read.
+    pub(super) shared_keys: Vec<(usize, Keys)>,
+    /// Every layer's own inputs, `[batch, pos, layer, width]`.
+    pub(crate) per_layer_inputs: Option<Tensor<4>>,
 }
 
 impl<'p> Pass<'p> {
@@ -57,6 +63,8 @@ impl<'p> Pass<'p> {
             score_bias: None,
             disentangled: None,
             shortformer: None,
+            shared_keys: Vec::new(),
+            per_layer_inputs: None,
         };
         pass.make_rotary();
         if config.positional == Positional::ScaledAlibi {
@@ -97,7 +105,29 @@ impl<'p> Pass<'p> {
         self.make_rotary();
         self.score_bias = self.score_bias.take().map(|bias| bias.to_device(device));
         self.shortformer = self.shortformer.take().map(|positions| positions.to_device(device));
+        self.per_layer_inputs = self.per_layer_inputs.take().map(|inputs| inputs.to_device(device));
         resid.to_device(device)
+    }
+
+    /// Where the layers are that run now.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// A layer's own inputs, `[batch, pos, width]`.
+    pub(super) fn per_layer_input(&self, layer: usize) -> Result<Tensor<3>, InputError> {
+        let what = "a run of a model with inputs of each layer's own";
+        let all = self.per_layer_inputs.as_ref().ok_or(InputError::Needs { what, needs: "the tokens" })?;
+        Ok(all.clone().narrow(2, layer, 1).squeeze_dim(2))
+    }
+
+    /// A layer's queries as they have grown with their positions.
+    pub(super) fn grown(&self, layer: usize, q: Tensor<4>) -> Tensor<4> {
+        let Some(growth) = self.growth.as_ref().filter(|_| self.config.query_growth_of(layer).is_some()) else {
+            return q;
+        };
+        let dtype = q.dtype();
+        narrowed(widened(q) * growth.clone(), dtype)
     }
 
     /// Rotation of a layer's queries and keys, if it rotates them.

@@ -28,9 +28,10 @@ impl Weights {
 
     /// Each part on its device, as by [`placed`].
     pub(crate) fn placed(self, first: &Device, of_layer: impl Fn(usize) -> Device, last: &Device) -> Self {
-        let Weights { embed, blocks, ln_final, unembed } = self;
+        let Weights { embed, per_layer_embed, blocks, ln_final, unembed } = self;
         Weights {
             embed: placed(embed, first),
+            per_layer_embed: per_layer_embed.map(|own| placed(own, first)),
             blocks: blocks.into_iter().enumerate().map(|(layer, block)| placed(block, &of_layer(layer))).collect(),
             ln_final: placed(ln_final, last),
             unembed: placed(unembed, last),

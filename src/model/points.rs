@@ -22,7 +22,11 @@ pub(crate) fn points_of(config: &TransformerConfig) -> Points {
             let info = site.info(&block, layer);
             let whole = config.qk_norm.is_some_and(|norm| norm.weights == QkNormWeights::Whole);
             let info = if whole { site.over_all_heads(info) } else { info };
-            let info = if config.d_value() != config.d_head { site.of_values(info) } else { info };
+            let info = if config.d_value_of(layer) != config.d_head_of(layer) || !config.attends(layer) {
+                site.of_values(info)
+            } else {
+                info
+            };
             points.site(stack, layer, site, info, why_not(config, layer, site));
             if let (Site::ExpertIndices, Some(experts)) = (site, config.experts_of(layer)) {
                 points.experts(stack, layer, experts.count);
@@ -51,8 +55,75 @@ fn why_not_outer(config: &TransformerConfig, point: Outer) -> Option<&'static st
     }
 }
 
+/// Why a layer can't fire a site of what it has between positions, by what that is.
+fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'static str> {
+    match site {
+        Site::QPreConv
+        | Site::KPreConv
+        | Site::VPreConv
+        | Site::LinearQ
+        | Site::LinearK
+        | Site::LinearV
+        | Site::BetaLogit
+        | Site::Beta
+        | Site::LogDecay
+        | Site::RecurrenceOut
+        | Site::GateInput
+        | Site::LinearZ
+            if config.gated_delta_of(layer).is_none() =>
+        {
+            Some("this layer has no gated delta net")
+        }
+        Site::SsmPreConv
+        | Site::SsmX
+        | Site::SsmB
+        | Site::SsmC
+        | Site::SsmDt
+        | Site::SsmLogDecay
+        | Site::SsmOut
+        | Site::SsmGate
+        | Site::SsmZ
+            if config.state_space_of(layer).is_none() =>
+        {
+            Some("this layer has no state space")
+        }
+        Site::AttnIn
+        | Site::QInput
+        | Site::KInput
+        | Site::VInput
+        | Site::Q
+        | Site::K
+        | Site::V
+        | Site::QNormScale
+        | Site::QNormNormalized
+        | Site::KNormScale
+        | Site::KNormNormalized
+        | Site::VNormScale
+        | Site::VNormNormalized
+        | Site::RotQ
+        | Site::RotK
+        | Site::AttnScores
+        | Site::Pattern
+        | Site::ZGate
+        | Site::Z
+        | Site::Result
+            if !config.attends(layer) =>
+        {
+            Some(match config.state_space_of(layer) {
+                Some(_) => "this layer has a state space, not attention; its points are ssm.hook_x and others",
+                None => "this layer has a gated delta net, not attention; its points are linear_attn.hook_q and others",
+            })
+        }
+        Site::ZGate if !config.attn_gates => Some("what its heads give is not gated"),
+        _ => None,
+    }
+}
+
 /// Why a model of this configuration can't fire the site, or `None` if it can.
 fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'static str> {
+    if let Some(reason) = why_not_mixer(config, layer, site) {
+        return Some(reason);
+    }
     let rotary = config.rotary(layer).is_some();
     let norms = config.norm != NormKind::None;
     let experts = config.experts_of(layer);
@@ -78,13 +149,24 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         {
             Some("its queries read the stream itself")
         }
-        Site::AttnIn if config.n_kv_heads != config.n_heads => Some(
+        Site::AttnIn | Site::KInput | Site::VInput | Site::K | Site::V | Site::KNormScale | Site::KNormNormalized
+            if config.reads_keys_of(layer).is_some() =>
+        {
+            Some("this layer reads the keys and values of an earlier one; use that layer's, or hook_rot_k of this one")
+        }
+        Site::VNormScale | Site::VNormNormalized if config.reads_keys_of(layer).is_some() => {
+            Some("this layer reads the keys and values of an earlier one; use that layer's")
+        }
+        Site::VNormScale | Site::VNormNormalized if config.qk_norm_of(layer).is_none_or(|norm| !norm.values) => {
+            Some("it does not normalize values")
+        }
+        Site::AttnIn if config.n_kv_heads_of(layer) != config.n_heads => Some(
             "grouped-query attention shares keys and values between heads; use hook_q_input, hook_k_input, hook_v_input",
         ),
         Site::Ln1Scale | Site::Ln1Normalized if !norms => Some("it has no norms"),
         Site::Ln1Scale | Site::Ln1Normalized if !config.pre_norms => Some("it normalizes outputs only"),
         Site::QNormScale | Site::QNormNormalized | Site::KNormScale | Site::KNormNormalized
-            if config.qk_norm.is_none() =>
+            if config.qk_norm_of(layer).is_none() =>
         {
             Some("it does not normalize queries and keys")
         }
@@ -116,6 +198,8 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         | Site::SharedPre
         | Site::SharedPost
         | Site::SharedShare
+        | Site::SharedOut
+        | Site::ExpertsOut
         | Site::MlpWrites
         | Site::Ln2PostScale
         | Site::Ln2PostNormalized
@@ -139,6 +223,31 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         }
         Site::SharedShare if shared.is_some_and(|shared| !shared.gated) => {
             Some("its shared expert's output is added as it is")
+        }
+        Site::RouterLnScale
+        | Site::RouterLnNormalized
+        | Site::ExpertsLnScale
+        | Site::ExpertsLnNormalized
+        | Site::SharedLnPostScale
+        | Site::SharedLnPostNormalized
+        | Site::SharedOut
+        | Site::ExpertsLnPostScale
+        | Site::ExpertsLnPostNormalized
+        | Site::ExpertsOut
+            if experts.is_none_or(|experts| !experts.own_norms) =>
+        {
+            Some("its MLP is not a mixture whose parts have norms of their own")
+        }
+        Site::ResidMidPerLayer
+        | Site::PerLayerInput
+        | Site::PerLayerPre
+        | Site::PerLayerPost
+        | Site::PerLayerPostScale
+        | Site::PerLayerPostNormalized
+        | Site::PerLayerOut
+            if config.per_layer_inputs.is_none() =>
+        {
+            Some("its layers have no inputs of their own")
         }
         Site::Ln2PostScale | Site::Ln2PostNormalized if !config.post_norms => {
             Some("it does not normalize the MLP's output")

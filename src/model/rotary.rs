@@ -123,6 +123,9 @@ fn frequencies(rotary: &Rotary, len: usize) -> Vec<f64> {
             let base = rotary.base * growth.powf(dim / (dim - 2.0));
             (0..rotary.dim / 2).map(|i| base.powf(-((2 * i) as f64) / dim)).collect()
         }
+        &RopeScaling::Proportional { pairs, factor } => {
+            plain.enumerate().map(|(pair, f)| if pair < pairs { f / factor } else { 0.0 }).collect()
+        }
         &RopeScaling::Linear { factor } => plain.map(|f| f / factor).collect(),
         &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => plain
             .map(|f| {

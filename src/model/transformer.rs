@@ -122,7 +122,7 @@ impl HookedTransformer {
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?.to_devices(&[Device::flex().autodiff()]);
     /// let gradients = model.loss("When Mary and John")?.backward();
-    /// let by_values = model.weights.blocks[2].attn.v.weight.grad(&gradients); // [d_model, head * d_head]
+    /// let by_values = model.weights.blocks[2].attn.as_ref().unwrap().v.weight.grad(&gradients); // [d_model, head * d_head]
     /// assert_eq!(by_values.map(|gradient| gradient.dims()), Some([64, 64]));
     /// let plain = model.to_devices(&[Device::flex()]);
     /// assert!(!plain.loss("When Mary and John")?.is_tracked());
@@ -156,6 +156,46 @@ impl HookedTransformer {
     /// An error if the residual stream is not the sum of what was written to it.
     pub(crate) fn check_sums(&self, what: &'static str) -> Result<(), InputError> {
         if self.config.stream_is_normalized() { Err(InputError::NormalizedStream { what }) } else { Ok(()) }
+    }
+
+    /// An error if more is done to the stream than that attention and MLPs write to it.
+    pub(crate) fn check_plain_writes(&self, what: &'static str) -> Result<(), InputError> {
+        let c = &self.config;
+        let parts = [
+            (c.per_layer_inputs.is_some(), "inputs of each layer's own (`per_layer_inputs`)"),
+            (c.layer_scalars, "layers that multiply the stream (`layer_scalars`)"),
+            (c.experts.is_some_and(|experts| experts.own_norms), "experts with norms of their own (`experts`)"),
+        ];
+        match parts.into_iter().find(|(there, _)| *there) {
+            Some((_, with)) => Err(InputError::NotDefined { what, with }),
+            None => Ok(()),
+        }
+    }
+
+    /// [`Self::check_plain_writes`], and an error if some layer has no attention, heads' keys and values are no products of
+    /// the stream before them, or what heads give is gated.
+    pub(crate) fn check_plain_layers(&self, what: &'static str) -> Result<(), InputError> {
+        self.check_plain_writes(what)?;
+        self.check_attends(what)?;
+        if self.config.attn_gates {
+            return Err(InputError::NotDefined { what, with: "gates of what heads give (`attn_gates`)" });
+        }
+        let shared = self.config.shared_keys.iter().any(Option::is_some);
+        match (shared, self.config.qk_norm.is_some_and(|norm| norm.values)) {
+            (true, _) => {
+                Err(InputError::NotDefined { what, with: "layers that read the keys of earlier ones (`shared_keys`)" })
+            }
+            (_, true) => Err(InputError::NotDefined { what, with: "normalized values (`qk_norm`)" }),
+            _ => Ok(()),
+        }
+    }
+
+    /// An error if some layer has no attention.
+    pub(crate) fn check_attends(&self, what: &'static str) -> Result<(), InputError> {
+        match (0..self.config.n_layers).find(|layer| !self.config.attends(*layer)) {
+            Some(layer) => Err(InputError::NoAttention { what, layer }),
+            None => Ok(()),
+        }
     }
 
     /// An error if there is no unembedding.

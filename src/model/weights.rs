@@ -8,6 +8,7 @@ use super::blocks::Blocks;
 use super::embedding::rows_of;
 use super::linear::Linear;
 use super::norm::{Norm, narrowed};
+use super::per_layer::PerLayerEmbed;
 use crate::cpu::Weight;
 use crate::packed_matrix::PackedMatrix;
 
@@ -26,6 +27,8 @@ use crate::packed_matrix::PackedMatrix;
 pub struct Weights {
     /// Token and position vectors.
     pub embed: Embed,
+    /// Vectors of tokens that each layer has of its own.
+    pub per_layer_embed: Option<PerLayerEmbed>,
     /// The blocks, first to last.
     pub blocks: Vec<Block>,
     /// Norm before the unembedding.
@@ -85,6 +88,14 @@ impl Embed {
         self.blocks.of(&self.tokens)
     }
 
+    /// Makes token vectors of blocks plain ones.
+    fn widen(&mut self) {
+        if self.in_blocks().is_some() {
+            self.tokens = Param::from_tensor(self.matrix());
+        }
+        self.blocks = Blocks::default();
+    }
+
     /// The element type of the token vectors; `f32` for blocks.
     pub(crate) fn dtype(&self) -> DType {
         match self.in_blocks() {
@@ -114,17 +125,22 @@ impl Weights {
 
     /// Whether any weight is kept in the blocks of a quantized file.
     pub(crate) fn any_blocks(&self) -> bool {
-        let mut maps = self.blocks.iter().flat_map(Block::maps).chain([&self.unembed]);
-        self.embed.in_blocks().is_some() || maps.any(|map| map.in_blocks().is_some())
+        let tables = [&self.embed].into_iter().chain(self.per_layer_embed.as_ref().map(|own| &own.vectors));
+        let projection = self.per_layer_embed.as_ref().map(|own| &own.projection);
+        let mut maps = self.blocks.iter().flat_map(Block::maps).chain([&self.unembed]).chain(projection);
+        maps.any(|map| map.in_blocks().is_some()) || tables.into_iter().any(|table| table.in_blocks().is_some())
     }
 
     /// The same with plain weights in place of blocks.
     pub(crate) fn widened(mut self) -> Self {
-        if self.embed.in_blocks().is_some() {
-            self.embed.tokens = Param::from_tensor(self.embed.matrix());
+        self.embed.widen();
+        let mut maps: Vec<&mut Linear> = self.blocks.iter_mut().flat_map(Block::maps_mut).collect();
+        maps.push(&mut self.unembed);
+        if let Some(own) = &mut self.per_layer_embed {
+            own.vectors.widen();
+            maps.push(&mut own.projection);
         }
-        self.embed.blocks = Blocks::default();
-        self.blocks.iter_mut().flat_map(Block::maps_mut).chain([&mut self.unembed]).for_each(Linear::widen);
+        maps.into_iter().for_each(Linear::widen);
         self
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct BaseRun {
     len: usize,
     /// `[1, pos, d_model]` before each layer.
     resid_pre: Vec<Tensor<3>>,
-    /// `None` for bidirectional models, whose positions all depend on each other.
+    /// `None` for bidirectional models, whose positions all depend on each other, and for those with states.
     kv_cache: Option<KeyValueCache>,
     pub(super) logits: Tensor<3>,
     pub(super) recorded: ActivationCache,
@@ -40,7 +40,9 @@ impl BaseRun {
         logits: Logits,
     ) -> Result<Self> {
         let n_layers = model.config().n_layers;
-        let mut kv_cache = (!model.config().bidirectional).then(|| KeyValueCache::new(model.config(), 1));
+        // What a gated delta net carries on can't be had of every position.
+        let restarts = !model.config().bidirectional && model.config().all_attend();
+        let mut kv_cache = restarts.then(|| KeyValueCache::new(model.config(), 1));
         let mut options = ForwardOptions::new()
             .logits(logits)
             .record(Record::new(points.and("*hook_resid_pre").and(after(model.config()).name())));

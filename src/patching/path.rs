@@ -106,14 +106,21 @@ impl Patching<'_> {
     /// A receiver the model lacks, and as [`Patching::sweep`].
     pub fn path_from_heads(&self, receivers: &[Receiver], frozen: Freeze) -> Result<PatchingResult> {
         let config = self.model().config();
-        let (layers, heads) = (config.n_layers, config.n_heads);
+        if config.per_layer_inputs.is_some() || config.shared_keys.iter().any(Option::is_some) {
+            let with = "layers that read more than the stream before them (`per_layer_inputs`, `shared_keys`)";
+            return Err(InputError::NotDefined { what: "path patching", with }.into());
+        }
+        let (attending, heads): (Vec<usize>, _) = (config.attending().collect(), config.n_heads);
+        let layers = attending.len();
         let readers = receivers.iter().map(|receiver| self.reader(*receiver)).collect::<Result<Vec<_>>>()?;
         if readers.is_empty() {
             return Err(InputError::Empty { what: "the list of receivers".into() }.into());
         }
         let catalog = self.model().catalog();
-        let senders: Vec<PointId> =
-            (0..layers).map(|layer| catalog.find(&format!("blocks.{layer}.attn.hook_z"))).collect::<Result<_, _>>()?;
+        let senders: Vec<PointId> = attending
+            .iter()
+            .map(|layer| catalog.find(&format!("blocks.{layer}.attn.hook_z")))
+            .collect::<Result<_, _>>()?;
         let mut points = Selection::from("blocks.*.attn.hook_z").and("blocks.*.hook_attn_out");
         if !config.attn_only {
             points = points.and("blocks.*.hook_mlp_out");
@@ -123,9 +130,9 @@ impl Patching<'_> {
             let baseline = example.read(base.logits.clone(), "without a patch")?;
             let from = example.source(&base.recorded, &senders)?;
             let patch = |number: usize| {
-                let (layer, head) = (number / heads, number % heads);
-                let block = vec![0..1, 0..base.len(), head..head + 1, 0..config.d_value()];
-                Patch { number, point: senders[layer], block, first: 0 }
+                let (place, head) = (number / heads, number % heads);
+                let block = vec![0..1, 0..base.len(), head..head + 1, 0..config.d_value_of(attending[place])];
+                Patch { number, point: senders[place], block, first: 0 }
             };
             let patches: Vec<Patch> = (0..layers * heads).map(patch).collect();
             let mut values = vec![baseline; patches.len()];
@@ -133,7 +140,7 @@ impl Patching<'_> {
                 let judged = self.paths(&mut base, patches, &from.values, &readers, frozen, example.number)?;
                 let site = |row: usize| {
                     let number = patches[row].number;
-                    format!("with paths from L{}H{} patched", number / heads, number % heads)
+                    format!("with paths from L{}H{} patched", attending[number / heads], number % heads)
                 };
                 let judged = read_values(judged, example.number, site)?;
                 patches.iter().zip(judged).for_each(|(patch, value)| values[patch.number] = value);
@@ -143,7 +150,10 @@ impl Patching<'_> {
             Ok(Found { baseline, source: from.metric, values })
         })?;
         Ok(PatchingResult::new(
-            [("layer", layers), ("head", heads)].map(|(name, len)| LabeledAxis::numbered(name, len)).into(),
+            vec![
+                LabeledAxis::new("layer", attending.iter().map(usize::to_string)),
+                LabeledAxis::numbered("head", heads),
+            ],
             &found,
         ))
     }
@@ -237,7 +247,11 @@ impl Patching<'_> {
         let info = catalog.info(point);
         if let Some(head) = head {
             let config = self.model().config();
-            let heads = if info.axes.contains(&Axis::KvHead) { config.n_kv_heads } else { config.n_heads };
+            let heads = if info.axes.contains(&Axis::KvHead) {
+                config.n_kv_heads_of(info.layer.unwrap_or(0))
+            } else {
+                config.n_heads
+            };
             if head >= heads {
                 let allowed = format!("one of the {heads} at `{}`", info.name);
                 return Err(InputError::Setting { name: "head", given: head.to_string(), allowed }.into());

@@ -1,7 +1,7 @@
 //! What a sweep found.
 
 use ndarray::{ArrayD, Axis};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::PatchError;
 use crate::labeled::{LabeledArray, LabeledAxis};
@@ -25,7 +25,7 @@ use crate::labeled::{LabeledArray, LabeledAxis};
 /// assert!(*share > 0.2);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PatchingResult {
     pub(super) values: LabeledArray,
     pub(super) baseline: Vec<f64>,
@@ -33,6 +33,68 @@ pub struct PatchingResult {
 }
 
 impl PatchingResult {
+    /// The results of sweeps over the same places as one: examples of the first, then those of the second, and so on. A
+    /// position at which their tokens differ is labeled by its number.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Metric, Patching, PatchingResult};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let share = || Patching::new(&model, clean, corrupted, metric.clone())?.attn_out();
+    /// let both = PatchingResult::joined([share()?, share()?])?;
+    /// assert_eq!(both.values().values().shape(), [4, 15, 2]); // layer, position, example
+    /// assert_eq!(both.mean(), share()?.mean());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PatchError::Shares`]: no results, or results of sweeps that differ.
+    pub fn joined(results: impl IntoIterator<Item = Self>) -> Result<Self, PatchError> {
+        let wrong = |what: &'static str| PatchError::Shares { what };
+        let mut results = results.into_iter();
+        let Self { values, mut baseline, mut source } = results.next().ok_or_else(|| wrong("there are none"))?;
+        let (mut axes, mut arrays) = (values.axes().to_vec(), vec![values.values().clone()]);
+        for result in results {
+            let others = result.values.axes();
+            let alike = |(one, other): (&LabeledAxis, &LabeledAxis)| one.name == other.name;
+            if axes.len() != others.len() || !axes.iter().zip(others).all(alike) {
+                return Err(wrong("they are over other axes"));
+            }
+            let swept = axes.len() - 1;
+            for (axis, other) in axes[..swept].iter_mut().zip(others) {
+                if axis.labels.len() != other.labels.len() {
+                    return Err(wrong("they are over other places"));
+                }
+                for (place, (label, other)) in axis.labels.iter_mut().zip(&other.labels).enumerate() {
+                    let number = place.to_string();
+                    let position = |label: &str| label == number || label.starts_with(&format!("{number}: "));
+                    if label != other {
+                        if !(position(label) && position(other)) {
+                            return Err(wrong("they are over other places"));
+                        }
+                        *label = number;
+                    }
+                }
+            }
+            match (&mut source, result.source) {
+                (Some(all), Some(own)) => all.extend(own),
+                (None, None) => {}
+                _ => return Err(wrong("patches come from runs in some, and from none in others")),
+            }
+            baseline.extend(result.baseline);
+            arrays.push(result.values.values().clone());
+        }
+        let last = axes.len() - 1;
+        let views: Vec<_> = arrays.iter().map(|array| array.view()).collect();
+        let values = ndarray::concatenate(Axis(last), &views).map_err(|_| wrong("they are over other places"))?;
+        let examples = values.shape()[last];
+        axes[last] = LabeledAxis::numbered(axes[last].name.clone(), examples);
+        Ok(Self { values: LabeledArray::of(axes, values), baseline, source })
+    }
+
     /// The metric of every example, an axis a swept one and last `example`.
     pub fn values(&self) -> &LabeledArray {
         &self.values

@@ -1,8 +1,8 @@
 //! The axes of the points' tensors.
 
 use hooklens_hooks::Axis::{
-    self, Batch, BatchPos, BatchPosHead, Choice, DEmbed, DHead, DMlp, DModel, DRope, DShared, DValue, Expert, Head,
-    HeadDHead, Key, KvHead, KvRank, One, Pos, QRank, Query, Routed,
+    self, Batch, BatchPos, BatchPosHead, Channel, Choice, DEmbed, DHead, DKey, DMlp, DModel, DPerLayer, DRope, DShared,
+    DValue, Expert, Head, HeadDHead, Key, KeyHead, KvHead, KvRank, One, Pos, QRank, Query, Routed, ValueHead,
 };
 
 type Axes = &'static [Axis];
@@ -27,6 +27,12 @@ pub(super) const KV_HEAD_STREAM: Axes = &[Batch, Pos, KvHead, DModel];
 pub(super) const SCORES: Axes = &[Batch, Head, Query, Key];
 pub(super) const HEAD_ROWS: Axes = &[BatchPosHead, DHead];
 pub(super) const HEAD_ROWS_SCALE: Axes = &[BatchPosHead, One];
+/// Of gated delta nets: queries and keys, values, and numbers of each head.
+pub(super) const PER_KEY_HEAD: Axes = &[Batch, Pos, KeyHead, DKey];
+pub(super) const PER_VALUE_HEAD: Axes = &[Batch, Pos, ValueHead, DValue];
+/// What the convolution of a state space reads.
+pub(super) const CHANNELS: Axes = &[Batch, Pos, Channel];
+pub(super) const VALUE_HEADS: Axes = &[Batch, Pos, ValueHead];
 /// Queries or keys that are normalized over all heads at once.
 pub(super) const WHOLE_ROWS: Axes = &[BatchPos, HeadDHead];
 pub(super) const WHOLE_ROWS_SCALE: Axes = &[BatchPos, One];
@@ -34,5 +40,7 @@ pub(super) const EXPERT_WEIGHTS: Axes = &[BatchPos, Expert];
 pub(super) const EXPERT_CHOICES: Axes = &[BatchPos, Choice];
 pub(super) const ROUTED: Axes = &[Routed, DMlp];
 pub(super) const SHARED_NEURONS: Axes = &[Batch, Pos, DShared];
+/// A layer's own inputs.
+pub(super) const PER_LAYER: Axes = &[Batch, Pos, DPerLayer];
 pub(super) const POOLED: Axes = &[Batch, DModel];
 pub(super) const CHOICES: Axes = &[Batch, Choice];

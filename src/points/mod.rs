@@ -129,7 +129,13 @@ pub(crate) fn decoder_sites(behind: bool) -> impl Iterator<Item = Site> {
     let elsewhere = |site: &Site| {
         !matches!(
             site,
-            Site::CrossAttnIn | Site::CrossAttnOut | Site::ResidMidCross | Site::Ln3Scale | Site::Ln3Normalized
+            Site::CrossAttnIn
+                | Site::CrossAttnOut
+                | Site::ResidMidCross
+                | Site::Ln3Scale
+                | Site::Ln3Normalized
+                | Site::Ln3PostScale
+                | Site::Ln3PostNormalized
         )
     };
     let mut sites: Vec<Site> = site::ALL.iter().copied().filter(elsewhere).collect();

@@ -3,9 +3,9 @@
 use hooklens_hooks::{PointInfo, Segment};
 
 use super::axes::{
-    EXPERT_CHOICES, EXPERT_WEIGHTS, HEAD_ROWS, HEAD_ROWS_SCALE, HEAD_STREAM, K_ROPE, KV_HEAD_STREAM, KV_LATENT,
-    NEURONS, PER_HEAD, PER_HEAD_VALUE, PER_KEY, PER_KV_HEAD, Q_LATENT, SCALE, SCORES, SHARED_NEURONS, STREAM,
-    WHOLE_ROWS, WHOLE_ROWS_SCALE,
+    CHANNELS, EXPERT_CHOICES, EXPERT_WEIGHTS, HEAD_ROWS, HEAD_ROWS_SCALE, HEAD_STREAM, K_ROPE, KV_HEAD_STREAM,
+    KV_LATENT, NEURONS, PER_HEAD, PER_HEAD_VALUE, PER_KEY, PER_KEY_HEAD, PER_KV_HEAD, PER_LAYER, PER_VALUE_HEAD,
+    Q_LATENT, SCALE, SCORES, SHARED_NEURONS, STREAM, VALUE_HEADS, WHOLE_ROWS, WHOLE_ROWS_SCALE,
 };
 
 macro_rules! sites {
@@ -54,9 +54,12 @@ sites! {
     KRope "attn.hook_k_rope" K_ROPE;
     KvLatentScale "attn.kv_latent_norm.hook_scale" SCALE;
     KvLatentNormalized "attn.kv_latent_norm.hook_normalized" KV_LATENT;
+    ZGate "attn.hook_gate" PER_HEAD;
     Q "attn.hook_q" PER_HEAD;
     K "attn.hook_k" PER_KV_HEAD;
     V "attn.hook_v" PER_KV_HEAD;
+    VNormScale "attn.v_norm.hook_scale" HEAD_ROWS_SCALE;
+    VNormNormalized "attn.v_norm.hook_normalized" HEAD_ROWS;
     QNormScale "attn.q_norm.hook_scale" HEAD_ROWS_SCALE;
     QNormNormalized "attn.q_norm.hook_normalized" HEAD_ROWS;
     KNormScale "attn.k_norm.hook_scale" HEAD_ROWS_SCALE;
@@ -67,6 +70,29 @@ sites! {
     Pattern "attn.hook_pattern" SCORES;
     Z "attn.hook_z" PER_HEAD;
     Result "attn.hook_result" HEAD_STREAM on_request;
+    // Of gated delta nets, by TransformerLens's names.
+    QPreConv "linear_attn.hook_q_pre_conv" PER_KEY_HEAD;
+    KPreConv "linear_attn.hook_k_pre_conv" PER_KEY_HEAD;
+    VPreConv "linear_attn.hook_v_pre_conv" PER_VALUE_HEAD;
+    LinearQ "linear_attn.hook_q" PER_KEY_HEAD;
+    LinearK "linear_attn.hook_k" PER_KEY_HEAD;
+    LinearV "linear_attn.hook_v" PER_VALUE_HEAD;
+    BetaLogit "linear_attn.hook_beta_logit" VALUE_HEADS;
+    Beta "linear_attn.hook_beta" VALUE_HEADS;
+    LogDecay "linear_attn.hook_log_decay" VALUE_HEADS;
+    RecurrenceOut "linear_attn.hook_recurrence_out" PER_VALUE_HEAD;
+    GateInput "linear_attn.hook_gate_input" PER_VALUE_HEAD;
+    LinearZ "linear_attn.hook_z" PER_VALUE_HEAD;
+    // Of Mamba 2.
+    SsmPreConv "ssm.hook_pre_conv" CHANNELS;
+    SsmX "ssm.hook_x" PER_VALUE_HEAD;
+    SsmB "ssm.hook_b" PER_KEY_HEAD;
+    SsmC "ssm.hook_c" PER_KEY_HEAD;
+    SsmDt "ssm.hook_dt" VALUE_HEADS;
+    SsmLogDecay "ssm.hook_log_decay" VALUE_HEADS;
+    SsmOut "ssm.hook_recurrence_out" PER_VALUE_HEAD;
+    SsmGate "ssm.hook_gate_input" PER_VALUE_HEAD;
+    SsmZ "ssm.hook_z" PER_VALUE_HEAD;
     Ln1PostScale "ln1_post.hook_scale" SCALE;
     Ln1PostNormalized "ln1_post.hook_normalized" STREAM;
     AttnOut "hook_attn_out" STREAM;
@@ -87,16 +113,35 @@ sites! {
     MlpLnScale "mlp.ln.hook_scale" SCALE;
     MlpLnNormalized "mlp.ln.hook_normalized" NEURONS;
     Post "mlp.hook_post" NEURONS;
+    RouterLnScale "mlp.router_ln.hook_scale" SCALE;
+    RouterLnNormalized "mlp.router_ln.hook_normalized" STREAM;
+    ExpertsLnScale "mlp.experts_ln.hook_scale" SCALE;
+    ExpertsLnNormalized "mlp.experts_ln.hook_normalized" STREAM;
     ExpertWeights "mlp.hook_expert_weights" EXPERT_WEIGHTS;
     ExpertIndices "mlp.hook_expert_indices" EXPERT_CHOICES integers;
     SharedGate "mlp.shared.hook_gate" SHARED_NEURONS;
     SharedPre "mlp.shared.hook_pre" SHARED_NEURONS;
     SharedPost "mlp.shared.hook_post" SHARED_NEURONS;
     SharedShare "mlp.shared.hook_share" SCALE;
+    SharedLnPostScale "mlp.shared_ln_post.hook_scale" SCALE;
+    SharedLnPostNormalized "mlp.shared_ln_post.hook_normalized" STREAM;
+    SharedOut "mlp.shared.hook_out" STREAM;
+    ExpertsLnPostScale "mlp.experts_ln_post.hook_scale" SCALE;
+    ExpertsLnPostNormalized "mlp.experts_ln_post.hook_normalized" STREAM;
+    ExpertsOut "mlp.hook_experts_out" STREAM;
     MlpWrites "mlp.hook_out" STREAM on_request;
     Ln2PostScale "ln2_post.hook_scale" SCALE;
     Ln2PostNormalized "ln2_post.hook_normalized" STREAM;
+    Ln3PostScale "ln3_post.hook_scale" SCALE;
+    Ln3PostNormalized "ln3_post.hook_normalized" STREAM;
     MlpOut "hook_mlp_out" STREAM;
+    ResidMidPerLayer "hook_resid_mid_per_layer" STREAM;
+    PerLayerInput "per_layer.hook_input" PER_LAYER;
+    PerLayerPre "per_layer.hook_pre" PER_LAYER;
+    PerLayerPost "per_layer.hook_post" PER_LAYER;
+    PerLayerPostScale "per_layer_post.hook_scale" SCALE;
+    PerLayerPostNormalized "per_layer_post.hook_normalized" STREAM;
+    PerLayerOut "hook_per_layer_out" STREAM;
     ResidPost "hook_resid_post" STREAM;
     // Of encoders, whose stream is normalized after each addition.
     NormalizedResidPost "hook_normalized_resid_post" STREAM;

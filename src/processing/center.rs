@@ -18,7 +18,9 @@ pub(super) fn writing_weights(model: &mut HookedTransformer) {
         change_matrix(positions, dtype, Matrix::center_outputs);
     }
     for block in &mut weights.blocks {
-        output(&mut block.attn.o, dtype);
+        if let Some(mixed) = block.mixed_mut() {
+            output(mixed, dtype);
+        }
         if let Some(mlp) = &mut block.mlp {
             output(&mut mlp.output, dtype);
         }

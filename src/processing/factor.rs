@@ -16,11 +16,11 @@ const STEP: &str = "refactor_factored_attn_matrices";
 pub(super) fn obstacle(c: &TransformerConfig) -> Option<&'static str> {
     match c.positional {
         // The value biases are folded first.
-        _ if c.attn_sinks || c.qkv_clip.is_some() => Step::FoldValueBiases.obstacle(c),
+        _ if Step::FoldValueBiases.obstacle(c).is_some() => Step::FoldValueBiases.obstacle(c),
         Positional::Rotary(_) => Some("rotation stands between queries and keys, so their product is no single matrix"),
         Positional::Shortformer => Some("queries and keys read another stream than values"),
         _ if c.qk_norm.is_some() => Some("a norm stands between queries and keys"),
-        _ if c.n_kv_heads != c.n_heads => Some("heads share keys and values"),
+        _ if (0..c.n_layers).any(|layer| c.n_kv_heads_of(layer) != c.n_heads) => Some("heads share keys and values"),
         _ => None,
     }
 }
@@ -30,7 +30,7 @@ pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError
     // The value biases become part of the output bias first: `W_V` and `W_O` change places.
     super::fold_values::apply(model);
     for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
-        let attn = &mut block.attn;
+        let Some(attn) = &mut block.attn else { continue };
         let lost = |source: BoxError| ProcessingError::Unreadable { step: STEP, layer, source };
         let read = || Ok((PerHead::with_bias(&attn.q, heads)?, PerHead::with_bias(&attn.k, heads)?));
         let (mut q, mut k) = read().map_err(lost)?;

@@ -9,19 +9,34 @@ use burn::tensor::DType;
 
 use super::matrix::change_matrix;
 use super::{add_bias, folded, times};
-use crate::model::{HookedTransformer, Linear, Norm, points_of};
+use crate::model::{Attention, HookedTransformer, Linear, Norm, points_of};
 
 pub(super) fn apply(model: &mut HookedTransformer) {
     let dtype = model.compute_type();
-    for block in &mut model.weights.blocks {
-        let attn = &mut block.attn;
-        match &mut attn.latent {
-            None => fold(&mut block.ln1, &mut [&mut attn.q, &mut attn.k, &mut attn.v], dtype),
-            Some(latent) => {
-                let mut readers = vec![&mut latent.kv_down, &mut latent.k_rope];
-                readers.push(latent.q_down.as_mut().unwrap_or(&mut attn.q));
-                fold(&mut block.ln1, &mut readers, dtype);
+    for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
+        if let Some(attn) = &mut block.attn {
+            let Attention { q, k, v, gate, latent, .. } = attn;
+            match latent {
+                None => {
+                    let mut readers = vec![q];
+                    if model.config.reads_keys_of(layer).is_none() {
+                        readers.extend([k, v]);
+                    }
+                    readers.extend(gate);
+                    fold(&mut block.ln1, &mut readers, dtype);
+                }
+                Some(latent) => {
+                    let mut readers = vec![&mut latent.kv_down, &mut latent.k_rope];
+                    readers.push(latent.q_down.as_mut().unwrap_or(q));
+                    fold(&mut block.ln1, &mut readers, dtype);
+                }
             }
+        }
+        if let Some(net) = &mut block.delta {
+            fold(&mut block.ln1, &mut net.readers_mut(), dtype);
+        }
+        if let Some(ssm) = &mut block.ssm {
+            fold(&mut block.ln1, &mut ssm.readers_mut(), dtype);
         }
         let Some(ln2) = &mut block.ln2 else { continue };
         if let Some(mlp) = &mut block.mlp {
@@ -35,9 +50,13 @@ pub(super) fn apply(model: &mut HookedTransformer) {
             }
         }
         if let Some(moe) = &mut block.moe {
-            let mut readers = vec![&mut moe.router];
-            for expert in &mut moe.experts {
-                readers.extend([&mut expert.gate, &mut expert.input]);
+            let mut readers = Vec::new();
+            // Router and experts may have norms of their own, which keep their weights.
+            if moe.norms.is_none() {
+                readers.push(&mut moe.router);
+                for expert in &mut moe.experts {
+                    readers.extend([&mut expert.gate, &mut expert.input]);
+                }
             }
             if let Some(shared) = &mut moe.shared {
                 readers.extend([&mut shared.gate, &mut shared.input].into_iter().chain(&mut shared.share));

@@ -7,12 +7,14 @@ use super::{add_bias, times};
 use crate::model::HookedTransformer;
 
 pub(super) fn apply(model: &mut HookedTransformer) {
-    let (heads, kv_heads, d_head) = (model.config.n_heads, model.config.n_kv_heads, model.config.d_value());
+    let heads = model.config.n_heads;
     let dtype = model.compute_type();
-    for block in &mut model.weights.blocks {
-        let Some(bias) = block.attn.v.bias.take() else { continue };
+    for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
+        let (kv_heads, d_head) = (model.config.n_kv_heads_of(layer), model.config.d_value_of(layer));
+        let Some(attn) = &mut block.attn else { continue };
+        let Some(bias) = attn.v.bias.take() else { continue };
         let shared = bias.val().reshape([kv_heads, 1, d_head]).expand([kv_heads, heads / kv_heads, d_head]);
-        let extra = times(shared.reshape([heads * d_head]), &block.attn.o);
-        add_bias(&mut block.attn.o, extra, dtype);
+        let extra = times(shared.reshape([heads * d_head]), &attn.o);
+        add_bias(&mut attn.o, extra, dtype);
     }
 }

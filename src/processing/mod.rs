@@ -88,6 +88,9 @@ impl Step {
             Step::FoldNorm if shortformer => {
                 Some("position vectors are added behind the norm, where its weights would reach them")
             }
+            Step::FoldNorm if c.norm.centers() && c.experts.as_ref().is_some_and(|experts| experts.scales_inputs) => {
+                Some("experts read the norm's output scaled by their share, its bias with it")
+            }
             Step::CenterWriting if !c.norm.centers() || !c.final_norm().centers() => {
                 Some("some norm that reads the residual stream does not ignore its mean")
             }
@@ -97,11 +100,23 @@ impl Step {
             Step::CenterWriting if c.post_norms => {
                 Some("what is written to the residual stream comes from a norm, not from a weight")
             }
+            Step::CenterWriting
+                if c.per_layer_inputs.is_some() || c.experts.is_some_and(|experts| experts.own_norms) =>
+            {
+                Some("some of what is written to the residual stream comes from a norm, not from a weight")
+            }
             Step::CenterUnembed if c.d_vocab_out == 0 => Some("it has no unembedding"),
             Step::CenterUnembed if c.output_logits_soft_cap.is_some() => {
                 Some("the soft cap makes a constant added to all logits matter")
             }
             Step::FoldValueBiases if c.qkv_clip.is_some() => Some("values are clipped behind their biases"),
+            Step::FoldValueBiases if c.attn_gates => Some("gates scale what heads give, biases of values with it"),
+            Step::FoldValueBiases if c.qk_norm.is_some_and(|norm| norm.values) => {
+                Some("values are normalized behind their biases")
+            }
+            Step::FoldValueBiases if c.shared_keys.iter().any(Option::is_some) => {
+                Some("later layers read values with their biases")
+            }
             Step::FoldValueBiases if c.attn_sinks => {
                 Some("sinks take a share of attention, so that no constant of the values comes through whole")
             }

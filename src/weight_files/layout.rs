@@ -25,6 +25,8 @@ pub(crate) enum Layout {
     Grouped { start: usize, take: usize, of: usize, groups: usize },
     /// Rows from `start` on of `[of, in]`, as Phi 3 fuses projections; for vectors entries.
     Rows { start: usize, of: usize },
+    /// `[out, 1, in]`, as `torch.nn.Conv1d` holds the filters of single channels.
+    Filters,
     /// `[skip + rows, columns]`: all but the first rows, as OPT holds positions.
     AfterRows { skip: usize },
     /// `[out, in]`, each row normalized to unit length when loaded, as Baichuan 2 does with its unembedding.
@@ -32,6 +34,9 @@ pub(crate) enum Layout {
     /// Matrix `index` of a stacked `[of, in, step * out]` tensor, columns `start..` with stride `step`, as GPT-OSS
     /// stores its experts; for vectors entries of `[of, step * out]`.
     OfCube { index: usize, of: usize, start: usize, step: usize },
+    /// Columns `part` of `parts` equal parts of matrix `index` of a stacked `[of, in, parts * out]` tensor, as Llama 4
+    /// stores its experts.
+    ColumnsOfCube { index: usize, of: usize, part: usize, parts: usize },
     /// A vector stored less one, as Gemma stores the weights of its norms.
     OneLess,
     /// `[out, in]`, of each head of so many rows pairs of its halves' side by side, as GGUF holds queries and keys of
@@ -63,8 +68,10 @@ impl Layout {
             Layout::Columns { of, .. } => vec![rows, columns * of],
             Layout::Grouped { take, of, .. } => vec![columns / take * of, rows],
             Layout::Rows { of, .. } => vec![of, rows],
+            Layout::Filters => vec![columns, 1, rows],
             Layout::AfterRows { skip } => vec![rows + skip, columns],
             Layout::OfCube { of, step, .. } => vec![of, rows, columns * step],
+            Layout::ColumnsOfCube { of, parts, .. } => vec![of, rows, columns * parts],
             Layout::OneLess => vec![rows, columns],
             Layout::HeadsOut { heads } => vec![heads, rows, columns / heads],
             Layout::HeadsIn { heads } => vec![heads, rows / heads, columns],
@@ -89,6 +96,7 @@ impl Layout {
         !matches!(
             self,
             Layout::Grouped { .. }
+                | Layout::Filters
                 | Layout::HeadsOut { .. }
                 | Layout::UnitRows
                 | Layout::OfCube { .. }
@@ -127,6 +135,7 @@ impl Layout {
                 let runs = Runs { offset: start * part, len: take * part, stride: of * part, count: groups };
                 (runs, vec![columns, rows])
             }
+            Layout::Filters => (Runs::all(columns * rows), vec![columns, rows]),
             Layout::Rows { start, .. } => {
                 (Runs { offset: start * rows, ..Runs::all(columns * rows) }, vec![columns, rows])
             }
@@ -136,6 +145,11 @@ impl Layout {
             Layout::OfCube { index, step, .. } => {
                 let len = rows * columns * step;
                 (Runs { offset: index * len, ..Runs::all(len) }, vec![rows, columns * step])
+            }
+            Layout::ColumnsOfCube { index, part, parts, .. } => {
+                let stride = columns * parts;
+                let offset = index * rows * stride + part * columns;
+                (Runs { offset, len: columns, stride, count: rows }, vec![rows, columns])
             }
             Layout::OfStack { index, .. } => {
                 let len = rows * columns;
@@ -159,6 +173,7 @@ impl Layout {
                 Layout::Transposed
                 | Layout::Grouped { .. }
                 | Layout::Rows { .. }
+                | Layout::Filters
                 | Layout::OfStack { .. }
                 | Layout::RowsOfStack { .. },
                 StoredTensor::Matrix(m),
@@ -190,6 +205,10 @@ impl Layout {
             }
             (Layout::RowsOfStack { index, start, .. }, StoredTensor::Cube(c)) => {
                 c.narrow(0, index, 1).narrow(1, start, columns).reshape([columns, rows]).transpose()
+            }
+            (Layout::ColumnsOfCube { index, part, parts, .. }, StoredTensor::Cube(c)) => {
+                let own = c.narrow(0, index, 1).reshape([rows, columns * parts]);
+                own.narrow(1, part * columns, columns)
             }
             (Layout::RowsAsIs { start, .. }, StoredTensor::Matrix(m)) => m.narrow(0, start, rows),
             (Layout::Columns { part, .. }, StoredTensor::Matrix(m)) => m.narrow(1, part * columns, columns),
@@ -277,6 +296,8 @@ pub(crate) struct WeightTable {
     pub(crate) sources: BTreeMap<String, Source>,
     /// Width of the files' token vectors, where these are projected to the stream's and back.
     pub(crate) projected: Option<usize>,
+    /// Where some files of the family hold a weight otherwise.
+    pub(crate) others: BTreeMap<String, (String, Layout)>,
     /// Prefix that some files of the family leave out.
     pub(crate) prefix: &'static str,
     /// Beginnings of the names of the text model's tensors, in files of a model of several parts; else empty.
@@ -296,6 +317,7 @@ impl WeightTable {
     pub(crate) fn new(prefix: &'static str, derived: &'static [&'static str]) -> Self {
         Self {
             sources: BTreeMap::new(),
+            others: BTreeMap::new(),
             projected: None,
             own: Vec::new(),
             prefix,
@@ -362,6 +384,24 @@ impl WeightTable {
             weight.into(),
             Source { name: name.into(), layout, tied: false, own_if_there: false, scale: 1.0, optional: false },
         );
+    }
+
+    /// Where files that lack a weight under its name hold it.
+    pub(crate) fn or(&mut self, weight: &str, name: &str, layout: Layout) {
+        self.others.insert(weight.into(), (name.into(), layout));
+    }
+
+    /// Settles on the one of two places where these files hold each weight.
+    pub(crate) fn settle(&mut self, files: &WeightFiles) {
+        for (weight, (name, layout)) in std::mem::take(&mut self.others) {
+            let Some(there) = self.sources.get(&weight).map(|source| self.find(files, &source.name).is_some()) else {
+                continue;
+            };
+            let other = !there && self.find(files, &name).is_some();
+            if let (true, Some(source)) = (other, self.sources.get_mut(&weight)) {
+                (source.name, source.layout) = (name, layout);
+            }
+        }
     }
 
     /// The unembedding, held under `name`, or, in a tied model, the token embedding.

@@ -24,6 +24,7 @@ use safetensors::tensor::Metadata;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 use crate::error::LoadError;
+use crate::object_stores::Ranges;
 use crate::packed_matrix::PackedMatrix;
 use crate::tokens::read_json;
 
@@ -34,6 +35,7 @@ pub(crate) use layout::{Layout, Source, StoredTensor, WeightTable};
 pub(crate) use pages::Pages;
 pub(crate) use quantized::{Joined, Quantized};
 pub(crate) use sinusoids::Sinusoids;
+pub(crate) use tensor_file::read_at;
 
 /// Shape, element type and place of one tensor in a file.
 ///
@@ -234,6 +236,16 @@ impl WeightFiles {
     pub(crate) fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, LoadError> {
         let mut opened = Self::default();
         opened.add_safetensors(TensorFile::of_static(name, bytes))?;
+        Ok(opened)
+    }
+
+    /// The tensors of a safetensors file that lies in a store; `path` is its URL.
+    ///
+    /// # Errors
+    /// [`LoadError::Corrupt`], [`LoadError::File`].
+    pub(crate) fn of_object(path: &Path, object: Ranges) -> Result<Self, LoadError> {
+        let mut opened = Self::default();
+        opened.add_safetensors(TensorFile::of_object(path, object))?;
         Ok(opened)
     }
 

@@ -1,4 +1,4 @@
-//! A file of tensors: mapped into memory, or read tensor by tensor.
+//! A file of tensors: mapped into memory, or read tensor by tensor, from a store too.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -14,8 +14,9 @@ use memmap2::Mmap;
 use super::Runs;
 use super::convert::Converted;
 use crate::error::LoadError;
+use crate::object_stores::Ranges;
 
-/// A file, or bytes that are part of the program.
+/// A file, an object of a store, or bytes that are part of the program.
 #[derive(Debug)]
 pub(crate) struct TensorFile {
     pub(crate) path: PathBuf,
@@ -32,6 +33,8 @@ enum Content {
     File(File),
     /// In the program.
     Static(SharedBytes),
+    /// In a store.
+    Object(Ranges),
 }
 
 impl TensorFile {
@@ -59,6 +62,11 @@ impl TensorFile {
     /// Bytes that are part of the program.
     pub(crate) fn of_static(name: &str, bytes: &'static [u8]) -> Self {
         Self { path: name.into(), content: Content::Static(SharedBytes::from_static(bytes)), len: bytes.len() as u64 }
+    }
+
+    /// An object of a store.
+    pub(crate) fn of_object(path: &Path, object: Ranges) -> Self {
+        Self { path: path.to_path_buf(), len: object.len(), content: Content::Object(object) }
     }
 
     /// Length of the file when it was opened.
@@ -93,7 +101,7 @@ impl TensorFile {
     pub(crate) fn in_memory(&self) -> Option<&SharedBytes> {
         match &self.content {
             Content::Mapped(_, _, bytes) | Content::Static(bytes) => Some(bytes),
-            Content::File(_) => None,
+            Content::File(_) | Content::Object(_) => None,
         }
     }
 
@@ -139,6 +147,7 @@ impl TensorFile {
             Content::Mapped(file, ..) | Content::File(file) => {
                 read_at(file, at as u64, bytes).map_err(LoadError::file(&self.path))
             }
+            Content::Object(object) => object.read_at(at as u64, bytes).map_err(LoadError::file(&self.path)),
             Content::Static(all) => {
                 bytes.copy_from_slice(&all[at..at + bytes.len()]);
                 Ok(())
@@ -169,12 +178,12 @@ fn map(file: &File) -> std::io::Result<Mmap> {
 }
 
 #[cfg(unix)]
-fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+pub(crate) fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
 }
 
 #[cfg(not(unix))]
-fn read_at(mut file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+pub(crate) fn read_at(mut file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
     use std::io::{Read, Seek, SeekFrom};
     file.seek(SeekFrom::Start(at))?;
     file.read_exact(bytes)

@@ -1,13 +1,13 @@
 //! Attribution against what it estimates, and edges against nodes.
 
-use hooklens::attribution::{Gradient, Reads, Writes};
+use hooklens::attribution::{EdgeScores, Gradient, Reads, Writes};
 use hooklens::experiments::ioi_prompts;
 use hooklens::hook::Axis;
 use hooklens::patching::{Ablation, Metric, Patching, Sites};
 use hooklens::prelude::*;
 use proptest::prelude::*;
 
-use crate::support::{any_sum, cases, random_model};
+use crate::support::{any_plain, cases, random_model};
 
 const CLEAN: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 4], [2, 2, 8, 0, 5, 1]];
 const CORRUPTED: [[u32; 6]; 2] = [[3, 9, 6, 7, 9, 4], [2, 2, 8, 11, 5, 2]];
@@ -26,7 +26,7 @@ proptest! {
 
     /// What a writer's edges add up to is what its own patch is estimated to do.
     #[test]
-    fn edges_of_a_writer_add_up_to_its_node(config in any_sum(), seed in any::<u64>()) {
+    fn edges_of_a_writer_add_up_to_its_node(config in any_plain(), seed in any::<u64>()) {
         // A norm behind the heads is not linear in them.
         let model = random_model(TransformerConfig { post_norms: false, ..config }, seed);
         let patching = patching(&model);
@@ -87,6 +87,30 @@ fn integrated_edges_of_the_embedding_are_complete() {
             assert!((sum - whole).abs() < 0.02 * whole.abs().max(0.1), "{sum} for {whole}");
         }
     }
+}
+
+/// Scores of examples apart, and as a file keeps them, are joined those of all together, in their order.
+#[test]
+fn joined_edges_are_those_of_all_examples() {
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 5);
+    let whole = patching(&model).edges(Gradient::Integrated(2)).unwrap();
+    let share = |example: usize| {
+        let metric = Metric::logit_diff(&model, vec![[4, 6][example]], vec![[5, 1][example]]).unwrap();
+        let [clean, corrupted] = [CLEAN, CORRUPTED].map(|all| rows(&all[example..=example]));
+        let scores = Patching::new(&model, clean, corrupted, metric).unwrap().edges(Gradient::Integrated(2)).unwrap();
+        serde_json::from_value::<EdgeScores>(serde_json::to_value(scores).unwrap()).unwrap()
+    };
+    let joined = EdgeScores::joined([share(0), share(1)]).unwrap();
+    assert_eq!((joined.writers(), joined.readers()), (whole.writers(), whole.readers()));
+    assert_eq!(joined.values().axes(), whole.values().axes());
+    let scale = whole.values().values().iter().fold(0f64, |most, x| most.max(x.abs()));
+    for (given, wanted) in joined.values().values().iter().zip(whole.values().values()) {
+        assert!((given - wanted).abs() < 1e-5 * scale, "{given} for {wanted}");
+    }
+    assert!(EdgeScores::joined([]).unwrap_err().to_string().contains("there are none"));
+    let other = random_model(TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 5);
+    let other = patching(&other).edges(Gradient::AtBase).unwrap();
+    assert!(EdgeScores::joined([whole, other]).unwrap_err().to_string().contains("other edges"));
 }
 
 #[test]

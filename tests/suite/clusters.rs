@@ -217,3 +217,158 @@ fn a_job_array_of_slurm() {
     }
     assert!(output.status.success() && said.contains("slurm: ok"), "{said}");
 }
+
+/// A sweep and evaluations by shares are, merged, what they are alone; a share that is there is not made again.
+#[test]
+fn shares_of_results_are_joined() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let texts = (0..7).map(|at| format!("When Mary and John went to the {}, John gave\n", ["store", "park"][at % 2]));
+    fs::write(path.join("prompts.txt"), texts.collect::<String>()).unwrap();
+    let patch = ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "head", "--ioi", "5"];
+    let means = [&patch[..], &["--ablate", "mean"]].concat();
+    let edges = ["attribute", "--model", "embedded:ioi", "--to", "edges", "--ioi", "5"];
+    let pieces = [&edges[..], &["--integrated", "2"]].concat();
+    let eval = ["features", "eval", "--model", "embedded:ioi", "--prompts", "prompts.txt", "--batch-size", "1"];
+    let one = [&eval[..], &["--dictionary", "embedded:ioi-sae"]].concat();
+    let all = [&eval[..], &["--dictionary", "embedded:ioi-transcoders"]].concat();
+    let asked = [
+        ("patch", &patch[..]),
+        ("means", &means),
+        ("edges", &edges),
+        ("pieces", &pieces),
+        ("one", &one),
+        ("all", &all),
+    ];
+    for (name, asked) in asked {
+        let (whole, merged) = (format!("{name}.csv"), format!("{name}-merged.csv"));
+        let (code, told) = ran(path, &[asked, &["--out", &whole]].concat(), &[]);
+        assert_eq!(code, 0, "{told}");
+        let share = |id: &str| ran(path, &[asked, &["--shard", "auto", "--out", name]].concat(), &array(id, "3"));
+        for id in ["2", "0"] {
+            assert_eq!(share(id).0, 0, "{}", share(id).1);
+        }
+        let (code, said) = ran(path, &["merge", "--out", name], &[]);
+        assert!(code == 1 && said.contains("2 of 3 shares are complete; missing: 2/3"), "{said}");
+        let waiting = command(path, &["merge", "--out", name, "--wait", "--results", &merged], &[])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert_eq!(share("1").0, 0);
+        let output = waiting.wait_with_output().unwrap();
+        let joined = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{joined}{}", String::from_utf8_lossy(&output.stderr));
+        let number = |cell: &str| cell.parse::<f64>().ok();
+        let cells = |file: &str| -> Vec<String> {
+            fs::read_to_string(path.join(file)).unwrap().split([',', '\n']).map(str::to_string).collect()
+        };
+        let (whole, merged) = (cells(&whole), cells(&merged));
+        assert_eq!(whole.len(), merged.len(), "{name}");
+        for (one, other) in whole.iter().zip(&merged) {
+            let near =
+                matches!((number(one), number(other)), (Some(a), Some(b)) if (a - b).abs() <= 1e-4 * a.abs().max(1.0));
+            assert!(one == other || near, "{name}: {one} {other}");
+        }
+        // What is printed, but for where it was written.
+        let lines = |told: &str| told.lines().filter(|line| !line.starts_with("->")).count();
+        assert_eq!(lines(&told), lines(&joined), "{told}{joined}");
+        let before = fs::metadata(path.join(name).join("00002-of-00003.json")).unwrap().modified().unwrap();
+        let (code, said) = share("1");
+        assert!(code == 0 && said.contains("share 2/3 is done"), "{said}");
+        assert_eq!(fs::metadata(path.join(name).join("00002-of-00003.json")).unwrap().modified().unwrap(), before);
+    }
+    // Shares of another sweep are told apart, and more shares than prompts leave some with nothing.
+    let other = ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "pos", "--ioi", "5"];
+    let (code, said) = ran(path, &[&other[..], &["--shard", "1/3", "--out", "patch"]].concat(), &[]);
+    assert!(code == 1 && said.contains("per is [Head], and here [Pos]"), "{said}");
+    let few = ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "head", "--ioi", "2", "--out", "few"];
+    for share in ["1/4", "2/4", "3/4", "4/4"] {
+        assert_eq!(ran(path, &[&few[..], &["--shard", share]].concat(), &[]).0, 0);
+    }
+    let (code, said) = ran(path, &["merge", "--out", "few"], &[]);
+    assert!(code == 0 && said.contains("2 prompts"), "{said}");
+    let (code, said) = ran(path, &[&pieces[..], &["--shard", "1/3", "--out", "edges"]].concat(), &[]);
+    assert!(code == 1 && said.contains("integrated is no, and here 2"), "{said}");
+    let (code, said) = ran(path, &[&edges[..], &["--shard", "1/3", "--out", "patch"]].concat(), &[]);
+    assert!(code == 1 && said.contains("another command's results"), "{said}");
+    let heads = ["attribute", "--model", "embedded:ioi", "--prompt", "When Mary", "--answer", "Mary", "--shard", "1/3"];
+    let (code, said) = ran(path, &[&heads[..], &["--out", "heads"]].concat(), &[]);
+    assert!(code == 2 && said.contains("--to edges"), "{said}");
+    for (wrong, words) in [
+        (vec!["--shard", "1/3", "--out", "file.csv"], "writes to a folder"),
+        (vec!["--shard", "1/3"], "--out"),
+        (vec!["--shard", "auto", "--out", "x"], "SLURM_ARRAY_TASK_ID"),
+        (vec!["--out", "folder"], "the name ends in .json"),
+    ] {
+        let (code, said) = ran(path, &[&patch[..], &wrong].concat(), &[]);
+        assert!(code == 2 && said.contains(words), "{said}");
+    }
+    fs::write(path.join("few/00002-of-00004.json"), "{}").unwrap();
+    let (code, said) = ran(path, &["merge", "--out", "few"], &[]);
+    assert!(code == 1 && said.contains("00002-of-00004.json: it is no share of results"), "{said}");
+}
+
+/// Shares of points are trained apart; one that is told to end goes on to the same dictionary, and one that is done is left.
+#[cfg(unix)]
+#[test]
+fn shares_of_points_are_trained() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("prompts.txt"), "When Mary and John went to the store, John gave a drink to Mary\n".repeat(40))
+        .unwrap();
+    let train = [
+        "features",
+        "train",
+        "--model",
+        "embedded:ioi",
+        "--prompts",
+        "prompts.txt",
+        "--latents",
+        "256",
+        "--tokens",
+        "60000",
+        "--batch-size",
+        "100",
+        "--k",
+        "4",
+        "--at",
+        "blocks.1.hook_resid_post,blocks.2.hook_resid_post,blocks.3.hook_resid_post",
+    ];
+    let share = |out: &str| -> Vec<String> {
+        let own = ["--shard", "auto", "--out", out];
+        train.iter().chain(&own).map(|text| text.to_string()).collect()
+    };
+    let own = |out: &str| path.join(out).join("blocks.3.hook_resid_post/sae_weights.safetensors");
+    let asked = share("whole");
+    let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+    let (code, said) = ran(path, &asked, &array("1", "2"));
+    assert!(code == 0 && own("whole").exists(), "{said}");
+    assert!(
+        path.join("whole/blocks.2.hook_resid_post").exists() && !path.join("whole/blocks.1.hook_resid_post").exists()
+    );
+    assert!(!path.join("whole/00002-of-00002").exists(), "what a checkpoint was in");
+    let (code, said) = ran(path, &asked, &array("1", "2"));
+    assert!(code == 0 && said.contains("share 2/2 of 3 points is done"), "{said}");
+
+    let asked = share("cut");
+    let asked: Vec<&str> =
+        [&asked.iter().map(String::as_str).collect::<Vec<_>>()[..], &["--checkpoint-every", "1000"]].concat();
+    let job = array("1", "2");
+    let child = command(path, &asked, &job).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let checkpoint = path.join("cut/00002-of-00002/checkpoint.safetensors");
+    for _ in 0..6000 {
+        if checkpoint.exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(75) && said.contains("the same command goes on"), "{said}");
+    assert!(!own("cut").exists());
+    let (code, said) = ran(path, &asked, &job);
+    assert!(code == 0 && !checkpoint.exists(), "{said}");
+    assert!(fs::read(own("cut")).unwrap() == fs::read(own("whole")).unwrap());
+}

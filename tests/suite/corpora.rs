@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 
 use hooklens::DumpError;
 use hooklens::corpus::{Corpus, Prompt};
+use proptest::prelude::*;
 
-use crate::support::program;
+use crate::support::{cases, program};
 
 fn texts(of: &[&str]) -> Vec<Prompt> {
     of.iter().map(|text| Prompt::Text((*text).to_string())).collect()
@@ -135,6 +136,35 @@ fn patterns_and_shares_of_a_corpus() {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(100) })]
+
+    /// Whatever is left out, drawn or packed: the place of a prompt is the line of its file that holds it.
+    #[test]
+    fn a_place_is_the_line_of_its_prompt(
+        files in prop::collection::vec((prop::collection::vec("[a-z]{0,3}", 0..9), 0..3usize), 1..4),
+        skip in 0..9usize, limit in 0..20usize, sample in prop::option::of(0..9usize), seed: u64,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..files.len()).map(|number| folder.path().join(format!("{number}.txt"))).collect();
+        for (path, (lines, packed)) in paths.iter().zip(&files) {
+            let bytes = lines.join("\n").into_bytes();
+            let packed = [bytes.clone(), gzipped(&bytes), zstandard(&bytes)][*packed].clone();
+            fs::write(path, packed).unwrap();
+        }
+        let corpus = Corpus::new(&paths).skip(skip).limit(limit);
+        let corpus = sample.into_iter().fold(corpus, |corpus, count| corpus.sample(count, seed));
+        let placed: Vec<_> = corpus.placed().unwrap().collect::<Result<_, _>>().unwrap();
+        for (prompt, place) in &placed {
+            let file = paths.iter().position(|path| path == place.file()).unwrap();
+            prop_assert_eq!(prompt, &Prompt::Text(files[file].0[place.number() - 1].clone()));
+            prop_assert_eq!(place.to_string(), format!("{}:{}", paths[file].display(), place.number()));
+        }
+        let prompts: Vec<Prompt> = placed.into_iter().map(|(prompt, _)| prompt).collect();
+        prop_assert_eq!(prompts, read(&corpus).unwrap());
+    }
+}
+
 fn dump(folder: &Path, arguments: &[&str], input: Stdio) -> (bool, String) {
     let mut command = program();
     command.current_dir(folder).args(["dump", "--model", "embedded:induction", "--hooks", "z0"]);
@@ -188,6 +218,63 @@ fn commands_read_corpora() {
     }
 }
 
+/// What a command refuses of a corpus it names by file and line, wherever in the corpus it is.
+#[test]
+fn a_prompt_that_is_refused_is_named_by_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("a.jsonl"), "\"red fox\"\n[0, 1, 2]\n").unwrap();
+    let long = format!("{:?}", [1; 80]);
+    let of = |bad: &str, before: usize| {
+        let lines = "[1, 2]\n\n".repeat(before) + bad + "\n[1]\n";
+        fs::write(path.join("b.jsonl.gz"), gzipped(lines.as_bytes())).unwrap();
+        format!("b.jsonl.gz:{}: ", 2 * before + 1)
+    };
+    let train =
+        ["features", "train", "--at", "blocks.1.hook_resid_post", "--latents", "4", "--tokens", "8", "--out", "sae"];
+    let show = ["features", "show", "--heads", "0", "--out", "page.html"];
+    let ran = |command: &[&str], more: &[&str]| {
+        let files = ["--prompts", "a.jsonl", "b.jsonl.gz", "--model", "embedded:induction"];
+        let output = program().current_dir(path).args(command).args(files).args(more).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && !said.contains("panicked"), "{said}");
+        said
+    };
+    let dump = ["dump", "--out", "out"];
+    for (command, more, bad, words) in [
+        (&dump[..], &[][..], "\"quux\"", "lacks `quux`"),
+        (&dump, &[], "[]", "it is empty"),
+        (&dump, &["--skip", "2"], "[4, 99]", "token 99"),
+        (&dump, &["--concatenate", "2"], "[4, 99]", "token 99"),
+        (&dump, &["--sample", "99"], long.as_str(), "80 positions"),
+        (&dump, &["--positions", "1"], "[7]", "1 positions"),
+        (&train, &[], "\"quux\"", "lacks `quux`"),
+        (&train, &[], "[]", "it is empty"),
+        (&train, &["--concatenate", "2"], "[4, 99]", "token 99"),
+        (&show, &[], "[4, 99]", "token 99"),
+        (&show, &["--skip", "1"], long.as_str(), "80 positions"),
+        (&show, &[], "{}", "neither a text"),
+    ] {
+        for before in [0, 3] {
+            let place = of(bad, before);
+            let said = ran(command, more);
+            assert!(said.contains(&place) && said.contains(words), "{command:?} {more:?} {bad}, not {place}: {said}");
+            assert!(!path.join("out/manifest.json").exists() && !path.join("sae").exists());
+        }
+    }
+    let eval =
+        ["features", "eval", "--dictionary", "embedded:ioi-sae", "--model", "embedded:ioi", "--prompts", "c.txt"];
+    fs::write(path.join("c.txt"), "Mary and John\n\nquux\n").unwrap();
+    let output = program().current_dir(path).args(eval).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("c.txt:3: ") && said.contains("`quux`"), "{said}");
+    // Prompts of the command line are known by their number.
+    let mut told = program();
+    told.args(["features", "show", "--heads", "0", "--out", "p.html", "--model", "embedded:induction"]);
+    let output = told.args(["--prompt", "red", "quux"]).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("prompt 2: "));
+}
+
 /// Tables as other programs write them.
 #[cfg(feature = "arrow")]
 #[test]
@@ -212,7 +299,7 @@ fn tables_are_read_by_column() {
         ("snappy.parquet", Some("title"), "it has id, text, meta, input_ids"),
         ("snappy.parquet", Some("meta.author"), "no column `meta.author`"),
         ("snappy.parquet", Some("id"), "neither texts nor lists of token ids"),
-        ("bad.parquet", None, "`text` is null"),
+        ("bad.parquet", None, "bad.parquet, row 2: `text` is null"),
         ("bad.parquet", Some("ids"), "no token id"),
     ] {
         let corpus = field.map_or(Corpus::new([file(name)]), |field| Corpus::new([file(name)]).field(field));
@@ -238,6 +325,120 @@ fn tables_are_read_by_column() {
         fs::write(folder.path().join(name), bytes).unwrap();
         let told = read(&Corpus::new([folder.path().join(name)])).unwrap_err().to_string();
         assert!(told.contains(name), "{told}");
+    }
+}
+
+/// Texts that a column holds by their numbers in a list are those texts, whatever numbers and texts are kept as.
+#[cfg(feature = "arrow")]
+#[test]
+fn dictionary_encoded_columns_are_texts() {
+    use std::sync::Arc;
+
+    use arrow_array::types::*;
+    use arrow_array::{Array, ArrayRef, DictionaryArray, Int64Array, PrimitiveArray, RecordBatch, StructArray};
+    use arrow_array::{LargeStringArray, StringArray, StringViewArray};
+    use arrow_ipc::writer::{FileWriter, StreamWriter};
+    use arrow_schema::{Field, Schema};
+    use parquet::arrow::ArrowWriter;
+
+    const VALUES: [&str; 3] = ["red fox", "tea owl, which is longer than a view holds", "blue elk"];
+    const KEYS: [usize; 5] = [1, 0, 2, 1, 1];
+    fn utf8(values: Vec<&str>) -> ArrayRef {
+        Arc::new(StringArray::from(values))
+    }
+    fn large(values: Vec<&str>) -> ArrayRef {
+        Arc::new(LargeStringArray::from(values))
+    }
+    fn view(values: Vec<&str>) -> ArrayRef {
+        Arc::new(StringViewArray::from(values))
+    }
+    // The same column by two lists, one in the order of the other backward.
+    macro_rules! dictionary {
+        ($key:ty, $native:ty, $values:ident) => {{
+            let keys = PrimitiveArray::<$key>::from_iter_values(KEYS.map(|key| key as $native));
+            let back = PrimitiveArray::<$key>::from_iter_values(KEYS.map(|key| (2 - key) as $native));
+            let [values, reversed] = [VALUES.to_vec(), VALUES.into_iter().rev().collect()].map($values);
+            let column = |keys, values| Arc::new(DictionaryArray::<$key>::try_new(keys, values).unwrap()) as ArrayRef;
+            [column(keys, values), column(back, reversed)]
+        }};
+    }
+    let columns = [
+        dictionary!(Int8Type, i8, utf8),
+        dictionary!(Int16Type, i16, large),
+        dictionary!(Int32Type, i32, view),
+        dictionary!(Int32Type, i32, utf8),
+        dictionary!(Int64Type, i64, large),
+        dictionary!(UInt8Type, u8, view),
+        dictionary!(UInt16Type, u16, utf8),
+        dictionary!(UInt32Type, u32, large),
+        dictionary!(UInt64Type, u64, utf8),
+    ];
+    let table = |column: ArrayRef| {
+        let field = Field::new("text", column.data_type().clone(), true);
+        let within = StructArray::from(vec![(Arc::new(field.clone()), column.clone())]);
+        let meta = Field::new("meta", within.data_type().clone(), true);
+        let schema = Arc::new(Schema::new(vec![field, meta]));
+        RecordBatch::try_new(schema, vec![column, Arc::new(within)]).unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let written = |batches: &[RecordBatch]| {
+        let created = |name: &str| fs::File::create(file(name)).unwrap();
+        let schema = batches[0].schema();
+        let mut rows = ArrowWriter::try_new(created("a.parquet"), schema.clone(), None).unwrap();
+        let mut stream = StreamWriter::try_new(created("stream.arrow"), &schema).unwrap();
+        let mut whole = FileWriter::try_new(created("file.arrow"), &schema).unwrap();
+        for batch in batches {
+            rows.write(batch).unwrap();
+            rows.flush().unwrap();
+            stream.write(batch).unwrap();
+        }
+        // One list is of the whole of such a file.
+        whole.write(&batches[0]).unwrap();
+        rows.close().unwrap();
+        stream.finish().unwrap();
+        whole.finish().unwrap();
+    };
+    let expected = texts(&KEYS.map(|key| VALUES[key]));
+    let mut last = Vec::new();
+    for [column, other] in columns {
+        let kind = column.data_type().to_string();
+        // A part of the column, and then all of it by another list.
+        written(&[table(column.slice(1, 3)), table(other)]);
+        for (name, rows) in [("a.parquet", 8), ("stream.arrow", 8), ("file.arrow", 3)] {
+            let expected: Vec<Prompt> = expected[1..4].iter().chain(&expected).take(rows).cloned().collect();
+            for field in ["text", "meta.text"] {
+                let found = read(&Corpus::new([file(name)]).field(field));
+                assert_eq!(found.unwrap(), expected, "{kind} {field} {name}");
+            }
+        }
+        last = fs::read(file("stream.arrow")).unwrap();
+    }
+    // Nothing in the column, or in the list.
+    let keys = PrimitiveArray::<Int32Type>::from(vec![Some(0), None]);
+    let absent = DictionaryArray::try_new(keys, utf8(VALUES.to_vec())).unwrap();
+    let keys = PrimitiveArray::<Int32Type>::from(vec![0, 1]);
+    let listed = DictionaryArray::try_new(keys, Arc::new(StringArray::from(vec![Some("red fox"), None]))).unwrap();
+    let keys = PrimitiveArray::<Int32Type>::from(vec![None, None]);
+    let empty = DictionaryArray::try_new(keys, utf8(Vec::new())).unwrap();
+    for (column, row) in [(absent, 2), (listed, 2), (empty, 1)] {
+        written(&[table(Arc::new(column))]);
+        for name in ["a.parquet", "stream.arrow", "file.arrow"] {
+            let told = read(&Corpus::new([file(name)])).unwrap_err().to_string();
+            assert!(told.contains(&format!("{name}, row {row}: `text` is null")), "{told}");
+        }
+    }
+    let numbers = PrimitiveArray::<Int32Type>::from(vec![0, 1]);
+    let numbers = DictionaryArray::try_new(numbers, Arc::new(Int64Array::from(vec![7, 8]))).unwrap();
+    written(&[table(Arc::new(numbers))]);
+    let told = read(&Corpus::new([file("stream.arrow")])).unwrap_err().to_string();
+    assert!(told.contains("row 1: `text` is of Int64"), "{told}");
+    // Damaged anywhere, it is read or refused.
+    for at in (0..last.len()).step_by(7) {
+        let mut bytes = last.clone();
+        bytes[at] ^= 0xa5;
+        fs::write(file("damaged.arrow"), bytes).unwrap();
+        read(&Corpus::new([file("damaged.arrow")])).ok();
     }
 }
 

@@ -45,8 +45,9 @@ proptest! {
     #![proptest_config(cases(48))]
 
     #[test]
-    fn what_runs_behind_is_what_was_kept(fixture in 0..6usize, steps in prop::collection::vec(any_step(), 1..7)) {
-        let folder = fixtures().join(["t5", "t5-gated", "t5-buckets", "marian", "m2m-apart", "blenderbot-small"][fixture]);
+    fn what_runs_behind_is_what_was_kept(fixture in 0..7usize, steps in prop::collection::vec(any_step(), 1..7)) {
+        let kinds = ["t5", "t5-gated", "t5-buckets", "marian", "m2m-apart", "blenderbot-small", "t5gemma"];
+        let folder = fixtures().join(kinds[fixture]);
         let model = HookedEncoderDecoder::from_pretrained(folder.to_str().unwrap()).unwrap();
         let encoded = model.encode(vec![vec![5, 6, 7, 1], vec![9, 8, 3, 1]]).unwrap();
         let mut cache = model.decoder_cache(encoded.clone());

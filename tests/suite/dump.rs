@@ -392,7 +392,7 @@ fn damaged_files_are_seen() {
     assert_eq!(all.run(&model(), &rows, folder.path()).unwrap().resumed, 5);
 }
 
-/// The same command writes the same bytes, whatever the number of threads.
+/// The same command on a small model writes the same bytes, whatever the number of threads.
 #[test]
 fn threads_do_not_show() {
     let folder = tempfile::tempdir().unwrap();

@@ -106,7 +106,8 @@ proptest! {
         // Whether patterns and scales are watched decides which operations there are.
         let inner = ["attn_scores", "pattern", "scale", "normalized", "result", "_input", "_in", "expert"];
         let unwatched = || Selection::matching(move |point| !inner.iter().any(|part| point.name.contains(part)));
-        let late = || Selection::matching(|point| point.layer == Some(1) && point.name.contains("hook_v"));
+        let late_point = if model.config().reads_keys_of(1).is_some() { "hook_q" } else { "hook_v" };
+        let late = || Selection::matching(move |point| point.layer == Some(1) && point.name.contains(late_point));
         for (tokens, selection) in [
             (Tokens::new(rows()).unwrap(), unwatched()),
             (padded.clone(), unwatched()),
@@ -134,7 +135,7 @@ proptest! {
         if !has(DType::F64) {
             return Ok(());
         }
-        let model = precise(smooth(config), seed as u64);
+        let model = precise(TransformerConfig { shared_keys: vec![], ..smooth(config) }, seed as u64);
         let at_z = |layer| hook::z(layer).edit(move |z, _| z.clone().detach() + (z.clone() - z.detach()) * factor);
         let at_q = hook::q(1).edit(move |q, _| q.clone().detach() + (q.clone() - q.detach()) * factor);
         let watched = ["hook_embed", "resid_pre1", "v0", "v1", "k1", "resid_post1"];
@@ -205,7 +206,7 @@ fn gradients_of_encoders_are_slopes() {
     if !has(DType::F64) {
         return;
     }
-    let newer = ["albert-groups", "deberta-v3", "mpnet", "esm1b", "modernbert"];
+    let newer = ["albert-groups", "deberta-v3", "mpnet", "esm1b", "modernbert", "umt5-encoder"];
     for name in ["bert-pretraining", "distilbert", "roberta"].into_iter().chain(newer) {
         let mut model = HookedEncoder::from_pretrained(fixtures().join(name).to_str().unwrap()).unwrap();
         model.weights = widened(&model.weights);
@@ -224,18 +225,20 @@ fn gradients_of_an_encoder_with_a_decoder_are_slopes() {
     if !has(DType::F64) {
         return;
     }
-    let mut model = HookedEncoderDecoder::from_pretrained(fixtures().join("t5-gated").to_str().unwrap()).unwrap();
-    model.weights = widened(&model.weights);
-    let input = Tokens::padded(&[vec![5, 6, 7, 1], vec![9, 1]], 0, PaddingSide::Right).unwrap();
-    let written = vec![vec![0, 4, 8], vec![0, 9, 9]];
-    let logits = |hooks: Vec<Hook<'_>>| {
-        model.forward_with((&input, written.clone()), ForwardOptions::new().hooks(hooks)).unwrap()
-    };
-    for selection in [Record::all(), Record::new("*hook_result")] {
-        let output = model.run_with_gradients((&input, written.clone()), selection, number).unwrap();
-        let names: Vec<&str> = output.cache.gradients().map(|(name, _)| name).collect();
-        assert!(["encoder.0.", "decoder.0."].iter().all(|stack| names.iter().any(|name| name.starts_with(stack))));
-        check_slopes(&output.cache, |hooks| number(logits(hooks)), 3);
+    for case in ["t5-gated", "t5gemma"] {
+        let mut model = HookedEncoderDecoder::from_pretrained(fixtures().join(case).to_str().unwrap()).unwrap();
+        model.weights = widened(&model.weights);
+        let input = Tokens::padded(&[vec![5, 6, 7, 1], vec![9, 1]], 0, PaddingSide::Right).unwrap();
+        let written = vec![vec![0, 4, 8], vec![0, 9, 9]];
+        let logits = |hooks: Vec<Hook<'_>>| {
+            model.forward_with((&input, written.clone()), ForwardOptions::new().hooks(hooks)).unwrap()
+        };
+        for selection in [Record::all(), Record::new("*hook_result")] {
+            let output = model.run_with_gradients((&input, written.clone()), selection, number).unwrap();
+            let names: Vec<&str> = output.cache.gradients().map(|(name, _)| name).collect();
+            assert!(["encoder.0.", "decoder.0."].iter().all(|stack| names.iter().any(|name| name.starts_with(stack))));
+            check_slopes(&output.cache, |hooks| number(logits(hooks)), 3);
+        }
     }
 }
 

@@ -525,7 +525,7 @@ fn very_long_prompts_are_errors() {
 #[test]
 fn what_is_no_number_is_said() {
     let mut model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
-    let attn = &mut model.weights.blocks[1].attn.o.weight;
+    let attn = &mut model.weights.blocks[1].attn.as_mut().unwrap().o.weight;
     *attn = attn.clone().map(|weight| weight * f32::NAN);
     let prompt = "king drum sun king";
     let folder = tempfile::tempdir().unwrap();
@@ -622,6 +622,14 @@ fn unsupported_variants_are_refused_by_their_setting() {
         ("qwen3-moe", "mlp_only_layers", json!(["all"])),
         ("santacoder", "attention_head_type", json!("multihead")),
         ("t5", "feed_forward_proj", json!("gated-swoosh")),
+        ("t5-encoder", "feed_forward_proj", json!("gated-swoosh")),
+        ("t5gemma", "tie_word_embeddings", json!(false)),
+        ("llama4", "no_rope_layers", json!([1, 2])),
+        ("llama4", "layer_types", json!(["chunked_attention", "sliding_attention"])),
+        ("llama4", "moe_layers", json!([0, -1])),
+        ("qwen3-next", "layer_types", json!(["linear_attention", "mamba", "full_attention", "full_attention"])),
+        ("qwen3-next", "hidden_act", json!("gelu")),
+        ("v5-mellum", "mlp_layer_types", json!(["sparse", "thin"])),
         ("bart", "tie_word_embeddings", json!(false)),
         ("marian", "tie_encoder_decoder", json!(true)),
         ("marian", "bad_words_ids", json!([[3, 4]])),

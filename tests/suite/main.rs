@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod activation_store;
 mod analysis;
 mod analysis_parity;
 mod architecture;
@@ -28,6 +29,8 @@ mod encoders;
 mod errors;
 mod features;
 mod fingerprint;
+mod gated_delta;
+mod gemma4;
 mod generation;
 mod gguf;
 #[cfg(feature = "wgpu")]
@@ -52,6 +55,7 @@ mod newer_files;
 mod notebook;
 mod notebook_twins;
 mod numpy;
+mod object_stores;
 mod parity;
 mod patch_kinds;
 mod patching;

@@ -20,11 +20,18 @@ fn decoders_are_read_as_transformers_5_writes_them() {
         "v5-exaone",
         "v5-exaone4",
         "v5-gemma3",
+        "v5-gemma4",
+        "v5-gemma4-dense",
+        "v5-gemma4-experts",
         "v5-glm",
         "v5-gpt-oss",
         "v5-hunyuan",
         "v5-internlm3",
+        "v5-llama4",
         "v5-longrope",
+        "v5-mellum",
+        "v5-mellum-dense",
+        "v5-mellum-full",
         "v5-minimax-m2",
         "v5-minimax-m2-heads",
         "v5-minimax-m2-whole",
@@ -32,6 +39,9 @@ fn decoders_are_read_as_transformers_5_writes_them() {
         "v5-ministral3-heads",
         "v5-ministral3-window",
         "v5-olmo3",
+        "v5-qwen3-5",
+        "v5-qwen3-5-first",
+        "v5-qwen3-5-moe",
         "v5-qwen3-moe",
         "v5-smollm3",
     ];
@@ -141,4 +151,43 @@ fn a_tied_unembedding_may_be_there_twice() {
     save(&tensors);
     let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err();
     assert!(matches!(error, Error::Load(LoadError::NotTied { .. })), "{error}");
+}
+
+/// Experts in two stacks, as Qwen 3.5 is published, are the same as three matrices each, as transformers writes them.
+#[test]
+fn experts_may_lie_in_stacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let case = fixtures().join("v5-qwen3-5-moe");
+    fs::copy(case.join("config.json"), folder.path().join("config.json")).unwrap();
+    let files = hooklens::WeightFiles::open_folder(&case).unwrap();
+    let read = |name: &str| {
+        let (data, device) = (files.read(name, DType::F32).unwrap(), crate::support::device());
+        match data.shape().len() {
+            1 => Activation::from(Tensor::<1>::from_data(data, &device)),
+            2 => Activation::from(Tensor::<2>::from_data(data, &device)),
+            _ => Activation::from(Tensor::<3>::from_data(data, &device)),
+        }
+    };
+    let (experts, others): (Vec<_>, Vec<_>) =
+        files.tensors().map(|(name, _)| name.to_string()).partition(|name| name.contains(".experts."));
+    let mut tensors: Vec<(String, Activation)> = others.iter().map(|name| (name.clone(), read(name))).collect();
+    assert_eq!(experts.len(), 4 * 5 * 3);
+    for layer in 0..4 {
+        let of = |expert: usize, part: &str| {
+            let held = read(&format!("model.layers.{layer}.mlp.experts.{expert}.{part}.weight"));
+            held.reshape(&[&[1], held.shape()].concat())
+        };
+        let both = |expert| Activation::cat(&[of(expert, "gate_proj"), of(expert, "up_proj")], 1);
+        let stack = |of: &dyn Fn(usize) -> Activation| Activation::cat(&(0..5).map(of).collect::<Vec<_>>(), 0);
+        let name = |part: &str| format!("model.layers.{layer}.mlp.experts.{part}");
+        tensors.push((name("gate_up_proj"), stack(&both)));
+        tensors.push((name("down_proj"), stack(&|expert| of(expert, "down_proj"))));
+    }
+    let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+    write_safetensors(&folder.path().join("model.safetensors"), named, Default::default()).unwrap();
+    let stacked = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
+    assert!(stacked.load_report().unused.is_empty(), "{}", stacked.load_report());
+    let apart = load("v5-qwen3-5-moe", LoadOptions::new());
+    let tokens = vec![vec![5, 6, 7, 8, 9]];
+    assert_eq!(values(&stacked.forward(tokens.clone()).unwrap()), values(&apart.forward(tokens).unwrap()));
 }

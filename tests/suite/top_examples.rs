@@ -63,6 +63,7 @@ proptest! {
         rows in prop::collection::vec(any_row(1..7), 1..7),
         k in 1..30usize, batch in 1..5usize, head in 0..3usize, at in 0..8usize,
     ) {
+        let in_head = at % config.d_value_of(0);
         let model = random_model(config, seed);
         let direction: Vec<f32> = (0..16).map(|n| ((n * 7 + seed as usize) % 5) as f32 - 2.0).collect();
         let vector = Tensor::<1>::from_floats(direction.as_slice(), &device());
@@ -73,8 +74,8 @@ proptest! {
         assert_near(&asked(TopExamples::new(stream).neuron(at)), &largest(all.clone(), k), &all);
         let all = all_values(&model, stream, &rows, |v| v.iter().zip(&direction).map(|(a, b)| a * b).sum());
         assert_near(&asked(TopExamples::new(("resid_post", -1)).direction(vector)), &largest(all.clone(), k), &all);
-        let all = all_values(&model, "blocks.0.attn.hook_z", &rows, |v| v[[head, at]]);
-        assert_near(&asked(TopExamples::new(hook::z(0)).head(head).neuron(at)), &largest(all.clone(), k), &all);
+        let all = all_values(&model, "blocks.0.attn.hook_z", &rows, |v| v[[head, in_head]]);
+        assert_near(&asked(TopExamples::new(hook::z(0)).head(head).neuron(in_head)), &largest(all.clone(), k), &all);
         let norm = |v: ArrayD<f32>| v.index_axis(Dim(0), head).iter().map(|x| x * x).sum::<f32>().sqrt();
         let all = all_values(&model, "blocks.0.attn.hook_result", &rows, norm);
         assert_near(&asked(TopExamples::new(hook::result(0)).head(head).norm()), &largest(all.clone(), k), &all);

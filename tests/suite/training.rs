@@ -12,7 +12,8 @@ use hooklens::{ActivationFn, Linear, Norm, NormKind, Weights};
 use proptest::prelude::*;
 
 use crate::support::{
-    any_config, assert_close, cases, device, distance, fixtures, has, precise, random_model, rounding, smooth, values,
+    any_config, assert_close, cases, device, distance, fixtures, has, has_states, precise, random_model, rounding,
+    smooth, values,
 };
 
 /// Rows of tokens below 20.
@@ -110,7 +111,9 @@ fn check_slopes<M: Module>(slopes: &[Slope], plain: &M, seed: usize, number: imp
         let len = slope.values.len();
         let zeros = vec![0.0; len];
         let gradient = slope.gradient.as_ref().unwrap_or(&zeros);
-        let steepest = (0..len).max_by(|a, b| gradient[*a].abs().total_cmp(&gradient[*b].abs())).unwrap();
+        // Maps that a layer does without are empty.
+        let steepest = (0..len).max_by(|a, b| gradient[*a].abs().total_cmp(&gradient[*b].abs()));
+        let Some(steepest) = steepest else { continue };
         for entry in [steepest, len / 2, (seed + at) * 7919 % len] {
             let step = 2e-5;
             let of = |by: f64| number(&nudged(plain, at, entry, by));
@@ -168,7 +171,9 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
         problems.push(format!("plain again, other logits by {gap:e}"));
     }
     let gap = distance(&values(&output.logits.unwrap()), &expected);
-    if gap > 4e-6 {
+    // A state carries rounding from one position to the next.
+    let bound = if has_states(c) { 1e-5 } else { 4e-6 };
+    if gap > bound {
         problems.push(format!("logits differ by {gap:e}"));
     }
     let gradients = output.loss.unwrap().backward();
@@ -177,6 +182,8 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
         let chosen = !unchosen.iter().any(|expert| slope.name.starts_with(expert));
         let problem = match &slope.gradient {
             _ if !slope.kept => "is not tracked",
+            // A map that a layer does without.
+            _ if slope.values.is_empty() => continue,
             None if chosen => "has no gradient",
             Some(_) if !chosen => "has a gradient, though no token chose it",
             Some(gradient) if !gradient.iter().all(|x| x.is_finite()) => "has a gradient that is not finite",
@@ -253,7 +260,15 @@ fn gradients_of_fixtures_are_slopes() {
     }
     let processed = |case| (case, Processing::standard());
     let published = |case| (case, Processing::none());
-    let cases = [published("gpt2"), published("gemma3"), published("granite"), published("mixtral"), published("gptj")];
+    let cases = [
+        published("gpt2"),
+        published("gemma3"),
+        published("granite"),
+        published("mixtral"),
+        published("gptj"),
+        published("v5-gemma4"),
+        published("v5-gemma4-experts"),
+    ];
     for (case, processing) in cases.into_iter().chain([processed("gpt2"), processed("qwen2"), processed("tl-solu-ln")])
     {
         let plain = load(case, LoadOptions::new().dtype(DType::F64).process(processing));
@@ -277,7 +292,7 @@ fn encoders_train() {
     if !has(DType::F64) {
         return;
     }
-    let newer = ["albert", "deberta", "deberta-v3", "mpnet", "esm1b", "modernbert", "nomic-bert"];
+    let newer = ["albert", "deberta", "deberta-v3", "mpnet", "esm1b", "modernbert", "nomic-bert", "umt5-encoder"];
     for case in ["bert-pretraining", "distilbert", "roberta", "xlm-roberta", "bert-bare"].into_iter().chain(newer) {
         let load =
             |options: LoadOptions| HookedEncoder::from_pretrained_with(path(case), options.dtype(DType::F64)).unwrap();
@@ -301,7 +316,7 @@ fn encoders_with_decoders_train() {
         return;
     }
     let written = || vec![vec![0, 4, 8], vec![0, 9, 9]];
-    for case in ["t5", "t5-gated", "mt5", "bart", "blenderbot-small"] {
+    for case in ["t5", "t5-gated", "mt5", "bart", "blenderbot-small", "t5gemma-apart"] {
         let load = |options: LoadOptions| {
             HookedEncoderDecoder::from_pretrained_with(path(case), options.dtype(DType::F64)).unwrap()
         };

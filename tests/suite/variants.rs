@@ -61,17 +61,28 @@ const PARTS: [&str; 11] = [
 /// What is not read of a model of several parts is told, by loading and by `info`.
 #[test]
 fn other_parts_are_told() {
-    for part in PARTS {
-        for case in [format!("part-{part}"), format!("v5-part-{part}")] {
-            let model = load(&case, LoadOptions::new());
-            let report = model.load_report();
-            assert!(report.unused.is_empty(), "{case}: {report}");
-            let told = report.ignored.iter().any(|line| line.contains("a part other than the text model"));
-            assert!(told, "{case}: {report}");
-            let info = inspect(fixtures().join(&case).to_str().unwrap()).unwrap();
-            let stored = info.weights.unwrap();
-            assert!(info.text_part && stored.missing.is_empty() && !stored.other_parts.is_empty(), "{case}");
-        }
+    let both = PARTS.iter().flat_map(|part| [format!("part-{part}"), format!("v5-part-{part}")]);
+    for case in both.chain(
+        [
+            "part-llama4",
+            "v5-part-qwen3-5",
+            "v5-part-qwen3-5-moe",
+            "dots-ocr",
+            "phi3-v",
+            "v5-part-gemma4",
+            "v5-part-lighton-ocr",
+            "v5-part-gemma4-unified",
+        ]
+        .map(String::from),
+    ) {
+        let model = load(&case, LoadOptions::new());
+        let report = model.load_report();
+        assert!(report.unused.is_empty(), "{case}: {report}");
+        let told = report.ignored.iter().any(|line| line.contains("a part other than the text model"));
+        assert!(told, "{case}: {report}");
+        let info = inspect(fixtures().join(&case).to_str().unwrap()).unwrap();
+        let stored = info.weights.unwrap();
+        assert!(info.text_part && stored.missing.is_empty() && !stored.other_parts.is_empty(), "{case}");
     }
     let said =
         crate::support::program().args(["info", "--model"]).arg(fixtures().join("part-gemma3")).output().unwrap();

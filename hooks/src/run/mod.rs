@@ -250,21 +250,21 @@ impl<'r, 'h> Run<'r, 'h> {
     /// Elements of everything that is to be recorded, where `length` tells the lengths of the other axes than batch and
     /// positions. Of axes whose length is known only in the run (routed tokens) it is told 0. Points that fire on request
     /// are left out: what heads read may be one tensor seen from each.
-    pub fn elements_recorded(&self, length: &dyn Fn(Axis) -> usize) -> usize {
+    pub fn elements_recorded(&self, length: &dyn Fn(Option<usize>, Axis) -> usize) -> usize {
         let [batch, kept] = self.cache.rows_recorded();
-        let of_axis = |axis: Axis| match axis {
+        let of_axis = |layer: Option<usize>, axis: Axis| match axis {
             Axis::Batch => batch,
             Axis::Pos | Axis::Query => kept,
             Axis::Key => self.len + self.offset,
             Axis::BatchPos => batch.saturating_mul(kept),
-            Axis::BatchPosHead => batch.saturating_mul(kept).saturating_mul(length(Axis::Head)),
+            Axis::BatchPosHead => batch.saturating_mul(kept).saturating_mul(length(layer, Axis::Head)),
             Axis::One => 1,
-            other => length(other),
+            other => length(layer, other),
         };
         let slots = self.catalog.ids().zip(&self.slots).filter(|(_, slot)| slot.recorded);
         let recorded = slots.map(|(id, _)| self.catalog.info(id)).filter(|point| !point.on_request);
         let elements = recorded.map(|point| {
-            let of = |axis: &Axis| if *axis == Axis::Feature { point.features } else { of_axis(*axis) };
+            let of = |axis: &Axis| if *axis == Axis::Feature { point.features } else { of_axis(point.layer, *axis) };
             point.axes.iter().map(of).fold(1, usize::saturating_mul)
         });
         elements.fold(0, usize::saturating_add)

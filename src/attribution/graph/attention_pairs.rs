@@ -13,8 +13,8 @@ use super::replacement::Replacement;
 use super::site::{PRE, STEPS};
 use crate::config::QkNormWeights;
 use crate::driver::HookedModel;
-use crate::error::{GraphError, Result};
-use crate::model::{HookedTransformer, Linear, Norm, RotaryTable};
+use crate::error::{GraphError, InputError, Result};
+use crate::model::{Attention, HookedTransformer, Linear, Norm, RotaryTable};
 
 /// What two nodes, one in the query and one in the key, add to a score.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,9 +83,10 @@ impl AttributionGraph {
             return Err(wrong("positions of attention", given, "one of one prompt and an earlier one").into());
         }
         let captured = capture(model, self.tokens(), replacement, self.left_out())?;
-        let attention = &model.weights.blocks[layer].attn;
-        let kv_head = head * config.n_kv_heads / config.n_heads;
-        let (query_weights, key_weights) = ((&attention.q, config.n_heads), (&attention.k, config.n_kv_heads));
+        let attention = attention_of(model, layer)?;
+        let kv_heads = config.n_kv_heads_of(layer);
+        let kv_head = head * kv_heads / config.n_heads;
+        let (query_weights, key_weights) = ((&attention.q, config.n_heads), (&attention.k, kv_heads));
         let sides = [(query_weights, head, query, "q"), (key_weights, kv_head, key, "k")];
         let [by_query, by_key] = sides.map(|(weights, head, pos, name)| {
             let (map, actual) = self.rotation(model, layer, head, pos, name)?;
@@ -95,7 +96,7 @@ impl AttributionGraph {
         let ((by_query, actual_query), (by_key, actual_key)) = (by_query?, by_key?);
         let divisor = config.score_divisor(layer) as f32;
         let score = actual_query.iter().zip(&actual_key).map(|(q, k)| q * k).sum::<f32>() / divisor;
-        let (rows, columns, width) = (by_query.columns, by_key.columns, config.d_head);
+        let (rows, columns, width) = (by_query.columns, by_key.columns, config.d_head_of(layer));
         let node = |column: usize, of: usize| (column + 1 < of).then_some(column);
         let (mut sum, mut strongest) = (0f64, Vec::new());
         let mut products = vec![0.0; columns];
@@ -174,11 +175,12 @@ impl AttributionGraph {
         name: &str,
     ) -> Result<(Vec<f32>, Vec<f32>)> {
         let (config, device) = (model.config(), model.device());
-        let (width, len) = (config.d_head, self.tokens().len());
-        let attention = &model.weights.blocks[layer].attn;
+        let (width, len) = (config.d_head_of(layer), self.tokens().len());
+        let attention = attention_of(model, layer)?;
         let norm = if name == "q" { &attention.q_norm } else { &attention.k_norm };
-        let (centers, behind) = config.qk_norm.map_or((false, false), |own| (own.kind.centers(), own.after_rotation));
-        let refused = match config.qk_norm {
+        let (centers, behind) =
+            config.qk_norm_of(layer).map_or((false, false), |own| (own.kind.centers(), own.after_rotation));
+        let refused = match config.qk_norm_of(layer) {
             Some(own) if centers && own.weights == QkNormWeights::Whole => "their norm centers all heads at once",
             Some(_) if norm.as_ref().is_some_and(|norm| norm.b.is_some()) => "their norm has a bias",
             _ => "",
@@ -216,7 +218,7 @@ impl AttributionGraph {
         if behind {
             normed(&mut rows);
         }
-        if let (Some(growth), "q") = (config.query_growth, name) {
+        if let (Some(growth), "q") = (config.query_growth_of(layer), name) {
             rows.iter_mut().for_each(|x| *x *= growth.factor(pos as u32) as f32);
         }
         let map: Vec<f32> = (0..width * width).map(|at| rows[at % width * width + at / width]).collect();
@@ -258,4 +260,10 @@ impl Side {
 fn keep(pairs: &mut Vec<AttentionPair>, count: usize) {
     pairs.sort_by(|a, b| b.score.abs().total_cmp(&a.score.abs()));
     pairs.truncate(count);
+}
+
+/// A layer's attention; graphs are made of models that have it in every layer.
+fn attention_of(model: &HookedTransformer, layer: usize) -> Result<&Attention> {
+    let lacking = InputError::NoAttention { what: "pairs of positions", layer };
+    Ok(model.weights.blocks[layer].attn.as_ref().ok_or(lacking)?)
 }

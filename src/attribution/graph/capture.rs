@@ -133,7 +133,7 @@ fn recorded(model: &HookedTransformer, placed: &[Placed<'_>], linear: &[bool], n
                 add(point);
             }
         }
-        if block.attn.latent.is_some() {
+        if block.attn.as_ref().is_some_and(|attn| attn.latent.is_some()) {
             add("attn.kv_latent_norm.hook_scale");
         }
         if block.moe.is_some() && (linear[layer] || neurons) {
@@ -180,6 +180,7 @@ pub(super) fn capture(
     model.check_head()?;
     model.check_sums("an attribution graph")?;
     model.check_unclipped("an attribution graph")?;
+    model.check_plain_layers("an attribution graph")?;
     let config = model.config();
     let held = !matches!(replacement.kind, Kind::Transcoders(_));
     if held && !config.activation.keeps_zero() {
@@ -189,7 +190,10 @@ pub(super) fn capture(
     if config.bidirectional {
         return Err(refused("a graph's features", "positions of the model see later ones"));
     }
-    let biased = |block: &Block| block.attn.latent.as_ref().is_some_and(|latent| latent.kv_down.bias.is_some());
+    let biased = |block: &Block| {
+        let latent = block.attn.as_ref().and_then(|attn| attn.latent.as_ref());
+        latent.is_some_and(|latent| latent.kv_down.bias.is_some())
+    };
     if let Some(layer) = model.weights.blocks.iter().position(biased) {
         let reason = format!("a bias is added to the latents of layer {layer}'s values");
         return Err(refused("a graph's features", reason));
@@ -222,13 +226,14 @@ pub(super) fn capture(
     let (mut layers, mut before_attention) = (Vec::new(), Vec::new());
     for (layer, block) in blocks.iter().enumerate() {
         let mut pattern = patterns.remove(&layer).unwrap_or_default();
-        if block.attn.latent.is_some() {
+        let Some(attn) = &block.attn else { continue };
+        if attn.latent.is_some() {
             pattern = pattern.over_keys(&run.rows(&format!("blocks.{layer}.attn.kv_latent_norm.hook_scale"))?);
         }
         let before = run.norm(&block.ln1, &format!("blocks.{layer}.ln1.hook_scale"))?;
         let behind = run.optional_norm(block.ln1_post.as_ref(), &format!("blocks.{layer}.ln1_post.hook_scale"))?;
-        let sizes = [config.n_heads, config.n_kv_heads, config.d_value()];
-        let attention = FrozenAttention::new(&block.attn, sizes, pattern, &before, behind.as_ref());
+        let sizes = [config.n_heads, config.n_kv_heads_of(layer), config.d_value_of(layer)];
+        let attention = FrozenAttention::new(attn, sizes, pattern, &before, behind.as_ref());
         let mlp = if linear[layer] && (block.mlp.is_some() || block.moe.is_some()) {
             let norms = [
                 run.optional_norm(block.ln2.as_ref(), &format!("blocks.{layer}.ln2.hook_scale"))?,

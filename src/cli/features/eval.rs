@@ -10,11 +10,13 @@ use super::one::LayerArg;
 use crate::cli::args::{DtypeArg, ModelArg};
 use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{Finding, OutFile, spare};
+use crate::cli::share::{Kind, Part, Share, ShareArgs};
 use crate::cli::terminal::{note, stdout};
 use crate::cli::{CliResult, Failure, any_model};
 use crate::driver::HookedModel;
+use crate::dump::{DumpModel, hash_of_rows};
 use crate::features::{
-    Dictionary, EvaluateOptions, Evaluation, Labels, Opened, Transcoders, evaluate, evaluate_transcoders,
+    Dictionary, EvaluateOptions, Evaluation, EvaluationShare, Labels, Opened, SetEvaluation, Transcoders,
 };
 use crate::model::HookedTransformer;
 use crate::plot::Histogram;
@@ -50,19 +52,20 @@ pub(super) struct EvalArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write the measures to a file: .json; .csv with a line a latent; .svg, .png or .html with the histogram of densities
-    #[arg(long, value_name = "FILE")]
-    out: Option<OutFile>,
+    /// The file --out is .json; .csv with a line a latent; .svg, .png or .html with the histogram of densities
+    #[command(flatten)]
+    share: ShareArgs,
 }
 
 pub(super) fn run(args: &EvalArgs) -> CliResult {
     let [path] = &args.model.dictionary[..] else {
         return Err(Failure::Usage("--dictionary names the one that is measured".into()));
     };
-    spare(
-        args.out.as_ref().map(|out| &*out.path),
-        args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone()),
-    )?;
+    spare(args.share.path(), args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone()))?;
+    args.share.file()?;
+    if args.share.shard()?.is_some() && args.labels.is_some() {
+        return Err(Failure::Usage("--labels are for the .csv, which shares do not write".into()));
+    }
     let model = any_model::plain_decoder("features eval", &args.model, args.model.options(args.dtype.dtype)?)?;
     match args.layer.open(path, &args.model)? {
         Opened::Dictionary(one) => of_one(args, &model, one),
@@ -71,19 +74,39 @@ pub(super) fn run(args: &EvalArgs) -> CliResult {
     }
 }
 
-/// What is read, and how it is measured.
-fn asked(
-    args: &EvalArgs,
-    model: &HookedTransformer,
-    one: &Dictionary,
-) -> Result<(Vec<Vec<u32>>, EvaluateOptions), Failure> {
+/// What is read, how it is measured, and of which share it is.
+struct Asked {
+    prompts: Vec<Vec<u32>>,
+    options: EvaluateOptions,
+    share: Option<Share>,
+}
+
+/// What is asked for; nothing of a share that is done.
+fn asked(args: &EvalArgs, model: &HookedTransformer, one: &Dictionary) -> Result<Option<Asked>, Failure> {
     one.concerns(model).iter().for_each(note);
-    let prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
+    let mut prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
     let options =
         EvaluateOptions::new().batch_size(args.batch_size as usize).cosines(args.cosines || one.latents() <= MANY);
     let bos = args.without_bos.then(|| model.tokenizer().ok()?.bos()).flatten();
     let excluded = one.metadata().exclude_special_tokens.ids(model)?;
-    Ok((prompts, options.leaving_out(excluded.into_iter().chain(bos))))
+    let options = options.leaving_out(excluded.into_iter().chain(bos));
+    if args.share.shard()?.is_none() {
+        return Ok(Some(Asked { prompts, options, share: None }));
+    }
+    let dictionary = args.model.dictionary.iter().map(|path| path.display().to_string()).collect();
+    let settings = [
+        ("model", args.model.model.clone()),
+        ("weights", model.fingerprint_of_weights()?),
+        ("dictionary", dictionary),
+        ("at", args.at.clone().unwrap_or_default()),
+        ("prompts", format!("{} ({})", prompts.len(), hash_of_rows(&prompts))),
+        ("options", format!("{options:?}")),
+    ];
+    let Some(share) = args.share.share(Kind::FeaturesEval, settings)?.filter(|share| !share.is_done()) else {
+        return Ok(None);
+    };
+    prompts = prompts[share.of(prompts.len())].to_vec();
+    Ok(Some(Asked { prompts, options, share: Some(share) }))
 }
 
 /// A bar for this many prompts.
@@ -102,18 +125,14 @@ fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> Cl
     if let Some(path) = &args.labels {
         one = one.with_labels(Labels::read(path)?)?;
     }
-    let (prompts, options) = asked(args, model, &one)?;
+    let Some(Asked { prompts, options, share }) = asked(args, model, &one)? else { return Ok(()) };
     let bar = bar(prompts.len());
-    let measured = evaluate(model, &one, &prompts, &options, |done| bar.set_position(done as u64));
+    let measured = EvaluationShare::of(model, &one, &prompts, &options, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
-    let measured = measured?;
-    match args.json {
-        true => crate::cli::terminal::print_json(&measured.to_json())?,
-        false => write!(stdout(), "{measured}")?,
+    match share {
+        Some(share) => share.write(Some(&measured?)),
+        None => told(measured?.evaluation()?, one.labels(), args.json, args.share.file()?.as_ref()),
     }
-    let Some(file) = &args.out else { return Ok(()) };
-    Finding { json: measured.to_json(), csv: csv([(&measured, one.labels())], false) }
-        .write(file, |path| picture([&measured], path))
 }
 
 fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliResult {
@@ -121,17 +140,51 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
     if args.labels.is_some() {
         return Err(Failure::Usage("--labels are those of one dictionary; --layer N names one".into()));
     }
-    let (prompts, options) = asked(args, model, first)?;
+    let Some(Asked { prompts, options, share }) = asked(args, model, first)? else { return Ok(()) };
     let bar = bar(prompts.len());
-    let measured = evaluate_transcoders(model, all, &prompts, &options, |done| bar.set_position(done as u64));
+    let measured =
+        EvaluationShare::of_transcoders(model, all, &prompts, &options, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
-    let measured = measured?;
-    match args.json {
+    match share {
+        Some(share) => share.write(Some(&measured?)),
+        None => {
+            let labels: Vec<&Labels> = all.layers().iter().map(Dictionary::labels).collect();
+            told_of_all(&measured?.set_evaluation()?, &labels, args.json, args.share.file()?.as_ref())
+        }
+    }
+}
+
+/// Joins the shares of an evaluation, and tells it.
+pub(in crate::cli) fn merged(parts: &[Part], out: Option<&OutFile>) -> CliResult {
+    let mut shares: Vec<EvaluationShare> = Vec::new();
+    for part in parts {
+        shares.extend(part.result()?);
+    }
+    let all = EvaluationShare::joined(shares)?;
+    let none = Labels::default();
+    match all.layers() {
+        1 => told(all.evaluation()?, &none, false, out),
+        layers => told_of_all(&all.set_evaluation()?, &vec![&none; layers], false, out),
+    }
+}
+
+fn told(measured: Evaluation, labels: &Labels, as_json: bool, out: Option<&OutFile>) -> CliResult {
+    match as_json {
         true => crate::cli::terminal::print_json(&measured.to_json())?,
         false => write!(stdout(), "{measured}")?,
     }
-    let Some(file) = &args.out else { return Ok(()) };
-    let each = measured.layers.iter().zip(all.layers().iter().map(Dictionary::labels));
+    let Some(file) = out else { return Ok(()) };
+    Finding { json: measured.to_json(), csv: csv([(&measured, labels)], false) }
+        .write(file, |path| picture([&measured], path))
+}
+
+fn told_of_all(measured: &SetEvaluation, labels: &[&Labels], as_json: bool, out: Option<&OutFile>) -> CliResult {
+    match as_json {
+        true => crate::cli::terminal::print_json(&measured.to_json())?,
+        false => write!(stdout(), "{measured}")?,
+    }
+    let Some(file) = out else { return Ok(()) };
+    let each = measured.layers.iter().zip(labels.iter().copied());
     Finding { json: measured.to_json(), csv: csv(each, true) }.write(file, |path| picture(&measured.layers, path))
 }
 

@@ -12,6 +12,7 @@ mod train;
 use clap::{Args, Subcommand};
 
 use super::CliResult;
+pub(super) use eval::merged as merged_evaluation;
 pub(super) use one::everywhere;
 
 #[derive(Debug, Args)]

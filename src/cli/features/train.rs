@@ -9,10 +9,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::cli::args::{DtypeArg, ModelArg};
 use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{said, spare, write};
+use crate::cli::shard_arg::{ShardArg, name_of};
 use crate::cli::terminal::{note, stdout};
-use crate::cli::{CliResult, Failure, any_model};
+use crate::cli::{CliResult, Failure, any_model, signals};
 use crate::driver::HookedModel;
 use crate::features::{JumpReluSparsity, Objective, Opened, Trained, Training, TrainingRun};
+use crate::numerals::grouped;
 use crate::plot::{Line, LinePlot};
 
 /// Steps that are logged at least, if there are as many.
@@ -24,9 +26,10 @@ pub(super) struct TrainArgs {
     model: ModelArg,
     #[command(flatten)]
     dtype: DtypeArg,
-    /// A dump to train on, in the place of prompts
+    /// A dump to train on, in the place of prompts, of a store too (s3://bucket/folder) in a build that reads them; may be
+    /// given again
     #[arg(long, value_name = "FILE.safetensors|FOLDER", conflicts_with_all = ["prompt", "prompts", "concatenate"])]
-    dump: Option<PathBuf>,
+    dump: Vec<PathBuf>,
     #[command(flatten)]
     corpus: CorpusArg,
     /// The points to train autoencoders of, separated by commas: one for each, from one pass. Or the point that a
@@ -89,6 +92,10 @@ pub(super) struct TrainArgs {
     /// Go on from the checkpoint in the folder
     #[arg(long)]
     resume: bool,
+    /// Train only the I-th of N shares of the points --at. `auto` is the share of a task of a Slurm job array, of `srun`, or
+    /// (with its number, auto/N) of a Kubernetes indexed job; it goes on with what an earlier run left
+    #[arg(long, value_name = "I/N|auto[/N]", conflicts_with_all = ["cross_layer", "writes"])]
+    shard: Option<ShardArg>,
     /// The folder to write: the dictionary with training.csv and training.svg; of several, one in a folder of each point
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
@@ -233,21 +240,36 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     // Names as the model has them, which may be asked for in short.
     let named = |name: &String| -> Result<String, Failure> { Ok(catalog.info(catalog.find(name)?).name.to_string()) };
     args.at.iter().chain(&args.writes).try_for_each(|name| named(name).map(drop))?;
-    let several = !args.cross_layer && args.writes.is_none() && args.at.len() > 1;
-    let folders = match several {
+    let several = !args.cross_layer && args.writes.is_none() && (args.at.len() > 1 || args.shard.is_some());
+    let mut folders: Vec<PathBuf> = match several {
         true => args.at.iter().map(|name| args.out.join(name)).collect(),
         false => vec![args.out.clone()],
     };
-    nothing_lost(args, &folders)?;
-    let every = args.checkpoint_every.unwrap_or(if args.resume { args.tokens / 10 } else { usize::MAX });
+    let mut place = Place { out: args.out.clone(), resume: args.resume };
+    if let Some(arg) = args.shard {
+        let shard = arg.shard().map_err(Failure::Usage)?;
+        let own = shard.share_of(folders.len());
+        (folders, trainings) = (folders[own.clone()].to_vec(), trainings[own].to_vec());
+        let resume = args.resume || arg.resumes();
+        place = Place { out: args.out.join(name_of(shard)), resume };
+        let interrupted = TrainingRun::checkpoint_in(&place.out).is_file();
+        if resume && !interrupted && folders.iter().all(|folder| is_finished(folder)) {
+            note(format!("share {shard} of {} points is done: {} of them", args.at.len(), folders.len()));
+            return Ok(());
+        }
+    }
+    nothing_lost(&place, &folders)?;
+    let stop = signals::stop();
+    let every = args.checkpoint_every.unwrap_or(if place.resume { args.tokens / 10 } else { usize::MAX });
     // Of a short training every step is logged.
     let steps = args.tokens / args.batch_size.max(1);
     let log_every = (steps / LOGGED).clamp(1, 10);
     let run = TrainingRun::new(trainings)
         .log_every(log_every)
         .leaving_out(bos)
-        .checkpoints(&args.out, every)
-        .resume(args.resume);
+        .checkpoints(&place.out, every)
+        .resume(place.resume)
+        .stop_when(stop);
     let bar = ProgressBar::new(args.tokens as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tokens {msg} {eta}") {
         bar.set_style(style.progress_chars("=> "));
@@ -264,9 +286,9 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
             ));
         }
     };
-    let trained = match &args.dump {
-        Some(dump) => run.on_dump(dump, progress),
-        None => {
+    let trained = match args.dump.is_empty() {
+        false => run.on_dumps(&args.dump, progress),
+        true => {
             let prompts = args.corpus.rows(&model, None)?;
             let tokens: usize = prompts.iter().map(Vec::len).sum();
             if tokens < args.tokens {
@@ -280,35 +302,49 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     };
     bar.finish_and_clear();
     let trained = trained?;
+    if let Some(left) = trained.iter().map(|one| one.left).max().filter(|left| *left > 0) {
+        let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
+        return Err(Failure::Stopped(format!("{} tokens are left; {again} goes on", grouped(left))));
+    }
     for (one, folder) in trained.iter().zip(&folders) {
         saved(one, folder)?;
     }
-    Ok(run.remove_checkpoint()?)
+    run.remove_checkpoint()?;
+    if args.shard.is_some() {
+        // Of a share the checkpoint's folder is nothing else's; it may never have been made.
+        std::fs::remove_dir(&place.out).ok();
+    }
+    Ok(())
+}
+
+/// Where a training's checkpoint is, and whether it goes on from there.
+struct Place {
+    out: PathBuf,
+    resume: bool,
+}
+
+/// Whether a folder holds a dictionary.
+fn is_finished(folder: &Path) -> bool {
+    ["cfg.json", "config.yaml", "sae_weights.safetensors"].iter().any(|file| folder.join(file).exists())
 }
 
 /// An error where the result would replace one that is there, or begin anew what could go on.
-fn nothing_lost(args: &TrainArgs, folders: &[PathBuf]) -> CliResult {
-    let out = args.out.display();
-    let interrupted = TrainingRun::checkpoint_in(&args.out).is_file();
-    let told = match (args.resume, interrupted) {
+fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
+    let out = place.out.display();
+    let interrupted = TrainingRun::checkpoint_in(&place.out).is_file();
+    let told = match (place.resume, interrupted) {
         // What a training wrote before it was killed it writes again.
         (true, true) => return Ok(()),
         (false, true) => {
             Some(format!("{out} holds the checkpoint of a training; --resume goes on, or choose another place"))
         }
-        _ => {
-            let finished = ["cfg.json", "config.yaml", "sae_weights.safetensors"];
-            let finished = |folder: &PathBuf| finished.iter().any(|file| folder.join(file).exists());
-            folders.iter().chain([&args.out]).find(|folder| finished(folder)).map(|folder| {
-                let there = folder.display();
-                match args.resume {
-                    true => {
-                        format!("{there} holds a dictionary, and {out} no checkpoint to go on from: it is finished")
-                    }
-                    false => format!("{there} holds a dictionary; choose another place"),
-                }
-            })
-        }
+        _ => folders.iter().chain([&place.out]).find(|folder| is_finished(folder)).map(|folder| {
+            let there = folder.display();
+            match place.resume {
+                true => format!("{there} holds a dictionary, and {out} no checkpoint to go on from: it is finished"),
+                false => format!("{there} holds a dictionary; choose another place"),
+            }
+        }),
     };
     told.map_or(Ok(()), |told| Err(Failure::Failed(told.into())))
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::correlations::{Correlations, ROWS, Similar};
 use super::{Dashboards, Example, extremes, logit_effects};
 use crate::driver::{ForwardOptions, HookedModel, Logits};
-use crate::error::{LoadError, Result};
+use crate::error::{InputError, LoadError, Result};
 use crate::features::dictionary::Dictionary;
 use crate::hook;
 use crate::tokens::token_text;
@@ -137,6 +137,11 @@ impl Dashboards<'_> {
         let pos = example.pos as usize;
         let prompt = self.prompts[example.prompt as usize][..=pos].to_vec();
         let (pattern, value) = (hook::pattern(heads.layer), hook::v(heads.layer));
+        let config = self.model.config();
+        if config.qk_norm_of(heads.layer).is_some_and(|norm| norm.values) {
+            let what = "the positions by which heads' features are written";
+            return Err(InputError::NotDefined { what, with: "normalized values (`qk_norm`)" }.into());
+        }
         let record = Record::new([pattern.name(), value.name()]);
         let cache = self.model.run(vec![prompt], ForwardOptions::new().logits(Logits::None).record(record))?.cache;
         let (pattern, values) = (cache.get(&pattern)?, cache.get(&value)?); // [1, head, query, key], [1, pos, kv head, d_head]

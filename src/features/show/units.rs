@@ -7,7 +7,7 @@ use crate::driver::HookedModel;
 use crate::error::{FeatureError, Result};
 use crate::features::dictionary::Dictionary;
 use crate::features::labels::Labels;
-use crate::model::HookedTransformer;
+use crate::model::{HookedTransformer, Linear};
 
 /// Numbers that an activation is read as, one for each unit.
 ///
@@ -177,7 +177,7 @@ impl Units {
         let block = layer.and_then(|layer| model.weights.blocks.get(layer));
         let through = match block {
             Some(block) if point.ends_with("mlp.hook_post") => block.mlp.as_ref().map(|mlp| mlp.output.matrix()),
-            Some(block) if point.ends_with("attn.hook_z") => Some(block.attn.o.matrix()),
+            Some(block) if point.ends_with("attn.hook_z") => block.mixed().map(Linear::matrix),
             _ => None,
         };
         Ok(match (rows, through) {

@@ -1,14 +1,13 @@
 //! Trainings from one stream of activations.
 
 use std::path::{Path, PathBuf};
-
-use xxhash_rust::xxh3::Xxh3;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::checkpoint;
 use super::settings::Training;
-use super::source::{Buffer, FromModel, Rows, Source};
+use super::source::{FromDumps, FromModel, Rows, Serving, Source};
 use super::trainer::{Step, Trainer};
-use crate::dump::StoredDump;
 use crate::error::{FeatureError, Result};
 use crate::features::dictionary::Dictionary;
 use crate::features::opened::Opened;
@@ -43,6 +42,7 @@ pub struct TrainingRun {
     checkpoints: Option<(PathBuf, usize)>,
     resume: bool,
     log_every: usize,
+    stop: Option<Arc<AtomicBool>>,
 }
 
 /// A dictionary that was trained, and how that went.
@@ -53,6 +53,8 @@ pub struct Trained {
     pub dictionary: Opened,
     /// Measures of some of the steps.
     pub log: Vec<Step>,
+    /// Tokens that are left of a training that was stopped: see [`TrainingRun::stop_when`].
+    pub left: usize,
 }
 
 /// What a run tells on its way: the training it is about, and its step.
@@ -71,7 +73,7 @@ impl TrainingRun {
     /// Trains these; they read the same batches.
     pub fn new(trainings: impl IntoIterator<Item = Training>) -> Self {
         let trainings = trainings.into_iter().collect();
-        Self { trainings, left_out: Vec::new(), checkpoints: None, resume: false, log_every: 10 }
+        Self { trainings, left_out: Vec::new(), checkpoints: None, resume: false, log_every: 10, stop: None }
     }
 
     /// Leaves activations at these tokens out: those of texts' beginnings, say.
@@ -114,6 +116,31 @@ impl TrainingRun {
         self
     }
 
+    /// Ends behind the step at hand when this is set, with a checkpoint in the folder of [`TrainingRun::checkpoints`].
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// # use hooklens::features::{Training, TrainingRun};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let prompts = vec![(1..11).collect::<Vec<u32>>(); 8];
+    /// let sae = Training::autoencoder(hook::resid_post(1).name(), 64).tokens(400).batch_size(40);
+    /// let stop = Arc::new(AtomicBool::new(false));
+    /// let run = TrainingRun::new([sae]).checkpoints(folder.path(), 1_000_000).resume(true);
+    /// let stopped = run.clone().stop_when(stop.clone()).on_model(&model, &prompts, |told| {
+    ///     stop.store(told.step.step == 3, Ordering::Relaxed); // after the third step
+    /// })?;
+    /// assert_eq!(stopped[0].left, 400 - 3 * 40);
+    /// assert_eq!(run.on_model(&model, &prompts, |_| {})?[0].left, 0); // goes on
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stop_when(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = Some(stop);
+        self
+    }
+
     /// Logs the measures of every so many steps, and of the last. Default 10.
     pub fn log_every(mut self, steps: usize) -> Self {
         self.log_every = steps.max(1);
@@ -134,12 +161,17 @@ impl TrainingRun {
         self.run(&mut FromModel::new(model, prompts, &self.left_out)?, progress)
     }
 
-    /// Trains on a dump: a folder or a file that [`Dump`](crate::dump::Dump) wrote.
+    /// Trains on dumps: folders or files that [`Dump`](crate::dump::Dump) wrote, read while they are used as an
+    /// [`ActivationStore`](crate::dump::ActivationStore) reads them.
     ///
     /// # Errors
-    /// As [`TrainingRun::on_model`]; a dump that lacks a point, or whose positions were cut.
-    pub fn on_dump(&self, dump: impl AsRef<Path>, progress: impl FnMut(Progress)) -> Result<Vec<Trained>> {
-        self.run(&mut FromDump { dump: StoredDump::open(dump)?, left_out: &self.left_out }, progress)
+    /// As [`TrainingRun::on_model`]; a dump that lacks a point, or has no vector of it for each token.
+    pub fn on_dumps<P: AsRef<Path>>(
+        &self,
+        dumps: impl IntoIterator<Item = P>,
+        progress: impl FnMut(Progress),
+    ) -> Result<Vec<Trained>> {
+        self.run(&mut FromDumps::new(dumps, &self.left_out), progress)
     }
 
     fn run(&self, source: &mut dyn Source, mut progress: impl FnMut(Progress)) -> Result<Vec<Trained>> {
@@ -169,7 +201,7 @@ impl TrainingRun {
         let saved = self.checkpoint();
         // Reading everything once to tell it from other data is for those who keep checkpoints.
         let data = if saved.is_some() { source.described()? } else { String::new() };
-        let mut buffer = Buffer::new(source, points, first.seed, [first.batch, first.buffer]);
+        let serving = Serving { seed: first.seed, batch: first.batch, buffer: first.batch * first.buffer };
         let done = match &saved {
             Some(path) if self.resume && path.is_file() => {
                 logs = checkpoint::restore(path, &mut trainers, &data)?;
@@ -177,10 +209,9 @@ impl TrainingRun {
             }
             _ => 0,
         };
-        if done > 0 {
-            buffer.skip(done)?;
-        } else {
-            let held = buffer.held()?;
+        source.begin(&points, serving, done)?;
+        if done == 0 {
+            let held = source.first()?;
             for trainer in &mut trainers {
                 let (inputs, outputs) = trainer.settings.all_points();
                 let of = |points: &[String]| points.iter().map(|point| held[point].clone()).collect::<Vec<_>>();
@@ -189,7 +220,7 @@ impl TrainingRun {
         }
         let mut next = self.checkpoints.as_ref().map(|(_, every)| (done / every + 1) * every);
         while trainers.iter().any(|trainer| trainer.tokens < trainer.settings.total) {
-            let batch: Rows = buffer.next()?;
+            let batch: Rows = source.next()?;
             for (place, trainer) in trainers.iter_mut().enumerate() {
                 let total = trainer.settings.total;
                 if trainer.tokens >= total {
@@ -208,8 +239,9 @@ impl TrainingRun {
                 progress(Progress { training: place, step, total });
             }
             let seen = trainers.iter().map(|trainer| trainer.tokens).max().unwrap_or(0);
+            let stop = self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
             if let (Some(path), Some(at)) = (&saved, next)
-                && seen >= at
+                && (seen >= at || stop)
             {
                 if let Some(folder) = path.parent() {
                     std::fs::create_dir_all(folder).map_err(crate::error::LoadError::write(folder))?;
@@ -217,13 +249,16 @@ impl TrainingRun {
                 checkpoint::save(path, &mut trainers, &logs, &data)?;
                 next = self.checkpoints.as_ref().map(|(_, every)| (seen / every + 1) * every);
             }
+            if stop {
+                break;
+            }
         }
         let trained = trainers.iter().zip(logs).map(|(trainer, log)| {
             let dictionary = match trainer.trained()? {
                 Opened::Dictionary(one) => Opened::Dictionary(one.excluding(self.left_out.iter().copied())),
                 Opened::Transcoders(all) => Opened::Transcoders(all.excluding(self.left_out.iter().copied())),
             };
-            Ok(Trained { dictionary, log })
+            Ok(Trained { dictionary, log, left: trainer.settings.total.saturating_sub(trainer.tokens) })
         });
         trained.collect()
     }
@@ -249,51 +284,5 @@ impl Trained {
             format!("{}\n", numbers.join(","))
         });
         format!("{}\n{}", Step::NAMES.join(","), lines.collect::<String>())
-    }
-}
-
-/// A dump, whose files are shuffled.
-struct FromDump<'d> {
-    dump: StoredDump,
-    left_out: &'d [u32],
-}
-
-impl Source for FromDump<'_> {
-    fn widths(&mut self, points: &[String]) -> Result<std::collections::BTreeMap<String, usize>> {
-        let width = |name: &String| Ok((name.clone(), self.dump.width(name)?));
-        points.iter().map(width).collect()
-    }
-
-    fn described(&mut self) -> Result<String> {
-        let mut hash = Xxh3::new();
-        let mut count = 0;
-        for file in 0..self.dump.files() {
-            for token in self.dump.tokens(file)? {
-                hash.update(&token.map_or(-1, i64::from).to_le_bytes());
-                count += usize::from(token.is_some());
-            }
-        }
-        let (files, hash, left_out) = (self.dump.files(), hash.digest128(), self.left_out);
-        Ok(format!("{count} tokens of a dump of {files} files ({hash:032x}), without {left_out:?}"))
-    }
-
-    fn items(&self) -> usize {
-        self.dump.files()
-    }
-
-    fn chunks(&self) -> usize {
-        self.dump.files()
-    }
-
-    fn tokens(&mut self, order: &[usize], chunk: usize) -> Result<usize> {
-        let kept = self.dump.tokens(order[chunk])?;
-        Ok(kept.iter().filter(|id| id.is_some_and(|id| !self.left_out.contains(&id))).count())
-    }
-
-    fn read(&mut self, order: &[usize], chunk: usize, points: &[String]) -> Result<Rows> {
-        let kept = self.dump.tokens(order[chunk])?;
-        let wanted: Vec<bool> = kept.iter().map(|id| id.is_some_and(|id| !self.left_out.contains(&id))).collect();
-        let rows = |name: &String| Ok((name.clone(), self.dump.rows(order[chunk], name, &wanted)?));
-        points.iter().map(rows).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! Activations to train on, in an order that a seed decides.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use hooklens_hooks::{Positions, Record};
 use rand::SeedableRng;
@@ -9,7 +10,8 @@ use rand_chacha::ChaCha8Rng;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::driver::{ForwardOptions, HookedModel, Logits};
-use crate::error::{FeatureError, InputError, Result};
+use crate::dump::{ActivationBatch, ActivationStore, Batches};
+use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
 
@@ -19,49 +21,181 @@ const TOGETHER: usize = 64;
 /// Activations of some tokens, by point: `[token, width]` each.
 pub(super) type Rows = BTreeMap<String, Vec<f32>>;
 
-/// Where activations come from, a chunk at a time. A pass through all is an epoch; the order of each is decided by its
-/// number and the seed.
+/// Where batches come from. A pass through all is an epoch; the order of each is decided by its number and the seed.
 pub(super) trait Source {
     /// Widths of the points.
     fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>>;
 
-    /// Number of chunks of an epoch.
-    fn chunks(&self) -> usize;
-
-    /// Tokens of a chunk, in the order of this epoch.
-    fn tokens(&mut self, order: &[usize], chunk: usize) -> Result<usize>;
-
-    /// Activations of a chunk.
-    fn read(&mut self, order: &[usize], chunk: usize, points: &[String]) -> Result<Rows>;
-
     /// What tells it from other activations: the model, the tokens, those that are left out.
     fn described(&mut self) -> Result<String>;
 
-    /// Things that are shuffled: prompts, or files.
-    fn items(&self) -> usize;
+    /// Begins to serve these points, as if so many tokens had been served.
+    fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()>;
+
+    /// Activations of the first tokens, as many as are shuffled together.
+    fn first(&mut self) -> Result<Rows>;
+
+    /// The next batch.
+    fn next(&mut self) -> Result<Rows>;
 }
 
-/// A model run on prompts.
+/// How batches are served.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Serving {
+    pub(super) seed: u64,
+    /// Tokens of a batch.
+    pub(super) batch: usize,
+    /// Tokens that are shuffled together.
+    pub(super) buffer: usize,
+}
+
+/// Dumps, read while they are used.
+pub(super) struct FromDumps {
+    store: ActivationStore,
+    batches: Option<Batches>,
+}
+
+impl FromDumps {
+    pub(super) fn new<P: AsRef<Path>>(dumps: impl IntoIterator<Item = P>, left_out: &[u32]) -> Self {
+        let none: [&str; 0] = [];
+        let store = ActivationStore::new(dumps, none).leaving_out(left_out.iter().copied()).endless();
+        Self { store, batches: None }
+    }
+}
+
+impl Source for FromDumps {
+    fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>> {
+        self.store.clone().of(points).widths()
+    }
+
+    fn described(&mut self) -> Result<String> {
+        self.store.described()
+    }
+
+    fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()> {
+        self.store = self.store.clone().of(points).seed(serving.seed).buffer(serving.buffer);
+        self.batches = Some(self.store.clone().batch_size(serving.batch).starting_at(done as u64).batches()?);
+        Ok(())
+    }
+
+    fn first(&mut self) -> Result<Rows> {
+        self.store.first().map(ActivationBatch::into_vectors)
+    }
+
+    fn next(&mut self) -> Result<Rows> {
+        let next = self.batches.as_mut().and_then(Iterator::next);
+        next.unwrap_or_else(|| Err(no_tokens())).map(ActivationBatch::into_vectors)
+    }
+}
+
+/// Nothing to train on.
+fn no_tokens() -> crate::error::Error {
+    InputError::Empty { what: "what is trained on".into() }.into()
+}
+
+/// A model run on prompts, whose activations are held, shuffled and served in batches. After so many tokens it can begin
+/// anew as if it had served them.
 pub(super) struct FromModel<'m> {
     model: &'m HookedTransformer,
     prompts: &'m [Vec<u32>],
     /// Tokens whose activations are left out.
     left_out: &'m [u32],
+    points: Vec<String>,
+    serving: Serving,
+    epoch: u64,
+    order: Vec<usize>,
+    chunk: usize,
+    /// How often it was filled.
+    fills: u64,
+    held: Rows,
+    /// Places of tokens in the order in which they are served, and how many have been.
+    places: Vec<usize>,
+    served: usize,
 }
 
 impl<'m> FromModel<'m> {
     pub(super) fn new(model: &'m HookedTransformer, prompts: &'m [Vec<u32>], left_out: &'m [u32]) -> Result<Self> {
         let kept = |row: &Vec<u32>| row.iter().any(|id| !left_out.contains(id));
         if !prompts.iter().any(kept) {
-            let reason = "the prompts have no tokens to train on".to_string();
-            return Err(FeatureError::Kind { dictionary: "the training".into(), reason }.into());
+            return Err(no_tokens());
         }
-        Ok(Self { model, prompts, left_out })
+        let (points, serving, order, held, places) = Default::default();
+        let (epoch, chunk, fills, served) = (0, 0, 0, 0);
+        Ok(Self { model, prompts, left_out, points, serving, epoch, order, chunk, fills, held, places, served })
     }
 
-    fn rows(&self, order: &[usize], chunk: usize) -> Vec<Vec<u32>> {
+    /// Rows of a chunk of an epoch.
+    fn rows(&self, chunk: usize) -> Vec<Vec<u32>> {
         let first = chunk * TOGETHER;
-        order[first..(first + TOGETHER).min(order.len())].iter().map(|row| self.prompts[*row].clone()).collect()
+        self.order[first..(first + TOGETHER).min(self.order.len())]
+            .iter()
+            .map(|row| self.prompts[*row].clone())
+            .collect()
+    }
+
+    /// Activations of rows, by point.
+    fn read(&self, rows: &[Vec<u32>]) -> Result<Rows> {
+        let pad = self.model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
+        let tokens = Tokens::padded(rows, pad, PaddingSide::Right)?;
+        let record = Record::new(self.points.clone()).positions(Positions::default());
+        let cache = self.model.run(&tokens, ForwardOptions::new().logits(Logits::None).record(record))?.cache;
+        let kept: Vec<bool> = tokens
+            .ids()
+            .iter()
+            .enumerate()
+            .map(|(at, id)| tokens.mask().is_none_or(|mask| mask[at]) && !self.left_out.contains(id))
+            .collect();
+        let mut all = Rows::new();
+        for point in &self.points {
+            let activation = cache.activation(&**point)?;
+            let width = activation.len() / kept.len().max(1);
+            let values: Vec<f32> = activation.to_data()?.iter().collect();
+            let rows = values.chunks_exact(width.max(1)).zip(&kept).filter(|(_, kept)| **kept);
+            let rows: Vec<f32> = rows.flat_map(|(row, _)| row).copied().collect();
+            if let Some(at) = rows.iter().position(|x| !x.is_finite()) {
+                let what = format!("the activation of `{point}` at element {at}");
+                return Err(crate::error::Error::NotANumber { what });
+            }
+            all.insert(point.clone(), rows);
+        }
+        Ok(all)
+    }
+
+    fn begin_epoch(&mut self, epoch: u64) {
+        (self.epoch, self.chunk) = (epoch, 0);
+        self.order = (0..self.prompts.len()).collect();
+        self.order.shuffle(&mut ChaCha8Rng::seed_from_u64(self.serving.seed ^ (epoch << 32) ^ 0x6f72_6465));
+    }
+
+    /// Goes through chunks until so many tokens are there; reads them if they are wanted.
+    fn fill(&mut self, wanted: bool) -> Result<usize> {
+        let mut tokens = 0;
+        self.held.clear();
+        while tokens < self.serving.buffer {
+            if self.chunk == self.prompts.len().div_ceil(TOGETHER) {
+                self.begin_epoch(self.epoch + 1);
+            }
+            let rows = self.rows(self.chunk);
+            let own = rows.iter().flatten().filter(|id| !self.left_out.contains(id)).count();
+            if wanted && own > 0 {
+                for (point, rows) in self.read(&rows)? {
+                    self.held.entry(point).or_default().extend(rows);
+                }
+            }
+            tokens += own;
+            self.chunk += 1;
+        }
+        self.fills += 1;
+        self.places = (0..tokens).collect();
+        self.places.shuffle(&mut ChaCha8Rng::seed_from_u64(self.serving.seed ^ (self.fills << 32) ^ 0x6275_6666));
+        self.served = 0;
+        Ok(tokens)
+    }
+
+    /// Tokens of a fill that are served: whole batches, and a last one that is more than half.
+    fn usable(&self, tokens: usize) -> usize {
+        let rest = tokens % self.serving.batch;
+        if 2 * rest > self.serving.batch { tokens } else { tokens - rest }
     }
 }
 
@@ -88,160 +222,38 @@ impl Source for FromModel<'_> {
         Ok(format!("{count} tokens of {rows} prompts ({hash:032x}), without {left_out:?}, in the model {model}{parts}"))
     }
 
-    fn items(&self) -> usize {
-        self.prompts.len()
-    }
-
-    fn chunks(&self) -> usize {
-        self.prompts.len().div_ceil(TOGETHER)
-    }
-
-    fn tokens(&mut self, order: &[usize], chunk: usize) -> Result<usize> {
-        let rows = self.rows(order, chunk);
-        Ok(rows.iter().flatten().filter(|id| !self.left_out.contains(id)).count())
-    }
-
-    fn read(&mut self, order: &[usize], chunk: usize, points: &[String]) -> Result<Rows> {
-        let rows = self.rows(order, chunk);
-        let pad = self.model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
-        let tokens = Tokens::padded(&rows, pad, PaddingSide::Right)?;
-        let record = Record::new(points.to_vec()).positions(Positions::default());
-        let cache = self.model.run(&tokens, ForwardOptions::new().logits(Logits::None).record(record))?.cache;
-        let kept: Vec<bool> = tokens
-            .ids()
-            .iter()
-            .enumerate()
-            .map(|(at, id)| tokens.mask().is_none_or(|mask| mask[at]) && !self.left_out.contains(id))
-            .collect();
-        let mut all = Rows::new();
-        for point in points {
-            let activation = cache.activation(&**point)?;
-            let width = activation.len() / kept.len().max(1);
-            let values: Vec<f32> = activation.to_data()?.iter().collect();
-            let rows = values.chunks_exact(width.max(1)).zip(&kept).filter(|(_, kept)| **kept);
-            let rows: Vec<f32> = rows.flat_map(|(row, _)| row).copied().collect();
-            if let Some(at) = rows.iter().position(|x| !x.is_finite()) {
-                let what = format!("the activation of `{point}` at element {at}");
-                return Err(crate::error::Error::NotANumber { what });
-            }
-            all.insert(point.clone(), rows);
-        }
-        Ok(all)
-    }
-}
-
-/// Activations held and shuffled, served in batches. After so many tokens it can begin anew as if it had served them.
-pub(super) struct Buffer<'s> {
-    source: &'s mut dyn Source,
-    points: Vec<String>,
-    seed: u64,
-    /// Tokens to hold, and to serve together.
-    capacity: usize,
-    batch: usize,
-    epoch: u64,
-    order: Vec<usize>,
-    chunk: usize,
-    /// How often it was filled.
-    fills: u64,
-    held: Rows,
-    /// Places of tokens in the order in which they are served, and how many have been.
-    places: Vec<usize>,
-    served: usize,
-}
-
-impl<'s> Buffer<'s> {
-    pub(super) fn new(
-        source: &'s mut dyn Source,
-        points: Vec<String>,
-        seed: u64,
-        [batch, batches]: [usize; 2],
-    ) -> Self {
-        let mut new = Self {
-            source,
-            points,
-            seed,
-            capacity: batch * batches,
-            batch,
-            epoch: 0,
-            order: Vec::new(),
-            chunk: 0,
-            fills: 0,
-            held: Rows::new(),
-            places: Vec::new(),
-            served: 0,
-        };
-        new.begin_epoch(0);
-        new
-    }
-
-    fn begin_epoch(&mut self, epoch: u64) {
-        (self.epoch, self.chunk) = (epoch, 0);
-        self.order = (0..self.source.items()).collect();
-        self.order.shuffle(&mut ChaCha8Rng::seed_from_u64(self.seed ^ (epoch << 32) ^ 0x6f72_6465));
-    }
-
-    /// Goes through chunks until so many tokens are there; reads them if they are wanted.
-    fn fill(&mut self, wanted: bool) -> Result<usize> {
-        let mut tokens = 0;
-        self.held.clear();
-        while tokens < self.capacity {
-            if self.chunk == self.source.chunks() {
-                self.begin_epoch(self.epoch + 1);
-            }
-            let own = self.source.tokens(&self.order, self.chunk)?;
-            if wanted && own > 0 {
-                for (point, rows) in self.source.read(&self.order, self.chunk, &self.points)? {
-                    self.held.entry(point).or_default().extend(rows);
-                }
-            }
-            tokens += own;
-            self.chunk += 1;
-        }
-        self.fills += 1;
-        self.places = (0..tokens).collect();
-        self.places.shuffle(&mut ChaCha8Rng::seed_from_u64(self.seed ^ (self.fills << 32) ^ 0x6275_6666));
-        self.served = 0;
-        Ok(tokens)
-    }
-
-    /// Tokens of a fill that are served: whole batches, and a last one that is more than half.
-    fn usable(&self, tokens: usize) -> usize {
-        let rest = tokens % self.batch;
-        if 2 * rest > self.batch { tokens } else { tokens - rest }
-    }
-
-    /// Goes on as if so many tokens had been served.
-    pub(super) fn skip(&mut self, mut tokens: usize) -> Result<()> {
-        while tokens > 0 {
+    fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()> {
+        (self.points, self.serving) = (points.to_vec(), serving);
+        self.begin_epoch(0);
+        let mut left = done;
+        while left > 0 {
             let before = (self.epoch, self.chunk, self.order.clone(), self.fills);
             let there = self.fill(false)?;
             let usable = self.usable(there);
-            if tokens < usable {
+            if left < usable {
                 (self.epoch, self.chunk, self.order, self.fills) = before;
                 self.fill(true)?;
-                self.served = tokens;
+                self.served = left;
                 return Ok(());
             }
-            tokens -= usable;
+            left -= usable;
             self.served = there;
         }
         Ok(())
     }
 
-    /// All that is held, filled if nothing is.
-    pub(super) fn held(&mut self) -> Result<&Rows> {
+    fn first(&mut self) -> Result<Rows> {
         if self.held.is_empty() {
             self.fill(true)?;
         }
-        Ok(&self.held)
+        Ok(self.held.clone())
     }
 
-    /// The next batch.
-    pub(super) fn next(&mut self) -> Result<Rows> {
+    fn next(&mut self) -> Result<Rows> {
         if self.held.is_empty() || self.served >= self.usable(self.places.len()) {
             self.fill(true)?;
         }
-        let places = &self.places[self.served..(self.served + self.batch).min(self.places.len())];
+        let places = &self.places[self.served..(self.served + self.serving.batch).min(self.places.len())];
         let all = self.places.len();
         let batch = self.held.iter().map(|(point, rows)| {
             let width = rows.len() / all.max(1);

@@ -88,6 +88,20 @@ impl Entry {
         Ok(if self.dtype.is_some_and(|stored| stored != dtype) { cast(keys, dtype) } else { keys })
     }
 
+    /// Counts positions of which a layer that reads another's keys holds nothing.
+    pub(in crate::kv_cache) fn pass_over(&mut self, [batch, count]: [usize; 2]) -> Result<(), CacheError> {
+        self.check_rows(batch)?;
+        if self.frozen || count == 0 {
+            return Ok(());
+        }
+        self.check_room(count)?;
+        if self.len == 0 {
+            self.batch = batch;
+        }
+        self.len += count;
+        Ok(())
+    }
+
     /// [`Entry::extend`] in the element type that is kept.
     fn grow(&mut self, new: [Tensor<4>; 2]) -> Result<Keys, CacheError> {
         let [batch, count, ..] = new[0].dims();
@@ -156,7 +170,8 @@ impl Entry {
 
     /// Starts prefetching the entry if it is offloaded.
     pub(in crate::kv_cache) fn start_prefetch(&mut self) {
-        if self.prefetch.is_begun() || self.held() == 0 || !self.lanes.iter().any(Lane::is_away) {
+        if self.is_recurrent() || self.prefetch.is_begun() || self.held() == 0 || !self.lanes.iter().any(Lane::is_away)
+        {
             return;
         }
         let Some(device) = self.came_from.clone() else { return };
@@ -166,6 +181,7 @@ impl Entry {
 
     /// Commits what a run has added; the last `keep` columns must stay readable.
     pub(in crate::kv_cache) fn commit(&mut self, keep: usize) -> Result<(), CacheError> {
+        self.before_run = None;
         match self.pending.take() {
             Some(new) => self.push(&new, keep),
             None => Ok(()),
@@ -176,6 +192,9 @@ impl Entry {
     pub(in crate::kv_cache) fn roll_back(&mut self, len: usize) {
         self.prefetch.discard();
         let new = self.len - len.min(self.len);
+        if let Some(before) = self.before_run.take() {
+            self.state = before;
+        }
         if self.pending.take().is_none() {
             self.lanes.iter_mut().for_each(|lane| lane.drop_last(new));
         }

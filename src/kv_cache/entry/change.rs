@@ -5,6 +5,7 @@ use burn::tensor::Tensor;
 use super::Entry;
 use crate::error::CacheError;
 use crate::kv_cache::lane::Lane;
+use crate::kv_cache::state::RecurrentState;
 
 impl Entry {
     /// Drops columns from `len` on.
@@ -19,7 +20,7 @@ impl Entry {
     pub(super) fn clear(&mut self) {
         self.prefetch.discard();
         self.lanes.iter_mut().for_each(Lane::clear);
-        (self.len, self.pending) = (0, None);
+        (self.len, self.pending, self.state) = (0, None, None);
         self.held_from.clear();
         self.refit();
     }
@@ -36,6 +37,7 @@ impl Entry {
         if !self.held_from.is_empty() {
             self.held_from = rows.iter().map(|row| self.held_from[*row]).collect();
         }
+        self.state = self.state.take().map(|state| state.select(rows));
         Ok(())
     }
 
@@ -65,6 +67,13 @@ impl Entry {
         Ok(())
     }
 
+    /// Makes the entry hold this state after `len` columns.
+    pub(in crate::kv_cache) fn set_state(&mut self, state: RecurrentState, len: usize) {
+        self.clear();
+        (self.len, self.batch, self.came_from) = (len, state.rows(), Some(state.memory.device()));
+        self.state = Some(state);
+    }
+
     /// Makes the entry one that has seen `len` columns of `batch` rows and holds none.
     pub(in crate::kv_cache) fn fill_with_nothing(&mut self, len: usize, batch: usize) {
         self.clear();
@@ -82,8 +91,12 @@ impl Entry {
         columns: usize,
         shift: [usize; 2],
     ) -> Result<Self, CacheError> {
-        let (mine, theirs) = (self.joined()?, other.joined()?);
         let mut made = self.clone();
+        if self.is_recurrent() {
+            (made.state, made.len) = (self.state_with_rows(row, other), columns);
+            return Ok(made);
+        }
+        let (mine, theirs) = (self.joined()?, other.joined()?);
         // The oldest column that either holds.
         let first = |entry: &Entry, shift: usize| columns - shift - entry.held().min(columns - shift);
         let first = first(self, shift[0]).min(first(other, shift[1]));

@@ -5,17 +5,21 @@ use burn::tensor::{DType, Device};
 use super::Entry;
 use crate::device;
 use crate::error::CacheError;
+use crate::kv_cache::state::StateShape;
 
 impl Entry {
     /// Element type of what is held, and the device it came from.
     fn form(&self) -> Option<(DType, &Device)> {
+        if let Some(state) = &self.state {
+            return Some((state.before.dtype(), self.came_from.as_ref()?));
+        }
         let (dtype, _) = self.lanes[0].form().filter(|_| self.held() > 0)?;
         Some((dtype, self.came_from.as_ref()?))
     }
 
     /// Whether so many rows can be appended: as many as there are; any number behind one row that is frozen; fewer
     /// than it is set up for while it is empty.
-    pub(super) fn check_rows(&self, batch: usize) -> Result<(), CacheError> {
+    pub(in crate::kv_cache) fn check_rows(&self, batch: usize) -> Result<(), CacheError> {
         let fits = batch == self.batch || (self.frozen && self.batch == 1) || (self.len == 0 && batch <= self.rows);
         if fits { Ok(()) } else { Err(CacheError::Batch { cache: self.batch, run: batch }) }
     }
@@ -52,13 +56,17 @@ impl Entry {
     pub(in crate::kv_cache) fn check(
         &self,
         layer: usize,
-        model: [[usize; 2]; 2],
+        (model, state): ([[usize; 2]; 2], Option<StateShape>),
         len: usize,
         count: usize,
         (dtype, device): (DType, &Device),
     ) -> Result<(), CacheError> {
         if let Some((cache, model)) = self.heads.into_iter().zip(model).find(|(cache, model)| cache != model) {
             return Err(CacheError::Model { layer, cache, model });
+        }
+        if self.recurrent != state {
+            let told = |state: Option<StateShape>| state.map_or("keys and values".into(), |state| format!("{state:?}"));
+            return Err(CacheError::OtherState { layer, cache: told(self.recurrent), model: told(state) });
         }
         if self.len != len {
             return Err(CacheError::Length { layer, entry: self.len, mask: len });

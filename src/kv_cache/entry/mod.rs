@@ -13,6 +13,7 @@ use super::kind::CacheKind;
 use super::lane::{Lane, side_by_side};
 use super::prefetch::Prefetch;
 use super::shape::CacheShape;
+use super::state::{RecurrentState, StateShape};
 use crate::config::{TransformerConfig, Window};
 use crate::error::CacheError;
 
@@ -41,9 +42,9 @@ pub struct Entry {
     /// Rows it was made for.
     rows: usize,
     /// Rows it holds.
-    batch: usize,
+    pub(super) batch: usize,
     /// Columns seen, dropped ones included.
-    len: usize,
+    pub(super) len: usize,
     /// The first column that each row holds, where rows that were inserted lack columns that others hold.
     held_from: Vec<usize>,
     /// Element type that everything is cast to, if one was asked for.
@@ -51,10 +52,15 @@ pub struct Entry {
     /// Device that everything has to come from, if one was asked for.
     device: Option<Device>,
     /// Device that what is held came from.
-    came_from: Option<Device>,
-    frozen: bool,
+    pub(super) came_from: Option<Device>,
+    pub(super) frozen: bool,
     /// Columns a run has brought, to be stored when it has succeeded.
     pending: Option<[Tensor<4>; 2]>,
+    /// The sizes of its state, if it has one in place of keys and values.
+    pub(super) recurrent: Option<StateShape>,
+    pub(super) state: Option<RecurrentState>,
+    /// The state before the run that is not done.
+    pub(super) before_run: Option<Option<RecurrentState>>,
     prefetch: Prefetch,
 }
 
@@ -90,16 +96,19 @@ impl Entry {
     pub fn of_shape(shape: &CacheShape, layer: usize, kind: CacheKind) -> Result<Self, CacheError> {
         kind.check()?;
         let layers = shape.windows.len();
-        let window = *shape.windows.get(layer).ok_or(CacheError::Layer { layer, layers })?;
-        Ok(Self::made(shape, window, kind))
+        if layer >= layers {
+            return Err(CacheError::Layer { layer, layers });
+        }
+        Ok(Self::made(shape, layer, kind))
     }
 
-    pub(super) fn made(shape: &CacheShape, window: Option<Window>, kind: CacheKind) -> Self {
+    pub(super) fn made(shape: &CacheShape, layer: usize, kind: CacheKind) -> Self {
+        let window = shape.windows[layer];
         Self {
             lanes: vec![Lane::new(kind, window)],
             kind,
             window,
-            heads: shape.heads(),
+            heads: shape.heads(layer),
             rows: shape.batch,
             batch: shape.batch,
             len: 0,
@@ -109,6 +118,9 @@ impl Entry {
             came_from: None,
             frozen: false,
             pending: None,
+            recurrent: shape.state(layer),
+            state: None,
+            before_run: None,
             prefetch: Prefetch::default(),
         }
     }
@@ -118,7 +130,7 @@ impl Entry {
     pub(super) fn fix(&mut self, dtype: Option<DType>, device: Option<&Device>) {
         self.dtype = dtype.or(self.dtype);
         self.device = device.cloned().or_else(|| self.device.take());
-        if let (Some(dtype), Some(device)) = (self.dtype, &self.device) {
+        if let (Some(dtype), Some(device), true) = (self.dtype, &self.device, self.heads[0][0] > 0) {
             self.lanes.iter_mut().for_each(|lane| lane.reserve(self.rows, self.heads, dtype, device));
         }
     }
@@ -139,12 +151,13 @@ impl Entry {
         if self.len == 0 {
             (self.batch, self.came_from) = (self.rows, None);
             self.held_from.clear();
+            self.state = None;
         }
     }
 
-    /// Columns held.
+    /// Columns held; a state stands for all that were seen.
     pub(super) fn held(&self) -> usize {
-        self.lanes[0].held()
+        if self.recurrent.is_some() { self.len } else { self.lanes[0].held() }
     }
 
     /// What is held, on the device that computes.
@@ -154,7 +167,8 @@ impl Entry {
 
     /// Everything held, joined into one tensor each.
     pub(super) fn joined(&self) -> Result<Option<(Tensor<4>, Tensor<4>)>, CacheError> {
-        let Some(device) = self.came_from.as_ref().filter(|_| self.held() > 0) else { return Ok(None) };
+        let there = self.held() > 0 && !self.is_recurrent();
+        let Some(device) = self.came_from.as_ref().filter(|_| there) else { return Ok(None) };
         let blocks = self.blocks(device)?;
         Ok((!blocks.is_empty()).then(|| Keys { blocks, dropped: 0 }.joined()))
     }
@@ -254,6 +268,12 @@ impl Entry {
         self.frozen = frozen;
     }
 
+    /// Whether it holds what it has seen, or a state of that: entries of layers that read another's keys don't.
+    pub(super) fn holds(&self) -> bool {
+        self.is_recurrent() || self.heads[0][0] > 0
+    }
+
+    /// `[heads, width]` of its keys and of its values.
     pub(super) fn heads(&self) -> [[usize; 2]; 2] {
         self.heads
     }
@@ -273,7 +293,8 @@ impl Entry {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.lanes.iter().map(Lane::bytes).sum()
+        let state = self.state.as_ref().map_or(0, RecurrentState::bytes);
+        state + self.lanes.iter().map(Lane::bytes).sum::<usize>()
     }
 }
 

@@ -75,7 +75,7 @@ impl Show for HookedTransformer {
             ("heads", grouped(config.n_heads)),
             ("key/value heads", grouped(config.n_kv_heads)),
             ("d_model", grouped(config.d_model)),
-            ("d_head", grouped(config.d_head)),
+            ("d_head", grouped(config.widest_heads()[0])),
             ("d_mlp", grouped(config.d_mlp)),
             ("vocabulary", grouped(config.d_vocab)),
             ("context", grouped(config.n_ctx)),

@@ -1,0 +1,133 @@
+//! Granite 4: Granite's scales, Mamba 2 in most layers and attention in the others, a shared expert beside a mixture or
+//! a gated MLP alone.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::hf_config::HfConfig;
+use super::llama_like::{MlpNames, Names};
+use super::{Family, granite, granitemoe, llama_like};
+use crate::config::{Experts, Mixer, Positional, SharedExpert, StateSpace, TransformerConfig};
+use crate::error::ConfigError;
+use crate::weight_files::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family = Family {
+    name: "granitemoehybrid",
+    architectures: &["GraniteMoeHybridForCausalLM", "GraniteMoeHybridModel"],
+    prefix: "model.",
+    config,
+    weights,
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "max_position_embeddings": 2048, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 1024, "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256,
+        "mamba_d_conv": 4, "mamba_expand": 2
+    })
+});
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
+    let base = granite::config(json)?;
+    let shared = json.size("shared_intermediate_size")?;
+    let positional = match json.text("position_embedding_type", "none")? {
+        "rope" => base.positional.clone(),
+        "none" | "nope" => Positional::None,
+        _ => return Err(json.unsupported("position_embedding_type")),
+    };
+    let mixers = mixers(json, &base)?;
+    if json.text("hidden_act", "silu")? != "silu" && mixers.iter().any(|own| matches!(own, Mixer::StateSpace(_))) {
+        return Err(json.unsupported("hidden_act"));
+    }
+    let count = json.maybe_number("num_local_experts")?.unwrap_or(0.0);
+    let beside = Some(SharedExpert { d_mlp: shared, gated: false });
+    let experts = match count > 0.0 {
+        true => {
+            let experts = Experts::new(json.size("num_local_experts")?, json.size("num_experts_per_tok")?);
+            Some(Experts { shared: beside, ..experts })
+        }
+        false => None,
+    };
+    let d_mlp = if experts.is_some() { base.d_mlp } else { shared };
+    Ok(TransformerConfig { positional, mixers, experts, d_mlp, ..base })
+}
+
+fn mixers(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<Mixer>, ConfigError> {
+    let space = Mixer::StateSpace(space(json, base.d_model)?);
+    let attention = Mixer::Attention { n_kv_heads: base.n_kv_heads, d_head: base.d_head };
+    let field = if json.get("layer_types").is_some() { "layer_types" } else { "layers_block_type" };
+    let of = |kind: &Value| match kind.as_str() {
+        // As transformers 5 writes it.
+        Some("mamba" | "linear_attention") => Ok(space),
+        Some("attention" | "full_attention") => Ok(attention),
+        _ => Err(ConfigError::UnknownValue { field, given: kind.to_string(), known: "attention, mamba" }),
+    };
+    match json.per_layer(field, base.n_layers)? {
+        Some(kinds) => kinds.iter().map(of).collect(),
+        None => Ok(vec![space; base.n_layers]),
+    }
+}
+
+fn space(json: &HfConfig<'_>, d_model: usize) -> Result<StateSpace, ConfigError> {
+    let n_heads = json.size("mamba_n_heads")?;
+    let all = json.size("mamba_expand")?.saturating_mul(d_model);
+    let d_head = json.share("mamba_n_heads", all, n_heads)?;
+    if let Some(given) = json.get("mamba_d_head").filter(|given| given.is_number())
+        && given.as_u64() != Some(d_head as u64)
+    {
+        let reason = format!("it is {given}, and {n_heads} heads of {all} channels are {d_head} wide");
+        return Err(ConfigError::Contradiction { field: "mamba_d_head", reason });
+    }
+    Ok(StateSpace {
+        n_heads,
+        d_head,
+        n_groups: json.size("mamba_n_groups")?,
+        d_state: json.size("mamba_d_state")?,
+        width: json.size("mamba_d_conv")?,
+    })
+}
+
+fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
+    let names = Names { mlp: MlpNames::Other, ..Names::LLAMA.with_biases_of(json)? };
+    let mut table = llama_like::weights_with(c, json, names)?;
+    granitemoe::mlps(&mut table, c);
+    for layer in (0..c.n_layers).filter(|layer| !c.attends(*layer)) {
+        if let Some(space) = c.state_space_of(layer) {
+            mamba2(&mut table, layer, space, json)?;
+        }
+    }
+    granite::scale(&mut table, c, json)?;
+    Ok(table)
+}
+
+/// One projection for the gate, the channels of the convolution and the steps, one behind the other.
+fn mamba2(table: &mut WeightTable, layer: usize, space: StateSpace, json: &HfConfig<'_>) -> Result<(), ConfigError> {
+    let from = |part: &str| format!("model.layers.{layer}.mamba.{part}");
+    let to = |part: &str| format!("blocks.{layer}.ssm.{part}");
+    let (all, shared) = (space.n_heads * space.d_head, space.n_groups * space.d_state);
+    let of = 2 * (all + shared) + space.n_heads;
+    let parts = [("gate", 0), ("x", all), ("B", 2 * all), ("C", 2 * all + shared), ("dt", 2 * (all + shared))];
+    let biased = json.flag("mamba_proj_bias", false)?;
+    for (part, start) in parts {
+        let layout = Layout::Rows { start, of };
+        table.add(to(&format!("W_{part}")), from("in_proj.weight"), layout);
+        if biased {
+            table.add(to(&format!("b_{part}")), from("in_proj.bias"), layout);
+        }
+    }
+    table.linear(&to("W_O"), &from("out_proj"), biased);
+    table.add(to("conv"), from("conv1d.weight"), Layout::Filters);
+    if json.flag("mamba_conv_bias", true)? {
+        table.add(to("conv_bias"), from("conv1d.bias"), Layout::AsIs);
+    }
+    for part in ["A_log", "dt_bias", "D"] {
+        table.add(to(part), from(part), Layout::AsIs);
+    }
+    table.add(to("norm.w"), from("norm.weight"), Layout::AsIs);
+    Ok(())
+}

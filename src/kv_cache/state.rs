@@ -1,0 +1,182 @@
+//! What a cache holds of a layer with a state in place of keys and values: a gated delta net's, Mamba 2's.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use hooklens_hooks::upload;
+use serde::{Deserialize, Serialize};
+
+use super::{Entry, KeyValueCache};
+use crate::config::{GatedDelta, StateSpace, TransformerConfig};
+use crate::error::CacheError;
+
+/// What a gated delta net or Mamba 2 carries from one position to the next, in place of keys and values.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::{GatedDelta, Mixer};
+/// let net = GatedDelta { n_key_heads: 2, n_value_heads: 4, d_key: 8, d_value: 6, width: 4 };
+/// let config = TransformerConfig { mixers: vec![Mixer::GatedDelta(net)], ..TransformerConfig::new(1, 32, 4, 100, 32) };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let cache = model.prefill([5, 6, 7, 8, 9])?;
+/// let held = cache[0].state().map(|state| (state.before.dims(), state.memory.dims()));
+/// assert_eq!(held, Some(([1, 3, 56], [1, 4, 8, 6]))); // however long the text
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RecurrentState {
+    /// What the convolution reads of the last positions (queries, keys and values of a gated delta net), `[batch, width - 1, channel]`.
+    pub before: Tensor<3>,
+    /// The heads' memories, `[batch, value_head, d_key, d_value]`; of Mamba 2 `[batch, head, d_state, d_head]`.
+    pub memory: Tensor<4>,
+}
+
+/// The sizes of a layer's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StateShape {
+    /// `[position, channel]` of what comes before the convolution.
+    pub before: [usize; 2],
+    /// `[value_head, d_key, d_value]` of the memories.
+    pub memory: [usize; 3],
+}
+
+impl StateShape {
+    /// The state of such a net.
+    pub(crate) fn of_net(net: GatedDelta) -> Self {
+        Self { before: [net.width - 1, net.channels()], memory: [net.n_value_heads, net.d_key, net.d_value] }
+    }
+
+    /// The state of such a state space.
+    pub(crate) fn of_space(space: StateSpace) -> Self {
+        Self { before: [space.width - 1, space.channels()], memory: [space.n_heads, space.d_state, space.d_head] }
+    }
+
+    /// Positions that the convolution sees.
+    pub(crate) fn width(self) -> usize {
+        self.before[0] + 1
+    }
+
+    /// The state of a model's layer, if it has one.
+    pub(super) fn of(config: &TransformerConfig, layer: usize) -> Option<Self> {
+        let space = config.state_space_of(layer).map(Self::of_space);
+        config.gated_delta_of(layer).map(Self::of_net).or(space)
+    }
+}
+
+impl RecurrentState {
+    /// What comes before the convolution, and the memories.
+    pub(crate) fn new(before: Tensor<3>, memory: Tensor<4>) -> Self {
+        Self { before, memory }
+    }
+
+    /// The state before the first position: zeros.
+    pub(crate) fn empty(batch: usize, shape: StateShape, device: &Device, dtype: DType) -> Self {
+        let StateShape { before: [positions, channels], memory: [heads, d_key, d_value] } = shape;
+        let wide = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
+        Self {
+            before: Tensor::zeros([batch, positions, channels], (device, dtype)),
+            memory: Tensor::zeros([batch, heads, d_key, d_value], (device, wide)),
+        }
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.memory.dims()[0]
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let of = |elements: usize, dtype: DType| elements * dtype.size();
+        of(self.before.shape().num_elements(), self.before.dtype())
+            + of(self.memory.shape().num_elements(), self.memory.dtype())
+    }
+
+    /// The rows given, in the order given.
+    pub(super) fn select(&self, rows: &[usize]) -> Self {
+        let rows: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
+        let count = rows.len();
+        let rows = upload::<1, Int>(TensorData::new(rows, [count]), &self.memory.device());
+        Self { before: self.before.clone().select(0, rows.clone()), memory: self.memory.clone().select(0, rows) }
+    }
+
+    /// One row for each row of a batch.
+    fn for_rows(self, batch: usize) -> Self {
+        if self.rows() == batch { self } else { self.select(&vec![0; batch]) }
+    }
+
+    /// So many rows that have seen nothing.
+    fn nothing_in(&self, rows: usize) -> Self {
+        let Self { before, memory } = self.select(&vec![0; rows]);
+        Self { before: before.zeros_like(), memory: memory.zeros_like() }
+    }
+
+    /// The state with the rows from `row` on exchanged for another's.
+    fn with_rows(&self, row: usize, other: &Self) -> Self {
+        let rows = row..row + other.rows();
+        Self {
+            before: self.before.clone().slice_assign([rows.clone()], other.before.clone()),
+            memory: self.memory.clone().slice_assign([rows], other.memory.clone()),
+        }
+    }
+}
+
+impl Entry {
+    /// The layer's state, if it has one in place of keys and values, once it has seen something.
+    pub fn state(&self) -> Option<&RecurrentState> {
+        self.state.as_ref()
+    }
+
+    /// Whether the layer has a state in place of keys and values.
+    pub(super) fn is_recurrent(&self) -> bool {
+        self.recurrent.is_some()
+    }
+
+    /// What a file holds of the layer: keys and values, or its state in their places.
+    pub(super) fn stored_tensors(&self) -> Result<Option<(Tensor<4>, Tensor<4>)>, CacheError> {
+        match &self.state {
+            Some(state) => Ok(Some((state.before.clone().unsqueeze_dim(2), state.memory.clone()))),
+            None => self.joined(),
+        }
+    }
+
+    /// Holds what a run of `count` positions has made of the state, until the run succeeds.
+    fn advance(&mut self, state: RecurrentState, shape: [usize; 2]) -> Result<(), CacheError> {
+        let first = self.len == 0;
+        self.pass_over(shape)?;
+        if self.frozen {
+            return Ok(());
+        }
+        if first {
+            self.came_from = Some(state.memory.device());
+        }
+        self.before_run = Some(self.state.replace(state));
+        Ok(())
+    }
+
+    /// The state with rows exchanged for those of another entry; zeros stand for a state that has seen nothing.
+    pub(super) fn state_with_rows(&self, row: usize, other: &Entry) -> Option<RecurrentState> {
+        let like = self.state.as_ref().or(other.state.as_ref())?;
+        let or_nothing = |entry: &Entry| entry.state.clone().unwrap_or_else(|| like.nothing_in(entry.batch));
+        Some(or_nothing(self).with_rows(row, &or_nothing(other)))
+    }
+}
+
+impl KeyValueCache {
+    /// The state a layer goes on from, for each row of a batch; `None` before the first position.
+    pub(crate) fn state(&self, layer: usize, batch: usize) -> Result<Option<RecurrentState>, CacheError> {
+        let entry = &self.entries[layer];
+        entry.check_rows(batch)?;
+        Ok(entry.state.clone().map(|state| state.for_rows(batch)))
+    }
+
+    /// Adds what a run has made of a layer's state; rolled back with the run.
+    pub(crate) fn advance(&mut self, layer: usize, state: RecurrentState, new: [usize; 2]) -> Result<(), CacheError> {
+        self.entries[layer].advance(state, new)
+    }
+
+    /// An error if a layer's state can't be brought back to where it was before.
+    pub(super) fn check_without_states(&self, what: &'static str) -> Result<(), CacheError> {
+        match self.entries.iter().position(Entry::is_recurrent) {
+            Some(layer) => Err(CacheError::State { what, layer }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Causal convolutions of single channels, and what a layer with a state carries from one run to the next.
+
+use burn::tensor::{Int, Tensor, TensorData};
+use hooklens_hooks::upload;
+
+use super::norm::narrowed;
+use super::pass::Pass;
+use super::recurrence::Steps;
+use super::sequence::Sequence;
+use crate::error::CacheError;
+use crate::kv_cache::{RecurrentState, StateShape};
+
+/// A run in a layer with a state: what its convolution reads, and its memories before.
+#[derive(Debug)]
+pub(super) struct Carried {
+    layer: usize,
+    taps: Taps,
+    /// `[batch, width - 1 + pos, channel]`.
+    seen: Tensor<3>,
+    memory: Tensor<4>,
+}
+
+impl Carried {
+    /// Goes on from the state of the run's cache, or from nothing, with what the convolution reads of the run's positions,
+    /// `[batch, pos, channel]`.
+    pub(super) fn on(layer: usize, shape: StateShape, new: Tensor<3>, pass: &Pass<'_>) -> Result<Self, CacheError> {
+        let ([batch, ..], dtype) = (new.dims(), new.dtype());
+        let held = match &pass.kv_cache {
+            Some(cache) => cache.state(layer, batch)?,
+            None => None,
+        };
+        let RecurrentState { before, memory } =
+            held.unwrap_or_else(|| RecurrentState::empty(batch, shape, &new.device(), dtype));
+        let seen = Tensor::cat(vec![narrowed(before, dtype), new], 1);
+        Ok(Self { layer, taps: Taps::new(pass.sequence, shape.width()), seen, memory })
+    }
+
+    /// What filters, `[width, channel]`, make of each position, `[batch, pos, channel]`.
+    pub(super) fn convolved(&self, filters: Tensor<2>) -> Tensor<3> {
+        self.taps.convolve(&self.seen, narrowed(filters, self.seen.dtype()))
+    }
+
+    /// What is read from the memories at each position, `[batch, pos, head, d_value]`. The run's cache holds what they are
+    /// afterwards; padding leaves them as they are.
+    pub(super) fn run(self, mut steps: Steps, pass: &mut Pass<'_>) -> Result<Tensor<4>, CacheError> {
+        let [batch, pos, ..] = steps.v.dims();
+        if let Some(real) = pass.sequence.real_as_float(&self.seen.device()) {
+            let real = narrowed(real, steps.beta.dtype());
+            steps.beta = steps.beta * real.clone();
+            steps.log_decay = steps.log_decay * real;
+        }
+        let (read, memory) = steps.run(self.memory);
+        if let Some(cache) = &mut pass.kv_cache {
+            let state = RecurrentState { before: self.taps.last(&self.seen), memory };
+            cache.advance(self.layer, state, [batch, pos])?;
+        }
+        Ok(read)
+    }
+}
+
+/// Where a convolution over real positions finds what it sums: in each row the positions before the run, then its own.
+#[derive(Debug)]
+pub(super) struct Taps {
+    width: usize,
+    /// Where some position is padding: for each place in the filter, first to last, the columns of all positions; then
+    /// the columns that will be before the next run.
+    sources: Option<(Vec<Vec<i32>>, Vec<i32>)>,
+}
+
+impl Taps {
+    /// Of filters over so many positions.
+    pub(super) fn new(sequence: &Sequence, width: usize) -> Self {
+        let (len, held) = (sequence.len, width - 1);
+        let Some(mask) = sequence.query_mask() else { return Self { width, sources: None } };
+        let (mut sources, mut last) = (vec![Vec::with_capacity(mask.len()); width], Vec::new());
+        for (row, real) in mask.chunks(len).enumerate() {
+            let columns: Vec<usize> = (0..held).chain((0..len).filter(|at| real[*at]).map(|at| held + at)).collect();
+            let flat = |column: usize| (row * (held + len) + column) as i32;
+            let mut before = 0;
+            for (at, real) in real.iter().enumerate() {
+                // A real position is its own last source; what stands at padding is read by nobody.
+                let first = before.min(columns.len() - width.min(columns.len()));
+                sources.iter_mut().enumerate().for_each(|(tap, sources)| {
+                    sources.push(flat(columns.get(first + tap).copied().unwrap_or(held + at)));
+                });
+                before += usize::from(*real);
+            }
+            last.extend(columns[columns.len() - held..].iter().map(|column| flat(*column)));
+        }
+        Self { width, sources: Some((sources, last)) }
+    }
+
+    /// Each channel's weighted sum over the last positions, its own included.
+    ///
+    /// # Shapes
+    /// - `x`: `[batch, width - 1 + pos, channel]`, which begins with the positions before the run
+    /// - `filters`: `[width, channel]`
+    /// - output: `[batch, pos, channel]`
+    pub(super) fn convolve(&self, x: &Tensor<3>, filters: Tensor<2>) -> Tensor<3> {
+        let [batch, all, channels] = x.dims();
+        let len = all + 1 - self.width;
+        let seen = |tap: usize| match &self.sources {
+            None => x.clone().narrow(1, tap, len),
+            Some((sources, _)) => chosen(x, &sources[tap], [batch, len]),
+        };
+        let weighed = |tap: usize| seen(tap) * filters.clone().narrow(0, tap, 1).reshape([1, 1, channels]);
+        (1..self.width).fold(weighed(0), |sum, tap| sum + weighed(tap))
+    }
+
+    /// What is before the next run, `[batch, width - 1, channel]`.
+    pub(super) fn last(&self, x: &Tensor<3>) -> Tensor<3> {
+        let [batch, all, _] = x.dims();
+        let held = self.width - 1;
+        match &self.sources {
+            None => x.clone().narrow(1, all - held, held),
+            Some((_, last)) => chosen(x, last, [batch, held]),
+        }
+    }
+}
+
+fn chosen(x: &Tensor<3>, columns: &[i32], [batch, count]: [usize; 2]) -> Tensor<3> {
+    let [rows, all, channels] = x.dims();
+    let columns = upload::<1, Int>(TensorData::new(columns.to_vec(), [columns.len()]), &x.device());
+    x.clone().reshape([rows * all, channels]).select(0, columns).reshape([batch, count, channels])
+}

@@ -1,0 +1,31 @@
+//! Servers that answer with a part of an object and do not say so.
+
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+};
+use object_store::{ClientOptions, Result};
+
+/// Connects as usual; an answer that names the part it holds is one of a part, though its status be that of the whole
+/// (rclone's server is such).
+#[derive(Debug)]
+pub(super) struct Parts;
+
+impl HttpConnector for Parts {
+    fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
+        Ok(HttpClient::new(Service(ReqwestConnector::default().connect(options)?)))
+    }
+}
+
+#[derive(Debug)]
+struct Service(HttpClient);
+
+#[async_trait::async_trait]
+impl HttpService for Service {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let mut response = self.0.execute(request).await?;
+        if response.status() == http::StatusCode::OK && response.headers().contains_key(http::header::CONTENT_RANGE) {
+            *response.status_mut() = http::StatusCode::PARTIAL_CONTENT;
+        }
+        Ok(response)
+    }
+}

@@ -1,0 +1,247 @@
+//! Vectors of dumps in random order: each once, whatever the batches, shards and dumps.
+
+use std::collections::BTreeMap;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+use hooklens::dump::{ActivationBatch, ActivationStore, Dump, Shard};
+use hooklens::prelude::*;
+use hooklens::{DType, DumpError, Error, PaddingSide};
+use proptest::prelude::*;
+
+use crate::dump::read;
+use crate::support::{any_row, cases};
+
+const POINT: &str = "blocks.1.hook_resid_post";
+const OTHER: &str = "blocks.0.attn.hook_z";
+
+/// A vector and its token, as they can be compared.
+type Served = (u32, Vec<u32>);
+
+fn served(batches: impl IntoIterator<Item = hooklens::Result<ActivationBatch>>, point: &str) -> Vec<Served> {
+    let mut all = Vec::new();
+    for batch in batches {
+        let batch = batch.unwrap();
+        let vectors = batch.vectors(point).unwrap();
+        assert_eq!(vectors.nrows(), batch.tokens().len());
+        let bits = vectors.rows().into_iter().map(|row| row.iter().map(|x| x.to_bits()).collect());
+        all.extend(batch.tokens().iter().copied().zip(bits));
+    }
+    all
+}
+
+/// What a dump's files hold at tokens, without padding.
+fn held(files: &[std::path::PathBuf], point: &str) -> Vec<Served> {
+    let mut all = Vec::new();
+    for file in files {
+        let tensors = read(file);
+        let tokens: Vec<f32> = tensors["tokens"].iter().copied().collect();
+        let width = tensors[point].len() / tokens.len();
+        let vectors: Vec<f32> = tensors[point].iter().copied().collect();
+        for ((token, real), vector) in tokens.iter().zip(&tensors["attention_mask"]).zip(vectors.chunks(width)) {
+            if *real != 0.0 {
+                all.push((*token as u32, vector.iter().map(|x| x.to_bits()).collect()));
+            }
+        }
+    }
+    all
+}
+
+fn sorted(mut all: Vec<Served>) -> Vec<Served> {
+    all.sort();
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(60) })]
+
+    /// An epoch serves every vector that is no padding once; batches of another size, or a reader that begins in the
+    /// middle, serve the same in the same order; shards together have everything once; another seed, another order.
+    #[test]
+    fn every_vector_comes_once_in_an_order_of_the_seed(
+        rows in prop::collection::vec(any_row(1..9), 1..12), files in 1..4usize, left: bool, half: bool,
+        size in 1..9usize, buffer in 1..60usize, seed: u64, start in 0..200u64, shards in 1..4usize, left_out in 0..20u32,
+    ) {
+        let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let side = if left { PaddingSide::Left } else { PaddingSide::Right };
+        let dump = |points: &str| {
+            let dtype = if half { DType::BF16 } else { DType::F32 };
+            Dump::new(points).batch_size(files).padding_side(side).dtype(dtype)
+        };
+        let [first, second] = ["first", "second.safetensors"].map(|name| folder.path().join(name));
+        let mut written = dump("*").run(&model, &rows, &first).unwrap().files;
+        written.extend(dump("*").run(&model, &rows[..1], &second).unwrap().files);
+        let store = || ActivationStore::new([&first, &second], [POINT, OTHER]).seed(seed).buffer(buffer);
+
+        let all = served(store().batches().unwrap(), POINT);
+        prop_assert_eq!(sorted(all.clone()), sorted(held(&written, POINT)));
+        // Points of one batch are of the same tokens.
+        let other = served(store().batches().unwrap(), OTHER);
+        let pairs: BTreeMap<Served, Served> =
+            held(&written, POINT).into_iter().zip(held(&written, OTHER)).collect();
+        prop_assert!(all.iter().zip(&other).all(|(one, other)| pairs[one] == *other));
+
+        let batches: Vec<_> = store().batch_size(size).epochs(2).batches().unwrap().collect();
+        let sizes: Vec<usize> = batches.iter().map(|batch| batch.as_ref().unwrap().tokens().len()).collect();
+        prop_assert!(sizes[..sizes.len() - 1].iter().all(|own| *own == size));
+        let twice = served(batches, POINT);
+        prop_assert_eq!(&twice[..all.len()], &all[..]);
+        prop_assert_eq!(sorted(twice[all.len()..].to_vec()), sorted(all.clone()));
+
+        let start = start % (twice.len() as u64 + 1);
+        let mut rest = store().batch_size(size + 1).epochs(2).starting_at(start).batches().unwrap();
+        prop_assert_eq!(rest.vectors_an_epoch() as usize, all.len());
+        prop_assert_eq!(served(&mut rest, POINT), twice[start as usize..].to_vec());
+        prop_assert_eq!(rest.position() as usize, twice.len());
+        let endless = store().endless().batch_size(2 * all.len() + 3).batches().unwrap().next().unwrap();
+        prop_assert_eq!(endless.unwrap().tokens().len(), 2 * all.len() + 3);
+
+        let share = |index| match store().shard(Shard::new(index, shards).unwrap()).batches() {
+            Ok(batches) => served(batches, POINT),
+            Err(error) => {
+                assert!(error.to_string().contains(&format!("shard {index}/{shards}")), "{error}");
+                Vec::new()
+            }
+        };
+        prop_assert_eq!(sorted((1..=shards).flat_map(share).collect()), sorted(all.clone()));
+        if all.len() > 20 && buffer > 10 {
+            prop_assert!(served(store().seed(seed ^ 1).batches().unwrap(), POINT) != all);
+        }
+
+        let wanted: Vec<Served> = sorted(all).into_iter().filter(|(token, _)| *token != left_out).collect();
+        match store().leaving_out([left_out]).batches() {
+            Ok(batches) => prop_assert_eq!(sorted(served(batches, POINT)), wanted),
+            Err(_) => prop_assert!(wanted.is_empty()),
+        }
+    }
+}
+
+/// Writes a dump of one file, of vectors as given.
+fn as_dump(path: &Path, tokens: usize, width: usize, vectors: &[f32]) {
+    let device = burn::tensor::Device::flex();
+    let integers = || {
+        let data = burn::tensor::TensorData::new(vec![1i64; tokens], [1, tokens]);
+        hooklens::Activation::from(Tensor::<2, burn::tensor::Int>::from_data(data, &device))
+    };
+    let data = burn::tensor::TensorData::new(vectors.to_vec(), [1, tokens, width]);
+    let tensors = [
+        ("tokens".to_string(), integers()),
+        ("attention_mask".to_string(), integers()),
+        (POINT.to_string(), Tensor::<3>::from_data(data, &device).into()),
+    ];
+    let tensors = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+    hooklens::write_safetensors(path, tensors, Default::default()).unwrap();
+}
+
+/// A file larger than what is read together is read in pieces, which are mixed.
+#[test]
+fn a_large_file_is_shuffled_in_pieces() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.safetensors");
+    let (tokens, width) = (20_000, 128); // 10 MB
+    let vectors: Vec<f32> = (0..tokens * width).map(|x| (x / width) as f32).collect();
+    as_dump(&path, tokens, width, &vectors);
+    let store = ActivationStore::new([&path], [POINT]).buffer(9_000);
+    let order: Vec<usize> = store
+        .batches()
+        .unwrap()
+        .flat_map(|batch| {
+            batch.unwrap().vectors(POINT).unwrap().column(0).iter().map(|x| *x as usize).collect::<Vec<_>>()
+        })
+        .collect();
+    let mut all = order.clone();
+    all.sort();
+    assert!(all.iter().copied().eq(0..tokens));
+    // Pieces of 8,192 places come by lot, two to a chunk.
+    let far = order[..1000].iter().map(|place| place / 8192).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(far.len(), 2, "{far:?}");
+    let first: Vec<Vec<usize>> = (0..8)
+        .map(|seed| {
+            let batch = store.clone().seed(seed).batches().unwrap().next().unwrap().unwrap();
+            batch.vectors(POINT).unwrap().column(0).iter().map(|x| *x as usize / 8192).collect()
+        })
+        .collect();
+    assert!(first.iter().flatten().collect::<std::collections::BTreeSet<_>>().len() == 3);
+}
+
+/// What is wrong is said: of a point, of widths, of a dump that is none, of numbers, of a file that changed.
+#[test]
+fn what_cannot_be_served_is_told() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let rows = vec![vec![0, 5, 6], vec![0, 7]];
+    Dump::new("*").run(&model, &rows, at("all")).unwrap();
+    let told = |dumps: &[&str], point: &str| {
+        let store = ActivationStore::new(dumps.iter().map(|name| at(name)), [point]);
+        match store.batches().and_then(|batches| batches.collect::<Result<Vec<_>, _>>()) {
+            Ok(_) => panic!("{dumps:?} {point}"),
+            Err(error) => error.to_string(),
+        }
+    };
+    assert!(told(&["all"], "blocks.1.hook_resid_pst").contains("nearest: blocks.1.hook_resid_post"));
+    let scores = told(&["all"], "blocks.1.attn.hook_pattern");
+    assert!(scores.contains("no vector for each token"), "{scores}");
+    assert!(told(&[], POINT).contains("the list of dumps is empty"));
+    let none = told(&["none.safetensors"], POINT);
+    assert!(none.contains("none.safetensors"), "{none}");
+    std::fs::create_dir(at("nothing")).unwrap();
+    assert!(told(&["nothing"], POINT).contains("no finished file of a dump is there"));
+    std::fs::write(at("broken.safetensors"), b"not at all").unwrap();
+    assert!(told(&["broken.safetensors"], POINT).contains("broken.safetensors"));
+
+    as_dump(&at("narrow.safetensors"), 4, 8, &[1.0; 32]);
+    let differs = told(&["all", "narrow.safetensors"], POINT);
+    assert!(differs.contains("8 wide, and in another file 64"), "{differs}");
+    let mut vectors = [1.0; 32];
+    vectors[17] = f32::NAN;
+    as_dump(&at("nan.safetensors"), 4, 8, &vectors);
+    assert!(told(&["nan.safetensors"], POINT).contains("NaN or infinite"));
+
+    as_dump(&at("short.safetensors"), 4, 8, &[1.0; 32]);
+    let batches = ActivationStore::new([at("short.safetensors")], [POINT]).epochs(u64::MAX).batch_size(64).batches();
+    let mut batches = batches.unwrap();
+    batches.next().unwrap().unwrap();
+    std::fs::OpenOptions::new().write(true).open(at("short.safetensors")).unwrap().set_len(200).unwrap();
+    let error = batches.by_ref().find_map(Result::err).unwrap();
+    assert!(matches!(&error, Error::Load(_)) && error.to_string().contains("short.safetensors"), "{error}");
+    assert!(batches.next().is_none());
+
+    as_dump(&at("masked.safetensors"), 4, 8, &[1.0; 32]);
+    let mut batches = ActivationStore::new([at("masked.safetensors")], [POINT]).endless().batches().unwrap();
+    let start = 8 + u64::from_le_bytes(*std::fs::read(at("masked.safetensors")).unwrap().first_chunk().unwrap());
+    let mut file = std::fs::OpenOptions::new().write(true).open(at("masked.safetensors")).unwrap();
+    file.seek(SeekFrom::Start(start)).unwrap();
+    file.write_all(&[0; 2 * 4 * 8]).unwrap(); // tokens and mask
+    let error = batches.by_ref().find_map(Result::err).unwrap().to_string();
+    assert!(error.contains("masked.safetensors: it was changed while it was read"), "{error}");
+    assert!(batches.next().is_none());
+
+    let batch = ActivationStore::new([at("all")], [POINT]).batches().unwrap().next().unwrap().unwrap();
+    assert!(batch.vectors("blocks.0.hook_resid_post").unwrap_err().to_string().contains("was not recorded"));
+    assert_eq!(batch.tensor(POINT, &burn::tensor::Device::flex()).unwrap().dims(), [5, 64]);
+    let tables = at("tables");
+    std::fs::create_dir(&tables).unwrap();
+    assert!(matches!(ActivationStore::new([&tables], [POINT]).batches(), Err(Error::Dump(DumpError::Refused { .. }))));
+}
+
+/// A folder of shards is read as a whole, before they are merged and after.
+#[test]
+fn a_folder_of_shards_is_one_dump() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
+    let rows: Vec<Vec<u32>> = (1..8).map(|id| vec![0, id, id + 1]).collect();
+    let dump = Dump::new("resid_post1").batch_size(2);
+    dump.run(&model, &rows, &whole).unwrap();
+    for index in 1..=2 {
+        let shard = Shard::new(index, 2).unwrap();
+        dump.clone().shard(shard).run(&model, &rows, parts.join(index.to_string())).unwrap();
+    }
+    let all = |dump: &Path| served(ActivationStore::new([dump], [POINT]).batches().unwrap(), POINT);
+    let apart = all(&parts);
+    assert_eq!(sorted(apart.clone()), sorted(all(&whole)));
+    hooklens::dump::merge(&parts, &[parts.join("1"), parts.join("2")]).unwrap();
+    assert_eq!(sorted(all(&parts)), sorted(apart));
+}

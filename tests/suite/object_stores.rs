@@ -1,0 +1,61 @@
+//! Stores of objects: a real server, and what a build without them says.
+
+#[cfg(feature = "object-stores")]
+use std::path::Path;
+#[cfg(feature = "object-stores")]
+use std::process::Command;
+
+#[cfg(not(feature = "object-stores"))]
+use hooklens::corpus::Corpus;
+
+use crate::support::program;
+#[cfg(feature = "object-stores")]
+use crate::support::skipped;
+
+/// Corpora from a real S3 server, dumps to it and dictionaries of these are those of files, in pieces and through all that breaks.
+#[cfg(all(unix, feature = "object-stores"))]
+#[test]
+fn a_real_server() {
+    let Some(rclone) = std::env::var_os("HOOKLENS_OBJECT_STORES") else {
+        skipped("HOOKLENS_OBJECT_STORES does not name rclone, an S3 server (tests/object_stores/run)");
+        return;
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/object_stores/run");
+    let mut run = Command::new(script);
+    // Where all is repeated to the byte.
+    run.arg(program().get_program()).arg(rclone).env("HOOKLENS_DEVICE", "flex");
+    match std::env::var_os("HOOKLENS_AZURITE") {
+        Some(azurite) => drop(run.arg(azurite)),
+        None => skipped("HOOKLENS_AZURITE does not name azurite-blob, a server as Azure's"),
+    }
+    let output = run.output().unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).to_string()).concat();
+    if output.status.code() == Some(3) {
+        skipped("the S3 server does not start on this machine");
+        return;
+    }
+    assert!(output.status.success() && said.contains("object stores: ok"), "{said}");
+}
+
+/// A build without them says how to build it.
+#[cfg(not(feature = "object-stores"))]
+#[test]
+fn urls_say_what_is_missing() {
+    let error = Corpus::new(["s3://bucket/a.jsonl"]).prompts().unwrap().next().unwrap().unwrap_err();
+    let told = hooklens::error_chain(&error);
+    assert!(told.contains("s3://bucket/a.jsonl") && told.contains("--features object-stores"), "{told}");
+    let told = hooklens::dump::ActivationStore::new(["s3://bucket/dump"], ["blocks.0.hook_resid_post"]).batches();
+    let told = hooklens::error_chain(&told.unwrap_err());
+    assert!(told.contains("s3://bucket/dump") && told.contains("--features object-stores"), "{told}");
+    let train =
+        ["features", "train", "--model", "embedded:induction", "--at", "blocks.0.hook_resid_pre", "--latents", "4"];
+    let output = program().args(train).args(["--out", "x", "--dump", "s3://bucket/dump"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("--features object-stores"), "{said}");
+    for arguments in [["--prompt", "red fox"], ["--prompts", "s3://bucket/*.jsonl"]] {
+        let rest = ["dump", "--model", "embedded:induction", "--out", "s3://bucket/dump"];
+        let output = program().args(rest).args(arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains("--features object-stores"), "{said}");
+    }
+}
