@@ -100,6 +100,7 @@ pub mod plot;
 mod points;
 pub mod prelude;
 mod processing;
+mod python_json;
 mod regular;
 mod tensor_ext;
 mod tokens;

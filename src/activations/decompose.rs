@@ -33,11 +33,11 @@ impl Analysis<'_> {
     pub fn accumulated_resid(&self, stage: Stage, per: Per) -> Result<Components> {
         let place = self.place(stage)?;
         let config = self.model.config();
-        let mids = per == Per::Sublayer && !config.attn_only && !config.parallel;
+        let mids = per == Per::Sublayer && !config.parallel;
         let mut stack = Components::new(place);
         for layer in 0..place.attn_layers() {
             stack.push(format!("{layer}_pre"), self.stream_at(ResolvedStage { layers: layer, attn: false, ..place })?);
-            if mids && layer < place.layers {
+            if mids && layer < place.layers && config.mixes(layer) && config.has_mlp(layer) {
                 stack.push(
                     format!("{layer}_mid"),
                     self.stream_at(ResolvedStage { layers: layer, attn: true, ..place })?,
@@ -70,11 +70,17 @@ impl Analysis<'_> {
     /// `hook_pos_embed`, `*hook_attn_out`, `*hook_mlp_out`.
     pub fn decompose_resid(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
+        let config = self.model.config();
         let mut parts = Components::new(place);
         self.push_embeddings(&mut parts)?;
         for layer in 0..place.attn_layers() {
-            parts.push(format!("{layer}_attn_out"), self.arrived(layer, place, self.recorded(hook::attn_out(layer))?));
-            if layer < place.layers && !self.model.config().attn_only {
+            if config.mixes(layer) {
+                parts.push(
+                    format!("{layer}_attn_out"),
+                    self.arrived(layer, place, self.recorded(hook::attn_out(layer))?),
+                );
+            }
+            if layer < place.layers && config.has_mlp(layer) {
                 parts
                     .push(format!("{layer}_mlp_out"), self.arrived(layer, place, self.recorded(hook::mlp_out(layer))?));
             }
@@ -112,7 +118,7 @@ impl Analysis<'_> {
             let own = self.push_heads(layer, &mut parts)?;
             bias = plus(bias, own.map(|own| self.arrived(layer, place, own)));
         }
-        for layer in (0..place.layers).filter(|_| !self.model.config().attn_only) {
+        for layer in self.model.config().with_mlps().take_while(|layer| *layer < place.layers) {
             if neurons == Neurons::Apart {
                 let own = self.push_neurons(layer, None, &mut parts)?;
                 bias = plus(bias, own.map(|own| self.arrived(layer, place, own)));

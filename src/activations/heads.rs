@@ -70,13 +70,13 @@ impl Analysis<'_> {
     /// Adds a layer's heads, and gives what its bias adds, `[batch or 1, pos or 1, d_model]`.
     pub(super) fn push_heads(&self, layer: usize, parts: &mut Components) -> Result<Option<Tensor<3>>> {
         let block = &self.model.weights.blocks[layer];
+        let Some(mixed) = block.mixed() else { return Ok(None) };
         let post = self.post_norm(block.ln1_post.as_ref(), hook::ln1_post_scale(layer))?;
         let z = match (&block.delta, &block.ssm) {
             (Some(_), _) => self.recorded(hook::linear_z(layer))?,
             (_, Some(_)) => self.recorded(hook::ssm_z(layer))?,
             _ => self.recorded(hook::z(layer))?,
         };
-        let Some(mixed) = block.mixed() else { return Ok(None) };
         let [batch, pos, heads, d_head] = z.dims();
         let z = post.factors(z.reshape([batch, pos, heads * d_head])).reshape([batch, pos, heads, d_head]);
         let out = self.arrived(layer, parts.place, post.outputs(mixed.weight_in(z.dtype())));

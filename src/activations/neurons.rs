@@ -39,7 +39,7 @@ impl Analysis<'_> {
     pub fn stack_neuron_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let mut neurons = Components::new(place);
-        for layer in (0..place.layers).filter(|_| !self.model.config().attn_only) {
+        for layer in self.model.config().with_mlps().take_while(|layer| *layer < place.layers) {
             self.push_neurons(layer, None, &mut neurons)?;
         }
         Ok(neurons.not_empty()?)
@@ -61,7 +61,7 @@ impl Analysis<'_> {
     pub fn get_neuron_results(&self, layer: isize, neurons: Range<usize>) -> Result<Components> {
         let config = self.model.config();
         let place = self.place(Stage::Before(layer))?;
-        let width = if config.attn_only { 0 } else { config.d_mlp_of(place.layers) };
+        let width = if config.has_mlp(place.layers) { config.d_mlp_of(place.layers) } else { 0 };
         if neurons.is_empty() || neurons.end > width {
             let expected = format!("neurons within the {width} of an MLP");
             let given = vec![neurons.start, neurons.end];

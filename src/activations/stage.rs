@@ -116,12 +116,15 @@ impl Stage {
         Ok(match self {
             Stage::Before(asked) => {
                 let layers = layer(asked)?;
-                ResolvedStage { layers, attn: false, reader: Reader::Attn(layers) }
+                let reader = if config.mixes(layers) { Reader::Attn(layers) } else { Reader::Mlp(layers) };
+                ResolvedStage { layers, attn: false, reader }
             }
-            Stage::BeforeMlp(layer) if config.attn_only => return Err(InputError::NoMlp { layer }),
             Stage::BeforeMlp(asked) => {
                 let layers = layer(asked)?;
-                ResolvedStage { layers, attn: !config.parallel, reader: Reader::Mlp(layers) }
+                if !config.has_mlp(layers) {
+                    return Err(InputError::NoMlp { layer: asked });
+                }
+                ResolvedStage { layers, attn: config.mixes(layers) && !config.parallel, reader: Reader::Mlp(layers) }
             }
             Stage::Final => ResolvedStage { layers: n_layers, attn: false, reader: Reader::Unembed },
         })

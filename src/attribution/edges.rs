@@ -338,7 +338,7 @@ fn axes(writers: &[Writes], readers: &[Reads], examples: usize) -> [LabeledAxis;
 
 fn writers(config: &TransformerConfig) -> Vec<Writes> {
     let heads = (0..config.n_layers).flat_map(|layer| (0..config.n_heads).map(move |head| Writes::Head(layer, head)));
-    let mlps = (0..config.n_layers).filter(|_| !config.attn_only).map(Writes::Mlp);
+    let mlps = config.with_mlps().map(Writes::Mlp);
     heads.chain(mlps).chain([Writes::Embed]).collect()
 }
 
@@ -348,7 +348,7 @@ fn readers(config: &TransformerConfig) -> Vec<Reads> {
         readers.extend((0..config.n_heads).map(|head| Reads::Query(layer, head)));
         readers.extend((0..config.n_kv_heads_of(layer)).map(|head| Reads::Key(layer, head)));
         readers.extend((0..config.n_kv_heads_of(layer)).map(|head| Reads::Value(layer, head)));
-        if !config.attn_only {
+        if config.has_mlp(layer) {
             readers.push(Reads::Mlp(layer));
         }
     }
@@ -365,7 +365,7 @@ fn recorded_for_writers(config: &TransformerConfig) -> Vec<&'static str> {
     if config.post_norms && config.norm != crate::config::NormKind::None {
         points.push("blocks.*.ln1_post.hook_scale");
     }
-    if !config.attn_only {
+    if config.with_mlps().next().is_some() {
         points.push("blocks.*.hook_mlp_out");
     }
     points
@@ -396,7 +396,7 @@ fn slopes_at_readers(
         return Err(InputError::Latent { what: "edge attribution" }.into());
     }
     let mut points = vec!["blocks.*.hook_resid_pre", "blocks.*.attn.hook_{q,k,v}", "blocks.-1.hook_resid_post"];
-    if !config.attn_only {
+    if config.with_mlps().next().is_some() {
         points.push("blocks.*.hook_mlp_in");
     }
     let hooks: Vec<Hook<'_>> = embedding.into_iter().map(|own| hook::embed().edit(move |_, _| own.clone())).collect();
@@ -413,7 +413,7 @@ fn slopes_at_readers(
         ] {
             slopes.push(by_head(&block.ln1, &input, gradient, map.weight_in(input.dtype())));
         }
-        if !config.attn_only {
+        if config.has_mlp(at) {
             slopes.push(flat(cache.grad(hook::mlp_in(at))?));
         }
     }

@@ -43,8 +43,7 @@ impl Amount {
                 sum.add(&moe.router, tokens as f64, 1.0);
                 let routed = (tokens * mixture.per_token) as f64 / mixture.count as f64;
                 for expert in &moe.experts {
-                    let maps = [&expert.gate, &expert.input, &expert.output];
-                    maps.into_iter().for_each(|map| sum.add(map, routed, routed.min(1.0)));
+                    expert.maps().for_each(|map| sum.add(map, routed, routed.min(1.0)));
                 }
                 let shared = moe.shared.iter().flat_map(|shared| shared.maps());
                 shared.for_each(|map| sum.add(map, tokens as f64, 1.0));

@@ -199,10 +199,7 @@ fn decoder(c: &TransformerConfig) -> Lines {
             format!(", {} of {} experts a token{shared}", e.per_token, e.count)
         });
         lines.push(("mlp", mlp(c.d_mlp, c.gated_mlp, c.activation) + &experts));
-        if let Some(width) = c.dense_mlps.iter().flatten().next() {
-            let layers = c.dense_mlps.iter().flatten().count();
-            lines.push(("dense", format!("{} neurons in {layers} of {} layers", grouped(*width), c.n_layers)));
-        }
+        lines.extend(dense(c).map(|told| ("dense", told)));
     }
     if let Some(own) = c.per_layer_inputs {
         lines.push(("layers' inputs", format!("{} coordinates for each layer", own.width)));
@@ -220,6 +217,22 @@ fn decoder(c: &TransformerConfig) -> Lines {
     }
     lines.push(("context", format!("{} tokens", grouped(c.n_ctx))));
     lines
+}
+
+/// The plain MLPs of layers that differ, each width with the number of its layers.
+fn dense(c: &TransformerConfig) -> Option<String> {
+    let mut widths: Vec<(usize, usize)> = Vec::new();
+    for width in c.dense_mlps.iter().flatten() {
+        match widths.iter_mut().find(|(known, _)| known == width) {
+            Some((_, layers)) => *layers += 1,
+            None => widths.push((*width, 1)),
+        }
+    }
+    let told = |(width, layers): &(usize, usize)| match width {
+        0 => format!("no MLP in {layers} of {} layers", c.n_layers),
+        _ => format!("{} neurons in {layers} of {} layers", grouped(*width), c.n_layers),
+    };
+    (!widths.is_empty()).then(|| widths.iter().map(told).collect::<Vec<_>>().join("; "))
 }
 
 /// The mixers of layers that differ, each kind with the number of its layers.
@@ -243,6 +256,7 @@ fn mixers(c: &TransformerConfig) -> String {
         Mixer::Attention { n_kv_heads, d_head } => {
             format!("{layers} with {n_kv_heads} for keys and values, of {d_head}")
         }
+        Mixer::None => format!("{layers} of an MLP alone"),
     };
     kinds.iter().map(told).collect::<Vec<_>>().join("; ")
 }

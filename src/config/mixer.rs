@@ -33,4 +33,6 @@ pub enum Mixer {
     GatedDelta(GatedDelta),
     /// A state space of Mamba 2, of which the same is true.
     StateSpace(StateSpace),
+    /// Nothing: the layer has an MLP alone (Nemotron-H).
+    None,
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::{Mixer, NormKind, StateSpace};
-/// let space = StateSpace { n_heads: 4, d_head: 8, n_groups: 2, d_state: 6, width: 4 };
+/// let space = StateSpace { n_groups: 2, ..StateSpace::new(4, 8, 6) };
 /// let mixers = vec![Mixer::StateSpace(space), Mixer::Attention { n_kv_heads: 4, d_head: 8 }];
 /// let config = TransformerConfig { mixers, norm: NormKind::Rms, ..TransformerConfig::new(2, 32, 4, 100, 32) };
 /// assert_eq!((config.attends(0), config.state_space_of(0)), (false, Some(space)));
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(cache.get::<3>("blocks.0.ssm.hook_dt")?.dims(), [1, 3, 4]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StateSpace {
     /// Heads, each with a state of its own.
     pub n_heads: usize,
@@ -34,9 +34,30 @@ pub struct StateSpace {
     pub d_state: usize,
     /// Positions that the convolution sees, its own included; two at least.
     pub width: usize,
+    /// Groups of channels of what heads give, gated, that are normalized apart (Nemotron-H: as many as `n_groups`).
+    #[serde(default = "one")]
+    pub norm_groups: usize,
+    /// The smallest step: smaller ones are made as large (Nemotron-H).
+    #[serde(default)]
+    pub least_step: f64,
+}
+
+fn one() -> usize {
+    1
 }
 
 impl StateSpace {
+    /// So many heads, as wide, whose states are `[d_state, d_head]`: one group, a convolution over four positions, one norm.
+    ///
+    /// ```
+    /// use hooklens::StateSpace;
+    /// let space = StateSpace::new(4, 8, 6);
+    /// assert_eq!((space.n_groups, space.width, space.norm_groups, space.least_step), (1, 4, 1, 0.0));
+    /// ```
+    pub fn new(n_heads: usize, d_head: usize, d_state: usize) -> Self {
+        Self { n_heads, d_head, n_groups: 1, d_state, width: 4, norm_groups: 1, least_step: 0.0 }
+    }
+
     /// Channels of the convolution: inputs of all heads, then `B` and `C` of all groups.
     pub(crate) fn channels(self) -> usize {
         self.n_heads * self.d_head + 2 * self.n_groups * self.d_state

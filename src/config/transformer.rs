@@ -85,6 +85,9 @@ pub struct TransformerConfig {
     pub attn_gates: bool,
     /// Latents that keys, values and queries are made from (DeepSeek V2).
     pub latent: Option<Latent>,
+    /// How many keys a query sees at most, by the choice of an index that is not part of the model here (DeepSeek V3.2): in
+    /// longer sequences some would be left out, so that they are refused.
+    pub most_keys: Option<usize>,
     /// Position embedding.
     pub positional: Positional,
     /// For each layer of a rotary model its own rotation, or `None` where it rotates nothing
@@ -115,7 +118,7 @@ pub struct TransformerConfig {
     pub experts: Option<Experts>,
     /// For each layer of a model of mixtures the neurons of the MLP it has instead, or `None` where it is a mixture
     /// (DeepSeek). Empty when all layers are mixtures. In a model without, the neurons of layers whose MLP is not as
-    /// wide as `d_mlp` (Gemma 4).
+    /// wide as `d_mlp` (Gemma 4). A layer with 0 neurons has no MLP (Nemotron-H).
     pub dense_mlps: Vec<Option<usize>>,
     /// Vectors of tokens that each layer reads behind its MLP (Gemma 4).
     pub per_layer_inputs: Option<PerLayerInputs>,
@@ -167,6 +170,7 @@ impl TransformerConfig {
             attn_sinks: false,
             attn_gates: false,
             latent: None,
+            most_keys: None,
             positional: Positional::Learned,
             layer_rotary: Vec::new(),
             activation: ActivationFn::GeluNew,
@@ -304,9 +308,45 @@ impl TransformerConfig {
         matches!(self.mixers.get(layer), None | Some(Mixer::Attention { .. }))
     }
 
-    /// Whether every layer has attention.
-    pub(crate) fn all_attend(&self) -> bool {
-        self.attending().count() == self.n_layers
+    /// Whether some layer has a state in place of keys and values.
+    pub(crate) fn has_states(&self) -> bool {
+        self.mixers.iter().any(|mixer| matches!(mixer, Mixer::GatedDelta(_) | Mixer::StateSpace(_)))
+    }
+
+    /// Whether something moves information between positions in layer `layer`.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// use hooklens::{Mixer, NormKind};
+    /// // As Nemotron-H has them: attention alone, then an MLP alone.
+    /// let mixers = vec![Mixer::Attention { n_kv_heads: 4, d_head: 8 }, Mixer::None];
+    /// let dense_mlps = vec![Some(0), None];
+    /// let config = TransformerConfig { mixers, dense_mlps, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+    /// assert_eq!((config.mixes(0), config.has_mlp(0)), (true, false));
+    /// assert_eq!((config.mixes(1), config.has_mlp(1)), (false, true));
+    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// let cache = model.record([1, 2, 3], "*hook_{attn,mlp}_out")?;
+    /// assert_eq!(cache.names().collect::<Vec<_>>(), ["blocks.0.hook_attn_out", "blocks.1.hook_mlp_out"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn mixes(&self, layer: usize) -> bool {
+        !matches!(self.mixers.get(layer), Some(Mixer::None))
+    }
+
+    /// Whether layer `layer` has an MLP or a mixture of experts.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig { dense_mlps: vec![None, Some(0)], ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// assert_eq!((config.has_mlp(0), config.has_mlp(1)), (true, false));
+    /// ```
+    pub fn has_mlp(&self, layer: usize) -> bool {
+        !self.attn_only && self.dense_mlp(layer) != Some(0)
+    }
+
+    /// The layers that have an MLP or a mixture of experts.
+    pub(crate) fn with_mlps(&self) -> impl Iterator<Item = usize> {
+        (0..self.n_layers).filter(|layer| self.has_mlp(*layer))
     }
 
     /// The layers that have attention.
@@ -340,7 +380,7 @@ impl TransformerConfig {
     pub fn n_kv_heads_of(&self, layer: usize) -> usize {
         match self.mixers.get(layer) {
             Some(Mixer::Attention { n_kv_heads, .. }) => *n_kv_heads,
-            Some(Mixer::GatedDelta(_) | Mixer::StateSpace(_)) => 0,
+            Some(Mixer::GatedDelta(_) | Mixer::StateSpace(_) | Mixer::None) => 0,
             None => self.n_kv_heads,
         }
     }
@@ -354,7 +394,7 @@ impl TransformerConfig {
     pub fn d_head_of(&self, layer: usize) -> usize {
         match self.mixers.get(layer) {
             Some(Mixer::Attention { d_head, .. }) => *d_head,
-            Some(Mixer::GatedDelta(_) | Mixer::StateSpace(_)) => 0,
+            Some(Mixer::GatedDelta(_) | Mixer::StateSpace(_) | Mixer::None) => 0,
             None => self.d_head,
         }
     }
@@ -423,6 +463,11 @@ impl TransformerConfig {
     /// ```
     pub fn pre_norm(&self) -> NormKind {
         if self.pre_norms { self.norm } else { NormKind::None }
+    }
+
+    /// The norm that what stands between positions in layer `layer` reads through; none where nothing does.
+    pub(crate) fn ln1_kind(&self, layer: usize) -> NormKind {
+        if self.mixes(layer) { self.pre_norm() } else { NormKind::None }
     }
 
     /// Whether the stream that a block passes on is not the sum of what was written to it, as a norm stands between.

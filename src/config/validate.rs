@@ -1,8 +1,8 @@
 //! Whether a configuration's sizes and choices fit each other.
 
 use super::{
-    ActivationFn, ConfigError, ExpertGroups, Mixer, NormKind, Positional, RouterFn, SharedExpert, TransformerConfig,
-    Window,
+    ActivationFn, ConfigError, ExpertGroups, Mixer, NormKind, Positional, RouterFn, SharedExpert, StateSpace,
+    TransformerConfig, Window,
 };
 
 impl TransformerConfig {
@@ -74,7 +74,7 @@ impl TransformerConfig {
                         own.n_value_heads, own.n_key_heads
                     ),
                 )),
-                Mixer::Attention { .. } => None,
+                Mixer::Attention { .. } | Mixer::None => None,
             };
             if let Some((kind, sizes, [heads, shared], not_shared)) = state {
                 if let Some(size) = sizes.into_iter().find(|size| !(1..=LARGEST).contains(size)) {
@@ -86,6 +86,19 @@ impl TransformerConfig {
                 if !heads.is_multiple_of(shared) {
                     return fails("mixers", not_shared);
                 }
+                if let Mixer::StateSpace(StateSpace { n_heads, d_head, norm_groups, least_step, .. }) = *mixer {
+                    if norm_groups == 0 || !(n_heads * d_head).is_multiple_of(norm_groups) {
+                        let channels = n_heads * d_head;
+                        let reason = format!("{channels} channels of layer {layer} can't be {norm_groups} groups");
+                        return fails("mixers", reason);
+                    }
+                    if !(least_step.is_finite() && least_step >= 0.0) {
+                        return fails("mixers", format!("steps of layer {layer} can't be {least_step} at least"));
+                    }
+                }
+                continue;
+            }
+            if !self.mixes(layer) {
                 continue;
             }
             let (kv_heads, d_head) = (self.n_kv_heads_of(layer), self.d_head_of(layer));
@@ -97,7 +110,7 @@ impl TransformerConfig {
                 return fails("mixers", format!("heads of layer {layer} are {d_head} wide"));
             }
         }
-        if !self.all_attend() {
+        if self.has_states() {
             let reason = "states are of earlier positions only, and of one normalized stream".to_string();
             if self.bidirectional {
                 return fails("bidirectional", reason);
@@ -234,8 +247,11 @@ impl TransformerConfig {
             if experts.per_token == 0 || experts.per_token > experts.count || all > Self::MOST_EXPERTS {
                 return fails("experts", format!("{} of {} experts a token", experts.per_token, experts.count));
             }
-            if self.attn_only || !self.gated_mlp {
-                return fails("experts", "experts are gated MLPs".into());
+            if self.attn_only {
+                return fails("experts", "the model has no MLPs".into());
+            }
+            if experts.clipped.is_some() && !self.gated_mlp {
+                return fails("experts", "clipped gates are of gated experts".into());
             }
             if experts.own_norms && (experts.shared.is_none() || self.norm == NormKind::None) {
                 return fails("experts", "norms of their own are for experts beside a shared one".into());
@@ -270,7 +286,23 @@ impl TransformerConfig {
                 return fails("experts", format!("a shared expert of {d_mlp} neurons"));
             }
         }
-        let dense = self.dense_mlps.iter().flatten().find(|width| !(1..=LARGEST).contains(*width));
+        let whole = |layer: usize| self.mixes(layer) && (self.attn_only || self.has_mlp(layer));
+        if let Some(layer) = (0..self.n_layers).find(|layer| !whole(*layer)) {
+            if !self.mixes(layer) && !self.has_mlp(layer) {
+                return fails("mixers", format!("layer {layer} has no part"));
+            }
+            let serial = !self.parallel && !self.post_norms && !self.stream_is_normalized();
+            if !serial
+                || self.per_layer_inputs.is_some()
+                || self.layer_scalars
+                || self.positional == Positional::Shortformer
+            {
+                let reason =
+                    format!("layer {layer} lacks a part, which is for blocks of a norm before each part alone");
+                return fails("mixers", reason);
+            }
+        }
+        let dense = self.dense_mlps.iter().flatten().find(|width| **width > LARGEST);
         if let Some(width) = dense {
             return fails("dense_mlps", format!("an MLP of {width} neurons"));
         }

@@ -79,6 +79,16 @@ pub enum InputError {
         /// Positions the model has.
         n_ctx: usize,
     },
+    /// More positions than a query sees in a model whose attention is sparse beyond them.
+    #[error(
+        "{len} positions, but of more than {most} the model attends to those that an index chooses, which is not supported"
+    )]
+    Sparse {
+        /// Positions asked for.
+        len: usize,
+        /// Positions that are all attended to.
+        most: usize,
+    },
     /// The attention mask has another shape than the tokens.
     #[error("the attention mask is {given:?}, but the input is {expected:?} [batch, pos]")]
     MaskShape {

@@ -53,7 +53,7 @@ impl<'m> PrefixStore<'m> {
     /// As [`DecoderModel::prefill`](crate::DecoderModel::prefill); a prefix is one row without padding.
     pub fn get(&mut self, prefix: impl Into<crate::driver::Input>) -> Result<KeyValueCache> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
-        let whole = !self.model.config().all_attend();
+        let whole = self.model.config().has_states();
         let alike = |held: &[u32]| {
             let alike = held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
             // A state can't be brought back to an earlier position.

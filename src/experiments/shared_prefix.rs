@@ -124,7 +124,7 @@ impl<'m> SharedPrefix<'m> {
     fn move_to(&mut self, prefix: &[u32]) -> Result<usize> {
         let alike = self.tokens.iter().zip(prefix).take_while(|(a, b)| a == b).count();
         // A state can't be brought back to an earlier position.
-        let kept = if alike < self.tokens.len() && !self.model.config().all_attend() { 0 } else { alike };
+        let kept = if alike < self.tokens.len() && self.model.config().has_states() { 0 } else { alike };
         if kept < self.tokens.len() {
             self.cache.truncate(kept)?;
             self.recorded = self.recorded.take().filter(|_| kept > 0).map(|recorded| recorded.first(kept));

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::hf_config::HfConfig;
 use super::llama_like::Names;
-use super::{Family, llama_like};
-use crate::config::{NormKind, QkNorm, QkNormWeights, TransformerConfig};
+use super::{Family, llama_like, mixtures};
+use crate::config::{Experts, NormKind, QkNorm, QkNormWeights, RouterFn, SharedExpert, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
 
@@ -31,9 +31,27 @@ pub(super) static TWO: Family = Family {
     weights,
 };
 
+/// The second with mixtures of experts.
+pub(super) static MIXTURE: Family = Family {
+    name: "cohere2_moe",
+    architectures: &["Cohere2MoeForCausalLM", "Cohere2MoeModel"],
+    prefix: "model.",
+    config: mixture,
+    weights,
+};
+
 /// What Hugging Face takes for fields that a file leaves out.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"max_position_embeddings": 8192, "sliding_window": 4096, "sliding_window_pattern": 4}));
+/// The same, of mixtures.
+static OF_MIXTURES: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "vocab_size": 256_000, "hidden_size": 8192, "intermediate_size": 22_528, "num_hidden_layers": 40,
+        "num_attention_heads": 64, "head_dim": 128, "max_position_embeddings": 8192, "sliding_window": 4096,
+        "sliding_window_pattern": 4, "num_experts": 8, "num_experts_per_tok": 2,
+        "prefix_dense_sliding_window_pattern": 1
+    })
+});
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let eps = json.number("layer_norm_eps", 1e-5)?;
@@ -54,10 +72,57 @@ fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig { layer_rotary, ..base })
 }
 
+fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&OF_MIXTURES);
+    let base = config(json)?;
+    // Layers with a plain MLP come first, and have a pattern of windows of their own.
+    let first = json.maybe_size("first_k_dense_replace")?.unwrap_or(0);
+    let own = json.size("prefix_dense_sliding_window_pattern")?.max(1);
+    let pattern = json.size("sliding_window_pattern")?.max(1);
+    let slides = |layer: usize| match layer.checked_sub(first) {
+        Some(behind) => !(behind + 1).is_multiple_of(pattern),
+        None => !(layer + 1).is_multiple_of(own),
+    };
+    let windows = llama_like::windows_by_type(json, base.n_layers, slides)?;
+    let dense = mixtures::dense_by_type(json, base.n_layers, |layer| layer < first)?;
+    let base = TransformerConfig { windows, ..base };
+    let rotating = llama_like::rotating_in_windows(&base);
+    let layer_rotary = (0..base.n_layers).map(|layer| match rotating.get(layer).cloned().flatten() {
+        // Plain layers rotate without a window too, if none of them is to have one.
+        None if own == 1 && dense[layer] => base.rotary(layer).cloned(),
+        rotary => rotary,
+    });
+    let layer_rotary = layer_rotary.collect();
+    let rms = json.maybe_number("rms_norm_eps")?;
+    let norm = if rms.is_some() { NormKind::Rms } else { NormKind::LayerNorm };
+    let base = TransformerConfig { layer_rotary, norm, eps: rms.unwrap_or(base.eps), ..base };
+    let router = match json.text("expert_selection_fn", "softmax")? {
+        "softmax" => RouterFn::Softmax,
+        "sigmoid" => RouterFn::Sigmoid,
+        _ => return Err(json.unsupported("expert_selection_fn")),
+    };
+    let d_mlp = json.size("intermediate_size")?;
+    let shared = json.maybe_size("num_shared_experts")?.unwrap_or(0).saturating_mul(d_mlp);
+    if !matches!(json.text("shared_expert_combination_strategy", "average")?, "average" | "sum") {
+        return Err(json.unsupported("shared_expert_combination_strategy"));
+    }
+    let experts = Experts {
+        router,
+        // A softmax is of the chosen ones' scores alone.
+        renormalize: router == RouterFn::Softmax || json.flag("norm_topk_prob", true)?,
+        shared: (shared > 0).then_some(SharedExpert { d_mlp: shared, gated: false }),
+        ..Experts::new(json.size("num_experts")?, json.size("num_experts_per_tok")?)
+    };
+    let plain = json.maybe_size("prefix_dense_intermediate_size")?.unwrap_or(d_mlp);
+    Ok(mixtures::with_experts(TransformerConfig { d_mlp: plain, ..base }, (experts, d_mlp), |layer| dense[layer]))
+}
+
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     // Both read through one norm.
     let norms = &[("ln1", "input_layernorm"), ("ln2", "input_layernorm")];
-    let mut names = Names { norms, tied: true, ..Names::LLAMA }.with_biases_of(json)?;
+    let mixture = json.is_of(&MIXTURE);
+    let mlp = if mixture { mixtures::EXPERTS } else { Names::LLAMA.mlp };
+    let mut names = Names { norms, mlp, tied: true, ..Names::LLAMA }.with_biases_of(json)?;
     names.biases.mlp = false;
     let mut table = llama_like::weights_with(c, json, names)?;
     if c.qk_norm.is_some() {
@@ -65,6 +130,18 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             for (letter, heads) in [("q", c.n_heads), ("k", c.n_kv_heads)] {
                 let name = format!("model.layers.{layer}.self_attn.{letter}_norm.weight");
                 table.add(format!("blocks.{layer}.attn.{letter}_norm.w"), name, Layout::HeadsOut { heads });
+            }
+        }
+    }
+    mixtures::add_shared(&mut table, c, "mlp.shared_experts", None);
+    if c.experts.is_some_and(|own| own.shared.is_some())
+        && json.text("shared_expert_combination_strategy", "average")? == "average"
+    {
+        for layer in 0..c.n_layers {
+            let Some(experts) = c.experts_of(layer) else { continue };
+            table.scale(&format!("blocks.{layer}.mlp.shared.W_out"), 0.5);
+            for expert in 0..experts.count {
+                table.scale(&format!("blocks.{layer}.mlp.experts.{expert}.W_out"), 0.5);
             }
         }
     }

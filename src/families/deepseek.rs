@@ -1,4 +1,4 @@
-//! DeepSeek 1 to 3 with mixtures of experts; 2 and 3 with latent attention.
+//! DeepSeek 1 to 3 with mixtures of experts; 2 and 3 with latent attention. DeepSeek 3.2 and GLM, which are like 3.
 
 use std::sync::LazyLock;
 
@@ -33,6 +33,34 @@ pub(super) static V3: Family = Family {
     weights: of_v2,
 };
 
+/// The third, which attends to the keys that an index finds. They are all keys of sequences that are no longer than their
+/// number, and longer ones are refused.
+pub(super) static V3_2: Family = Family {
+    name: "deepseek_v32",
+    architectures: &["DeepseekV32ForCausalLM", "DeepseekV32Model"],
+    prefix: "model.",
+    config: |json| sparse(&json.defaulting(&DEFAULTS_3_2)),
+    weights: of_v2,
+};
+
+/// GLM 4.7 Flash.
+pub(super) static GLM_LITE: Family = Family {
+    name: "glm4_moe_lite",
+    architectures: &["Glm4MoeLiteForCausalLM", "Glm4MoeLiteModel"],
+    prefix: "model.",
+    config: |json| like_v3(&json.defaulting(&DEFAULTS_LITE)),
+    weights: of_v2,
+};
+
+/// GLM 5, with an index as DeepSeek 3.2 has one.
+pub(super) static GLM_SPARSE: Family = Family {
+    name: "glm_moe_dsa",
+    architectures: &["GlmMoeDsaForCausalLM", "GlmMoeDsaModel"],
+    prefix: "model.",
+    config: |json| sparse(&json.defaulting(&DEFAULTS_GLM_SPARSE)),
+    weights: of_v2,
+};
+
 /// What its own code takes for fields that a file leaves out.
 static DEFAULTS_1: LazyLock<Value> = LazyLock::new(|| json!({"moe_intermediate_size": 1407}));
 /// What Hugging Face takes for fields that a file leaves out.
@@ -49,6 +77,37 @@ static DEFAULTS_3: LazyLock<Value> = LazyLock::new(|| {
         "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_group": 8,
         "topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5,
         "max_position_embeddings": 4096
+    })
+});
+
+/// The same.
+static DEFAULTS_3_2: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "vocab_size": 129_280, "hidden_size": 7168, "intermediate_size": 18_432, "num_hidden_layers": 61,
+        "num_attention_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 2048,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+        "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+        "routed_scaling_factor": 2.5, "max_position_embeddings": 163_840, "index_topk": 2048
+    })
+});
+/// The same.
+static DEFAULTS_LITE: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "vocab_size": 154_880, "hidden_size": 2048, "intermediate_size": 10_240, "num_hidden_layers": 47,
+        "num_attention_heads": 20, "n_routed_experts": 64, "n_shared_experts": 1, "moe_intermediate_size": 1536,
+        "q_lora_rank": 768, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192, "v_head_dim": 256,
+        "num_experts_per_tok": 4, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 202_752
+    })
+});
+/// The same.
+static DEFAULTS_GLM_SPARSE: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "vocab_size": 154_880, "hidden_size": 6144, "intermediate_size": 12_288, "num_hidden_layers": 78,
+        "num_attention_heads": 64, "n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 2048,
+        "q_lora_rank": 2048, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192, "v_head_dim": 256,
+        "num_experts_per_tok": 8, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 202_752, "index_topk": 2048
     })
 });
 
@@ -84,7 +143,10 @@ fn v2(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 fn v3(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let json = &json.defaulting(&DEFAULTS_3);
+    like_v3(&json.defaulting(&DEFAULTS_3))
+}
+
+fn like_v3(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.text("topk_method", "noaux_tc")? != "noaux_tc" {
         return Err(json.unsupported("topk_method"));
     }
@@ -93,6 +155,13 @@ fn v3(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     }
     let (experts, _) = mixtures::deepseek(json)?;
     mixture(json, latent(json, json.flag("rope_interleave", true)?)?, experts)
+}
+
+/// The third's model, whose queries see so many keys at most.
+fn sparse(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = like_v3(json)?;
+    let most = json.size("index_topk")?;
+    Ok(TransformerConfig { n_ctx: base.n_ctx.min(most), most_keys: Some(most), ..base })
 }
 
 /// Experts chosen by a softmax, and the shared ones as one.
@@ -110,8 +179,9 @@ fn mixture(json: &HfConfig<'_>, base: TransformerConfig, experts: Experts) -> Re
         return Err(json.unsupported("moe_layer_freq"));
     }
     let first = json.maybe_size("first_k_dense_replace")?.unwrap_or(0);
+    let dense = mixtures::dense_by_type(json, base.n_layers, |layer| layer < first)?;
     let d_mlp = json.size("moe_intermediate_size")?;
-    Ok(mixtures::with_experts(base, (experts, d_mlp), |layer| layer < first))
+    Ok(mixtures::with_experts(base, (experts, d_mlp), |layer| dense[layer]))
 }
 
 /// Llama with latent attention.

@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
+use super::mamba2::Names as Mamba2;
 use super::{Family, granite, granitemoe, llama_like};
 use crate::config::{Experts, Mixer, Positional, SharedExpert, StateSpace, TransformerConfig};
 use crate::error::ConfigError;
-use crate::weight_files::{Layout, WeightTable};
+use crate::weight_files::WeightTable;
 
 pub(super) static FAMILY: Family = Family {
     name: "granitemoehybrid",
@@ -82,13 +83,8 @@ fn space(json: &HfConfig<'_>, d_model: usize) -> Result<StateSpace, ConfigError>
         let reason = format!("it is {given}, and {n_heads} heads of {all} channels are {d_head} wide");
         return Err(ConfigError::Contradiction { field: "mamba_d_head", reason });
     }
-    Ok(StateSpace {
-        n_heads,
-        d_head,
-        n_groups: json.size("mamba_n_groups")?,
-        d_state: json.size("mamba_d_state")?,
-        width: json.size("mamba_d_conv")?,
-    })
+    let (n_groups, width) = (json.size("mamba_n_groups")?, json.size("mamba_d_conv")?);
+    Ok(StateSpace { n_groups, width, ..StateSpace::new(n_heads, d_head, json.size("mamba_d_state")?) })
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -96,38 +92,8 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let names = Names { mlp: MlpNames::Other, ..Names::LLAMA.with_biases_of(json)? };
     let mut table = llama_like::weights_with(c, json, names)?;
     granitemoe::mlps(&mut table, c);
-    for layer in (0..c.n_layers).filter(|layer| !c.attends(*layer)) {
-        if let Some(space) = c.state_space_of(layer) {
-            mamba2(&mut table, layer, space, json)?;
-        }
-    }
+    let (maps, conv) = (json.flag("mamba_proj_bias", false)?, json.flag("mamba_conv_bias", true)?);
+    Mamba2 { folder: "model.layers", part: "mamba", maps, conv }.add(&mut table, c);
     granite::scale(&mut table, c, json)?;
     Ok(table)
-}
-
-/// One projection for the gate, the channels of the convolution and the steps, one behind the other.
-fn mamba2(table: &mut WeightTable, layer: usize, space: StateSpace, json: &HfConfig<'_>) -> Result<(), ConfigError> {
-    let from = |part: &str| format!("model.layers.{layer}.mamba.{part}");
-    let to = |part: &str| format!("blocks.{layer}.ssm.{part}");
-    let (all, shared) = (space.n_heads * space.d_head, space.n_groups * space.d_state);
-    let of = 2 * (all + shared) + space.n_heads;
-    let parts = [("gate", 0), ("x", all), ("B", 2 * all), ("C", 2 * all + shared), ("dt", 2 * (all + shared))];
-    let biased = json.flag("mamba_proj_bias", false)?;
-    for (part, start) in parts {
-        let layout = Layout::Rows { start, of };
-        table.add(to(&format!("W_{part}")), from("in_proj.weight"), layout);
-        if biased {
-            table.add(to(&format!("b_{part}")), from("in_proj.bias"), layout);
-        }
-    }
-    table.linear(&to("W_O"), &from("out_proj"), biased);
-    table.add(to("conv"), from("conv1d.weight"), Layout::Filters);
-    if json.flag("mamba_conv_bias", true)? {
-        table.add(to("conv_bias"), from("conv1d.bias"), Layout::AsIs);
-    }
-    for part in ["A_log", "dt_bias", "D"] {
-        table.add(to(part), from(part), Layout::AsIs);
-    }
-    table.add(to("norm.w"), from("norm.weight"), Layout::AsIs);
-    Ok(())
 }

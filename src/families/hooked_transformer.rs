@@ -24,6 +24,9 @@ pub(super) static FAMILY: Family = Family {
 /// Whether the model has biases TransformerLens has no name for: of gates, routers and experts.
 pub(crate) const EXTRA_BIASES: &str = "hooklens_extra_biases";
 
+/// Whether experts have no gate.
+const PLAIN_EXPERTS: &str = "hooklens_plain_experts";
+
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let (n_layers, d_model, d_head) = (json.layers("n_layers")?, json.size("d_model")?, json.size("d_head")?);
     let n_heads = match json.maybe_number("n_heads")? {
@@ -98,6 +101,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         attn_sinks: json.flag("hooklens_attn_sinks", false)?,
         attn_gates: json.flag("hooklens_attn_gates", false)?,
         latent: own(json, "hooklens_latent")?,
+        most_keys: json.maybe_size("hooklens_most_keys")?,
         shared_keys: own(json, "hooklens_shared_keys")?.unwrap_or_default(),
         per_layer_inputs: own(json, "hooklens_per_layer_inputs")?,
         layer_scalars: json.flag("hooklens_layer_scalars", false)?,
@@ -108,7 +112,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             (true, None) => ActivationFn::Relu,
             _ => ActivationFn::from_name(json.text("act_fn", "")?)?,
         },
-        gated_mlp: json.flag("gated_mlp", false)? || experts.is_some(),
+        // TransformerLens's experts all are, whatever its files say.
+        gated_mlp: match (experts, json.flag(PLAIN_EXPERTS, false)?) {
+            (Some(_), plain) => !plain,
+            (None, _) => json.flag("gated_mlp", false)?,
+        },
         attn_only,
         parallel: json.flag("parallel_attn_mlp", false)?,
         attn_scale: match (json.flag("use_attn_scale", true)?, scale > 0.0) {
@@ -252,6 +260,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         };
         own("hooklens_embed_scale", c.embed_scale.is_some(), json!(c.embed_scale));
         own("hooklens_pre_norms", !c.pre_norms, json!(false));
+        own("hooklens_most_keys", c.most_keys.is_some(), json!(c.most_keys));
         own("hooklens_latent", c.latent.is_some(), json!(c.latent));
         own("hooklens_no_unembedding", c.d_vocab_out == 0, json!(true));
         own("hooklens_residual_norms", c.residual_norms, json!(true));
@@ -270,6 +279,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
             ..Experts::new(e.count, e.per_token)
         };
         own("hooklens_experts", c.experts.is_some_and(|experts| experts != plain(experts)), json!(c.experts));
+        own(PLAIN_EXPERTS, c.experts.is_some() && !c.gated_mlp, json!(true));
         own("hooklens_dense_mlps", !c.dense_mlps.is_empty(), json!(c.dense_mlps));
         own("hooklens_shared_keys", !c.shared_keys.is_empty(), json!(c.shared_keys));
         own("hooklens_per_layer_inputs", c.per_layer_inputs.is_some(), json!(c.per_layer_inputs));
@@ -312,7 +322,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
     }
     for layer in 0..c.n_layers {
         let name = |part: &str| format!("blocks.{layer}.{part}");
-        norm(name("ln1"), c.pre_norm());
+        norm(name("ln1"), c.ln1_kind(layer));
         if c.post_norms {
             norm(name("ln1_post"), c.post_norm());
         }
@@ -326,7 +336,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
             norm(name("attn.kv_latent_norm"), NormKind::Rms);
             latent.q_rank.iter().for_each(|_| norm(name("attn.q_latent_norm"), NormKind::Rms));
         }
-        if c.attn_only {
+        if !c.has_mlp(layer) {
             continue;
         }
         norm(name("ln2"), c.pre_norm());
@@ -374,13 +384,14 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         match c.mixers.get(layer) {
             Some(Mixer::GatedDelta(_)) => gated_delta(&mut table, &name("linear_attn")),
             Some(Mixer::StateSpace(_)) => mamba2(&mut table, &name("ssm")),
+            Some(Mixer::None) => {}
             _ => attention(&mut table, &name("attn"), c, layer),
         }
-        if c.attn_only {
+        if !c.has_mlp(layer) {
             continue;
         }
         if let Some(experts) = c.experts_of(layer) {
-            mixture(&mut table, &name("mlp"), experts, extra_biases);
+            mixture(&mut table, &name("mlp"), experts, [c.gated_mlp, extra_biases]);
             continue;
         }
         if c.activation == ActivationFn::Xielu {
@@ -448,7 +459,8 @@ fn mamba2(table: &mut WeightTable, ssm: &str) {
     }
 }
 
-fn mixture(table: &mut WeightTable, mlp: &str, experts: Experts, extra_biases: bool) {
+fn mixture(table: &mut WeightTable, mlp: &str, experts: Experts, [gated, extra_biases]: [bool; 2]) {
+    let parts = ["in", "gate", "out"].into_iter().filter(|part| gated || *part != "gate");
     let mut linear = |weight: String, bias: String| {
         let stored = |part: &str| format!("{mlp}.{weight}.{part}");
         table.add(format!("{mlp}.{weight}"), stored("weight"), Layout::Transposed);
@@ -458,12 +470,12 @@ fn mixture(table: &mut WeightTable, mlp: &str, experts: Experts, extra_biases: b
     };
     linear("W_gate".into(), "b_gate".into());
     for expert in 0..experts.count {
-        for part in ["in", "gate", "out"] {
+        for part in parts.clone() {
             linear(format!("experts.{expert}.W_{part}"), format!("experts.{expert}.b_{part}"));
         }
     }
     if let Some(shared) = experts.shared {
-        for part in ["in", "gate", "out"].into_iter().chain(shared.gated.then_some("share")) {
+        for part in parts.chain(shared.gated.then_some("share")) {
             linear(format!("shared.W_{part}"), format!("shared.b_{part}"));
         }
     }

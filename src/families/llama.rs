@@ -1,6 +1,9 @@
 //! Llama 1, 2, 3, 3.1, 3.2, 3.3 and models of the same architecture.
 
+use super::hf_config::HfConfig;
 use super::{Family, llama_like};
+use crate::config::TransformerConfig;
+use crate::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
     name: "llama",
@@ -10,10 +13,20 @@ pub(super) static FAMILY: Family = Family {
         "LLaMAForCausalLM",
         "AquilaForCausalLM",
         "AquilaModel",
+        "IQuestCoderForCausalLM",
+        "IQuestCoderModel",
         "XverseForCausalLM",
         "XverseModel",
     ],
     prefix: "model.",
-    config: llama_like::config,
+    config,
     weights: llama_like::weights,
 };
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    // Fields of IQuest Coder's.
+    if json.architecture().starts_with("IQuest") && json.flag("use_sliding_window", false)? {
+        return Err(json.unsupported("use_sliding_window"));
+    }
+    Ok(TransformerConfig { qkv_clip: json.maybe_number("clip_qkv")?, ..llama_like::config(json)? })
+}

@@ -31,15 +31,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    let plain = |kind: &Value| match kind.as_str() {
-        Some("dense") => Ok(true),
-        Some("sparse") => Ok(false),
-        _ => Err(json.unsupported("mlp_layer_types")),
-    };
-    let plain: Vec<bool> = match json.per_layer("mlp_layer_types", base.n_layers)? {
-        Some(kinds) => kinds.iter().map(plain).collect::<Result<_, _>>()?,
-        None => vec![false; base.n_layers],
-    };
+    let plain = mixtures::dense_by_type(json, base.n_layers, |_| false)?;
     let windows = match json.list("layer_types")?.is_some() {
         true => llama_like::windows_by_type(json, base.n_layers, |_| false)?,
         false => Vec::new(),

@@ -1,5 +1,7 @@
 //! What families of mixtures share: names, layers without experts, shared experts.
 
+use serde_json::Value;
+
 use super::hf_config::HfConfig;
 use super::llama_like::{Biases, MlpNames, Names};
 use crate::config::{ExpertGroups, Experts, RouterFn, SharedExpert, TransformerConfig};
@@ -29,6 +31,23 @@ pub(super) fn with_experts(
     }
     let dense_mlps = if layers.iter().any(Option::is_some) { layers } else { Vec::new() };
     TransformerConfig { experts: Some(experts), d_mlp, dense_mlps, ..config }
+}
+
+/// Which layers have a plain MLP, by `mlp_layer_types`, or, where there is no such list, those for which `otherwise` holds.
+pub(super) fn dense_by_type(
+    json: &HfConfig<'_>,
+    n_layers: usize,
+    otherwise: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>, ConfigError> {
+    let dense = |kind: &Value| match kind.as_str() {
+        Some("dense") => Ok(true),
+        Some("sparse") => Ok(false),
+        _ => Err(json.unsupported("mlp_layer_types")),
+    };
+    match json.per_layer("mlp_layer_types", n_layers)? {
+        Some(kinds) => kinds.iter().map(dense).collect(),
+        None => Ok((0..n_layers).map(otherwise).collect()),
+    }
 }
 
 /// DeepSeek V3's experts and the neurons of each: sigmoids, groups, shared experts as one. All fields must be there

@@ -1,6 +1,7 @@
 //! Model families: how a `config.json` becomes a [`TransformerConfig`], and which tensor of the
 //! files is which weight. A family is one file and one line in [`FAMILIES`].
 
+mod afmoe;
 mod albert;
 mod apertus;
 mod arcee;
@@ -49,6 +50,7 @@ mod llama;
 mod llama2c;
 mod llama4;
 mod llama_like;
+mod mamba2;
 mod mellum;
 mod minicpm;
 mod minimax_m2;
@@ -61,6 +63,7 @@ mod mpnet;
 mod mpt;
 mod nanogpt;
 mod nemotron;
+mod nemotron_h;
 mod nested;
 mod nomic_bert;
 mod olmo;
@@ -126,6 +129,7 @@ impl<C> Family<C> {
 
 /// Every family of decoders, in the order error messages list them.
 static FAMILIES: &[&Family] = &[
+    &afmoe::FAMILY,
     &apertus::FAMILY,
     &arcee::FAMILY,
     &baichuan::FAMILY,
@@ -135,11 +139,13 @@ static FAMILIES: &[&Family] = &[
     &codegen::CODEGEN,
     &codegen::PROGEN,
     &cohere::ONE,
+    &cohere::MIXTURE,
     &cohere::TWO,
     &dbrx::FAMILY,
     &deepseek::V1,
     &deepseek::V2,
     &deepseek::V3,
+    &deepseek::V3_2,
     &dots1::FAMILY,
     &ernie4_5_moe::FAMILY,
     &exaone::FOUR,
@@ -152,6 +158,8 @@ static FAMILIES: &[&Family] = &[
     &gemma::VAULT,
     &gemma4::FAMILY,
     &gemma4::UNIFIED,
+    &deepseek::GLM_LITE,
+    &deepseek::GLM_SPARSE,
     &glm4_moe::FAMILY,
     &glm::GLM,
     &glm::GLM4,
@@ -187,6 +195,7 @@ static FAMILIES: &[&Family] = &[
     &mpt::FAMILY,
     &nanogpt::FAMILY,
     &nemotron::FAMILY,
+    &nemotron_h::FAMILY,
     &olmo2::FAMILY,
     &olmo::FAMILY,
     &olmoe::FAMILY,

@@ -8,13 +8,16 @@ use crate::error::ConfigError;
 use crate::weight_files::{WeightFiles, WeightTable};
 
 /// The settings a text model has to itself are under one of these names.
-const WITHIN: [&str; 3] = ["text_config", "llm_config", "language_config"];
+const WITHIN: [&str; 4] = ["text_config", "llm_config", "language_config", "decoder_config"];
 
 /// Models whose text model's settings are among their own, and whose model that is.
-static BESIDE: [(&str, &str); 20] = [
+static BESIDE: [(&str, &str); 24] = [
+    ("CambrianQwenForCausalLM", "qwen2"),
     ("DotsOCRForCausalLM", "qwen2"),
+    ("Emu3ForCausalLM", "llama"),
     ("HulumedQwen2ForCausalLM", "qwen2"),
     ("HulumedQwen3ForCausalLM", "qwen3"),
+    ("LISAForCausalLM", "llama"),
     ("LlavaGemmaForCausalLM", "gemma"),
     ("LlavaLlamaForCausalLM", "llama"),
     ("LlavaLlamaModel", "llama"),
@@ -24,6 +27,7 @@ static BESIDE: [(&str, &str); 20] = [
     ("LlavaQwen3ForCausalLM", "qwen3"),
     ("LlavaQwenForCausalLM", "qwen2"),
     ("LlavaStableLMForCausalLM", "stablelm"),
+    ("MobileLlamaForCausalLM", "llama"),
     ("Phi3VForCausalLM", "phi3"),
     ("Qwen2VLForConditionalGeneration", "qwen2_vl_text"),
     ("Qwen2VLModel", "qwen2_vl_text"),
@@ -35,22 +39,32 @@ static BESIDE: [(&str, &str); 20] = [
 ];
 
 /// Text models that are another's under a name of their own.
-const RENAMED: [(&str, &str); 4] =
-    [("qwen2_vl_text", "qwen2"), ("qwen2_5_vl_text", "qwen2"), ("qwen3_vl_text", "qwen3"), ("smolvlm_text", "llama")];
+const RENAMED: [(&str, &str); 6] = [
+    ("glm4v_text", "glm4"),
+    ("kimi_k2", "deepseek_v3"),
+    ("qwen2_vl_text", "qwen2"),
+    ("qwen2_5_vl_text", "qwen2"),
+    ("qwen3_vl_text", "qwen3"),
+    ("smolvlm_text", "llama"),
+];
 
 /// Models whose prompts are attended to in both directions.
 const BOTH_WAYS: [&str; 3] = ["PaliGemmaForConditionalGeneration", "PaliGemmaModel", "ColPaliForRetrieval"];
 
 /// Models whose text model's settings are apart, and whose model that was where it was tried.
 #[cfg(feature = "cli")]
-static TRIED: [(&str, &str); 19] = [
+static TRIED: [(&str, &str); 27] = [
     ("FuyuForCausalLM", "persimmon"),
     ("Gemma3ForConditionalGeneration", "gemma3_text"),
     ("Gemma4ForConditionalGeneration", "gemma4_text"),
     ("Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text"),
+    ("Glm4vForConditionalGeneration", "glm4"),
     ("GotOcr2ForConditionalGeneration", "qwen2"),
+    ("H2OVLChatModel", "mistral"),
     ("Idefics3ForConditionalGeneration", "llama"),
+    ("InternS1ForConditionalGeneration", "qwen3"),
     ("InternVLForConditionalGeneration", "qwen2"),
+    ("KimiK25ForConditionalGeneration", "deepseek_v3"),
     ("LightOnOCRForConditionalGeneration", "qwen3"),
     ("LightOnOcrForConditionalGeneration", "qwen3"),
     ("Llama4ForConditionalGeneration", "llama4_text"),
@@ -58,11 +72,15 @@ static TRIED: [(&str, &str); 19] = [
     ("LlavaNextForConditionalGeneration", "mistral"),
     ("LlavaOnevisionForConditionalGeneration", "qwen2"),
     ("Mistral3ForConditionalGeneration", "mistral"),
+    ("Ovis", "qwen2"),
+    ("Ovis2_5", "qwen3"),
     ("Qwen2AudioForConditionalGeneration", "qwen2"),
     ("Qwen3VLForConditionalGeneration", "qwen3"),
     ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
     ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
+    ("Sarashina2VisionForCausalLM", "llama"),
     ("SmolVLMForConditionalGeneration", "llama"),
+    ("VibeVoiceForConditionalGeneration", "qwen2"),
 ];
 
 /// Models of several parts with the family of their text model, as [`super::listed`] lists families.

@@ -181,7 +181,7 @@ impl KeyValueCache {
 
     /// Keys and values of each layer as Hugging Face's tuples hold them:
     /// `[batch, kv_head, position, d_head]`, keys rotated where positions are rotary. Layers that read an earlier one's
-    /// have no tuple.
+    /// have no tuple, nor have layers without attention.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -229,7 +229,7 @@ impl KeyValueCache {
         tuples: Vec<(Tensor<4>, Tensor<4>)>,
         mask: Option<Vec<Vec<bool>>>,
     ) -> Result<Self, CacheError> {
-        let holding: Vec<usize> = (0..config.n_layers).filter(|layer| config.reads_keys_of(*layer).is_none()).collect();
+        let holding: Vec<usize> = config.attending().filter(|layer| config.reads_keys_of(*layer).is_none()).collect();
         if tuples.len() != holding.len() {
             return Err(CacheError::Layers { cache: tuples.len(), model: holding.len() });
         }

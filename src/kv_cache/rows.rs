@@ -211,6 +211,11 @@ impl KeyValueCache {
             if let Some((cache, model)) = mine.heads().into_iter().zip(theirs.heads()).find(different) {
                 return Err(CacheError::Model { layer, cache, model });
             }
+            // What holds no keys has none that could be missing.
+            if !theirs.holds() {
+                mine.check_like(theirs)?;
+                continue;
+            }
             if theirs.first() > 0 && (theirs.window() != mine.window() || theirs.first() > other.first_needed(layer)) {
                 return Err(CacheError::Dropped { layer, first: theirs.first(), wanted: 0 });
             }
@@ -290,7 +295,7 @@ impl KeyValueCache {
                 kept
             })
             .collect();
-        for (layer, entry) in self.entries.iter().enumerate() {
+        for (layer, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.holds()) {
             let needed = super::mask::needed(std::slice::from_ref(&shorter), self.len(), self.shape.windows[layer]);
             let wanted = self.len() - needed;
             if entry.first_of(slot) > wanted {

@@ -115,7 +115,7 @@ impl KeyValueCache {
         self.entries[layer].extend(keys, values)
     }
 
-    /// [`KeyValueCache::extend`] of a layer that reads an earlier one's keys: so many columns of so many rows are seen.
+    /// [`KeyValueCache::extend`] of a layer that has no keys of its own: so many columns of so many rows are seen.
     pub(crate) fn pass_over(&mut self, layer: usize, shape: [usize; 2]) -> Result<(), CacheError> {
         if let Some(next) = self.entries.get_mut(layer + 1) {
             next.start_prefetch();

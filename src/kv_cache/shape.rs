@@ -123,10 +123,13 @@ impl CacheShape {
     pub(super) fn unchecked(config: &TransformerConfig, batch: usize) -> Self {
         let heads = |layer| heads_of(config, layer);
         let [[kv_heads, d_head], [value_heads, d_value]] = heads(config.attending().next().unwrap_or(0));
-        let differ = config.attending().any(|layer| heads(layer) != [[kv_heads, d_head], [value_heads, d_value]]);
+        // A layer with a state is told from others by it.
+        let keyless = (0..config.n_layers).any(|layer| !config.mixes(layer));
+        let differ =
+            keyless || config.attending().any(|layer| heads(layer) != [[kv_heads, d_head], [value_heads, d_value]]);
         let layer_heads = if differ { (0..config.n_layers).map(heads).collect() } else { Vec::new() };
         let state = |layer| StateShape::of(config, layer);
-        let states = if config.all_attend() { Vec::new() } else { (0..config.n_layers).map(state).collect() };
+        let states = if config.has_states() { (0..config.n_layers).map(state).collect() } else { Vec::new() };
         let windows = (0..config.n_layers).map(|layer| config.window(layer)).collect();
         Self { batch, kv_heads, d_head, value_heads, d_value, layer_heads, states, windows, pad_token_id: None }
     }
@@ -144,8 +147,11 @@ impl CacheShape {
 }
 
 /// `[head, width]` of the keys that a layer of a model has cached, and of the values; no heads where it reads those of
-/// an earlier layer.
+/// an earlier layer, or has nothing between positions.
 pub(super) fn heads_of(config: &TransformerConfig, layer: usize) -> [[usize; 2]; 2] {
+    if !config.mixes(layer) {
+        return [[0, config.d_head]; 2];
+    }
     let kv_heads = if config.reads_keys_of(layer).is_some() { 0 } else { config.n_kv_heads_of(layer) };
     [[kv_heads, config.d_head_of(layer)], [kv_heads, config.d_value_of(layer)]]
 }

@@ -580,7 +580,7 @@ impl<'a> Assembler<'a> {
     pub(super) fn block(&mut self, block: &str, c: &TransformerConfig, layer: usize) -> Result<Block, LoadError> {
         let name = |part: &str| format!("{block}.{part}");
         let mut block = Block {
-            ln1: self.norm(&name("ln1"), c.pre_norm(), c.d_model, c.eps)?,
+            ln1: self.norm(&name("ln1"), c.ln1_kind(layer), c.d_model, c.eps)?,
             attn: if c.attends(layer) { Some(self.attention(&name("attn"), c, layer)?) } else { None },
             delta: match c.gated_delta_of(layer) {
                 Some(net) => Some(self.gated_delta(&name("linear_attn"), c, net)?),
@@ -601,7 +601,7 @@ impl<'a> Assembler<'a> {
         if c.post_norms {
             block.ln1_post = Some(self.norm(&name("ln1_post"), c.post_norm(), c.d_model, c.eps)?);
         }
-        if c.attn_only {
+        if !c.has_mlp(layer) {
             return Ok(block);
         }
         block.ln2 = Some(self.norm(&name("ln2"), c.pre_norm(), c.d_model, c.eps)?);
@@ -624,7 +624,7 @@ impl<'a> Assembler<'a> {
                     false => None,
                 };
                 let shared = match experts.shared {
-                    Some(shared) => Some(self.shared_expert(&name("mlp.shared"), c.d_model, shared)?),
+                    Some(shared) => Some(self.shared_expert(&name("mlp.shared"), c, shared)?),
                     None => None,
                 };
                 let scales = match experts.own_scales {
@@ -653,17 +653,18 @@ impl<'a> Assembler<'a> {
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         Ok(Expert {
-            gate: linear("gate", [c.d_model, c.d_mlp])?,
+            gate: if c.gated_mlp { Some(linear("gate", [c.d_model, c.d_mlp])?) } else { None },
             input: linear("in", [c.d_model, c.d_mlp])?,
             output: linear("out", [c.d_mlp, c.d_model])?,
         })
     }
 
-    fn shared_expert(&mut self, name: &str, d_model: usize, own: SharedExpert) -> Result<SharedMlp, LoadError> {
+    fn shared_expert(&mut self, name: &str, c: &TransformerConfig, own: SharedExpert) -> Result<SharedMlp, LoadError> {
+        let d_model = c.d_model;
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         Ok(SharedMlp {
-            gate: linear("gate", [d_model, own.d_mlp])?,
+            gate: if c.gated_mlp { Some(linear("gate", [d_model, own.d_mlp])?) } else { None },
             input: linear("in", [d_model, own.d_mlp])?,
             output: linear("out", [own.d_mlp, d_model])?,
             share: if own.gated { Some(linear("share", [d_model, 1])?) } else { None },

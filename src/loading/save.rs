@@ -75,7 +75,7 @@ impl HookedTransformer {
         self.weights.blocks.iter().any(|block| {
             let gate = block.mlp.as_ref().and_then(|mlp| Some([mlp.gate.as_ref()?, &mlp.input]));
             let experts = block.moe.iter().flat_map(|moe| &moe.experts);
-            let of_experts = experts.flat_map(|expert| [&expert.gate, &expert.input, &expert.output]);
+            let of_experts = experts.flat_map(|expert| expert.maps());
             let routers = block.moe.iter().map(|moe| &moe.router);
             let shared = block.moe.iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
             gate.into_iter()
@@ -138,7 +138,7 @@ impl HookedTransformer {
                 for (number, expert) in moe.experts.iter().enumerate() {
                     let name = name(&format!("mlp.experts.{number}"));
                     linear(&name, "in", &expert.input, dtype, see);
-                    linear(&name, "gate", &expert.gate, dtype, see);
+                    expert.gate.iter().for_each(|gate| linear(&name, "gate", gate, dtype, see));
                     linear(&name, "out", &expert.output, dtype, see);
                 }
                 if let Some(bias) = &moe.choice_bias {
@@ -147,7 +147,7 @@ impl HookedTransformer {
                 if let Some(shared) = &moe.shared {
                     let name = name("mlp.shared");
                     linear(&name, "in", &shared.input, dtype, see);
-                    linear(&name, "gate", &shared.gate, dtype, see);
+                    shared.gate.iter().for_each(|gate| linear(&name, "gate", gate, dtype, see));
                     linear(&name, "out", &shared.output, dtype, see);
                     shared.share.iter().for_each(|share| linear(&name, "share", share, dtype, see));
                 }

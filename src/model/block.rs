@@ -59,10 +59,8 @@ impl Block {
         let net = self.delta.iter().flat_map(GatedDeltaNet::maps);
         let ssm = self.ssm.iter().flat_map(Mamba2::maps);
         let mlp = self.mlp.iter().flat_map(|mlp| [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate));
-        let mixture = self
-            .moe
-            .iter()
-            .flat_map(|moe| moe.experts.iter().flat_map(|e| [&e.gate, &e.input, &e.output]).chain([&moe.router]));
+        let mixture =
+            self.moe.iter().flat_map(|moe| moe.experts.iter().flat_map(|expert| expert.maps()).chain([&moe.router]));
         let shared = self.moe.iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
         let per_layer = self.per_layer.iter().flat_map(|own| own.maps());
         attn.chain(net).chain(ssm).chain(mlp).chain(mixture).chain(shared).chain(per_layer)
@@ -78,7 +76,7 @@ impl Block {
         let mixture = self.moe.iter_mut().flat_map(|moe| {
             let Moe { router, experts, shared, .. } = moe;
             let shared = shared.iter_mut().flat_map(|shared| shared.maps_mut());
-            experts.iter_mut().flat_map(|e| [&mut e.gate, &mut e.input, &mut e.output]).chain([router]).chain(shared)
+            experts.iter_mut().flat_map(|expert| expert.maps_mut()).chain([router]).chain(shared)
         });
         let per_layer = self.per_layer.iter_mut().flat_map(|own| own.maps_mut());
         attn.chain(net).chain(ssm).chain(mlp).chain(mixture).chain(per_layer)
@@ -108,12 +106,20 @@ impl Block {
         if pass.config.residual_norms {
             return self.normalizing_sums(layer, resid, pass, run);
         }
+        if !pass.config.mixes(layer) {
+            if let Some(cache) = &mut pass.kv_cache {
+                let [batch, pos, _] = resid.dims();
+                cache.pass_over(layer, [batch, pos])?;
+            }
+            let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
+            return run.fire(at(Site::ResidPost), cpu::sum(resid, mlp_out));
+        }
         let (resid, mut out) = self.between_positions(layer, resid, pass, run)?;
         if let Some(post) = &self.ln1_post {
             out = post.forward(out, norm(Site::Ln1PostScale, Site::Ln1PostNormalized), run)?;
         }
         let attn_out = run.fire(at(Site::AttnOut), out)?;
-        if pass.config.attn_only {
+        if !pass.config.has_mlp(layer) {
             return run.fire(at(Site::ResidPost), cpu::sum(resid, attn_out));
         }
         if pass.config.parallel {

@@ -278,9 +278,12 @@ impl HookedTransformer {
         Ok(())
     }
 
-    /// Checks that a learned position table has a vector for every position.
+    /// Checks that a learned position table has a vector for every position, and that a query may see all of them.
     pub(crate) fn check_length(&self, len: usize) -> Result<(), InputError> {
         let table = matches!(self.config.positional, Positional::Learned | Positional::Shortformer);
+        if let Some(most) = self.config.most_keys.filter(|most| len > *most) {
+            return Err(InputError::Sparse { len, most });
+        }
         let n_ctx = self.config.n_ctx;
         if table && len > n_ctx { Err(InputError::TooLong { len, n_ctx }) } else { Ok(()) }
     }

@@ -154,9 +154,9 @@ impl Draw<'_> {
             c.qk_norm_of(layer).map(|norm| self.norm(norm.kind, norm.weights.width(heads, d_head), c.eps))
         };
         let (mixture, d_mlp) = (c.experts_of(layer), c.d_mlp_of(layer));
-        let plain = !c.attn_only && mixture.is_none();
+        let plain = c.has_mlp(layer) && mixture.is_none();
         Block {
-            ln1: self.norm(c.pre_norm(), c.d_model, c.eps),
+            ln1: self.norm(c.ln1_kind(layer), c.d_model, c.eps),
             attn: c.attends(layer).then(|| Attention {
                 q: self.linear(q_in, width),
                 k: keys(kv_in, kv_width),
@@ -177,7 +177,7 @@ impl Draw<'_> {
             delta: c.gated_delta_of(layer).map(|net| self.gated_delta(c, net)),
             ssm: c.state_space_of(layer).map(|space| self.mamba2(c, space)),
             ln1_post: c.post_norms.then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
-            ln2: (!c.attn_only).then(|| self.norm(c.pre_norm(), c.d_model, c.eps)),
+            ln2: c.has_mlp(layer).then(|| self.norm(c.pre_norm(), c.d_model, c.eps)),
             mlp: plain.then(|| Mlp {
                 input: self.linear(c.d_model, d_mlp),
                 gate: c.gated_mlp.then(|| self.linear(c.d_model, d_mlp)),
@@ -189,14 +189,14 @@ impl Draw<'_> {
                 router: self.linear(c.d_model, e.count),
                 experts: (0..e.count)
                     .map(|_| Expert {
-                        gate: self.linear(c.d_model, d_mlp),
+                        gate: c.gated_mlp.then(|| self.linear(c.d_model, d_mlp)),
                         input: self.linear(c.d_model, d_mlp),
                         output: self.linear(d_mlp, c.d_model),
                     })
                     .collect(),
                 choice_bias: e.choice_bias.then(|| Param::from_tensor(Tensor::zeros([e.count], self.device))),
                 shared: e.shared.map(|own| SharedMlp {
-                    gate: self.linear(c.d_model, own.d_mlp),
+                    gate: c.gated_mlp.then(|| self.linear(c.d_model, own.d_mlp)),
                     input: self.linear(c.d_model, own.d_mlp),
                     output: self.linear(own.d_mlp, c.d_model),
                     share: own.gated.then(|| self.linear(c.d_model, 1)),
@@ -207,7 +207,7 @@ impl Draw<'_> {
                     MoeNorms { router: norm(), experts: norm(), shared_post: norm(), experts_post: norm() }
                 }),
             }),
-            ln2_post: (!c.attn_only && c.post_norms).then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
+            ln2_post: (c.has_mlp(layer) && c.post_norms).then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
             per_layer: c.per_layer_inputs.map(|own| PerLayer {
                 gate: self.linear(c.d_model, own.width),
                 output: self.linear(own.width, c.d_model),

@@ -7,7 +7,7 @@ use hooklens_hooks::{Halt, Run};
 use super::attention::by_head;
 use super::convolution::Carried;
 use super::linear::Linear;
-use super::norm::{Norm, narrowed, widened};
+use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
 use super::recurrence::{Steps, flat, for_each_head, softplus};
 use crate::config::StateSpace;
@@ -19,7 +19,7 @@ use crate::points::Site;
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::{Mixer, StateSpace};
-/// let space = StateSpace { n_heads: 4, d_head: 8, n_groups: 2, d_state: 6, width: 4 };
+/// let space = StateSpace { n_groups: 2, ..StateSpace::new(4, 8, 6) };
 /// let config = TransformerConfig { mixers: vec![Mixer::StateSpace(space)], ..TransformerConfig::new(1, 32, 4, 100, 32) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let block = &model.weights.blocks[0];
@@ -104,6 +104,7 @@ impl Mamba2 {
         let c = run.fire(at(Site::SsmC), part(all + shared, shared, n_groups))?;
 
         let dt = softplus(widened(self.dt.forward(stream.clone())) + widened(self.dt_bias.val()).unsqueeze());
+        let dt = if sizes.least_step > 0.0 { dt.clamp_min(sizes.least_step) } else { dt };
         let dt = run.fire(at(Site::SsmDt), narrowed(dt, dtype))?;
         let log_decay = (widened(dt.clone()) * widened(self.a_log.val()).exp().unsqueeze()).neg();
         let log_decay = run.fire(at(Site::SsmLogDecay), narrowed(log_decay, dtype))?;
@@ -120,7 +121,12 @@ impl Mamba2 {
         let read = run.fire(at(Site::SsmOut), narrowed(read + passed, dtype))?;
         let gate = run.fire(at(Site::SsmGate), by_head(self.gate.forward(stream), n_heads))?;
         let gated = flat(widened(read) * activation::silu(widened(gate)));
-        let z = narrowed(self.norm.without_hooks(gated), dtype);
+        let none = NormPoints { scale: None, normalized: None };
+        let z = match sizes.norm_groups {
+            1 => self.norm.without_hooks(gated),
+            groups => flat(self.norm.forward_by_head(by_head(gated, groups), none, run)?),
+        };
+        let z = narrowed(z, dtype);
         let z = run.fire(at(Site::SsmZ), by_head(z, n_heads))?;
         Ok(self.o.forward(flat(z)))
     }

@@ -1,4 +1,4 @@
-//! Mixture of experts with gated experts, in place of the MLP.
+//! Mixture of experts, in place of the MLP.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Float, IndexingUpdateOp, Int, Tensor, TensorData, activation};
@@ -77,7 +77,7 @@ pub struct MoeNorms {
     pub experts_post: Norm,
 }
 
-/// One expert: `out(act(gate(x)) * in(x))`.
+/// One expert: `out(act(gate(x)) * in(x))`, or `out(act(in(x)))` without a gate.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -86,20 +86,34 @@ pub struct MoeNorms {
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let expert = model.weights.blocks[0].moe.as_ref().map(|moe| &moe.experts[3]);
-/// assert_eq!(expert.map(|expert| expert.gate.weight.val().dims()), Some([16, 64]));
+/// assert_eq!(expert.map(|expert| expert.input.weight.val().dims()), Some([16, 64]));
+/// assert!(expert.is_some_and(|expert| expert.gate.is_some()));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Module, Debug)]
 pub struct Expert {
-    /// `[d_model, d_mlp]`.
-    pub gate: Linear,
+    /// `[d_model, d_mlp]`, where MLPs are gated.
+    pub gate: Option<Linear>,
     /// `[d_model, d_mlp]`.
     pub input: Linear,
     /// `[d_mlp, d_model]`.
     pub output: Linear,
 }
 
-/// The expert that every token goes to: `out(act(gate(x)) * in(x))`, times `sigmoid(share(x))` if it has a share.
+impl Expert {
+    /// Every linear map.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
+        self.gate.iter().chain([&self.input, &self.output])
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        self.gate.iter_mut().chain([&mut self.input, &mut self.output])
+    }
+}
+
+/// The expert that every token goes to: `out(act(gate(x)) * in(x))`, or `out(act(in(x)))` without a gate, times `sigmoid(share(x))` if it
+/// has a share.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -113,8 +127,8 @@ pub struct Expert {
 /// ```
 #[derive(Module, Debug)]
 pub struct SharedMlp {
-    /// `[d_model, d_mlp]`.
-    pub gate: Linear,
+    /// `[d_model, d_mlp]`, where MLPs are gated.
+    pub gate: Option<Linear>,
     /// `[d_model, d_mlp]`.
     pub input: Linear,
     /// `[d_mlp, d_model]`.
@@ -126,22 +140,28 @@ pub struct SharedMlp {
 impl SharedMlp {
     /// Every linear map.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
-        [&self.gate, &self.input, &self.output].into_iter().chain(&self.share)
+        self.gate.iter().chain([&self.input, &self.output]).chain(&self.share)
     }
 
     /// The same, to be changed.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        [&mut self.gate, &mut self.input, &mut self.output].into_iter().chain(&mut self.share)
+        self.gate.iter_mut().chain([&mut self.input, &mut self.output]).chain(&mut self.share)
     }
 
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`
     fn forward(&self, layer: usize, x: Tensor<3>, pass: &Pass<'_>, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
         let at = |site| pass.points.at(layer, site);
-        let [gate, linear] = Linear::forward_each([&self.gate, &self.input], x.clone());
-        let gate = run.fire(at(Site::SharedGate), gate)?;
-        let linear = run.fire(at(Site::SharedPre), linear)?;
-        let post = run.fire(at(Site::SharedPost), cpu::product(pass.config.activation.apply(gate), linear))?;
+        let post = match &self.gate {
+            Some(gate) => {
+                let [gate, linear] = Linear::forward_each([gate, &self.input], x.clone());
+                let gate = run.fire(at(Site::SharedGate), gate)?;
+                let linear = run.fire(at(Site::SharedPre), linear)?;
+                cpu::product(pass.config.activation.apply(gate), linear)
+            }
+            None => pass.config.activation.apply(run.fire(at(Site::SharedPre), self.input.forward(x.clone()))?),
+        };
+        let post = run.fire(at(Site::SharedPost), post)?;
         let out = self.output.forward(post);
         Ok(match &self.share {
             Some(share) => out * run.fire(at(Site::SharedShare), activation::sigmoid(share.forward(x)))?,
@@ -223,7 +243,8 @@ impl Moe {
             if mixture.scales_inputs {
                 input = input * share.clone();
             }
-            let gate = run.fire(points.gate, expert.gate.forward(input.clone()))?;
+            let gate = expert.gate.as_ref().map(|gate| run.fire(points.gate, gate.forward(input.clone())));
+            let gate = gate.transpose()?;
             let linear = run.fire(points.pre, expert.input.forward(input))?;
             let post = run.fire(points.post, mixture.activations(gate, linear, pass.config))?;
             let mut output = expert.output.forward(post);
@@ -268,7 +289,8 @@ impl Moe {
             let rows: Vec<i32> = routes.iter().map(|(row, _)| *row as i32).collect();
             let rows = upload::<1, Int>(TensorData::new(rows, [routes.len()]), &x.device());
             let input = x.clone().select(0, rows);
-            let (gate, linear) = (expert.gate.forward(input.clone()), expert.input.forward(input.clone()));
+            let of = |x: Tensor<2>| (expert.gate.as_ref().map(|gate| gate.forward(x.clone())), expert.input.forward(x));
+            let (gate, linear) = of(input.clone());
             let post = match mixture.scales_inputs {
                 false => mixture.activations(gate.clone(), linear.clone(), config),
                 // Of what is read as it is the maps are told, and what the neurons did of what they read.
@@ -276,9 +298,11 @@ impl Moe {
                     let shares: Vec<f32> = routes.iter_mut().map(|(_, share)| std::mem::replace(share, 1.0)).collect();
                     let shares = upload::<2, Float>(TensorData::new(shares, [routes.len(), 1]), &x.device());
                     let read = input * narrowed(shares, x.dtype());
-                    mixture.activations(expert.gate.forward(read.clone()), expert.input.forward(read), config)
+                    let (gate, linear) = of(read);
+                    mixture.activations(gate, linear, config)
                 }
             };
+            let gate = gate.unwrap_or_else(|| linear.clone());
             all.push(ExpertRun { routes, neurons: Some([gate, linear, post]) });
         }
         if let Some(shared) = &self.shared {
@@ -290,8 +314,14 @@ impl Moe {
                 }
                 None => vec![1.0; count],
             };
-            let (gate, linear) = (shared.gate.forward(x.clone()), shared.input.forward(x.clone()));
-            let post = cpu::product(config.activation.apply(gate.clone()), linear.clone());
+            let linear = shared.input.forward(x.clone());
+            let (gate, post) = match &shared.gate {
+                Some(gate) => {
+                    let gate = gate.forward(x.clone());
+                    (gate.clone(), cpu::product(config.activation.apply(gate), linear.clone()))
+                }
+                None => (linear.clone(), config.activation.apply(linear.clone())),
+            };
             let routes = shares.into_iter().enumerate().collect();
             all.push(ExpertRun { routes, neurons: Some([gate, linear, post]) });
         }
@@ -350,13 +380,15 @@ impl Moe {
 pub(crate) struct ExpertRun {
     /// Rows of the input that it was given, and by what its output of each is multiplied.
     pub(crate) routes: Vec<(usize, f32)>,
-    /// Its gate, its other factor and their product, each `[route, neuron]`; nothing where it was given no row.
+    /// What its function is of, its other factor (the same where it has no gate) and its neurons, each
+    /// `[route, neuron]`; nothing where it was given no row.
     pub(crate) neurons: Option<[Tensor<2>; 3]>,
 }
 
 impl Experts {
     /// The activations of an expert's neurons.
-    fn activations(&self, gate: Tensor<2>, linear: Tensor<2>, config: &TransformerConfig) -> Tensor<2> {
+    fn activations(&self, gate: Option<Tensor<2>>, linear: Tensor<2>, config: &TransformerConfig) -> Tensor<2> {
+        let Some(gate) = gate else { return config.activation.apply(linear) };
         match self.clipped {
             Some(ClippedGate { alpha, limit }) => {
                 let gate = gate.clamp_max(limit);

@@ -29,7 +29,7 @@ pub(crate) fn points_of(config: &TransformerConfig) -> Points {
             };
             points.site(stack, layer, site, info, why_not(config, layer, site));
             if let (Site::ExpertIndices, Some(experts)) = (site, config.experts_of(layer)) {
-                points.experts(stack, layer, experts.count);
+                points.experts(stack, layer, experts.count, config.gated_mlp);
             }
         }
     }
@@ -54,6 +54,9 @@ fn why_not_outer(config: &TransformerConfig, point: Outer) -> Option<&'static st
         _ => None,
     }
 }
+
+/// Why points of attention are absent where a layer has an MLP alone.
+const NO_MIXER: &str = "this layer has an MLP alone";
 
 /// Why a layer can't fire a site of what it has between positions, by what that is.
 fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'static str> {
@@ -109,15 +112,22 @@ fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option
         | Site::Result
             if !config.attends(layer) =>
         {
-            Some(match config.state_space_of(layer) {
-                Some(_) => "this layer has a state space, not attention; its points are ssm.hook_x and others",
-                None => "this layer has a gated delta net, not attention; its points are linear_attn.hook_q and others",
+            Some(match (config.state_space_of(layer), config.mixes(layer)) {
+                (_, false) => NO_MIXER,
+                (Some(_), _) => "this layer has a state space, not attention; its points are ssm.hook_x and others",
+                (None, _) => {
+                    "this layer has a gated delta net, not attention; its points are linear_attn.hook_q and others"
+                }
             })
         }
+        Site::Ln1Scale | Site::Ln1Normalized | Site::AttnOut | Site::ResidMid if !config.mixes(layer) => Some(NO_MIXER),
         Site::ZGate if !config.attn_gates => Some("what its heads give is not gated"),
         _ => None,
     }
 }
+
+/// Why points of an MLP are absent where there is none.
+const NO_MLP: &str = "it has no MLP";
 
 /// Why a model of this configuration can't fire the site, or `None` if it can.
 fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'static str> {
@@ -178,7 +188,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
             Some("it does not normalize attention's output")
         }
         Site::NormalizedResidPost if !config.residual_norms => Some("it does not normalize the stream behind a block"),
-        Site::ResidMid if config.attn_only => Some("it has no MLP"),
+        Site::ResidMid if !config.has_mlp(layer) => Some(NO_MLP),
         Site::ResidMid if config.parallel => {
             Some("attention and the MLP run in parallel: there is no stream between them")
         }
@@ -204,9 +214,9 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         | Site::Ln2PostScale
         | Site::Ln2PostNormalized
         | Site::MlpOut
-            if config.attn_only =>
+            if !config.has_mlp(layer) =>
         {
-            Some("it has no MLP")
+            Some(NO_MLP)
         }
         Site::Ln2Scale | Site::Ln2Normalized if !norms => Some("it has no norms"),
         Site::Ln2Scale | Site::Ln2Normalized if !config.pre_norms => Some("it normalizes outputs only"),
@@ -221,6 +231,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         Site::SharedGate | Site::SharedPre | Site::SharedPost | Site::SharedShare if shared.is_none() => {
             Some("it has no shared expert")
         }
+        Site::SharedGate if !config.gated_mlp => Some("its shared expert is not gated"),
         Site::SharedShare if shared.is_some_and(|shared| !shared.gated) => {
             Some("its shared expert's output is added as it is")
         }

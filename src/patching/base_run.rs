@@ -41,7 +41,7 @@ impl BaseRun {
     ) -> Result<Self> {
         let n_layers = model.config().n_layers;
         // What a gated delta net carries on can't be had of every position.
-        let restarts = !model.config().bidirectional && model.config().all_attend();
+        let restarts = !model.config().bidirectional && !model.config().has_states();
         let mut kv_cache = restarts.then(|| KeyValueCache::new(model.config(), 1));
         let mut options = ForwardOptions::new()
             .logits(logits)

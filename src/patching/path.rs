@@ -122,7 +122,7 @@ impl Patching<'_> {
             .map(|layer| catalog.find(&format!("blocks.{layer}.attn.hook_z")))
             .collect::<Result<_, _>>()?;
         let mut points = Selection::from("blocks.*.attn.hook_z").and("blocks.*.hook_attn_out");
-        if !config.attn_only {
+        if config.with_mlps().next().is_some() {
             points = points.and("blocks.*.hook_mlp_out");
         }
         let found = self.each_example(&senders, |example| {

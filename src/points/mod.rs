@@ -95,13 +95,14 @@ impl PointsBuilder {
     }
 
     /// Adds the points of a block's experts.
-    pub(crate) fn experts(&mut self, stack: usize, layer: usize, count: usize) {
+    pub(crate) fn experts(&mut self, stack: usize, layer: usize, count: usize, gated: bool) {
         for expert in 0..count {
             let point = |name: &str| {
                 let name = format!("blocks.{layer}.mlp.experts.{expert}.{name}");
                 PointInfo::new(name, Some(layer), axes::ROUTED)
             };
-            let [gate, pre, post] = ["hook_gate", "hook_pre", "hook_post"].map(|name| self.add(point(name), None));
+            let gate = self.add(point("hook_gate"), (!gated).then_some("its experts are not gated"));
+            let [pre, post] = ["hook_pre", "hook_post"].map(|name| self.add(point(name), None));
             self.stacks[stack].add_expert(layer, ExpertPoints { gate, pre, post });
         }
     }

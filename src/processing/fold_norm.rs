@@ -55,11 +55,11 @@ pub(super) fn apply(model: &mut HookedTransformer) {
             if moe.norms.is_none() {
                 readers.push(&mut moe.router);
                 for expert in &mut moe.experts {
-                    readers.extend([&mut expert.gate, &mut expert.input]);
+                    readers.extend(expert.gate.iter_mut().chain([&mut expert.input]));
                 }
             }
             if let Some(shared) = &mut moe.shared {
-                readers.extend([&mut shared.gate, &mut shared.input].into_iter().chain(&mut shared.share));
+                readers.extend(shared.gate.iter_mut().chain([&mut shared.input]).chain(&mut shared.share));
             }
             fold(ln2, &mut readers, dtype);
         }

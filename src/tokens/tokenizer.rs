@@ -13,7 +13,7 @@ use super::marian::{FILES, Pieces};
 use super::residues;
 use crate::caught::caught;
 use crate::error::{InputError, LoadError};
-use crate::regular;
+use crate::{python_json, regular};
 
 /// Options of tokenization; what is not set is the model's default.
 ///
@@ -398,7 +398,7 @@ fn chat_template(json: &Value) -> Option<&str> {
 
 pub(crate) fn read_json(path: PathBuf) -> Result<Value, LoadError> {
     let text = regular::read(&path).map_err(LoadError::file(&path))?;
-    serde_json::from_slice(&text).map_err(|source| LoadError::Json { path, source })
+    python_json::parse(&text).map_err(|source| LoadError::Json { path, source })
 }
 
 /// What the library makes of a text; where it panics, at parts of a file that make no sense, an error.

@@ -110,6 +110,10 @@ fn shared_keys_are_held_once() {
     let mut shortened = model.prefill([row(8), vec![9, 9]].concat()).unwrap();
     shortened.truncate(8).unwrap();
     goes_on(shortened, "shortened");
+    let mut batch = model.prefill(vec![row(6), row(6)]).unwrap();
+    batch.insert(&cache, 1).unwrap();
+    let next = model.forward_with(vec![vec![5]; 2], ForwardOptions::new().kv_cache(&mut batch)).unwrap();
+    assert_close(&next.narrow(0, 1, 1), &whole, 1e-5, "inserted");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cache.safetensors");
     cache.save(&path, &model).unwrap();

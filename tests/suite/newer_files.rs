@@ -4,7 +4,7 @@ use std::fs;
 
 use hooklens::encoder_decoder::HookedEncoderDecoder;
 use hooklens::prelude::*;
-use hooklens::{Error, LoadError, write_safetensors};
+use hooklens::{Error, InputError, LoadError, write_safetensors};
 use serde_json::{Value, json};
 
 use crate::parity::{Golden, Tally, load};
@@ -14,9 +14,14 @@ use crate::support::{fixtures, values};
 fn decoders_are_read_as_transformers_5_writes_them() {
     let mut tally = Tally::default();
     let cases = [
+        "v5-afmoe",
+        "v5-afmoe-all",
         "v5-cohere2",
+        "v5-cohere2-moe",
+        "v5-cohere2-moe-rms",
         "v5-deepseek-v2",
         "v5-deepseek-v3",
+        "v5-deepseek-v32",
         "v5-exaone",
         "v5-exaone4",
         "v5-gemma3",
@@ -24,6 +29,8 @@ fn decoders_are_read_as_transformers_5_writes_them() {
         "v5-gemma4-dense",
         "v5-gemma4-experts",
         "v5-glm",
+        "v5-glm-moe-dsa",
+        "v5-glm4-moe-lite",
         "v5-gpt-oss",
         "v5-hunyuan",
         "v5-internlm3",
@@ -38,6 +45,9 @@ fn decoders_are_read_as_transformers_5_writes_them() {
         "v5-ministral3",
         "v5-ministral3-heads",
         "v5-ministral3-window",
+        "v5-nemotron-h",
+        "v5-nemotron-h-biases",
+        "v5-nemotron-h-experts",
         "v5-olmo3",
         "v5-qwen3-5",
         "v5-qwen3-5-first",
@@ -47,7 +57,10 @@ fn decoders_are_read_as_transformers_5_writes_them() {
     ];
     for case in cases {
         let (model, golden) = (load(case, LoadOptions::new()), Golden::of_file(case, "golden.safetensors"));
-        assert!(model.load_report().unused.is_empty(), "{case}: {}", model.load_report());
+        let unused = &model.load_report().unused;
+        // What an index reads, which chooses all keys of a prompt as short as these.
+        assert!(unused.iter().all(|name| name.contains(".indexer.")), "{case}: {}", model.load_report());
+        assert_eq!(unused.is_empty(), !["v5-deepseek-v32", "v5-glm-moe-dsa"].contains(&case), "{case}");
         let logits = model.forward(golden.tokens("")).unwrap();
         tally.compare(case, &values(&logits), golden.get("logits").unwrap());
     }
@@ -65,6 +78,25 @@ fn encoder_decoders_are_read_as_transformers_5_writes_them() {
         tally.compare(case, &values(&logits), golden.get("logits").unwrap());
     }
     assert!(tally.compared == 3 && tally.problems.is_empty(), "{}", tally.problems.join("\n"));
+}
+
+/// Where an index would leave keys out, there is no run that takes them all instead.
+#[test]
+fn sequences_beyond_what_an_index_chooses_are_refused() {
+    let model = load("v5-glm-moe-dsa", LoadOptions::new());
+    assert_eq!((model.config().n_ctx, model.config().most_keys), (40, Some(40)));
+    let tokens = |len: u32| (0..len).map(|at| 2 + at % 40).collect::<Vec<_>>();
+    let sparse = |error: Error| matches!(error, Error::Input(InputError::Sparse { len: 41, most: 40 }));
+    assert!(model.forward(tokens(40)).is_ok() && sparse(model.forward(tokens(41)).unwrap_err()));
+    let mut cache = model.prefill(tokens(39)).unwrap();
+    assert!(model.forward_with(vec![3], ForwardOptions::new().kv_cache(&mut cache)).is_ok());
+    assert!(sparse(model.forward_with(vec![3], ForwardOptions::new().kv_cache(&mut cache)).unwrap_err()));
+    assert!(sparse(model.generate_with(tokens(40), GenerateOptions::new().max_new_tokens(2)).unwrap_err()));
+    // Saved and loaded again it is the same.
+    let folder = tempfile::tempdir().unwrap();
+    model.save_pretrained(folder.path()).unwrap();
+    let again = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
+    assert!(sparse(again.forward(tokens(41)).unwrap_err()));
 }
 
 /// A cap that Gemma 3 has in name only is told.

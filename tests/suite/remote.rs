@@ -1,8 +1,10 @@
 //! A model on another machine's device: client and server are two processes here.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use hooklens::prelude::*;
@@ -21,7 +23,18 @@ impl Server {
         Self::with(token, &[])
     }
 
+    /// At an address that this process has not used: Burn keeps the session of one for good, a lost one too.
     pub(crate) fn with(token: Option<&str>, options: &[&str]) -> Self {
+        static USED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        loop {
+            let server = Self::anywhere(token, options);
+            if USED.lock().unwrap().insert(server.device.clone()) {
+                return server;
+            }
+        }
+    }
+
+    fn anywhere(token: Option<&str>, options: &[&str]) -> Self {
         let mut command = crate::support::program();
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(options).env("RUST_LOG", "off");
         if !options.contains(&"--device") {

@@ -237,21 +237,36 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
     })
 }
 
-/// Any small configuration with a gated delta net or Mamba 2 in one layer or both, and gated attention.
+/// Any small configuration with a gated delta net or Mamba 2 in one layer or both, and gated attention; layers may lack
+/// their MLP, or all but that.
 pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
     let heads = prop_oneof![Just((1, 1)), Just((1, 2)), Just((2, 4)), Just((3, 3))];
-    (any_config(), heads, 2..5usize, any::<bool>(), 0..4usize, any::<bool>()).prop_map(
+    (any_config(), heads, 2..5usize, any::<bool>(), 0..8usize, any::<bool>()).prop_map(
         |(config, (keys, values), width, of_mamba, which, attn_gates)| {
             let net =
                 Mixer::GatedDelta(GatedDelta { n_key_heads: keys, n_value_heads: values, d_key: 5, d_value: 6, width });
-            let space = Mixer::StateSpace(StateSpace { n_heads: values, d_head: 6, n_groups: keys, d_state: 5, width });
+            let (norm_groups, least_step) = if attn_gates { (keys, 0.5) } else { (1, 0.0) };
+            let space = StateSpace { n_groups: keys, width, norm_groups, least_step, ..StateSpace::new(values, 6, 5) };
+            let space = Mixer::StateSpace(space);
             let attention = Mixer::Attention { n_kv_heads: config.n_kv_heads, d_head: config.d_head };
             let (one, other) = if of_mamba { (space, net) } else { (net, space) };
             let all = [vec![one, attention], vec![attention, one], vec![one, one], vec![one, other]];
+            let whole = config.attn_only || config.parallel || config.post_norms;
+            // Parts alone, as Nemotron-H has them.
+            let (mixers, dense_mlps) = match which {
+                _ if whole || which < 4 => (all[which % 4].clone(), config.dense_mlps.clone()),
+                4 | 5 => (vec![one, Mixer::None], vec![Some(0), config.dense_mlps.get(1).copied().flatten()]),
+                6 => (vec![Mixer::None, attention], vec![None, Some(0)]),
+                _ => (vec![attention, one], vec![Some(0), None]),
+            };
+            let parts = dense_mlps.contains(&Some(0));
             let shortformer = config.positional == Positional::Shortformer;
             let positional = if shortformer { Positional::None } else { config.positional.clone() };
             TransformerConfig {
-                mixers: all[which].clone(),
+                mixers,
+                dense_mlps,
+                per_layer_inputs: config.per_layer_inputs.filter(|_| !parts),
+                layer_scalars: config.layer_scalars && !parts,
                 attn_gates,
                 positional,
                 latent: None,

@@ -71,13 +71,13 @@ impl<'m> From<&'m Mlp> for Maps<'m> {
 
 impl<'m> From<&'m Expert> for Maps<'m> {
     fn from(Expert { input, gate, output }: &'m Expert) -> Self {
-        Self { input, gate: Some(gate), output }
+        Self { input, gate: gate.as_ref(), output }
     }
 }
 
 impl<'m> From<&'m SharedMlp> for Maps<'m> {
     fn from(SharedMlp { input, gate, output, .. }: &'m SharedMlp) -> Self {
-        Self { input, gate: Some(gate), output }
+        Self { input, gate: gate.as_ref(), output }
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) fn experts<'m>(
         }
         let shared = number == moe.experts.len();
         let ratios = match mixture.clipped.filter(|_| !shared) {
-            None => Ratios::new(&gate, &post, Some(&linear), neurons),
+            None => Ratios::new(&gate, &post, maps.gate.map(|_| &linear[..]), neurons),
             Some(clipped) => Ratios::clipped(&gate, &post, &linear, clipped.limit as f32, neurons),
         };
         let pre = post.clone();

@@ -96,6 +96,11 @@ impl Entry {
             (made.state, made.len) = (self.state_with_rows(row, other), columns);
             return Ok(made);
         }
+        if !self.holds() {
+            made.fill_with_nothing(columns, self.batch);
+            made.held_from.clear();
+            return Ok(made);
+        }
         let (mine, theirs) = (self.joined()?, other.joined()?);
         // The oldest column that either holds.
         let first = |entry: &Entry, shift: usize| columns - shift - entry.held().min(columns - shift);
