@@ -186,7 +186,11 @@ pub(super) fn weights_with(
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         let heads = if config.attends(layer) { heads } else { &[] };
-        for (norm, name) in names.norms.iter().chain(heads) {
+        // A layer that lacks a part lacks its norms.
+        let lacks = |norm: &str| {
+            (norm.starts_with("ln1") && !config.mixes(layer)) || (norm.starts_with("ln2") && !config.has_mlp(layer))
+        };
+        for (norm, name) in names.norms.iter().chain(heads).filter(|(norm, _)| !lacks(norm)) {
             table.add(to(&format!("{norm}.w")), from(&format!("{name}.weight")), names.norm_layout);
         }
         let projections = [
@@ -198,6 +202,9 @@ pub(super) fn weights_with(
         // What a layer has in place of attention is named by its family.
         for (letter, name, biased) in projections.into_iter().filter(|_| config.attends(layer)) {
             table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), biased);
+        }
+        if !config.has_mlp(layer) {
+            continue;
         }
         let mixture = config.experts_of(layer).is_some();
         match names.mlp {

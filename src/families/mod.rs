@@ -15,6 +15,7 @@ mod cohere;
 mod dbrx;
 mod deberta;
 mod deberta_v2;
+mod deci_lm;
 mod deepseek;
 mod distilbert;
 mod dots1;
@@ -142,6 +143,7 @@ static FAMILIES: &[&Family] = &[
     &cohere::MIXTURE,
     &cohere::TWO,
     &dbrx::FAMILY,
+    &deci_lm::FAMILY,
     &deepseek::V1,
     &deepseek::V2,
     &deepseek::V3,

@@ -1,12 +1,64 @@
 //! Models whose layers lack one of a block's two parts, as Nemotron-H's do.
 
+use std::fs;
+
 use hooklens::activations::Stage;
 use hooklens::patching::{Metric, Patching};
 use hooklens::prelude::*;
 use hooklens::{CacheKind, Error, InputError};
+use safetensors::{SafeTensors, serialize};
+use serde_json::{Value, json};
 
 use crate::parity::load;
-use crate::support::assert_close;
+use crate::support::{assert_close, fixtures};
+
+/// Llama with layers that lack a part, as a search for faster ones leaves them, is Llama whose parts write nothing there.
+#[test]
+fn parts_left_out_are_parts_that_write_nothing() {
+    let own: Value = serde_json::from_slice(&fs::read(fixtures().join("llama/config.json")).unwrap()).unwrap();
+    let bytes = fs::read(fixtures().join("llama/model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let sharing = own["num_attention_heads"].as_u64().unwrap() / own["num_key_value_heads"].as_u64().unwrap();
+    let attention = json!({"n_heads_in_group": sharing, "no_op": false, "replace_with_linear": false});
+    let mlp = json!({"intermediate_size": own["intermediate_size"], "no_op": false, "replace_with_linear": false});
+    let none = json!({"no_op": true});
+    let blocks = [[&attention, &mlp], [&none, &mlp], [&attention, &none]];
+    for (first, second) in [(0, 0), (1, 2), (2, 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let chosen = [blocks[first], blocks[second]];
+        let mut json = own.clone();
+        json["architectures"] = json!(["DeciLMForCausalLM"]);
+        json["model_type"] = json!("nemotron-nas");
+        (json["intermediate_size"], json["num_key_value_heads"]) = (Value::Null, Value::Null);
+        json["block_configs"] =
+            chosen.iter().map(|[attention, ffn]| json!({"attention": attention, "ffn": ffn})).collect();
+        fs::write(folder.path().join("config.json"), json.to_string()).unwrap();
+        let lacks = |name: &str| {
+            chosen.iter().enumerate().any(|(layer, parts)| {
+                let of = |which: usize, folders: [&str; 2]| {
+                    *parts[which] == none && folders.iter().any(|part| name.contains(&format!("layers.{layer}.{part}")))
+                };
+                of(0, ["self_attn", "input_layernorm"]) || of(1, ["mlp", "post_attention_layernorm"])
+            })
+        };
+        let kept = tensors.iter().filter(|(name, _)| !lacks(name));
+        fs::write(folder.path().join("model.safetensors"), serialize(kept, None).unwrap()).unwrap();
+        let model = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
+        assert!(model.load_report().unused.is_empty());
+        let mut llama = load("llama", LoadOptions::new());
+        for (layer, parts) in chosen.iter().enumerate() {
+            let block = &mut llama.weights.blocks[layer];
+            let outputs = [block.attn.as_mut().map(|attn| &mut attn.o), block.mlp.as_mut().map(|mlp| &mut mlp.output)];
+            for (output, part) in outputs.into_iter().flatten().zip(parts) {
+                if **part == none {
+                    output.weight = output.weight.clone().map(|weight| weight.zeros_like());
+                }
+            }
+        }
+        let rows = vec![vec![1, 5, 9, 3, 7], vec![2, 2, 8, 4, 6]];
+        assert_close(&model.forward(rows.clone()).unwrap(), &llama.forward(rows).unwrap(), 1e-6, "logits");
+    }
+}
 
 fn model() -> HookedTransformer {
     load("v5-nemotron-h", LoadOptions::new())
