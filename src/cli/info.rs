@@ -219,15 +219,21 @@ fn decoder(c: &TransformerConfig) -> Lines {
     lines
 }
 
-/// The plain MLPs of layers that differ, each width with the number of its layers.
-fn dense(c: &TransformerConfig) -> Option<String> {
-    let mut widths: Vec<(usize, usize)> = Vec::new();
-    for width in c.dense_mlps.iter().flatten() {
-        match widths.iter_mut().find(|(known, _)| known == width) {
+/// The kinds of layers, in the order they come first, each with the number of its layers.
+fn counted<'c, T: PartialEq + Copy + 'c>(layers: impl IntoIterator<Item = &'c T>) -> Vec<(T, usize)> {
+    let mut kinds: Vec<(T, usize)> = Vec::new();
+    for own in layers {
+        match kinds.iter_mut().find(|(kind, _)| kind == own) {
             Some((_, layers)) => *layers += 1,
-            None => widths.push((*width, 1)),
+            None => kinds.push((*own, 1)),
         }
     }
+    kinds
+}
+
+/// The plain MLPs of layers that differ, each width with the number of its layers.
+fn dense(c: &TransformerConfig) -> Option<String> {
+    let widths = counted(c.dense_mlps.iter().flatten());
     let told = |(width, layers): &(usize, usize)| match width {
         0 => format!("no MLP in {layers} of {} layers", c.n_layers),
         _ => format!("{} neurons in {layers} of {} layers", grouped(*width), c.n_layers),
@@ -237,13 +243,6 @@ fn dense(c: &TransformerConfig) -> Option<String> {
 
 /// The mixers of layers that differ, each kind with the number of its layers.
 fn mixers(c: &TransformerConfig) -> String {
-    let mut kinds: Vec<(Mixer, usize)> = Vec::new();
-    for mixer in &c.mixers {
-        match kinds.iter_mut().find(|(kind, _)| kind == mixer) {
-            Some((_, layers)) => *layers += 1,
-            None => kinds.push((*mixer, 1)),
-        }
-    }
     let told = |(mixer, layers): &(Mixer, usize)| match mixer {
         Mixer::GatedDelta(net) => format!(
             "{layers} gated delta nets of {} heads, values of {}, {} of keys of {}",
@@ -258,7 +257,7 @@ fn mixers(c: &TransformerConfig) -> String {
         }
         Mixer::None => format!("{layers} of an MLP alone"),
     };
-    kinds.iter().map(told).collect::<Vec<_>>().join("; ")
+    counted(&c.mixers).iter().map(told).collect::<Vec<_>>().join("; ")
 }
 
 /// What latent attention's heads are made from.

@@ -50,10 +50,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let every = json.size("global_attn_every_n_layers")?.max(1);
     let windows = llama_like::windows_by_type(json, base.n_layers, |layer| !(layer + 1).is_multiple_of(every))?;
     let base = TransformerConfig { windows, ..base };
-    let layer_rotary = match base.windows.is_empty() {
-        true => vec![None; base.n_layers],
-        false => llama_like::rotating_in_windows(&base),
-    };
+    let layer_rotary = llama_like::rotating_in_windows(&base);
     let base = TransformerConfig {
         layer_rotary,
         embed_scale: json.flag("mup_enabled", false)?.then(|| (base.d_model as f64).sqrt()),

@@ -65,10 +65,7 @@ fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let pattern = json.maybe_size("sliding_window_pattern")?.unwrap_or(4).max(1);
     let windows = llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % pattern != 0)?;
     let base = TransformerConfig { windows, ..base };
-    let layer_rotary = match base.windows.is_empty() {
-        true => vec![None; base.n_layers],
-        false => llama_like::rotating_in_windows(&base),
-    };
+    let layer_rotary = llama_like::rotating_in_windows(&base);
     Ok(TransformerConfig { layer_rotary, ..base })
 }
 
@@ -86,13 +83,11 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let windows = llama_like::windows_by_type(json, base.n_layers, slides)?;
     let dense = mixtures::dense_by_type(json, base.n_layers, |layer| layer < first)?;
     let base = TransformerConfig { windows, ..base };
-    let rotating = llama_like::rotating_in_windows(&base);
-    let layer_rotary = (0..base.n_layers).map(|layer| match rotating.get(layer).cloned().flatten() {
-        // Plain layers rotate without a window too, if none of them is to have one.
-        None if own == 1 && dense[layer] => base.rotary(layer).cloned(),
-        rotary => rotary,
-    });
-    let layer_rotary = layer_rotary.collect();
+    let mut layer_rotary = llama_like::rotating_in_windows(&base);
+    // Plain layers rotate without a window too, if none of them is to have one.
+    for layer in (0..base.n_layers).filter(|layer| own == 1 && dense[*layer]) {
+        layer_rotary[layer] = base.rotary(layer).cloned();
+    }
     let rms = json.maybe_number("rms_norm_eps")?;
     let norm = if rms.is_some() { NormKind::Rms } else { NormKind::LayerNorm };
     let base = TransformerConfig { layer_rotary, norm, eps: rms.unwrap_or(base.eps), ..base };

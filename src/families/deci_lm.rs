@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::hf_config::HfConfig;
 use super::llama_like::Names;
-use super::{Family, llama_like, rope};
-use crate::config::{ActivationFn, Mixer, NormKind, Positional, TransformerConfig};
+use super::{Family, llama_like};
+use crate::config::{Mixer, TransformerConfig};
 use crate::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -21,48 +21,37 @@ pub(super) static FAMILY: Family = Family {
 type Parts = (Option<usize>, Option<usize>);
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
-    let d_head = match json.maybe_size("head_dim")? {
-        Some(d_head) => d_head,
-        None => json.share("num_attention_heads", d_model, n_heads)?,
+    let parts = parts(json)?;
+    let n_kv_heads = parts.iter().find_map(|(heads, _)| *heads);
+    let d_mlp = match parts.iter().find_map(|(_, width)| *width) {
+        Some(width) => width,
+        None => json.size("hidden_size")?,
     };
-    let n_layers = json.layers("num_hidden_layers")?;
-    let base = TransformerConfig::new(n_layers, d_model, n_heads, json.size("vocab_size")?, rope::context(json)?);
-    let parts = parts(json, &base)?;
-    let n_kv_heads = parts.iter().find_map(|(heads, _)| *heads).unwrap_or(n_heads);
-    let d_mlp = parts.iter().find_map(|(_, width)| *width).unwrap_or(d_model);
+    let base = llama_like::config_of(json, 1.0, n_kv_heads, d_mlp)?;
     let mixer = |(heads, _): &Parts| match heads {
-        Some(heads) => Mixer::Attention { n_kv_heads: *heads, d_head },
+        Some(heads) => Mixer::Attention { n_kv_heads: *heads, d_head: base.d_head },
         None => Mixer::None,
     };
-    let differ = parts.iter().any(|(heads, _)| *heads != Some(n_kv_heads));
+    let differ = parts.iter().any(|(heads, _)| *heads != Some(base.n_kv_heads));
     let widths = parts.iter().any(|(_, width)| *width != Some(d_mlp));
     Ok(TransformerConfig {
-        n_kv_heads,
-        d_head,
-        d_mlp,
         mixers: if differ { parts.iter().map(mixer).collect() } else { Vec::new() },
         dense_mlps: match widths {
             true => parts.iter().map(|(_, width)| Some(width.unwrap_or(0)).filter(|own| *own != d_mlp)).collect(),
             false => Vec::new(),
         },
-        norm: NormKind::Rms,
-        eps: json.number("rms_norm_eps", 1e-6)?,
-        activation: ActivationFn::from_name(json.text("hidden_act", "silu")?)?,
-        gated_mlp: true,
-        attn_scale: (d_head as f64).sqrt(),
-        positional: Positional::Rotary(rope::read(json, d_head, "rope_theta")?),
         ..base
     })
 }
 
-fn parts(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<Parts>, ConfigError> {
-    if let Some(blocks) = json.per_layer("block_configs", base.n_layers)? {
-        return blocks.iter().map(|block| of_block(json, base, block)).collect();
+fn parts(json: &HfConfig<'_>) -> Result<Vec<Parts>, ConfigError> {
+    let n_layers = json.layers("num_hidden_layers")?;
+    if let Some(blocks) = json.per_layer("block_configs", n_layers)? {
+        return blocks.iter().map(|block| of_block(json, block)).collect();
     }
     // DeciLM's own models.
     let width = json.size("intermediate_size")?;
-    let heads = json.per_layer("num_key_value_heads_per_layer", base.n_layers)?;
+    let heads = json.per_layer("num_key_value_heads_per_layer", n_layers)?;
     let heads = heads.ok_or_else(|| json.unsupported("block_configs"))?;
     let of = |heads: &Value| match heads.as_u64() {
         Some(heads) => Ok((Some(heads as usize), Some(width))),
@@ -71,7 +60,7 @@ fn parts(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<Parts>, Co
     heads.iter().map(of).collect()
 }
 
-fn of_block(json: &HfConfig<'_>, base: &TransformerConfig, block: &Value) -> Result<Parts, ConfigError> {
+fn of_block(json: &HfConfig<'_>, block: &Value) -> Result<Parts, ConfigError> {
     let (attention, mlp) = (&block["attention"], &block["ffn"]);
     let whole = |part: &Value| part.is_object() && known(part);
     if !whole(attention) || !whole(mlp) {
@@ -83,15 +72,16 @@ fn of_block(json: &HfConfig<'_>, base: &TransformerConfig, block: &Value) -> Res
         true => None,
         false => {
             let sharing = attention["n_heads_in_group"].as_u64().unwrap_or(0) as usize;
-            Some(json.share("block_configs", base.n_heads, sharing)?)
+            Some(json.share("block_configs", json.size("num_attention_heads")?, sharing)?)
         }
     };
+    let d_model = json.size("hidden_size")?;
     let width = match lacks(mlp) {
         true => None,
         false => Some(match (mlp["intermediate_size"].as_u64(), mlp["ffn_mult"].as_f64()) {
             (Some(width), _) => width as usize,
             // As Llama's first code has it.
-            (None, Some(times)) => ((2.0 * times * base.d_model as f64 / 3.0) as usize).next_multiple_of(256),
+            (None, Some(times)) => ((2.0 * times * d_model as f64 / 3.0) as usize).next_multiple_of(256),
             (None, None) => return Err(json.unsupported("block_configs")),
         }),
     };

@@ -96,7 +96,11 @@ fn four(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         pre_norms: false,
         post_norms: true,
         qk_norm: Some(QkNorm::HEADS),
-        layer_rotary: llama_like::rotating_in_windows(&base),
+        // Without windows all layers rotate.
+        layer_rotary: match base.windows.is_empty() {
+            true => Vec::new(),
+            false => llama_like::rotating_in_windows(&base),
+        },
         default_prepend_bos: false,
         ..base
     })

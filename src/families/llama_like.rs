@@ -15,6 +15,17 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
 
 /// [`config`] of models that rotate this share of each head where the configuration does not say.
 pub(super) fn config_turning(json: &HfConfig<'_>, turned: f64) -> Result<TransformerConfig, ConfigError> {
+    let n_kv_heads = json.maybe_size("num_key_value_heads")?;
+    config_of(json, turned, n_kv_heads, json.size("intermediate_size")?)
+}
+
+/// [`config_turning`] of so many heads of keys and values, as many as heads unless given, and so many neurons.
+pub(super) fn config_of(
+    json: &HfConfig<'_>,
+    turned: f64,
+    n_kv_heads: Option<usize>,
+    d_mlp: usize,
+) -> Result<TransformerConfig, ConfigError> {
     let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
     let d_head = match json.maybe_size("head_dim")? {
         Some(d_head) => d_head,
@@ -29,9 +40,9 @@ pub(super) fn config_turning(json: &HfConfig<'_>, turned: f64) -> Result<Transfo
     );
     let turned = rope::share(json, turned)?;
     Ok(TransformerConfig {
-        n_kv_heads: json.maybe_size("num_key_value_heads")?.unwrap_or(n_heads),
+        n_kv_heads: n_kv_heads.unwrap_or(n_heads),
         d_head,
-        d_mlp: json.size("intermediate_size")?,
+        d_mlp,
         norm: NormKind::Rms,
         eps: json.number("rms_norm_eps", 1e-6)?,
         activation: ActivationFn::from_name(json.text("hidden_act", "silu")?)?,
@@ -50,11 +61,11 @@ pub(super) fn of_neighbors(mut config: TransformerConfig) -> TransformerConfig {
     config
 }
 
-/// The rotations of layers of which only those with a window rotate.
+/// The rotations of layers of which only those with a window rotate; none where no layer has one.
 pub(super) fn rotating_in_windows(config: &TransformerConfig) -> Vec<Option<Rotary>> {
     match &config.positional {
         Positional::Rotary(rotary) => {
-            config.windows.iter().map(|window| window.is_some().then(|| rotary.clone())).collect()
+            (0..config.n_layers).map(|layer| config.window(layer).map(|_| rotary.clone())).collect()
         }
         _ => Vec::new(),
     }

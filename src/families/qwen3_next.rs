@@ -62,36 +62,43 @@ pub(super) static THREE_FIVE_MOE: Family = Family {
     },
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// What Hugging Face takes for fields that a file leaves out, those of all of these models among them.
+fn defaults(mut own: Value) -> Value {
+    let of_all = [
+        ("head_dim", 256),
+        ("linear_conv_kernel_dim", 4),
+        ("linear_key_head_dim", 128),
+        ("linear_num_key_heads", 16),
+        ("linear_num_value_heads", 32),
+        ("linear_value_head_dim", 128),
+        ("max_position_embeddings", 32_768),
+        ("num_attention_heads", 16),
+    ];
+    of_all.into_iter().for_each(|(field, value)| own[field] = json!(value));
+    own
+}
+
 static NEXT_DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
-    json!({
+    defaults(json!({
         "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 48,
-        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "max_position_embeddings": 32_768,
-        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512, "num_experts_per_tok": 10, "num_experts": 512
-    })
+        "num_key_value_heads": 2, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+        "num_experts_per_tok": 10, "num_experts": 512
+    }))
 });
 
-/// What Hugging Face takes for fields that a file leaves out.
 static DENSE_DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
-    json!({
+    defaults(json!({
         "vocab_size": 248_320, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 32,
-        "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32_768,
-        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-        "linear_num_key_heads": 16, "linear_num_value_heads": 32
-    })
+        "num_key_value_heads": 4
+    }))
 });
 
-/// What Hugging Face takes for fields that a file leaves out.
 static MOE_DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
-    json!({
+    defaults(json!({
         "vocab_size": 248_320, "hidden_size": 2048, "intermediate_size": 512, "num_hidden_layers": 40,
-        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "max_position_embeddings": 32_768,
-        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512, "num_experts_per_tok": 8, "num_experts": 256
-    })
+        "num_key_value_heads": 2, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+        "num_experts_per_tok": 8, "num_experts": 256
+    }))
 });
 
 fn sizes(json: &HfConfig<'_>) -> Result<GatedDelta, ConfigError> {

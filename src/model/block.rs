@@ -165,7 +165,7 @@ impl Block {
         pass: &mut Pass<'_>,
         run: &mut Run<'_, '_>,
     ) -> Result<(Tensor<3>, Tensor<3>), Halt> {
-        if self.attn.is_none() {
+        let Some(attn) = &self.attn else {
             let at = |site| pass.points.at(layer, site);
             let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
             let read = self.ln1.forward(resid.clone(), points, run)?;
@@ -176,8 +176,7 @@ impl Block {
                 _ => resid.zeros_like(),
             };
             return Ok((resid, out));
-        }
-        let Some(attn) = &self.attn else { return Ok((resid.clone(), resid.zeros_like())) };
+        };
         let (reads, normalized) = attention_reads(&self.ln1, layer, &resid, pass, run)?;
         let out = attn.forward(layer, reads, pass, run)?;
         Ok((normalized.unwrap_or(resid), out))

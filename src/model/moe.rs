@@ -152,16 +152,10 @@ impl SharedMlp {
     /// - input and output: `[batch, pos, d_model]`
     fn forward(&self, layer: usize, x: Tensor<3>, pass: &Pass<'_>, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
         let at = |site| pass.points.at(layer, site);
-        let post = match &self.gate {
-            Some(gate) => {
-                let [gate, linear] = Linear::forward_each([gate, &self.input], x.clone());
-                let gate = run.fire(at(Site::SharedGate), gate)?;
-                let linear = run.fire(at(Site::SharedPre), linear)?;
-                cpu::product(pass.config.activation.apply(gate), linear)
-            }
-            None => pass.config.activation.apply(run.fire(at(Site::SharedPre), self.input.forward(x.clone()))?),
-        };
-        let post = run.fire(at(Site::SharedPost), post)?;
+        let (gate, linear) = factors(self.gate.as_ref(), &self.input, x.clone());
+        let gate = gate.map(|gate| run.fire(at(Site::SharedGate), gate)).transpose()?;
+        let linear = run.fire(at(Site::SharedPre), linear)?;
+        let post = run.fire(at(Site::SharedPost), neurons(gate, linear, pass.config))?;
         let out = self.output.forward(post);
         Ok(match &self.share {
             Some(share) => out * run.fire(at(Site::SharedShare), activation::sigmoid(share.forward(x)))?,
@@ -289,7 +283,7 @@ impl Moe {
             let rows: Vec<i32> = routes.iter().map(|(row, _)| *row as i32).collect();
             let rows = upload::<1, Int>(TensorData::new(rows, [routes.len()]), &x.device());
             let input = x.clone().select(0, rows);
-            let of = |x: Tensor<2>| (expert.gate.as_ref().map(|gate| gate.forward(x.clone())), expert.input.forward(x));
+            let of = |x: Tensor<2>| factors(expert.gate.as_ref(), &expert.input, x);
             let (gate, linear) = of(input.clone());
             let post = match mixture.scales_inputs {
                 false => mixture.activations(gate.clone(), linear.clone(), config),
@@ -314,14 +308,9 @@ impl Moe {
                 }
                 None => vec![1.0; count],
             };
-            let linear = shared.input.forward(x.clone());
-            let (gate, post) = match &shared.gate {
-                Some(gate) => {
-                    let gate = gate.forward(x.clone());
-                    (gate.clone(), cpu::product(config.activation.apply(gate), linear.clone()))
-                }
-                None => (linear.clone(), config.activation.apply(linear.clone())),
-            };
+            let (gate, linear) = factors(shared.gate.as_ref(), &shared.input, x.clone());
+            let post = neurons(gate.clone(), linear.clone(), config);
+            let gate = gate.unwrap_or_else(|| linear.clone());
             let routes = shares.into_iter().enumerate().collect();
             all.push(ExpertRun { routes, neurons: Some([gate, linear, post]) });
         }
@@ -388,15 +377,33 @@ pub(crate) struct ExpertRun {
 impl Experts {
     /// The activations of an expert's neurons.
     fn activations(&self, gate: Option<Tensor<2>>, linear: Tensor<2>, config: &TransformerConfig) -> Tensor<2> {
-        let Some(gate) = gate else { return config.activation.apply(linear) };
-        match self.clipped {
-            Some(ClippedGate { alpha, limit }) => {
+        match (gate, self.clipped) {
+            (Some(gate), Some(ClippedGate { alpha, limit })) => {
                 let gate = gate.clamp_max(limit);
                 let linear = linear.clamp(-limit, limit) + 1.0;
                 activation::sigmoid(gate.clone() * alpha) * gate * linear
             }
-            None => cpu::product(config.activation.apply(gate), linear),
+            (gate, _) => neurons(gate, linear, config),
         }
+    }
+}
+
+/// What an expert's gate, if it has one, and its input make of what it reads.
+fn factors<const D: usize>(gate: Option<&Linear>, input: &Linear, x: Tensor<D>) -> (Option<Tensor<D>>, Tensor<D>) {
+    match gate {
+        Some(gate) => {
+            let [gate, linear] = Linear::forward_each([gate, input], x);
+            (Some(gate), linear)
+        }
+        None => (None, input.forward(x)),
+    }
+}
+
+/// `act(gate) * linear`, or `act(linear)` without a gate.
+fn neurons<const D: usize>(gate: Option<Tensor<D>>, linear: Tensor<D>, config: &TransformerConfig) -> Tensor<D> {
+    match gate {
+        Some(gate) => cpu::product(config.activation.apply(gate), linear),
+        None => config.activation.apply(linear),
     }
 }
 
