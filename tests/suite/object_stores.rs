@@ -47,9 +47,9 @@ fn urls_say_what_is_missing() {
     let told = hooklens::dump::ActivationStore::new(["s3://bucket/dump"], ["blocks.0.hook_resid_post"]).batches();
     let told = hooklens::error_chain(&told.unwrap_err());
     assert!(told.contains("s3://bucket/dump") && told.contains("--features object-stores"), "{told}");
-    let train =
-        ["features", "train", "--model", "embedded:induction", "--at", "blocks.0.hook_resid_pre", "--latents", "4"];
-    let output = program().args(train).args(["--out", "x", "--dump", "s3://bucket/dump"]).output().unwrap();
+    let train = ["features", "train", "--model", "embedded:induction", "--at", "blocks.0.hook_resid_pre"];
+    let rest = ["--latents", "4", "--k", "2", "--out", "x", "--dump", "s3://bucket/dump"];
+    let output = program().args(train).args(rest).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && said.contains("--features object-stores"), "{said}");
     for arguments in [["--prompt", "red fox"], ["--prompts", "s3://bucket/*.jsonl"]] {
