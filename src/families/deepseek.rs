@@ -1,4 +1,5 @@
-//! DeepSeek 1 to 3 with mixtures of experts; 2 and 3 with latent attention. DeepSeek 3.2 and GLM, which are like 3.
+//! DeepSeek 1 to 3 with mixtures of experts; 2 and 3 with latent attention. DeepSeek 3.2, GLM, Sarvam and Youtu, which are
+//! like 3.
 
 use std::sync::LazyLock;
 
@@ -61,6 +62,27 @@ pub(super) static GLM_SPARSE: Family = Family {
     weights: of_v2,
 };
 
+/// Sarvam's larger model.
+pub(super) static SARVAM: Family = Family {
+    name: "sarvam_mla",
+    architectures: &["SarvamMLAForCausalLM", "SarvamMLAModel"],
+    prefix: "model.",
+    config: |json| like_v3(&json.defaulting(&DEFAULTS_SARVAM)),
+    weights: of_v2,
+};
+
+/// Youtu: latent attention, without mixtures.
+pub(super) static YOUTU: Family = Family {
+    name: "youtu",
+    architectures: &["YoutuForCausalLM", "YoutuModel"],
+    prefix: "model.",
+    config: |json| {
+        let json = &json.defaulting(&DEFAULTS_YOUTU);
+        latent(json, json.flag("rope_interleave", true)?)
+    },
+    weights: |config, json| of_v2(config, &json.defaulting(&DEFAULTS_YOUTU)),
+};
+
 /// What its own code takes for fields that a file leaves out.
 static DEFAULTS_1: LazyLock<Value> = LazyLock::new(|| json!({"moe_intermediate_size": 1407}));
 /// What Hugging Face takes for fields that a file leaves out.
@@ -108,6 +130,24 @@ static DEFAULTS_GLM_SPARSE: LazyLock<Value> = LazyLock::new(|| {
         "q_lora_rank": 2048, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192, "v_head_dim": 256,
         "num_experts_per_tok": 8, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 202_752, "index_topk": 2048
+    })
+});
+
+/// The same.
+static DEFAULTS_SARVAM: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "vocab_size": 262_144, "hidden_size": 4096, "intermediate_size": 16_384, "num_hidden_layers": 32,
+        "num_attention_heads": 64, "n_routed_experts": 128, "n_shared_experts": 1, "moe_intermediate_size": 2048,
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "num_experts_per_tok": 8,
+        "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "max_position_embeddings": 4096
+    })
+});
+/// The same.
+static DEFAULTS_YOUTU: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 32,
+        "num_attention_heads": 16, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128, "v_head_dim": 128, "max_position_embeddings": 131_072, "tie_word_embeddings": true
     })
 });
 

@@ -89,7 +89,8 @@ impl<'j> HfConfig<'j> {
         ConfigError::Malformed { reason: format!("`{field}` is {value}, not {wanted}") }
     }
 
-    fn missing(&self, field: &str) -> ConfigError {
+    /// The error for a field that must be there.
+    pub(crate) fn missing(&self, field: &str) -> ConfigError {
         ConfigError::Malformed { reason: format!("`{field}`, which a {} model needs, is missing", self.family) }
     }
 

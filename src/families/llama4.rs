@@ -12,7 +12,7 @@ use crate::config::{
     Experts, NormKind, Positional, QkNorm, QueryGrowth, RouterFn, SharedExpert, TransformerConfig, Window,
 };
 use crate::error::ConfigError;
-use crate::weight_files::{Layout, WeightTable};
+use crate::weight_files::WeightTable;
 
 pub(super) static FAMILY: Family = Family {
     name: "llama4_text",
@@ -138,15 +138,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         };
         gated("shared.", "shared_expert.");
         table.linear(&to("W_gate"), &from("router"), false);
-        let of = experts.count;
-        for index in 0..of {
-            for (part, name, half, parts) in
-                [("gate", "gate_up_proj", 0, 2), ("in", "gate_up_proj", 1, 2), ("out", "down_proj", 0, 1)]
-            {
-                let layout = Layout::ColumnsOfCube { index, of, part: half, parts };
-                table.add(to(&format!("experts.{index}.W_{part}")), from(&format!("experts.{name}")), layout);
-            }
-        }
+        mixtures::add_stacked(&mut table, &to("experts"), &from("experts"), experts.count);
     }
     Ok(table)
 }

@@ -1,7 +1,74 @@
-//! What families with Mamba 2 share: one projection for all that a mixer reads, in place of five.
+//! Mamba 2, and what families with its mixer share: one projection for all that a mixer reads, in place of five.
 
-use crate::config::TransformerConfig;
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::Family;
+use super::hf_config::HfConfig;
+use crate::config::{Mixer, NormKind, Positional, StateSpace, TransformerConfig};
+use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
+
+pub(super) static FAMILY: Family = Family {
+    name: "mamba2",
+    architectures: &["Mamba2ForCausalLM", "Mamba2Model"],
+    prefix: "backbone.",
+    config,
+    weights,
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "vocab_size": 32_768, "hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64,
+        "state_size": 128, "n_groups": 8, "conv_kernel": 4
+    })
+});
+
+/// Layers of a mixer alone.
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
+    if json.text("hidden_act", "silu")? != "silu" {
+        return Err(json.unsupported("hidden_act"));
+    }
+    // Files write infinity in several ways, none of them a number.
+    let limits = json.list("time_step_limit")?.into_iter().flatten();
+    if limits.filter_map(Value::as_f64).any(|limit| limit != 0.0) {
+        return Err(json.unsupported("time_step_limit"));
+    }
+    let (n_layers, d_model, n_groups) =
+        (json.layers("num_hidden_layers")?, json.size("hidden_size")?, json.size("n_groups")?);
+    let space = StateSpace {
+        n_groups,
+        width: json.size("conv_kernel")?,
+        norm_groups: n_groups,
+        ..StateSpace::new(json.size("num_heads")?, json.size("head_dim")?, json.size("state_size")?)
+    };
+    // It has no positions that could be too many.
+    let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(1 << 20);
+    Ok(TransformerConfig {
+        mixers: vec![Mixer::StateSpace(space); n_layers],
+        dense_mlps: vec![Some(0); n_layers],
+        norm: NormKind::Rms,
+        eps: json.number("layer_norm_epsilon", 1e-5)?,
+        positional: Positional::None,
+        ..TransformerConfig::new(n_layers, d_model, 1, json.size("vocab_size")?, n_ctx)
+    })
+}
+
+fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = WeightTable::new("", &[]);
+    table.add("embed.W_E", "backbone.embeddings.weight", Layout::AsIs);
+    for layer in 0..c.n_layers {
+        table.add(format!("blocks.{layer}.ln1.w"), format!("backbone.layers.{layer}.norm.weight"), Layout::AsIs);
+    }
+    let (maps, conv) = (json.flag("use_bias", false)?, json.flag("use_conv_bias", true)?);
+    Names { folder: "backbone.layers", part: "mixer", maps, conv }.add(&mut table, c);
+    table.add("ln_final.w", "backbone.norm_f.weight", Layout::AsIs);
+    table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", false)?);
+    Ok(table)
+}
 
 /// What the tensors of a mixer are called, and which have biases.
 #[derive(Debug, Clone, Copy)]

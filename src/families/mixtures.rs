@@ -53,9 +53,17 @@ pub(super) fn dense_by_type(
 /// DeepSeek V3's experts and the neurons of each: sigmoids, groups, shared experts as one. All fields must be there
 /// or have a default.
 pub(super) fn deepseek(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
-    let (count, d_mlp) = (json.size("n_routed_experts")?, json.size("moe_intermediate_size")?);
+    // Bailing's names, and Sarvam's, for two fields.
+    let given_or = |own: &str, usual: &str| match json.given_size(own)? {
+        Some(given) => Ok(Some(given)),
+        None => json.maybe_size(usual),
+    };
+    let Some(count) = given_or("num_experts", "n_routed_experts")? else {
+        return Err(json.missing("n_routed_experts"));
+    };
+    let d_mlp = json.size("moe_intermediate_size")?;
     let (groups, kept) = (json.maybe_size("n_group")?.unwrap_or(1), json.maybe_size("topk_group")?.unwrap_or(1));
-    let shared = json.maybe_size("n_shared_experts")?.unwrap_or(0);
+    let shared = given_or("num_shared_experts", "n_shared_experts")?.unwrap_or(0);
     let experts = Experts {
         router: RouterFn::Sigmoid,
         renormalize: json.flag("norm_topk_prob", true)?,
@@ -66,6 +74,18 @@ pub(super) fn deepseek(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigEr
         ..Experts::new(count, json.size("num_experts_per_tok")?)
     };
     Ok((experts, d_mlp))
+}
+
+/// Adds so many experts that are stacked, `gate_up_proj` as `[expert, in, 2 * out]`, the gates first, and `down_proj`.
+pub(super) fn add_stacked(table: &mut WeightTable, to: &str, from: &str, of: usize) {
+    for index in 0..of {
+        for (part, name, half, parts) in
+            [("gate", "gate_up_proj", 0, 2), ("in", "gate_up_proj", 1, 2), ("out", "down_proj", 0, 1)]
+        {
+            let layout = Layout::ColumnsOfCube { index, of, part: half, parts };
+            table.add(format!("{to}.{index}.W_{part}"), format!("{from}.{name}"), layout);
+        }
+    }
 }
 
 /// Adds the shared experts, under this name in a layer, and the numbers added for the choice, likewise.

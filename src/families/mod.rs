@@ -6,6 +6,7 @@ mod albert;
 mod apertus;
 mod arcee;
 mod baichuan;
+mod bailing_moe;
 mod bart;
 mod bert;
 mod biogpt;
@@ -45,8 +46,10 @@ mod hf_olmo;
 mod hooked_transformer;
 mod hunyuan;
 mod hunyuan_moe;
+mod hy_v3;
 mod internlm;
 mod jais;
+mod kormo;
 mod llama;
 mod llama2c;
 mod llama4;
@@ -70,6 +73,7 @@ mod nomic_bert;
 mod olmo;
 mod olmo2;
 mod olmoe;
+mod open_sci;
 mod openai_gpt;
 mod opt;
 mod orion;
@@ -83,6 +87,7 @@ mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
 mod qwen3_next;
+mod rita;
 mod roberta;
 mod rope;
 mod santacoder;
@@ -134,11 +139,16 @@ static FAMILIES: &[&Family] = &[
     &apertus::FAMILY,
     &arcee::FAMILY,
     &baichuan::FAMILY,
+    &bailing_moe::ONE,
+    &bailing_moe::SARVAM,
+    &bailing_moe::TWO,
     &biogpt::BIOGPT,
     &biogpt::XGLM,
     &bloom::FAMILY,
     &codegen::CODEGEN,
+    &codegen::MOSS,
     &codegen::PROGEN,
+    &codegen::PROGEN_2,
     &cohere::ONE,
     &cohere::MIXTURE,
     &cohere::TWO,
@@ -148,6 +158,8 @@ static FAMILIES: &[&Family] = &[
     &deepseek::V2,
     &deepseek::V3,
     &deepseek::V3_2,
+    &deepseek::SARVAM,
+    &deepseek::YOUTU,
     &dots1::FAMILY,
     &ernie4_5_moe::FAMILY,
     &exaone::FOUR,
@@ -181,13 +193,16 @@ static FAMILIES: &[&Family] = &[
     &hf_olmo::FAMILY,
     &hunyuan::FAMILY,
     &hunyuan_moe::FAMILY,
+    &hy_v3::FAMILY,
     &internlm::ONE,
     &internlm::THREE,
     &internlm::TWO,
     &jais::FAMILY,
+    &kormo::FAMILY,
     &llama2c::FAMILY,
     &llama4::FAMILY,
     &llama::FAMILY,
+    &mamba2::FAMILY,
     &mellum::FAMILY,
     &minicpm::FAMILY,
     &minimax_m2::FAMILY,
@@ -201,11 +216,13 @@ static FAMILIES: &[&Family] = &[
     &olmo2::FAMILY,
     &olmo::FAMILY,
     &olmoe::FAMILY,
+    &open_sci::FAMILY,
     &openai_gpt::FAMILY,
     &opt::FAMILY,
     &orion::FAMILY,
     &persimmon::FAMILY,
     &phi3::FAMILY,
+    &phi3::MULTIMODAL,
     &phi::FAMILY,
     &phimoe::FAMILY,
     &qwen1::FAMILY,
@@ -213,9 +230,11 @@ static FAMILIES: &[&Family] = &[
     &qwen2_moe::FAMILY,
     &qwen3::FAMILY,
     &qwen3_moe::FAMILY,
+    &qwen3_moe::VL,
     &qwen3_next::NEXT,
     &qwen3_next::THREE_FIVE,
     &qwen3_next::THREE_FIVE_MOE,
+    &rita::FAMILY,
     &santacoder::FAMILY,
     &seed_oss::FAMILY,
     &smollm3::FAMILY,
@@ -351,8 +370,9 @@ fn find<C>(
     validate: impl FnOnce(&C) -> Result<(), ConfigError>,
 ) -> Result<Option<(&'static Family<C>, C)>, ConfigError> {
     let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or(given);
-    // Transformers 5 makes EXAONE 3 of its Llama, and writes that name.
-    let given = if model_type == exaone::THREE.name { exaone::THREE.architectures[0] } else { given };
+    // What transformers 5 makes of another family's model has that name in its files.
+    let own = [&exaone::THREE, &bailing_moe::SARVAM, &deepseek::SARVAM].into_iter().find(|own| own.name == model_type);
+    let given = own.map_or(given, |own| own.architectures[usize::from(is_base(given))]);
     let by_architecture = families.iter().find(|f| f.architectures.contains(&given));
     let by_type = || families.iter().find(|f| f.name == model_type && given == model_type);
     let Some(family) = by_architecture.or_else(by_type) else { return Ok(None) };

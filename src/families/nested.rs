@@ -9,9 +9,11 @@ use crate::weight_files::{WeightFiles, WeightTable};
 
 /// The settings a text model has to itself are under one of these names.
 const WITHIN: [&str; 4] = ["text_config", "llm_config", "language_config", "decoder_config"];
+/// Where models that also speak have the parts that think, the text model among them.
+const THINKER: &str = "thinker_config";
 
 /// Models whose text model's settings are among their own, and whose model that is.
-static BESIDE: [(&str, &str); 24] = [
+static BESIDE: [(&str, &str); 26] = [
     ("CambrianQwenForCausalLM", "qwen2"),
     ("DotsOCRForCausalLM", "qwen2"),
     ("Emu3ForCausalLM", "llama"),
@@ -35,15 +37,20 @@ static BESIDE: [(&str, &str); 24] = [
     ("Qwen2_5_VLModel", "qwen2_5_vl_text"),
     ("Share4VLlamaForCausalLM", "llama"),
     ("VideoLlavaLlamaForCausalLM", "llama"),
+    ("Videollama2MistralForCausalLM", "mistral"),
+    ("Videollama2Qwen2ForCausalLM", "qwen2"),
     ("Videollama3Qwen2ForCausalLM", "qwen2"),
 ];
 
 /// Text models that are another's under a name of their own.
-const RENAMED: [(&str, &str); 6] = [
+const RENAMED: [(&str, &str); 9] = [
     ("glm4v_text", "glm4"),
     ("kimi_k2", "deepseek_v3"),
     ("qwen2_vl_text", "qwen2"),
+    ("qwen2_5_omni_text", "qwen2"),
     ("qwen2_5_vl_text", "qwen2"),
+    ("qwen3_asr_text", "qwen3"),
+    ("qwen3_omni_moe_text", "qwen3_moe"),
     ("qwen3_vl_text", "qwen3"),
     ("smolvlm_text", "llama"),
 ];
@@ -53,7 +60,7 @@ const BOTH_WAYS: [&str; 3] = ["PaliGemmaForConditionalGeneration", "PaliGemmaMod
 
 /// Models whose text model's settings are apart, and whose model that was where it was tried.
 #[cfg(feature = "cli")]
-static TRIED: [(&str, &str); 27] = [
+static TRIED: [(&str, &str); 31] = [
     ("FuyuForCausalLM", "persimmon"),
     ("Gemma3ForConditionalGeneration", "gemma3_text"),
     ("Gemma4ForConditionalGeneration", "gemma4_text"),
@@ -75,7 +82,11 @@ static TRIED: [(&str, &str); 27] = [
     ("Ovis", "qwen2"),
     ("Ovis2_5", "qwen3"),
     ("Qwen2AudioForConditionalGeneration", "qwen2"),
+    ("Qwen2_5OmniForConditionalGeneration", "qwen2"),
+    ("Qwen3ASRForConditionalGeneration", "qwen3"),
+    ("Qwen3OmniMoeForConditionalGeneration", "qwen3_moe"),
     ("Qwen3VLForConditionalGeneration", "qwen3"),
+    ("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text"),
     ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
     ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
     ("Sarashina2VisionForCausalLM", "llama"),
@@ -92,7 +103,7 @@ pub(super) fn listed() -> impl Iterator<Item = (&'static str, &'static str, &'st
 }
 
 /// Which text model these hold where their settings don't say.
-const BY_DEFAULT: [(&str, &str); 11] = [
+const BY_DEFAULT: [(&str, &str); 12] = [
     ("blip-2", "opt"),
     ("gemma3", "gemma3_text"),
     ("gemma4", "gemma4_text"),
@@ -103,6 +114,7 @@ const BY_DEFAULT: [(&str, &str); 11] = [
     ("llava_onevision", "qwen2"),
     ("mistral3", "mistral"),
     ("qwen2_audio", "qwen2"),
+    ("qwen3_asr_thinker", "qwen3"),
     ("qwen3_vl", "qwen3_vl_text"),
 ];
 
@@ -172,7 +184,8 @@ pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
         let given = format!("{outer}, whose positions see all of a prompt, later ones too,");
         return Err(ConfigError::UnsupportedVariant { family: "gemma", field: "architectures", given });
     }
-    let given = |field: &str| json.get(field).filter(|value| !value.is_null());
+    let parts = json.get(THINKER).filter(|own| own.is_object()).unwrap_or(json);
+    let given = |field: &str| parts.get(field).filter(|value| !value.is_null());
     let within = WITHIN.iter().find_map(|field| Some((*field, given(field)?)));
     let beside = BESIDE.iter().find(|(name, _)| *name == outer).map(|(_, kind)| *kind);
     let (field, own, kind) = match (within, beside) {
@@ -186,7 +199,7 @@ pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
             let reason = format!("`{field}` is {other}, not an object");
             return Err(ConfigError::Malformed { reason });
         }
-        (None, Some(kind)) => match json.as_object() {
+        (None, Some(kind)) => match parts.as_object() {
             Some(own) => ("", own, kind),
             None => return Ok(None),
         },
@@ -272,7 +285,7 @@ struct Scheme {
     model: Option<&'static str>,
 }
 
-const SCHEMES: [Scheme; 8] = [
+const SCHEMES: [Scheme; 9] = [
     Scheme { before: "language_model.", model: None },
     Scheme { before: "", model: Some("model.language_model.") },
     Scheme { before: "", model: Some("model.text_model.") },
@@ -280,6 +293,7 @@ const SCHEMES: [Scheme; 8] = [
     Scheme { before: "", model: Some("language_model.") },
     Scheme { before: "", model: Some("text_model.") },
     Scheme { before: "llm.", model: None },
+    Scheme { before: "thinker.", model: None },
     Scheme { before: "model.llm.", model: None },
 ];
 

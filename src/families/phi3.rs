@@ -1,4 +1,5 @@
-//! Phi 3 and 4: Llama with fused projections.
+//! Phi 3 and 4: Llama with fused projections. The text model of Phi 4 Multimodal, beside whose projections lie adapters
+//! for images and speech.
 
 use std::sync::LazyLock;
 
@@ -12,6 +13,25 @@ use crate::weight_files::{Layout, WeightTable};
 
 pub(super) static FAMILY: Family =
     Family { name: "phi3", architectures: &["Phi3ForCausalLM", "Phi3Model"], prefix: "model.", config, weights };
+
+pub(super) static MULTIMODAL: Family = Family {
+    name: "phi4mm",
+    architectures: &["Phi4MMForCausalLM"],
+    prefix: "model.",
+    config,
+    weights: |config, json| {
+        let mut table = weights(config, json)?;
+        let adapted = ["self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"];
+        for source in table.sources.values_mut() {
+            if let Some(name) =
+                source.name.strip_suffix(".weight").filter(|name| adapted.iter().any(|own| name.ends_with(own)))
+            {
+                source.name = format!("{name}.base_layer.weight");
+            }
+        }
+        Ok(table)
+    },
+};
 
 /// What Hugging Face takes for fields that a file leaves out.
 static DEFAULTS: LazyLock<Value> =

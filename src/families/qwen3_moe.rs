@@ -1,8 +1,11 @@
-//! Qwen 3 with a mixture of experts, in all layers or some.
+//! Qwen 3 with a mixture of experts, in all layers or some. The text model of Qwen 3 VL's, whose files stack the experts.
 
-use serde_json::Value;
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
 
 use super::hf_config::HfConfig;
+use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures, qwen3};
 use crate::config::{Experts, TransformerConfig};
 use crate::error::ConfigError;
@@ -15,6 +18,30 @@ pub(super) static FAMILY: Family = Family {
     config,
     weights,
 };
+
+pub(super) static VL: Family = Family {
+    name: "qwen3_vl_moe_text",
+    architectures: &["Qwen3VLMoeTextModel"],
+    prefix: "model.",
+    config: |json| vl(&json.defaulting(&DEFAULTS_VL)),
+    weights: stacked,
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS_VL: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 128_000, "rope_theta": 5e6,
+        "moe_intermediate_size": 1408, "num_experts_per_tok": 4, "num_local_experts": 60
+    })
+});
+
+/// Weights of experts always sum to one.
+fn vl(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = config(json)?;
+    let experts = base.experts.map(|own| Experts { renormalize: true, ..own });
+    Ok(TransformerConfig { experts, ..base })
+}
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let experts = experts(json)?;
@@ -50,4 +77,19 @@ pub(super) fn dense_layers(json: &HfConfig<'_>) -> Result<impl Fn(usize) -> bool
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     llama_like::weights_with(config, json, mixtures::names(json)?)
+}
+
+fn stacked(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = llama_like::weights_with(c, json, Names { mlp: MlpNames::Gated, ..mixtures::names(json)? })?;
+    for layer in 0..c.n_layers {
+        let Some(experts) = c.experts_of(layer) else { continue };
+        let from = |part: &str| format!("model.layers.{layer}.mlp.{part}");
+        let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
+        for part in ["in", "gate", "out"] {
+            table.remove(&to(&format!("W_{part}")));
+        }
+        table.linear(&to("W_gate"), &from("gate"), false);
+        mixtures::add_stacked(&mut table, &to("experts"), &from("experts"), experts.count);
+    }
+    Ok(table)
 }

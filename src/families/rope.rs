@@ -112,7 +112,7 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
     }
     let kind = scaling.text("rope_type", scaling.text("type", "default")?)?;
     let factor = match kind {
-        "linear" | "dynamic" | "llama3" | "yarn" => scaling.needed_number("factor")?,
+        "linear" | "dynamic" | "llama3" | "yarn" | "deepseek_yarn" => scaling.needed_number("factor")?,
         _ => 1.0,
     };
     const ORIGINAL: &str = "original_max_position_embeddings";
@@ -138,7 +138,7 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
             high_freq_factor: scaling.number("high_freq_factor", 4.0)?,
             original_context,
         }),
-        "yarn" => {
+        "yarn" | "deepseek_yarn" => {
             let magnitude = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
             let mscale = scaling.number("mscale", 0.0)?;
             let mscale_all = scaling.number("mscale_all_dim", 0.0)?;

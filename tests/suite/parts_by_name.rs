@@ -37,6 +37,7 @@ fn names_of_published_models_are_known() {
     type Named = fn(&str) -> String;
     let (as_they_are, before): (Named, Named) = (str::to_string, |name| format!("language_model.{name}"));
     let llm: Named = |name| format!("llm.{name}");
+    let thinker: Named = |name| format!("thinker.{name}");
     let inside: Named = |name| match name.strip_prefix("model.") {
         Some(rest) => format!("model.language_model.{rest}"),
         None => name.to_string(),
@@ -53,6 +54,10 @@ fn names_of_published_models_are_known() {
         ("qwen2", "Ovis", Some("llm_config"), llm),
         ("qwen3", "Ovis2_5", Some("llm_config"), llm),
         ("llama", "Sarashina2VisionForCausalLM", Some("text_config"), llm),
+        ("qwen2", "Qwen2_5OmniForConditionalGeneration", Some("thinker_config"), thinker),
+        ("qwen3", "Qwen3ASRForConditionalGeneration", Some("thinker_config"), thinker),
+        ("qwen3-moe", "Qwen3OmniMoeForConditionalGeneration", Some("thinker_config"), thinker),
+        ("mistral-full", "Videollama2MistralForCausalLM", None, as_they_are),
         ("qwen2", "VibeVoiceForConditionalGeneration", Some("decoder_config"), inside),
     ];
     let tokens = [1, 5, 9, 3, 7, 2];
@@ -68,6 +73,18 @@ fn names_of_published_models_are_known() {
                     json[field]["model_type"] = json!("glm4v_text");
                     json[field]["architectures"] = Value::Null;
                     json[field]["rope_scaling"] = json!({"type": "default", "mrope_section": [1, 1, 0]});
+                }
+                "Qwen2_5OmniForConditionalGeneration"
+                | "Qwen3ASRForConditionalGeneration"
+                | "Qwen3OmniMoeForConditionalGeneration" => {
+                    let mut text = json[field].take();
+                    text["model_type"] = json!(match case {
+                        "qwen2" => "qwen2_5_omni_text",
+                        "qwen3" => "qwen3_asr_text",
+                        _ => "qwen3_omni_moe_text",
+                    });
+                    text["architectures"] = Value::Null;
+                    json[field] = json!({"model_type": "a_thinker", "text_config": text});
                 }
                 "KimiK25ForConditionalGeneration" => json[field]["model_type"] = json!("kimi_k2"),
                 _ => {}

@@ -67,6 +67,7 @@ fn other_parts_are_told() {
             "part-llama4",
             "v5-part-qwen3-5",
             "v5-part-qwen3-5-moe",
+            "part-qwen3-vl-moe",
             "dots-ocr",
             "phi3-v",
             "v5-part-gemma4",
