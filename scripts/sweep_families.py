@@ -239,6 +239,9 @@ def varied(model_type, chance):
         changes["sliding_window"] = chance.choice([None, 3, 6])
     if "partial_rotary_factor" in known and chance.random() < 0.3:
         changes["partial_rotary_factor"] = chance.choice([0.5, 1.0])
+    # Google's files say `gelu` and mean the tanh approximation, which is what hooklens takes; transformers 4.57 does not.
+    if model_type == "gemma" and changes.get("hidden_act") == "gelu":
+        del changes["hidden_act"]
     return changes
 
 

@@ -224,6 +224,8 @@ layer_points! {
     linear_z "linear_attn.hook_z" 4;
     /// What Mamba 2's heads give, gated and normalized, `[batch, pos, head, d_head]`.
     ssm_z "ssm.hook_z" 4;
+    /// What a short convolution gives, gated, as one head, `[batch, pos, 1, d_model]`.
+    conv_z "conv.hook_z" 4;
     /// Each head's output to the stream, `[batch, pos, head, d_model]`.
     ///
     /// ```

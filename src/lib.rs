@@ -135,8 +135,8 @@ pub use ndarray;
 pub use activations::AnalysisError;
 pub use config::{
     ActivationFn, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs, Positional,
-    QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, StateSpace, TransformerConfig,
-    Window,
+    QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
+    TransformerConfig, Window,
 };
 pub use device::{
     DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, keep_freed_memory, parse_device,
@@ -158,8 +158,8 @@ pub use labeled::{LabeledArray, LabeledAxis};
 pub use loading::{LoadOptions, ModelConfig, ModelInfo, StoredWeights, inspect};
 pub use model::{
     Attention, Block, DecoderModel, Embed, Expert, GatedDeltaNet, HookedTransformer, LatentMaps, Linear, LoadReport,
-    Mamba2, Mlp, Moe, MoeNorms, Norm, Occurrence, Output, PerLayer, PerLayerEmbed, SharedMlp, Slopes, Weights,
-    lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
+    Mamba2, Mlp, Moe, MoeNorms, Norm, Occurrence, Output, PerLayer, PerLayerEmbed, SharedMlp, ShortConvolution, Slopes,
+    Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
 };
 pub use processing::Processing;
 pub use tensor_ext::TensorExt;

@@ -28,7 +28,7 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*attn.hook_z` (those of `linear_attn` and `ssm` too), and
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*attn.hook_z` (those of `linear_attn`, `ssm` and `conv` too), and
     /// `*ln1_post.hook_scale` where attention's output is normalized; an error before the first
     /// layer, where no head has written.
     pub fn stack_head_results(&self, stage: Stage) -> Result<Components> {
@@ -72,9 +72,10 @@ impl Analysis<'_> {
         let block = &self.model.weights.blocks[layer];
         let Some(mixed) = block.mixed() else { return Ok(None) };
         let post = self.post_norm(block.ln1_post.as_ref(), hook::ln1_post_scale(layer))?;
-        let z = match (&block.delta, &block.ssm) {
-            (Some(_), _) => self.recorded(hook::linear_z(layer))?,
-            (_, Some(_)) => self.recorded(hook::ssm_z(layer))?,
+        let z = match (&block.delta, &block.ssm, &block.conv) {
+            (Some(_), ..) => self.recorded(hook::linear_z(layer))?,
+            (_, Some(_), _) => self.recorded(hook::ssm_z(layer))?,
+            (.., Some(_)) => self.recorded(hook::conv_z(layer))?,
             _ => self.recorded(hook::z(layer))?,
         };
         let [batch, pos, heads, d_head] = z.dims();

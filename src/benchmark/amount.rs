@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::model::{Attention, GatedDeltaNet, HookedTransformer, Linear, Mamba2};
+use crate::model::{Attention, GatedDeltaNet, HookedTransformer, Linear, Mamba2, ShortConvolution};
 
 /// Bytes of weights that are read and arithmetic of the products with them; attention's own is left out.
 ///
@@ -33,7 +33,8 @@ impl Amount {
             let attn = block.attn.iter().flat_map(Attention::maps);
             let net = block.delta.iter().flat_map(GatedDeltaNet::maps);
             let ssm = block.ssm.iter().flat_map(Mamba2::maps);
-            attn.chain(net).chain(ssm).for_each(|map| sum.add(map, tokens as f64, 1.0));
+            let conv = block.conv.iter().flat_map(ShortConvolution::maps);
+            attn.chain(net).chain(ssm).chain(conv).for_each(|map| sum.add(map, tokens as f64, 1.0));
             if let Some(mlp) = &block.mlp {
                 [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate).for_each(|map| sum.add(map, tokens as f64, 1.0));
             }

@@ -252,6 +252,7 @@ fn mixers(c: &TransformerConfig) -> String {
             "{layers} of Mamba 2 with {} heads of {}, states of {}, {} groups",
             space.n_heads, space.d_head, space.d_state, space.n_groups
         ),
+        Mixer::ShortConv(conv) => format!("{layers} short convolutions over {} positions", conv.width),
         Mixer::Attention { n_kv_heads, d_head } => {
             format!("{layers} with {n_kv_heads} for keys and values, of {d_head}")
         }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{GatedDelta, StateSpace};
+use super::{GatedDelta, ShortConv, StateSpace};
 
 /// What moves information between positions in one layer, in models whose layers differ.
 ///
@@ -33,6 +33,8 @@ pub enum Mixer {
     GatedDelta(GatedDelta),
     /// A state space of Mamba 2, of which the same is true.
     StateSpace(StateSpace),
+    /// A gated convolution over the last positions, of which a cache holds those positions (LFM2).
+    ShortConv(ShortConv),
     /// Nothing: the layer has an MLP alone (Nemotron-H).
     None,
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ActivationFn, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs, Positional, QkNorm, QueryGrowth,
-    Rotary, StateSpace, Window,
+    Rotary, ShortConv, StateSpace, Window,
 };
 
 /// The shape and the choices of a transformer.
@@ -298,6 +298,19 @@ impl TransformerConfig {
         }
     }
 
+    /// The short convolution that layer `layer` has in place of attention.
+    ///
+    /// ```
+    /// use hooklens::TransformerConfig;
+    /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).short_conv_of(0), None);
+    /// ```
+    pub fn short_conv_of(&self, layer: usize) -> Option<ShortConv> {
+        match self.mixers.get(layer) {
+            Some(Mixer::ShortConv(conv)) => Some(*conv),
+            _ => None,
+        }
+    }
+
     /// Whether layer `layer` has attention.
     ///
     /// ```
@@ -310,7 +323,9 @@ impl TransformerConfig {
 
     /// Whether some layer has a state in place of keys and values.
     pub(crate) fn has_states(&self) -> bool {
-        self.mixers.iter().any(|mixer| matches!(mixer, Mixer::GatedDelta(_) | Mixer::StateSpace(_)))
+        self.mixers
+            .iter()
+            .any(|mixer| matches!(mixer, Mixer::GatedDelta(_) | Mixer::ShortConv(_) | Mixer::StateSpace(_)))
     }
 
     /// Whether something moves information between positions in layer `layer`.
@@ -380,7 +395,7 @@ impl TransformerConfig {
     pub fn n_kv_heads_of(&self, layer: usize) -> usize {
         match self.mixers.get(layer) {
             Some(Mixer::Attention { n_kv_heads, .. }) => *n_kv_heads,
-            Some(Mixer::GatedDelta(_) | Mixer::StateSpace(_) | Mixer::None) => 0,
+            Some(_) => 0,
             None => self.n_kv_heads,
         }
     }
@@ -394,7 +409,7 @@ impl TransformerConfig {
     pub fn d_head_of(&self, layer: usize) -> usize {
         match self.mixers.get(layer) {
             Some(Mixer::Attention { d_head, .. }) => *d_head,
-            Some(Mixer::GatedDelta(_) | Mixer::StateSpace(_) | Mixer::None) => 0,
+            Some(_) => 0,
             None => self.d_head,
         }
     }

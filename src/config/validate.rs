@@ -74,6 +74,7 @@ impl TransformerConfig {
                         own.n_value_heads, own.n_key_heads
                     ),
                 )),
+                Mixer::ShortConv(own) => Some(("short convolution", [1, 1, 1, 1, own.width], [1, 1], String::new())),
                 Mixer::Attention { .. } | Mixer::None => None,
             };
             if let Some((kind, sizes, [heads, shared], not_shared)) = state {

@@ -117,13 +117,17 @@ impl StateAxes {
             d_value: net.d_value,
             channels: net.channels(),
         });
-        net.or(c.state_space_of(layer).map(|space| Self {
+        let space = c.state_space_of(layer).map(|space| Self {
             key_heads: space.n_groups,
             value_heads: space.n_heads,
             d_key: space.d_state,
             d_value: space.d_head,
             channels: space.channels(),
-        }))
+        });
+        let conv = c.short_conv_of(layer);
+        let conv =
+            conv.map(|_| Self { key_heads: 0, value_heads: 1, d_key: 0, d_value: c.d_model, channels: c.d_model });
+        net.or(space).or(conv)
     }
     /// The length of an axis that only such a layer's points have, or that is another one there.
     pub(crate) fn length(self, axis: Axis) -> Option<usize> {

@@ -382,8 +382,9 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
     for layer in 0..c.n_layers {
         let name = |part: &str| format!("blocks.{layer}.{part}");
         match c.mixers.get(layer) {
-            Some(Mixer::GatedDelta(_)) => gated_delta(&mut table, &name("linear_attn")),
-            Some(Mixer::StateSpace(_)) => mamba2(&mut table, &name("ssm")),
+            Some(Mixer::GatedDelta(_)) => with_state(&mut table, &name("linear_attn"), GATED_DELTA),
+            Some(Mixer::StateSpace(_)) => with_state(&mut table, &name("ssm"), MAMBA_2),
+            Some(Mixer::ShortConv(_)) => with_state(&mut table, &name("conv"), SHORT_CONVOLUTION),
             Some(Mixer::None) => {}
             _ => attention(&mut table, &name("attn"), c, layer),
         }
@@ -439,22 +440,16 @@ fn attention(table: &mut WeightTable, attn: &str, c: &TransformerConfig, layer: 
     }
 }
 
-fn gated_delta(table: &mut WeightTable, net: &str) {
-    let maps = ["Q", "K", "V", "gate", "beta", "decay", "O"].into_iter();
-    let maps = maps.flat_map(|part| ["W", "b"].map(|kind| format!("{kind}_{part}")));
-    let others = ["conv", "A_log", "dt_bias", "norm.w"].map(str::to_string);
-    for part in maps.chain(others) {
-        let own = format!("{net}.{part}");
-        table.add(own.clone(), own, Layout::AsIs);
-    }
-}
+/// Maps, with biases, and other tensors of what layers have in place of attention.
+type Parts = (&'static [&'static str], &'static [&'static str]);
+const GATED_DELTA: Parts = (&["Q", "K", "V", "gate", "beta", "decay", "O"], &["conv", "A_log", "dt_bias", "norm.w"]);
+const MAMBA_2: Parts = (&["x", "B", "C", "gate", "dt", "O"], &["conv", "conv_bias", "A_log", "dt_bias", "D", "norm.w"]);
+const SHORT_CONVOLUTION: Parts = (&["B", "C", "x", "O"], &["conv", "conv_bias"]);
 
-fn mamba2(table: &mut WeightTable, ssm: &str) {
-    let maps = ["x", "B", "C", "gate", "dt", "O"].into_iter();
-    let maps = maps.flat_map(|part| ["W", "b"].map(|kind| format!("{kind}_{part}")));
-    let others = ["conv", "conv_bias", "A_log", "dt_bias", "D", "norm.w"].map(str::to_string);
-    for part in maps.chain(others) {
-        let own = format!("{ssm}.{part}");
+fn with_state(table: &mut WeightTable, mixer: &str, (maps, others): Parts) {
+    let maps = maps.iter().flat_map(|part| ["W", "b"].map(|kind| format!("{kind}_{part}")));
+    for part in maps.chain(others.iter().map(|part| part.to_string())) {
+        let own = format!("{mixer}.{part}");
         table.add(own.clone(), own, Layout::AsIs);
     }
 }

@@ -50,6 +50,7 @@ mod hy_v3;
 mod internlm;
 mod jais;
 mod kormo;
+mod lfm2;
 mod llama;
 mod llama2c;
 mod llama4;
@@ -199,6 +200,8 @@ static FAMILIES: &[&Family] = &[
     &internlm::TWO,
     &jais::FAMILY,
     &kormo::FAMILY,
+    &lfm2::DENSE,
+    &lfm2::MIXTURE,
     &llama2c::FAMILY,
     &llama4::FAMILY,
     &llama::FAMILY,

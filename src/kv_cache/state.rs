@@ -1,14 +1,15 @@
-//! What a cache holds of a layer with a state in place of keys and values: a gated delta net's, Mamba 2's.
+//! What a cache holds of a layer with a state in place of keys and values: a gated delta net's, Mamba 2's, a short
+//! convolution's.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use hooklens_hooks::upload;
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, KeyValueCache};
-use crate::config::{GatedDelta, StateSpace, TransformerConfig};
+use crate::config::{GatedDelta, ShortConv, StateSpace, TransformerConfig};
 use crate::error::CacheError;
 
-/// What a gated delta net or Mamba 2 carries from one position to the next, in place of keys and values.
+/// What a gated delta net, Mamba 2 or a short convolution carries from one position to the next, in place of keys and values.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -26,7 +27,8 @@ use crate::error::CacheError;
 pub struct RecurrentState {
     /// What the convolution reads of the last positions (queries, keys and values of a gated delta net), `[batch, width - 1, channel]`.
     pub before: Tensor<3>,
-    /// The heads' memories, `[batch, value_head, d_key, d_value]`; of Mamba 2 `[batch, head, d_state, d_head]`.
+    /// The heads' memories, `[batch, value_head, d_key, d_value]`; of Mamba 2 `[batch, head, d_state, d_head]`. A short convolution
+    /// has none: one zero, `[batch, 1, 1, 1]`.
     pub memory: Tensor<4>,
 }
 
@@ -51,6 +53,11 @@ impl StateShape {
         Self { before: [space.width - 1, space.channels()], memory: [space.n_heads, space.d_state, space.d_head] }
     }
 
+    /// The state of such a convolution of so many channels. A memory of one number stands for none.
+    pub(crate) fn of_convolution(conv: ShortConv, channels: usize) -> Self {
+        Self { before: [conv.width - 1, channels], memory: [1, 1, 1] }
+    }
+
     /// Positions that the convolution sees.
     pub(crate) fn width(self) -> usize {
         self.before[0] + 1
@@ -59,7 +66,8 @@ impl StateShape {
     /// The state of a model's layer, if it has one.
     pub(super) fn of(config: &TransformerConfig, layer: usize) -> Option<Self> {
         let space = config.state_space_of(layer).map(Self::of_space);
-        config.gated_delta_of(layer).map(Self::of_net).or(space)
+        let conv = config.short_conv_of(layer).map(|conv| Self::of_convolution(conv, config.d_model));
+        config.gated_delta_of(layer).map(Self::of_net).or(space).or(conv)
     }
 }
 

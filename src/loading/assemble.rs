@@ -20,7 +20,7 @@ use crate::error::LoadError;
 use crate::model::LoadReport;
 use crate::model::{
     Attention, Block, Embed, Expert, GatedDeltaNet, LatentMaps, Linear, Mamba2, Mlp, Moe, MoeNorms, Norm, Paging,
-    PerLayer, PerLayerEmbed, SharedMlp, Slopes, Weights,
+    PerLayer, PerLayerEmbed, SharedMlp, ShortConvolution, Slopes, Weights,
 };
 use crate::packed_matrix::PackedMatrix;
 use crate::weight_files::{Layout, Pages, StoredTensor, TensorInfo, WeightFiles, WeightTable};
@@ -563,6 +563,16 @@ impl<'a> Assembler<'a> {
         Ok(Mamba2 { x, b, c: to_read, gate, dt, conv, conv_bias, a_log, dt_bias, d, norm, o })
     }
 
+    /// A short convolution, under this name.
+    fn short_convolution(&mut self, name: &str, d_model: usize, width: usize) -> Result<ShortConvolution, LoadError> {
+        let mut linear =
+            |part: &str| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), [d_model, d_model]);
+        let (b, c, x, o) = (linear("B")?, linear("C")?, linear("x")?, linear("O")?);
+        let conv = Param::from_tensor(self.exact(&format!("{name}.conv"), [width, d_model])?);
+        let conv_bias = self.vector(&format!("{name}.conv_bias"), d_model)?.map(Param::from_tensor);
+        Ok(ShortConvolution { b, c, x, conv, conv_bias, o })
+    }
+
     fn latent(&mut self, name: &str, d_model: usize, own: Latent) -> Result<LatentMaps, LoadError> {
         let mut linear =
             |part: &str, width| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), [d_model, width]);
@@ -588,6 +598,10 @@ impl<'a> Assembler<'a> {
             },
             ssm: match c.state_space_of(layer) {
                 Some(space) => Some(self.mamba2(&name("ssm"), c, space)?),
+                None => None,
+            },
+            conv: match c.short_conv_of(layer) {
+                Some(conv) => Some(self.short_convolution(&name("conv"), c.d_model, conv.width)?),
                 None => None,
             },
             ln1_post: None,

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
+use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 use hooklens_hooks::{Activation, write_file, write_safetensors};
 
 use crate::error::{LoadError, Result};
 use crate::families;
-use crate::model::{Attention, Embed, GatedDeltaNet, HookedTransformer, Linear, Mamba2, Norm};
+use crate::model::{Attention, Embed, GatedDeltaNet, HookedTransformer, Linear, Mamba2, Norm, ShortConvolution};
 use crate::weight_files::{Layout, StoredTensor};
 
 impl HookedTransformer {
@@ -119,6 +120,9 @@ impl HookedTransformer {
             if let Some(ssm) = &block.ssm {
                 each_of_mamba2(&name("ssm"), ssm, dtype, see);
             }
+            if let Some(conv) = &block.conv {
+                each_of_convolution(&name("conv"), conv, dtype, see);
+            }
             if let Some(mlp) = &block.mlp {
                 linear(&name("mlp"), "in", &mlp.input, dtype, see);
                 linear(&name("mlp"), "out", &mlp.output, dtype, see);
@@ -219,14 +223,33 @@ fn each_of_mamba2(name: &str, ssm: &Mamba2, dtype: DType, see: &mut dyn FnMut(St
     for (letter, which) in maps {
         linear(name, letter, which, dtype, see);
     }
-    see(format!("{name}.conv"), Weight::Matrix(ssm.conv.val()));
-    let [_, channels] = ssm.conv.dims();
-    let none = || Tensor::zeros([channels], (&ssm.o.device(), dtype));
-    see(format!("{name}.conv_bias"), Weight::Vector(ssm.conv_bias.as_ref().map_or_else(none, |bias| bias.val())));
+    filters(name, &ssm.conv, ssm.conv_bias.as_ref(), dtype, see);
     for (part, own) in [("A_log", &ssm.a_log), ("dt_bias", &ssm.dt_bias), ("D", &ssm.d)] {
         see(format!("{name}.{part}"), Weight::Vector(own.val()));
     }
     norm(&format!("{name}.norm"), Some(&ssm.norm), see);
+}
+
+fn each_of_convolution(name: &str, own: &ShortConvolution, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
+    for (letter, which) in [("B", &own.b), ("C", &own.c), ("x", &own.x), ("O", &own.o)] {
+        linear(name, letter, which, dtype, see);
+    }
+    filters(name, &own.conv, own.conv_bias.as_ref(), dtype, see);
+}
+
+/// A convolution's filters and what is added to what they give.
+fn filters(
+    name: &str,
+    conv: &Param<Tensor<2>>,
+    bias: Option<&Param<Tensor<1>>>,
+    dtype: DType,
+    see: &mut dyn FnMut(String, Weight<'_>),
+) {
+    let conv = conv.val();
+    let [_, channels] = conv.dims();
+    let none = Tensor::zeros([channels], (&conv.device(), dtype));
+    see(format!("{name}.conv"), Weight::Matrix(conv));
+    see(format!("{name}.conv_bias"), Weight::Vector(bias.map_or(none, |bias| bias.val())));
 }
 
 /// A weight as the model keeps it.

@@ -13,7 +13,8 @@ use super::moe::Moe;
 use super::norm::{Norm, NormPoints, narrowed};
 use super::pass::Pass;
 use super::per_layer::PerLayer;
-use crate::config::NormKind;
+use super::short_convolution::ShortConvolution;
+use crate::config::{Mixer, NormKind};
 use crate::cpu;
 use crate::points::Site;
 
@@ -36,6 +37,8 @@ pub struct Block {
     pub delta: Option<GatedDeltaNet>,
     /// Mamba 2's mixer, in place of attention.
     pub ssm: Option<Mamba2>,
+    /// The short convolution, in place of attention.
+    pub conv: Option<ShortConvolution>,
     /// Norm of what attention, or what stands in its place, writes.
     pub ln1_post: Option<Norm>,
     /// Norm before the MLP.
@@ -58,12 +61,13 @@ impl Block {
         let attn = self.attn.iter().flat_map(Attention::maps);
         let net = self.delta.iter().flat_map(GatedDeltaNet::maps);
         let ssm = self.ssm.iter().flat_map(Mamba2::maps);
+        let conv = self.conv.iter().flat_map(ShortConvolution::maps);
         let mlp = self.mlp.iter().flat_map(|mlp| [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate));
         let mixture =
             self.moe.iter().flat_map(|moe| moe.experts.iter().flat_map(|expert| expert.maps()).chain([&moe.router]));
         let shared = self.moe.iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
         let per_layer = self.per_layer.iter().flat_map(|own| own.maps());
-        attn.chain(net).chain(ssm).chain(mlp).chain(mixture).chain(shared).chain(per_layer)
+        attn.chain(net).chain(ssm).chain(conv).chain(mlp).chain(mixture).chain(shared).chain(per_layer)
     }
 
     /// The same, to be changed.
@@ -71,6 +75,7 @@ impl Block {
         let attn = self.attn.iter_mut().flat_map(Attention::maps_mut);
         let net = self.delta.iter_mut().flat_map(GatedDeltaNet::maps_mut);
         let ssm = self.ssm.iter_mut().flat_map(Mamba2::maps_mut);
+        let conv = self.conv.iter_mut().flat_map(ShortConvolution::maps_mut);
         let mlp =
             self.mlp.iter_mut().flat_map(|mlp| [&mut mlp.input, &mut mlp.output].into_iter().chain(&mut mlp.gate));
         let mixture = self.moe.iter_mut().flat_map(|moe| {
@@ -79,7 +84,7 @@ impl Block {
             experts.iter_mut().flat_map(|expert| expert.maps_mut()).chain([router]).chain(shared)
         });
         let per_layer = self.per_layer.iter_mut().flat_map(|own| own.maps_mut());
-        attn.chain(net).chain(ssm).chain(mlp).chain(mixture).chain(per_layer)
+        attn.chain(net).chain(ssm).chain(conv).chain(mlp).chain(mixture).chain(per_layer)
     }
 
     /// Where its weights live.
@@ -147,14 +152,14 @@ impl Block {
 
     /// The map to the stream of what passes between positions.
     pub(crate) fn mixed(&self) -> Option<&Linear> {
-        let net = self.delta.as_ref().map(|net| &net.o).or(self.ssm.as_ref().map(|ssm| &ssm.o));
-        self.attn.as_ref().map(|attn| &attn.o).or(net)
+        let (net, ssm) = (self.delta.as_ref().map(|net| &net.o), self.ssm.as_ref().map(|ssm| &ssm.o));
+        self.attn.as_ref().map(|attn| &attn.o).or(net).or(ssm).or(self.conv.as_ref().map(|conv| &conv.o))
     }
 
     /// The same, to be changed.
     pub(crate) fn mixed_mut(&mut self) -> Option<&mut Linear> {
-        let net = self.delta.as_mut().map(|net| &mut net.o).or(self.ssm.as_mut().map(|ssm| &mut ssm.o));
-        self.attn.as_mut().map(|attn| &mut attn.o).or(net)
+        let (net, ssm) = (self.delta.as_mut().map(|net| &mut net.o), self.ssm.as_mut().map(|ssm| &mut ssm.o));
+        self.attn.as_mut().map(|attn| &mut attn.o).or(net).or(ssm).or(self.conv.as_mut().map(|conv| &mut conv.o))
     }
 
     /// The stream that outputs are added to, and the output of attention or of what stands in its place.
@@ -169,10 +174,10 @@ impl Block {
             let at = |site| pass.points.at(layer, site);
             let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
             let read = self.ln1.forward(resid.clone(), points, run)?;
-            let (net, space) = (pass.config.gated_delta_of(layer), pass.config.state_space_of(layer));
-            let out = match (&self.delta, net, &self.ssm, space) {
-                (Some(net), Some(sizes), ..) => net.forward(layer, read, sizes, pass, run)?,
-                (_, _, Some(ssm), Some(sizes)) => ssm.forward(layer, read, sizes, pass, run)?,
+            let out = match (&self.delta, &self.ssm, &self.conv, pass.config.mixers.get(layer).copied()) {
+                (Some(net), _, _, Some(Mixer::GatedDelta(sizes))) => net.forward(layer, read, sizes, pass, run)?,
+                (_, Some(ssm), _, Some(Mixer::StateSpace(sizes))) => ssm.forward(layer, read, sizes, pass, run)?,
+                (_, _, Some(conv), Some(Mixer::ShortConv(sizes))) => conv.forward(layer, read, sizes, pass, run)?,
                 _ => resid.zeros_like(),
             };
             return Ok((resid, out));

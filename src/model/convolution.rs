@@ -49,12 +49,24 @@ impl Carried {
             steps.beta = steps.beta * real.clone();
             steps.log_decay = steps.log_decay * real;
         }
-        let (read, memory) = steps.run(self.memory);
-        if let Some(cache) = &mut pass.kv_cache {
-            let state = RecurrentState { before: self.taps.last(&self.seen), memory };
-            cache.advance(self.layer, state, [batch, pos])?;
-        }
+        let (read, memory) = steps.run(self.memory.clone());
+        Self { memory, ..self }.keep_of([batch, pos], pass)?;
         Ok(read)
+    }
+
+    /// Holds in the run's cache what the convolution has seen, of a layer without memories.
+    pub(super) fn keep(self, pass: &mut Pass<'_>) -> Result<(), CacheError> {
+        let [batch, all, _] = self.seen.dims();
+        let pos = all + 1 - self.taps.width;
+        self.keep_of([batch, pos], pass)
+    }
+
+    fn keep_of(self, shape: [usize; 2], pass: &mut Pass<'_>) -> Result<(), CacheError> {
+        if let Some(cache) = &mut pass.kv_cache {
+            let state = RecurrentState { before: self.taps.last(&self.seen), memory: self.memory };
+            cache.advance(self.layer, state, shape)?;
+        }
+        Ok(())
     }
 }
 

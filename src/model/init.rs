@@ -17,6 +17,7 @@ use super::moe::{Expert, Moe, MoeNorms, SharedMlp};
 use super::norm::Norm;
 use super::per_layer::{PerLayer, PerLayerEmbed};
 use super::report::LoadReport;
+use super::short_convolution::ShortConvolution;
 use super::transformer::HookedTransformer;
 use super::weights::{Embed, Weights};
 use crate::config::{ActivationFn, GatedDelta, NormKind, Positional, StateSpace, TransformerConfig};
@@ -119,6 +120,18 @@ impl Draw<'_> {
         }
     }
 
+    fn short_convolution(&self, d_model: usize, width: usize) -> ShortConvolution {
+        let map = || self.linear(d_model, d_model);
+        ShortConvolution {
+            b: map(),
+            c: map(),
+            x: map(),
+            conv: Param::from_tensor(self.matrix(width, d_model)),
+            conv_bias: Some(Param::from_tensor(Tensor::zeros([d_model], self.device))),
+            o: map(),
+        }
+    }
+
     fn mamba2(&self, c: &TransformerConfig, space: StateSpace) -> Mamba2 {
         let (all, shared) = (space.n_heads * space.d_head, space.n_groups * space.d_state);
         let vector = |len| Param::from_tensor(Tensor::zeros([len], self.device));
@@ -176,6 +189,7 @@ impl Draw<'_> {
             }),
             delta: c.gated_delta_of(layer).map(|net| self.gated_delta(c, net)),
             ssm: c.state_space_of(layer).map(|space| self.mamba2(c, space)),
+            conv: c.short_conv_of(layer).map(|conv| self.short_convolution(c.d_model, conv.width)),
             ln1_post: c.post_norms.then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
             ln2: c.has_mlp(layer).then(|| self.norm(c.pre_norm(), c.d_model, c.eps)),
             mlp: plain.then(|| Mlp {

@@ -1,6 +1,6 @@
 //! The hook points a decoder of a configuration fires.
 
-use crate::config::{ActivationFn, NormKind, Positional, QkNormWeights, TransformerConfig};
+use crate::config::{ActivationFn, Mixer, NormKind, Positional, QkNormWeights, TransformerConfig};
 use crate::points::{Outer, Points, PointsBuilder, Site, decoder_sites};
 
 /// The points of a decoder of this configuration.
@@ -90,6 +90,11 @@ fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option
         {
             Some("this layer has no state space")
         }
+        Site::ConvB | Site::ConvX | Site::ConvPre | Site::ConvOut | Site::ConvC | Site::ConvZ
+            if config.short_conv_of(layer).is_none() =>
+        {
+            Some("this layer has no short convolution")
+        }
         Site::AttnIn
         | Site::QInput
         | Site::KInput
@@ -112,12 +117,17 @@ fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option
         | Site::Result
             if !config.attends(layer) =>
         {
-            Some(match (config.state_space_of(layer), config.mixes(layer)) {
-                (_, false) => NO_MIXER,
-                (Some(_), _) => "this layer has a state space, not attention; its points are ssm.hook_x and others",
-                (None, _) => {
+            Some(match config.mixers.get(layer) {
+                Some(Mixer::StateSpace(_)) => {
+                    "this layer has a state space, not attention; its points are ssm.hook_x and others"
+                }
+                Some(Mixer::ShortConv(_)) => {
+                    "this layer has a short convolution, not attention; its points are conv.hook_x and others"
+                }
+                Some(Mixer::GatedDelta(_)) => {
                     "this layer has a gated delta net, not attention; its points are linear_attn.hook_q and others"
                 }
+                _ => NO_MIXER,
             })
         }
         Site::Ln1Scale | Site::Ln1Normalized | Site::AttnOut | Site::ResidMid if !config.mixes(layer) => Some(NO_MIXER),

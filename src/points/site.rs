@@ -93,6 +93,13 @@ sites! {
     SsmOut "ssm.hook_recurrence_out" PER_VALUE_HEAD;
     SsmGate "ssm.hook_gate_input" PER_VALUE_HEAD;
     SsmZ "ssm.hook_z" PER_VALUE_HEAD;
+    // Of short convolutions.
+    ConvB "conv.hook_b" CHANNELS;
+    ConvX "conv.hook_x" CHANNELS;
+    ConvPre "conv.hook_pre_conv" CHANNELS;
+    ConvOut "conv.hook_conv_out" CHANNELS;
+    ConvC "conv.hook_c" CHANNELS;
+    ConvZ "conv.hook_z" PER_VALUE_HEAD;
     Ln1PostScale "ln1_post.hook_scale" SCALE;
     Ln1PostNormalized "ln1_post.hook_normalized" STREAM;
     AttnOut "hook_attn_out" STREAM;

@@ -38,6 +38,9 @@ pub(super) fn apply(model: &mut HookedTransformer) {
         if let Some(ssm) = &mut block.ssm {
             fold(&mut block.ln1, &mut ssm.readers_mut(), dtype);
         }
+        if let Some(conv) = &mut block.conv {
+            fold(&mut block.ln1, &mut conv.readers_mut(), dtype);
+        }
         let Some(ln2) = &mut block.ln2 else { continue };
         if let Some(mlp) = &mut block.mlp {
             // A gated MLP reads the norm twice; TransformerLens 2.16 forgets the gate's bias.

@@ -8,7 +8,7 @@ use hooklens::features::Transcoders;
 use hooklens::prelude::*;
 use hooklens::{
     ActivationFn, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs, Positional,
-    QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, StateSpace, Window,
+    QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace, Window,
 };
 use ndarray::ArrayD;
 use proptest::prelude::*;
@@ -241,15 +241,16 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
 /// their MLP, or all but that.
 pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
     let heads = prop_oneof![Just((1, 1)), Just((1, 2)), Just((2, 4)), Just((3, 3))];
-    (any_config(), heads, 2..5usize, any::<bool>(), 0..8usize, any::<bool>()).prop_map(
-        |(config, (keys, values), width, of_mamba, which, attn_gates)| {
+    (any_config(), heads, 2..5usize, 0..3usize, 0..8usize, any::<bool>()).prop_map(
+        |(config, (keys, values), width, kind, which, attn_gates)| {
             let net =
                 Mixer::GatedDelta(GatedDelta { n_key_heads: keys, n_value_heads: values, d_key: 5, d_value: 6, width });
             let (norm_groups, least_step) = if attn_gates { (keys, 0.5) } else { (1, 0.0) };
             let space = StateSpace { n_groups: keys, width, norm_groups, least_step, ..StateSpace::new(values, 6, 5) };
             let space = Mixer::StateSpace(space);
             let attention = Mixer::Attention { n_kv_heads: config.n_kv_heads, d_head: config.d_head };
-            let (one, other) = if of_mamba { (space, net) } else { (net, space) };
+            let conv = Mixer::ShortConv(ShortConv { width });
+            let (one, other) = [(net, space), (space, conv), (conv, net)][kind];
             let all = [vec![one, attention], vec![attention, one], vec![one, one], vec![one, other]];
             let whole = config.attn_only || config.parallel || config.post_norms;
             // Parts alone, as Nemotron-H has them.

@@ -1,0 +1,26 @@
+//! Short convolutions.
+
+use serde::{Deserialize, Serialize};
+
+/// A gated convolution over the last positions, in place of attention (LFM2).
+///
+/// Three projections of the stream, as wide as it: `B`, `C` and `x`. At each position `y = C * conv(B * x)`, where the causal
+/// convolution sees `width` positions, each channel by itself.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::{Mixer, NormKind, ShortConv};
+/// let mixers = vec![Mixer::ShortConv(ShortConv { width: 3 }), Mixer::Attention { n_kv_heads: 4, d_head: 8 }];
+/// let config = TransformerConfig { mixers, norm: NormKind::Rms, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+/// assert_eq!((config.attends(0), config.short_conv_of(0)), (false, Some(ShortConv { width: 3 })));
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let cache = model.record([1, 2, 3], "blocks.0.conv.hook_{b,c,x,z}")?;
+/// assert_eq!(cache.get::<3>("blocks.0.conv.hook_b")?.dims(), [1, 3, 32]);
+/// assert_eq!(cache.get::<4>("blocks.0.conv.hook_z")?.dims(), [1, 3, 1, 32]); // as one head
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShortConv {
+    /// Positions that the convolution sees, its own included; two at least.
+    pub width: usize,
+}
