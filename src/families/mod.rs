@@ -13,6 +13,7 @@ mod biogpt;
 mod bloom;
 mod codegen;
 mod cohere;
+mod ctrl;
 mod dbrx;
 mod deberta;
 mod deberta_v2;
@@ -153,6 +154,7 @@ static FAMILIES: &[&Family] = &[
     &cohere::ONE,
     &cohere::MIXTURE,
     &cohere::TWO,
+    &ctrl::FAMILY,
     &dbrx::FAMILY,
     &deci_lm::FAMILY,
     &deepseek::V1,

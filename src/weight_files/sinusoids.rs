@@ -7,13 +7,16 @@ pub(crate) struct Sinusoids {
     pub(crate) first: usize,
     /// The number whose vector is zero.
     pub(crate) blank: Option<usize>,
+    /// Whether the slowest wave is the last (fairseq's) or would be the next one (Vaswani et al.'s).
+    pub(crate) ends_slowest: bool,
 }
 
 impl Sinusoids {
     /// The vectors of `len` positions, row after row. Angles are those of `f32`, in which models were trained.
     pub(crate) fn rows(self, len: usize, width: usize) -> Vec<f32> {
         let half = width / 2;
-        let step = 10_000f64.ln() / (half.max(2) - 1) as f64;
+        let steps = if self.ends_slowest { half.max(2) - 1 } else { half.max(1) };
+        let step = 10_000f64.ln() / steps as f64;
         let frequency = |i: usize| ((i as f32) * (-step) as f32).exp();
         let row = |position: usize| {
             let angle = move |i: usize| f64::from(position as f32 * frequency(i));
@@ -32,7 +35,7 @@ mod tests {
 
     #[test]
     fn waves_of_half_the_width_and_blank_ones() {
-        let table = Sinusoids { first: 2, blank: Some(3) }.rows(2, 5);
+        let table = Sinusoids { first: 2, blank: Some(3), ends_slowest: true }.rows(2, 5);
         let slow = 2e-4f32;
         let expected = [2f32.sin(), slow.sin(), 2f32.cos(), slow.cos(), 0.0];
         assert!(table[..5].iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{table:?}");
