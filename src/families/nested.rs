@@ -285,6 +285,9 @@ struct Scheme {
     model: Option<&'static str>,
 }
 
+/// The beginning of the names of a thinker's tensors.
+const THINKS: &str = "thinker.";
+
 const SCHEMES: [Scheme; 9] = [
     Scheme { before: "language_model.", model: None },
     Scheme { before: "", model: Some("model.language_model.") },
@@ -293,7 +296,7 @@ const SCHEMES: [Scheme; 9] = [
     Scheme { before: "", model: Some("language_model.") },
     Scheme { before: "", model: Some("text_model.") },
     Scheme { before: "llm.", model: None },
-    Scheme { before: "thinker.", model: None },
+    Scheme { before: THINKS, model: None },
     Scheme { before: "model.llm.", model: None },
 ];
 
@@ -325,9 +328,11 @@ pub(crate) fn place(table: &mut WeightTable, text: &Value, files: &WeightFiles) 
         (unembedding.tied, unembedding.own_if_there) = (true, true);
     }
     // Of a model that stands at the top, all is its own but what is known as another's.
-    let own = match scheme.model {
-        Some(model) => vec![model, "lm_head."],
-        None => vec![scheme.before],
+    let own = match (scheme.model, scheme.before) {
+        (Some(model), _) => vec![model, "lm_head."],
+        // What a thinker sees and hears with is behind the same beginning.
+        (None, THINKS) => vec!["thinker.model.", "thinker.lm_head."],
+        (None, before) => vec![before],
     };
     table.own = own;
     true

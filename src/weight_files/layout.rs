@@ -370,7 +370,7 @@ impl WeightTable {
         for (name, _) in files.tensors().filter(|(name, _)| is_of_another_part(name, &self.own)) {
             let (outer, rest) = name.split_once('.').unwrap_or((name, ""));
             let part = match (outer, rest.split_once('.')) {
-                ("model", Some((inner, _))) => format!("{outer}.{inner}"),
+                ("model" | "thinker", Some((inner, _))) => format!("{outer}.{inner}"),
                 _ => outer.to_string(),
             };
             *parts.entry(part).or_default() += 1;
