@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::model::{Attention, GatedDeltaNet, HookedTransformer, Linear, Mamba2, ShortConvolution};
+use crate::model::{HookedTransformer, Linear};
 
 /// Bytes of weights that are read and arithmetic of the products with them; attention's own is left out.
 ///
@@ -30,11 +30,7 @@ impl Amount {
         let mut sum = Amount { bytes: 0.0, flops: 0.0 };
         let weights = &model.weights;
         for block in &weights.blocks {
-            let attn = block.attn.iter().flat_map(Attention::maps);
-            let net = block.delta.iter().flat_map(GatedDeltaNet::maps);
-            let ssm = block.ssm.iter().flat_map(Mamba2::maps);
-            let conv = block.conv.iter().flat_map(ShortConvolution::maps);
-            attn.chain(net).chain(ssm).chain(conv).for_each(|map| sum.add(map, tokens as f64, 1.0));
+            block.mixer_maps().for_each(|map| sum.add(map, tokens as f64, 1.0));
             if let Some(mlp) = &block.mlp {
                 [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate).for_each(|map| sum.add(map, tokens as f64, 1.0));
             }

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device};
 use hooklens_hooks::{ActivationCache, Axis, Halt, Hook, Record, Rows, Run, Silent};
 
-use crate::config::TransformerConfig;
+use crate::config::{Mixer, TransformerConfig};
 use crate::device::{check_element_type, check_room};
 use crate::error::Result;
 use crate::points::Points;
@@ -110,25 +110,15 @@ pub(crate) struct StateAxes {
 impl StateAxes {
     /// Those of a layer, if it has one.
     pub(crate) fn of(c: &TransformerConfig, layer: usize) -> Option<Self> {
-        let net = c.gated_delta_of(layer).map(|net| Self {
-            key_heads: net.n_key_heads,
-            value_heads: net.n_value_heads,
-            d_key: net.d_key,
-            d_value: net.d_value,
-            channels: net.channels(),
-        });
-        let space = c.state_space_of(layer).map(|space| Self {
-            key_heads: space.n_groups,
-            value_heads: space.n_heads,
-            d_key: space.d_state,
-            d_value: space.d_head,
-            channels: space.channels(),
-        });
-        let conv = c.short_conv_of(layer);
-        let conv =
-            conv.map(|_| Self { key_heads: 0, value_heads: 1, d_key: 0, d_value: c.d_model, channels: c.d_model });
-        net.or(space).or(conv)
+        let [key_heads, value_heads, d_key, d_value, channels] = match *c.mixers.get(layer)? {
+            Mixer::GatedDelta(net) => [net.n_key_heads, net.n_value_heads, net.d_key, net.d_value, net.channels()],
+            Mixer::StateSpace(space) => [space.n_groups, space.n_heads, space.d_state, space.d_head, space.channels()],
+            Mixer::ShortConv(_) => [0, 1, 0, c.d_model, c.d_model],
+            Mixer::Attention { .. } | Mixer::None => return None,
+        };
+        Some(Self { key_heads, value_heads, d_key, d_value, channels })
     }
+
     /// The length of an axis that only such a layer's points have, or that is another one there.
     pub(crate) fn length(self, axis: Axis) -> Option<usize> {
         match axis {

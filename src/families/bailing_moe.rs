@@ -93,18 +93,10 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let mut table = llama_like::weights_with(c, json, Names { mlp: mixtures::EXPERTS, biases, ..Names::LLAMA })?;
     mixtures::add_shared(&mut table, c, "mlp.shared_experts", Some("mlp.gate.expert_bias"));
     table.add("embed.W_E", "model.word_embeddings.weight", Layout::AsIs);
-    let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
-    let of = width + 2 * kv_width;
     for layer in 0..c.n_layers {
         let from = |part: &str| format!("model.layers.{layer}.attention.{part}");
         let to = |part: &str| format!("blocks.{layer}.attn.{part}");
-        for (letter, start) in [("Q", 0), ("K", width), ("V", width + kv_width)] {
-            let layout = Layout::Rows { start, of };
-            table.add(to(&format!("W_{letter}")), from("query_key_value.weight"), layout);
-            if biased {
-                table.add(to(&format!("b_{letter}")), from("query_key_value.bias"), layout);
-            }
-        }
+        llama_like::fuse_attention(&mut table, c, layer, &from("query_key_value"), biased);
         table.linear(&to("W_O"), &from("dense"), false);
         if c.qk_norm.is_some() {
             table.add(to("q_norm.w"), from("query_layernorm.weight"), Layout::AsIs);

@@ -1,7 +1,7 @@
 //! DBRX: layer norms without biases, clipped fused projections, experts stacked in one tensor a part.
 
-use super::Family;
 use super::hf_config::HfConfig;
+use super::{Family, llama_like};
 use crate::config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
@@ -48,18 +48,13 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
-    let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
     let count = c.experts.map_or(0, |experts| experts.count);
     for layer in 0..c.n_layers {
         let from = |part: &str| format!("transformer.blocks.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.add(to("ln1.w"), from("norm_attn_norm.norm_1.weight"), Layout::AsIs);
         table.add(to("ln2.w"), from("norm_attn_norm.norm_2.weight"), Layout::AsIs);
-        let of = width + 2 * kv_width;
-        for (letter, start) in [("Q", 0), ("K", width), ("V", width + kv_width)] {
-            let layout = Layout::Rows { start, of };
-            table.add(to(&format!("attn.W_{letter}")), from("norm_attn_norm.attn.Wqkv.weight"), layout);
-        }
+        llama_like::fuse_attention(&mut table, c, layer, &from("norm_attn_norm.attn.Wqkv"), false);
         table.linear(&to("attn.W_O"), &from("norm_attn_norm.attn.out_proj"), false);
         table.linear(&to("mlp.W_gate"), &from("ffn.router.layer"), false);
         for expert in 0..count {

@@ -1,8 +1,7 @@
 //! OLMo 1 in its own files (`hf_olmo`): fused projections, names and settings of its training program.
 
-use super::Family;
 use super::hf_config::HfConfig;
-use super::rope;
+use super::{Family, llama_like, rope};
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
@@ -76,16 +75,12 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             table.add(format!("{norm}.b"), format!("{name}.bias"), Layout::AsIs);
         }
     };
-    let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
     for layer in 0..c.n_layers {
         let from = |part: &str| format!("model.transformer.blocks.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         norm(&mut table, &to("ln1"), &from("attn_norm"));
         norm(&mut table, &to("ln2"), &from("ff_norm"));
-        let of = width + 2 * kv_width;
-        for (letter, start) in [("Q", 0), ("K", width), ("V", width + kv_width)] {
-            table.add(to(&format!("attn.W_{letter}")), from("att_proj.weight"), Layout::Rows { start, of });
-        }
+        llama_like::fuse_attention(&mut table, c, layer, &from("att_proj"), false);
         table.linear(&to("attn.W_O"), &from("attn_out"), false);
         for (part, start) in [("in", 0), ("gate", c.d_mlp)] {
             table.add(to(&format!("mlp.W_{part}")), from("ff_proj.weight"), Layout::Rows { start, of: 2 * c.d_mlp });

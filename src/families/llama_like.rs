@@ -259,6 +259,18 @@ pub(super) fn scale_written(table: &mut WeightTable, n_layers: usize, by: f64) {
     }
 }
 
+/// One projection of this name to queries, keys and values, one behind the other.
+pub(super) fn fuse_attention(table: &mut WeightTable, c: &TransformerConfig, layer: usize, name: &str, biased: bool) {
+    let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
+    for (letter, start) in [("Q", 0), ("K", width), ("V", width + kv_width)] {
+        let layout = Layout::Rows { start, of: width + 2 * kv_width };
+        table.add(format!("blocks.{layer}.attn.W_{letter}"), format!("{name}.weight"), layout);
+        if biased {
+            table.add(format!("blocks.{layer}.attn.b_{letter}"), format!("{name}.bias"), layout);
+        }
+    }
+}
+
 /// `mlp.gate_up_proj`, the gate's rows and then the input's, in place of the two projections apart.
 pub(super) fn fuse_gate(table: &mut WeightTable, c: &TransformerConfig) {
     for layer in 0..c.n_layers {

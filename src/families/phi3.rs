@@ -9,7 +9,7 @@ use super::hf_config::HfConfig;
 use super::{Family, llama_like};
 use crate::config::TransformerConfig;
 use crate::error::ConfigError;
-use crate::weight_files::{Layout, WeightTable};
+use crate::weight_files::WeightTable;
 
 pub(super) static FAMILY: Family =
     Family { name: "phi3", architectures: &["Phi3ForCausalLM", "Phi3Model"], prefix: "model.", config, weights };
@@ -46,14 +46,9 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = llama_like::weights(c, json)?;
-    let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
     for layer in 0..c.n_layers {
-        let from = |part: &str| format!("model.layers.{layer}.{part}.weight");
-        let to = |part: &str| format!("blocks.{layer}.{part}");
-        let of = width + 2 * kv_width;
-        for (letter, start) in [("Q", 0), ("K", width), ("V", width + kv_width)] {
-            table.add(to(&format!("attn.W_{letter}")), from("self_attn.qkv_proj"), Layout::Rows { start, of });
-        }
+        let name = format!("model.layers.{layer}.self_attn.qkv_proj");
+        llama_like::fuse_attention(&mut table, c, layer, &name, false);
     }
     llama_like::fuse_gate(&mut table, c);
     Ok(table)

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 
 use super::hf_config::HfConfig;
-use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures, qwen3};
 use crate::config::{Experts, TransformerConfig};
 use crate::error::ConfigError;
@@ -80,16 +79,11 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
 }
 
 fn stacked(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    let mut table = llama_like::weights_with(c, json, Names { mlp: MlpNames::Gated, ..mixtures::names(json)? })?;
+    let mut table = weights(c, json)?;
     for layer in 0..c.n_layers {
         let Some(experts) = c.experts_of(layer) else { continue };
-        let from = |part: &str| format!("model.layers.{layer}.mlp.{part}");
-        let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
-        for part in ["in", "gate", "out"] {
-            table.remove(&to(&format!("W_{part}")));
-        }
-        table.linear(&to("W_gate"), &from("gate"), false);
-        mixtures::add_stacked(&mut table, &to("experts"), &from("experts"), experts.count);
+        let (to, from) = (format!("blocks.{layer}.mlp.experts"), format!("model.layers.{layer}.mlp.experts"));
+        mixtures::add_stacked(&mut table, &to, &from, experts.count);
     }
     Ok(table)
 }

@@ -6,7 +6,7 @@ use hooklens_hooks::upload;
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, KeyValueCache};
-use crate::config::{GatedDelta, ShortConv, StateSpace, TransformerConfig};
+use crate::config::{GatedDelta, Mixer, ShortConv, StateSpace, TransformerConfig};
 use crate::error::CacheError;
 
 /// What a gated delta net, Mamba 2 or a short convolution carries from one position to the next, in place of keys and values.
@@ -65,9 +65,12 @@ impl StateShape {
 
     /// The state of a model's layer, if it has one.
     pub(super) fn of(config: &TransformerConfig, layer: usize) -> Option<Self> {
-        let space = config.state_space_of(layer).map(Self::of_space);
-        let conv = config.short_conv_of(layer).map(|conv| Self::of_convolution(conv, config.d_model));
-        config.gated_delta_of(layer).map(Self::of_net).or(space).or(conv)
+        match *config.mixers.get(layer)? {
+            Mixer::GatedDelta(net) => Some(Self::of_net(net)),
+            Mixer::StateSpace(space) => Some(Self::of_space(space)),
+            Mixer::ShortConv(conv) => Some(Self::of_convolution(conv, config.d_model)),
+            Mixer::Attention { .. } | Mixer::None => None,
+        }
     }
 }
 

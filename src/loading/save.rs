@@ -247,9 +247,10 @@ fn filters(
 ) {
     let conv = conv.val();
     let [_, channels] = conv.dims();
-    let none = Tensor::zeros([channels], (&conv.device(), dtype));
+    let device = conv.device();
     see(format!("{name}.conv"), Weight::Matrix(conv));
-    see(format!("{name}.conv_bias"), Weight::Vector(bias.map_or(none, |bias| bias.val())));
+    let none = || Tensor::zeros([channels], (&device, dtype));
+    see(format!("{name}.conv_bias"), Weight::Vector(bias.map_or_else(none, |bias| bias.val())));
 }
 
 /// A weight as the model keeps it.

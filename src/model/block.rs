@@ -58,16 +58,21 @@ pub struct Block {
 impl Block {
     /// Every linear map.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
-        let attn = self.attn.iter().flat_map(Attention::maps);
-        let net = self.delta.iter().flat_map(GatedDeltaNet::maps);
-        let ssm = self.ssm.iter().flat_map(Mamba2::maps);
-        let conv = self.conv.iter().flat_map(ShortConvolution::maps);
         let mlp = self.mlp.iter().flat_map(|mlp| [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate));
         let mixture =
             self.moe.iter().flat_map(|moe| moe.experts.iter().flat_map(|expert| expert.maps()).chain([&moe.router]));
         let shared = self.moe.iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
         let per_layer = self.per_layer.iter().flat_map(|own| own.maps());
-        attn.chain(net).chain(ssm).chain(conv).chain(mlp).chain(mixture).chain(shared).chain(per_layer)
+        self.mixer_maps().chain(mlp).chain(mixture).chain(shared).chain(per_layer)
+    }
+
+    /// The linear maps of attention, or of what stands in its place.
+    pub(crate) fn mixer_maps(&self) -> impl Iterator<Item = &Linear> {
+        let attn = self.attn.iter().flat_map(Attention::maps);
+        let net = self.delta.iter().flat_map(GatedDeltaNet::maps);
+        let ssm = self.ssm.iter().flat_map(Mamba2::maps);
+        let conv = self.conv.iter().flat_map(ShortConvolution::maps);
+        attn.chain(net).chain(ssm).chain(conv)
     }
 
     /// The same, to be changed.

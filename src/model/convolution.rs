@@ -43,28 +43,23 @@ impl Carried {
     /// What is read from the memories at each position, `[batch, pos, head, d_value]`. The run's cache holds what they are
     /// afterwards; padding leaves them as they are.
     pub(super) fn run(self, mut steps: Steps, pass: &mut Pass<'_>) -> Result<Tensor<4>, CacheError> {
-        let [batch, pos, ..] = steps.v.dims();
         if let Some(real) = pass.sequence.real_as_float(&self.seen.device()) {
             let real = narrowed(real, steps.beta.dtype());
             steps.beta = steps.beta * real.clone();
             steps.log_decay = steps.log_decay * real;
         }
-        let (read, memory) = steps.run(self.memory.clone());
-        Self { memory, ..self }.keep_of([batch, pos], pass)?;
+        let Self { layer, taps, seen, memory } = self;
+        let (read, memory) = steps.run(memory);
+        Self { layer, taps, seen, memory }.keep(pass)?;
         Ok(read)
     }
 
-    /// Holds in the run's cache what the convolution has seen, of a layer without memories.
+    /// Holds in the run's cache what the convolution has seen, and the memories.
     pub(super) fn keep(self, pass: &mut Pass<'_>) -> Result<(), CacheError> {
         let [batch, all, _] = self.seen.dims();
-        let pos = all + 1 - self.taps.width;
-        self.keep_of([batch, pos], pass)
-    }
-
-    fn keep_of(self, shape: [usize; 2], pass: &mut Pass<'_>) -> Result<(), CacheError> {
         if let Some(cache) = &mut pass.kv_cache {
             let state = RecurrentState { before: self.taps.last(&self.seen), memory: self.memory };
-            cache.advance(self.layer, state, shape)?;
+            cache.advance(self.layer, state, [batch, all + 1 - self.taps.width])?;
         }
         Ok(())
     }
