@@ -275,6 +275,8 @@ layer_points! {
     mlp_ln_normalized "mlp.ln.hook_normalized" 3;
     /// The router's weights of the experts, `[batch * pos, expert]`: their softmax, or each one's sigmoid.
     expert_weights "mlp.hook_expert_weights" 2;
+    /// The shares of attention's experts (JetMoE), `[batch, pos, expert]`: what their heads give is multiplied by them.
+    attn_expert_weights "attn.hook_expert_weights" 3;
     /// Neurons of a mixture's shared expert before the activation function, `[batch, pos, d_shared]`.
     shared_gate "mlp.shared.hook_gate" 3;
     /// The projection a shared expert multiplies by, `[batch, pos, d_shared]`.

@@ -134,8 +134,8 @@ pub use ndarray;
 
 pub use activations::AnalysisError;
 pub use config::{
-    ActivationFn, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs, Positional,
-    QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
+    ActivationFn, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs,
+    Positional, QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
     TransformerConfig, Window,
 };
 pub use device::{

@@ -188,9 +188,11 @@ type Lines = Vec<(&'static str, String)>;
 fn decoder(c: &TransformerConfig) -> Lines {
     let shared =
         if c.n_kv_heads == c.n_heads { String::new() } else { format!(", {} for keys and values", c.n_kv_heads) };
+    let router =
+        c.attn_experts.map_or(String::new(), |e| format!(", of {} of {} experts a token", e.per_token, e.count));
     let mut lines = vec![
         ("layers", format!("{} of width {}", c.n_layers, c.d_model)),
-        ("heads", format!("{} of width {}{shared}{}", c.n_heads, c.d_head, latents(c))),
+        ("heads", format!("{} of width {}{shared}{router}{}", c.n_heads, c.d_head, latents(c))),
     ];
     lines.extend(c.mixers.iter().any(|mixer| *mixer != c.mixers[0]).then(|| ("mixers", mixers(c))));
     if !c.attn_only {
@@ -208,7 +210,8 @@ fn decoder(c: &TransformerConfig) -> Lines {
     if reading > 0 {
         lines.push(("shared keys", format!("{reading} of {} layers read keys and values of earlier ones", c.n_layers)));
     }
-    lines.push(("norm", format!("{:?}, eps {:e}", c.norm, c.eps)));
+    let last = c.final_eps.map_or(String::new(), |eps| format!(", in the last {eps:e}"));
+    lines.push(("norm", format!("{:?}, eps {:e}{last}", c.norm, c.eps)));
     lines.push(("positions", positions(&c.positional)));
     if let Some(window) = c.windows.iter().flatten().next() {
         let layers = c.windows.iter().flatten().count();

@@ -70,6 +70,35 @@ impl Experts {
     }
 }
 
+/// Experts of attention: each has a group of heads of its own, with queries and outputs, and all read the same keys and
+/// values (JetMoE's mixture of attention heads).
+///
+/// Of `n_kv_heads` heads of keys and values each is read by a head of each expert: head `k * count + e` is expert `e`'s and
+/// reads the keys and values `k`. A token goes to `per_token` experts, and what their heads give is multiplied by the
+/// expert's share, a softmax over the chosen scores; all other heads give nothing.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::AttnExperts;
+/// let attn_experts = Some(AttnExperts { count: 3, per_token: 2 });
+/// let plain = TransformerConfig::new(1, 24, 6, 20, 8);
+/// let config = TransformerConfig { attn_experts, n_kv_heads: 2, ..plain };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let cache = model.record([1, 2, 3], "blocks.0.attn.hook_*")?;
+/// let shares = cache.get(hook::attn_expert_weights(0))?; // [batch, pos, expert]
+/// assert!((shares.clone().sum().into_scalar::<f32>() - 3.0).abs() < 1e-6);
+/// assert_eq!(shares.equal_elem(0.0).int().sum().into_scalar::<i32>(), 3); // one expert of each token's is not chosen
+/// assert_eq!(cache.get(hook::pattern(0))?.dims(), [1, 6, 3, 3]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttnExperts {
+    /// Number of experts.
+    pub count: usize,
+    /// Experts used for a token.
+    pub per_token: usize,
+}
+
 /// How a router's scores become weights.
 ///
 /// ```

@@ -38,7 +38,7 @@ mod window;
 
 pub use activation_fn::ActivationFn;
 pub use error::ConfigError;
-pub use experts::{ClippedGate, ExpertGroups, Experts, RouterFn, SharedExpert};
+pub use experts::{AttnExperts, ClippedGate, ExpertGroups, Experts, RouterFn, SharedExpert};
 pub use gated_delta::GatedDelta;
 pub use latent::Latent;
 pub use mixer::Mixer;

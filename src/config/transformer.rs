@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ActivationFn, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs, Positional, QkNorm, QueryGrowth,
-    Rotary, ShortConv, StateSpace, Window,
+    ActivationFn, AttnExperts, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs, Positional, QkNorm,
+    QueryGrowth, Rotary, ShortConv, StateSpace, Window,
 };
 
 /// The shape and the choices of a transformer.
@@ -52,6 +52,8 @@ pub struct TransformerConfig {
     pub norm: NormKind,
     /// Added to the variance (or mean square) inside a norm.
     pub eps: f64,
+    /// The same inside the last norm, where it differs (JetMoE).
+    pub final_eps: Option<f64>,
     /// Whether the last norm is an RMS norm although the others center.
     pub final_rms: bool,
     /// Whether the embedding is normalized (Bloom).
@@ -83,6 +85,8 @@ pub struct TransformerConfig {
     pub attn_sinks: bool,
     /// Whether what heads give is multiplied by the sigmoid of a gate that is made of the stream (Qwen 3 Next).
     pub attn_gates: bool,
+    /// Experts of attention, of which each token's heads are (JetMoE).
+    pub attn_experts: Option<AttnExperts>,
     /// Latents that keys, values and queries are made from (DeepSeek V2).
     pub latent: Option<Latent>,
     /// How many keys a query sees at most, by the choice of an index that is not part of the model here (DeepSeek V3.2): in
@@ -156,6 +160,7 @@ impl TransformerConfig {
             n_ctx,
             norm: NormKind::LayerNorm,
             eps: 1e-5,
+            final_eps: None,
             final_rms: false,
             post_embedding_norm: false,
             embed_scale: None,
@@ -169,6 +174,7 @@ impl TransformerConfig {
             query_growth: None,
             attn_sinks: false,
             attn_gates: false,
+            attn_experts: None,
             latent: None,
             most_keys: None,
             positional: Positional::Learned,

@@ -1,8 +1,8 @@
 //! Whether a configuration's sizes and choices fit each other.
 
 use super::{
-    ActivationFn, ConfigError, ExpertGroups, Mixer, NormKind, Positional, RouterFn, SharedExpert, StateSpace,
-    TransformerConfig, Window,
+    ActivationFn, AttnExperts, ConfigError, ExpertGroups, Mixer, NormKind, Positional, RouterFn, SharedExpert,
+    StateSpace, TransformerConfig, Window,
 };
 
 impl TransformerConfig {
@@ -140,8 +140,10 @@ impl TransformerConfig {
         if !self.mixers.is_empty() && self.latent.is_some() {
             return fails("latent", "it is for models whose layers have heads alike".into());
         }
-        if !(self.eps.is_finite() && self.eps >= 0.0) {
-            return fails("eps", format!("{} is not a small positive number", self.eps));
+        for (field, eps) in [("eps", Some(self.eps)), ("final_eps", self.final_eps)] {
+            if let Some(eps) = eps.filter(|eps| !(eps.is_finite() && *eps >= 0.0)) {
+                return fails(field, format!("{eps} is not a small positive number"));
+            }
         }
         if !(self.attn_scale.is_finite() && self.attn_scale > 0.0) {
             return fails("attn_scale", format!("scores can't be divided by {}", self.attn_scale));
@@ -241,6 +243,19 @@ impl TransformerConfig {
             }
             if !(latent.eps.is_finite() && latent.eps >= 0.0) {
                 return fails("latent", format!("{} is not a small positive number", latent.eps));
+            }
+        }
+        if let Some(AttnExperts { count, per_token }) = self.attn_experts {
+            if per_token == 0 || per_token > count {
+                return fails("attn_experts", format!("{per_token} of {count} experts a token"));
+            }
+            let heads = count.saturating_mul(self.n_kv_heads);
+            if heads != self.n_heads {
+                let reason = format!("{count} experts of {} heads are {heads}, not {}", self.n_kv_heads, self.n_heads);
+                return fails("attn_experts", reason);
+            }
+            if self.latent.is_some() || self.attn_gates || self.positional == Positional::Shortformer {
+                return fails("attn_experts", "they read one stream, and their shares are all that gates heads".into());
             }
         }
         if let Some(experts) = self.experts {

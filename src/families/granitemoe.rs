@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
-use super::{Family, granite, llama_like};
+use super::{Family, granite, llama_like, mixtures};
 use crate::config::{Experts, SharedExpert, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::{Layout, WeightTable};
@@ -65,15 +65,8 @@ pub(super) fn mlps(table: &mut WeightTable, c: &TransformerConfig) {
             continue;
         };
         table.add(to("W_gate"), from("block_sparse_moe.router.layer"), Layout::Transposed);
-        let (of, rows) = (experts.count, 2 * c.d_mlp);
-        for index in 0..of {
-            for (part, start) in [("gate", 0), ("in", c.d_mlp)] {
-                let layout = Layout::RowsOfStack { index, of, start, rows };
-                table.add(to(&format!("experts.{index}.W_{part}")), from("block_sparse_moe.input_linear"), layout);
-            }
-            let layout = Layout::OfStack { index, of };
-            table.add(to(&format!("experts.{index}.W_out")), from("block_sparse_moe.output_linear"), layout);
-        }
+        let folder = format!("model.layers.{layer}.block_sparse_moe");
+        mixtures::add_halved(table, &to("experts"), &folder, experts.count, c.d_mlp);
         if let Some(shared) = experts.shared {
             halves(table, "shared.", shared.d_mlp);
         }

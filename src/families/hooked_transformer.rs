@@ -87,6 +87,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         },
         norm,
         eps: json.number("eps", 1e-5)?,
+        final_eps: json.maybe_number("hooklens_final_eps")?,
         final_rms: json.flag("final_rms", false)?,
         post_embedding_norm: json.flag("post_embedding_ln", false)?,
         embed_scale: json.maybe_number("hooklens_embed_scale")?,
@@ -100,6 +101,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         query_growth: own(json, "hooklens_query_growth")?,
         attn_sinks: json.flag("hooklens_attn_sinks", false)?,
         attn_gates: json.flag("hooklens_attn_gates", false)?,
+        attn_experts: own(json, "hooklens_attn_experts")?,
         latent: own(json, "hooklens_latent")?,
         most_keys: json.maybe_size("hooklens_most_keys")?,
         shared_keys: own(json, "hooklens_shared_keys")?.unwrap_or_default(),
@@ -258,6 +260,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
                 fields.insert(name.into(), value);
             }
         };
+        own("hooklens_final_eps", c.final_eps.is_some(), json!(c.final_eps));
         own("hooklens_embed_scale", c.embed_scale.is_some(), json!(c.embed_scale));
         own("hooklens_pre_norms", !c.pre_norms, json!(false));
         own("hooklens_most_keys", c.most_keys.is_some(), json!(c.most_keys));
@@ -271,6 +274,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         own("hooklens_query_growth", c.query_growth.is_some(), json!(c.query_growth));
         own("hooklens_attn_sinks", c.attn_sinks, json!(true));
         own("hooklens_attn_gates", c.attn_gates, json!(true));
+        own("hooklens_attn_experts", c.attn_experts.is_some(), json!(c.attn_experts));
         let clipped = c.experts.and_then(|experts| experts.clipped);
         own("hooklens_clipped_gate", clipped.is_some(), json!(clipped));
         let plain = |e: Experts| Experts {
@@ -432,7 +436,7 @@ fn attention(table: &mut WeightTable, attn: &str, c: &TransformerConfig, layer: 
     }
     table.add(name("W_O"), name("W_O"), Layout::HeadsIn { heads: c.n_heads });
     let latent = c.latent.iter().flat_map(|own| ["KV_down", "K_rope"].into_iter().chain(own.q_rank.map(|_| "Q_down")));
-    let gate = c.attn_gates.then_some("gate");
+    let gate = c.attn_gates.then_some("gate").into_iter().chain(c.attn_experts.map(|_| "router"));
     let maps = latent.chain(gate).flat_map(|part| ["W", "b"].map(|kind| format!("{kind}_{part}")));
     let sinks = c.attn_sinks.then(|| "sinks".to_string());
     for part in maps.chain(sinks).chain(["b_O".to_string()]) {

@@ -88,6 +88,19 @@ pub(super) fn add_stacked(table: &mut WeightTable, to: &str, from: &str, of: usi
     }
 }
 
+/// Adds so many experts that are stacked, `input_linear` as `[expert, 2 * out, in]`, the gates' rows first, and
+/// `output_linear`.
+pub(super) fn add_halved(table: &mut WeightTable, to: &str, from: &str, of: usize, d_mlp: usize) {
+    for index in 0..of {
+        for (part, start) in [("gate", 0), ("in", d_mlp)] {
+            let layout = Layout::RowsOfStack { index, of, start, rows: 2 * d_mlp };
+            table.add(format!("{to}.{index}.W_{part}"), format!("{from}.input_linear.weight"), layout);
+        }
+        let layout = Layout::OfStack { index, of };
+        table.add(format!("{to}.{index}.W_out"), format!("{from}.output_linear.weight"), layout);
+    }
+}
+
 /// Adds the shared experts, under this name in a layer, and the numbers added for the choice, likewise.
 pub(super) fn add_shared(table: &mut WeightTable, c: &TransformerConfig, shared: &str, choice_bias: Option<&str>) {
     for layer in 0..c.n_layers {

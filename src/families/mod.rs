@@ -50,6 +50,7 @@ mod hunyuan_moe;
 mod hy_v3;
 mod internlm;
 mod jais;
+mod jetmoe;
 mod kormo;
 mod lfm2;
 mod llama;
@@ -201,6 +202,7 @@ static FAMILIES: &[&Family] = &[
     &internlm::THREE,
     &internlm::TWO,
     &jais::FAMILY,
+    &jetmoe::FAMILY,
     &kormo::FAMILY,
     &lfm2::DENSE,
     &lfm2::MIXTURE,

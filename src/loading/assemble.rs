@@ -160,7 +160,7 @@ impl<'a> Assembler<'a> {
         if self.pages.size() == 0 {
             self.pages = table;
         }
-        let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.eps)?;
+        let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.final_eps.unwrap_or(c.eps))?;
         Ok(Weights { embed, per_layer_embed, blocks, ln_final, unembed })
     }
 
@@ -527,7 +527,13 @@ impl<'a> Assembler<'a> {
             true => Some(self.linear(&format!("{name}.W_gate"), &format!("{name}.b_gate"), [c.d_model, width])?),
             false => None,
         };
-        Ok(Attention { q, k, v, o, q_norm, k_norm, sinks, gate, latent })
+        let router = match c.attn_experts {
+            Some(own) => {
+                Some(self.linear(&format!("{name}.W_router"), &format!("{name}.b_router"), [c.d_model, own.count])?)
+            }
+            None => None,
+        };
+        Ok(Attention { q, k, v, o, q_norm, k_norm, sinks, gate, router, latent })
     }
 
     /// A gated delta net, under this name.

@@ -90,6 +90,7 @@ impl Assembler<'_> {
             k_norm: None,
             sinks: None,
             gate: None,
+            router: None,
             latent: None,
         })
     }

@@ -193,6 +193,7 @@ fn each_of_attention(name: &str, attn: &Attention, dtype: DType, see: &mut dyn F
         }
     }
     attn.gate.iter().for_each(|gate| linear(name, "gate", gate, dtype, see));
+    attn.router.iter().for_each(|router| linear(name, "router", router, dtype, see));
     norm(&format!("{name}.q_norm"), attn.q_norm.as_ref(), see);
     norm(&format!("{name}.k_norm"), attn.k_norm.as_ref(), see);
     if let Some(latent) = &attn.latent {

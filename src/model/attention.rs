@@ -49,6 +49,8 @@ pub struct Attention {
     pub sinks: Option<Param<Tensor<1>>>,
     /// The gate of what heads give, `[d_model, head * d_head]`.
     pub gate: Option<Linear>,
+    /// Scores of the experts that heads are of, `[d_model, expert]`.
+    pub router: Option<Linear>,
     /// Latent attention: what comes before `q`, `k` and `v`, which then read latents.
     pub latent: Option<LatentMaps>,
 }
@@ -58,8 +60,8 @@ pub struct Attention {
 pub(crate) enum AttentionInputs {
     /// One normalized stream for all three, `[batch, pos, d_model]`.
     One(Box<Tensor<3>>),
-    /// One stream for each of the three.
-    Each(Box<[ProjectionInput; 3]>),
+    /// One stream for each of the three, and the normalized stream before it was edited for them.
+    Each(Box<([ProjectionInput; 3], Tensor<3>)>),
 }
 
 impl AttentionInputs {
@@ -67,7 +69,15 @@ impl AttentionInputs {
     fn queries(&self) -> ProjectionInput {
         match self {
             AttentionInputs::One(stream) => ProjectionInput::Shared((**stream).clone()),
-            AttentionInputs::Each(streams) => streams[0].clone(),
+            AttentionInputs::Each(own) => own.0[0].clone(),
+        }
+    }
+
+    /// The normalized stream, as no head has it to itself, `[batch, pos, d_model]`.
+    fn stream(&self) -> Tensor<3> {
+        match self {
+            AttentionInputs::One(stream) => (**stream).clone(),
+            AttentionInputs::Each(own) => own.1.clone(),
         }
     }
 }
@@ -101,14 +111,14 @@ impl Attention {
     /// Every linear map.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
         let latent = self.latent.iter().flat_map(|latent| latent.maps());
-        [&self.q, &self.k, &self.v, &self.o].into_iter().chain(&self.gate).chain(latent)
+        [&self.q, &self.k, &self.v, &self.o].into_iter().chain(&self.gate).chain(&self.router).chain(latent)
     }
 
     /// The same, to be changed.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        let Self { q, k, v, o, gate, latent, .. } = self;
+        let Self { q, k, v, o, gate, router, latent, .. } = self;
         let latent = latent.iter_mut().flat_map(|latent| latent.maps_mut());
-        [q, k, v, o].into_iter().chain(gate).chain(latent)
+        [q, k, v, o].into_iter().chain(gate).chain(router).chain(latent)
     }
 
     /// What attention adds to the stream.
@@ -173,7 +183,8 @@ impl Attention {
         self.attend(layer, (q, gate), keys, pass, run)
     }
 
-    /// What the heads' outputs are multiplied by, before its sigmoid, if they are.
+    /// What the heads' outputs are multiplied by, if they are: `[batch, pos, head, d_head]`, or, by experts,
+    /// `[batch, pos, head, 1]`.
     pub(super) fn gated_by(
         &self,
         layer: usize,
@@ -181,13 +192,19 @@ impl Attention {
         pass: &Pass<'_>,
         run: &mut Run<'_, '_>,
     ) -> Result<Option<Tensor<4>>, Halt> {
+        let config = pass.config;
+        if let (Some(router), Some(experts)) = (&self.router, config.attn_experts) {
+            let shares = experts.shares(router, reads.stream());
+            let shares = run.fire(pass.points.at(layer, Site::HeadShares), shares)?;
+            return Ok(Some(experts.by_head(shares, config.n_heads)));
+        }
         // In published models one map makes queries and gates, so that an edit of what queries read reaches both.
         let Some(gate) = &self.gate else { return Ok(None) };
-        let gate = reads.queries().project(gate, pass.config.n_heads);
-        run.fire(pass.points.at(layer, Site::ZGate), gate).map(Some)
+        let gate = reads.queries().project(gate, config.n_heads);
+        run.fire(pass.points.at(layer, Site::ZGate), gate).map(|gate| Some(activation::sigmoid(gate)))
     }
 
-    /// What queries, and the gates of what they find, make of the keys and values they attend to.
+    /// What queries, and the factors of what they find, make of the keys and values they attend to.
     pub(super) fn attend(
         &self,
         layer: usize,
@@ -214,7 +231,7 @@ impl Attention {
             None => unwatched(layer, q, keys, pass, run)?,
         };
         let z = match gate {
-            Some(gate) => z * activation::sigmoid(gate),
+            Some(gate) => z * gate,
             None => z,
         };
         let z = run.fire(pass.points.at(layer, Site::Z), z)?;
@@ -261,8 +278,8 @@ impl Attention {
                 let [q, k, v] = Linear::forward_each([&self.q, &self.k, &self.v], *stream);
                 [by_head(q, heads), by_head(k, kv_heads), by_head(v, kv_heads)]
             }
-            AttentionInputs::Each(streams) => {
-                let [q, k, v] = *streams;
+            AttentionInputs::Each(own) => {
+                let ([q, k, v], _) = *own;
                 [q.project(&self.q, heads), k.project(&self.k, kv_heads), v.project(&self.v, kv_heads)]
             }
         }

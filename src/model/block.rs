@@ -307,7 +307,7 @@ pub(crate) fn attention_reads(
         Some(positions) => shared.clone() + positions.clone(),
         None => shared.clone(),
     };
-    let streams = [placed.clone(), placed, shared];
+    let streams = [placed.clone(), placed, shared.clone()];
     let mut number = 0;
     let each = own.map(|own| {
         let with_positions = number < 2;
@@ -324,5 +324,5 @@ pub(crate) fn attention_reads(
             }
         }
     });
-    Ok((AttentionInputs::Each(Box::new(each)), kept))
+    Ok((AttentionInputs::Each(Box::new((each, shared))), kept))
 }

@@ -65,7 +65,7 @@ impl HookedTransformer {
                 }
             }),
             blocks: (0..c.n_layers).map(|layer| draw.block(c, layer)).collect(),
-            ln_final: draw.norm(c.final_norm(), c.d_model, c.eps),
+            ln_final: draw.norm(c.final_norm(), c.d_model, c.final_eps.unwrap_or(c.eps)),
             unembed: match c.d_vocab_out {
                 0 => Linear::new(Tensor::zeros([c.d_model, 0], device), None),
                 rows => draw.linear(c.d_model, rows),
@@ -179,6 +179,7 @@ impl Draw<'_> {
                 k_norm: head_norm(kv_heads).filter(|_| own_keys),
                 sinks: c.attn_sinks.then(|| Param::from_tensor(Tensor::zeros([c.n_heads], self.device))),
                 gate: c.attn_gates.then(|| self.linear(c.d_model, width)),
+                router: c.attn_experts.map(|experts| self.linear(c.d_model, experts.count)),
                 latent: c.latent.map(|own| LatentMaps {
                     q_down: own.q_rank.map(|rank| self.linear(c.d_model, rank)),
                     q_norm: own.q_rank.map(|rank| self.norm(NormKind::Rms, rank, own.eps)),

@@ -3,6 +3,7 @@
 mod alibi;
 mod attention;
 mod attention_rules;
+mod attn_experts;
 mod block;
 mod blocks;
 mod concatenate;

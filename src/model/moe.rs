@@ -196,7 +196,7 @@ impl Moe {
         };
         let (routed, x) = (routed.reshape([rows, d_model]), x.reshape([rows, d_model]));
 
-        let scores = self.scores(routed);
+        let scores = router_scores(&self.router, routed);
         let weights = match mixture.router {
             RouterFn::Softmax => activation::softmax(scores, 1),
             RouterFn::Sigmoid => activation::sigmoid(scores),
@@ -348,20 +348,19 @@ impl Moe {
         }
         Ok((best, chosen, shares))
     }
+}
 
-    /// The router's scores, `[row, expert]`, in `f32` at least: a rounded score sends a token to another
-    /// expert.
-    fn scores(&self, x: Tensor<2>) -> Tensor<2> {
-        let dtype = x.dtype();
-        let x = widened(x);
-        if x.dtype() == dtype {
-            return self.router.forward(x);
-        }
-        let scores = x.clone().matmul(self.router.weight_in(x.dtype()));
-        match &self.router.bias {
-            Some(bias) => scores + widened(bias.val()).unsqueeze(),
-            None => scores,
-        }
+/// A router's scores, `[.., expert]`, in `f32` at least: a rounded score sends a token to another expert.
+pub(super) fn router_scores<const D: usize>(router: &Linear, x: Tensor<D>) -> Tensor<D> {
+    let dtype = x.dtype();
+    let x = widened(x);
+    if x.dtype() == dtype {
+        return router.forward(x);
+    }
+    let scores = x.clone().matmul(router.weight_in(x.dtype()).unsqueeze());
+    match &router.bias {
+        Some(bias) => scores + widened(bias.val()).unsqueeze(),
+        None => scores,
     }
 }
 

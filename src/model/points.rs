@@ -113,6 +113,7 @@ fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option
         | Site::AttnScores
         | Site::Pattern
         | Site::ZGate
+        | Site::HeadShares
         | Site::Z
         | Site::Result
             if !config.attends(layer) =>
@@ -132,6 +133,7 @@ fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option
         }
         Site::Ln1Scale | Site::Ln1Normalized | Site::AttnOut | Site::ResidMid if !config.mixes(layer) => Some(NO_MIXER),
         Site::ZGate if !config.attn_gates => Some("what its heads give is not gated"),
+        Site::HeadShares if config.attn_experts.is_none() => Some("its attention is no mixture of experts"),
         _ => None,
     }
 }

@@ -173,12 +173,15 @@ impl HookedTransformer {
     }
 
     /// [`Self::check_plain_writes`], and an error if some layer has no attention, heads' keys and values are no products of
-    /// the stream before them, or what heads give is gated.
+    /// the stream before them, or what heads give is gated or an expert's.
     pub(crate) fn check_plain_layers(&self, what: &'static str) -> Result<(), InputError> {
         self.check_plain_writes(what)?;
         self.check_attends(what)?;
         if self.config.attn_gates {
             return Err(InputError::NotDefined { what, with: "gates of what heads give (`attn_gates`)" });
+        }
+        if self.config.attn_experts.is_some() {
+            return Err(InputError::NotDefined { what, with: "experts of attention (`attn_experts`)" });
         }
         let shared = self.config.shared_keys.iter().any(Option::is_some);
         match (shared, self.config.qk_norm.is_some_and(|norm| norm.values)) {

@@ -37,6 +37,8 @@ pub(super) const VALUE_HEADS: Axes = &[Batch, Pos, ValueHead];
 pub(super) const WHOLE_ROWS: Axes = &[BatchPos, HeadDHead];
 pub(super) const WHOLE_ROWS_SCALE: Axes = &[BatchPos, One];
 pub(super) const EXPERT_WEIGHTS: Axes = &[BatchPos, Expert];
+/// Of experts of attention.
+pub(super) const HEAD_SHARES: Axes = &[Batch, Pos, Expert];
 pub(super) const EXPERT_CHOICES: Axes = &[BatchPos, Choice];
 pub(super) const ROUTED: Axes = &[Routed, DMlp];
 pub(super) const SHARED_NEURONS: Axes = &[Batch, Pos, DShared];

@@ -3,9 +3,9 @@
 use hooklens_hooks::{PointInfo, Segment};
 
 use super::axes::{
-    CHANNELS, EXPERT_CHOICES, EXPERT_WEIGHTS, HEAD_ROWS, HEAD_ROWS_SCALE, HEAD_STREAM, K_ROPE, KV_HEAD_STREAM,
-    KV_LATENT, NEURONS, PER_HEAD, PER_HEAD_VALUE, PER_KEY, PER_KEY_HEAD, PER_KV_HEAD, PER_LAYER, PER_VALUE_HEAD,
-    Q_LATENT, SCALE, SCORES, SHARED_NEURONS, STREAM, VALUE_HEADS, WHOLE_ROWS, WHOLE_ROWS_SCALE,
+    CHANNELS, EXPERT_CHOICES, EXPERT_WEIGHTS, HEAD_ROWS, HEAD_ROWS_SCALE, HEAD_SHARES, HEAD_STREAM, K_ROPE,
+    KV_HEAD_STREAM, KV_LATENT, NEURONS, PER_HEAD, PER_HEAD_VALUE, PER_KEY, PER_KEY_HEAD, PER_KV_HEAD, PER_LAYER,
+    PER_VALUE_HEAD, Q_LATENT, SCALE, SCORES, SHARED_NEURONS, STREAM, VALUE_HEADS, WHOLE_ROWS, WHOLE_ROWS_SCALE,
 };
 
 macro_rules! sites {
@@ -55,6 +55,7 @@ sites! {
     KvLatentScale "attn.kv_latent_norm.hook_scale" SCALE;
     KvLatentNormalized "attn.kv_latent_norm.hook_normalized" KV_LATENT;
     ZGate "attn.hook_gate" PER_HEAD;
+    HeadShares "attn.hook_expert_weights" HEAD_SHARES;
     Q "attn.hook_q" PER_HEAD;
     K "attn.hook_k" PER_KV_HEAD;
     V "attn.hook_v" PER_KV_HEAD;

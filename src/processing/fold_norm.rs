@@ -15,14 +15,14 @@ pub(super) fn apply(model: &mut HookedTransformer) {
     let dtype = model.compute_type();
     for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
         if let Some(attn) = &mut block.attn {
-            let Attention { q, k, v, gate, latent, .. } = attn;
+            let Attention { q, k, v, gate, router, latent, .. } = attn;
             match latent {
                 None => {
                     let mut readers = vec![q];
                     if model.config.reads_keys_of(layer).is_none() {
                         readers.extend([k, v]);
                     }
-                    readers.extend(gate);
+                    readers.extend(gate.iter_mut().chain(router));
                     fold(&mut block.ln1, &mut readers, dtype);
                 }
                 Some(latent) => {

@@ -111,6 +111,9 @@ impl Step {
             }
             Step::FoldValueBiases if c.qkv_clip.is_some() => Some("values are clipped behind their biases"),
             Step::FoldValueBiases if c.attn_gates => Some("gates scale what heads give, biases of values with it"),
+            Step::FoldValueBiases if c.attn_experts.is_some() => {
+                Some("shares of experts scale what heads give, biases of values with it")
+            }
             Step::FoldValueBiases if c.qk_norm.is_some_and(|norm| norm.values) => {
                 Some("values are normalized behind their biases")
             }

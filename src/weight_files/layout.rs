@@ -49,6 +49,10 @@ pub(crate) enum Layout {
     RowsOfStack { index: usize, of: usize, start: usize, rows: usize },
     /// Rows from `start` on of `[of, out]`, as DBRX stacks its experts' outputs.
     RowsAsIs { start: usize, of: usize },
+    /// `[expert, head * d_head, in]`, kept by head and then by expert, as JetMoE holds queries.
+    ExpertHeadsOut { experts: usize, heads: usize },
+    /// `[expert, out, head * d_head]`, kept by head and then by expert, as JetMoE holds attention's output.
+    ExpertHeadsIn { experts: usize, heads: usize },
     /// `[head, in, d_head]`, as TransformerLens holds queries, keys and values; biases
     /// `[head, d_head]`.
     HeadsOut { heads: usize },
@@ -73,6 +77,8 @@ impl Layout {
             Layout::OfCube { of, step, .. } => vec![of, rows, columns * step],
             Layout::ColumnsOfCube { of, parts, .. } => vec![of, rows, columns * parts],
             Layout::OneLess => vec![rows, columns],
+            Layout::ExpertHeadsOut { experts, .. } => vec![experts, columns / experts, rows],
+            Layout::ExpertHeadsIn { experts, .. } => vec![experts, columns, rows / experts],
             Layout::HeadsOut { heads } => vec![heads, rows, columns / heads],
             Layout::HeadsIn { heads } => vec![heads, rows / heads, columns],
         }
@@ -98,6 +104,8 @@ impl Layout {
             Layout::Grouped { .. }
                 | Layout::Filters
                 | Layout::HeadsOut { .. }
+                | Layout::ExpertHeadsOut { .. }
+                | Layout::ExpertHeadsIn { .. }
                 | Layout::UnitRows
                 | Layout::OfCube { .. }
                 | Layout::Paired { .. }
@@ -189,6 +197,14 @@ impl Layout {
                 let length = m.clone().square().sum_dim(1).sqrt();
                 (m / length).transpose()
             }
+            (Layout::ExpertHeadsOut { experts, heads }, StoredTensor::Cube(c)) => {
+                let apart = c.reshape([experts, heads, columns / experts / heads, rows]);
+                apart.permute([3, 1, 0, 2]).reshape([rows, columns])
+            }
+            (Layout::ExpertHeadsIn { experts, heads }, StoredTensor::Cube(c)) => {
+                let apart = c.reshape([experts, columns, heads, rows / experts / heads]);
+                apart.permute([2, 0, 3, 1]).reshape([rows, columns])
+            }
             (Layout::HeadsOut { .. }, StoredTensor::Cube(c)) => c.permute([1, 0, 2]).reshape([rows, columns]),
             (_, StoredTensor::Cube(c)) => c.reshape([rows, columns]),
             (_, StoredTensor::Matrix(m)) => m,
@@ -225,6 +241,12 @@ impl Layout {
                 parts.reshape([columns, rows]).transpose()
             }
             Layout::UnitRows | Layout::Paired { .. } => self.matrix(StoredTensor::Matrix(stored), shape),
+            Layout::ExpertHeadsOut { experts, .. } => {
+                self.matrix(StoredTensor::Cube(stored.reshape([experts, columns / experts, rows])), shape)
+            }
+            Layout::ExpertHeadsIn { experts, .. } => {
+                self.matrix(StoredTensor::Cube(stored.reshape([experts, columns, rows / experts])), shape)
+            }
             _ => self.view(StoredTensor::Matrix(stored), shape),
         }
     }

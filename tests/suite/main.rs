@@ -7,6 +7,7 @@ mod analysis;
 mod analysis_parity;
 mod architecture;
 mod attention_view;
+mod attn_experts;
 mod attribution;
 mod cache;
 mod cache_laws;

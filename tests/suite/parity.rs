@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use burn::tensor::{Int, Tensor, TensorData};
-use hooklens::RopeScaling;
 use hooklens::prelude::*;
+use hooklens::{AttnExperts, RopeScaling};
 use ndarray::{Array1, ArrayD, Axis, IxDyn};
 use safetensors::{Dtype, SafeTensors};
 
@@ -179,6 +179,13 @@ fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
         }
         if let Some(pattern) = golden.get(&format!("hf.attn.{layer}")) {
             let given = values(&cache.get(hook::pattern(layer as isize)).unwrap());
+            let given = match model.config().attn_experts {
+                Some(experts) => {
+                    let shares = values(&cache.get(hook::attn_expert_weights(layer as isize)).unwrap());
+                    of_chosen_heads(&given, &shares, experts)
+                }
+                None => given,
+            };
             tally.compare(&format!("hf.attn.{layer}"), &given, pattern);
         }
     }
@@ -192,6 +199,25 @@ fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
     if !model.config().bidirectional && !model.config().rotary(0).is_some_and(outgrows) {
         tally.compare("logits, token by token behind a cache", &step_by_step(model, &golden.tokens("")), logits);
     }
+}
+
+/// Of patterns `[batch, head, query, key]` those that Hugging Face's has: of each query the heads of its experts, best
+/// first.
+fn of_chosen_heads(pattern: &ArrayD<f32>, shares: &ArrayD<f32>, experts: AttnExperts) -> ArrayD<f32> {
+    let [batch, heads, queries, keys] = pattern.shape()[..] else { panic!("a pattern") };
+    let kv_heads = heads / experts.count;
+    let mut chosen = ArrayD::zeros(IxDyn(&[batch, experts.per_token * kv_heads, queries, keys]));
+    for (row, query) in (0..batch).flat_map(|row| (0..queries).map(move |query| (row, query))) {
+        let mut order: Vec<usize> = (0..experts.count).collect();
+        order.sort_by(|a, b| shares[[row, query, *b]].total_cmp(&shares[[row, query, *a]]));
+        for (choice, expert) in order.into_iter().take(experts.per_token).enumerate() {
+            for (head, key) in (0..kv_heads).flat_map(|head| (0..keys).map(move |key| (head, key))) {
+                chosen[[row, choice * kv_heads + head, query, key]] =
+                    pattern[[row, head * experts.count + expert, query, key]];
+            }
+        }
+    }
+    chosen
 }
 
 /// Three tokens at once, then one by one, each behind a cache of those before.
@@ -217,10 +243,17 @@ fn chosen_experts(model: &HookedTransformer, golden: &Golden) -> Vec<ArrayD<f32>
     if model.config().experts.is_none() {
         return vec![];
     }
-    let cache = model.record(golden.tokens(""), "blocks.*.mlp.hook_expert_indices").unwrap();
-    let mixtures = (0..model.config().n_layers).filter(|layer| model.config().experts_of(*layer).is_some());
+    let cache = model.run(golden.tokens(""), ForwardOptions::new().record("blocks.*.hook_expert_*")).unwrap().cache;
+    let layers = 0..model.config().n_layers;
+    let mixtures = layers.clone().filter(|layer| model.config().experts_of(*layer).is_some());
     let names = mixtures.map(|layer| format!("blocks.{layer}.mlp.hook_expert_indices"));
-    names.map(|name| cache.activation(&name).unwrap().to_ndarray().unwrap()).collect()
+    let of_mlps = names.map(|name| cache.activation(&name).unwrap().to_ndarray().unwrap());
+    let of_attention = layers.filter(|_| model.config().attn_experts.is_some()).map(|layer| {
+        let shares = values(&cache.get(hook::attn_expert_weights(layer as isize)).unwrap());
+        let rows = [shares.shape()[0] * shares.shape()[1], shares.shape()[2]];
+        shares.mapv(|share| if share > 0.0 { 1.0 } else { 0.0 }).into_shape_with_order(IxDyn(&rows)).unwrap()
+    });
+    of_mlps.chain(of_attention).collect()
 }
 
 /// For each of `rows` rows how many of its first `len` tokens go to the same experts in both.

@@ -7,8 +7,9 @@ use burn::tensor::{Device, Tensor};
 use hooklens::features::Transcoders;
 use hooklens::prelude::*;
 use hooklens::{
-    ActivationFn, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs, Positional,
-    QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace, Window,
+    ActivationFn, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs,
+    Positional, QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
+    Window,
 };
 use ndarray::ArrayD;
 use proptest::prelude::*;
@@ -195,7 +196,8 @@ pub(crate) fn smooth(config: TransformerConfig) -> TransformerConfig {
     let activation = if config.activation == ActivationFn::Relu { ActivationFn::GeluNew } else { config.activation };
     let soft = |router| if matches!(router, RouterFn::SparseMixer { .. }) { RouterFn::Softmax } else { router };
     let experts = config.experts.map(|own| Experts { clipped: None, router: soft(own.router), ..own });
-    TransformerConfig { activation, experts, qkv_clip: None, ..config }
+    let attn_experts = config.attn_experts.map(|own| AttnExperts { per_token: own.count, ..own });
+    TransformerConfig { activation, experts, attn_experts, qkv_clip: None, ..config }
 }
 
 /// Any small configuration.
@@ -269,6 +271,7 @@ pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
                 per_layer_inputs: config.per_layer_inputs.filter(|_| !parts),
                 layer_scalars: config.layer_scalars && !parts,
                 attn_gates,
+                attn_experts: config.attn_experts.filter(|_| !attn_gates),
                 positional,
                 latent: None,
                 shared_keys: vec![],
@@ -299,6 +302,11 @@ fn with_more(mut config: TransformerConfig, kind: usize) -> TransformerConfig {
         config.per_layer_inputs = Some(PerLayerInputs { width: 6 });
     }
     config.layer_scalars = has(2) && serial;
+    if (5..8).contains(&kind) && config.latent.is_none() && config.positional != Positional::Shortformer {
+        let count = config.n_heads / config.n_kv_heads;
+        config.attn_experts = Some(AttnExperts { count, per_token: count.div_ceil(2) });
+        config.final_eps = Some(1e-3);
+    }
     if has(3) && config.latent.is_none() {
         config.qk_norm = config.qk_norm.map(|norm| QkNorm { values: true, ..norm });
     }
@@ -450,6 +458,7 @@ pub(crate) fn any_plain() -> impl Strategy<Value = TransformerConfig> {
         shared_keys: Vec::new(),
         per_layer_inputs: None,
         layer_scalars: false,
+        attn_experts: None,
         qk_norm: config.qk_norm.map(|norm| QkNorm { values: false, ..norm }),
         experts: config.experts.map(|experts| Experts { own_norms: false, ..experts }),
         ..config
