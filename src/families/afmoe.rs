@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures};
-use crate::config::{Experts, QkNorm, RouterFn, SharedExpert, TransformerConfig};
+use crate::config::{Experts, QkNorm, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::WeightTable;
 
@@ -60,14 +60,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         ..base
     };
     let d_mlp = json.size("moe_intermediate_size")?;
-    let shared = json.maybe_size("num_shared_experts")?.unwrap_or(0).saturating_mul(d_mlp);
-    let experts = Experts {
-        router: RouterFn::Sigmoid,
-        choice_bias: true,
-        scale: json.number("route_scale", 1.0)?,
-        shared: (shared > 0).then_some(SharedExpert { d_mlp: shared, gated: false }),
-        ..Experts::new(json.size("num_experts")?, json.size("num_experts_per_tok")?)
-    };
+    let (count, per_token) = (json.size("num_experts")?, json.size("num_experts_per_tok")?);
+    let shared = json.maybe_size("num_shared_experts")?.unwrap_or(0);
+    let experts =
+        Experts { scale: json.number("route_scale", 1.0)?, ..mixtures::by_sigmoids(count, per_token, shared, d_mlp) };
     let dense = json.maybe_size("num_dense_layers")?.unwrap_or(0);
     Ok(mixtures::with_experts(base, (experts, d_mlp), |layer| layer < dense))
 }

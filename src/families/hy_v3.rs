@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures};
-use crate::config::{Experts, QkNorm, RouterFn, SharedExpert, TransformerConfig};
+use crate::config::{Experts, QkNorm, TransformerConfig};
 use crate::error::ConfigError;
 use crate::weight_files::WeightTable;
 
@@ -33,13 +33,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = TransformerConfig { qk_norm: Some(QkNorm::HEADS), default_prepend_bos: false, ..base };
     let count = if json.get("num_local_experts").is_some() { "num_local_experts" } else { "num_experts" };
     let d_mlp = json.size("moe_intermediate_size")?;
-    let shared = json.maybe_size("num_shared_experts")?.unwrap_or(0).saturating_mul(d_mlp);
+    let (count, per_token) = (json.size(count)?, json.size("num_experts_per_tok")?);
+    let shared = json.maybe_size("num_shared_experts")?.unwrap_or(0);
     let experts = Experts {
-        router: RouterFn::Sigmoid,
-        choice_bias: true,
         scale: json.needed_number("router_scaling_factor")?,
-        shared: (shared > 0).then_some(SharedExpert { d_mlp: shared, gated: false }),
-        ..Experts::new(json.size(count)?, json.size("num_experts_per_tok")?)
+        ..mixtures::by_sigmoids(count, per_token, shared, d_mlp)
     };
     let first = json.maybe_size("first_k_dense_replace")?.unwrap_or(1);
     let dense = mixtures::dense_by_type(json, base.n_layers, |layer| layer < first)?;

@@ -65,15 +65,23 @@ pub(super) fn deepseek(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigEr
     let (groups, kept) = (json.maybe_size("n_group")?.unwrap_or(1), json.maybe_size("topk_group")?.unwrap_or(1));
     let shared = given_or("num_shared_experts", "n_shared_experts")?.unwrap_or(0);
     let experts = Experts {
-        router: RouterFn::Sigmoid,
         renormalize: json.flag("norm_topk_prob", true)?,
-        choice_bias: true,
         groups: (groups > 1).then_some(ExpertGroups { count: groups, kept, best: 2 }),
         scale: json.number("routed_scaling_factor", 1.0)?,
-        shared: (shared > 0).then_some(SharedExpert { d_mlp: shared.saturating_mul(d_mlp), gated: false }),
-        ..Experts::new(count, json.size("num_experts_per_tok")?)
+        ..by_sigmoids(count, json.size("num_experts_per_tok")?, shared, d_mlp)
     };
     Ok((experts, d_mlp))
+}
+
+/// `per_token` of `count` experts by sigmoids, with numbers added for the choice, and so many shared experts of this
+/// width as one.
+pub(super) fn by_sigmoids(count: usize, per_token: usize, shared: usize, d_mlp: usize) -> Experts {
+    Experts {
+        router: RouterFn::Sigmoid,
+        choice_bias: true,
+        shared: (shared > 0).then_some(SharedExpert { d_mlp: shared.saturating_mul(d_mlp), gated: false }),
+        ..Experts::new(count, per_token)
+    }
 }
 
 /// Adds so many experts that are stacked, `gate_up_proj` as `[expert, in, 2 * out]`, the gates first, and `down_proj`.
