@@ -56,6 +56,8 @@ pub enum Axis {
     DPerLayer,
     /// Experts of a mixture.
     Expert,
+    /// Experts of attention.
+    AttnExpert,
     /// Experts chosen for a token, best first.
     Choice,
     /// Batch and position flattened into one axis.
@@ -99,6 +101,7 @@ impl Axis {
             Axis::DShared => "d_shared",
             Axis::DPerLayer => "d_per_layer",
             Axis::Expert => "expert",
+            Axis::AttnExpert => "attn_expert",
             Axis::Choice => "choice",
             Axis::BatchPos => "batch*pos",
             Axis::BatchPosHead => "batch*pos*head",

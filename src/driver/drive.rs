@@ -92,6 +92,7 @@ pub(crate) fn length(c: &TransformerConfig, layer: Option<usize>, axis: Axis) ->
         Axis::DShared => c.experts.and_then(|experts| experts.shared).map_or(0, |shared| shared.d_mlp),
         Axis::DPerLayer => c.per_layer_inputs.map_or(0, |own| own.width),
         Axis::Expert => c.experts.map_or(0, |experts| experts.count),
+        Axis::AttnExpert => c.attn_experts.map_or(0, |experts| experts.count),
         Axis::Choice => c.experts.map_or(0, |experts| experts.per_token),
         _ => 0,
     }
@@ -99,7 +100,7 @@ pub(crate) fn length(c: &TransformerConfig, layer: Option<usize>, axis: Axis) ->
 
 /// The lengths of the axes of a layer with a state in place of keys and values.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StateAxes {
+struct StateAxes {
     key_heads: usize,
     value_heads: usize,
     d_key: usize,
@@ -109,7 +110,7 @@ pub(crate) struct StateAxes {
 
 impl StateAxes {
     /// Those of a layer, if it has one.
-    pub(crate) fn of(c: &TransformerConfig, layer: usize) -> Option<Self> {
+    fn of(c: &TransformerConfig, layer: usize) -> Option<Self> {
         let [key_heads, value_heads, d_key, d_value, channels] = match *c.mixers.get(layer)? {
             Mixer::GatedDelta(net) => [net.n_key_heads, net.n_value_heads, net.d_key, net.d_value, net.channels()],
             Mixer::StateSpace(space) => [space.n_groups, space.n_heads, space.d_state, space.d_head, space.channels()],
@@ -120,7 +121,7 @@ impl StateAxes {
     }
 
     /// The length of an axis that only such a layer's points have, or that is another one there.
-    pub(crate) fn length(self, axis: Axis) -> Option<usize> {
+    fn length(self, axis: Axis) -> Option<usize> {
         match axis {
             Axis::KeyHead => Some(self.key_heads),
             Axis::ValueHead => Some(self.value_heads),

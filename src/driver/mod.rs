@@ -15,8 +15,6 @@ use crate::device::guarded;
 use crate::error::{InputError, Result};
 use crate::tokens::Tokenizer;
 
-#[cfg(feature = "cli")]
-pub(crate) use drive::StateAxes;
 pub(crate) use drive::{Plan, drive, length};
 pub use input::Input;
 pub use options::{ForwardOptions, Logits};

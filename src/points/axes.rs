@@ -1,8 +1,9 @@
 //! The axes of the points' tensors.
 
 use hooklens_hooks::Axis::{
-    self, Batch, BatchPos, BatchPosHead, Channel, Choice, DEmbed, DHead, DKey, DMlp, DModel, DPerLayer, DRope, DShared,
-    DValue, Expert, Head, HeadDHead, Key, KeyHead, KvHead, KvRank, One, Pos, QRank, Query, Routed, ValueHead,
+    self, AttnExpert, Batch, BatchPos, BatchPosHead, Channel, Choice, DEmbed, DHead, DKey, DMlp, DModel, DPerLayer,
+    DRope, DShared, DValue, Expert, Head, HeadDHead, Key, KeyHead, KvHead, KvRank, One, Pos, QRank, Query, Routed,
+    ValueHead,
 };
 
 type Axes = &'static [Axis];
@@ -38,7 +39,7 @@ pub(super) const WHOLE_ROWS: Axes = &[BatchPos, HeadDHead];
 pub(super) const WHOLE_ROWS_SCALE: Axes = &[BatchPos, One];
 pub(super) const EXPERT_WEIGHTS: Axes = &[BatchPos, Expert];
 /// Of experts of attention.
-pub(super) const HEAD_SHARES: Axes = &[Batch, Pos, Expert];
+pub(super) const HEAD_SHARES: Axes = &[Batch, Pos, AttnExpert];
 pub(super) const EXPERT_CHOICES: Axes = &[BatchPos, Choice];
 pub(super) const ROUTED: Axes = &[Routed, DMlp];
 pub(super) const SHARED_NEURONS: Axes = &[Batch, Pos, DShared];
