@@ -299,9 +299,12 @@ fn too_little_memory_for_any_session() {
     assert!(ended.status.code() == Some(1) && said.contains("the process of a session"), "{said}");
 }
 
+/// As long as all processes of a test may take to start.
+const LONG: [&str; 2] = ["--failures-ms", "60000"];
+
 #[test]
 fn guesses_are_few() {
-    let server = Server::with(Some(TOKEN), &["--failures-ms", "4000"]);
+    let server = Server::with(Some(TOKEN), &LONG);
     for guess in 0..5 {
         assert!(server.session(TOKEN).is_ok(), "{guess}");
         let refused = server.session(&format!("{guess}123456789abcdef0")).unwrap_err();
@@ -310,12 +313,24 @@ fn guesses_are_few() {
     // Now the token is no better than another.
     soon("the address is refused", || server.session("").unwrap_err() == "HTTP/1.1 429 Too Many Requests");
     assert_eq!(server.session(TOKEN).unwrap_err(), "HTTP/1.1 429 Too Many Requests");
+}
+
+#[test]
+fn an_address_is_let_in_again() {
+    let server = Server::with(Some(TOKEN), &["--max-failures", "1", "--failures-ms", "4000"]);
+    assert!(server.session("0123456789abcdef0").is_err());
+    soon("the address is refused", || server.session(TOKEN).is_err_and(|said| said.contains(" 429 ")));
     soon("the address is let in again", || server.session(TOKEN).is_ok());
-    // Who goes away without a guess had a process too.
+}
+
+/// Who goes away without a guess had a process too.
+#[test]
+fn sessions_that_come_to_nothing_are_few() {
+    let server = Server::with(Some(TOKEN), &LONG);
     for _ in 0..5 {
         drop(server.upgraded());
     }
-    soon("the address is refused again", || server.session(TOKEN).is_err_and(|said| said.contains(" 429 ")));
+    soon("the address is refused", || server.session(TOKEN).is_err_and(|said| said.contains(" 429 ")));
 }
 
 #[test]
