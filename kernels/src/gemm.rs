@@ -68,11 +68,11 @@ pub fn gemm<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&'a [f32]>, c: 
     gemm_each(a, vec![Product { b: b.into(), bias, c, ldc }]);
 }
 
-/// [`gemm`] of one A with several B, such as queries, keys and values of one stream: the threads share out all of it
+/// [`gemm()`] of one A with several B, such as queries, keys and values of one stream: the threads share out all of it
 /// at once.
 ///
 /// # Panics
-/// As for [`gemm`].
+/// As for [`gemm()`].
 ///
 /// ```
 /// use hooklens_kernels::gemm::{Product, gemm_each};
@@ -194,11 +194,11 @@ fn whole_rows(isa: Isa, a: View2, products: Vec<TiledProduct>, threads: usize) {
     }
 }
 
-/// [`gemm`] on the calling thread only, for callers that run many small
+/// [`gemm()`] on the calling thread only, for callers that run many small
 /// products in parallel (attention: one per batch and head).
 ///
 /// # Panics
-/// As for [`gemm`].
+/// As for [`gemm()`].
 pub fn gemm_serial<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&[f32]>, c: &mut [f32], ldc: usize) {
     let b = b.into();
     let c = OutTile::new(c, (a.rows(), b.cols()), ldc);

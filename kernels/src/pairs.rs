@@ -15,7 +15,7 @@ use crate::view::{OutTile, View2};
 /// `f32`. Hands them back where that is not to be had, or not worth it: a few rows of A are bound by reading B anyway.
 ///
 /// # Panics
-/// As for [`gemm`](crate::gemm::gemm).
+/// As for [`gemm()`](crate::gemm::gemm).
 pub fn gemm_each_bf16<'a>(a: View2<bf16>, products: Vec<Product<'a>>) -> Result<(), Vec<Product<'a>>> {
     let isa = Isa::current();
     let packs = |b: &Matrix| matches!(b, Matrix::Bf16(b) if can_pack(*b));
