@@ -60,8 +60,8 @@ pub struct Attention {
 pub(crate) enum AttentionInputs {
     /// One normalized stream for all three, `[batch, pos, d_model]`.
     One(Box<Tensor<3>>),
-    /// One stream for each of the three, and the normalized stream before it was edited for them.
-    Each(Box<([ProjectionInput; 3], Tensor<3>)>),
+    /// One stream for each of the three, and the normalized stream as no hook edited it for them.
+    Each { streams: Box<[ProjectionInput; 3]>, whole: Box<Tensor<3>> },
 }
 
 impl AttentionInputs {
@@ -69,15 +69,14 @@ impl AttentionInputs {
     fn queries(&self) -> ProjectionInput {
         match self {
             AttentionInputs::One(stream) => ProjectionInput::Shared((**stream).clone()),
-            AttentionInputs::Each(own) => own.0[0].clone(),
+            AttentionInputs::Each { streams, .. } => streams[0].clone(),
         }
     }
 
     /// The normalized stream, as no head has it to itself, `[batch, pos, d_model]`.
     fn stream(&self) -> Tensor<3> {
         match self {
-            AttentionInputs::One(stream) => (**stream).clone(),
-            AttentionInputs::Each(own) => own.1.clone(),
+            AttentionInputs::One(stream) | AttentionInputs::Each { whole: stream, .. } => (**stream).clone(),
         }
     }
 }
@@ -278,8 +277,8 @@ impl Attention {
                 let [q, k, v] = Linear::forward_each([&self.q, &self.k, &self.v], *stream);
                 [by_head(q, heads), by_head(k, kv_heads), by_head(v, kv_heads)]
             }
-            AttentionInputs::Each(own) => {
-                let ([q, k, v], _) = *own;
+            AttentionInputs::Each { streams, .. } => {
+                let [q, k, v] = *streams;
                 [q.project(&self.q, heads), k.project(&self.k, kv_heads), v.project(&self.v, kv_heads)]
             }
         }

@@ -324,5 +324,5 @@ pub(crate) fn attention_reads(
             }
         }
     });
-    Ok((AttentionInputs::Each(Box::new((each, shared))), kept))
+    Ok((AttentionInputs::Each { streams: Box::new(each), whole: Box::new(shared) }, kept))
 }

@@ -65,7 +65,7 @@ impl LatentMaps {
         let heads = pass.config.n_heads;
         let stream = match reads {
             AttentionInputs::One(stream) => *stream,
-            AttentionInputs::Each(own) => match own.0 {
+            AttentionInputs::Each { streams, .. } => match *streams {
                 [ProjectionInput::Shared(stream), ..] => stream,
                 _ => {
                     let point = format!("blocks.{layer}.hook_q_input");

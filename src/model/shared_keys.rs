@@ -44,8 +44,8 @@ impl Attention {
         let gate = self.gated_by(layer, &reads, pass, run)?;
         let mut q = match reads {
             AttentionInputs::One(stream) => by_head(self.q.forward(*stream), heads),
-            AttentionInputs::Each(own) => {
-                let ([q, ..], _): ([ProjectionInput; 3], _) = *own;
+            AttentionInputs::Each { streams, .. } => {
+                let [q, ..]: [ProjectionInput; 3] = *streams;
                 q.project(&self.q, heads)
             }
         };
