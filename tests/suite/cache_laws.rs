@@ -360,9 +360,11 @@ proptest! {
     ) {
         // A rounding error can send a token to another expert, which says nothing of the cache.
         let few_bits = kind.bits().is_some() || steps.iter().any(uses_few_bits);
-        let (experts, dense_mlps) =
-            if few_bits { (None, vec![]) } else { (config.experts, config.dense_mlps.clone()) };
-        let model = random_model(TransformerConfig { experts, dense_mlps, ..config }, seed);
+        let config = match few_bits {
+            true => TransformerConfig { experts: None, dense_mlps: vec![], attn_experts: None, ..config },
+            false => config,
+        };
+        let model = random_model(config, seed);
         // Set up for more rows than come.
         let cache = KeyValueCache::of_kind(model.config(), batch + unused, kind).unwrap();
         let mut held = Held { cache, rows: vec![vec![]; batch], tolerance: tolerance_of(kind) };
