@@ -10,8 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
+use hooklens::generation::Sampling;
 use hooklens::prelude::*;
-use hooklens::{ActivationFn, NormKind, Positional, Result, RopeScaling, Rotary, Transfers, default_device};
+use hooklens::{
+    ActivationFn, CacheKind, Experts, NormKind, Positional, Result, RopeScaling, Rotary, Transfers, default_device,
+};
 
 #[derive(Default)]
 struct Launches(Mutex<BTreeMap<String, usize>>);
@@ -73,7 +76,9 @@ fn main() -> Result<()> {
     };
     println!("{device:?}, 4 layers\n\n| | launches | copies | reads | bytes read | uploads | bytes uploaded |");
     println!("|---|---|---|---|---|---|---|");
-    for (name, config) in [("GPT-2's block", gpt2), ("Llama's block", llama)] {
+    let experts = Some(Experts::new(8, 2));
+    let mixture = TransformerConfig { experts, ..llama.clone() };
+    for (name, config) in [("GPT-2's block", gpt2), ("Llama's block", llama), ("Mixtral's block", mixture)] {
         let model = HookedTransformer::random(config, 0, &device)?;
         let row = |seed: u32, len: u32| (0..len).map(|i| (i * 7919 + seed * 31 + 13) % 512).collect::<Vec<u32>>();
         let forward = || model.forward(vec![row(0, 128)]);
@@ -83,6 +88,15 @@ fn main() -> Result<()> {
         let mut steps = model.generate_steps(vec![row(1, 128)], GenerateOptions::new().max_new_tokens(8))?;
         steps.by_ref().take(5).try_for_each(|step| step.map(drop))?;
         count(&format!("{name}: a token behind 128"), &device, kernels, || steps.next().transpose())?;
+        let drawn = Sampling { temperature: 0.7, top_p: Some(0.9), ..Sampling::default() };
+        for (what, sampling, kind) in
+            [("drawn, top-p", drawn, CacheKind::GROWING), ("8 bits", Sampling::default(), CacheKind::EIGHT_BIT)]
+        {
+            let options = GenerateOptions::new().max_new_tokens(8).sampling(sampling).cache_kind(kind);
+            let mut steps = model.generate_steps(vec![row(1, 128)], options)?;
+            steps.by_ref().take(5).try_for_each(|step| step.map(drop))?;
+            count(&format!("{name}: a token behind 128, {what}"), &device, kernels, || steps.next().transpose())?;
+        }
         let mut prefix = model.prefill(vec![row(2, 128)])?;
         prefix.freeze();
         let suffixes: Vec<_> = (0..32).map(|seed| row(seed, 1)).collect();

@@ -1,10 +1,11 @@
 //! The choice of each row's next token, and stop conditions.
 
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, ActivationCache, HookError};
-use rand::SeedableRng;
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::on_device;
 use super::options::GenerateOptions;
 use super::sampling::log_prob;
 use super::{GeneratedRow, Generation, Stop};
@@ -112,10 +113,17 @@ impl<'m> Chooser<'m> {
     /// - logits: `[batch * d_vocab]`
     pub(crate) fn choose(&mut self, logits: Tensor<2>, options: &GenerateOptions<'_>) -> Result<Vec<Option<u32>>> {
         let ruled = self.first.is_some() || self.last.is_some() || !self.never.is_empty();
-        let best = if options.sampling.is_greedy() && !ruled { best_on_device(&logits)? } else { None };
-        let drawn = match best {
-            Some(best) => best,
-            None => self.draw(logits, options)?,
+        // A row's random numbers are its own, whatever other rows do.
+        let drawn_for = |row: &RowState| !row.ended && !options.sampling.is_greedy();
+        let at = self.rows.iter_mut().map(|row| if drawn_for(row) { row.rng.random() } else { 0.0 });
+        let at: Vec<f64> = at.collect();
+        let there = match ruled || options.sampling.has_penalties() || in_main_memory(&logits.device()) {
+            false => on_device::drawn(&logits, &options.sampling, &at)?,
+            true => None,
+        };
+        let drawn = match there {
+            Some(drawn) => drawn,
+            None => self.draw(logits, options, &at)?,
         };
         let mut tokens = Vec::with_capacity(self.rows.len());
         for (row, (token, log_prob)) in self.rows.iter_mut().zip(drawn) {
@@ -142,7 +150,7 @@ impl<'m> Chooser<'m> {
     }
 
     /// Each row's token and its log-probability, drawn on the host; anything for a row that has ended.
-    fn draw(&mut self, logits: Tensor<2>, options: &GenerateOptions<'_>) -> Result<Vec<(u32, f32)>> {
+    fn draw(&self, logits: Tensor<2>, options: &GenerateOptions<'_>, at: &[f64]) -> Result<Vec<(u32, f32)>> {
         let d_vocab = logits.dims()[1];
         let logits = host(logits)?;
         let mut drawn = Vec::with_capacity(self.rows.len());
@@ -158,7 +166,7 @@ impl<'m> Chooser<'m> {
             }
             let token = match self.settled(so_far, options.max_new_tokens) {
                 Some(token) => token,
-                None => self.draw_one(number, logits, options),
+                None => self.draw_one(number, logits, options, at[number]),
             };
             drawn.push((token, log_prob(logits, token)));
         }
@@ -166,12 +174,12 @@ impl<'m> Chooser<'m> {
     }
 
     /// A row's token.
-    fn draw_one(&mut self, number: usize, logits: &[f32], options: &GenerateOptions<'_>) -> u32 {
-        let row = &mut self.rows[number];
+    fn draw_one(&self, number: usize, logits: &[f32], options: &GenerateOptions<'_>, at: f64) -> u32 {
+        let row = &self.rows[number];
         let before = self.begin.as_deref().unwrap_or(&row.made.prompt);
         let so_far = || [before, &row.made.new].concat();
         if self.never.is_empty() {
-            return options.sampling.draw(logits, so_far, &mut row.rng);
+            return options.sampling.draw(logits, so_far, at);
         }
         let mut allowed = logits.to_vec();
         for token in &self.never {
@@ -179,7 +187,7 @@ impl<'m> Chooser<'m> {
                 *logit = f32::NEG_INFINITY;
             }
         }
-        options.sampling.draw(&allowed, so_far, &mut row.rng)
+        options.sampling.draw(&allowed, so_far, at)
     }
 
     /// One column: the tokens chosen, padding in rows that have ended.
@@ -207,23 +215,8 @@ impl<'m> Chooser<'m> {
     }
 }
 
-/// The most likely token of each row and its log-probability, found where the logits are, if that is not in main memory:
-/// a few bytes are read and not the logits. `None` also where not all of them are numbers.
-fn best_on_device(logits: &Tensor<2>) -> Result<Option<Vec<(u32, f32)>>, HookError> {
-    // A token's number is exact as a float.
-    if in_main_memory(&logits.device()) || logits.dims()[1] >= 1 << 24 {
-        return Ok(None);
-    }
-    let logits = logits.clone().cast(FloatDType::F32);
-    let most = logits.clone().max_dim(1);
-    let log_prob = (logits.clone() - most).exp().sum_dim(1).log().neg();
-    let both = host(Tensor::cat(vec![logits.argmax(1).float().cast(FloatDType::F32), log_prob], 1))?;
-    let best: Vec<(u32, f32)> = both.as_chunks().0.iter().map(|[token, log_prob]| (*token as u32, *log_prob)).collect();
-    Ok(best.iter().all(|(_, log_prob)| log_prob.is_finite()).then_some(best))
-}
-
 /// A matrix's values, row by row.
-fn host(logits: Tensor<2>) -> Result<Vec<f32>, HookError> {
+pub(super) fn host(logits: Tensor<2>) -> Result<Vec<f32>, HookError> {
     let data = Activation::from(logits).to_data()?.convert::<f32>();
     data.try_into_vec::<f32>().map_err(|e| HookError::Io { name: "logits".into(), source: e.into() })
 }

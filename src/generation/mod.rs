@@ -12,6 +12,7 @@
 //! ```
 
 mod chooser;
+mod on_device;
 mod options;
 mod sampling;
 mod steps;

@@ -1,6 +1,6 @@
 //! Sampling a token from logits.
 
-use rand::Rng;
+use std::cmp::Ordering;
 
 use crate::error::InputError;
 
@@ -81,6 +81,17 @@ impl Sampling {
     /// assert_eq!(shares, [0.5, 0.5]);
     /// ```
     pub fn distribution(&self, logits: &[f32], so_far: &[u32]) -> Vec<f64> {
+        let kept = self.kept(logits, so_far);
+        let sum: f64 = kept.iter().map(|(_, weight)| weight).sum();
+        let mut probabilities = vec![0.0; logits.len()];
+        for (token, weight) in kept {
+            probabilities[token] = weight / sum;
+        }
+        probabilities
+    }
+
+    /// The tokens that may be drawn and their shares, not yet divided by their sum; ascending tokens.
+    fn kept(&self, logits: &[f32], so_far: &[u32]) -> Vec<(usize, f64)> {
         let mut logits: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
         self.penalise_repetition(&mut logits, so_far);
         let greedy = self.temperature == 0.0;
@@ -94,31 +105,23 @@ impl Sampling {
                 }
             }
         }
-        // Most likely first; of equals the first.
-        let mut order: Vec<usize> = (0..logits.len()).collect();
-        order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-        let mut kept = if greedy { 1 } else { self.top_k.unwrap_or(order.len()).min(order.len()) };
-        let most = order.first().map_or(0.0, |best| logits[*best]);
-        let weight = |place: usize| (logits[order[place]] - most).exp();
+        let mut kept: Vec<(usize, f64)> = logits.into_iter().enumerate().collect();
+        // A vocabulary is large: it is sorted only as far as it must be.
+        if let Some(k) = if greedy { Some(1) } else { self.top_k }.filter(|k| *k < kept.len()) {
+            kept.select_nth_unstable_by(k - 1, best_first);
+            kept.truncate(k);
+        }
+        let most = kept.iter().map(|(_, logit)| *logit).max_by(f64::total_cmp).unwrap_or(0.0);
+        kept.iter_mut().for_each(|(_, logit)| *logit = (*logit - most).exp());
         if let Some(p) = self.top_p {
-            let wanted = p * (0..kept).map(weight).sum::<f64>();
-            let mut sum = 0.0;
-            kept = (0..kept)
-                .position(|place| {
-                    sum += weight(place);
-                    sum >= wanted * (1.0 - 1e-12)
-                })
-                .map_or(kept, |place| place + 1);
+            let count = count_with_share(&mut kept, p);
+            kept.truncate(count);
         }
         if let Some(p) = self.min_p {
-            kept = (0..kept).take_while(|place| weight(*place) >= p).count().max(1);
+            kept.retain(|(_, weight)| *weight >= p);
         }
-        let sum: f64 = (0..kept).map(weight).sum();
-        let mut probabilities = vec![0.0; logits.len()];
-        for place in 0..kept {
-            probabilities[order[place]] = weight(place) / sum;
-        }
-        probabilities
+        kept.sort_unstable_by_key(|(token, _)| *token);
+        kept
     }
 
     fn penalise_repetition(&self, logits: &mut [f64], so_far: &[u32]) {
@@ -135,26 +138,58 @@ impl Sampling {
         }
     }
 
-    /// Whether it takes the most likely token of the logits as they are.
-    pub(super) fn is_greedy(&self) -> bool {
-        self.temperature == 0.0 && self.repetition_penalty == 1.0 && self.frequency_penalty == 0.0
+    /// Whether logits depend on the tokens so far.
+    pub(super) fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0
     }
 
-    /// Draws a token.
-    pub(super) fn draw(&self, logits: &[f32], so_far: impl FnOnce() -> Vec<u32>, rng: &mut impl Rng) -> u32 {
+    /// Whether it takes the most likely token of the logits as they are.
+    pub(super) fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 && !self.has_penalties()
+    }
+
+    /// Draws a token; `at` is a number from 0 to 1, as likely here as there.
+    pub(super) fn draw(&self, logits: &[f32], so_far: impl FnOnce() -> Vec<u32>, at: f64) -> u32 {
         if self.is_greedy() {
             return argmax(logits);
         }
-        let probabilities = self.distribution(logits, &so_far());
-        let mut left: f64 = rng.random();
-        let drawn = probabilities.iter().position(|p| {
-            left -= p;
+        let kept = self.kept(logits, &so_far());
+        let mut left = at * kept.iter().map(|(_, weight)| weight).sum::<f64>();
+        let drawn = kept.iter().find(|(_, weight)| {
+            left -= weight;
             left < 0.0
         });
         // Rounding may leave a little over: the last token there is a chance of.
-        let last = || probabilities.iter().rposition(|p| *p > 0.0).unwrap_or(0);
-        drawn.unwrap_or_else(last) as u32
+        let last = || kept.iter().rfind(|(_, weight)| *weight > 0.0);
+        drawn.or_else(last).map_or(0, |(token, _)| *token as u32)
     }
+}
+
+/// Most likely first; of equals the first.
+fn best_first(a: &(usize, f64), b: &(usize, f64)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// How many of the largest weights have a share of at least `p` together; they come first afterwards.
+fn count_with_share(weights: &mut [(usize, f64)], p: f64) -> usize {
+    let wanted = p * weights.iter().map(|(_, weight)| weight).sum::<f64>() * (1.0 - 1e-12);
+    let (mut sum, mut sorted) = (0.0, 0);
+    while sorted < weights.len() {
+        let rest = &mut weights[sorted..];
+        let next = rest.len().min((3 * sorted).max(256));
+        if next < rest.len() {
+            rest.select_nth_unstable_by(next, best_first);
+        }
+        rest[..next].sort_unstable_by(best_first);
+        for (place, (_, weight)) in rest[..next].iter().enumerate() {
+            sum += weight;
+            if sum >= wanted {
+                return sorted + place + 1;
+            }
+        }
+        sorted += next;
+    }
+    weights.len()
 }
 
 /// The first of the largest.
@@ -185,7 +220,7 @@ pub(super) fn log_prob(logits: &[f32], token: u32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use rand::SeedableRng;
+    use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
@@ -212,7 +247,7 @@ mod tests {
             let mut rng = ChaCha8Rng::seed_from_u64(7);
             const DRAWS: usize = 40_000;
             let mut counts = [0usize; 6];
-            (0..DRAWS).for_each(|_| counts[sampling.draw(&LOGITS, || so_far.to_vec(), &mut rng) as usize] += 1);
+            (0..DRAWS).for_each(|_| counts[sampling.draw(&LOGITS, || so_far.to_vec(), rng.random()) as usize] += 1);
             let mut statistic = 0.0;
             for (count, p) in counts.iter().zip(&expected) {
                 if *p == 0.0 {

@@ -1,32 +1,41 @@
 //! A tensor that grows along its positions, in place.
 
-use burn::tensor::{DType, Device, Tensor};
+use std::ops::Range;
 
-use super::keys::heads_first;
+use burn::tensor::kind::Basic;
+use burn::tensor::{DType, Device, Float, Tensor};
+
+use super::keys::{heads_first, select_rows};
 use crate::device::is_cubecl;
 
 /// Of `[rows, room, head, width]` the first `rows` rows and `len` positions are filled.
 ///
 /// A device's products read a matrix in place only where its rows lie one behind the other, so each head's positions
 /// do: the tensor is `[rows, head, room, width]`, and what is given out a view of it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Buffer {
-    by_head: Option<Tensor<4>>,
+#[derive(Debug, Clone)]
+pub(super) struct Buffer<K: Basic = Float> {
+    by_head: Option<Tensor<4, K>>,
     rows: usize,
     len: usize,
 }
 
-fn swapped(tensor: Tensor<4>) -> Tensor<4> {
+fn swapped<K: Basic>(tensor: Tensor<4, K>) -> Tensor<4, K> {
     tensor.swap_dims(1, 2)
 }
 
-impl Buffer {
+impl<K: Basic> Default for Buffer<K> {
+    fn default() -> Self {
+        Self { by_head: None, rows: 0, len: 0 }
+    }
+}
+
+impl<K: Basic> Buffer<K> {
     /// An empty buffer with room for `[rows, room, head, width]`.
     pub(super) fn with_room([rows, room, heads, width]: [usize; 4], dtype: DType, device: &Device) -> Self {
         Self { by_head: Some(Tensor::zeros([rows, heads, room, width], (device, dtype))), rows, len: 0 }
     }
 
-    pub(super) fn tensor(&self) -> Option<&Tensor<4>> {
+    pub(super) fn tensor(&self) -> Option<&Tensor<4, K>> {
         self.by_head.as_ref()
     }
 
@@ -35,17 +44,17 @@ impl Buffer {
     }
 
     /// A buffer filled with this.
-    pub(super) fn filled_with(tensor: Tensor<4>) -> Self {
+    pub(super) fn filled_with(tensor: Tensor<4, K>) -> Self {
         let [rows, len, ..] = tensor.dims();
         Self { rows, len, by_head: Some(swapped(tensor)) }
     }
 
     /// The filled part, `[rows, len, head, width]`.
-    pub(super) fn filled(&self) -> Option<Tensor<4>> {
+    pub(super) fn filled(&self) -> Option<Tensor<4, K>> {
         self.by_head.clone().filter(|_| self.len > 0).map(|tensor| swapped(self.view(tensor)))
     }
 
-    fn view(&self, by_head: Tensor<4>) -> Tensor<4> {
+    fn view(&self, by_head: Tensor<4, K>) -> Tensor<4, K> {
         let rows = by_head.dims()[0];
         let tensor = if rows > self.rows { by_head.narrow(0, 0, self.rows) } else { by_head };
         tensor.narrow(2, 0, self.len)
@@ -54,10 +63,10 @@ impl Buffer {
     /// Writes `new` behind the filled positions. Without a `max` room grows by half when it runs
     /// out; a write otherwise touches the new positions only, as long as no one else holds the
     /// tensor.
-    pub(super) fn append(&mut self, new: Tensor<4>, max: Option<usize>) {
+    pub(super) fn append(&mut self, new: Tensor<4, K>, max: Option<usize>) {
         let [batch, count, heads, width] = new.dims();
         let needed = self.len + count;
-        let fits = |tensor: &Tensor<4>| {
+        let fits = |tensor: &Tensor<4, K>| {
             let [held_batch, held_heads, room, held_width] = tensor.dims();
             [held_heads, held_width] == [heads, width]
                 && held_batch >= batch
@@ -91,5 +100,20 @@ impl Buffer {
 
     pub(super) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
+    }
+
+    /// Drops all positions but these.
+    pub(super) fn keep(&mut self, kept: Range<usize>) {
+        *self = self.filled().map_or(Self::default(), |all| Self::filled_with(all.narrow(1, kept.start, kept.len())));
+    }
+
+    /// These rows of the filled part.
+    pub(super) fn select(&self, rows: &[usize]) -> Self {
+        self.filled().map_or(Self::default(), |all| Self::filled_with(select_rows(all, rows)))
+    }
+
+    /// Bytes of memory, room for growth included.
+    pub(super) fn bytes(&self) -> usize {
+        self.by_head.as_ref().map_or(0, |all| all.shape().num_elements() * all.dtype().size())
     }
 }

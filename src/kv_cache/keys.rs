@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use burn::tensor::kind::Basic;
 use burn::tensor::{Int, Tensor, TensorData};
 use hooklens_hooks::upload;
 
@@ -38,7 +39,7 @@ impl KeyBlock {
 
 /// Exchanges position and head of what was just computed, `[batch, pos, head, d_head]` to `[batch, head, pos, d_head]`
 /// or back.
-pub(crate) fn heads_first(x: Tensor<4>) -> Tensor<4> {
+pub(crate) fn heads_first<K: Basic>(x: Tensor<4, K>) -> Tensor<4, K> {
     let [batch, first, second, width] = x.dims();
     // A view of one position has strides that no kernel of a device takes as they are.
     match first == 1 || second == 1 {
@@ -48,7 +49,7 @@ pub(crate) fn heads_first(x: Tensor<4>) -> Tensor<4> {
 }
 
 /// These rows of a tensor.
-pub(super) fn select_rows(tensor: Tensor<4>, rows: &[usize]) -> Tensor<4> {
+pub(super) fn select_rows<K: Basic>(tensor: Tensor<4, K>, rows: &[usize]) -> Tensor<4, K> {
     let ids: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
     let ids = upload::<1, Int>(TensorData::new(ids, [rows.len()]), &tensor.device());
     tensor.select(0, ids)

@@ -61,11 +61,11 @@ impl CacheKind {
     pub const GROWING: Self = Self { max_len: None, sliding: false, quantization: None, offload: None };
     /// Layers with a window keep what a later query can still see, the others all.
     pub const SLIDING: Self = Self { sliding: true, ..Self::GROWING };
-    /// Everything, rounded to `bf16` on the host: half the memory of `f32`.
+    /// Everything, rounded to `bf16`: half the memory of `f32`.
     pub const SIXTEEN_BIT: Self = Self::GROWING.quantized(Bits::Sixteen, 64);
-    /// Everything, quantized to 8 bits per element on the host, one scale for 64 elements.
+    /// Everything, quantized to 8 bits per element, one scale for 64 elements.
     pub const EIGHT_BIT: Self = Self::GROWING.quantized(Bits::Eight, 64);
-    /// Everything, quantized to 4 bits per element on the host, one scale for 64 elements.
+    /// Everything, quantized to 4 bits per element, one scale for 64 elements.
     pub const FOUR_BIT: Self = Self::GROWING.quantized(Bits::Four, 64);
 
     /// Everything, in memory for `max_len` positions allocated at once; more is an error. What torchtune's
@@ -102,14 +102,14 @@ impl CacheKind {
         self
     }
 
-    /// This kind, quantized on the host; `group` elements of a head share a scale.
+    /// This kind, quantized where it lies; `group` elements of a head share a scale.
     #[must_use]
     pub const fn quantized(mut self, bits: Bits, group: usize) -> Self {
         self.quantization = Some(Quantization { bits, group });
         self
     }
 
-    /// This kind, offloaded from the device that computes. Quantized data is in main memory in any case.
+    /// This kind, offloaded from the device that computes.
     ///
     /// ```
     /// # use hooklens::prelude::*;

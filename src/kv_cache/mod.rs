@@ -1,6 +1,7 @@
 //! Key-value caches: keys and values of positions already computed.
 
 mod buffer;
+mod codes;
 mod construct;
 mod data;
 mod disk;
@@ -11,6 +12,7 @@ mod kind;
 mod lane;
 mod layers;
 mod mask;
+mod packed;
 mod prefetch;
 mod quantized;
 mod ring;

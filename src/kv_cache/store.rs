@@ -31,7 +31,8 @@ impl Store {
     pub(super) fn new(kind: CacheKind, window: Option<Window>) -> Self {
         let window = window.filter(|_| kind.is_sliding());
         if let Some(quantization) = kind.quantization() {
-            return Store::Quantized { quantized: Quantized::new(quantization), window };
+            let offloaded = kind.offload().is_some();
+            return Store::Quantized { quantized: Quantized::new(quantization, offloaded), window };
         }
         match (kind.offload(), window) {
             (Some(Offload::Disk), window) => Store::Disk { disk: Disk::default(), window },
@@ -88,7 +89,7 @@ impl Store {
     pub(super) fn bytes(&self) -> usize {
         let of = |tensor: &Tensor<4>| tensor.shape().num_elements() * tensor.dtype().size();
         match self {
-            Store::Whole { keys, values, .. } => [keys, values].into_iter().filter_map(Buffer::tensor).map(of).sum(),
+            Store::Whole { keys, values, .. } => keys.bytes() + values.bytes(),
             Store::Ring { ring, .. } => ring.stored().iter().flat_map(|stored| stored.iter()).map(of).sum(),
             Store::Quantized { quantized, .. } => quantized.bytes(),
             Store::Disk { .. } => 0,
@@ -165,9 +166,7 @@ impl Store {
     pub(super) fn select(&mut self, rows: &[usize]) -> Result<(), CacheError> {
         match self {
             Store::Whole { keys, values, .. } => {
-                for buffer in [keys, values] {
-                    *buffer = buffer.filled().map_or(Buffer::default(), |t| Buffer::filled_with(select_rows(t, rows)));
-                }
+                (*keys, *values) = (keys.select(rows), values.select(rows));
             }
             Store::Ring { ring, .. } => {
                 let Some([keys, values]) = joined(ring.pieces()) else { return Ok(()) };

@@ -214,39 +214,42 @@ impl Moe {
             return Err(HookError::Failed { point: format!("blocks.{layer}.mlp.hook_expert_indices"), source }.into());
         }
 
-        let device = x.device();
-        let mut sum = x.zeros_like();
-        for (number, expert) in self.experts.iter().enumerate() {
+        let per_token = mixture.per_token;
+        // Tokens whose first choice it is come first, as in TransformerLens and Hugging Face.
+        let mut routed: Vec<Vec<i32>> = vec![Vec::new(); count];
+        for at in (0..per_token).flat_map(|choice| (0..rows).map(move |row| row * per_token + choice)) {
+            routed[best[at] as usize].push(at as i32);
+        }
+        // What all experts read lies in one tensor, expert by expert, and so does what they give.
+        let indices = |of: Vec<i32>| upload::<1, Int>(TensorData::new(of, [rows * per_token]), &x.device());
+        let tokens = indices(routed.iter().flatten().map(|at| at / per_token as i32).collect());
+        let shares = shares.reshape([rows * per_token]).select(0, indices(routed.concat())).unsqueeze_dim::<2>(1);
+        let mut inputs = x.clone().select(0, tokens.clone());
+        if mixture.scales_inputs {
+            inputs = inputs * shares.clone();
+        }
+        let (mut outputs, mut begin) = (Vec::new(), 0);
+        for (number, (expert, routed)) in self.experts.iter().zip(&routed).enumerate() {
             let points = pass.points.expert(layer, number);
-            // Tokens whose first choice it is come first, as in TransformerLens and Hugging Face.
-            let places =
-                (0..mixture.per_token).flat_map(|choice| (0..rows).map(move |row| row * mixture.per_token + choice));
-            let routed: Vec<i32> = places.filter(|i| best[*i] == number as i64).map(|i| i as i32).collect();
             if routed.is_empty() {
                 run.skip(points.gate)?;
                 run.skip(points.pre)?;
                 run.skip(points.post)?;
                 continue;
             }
-            let count = routed.len();
-            let indices = |of: Vec<i32>| upload::<1, Int>(TensorData::new(of, [count]), &device);
-            let tokens = indices(routed.iter().map(|i| i / mixture.per_token as i32).collect());
-            let share = shares.clone().reshape([rows * mixture.per_token]).select(0, indices(routed));
-            let share = share.unsqueeze_dim::<2>(1);
-            let mut input = x.clone().select(0, tokens.clone());
-            if mixture.scales_inputs {
-                input = input * share.clone();
-            }
+            let input = inputs.clone().narrow(0, begin, routed.len());
+            begin += routed.len();
             let gate = expert.gate.as_ref().map(|gate| run.fire(points.gate, gate.forward(input.clone())));
             let gate = gate.transpose()?;
             let linear = run.fire(points.pre, expert.input.forward(input))?;
             let post = run.fire(points.post, mixture.activations(gate, linear, pass.config))?;
-            let mut output = expert.output.forward(post);
-            if !mixture.scales_inputs {
-                output = output * share;
-            }
-            sum = sum.select_assign(0, tokens, output, IndexingUpdateOp::Add);
+            outputs.push(expert.output.forward(post));
         }
+        let mut outputs = Tensor::cat(outputs, 0);
+        if !mixture.scales_inputs {
+            outputs = outputs * shares;
+        }
+        let sum = x.zeros_like().select_assign(0, tokens, outputs, IndexingUpdateOp::Add);
         let sum = sum.reshape([batch, pos, d_model]);
         let (Some(shared), Some(x)) = (&self.shared, whole) else { return Ok(sum) };
         let own = shared.forward(layer, x, pass, run)?;

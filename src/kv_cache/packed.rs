@@ -1,0 +1,318 @@
+//! Quantized keys and values on a device that isn't the CPU: what is read is decoded there.
+
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+use hooklens_hooks::upload;
+
+use super::buffer::Buffer;
+use super::kind::{Form, Quantization};
+use super::quantized::Bits;
+
+/// Bits of a whole number of the device, as every device has.
+const WORD: usize = 32;
+
+/// Quantized keys and values, as tensors.
+#[derive(Debug, Clone)]
+pub(super) struct Packed {
+    quantization: Quantization,
+    /// Element type of what is given back.
+    dtype: DType,
+    /// Positions at the beginning that were dropped.
+    skipped: usize,
+    stored: Option<[Stored; 2]>,
+}
+
+/// Keys or values, `[rows, len, head, width]`.
+#[derive(Debug, Clone)]
+enum Stored {
+    /// As `bf16`.
+    Rounded(Buffer),
+    /// `words` are `[rows, len, head, word]`, each with as many codes as it has bits for; the smallest element and the
+    /// step of each group `[rows, len, head, group]`.
+    Grouped { width: usize, words: Buffer<Int>, least: Buffer, step: Buffer },
+}
+
+impl Packed {
+    /// Whether a device can hold it.
+    pub(super) fn is_possible(Quantization { bits, .. }: Quantization, device: &Device) -> bool {
+        bits != Bits::Sixteen || hooklens_hooks::DType::BF16.is_supported_by(device)
+    }
+
+    pub(super) fn new(quantization: Quantization) -> Self {
+        Self { quantization, dtype: DType::F32, skipped: 0, stored: None }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.stored.as_ref().map_or(0, |[keys, _]| keys.len() - self.skipped)
+    }
+
+    pub(super) fn form(&self) -> Option<Form> {
+        let [keys, _] = self.stored.as_ref()?;
+        Some((self.dtype, keys.device()?))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.stored.iter().flatten().map(Stored::bytes).sum()
+    }
+
+    /// Stores keys and values behind those held.
+    pub(super) fn push(&mut self, new: [Tensor<4>; 2]) {
+        self.dtype = new[0].dtype();
+        let new = new.map(Tensor::detach);
+        let of = |tensor: &Tensor<4>| Stored::new(self.quantization, tensor.dims()[3]);
+        let stored = self.stored.get_or_insert_with(|| new.each_ref().map(of));
+        stored.iter_mut().zip(new).for_each(|(stored, new)| stored.push(new, self.quantization));
+    }
+
+    /// Drops all but the last `keep` positions.
+    pub(super) fn keep_last(&mut self, keep: usize) {
+        self.skipped += self.len().saturating_sub(keep);
+        // As much is moved as was dropped, at most.
+        if self.skipped >= self.len() {
+            let kept = self.skipped..self.skipped + self.len();
+            self.stored.iter_mut().flatten().for_each(|stored| stored.keep(kept.clone()));
+            self.skipped = 0;
+        }
+    }
+
+    /// Keys and values in the element type they came in.
+    pub(super) fn read(&self) -> Option<[Tensor<4>; 2]> {
+        let stored = self.stored.as_ref().filter(|_| self.len() > 0)?;
+        let of = |stored: &Stored| {
+            let all = stored.decoded(self.quantization)?;
+            Some(all.narrow(1, self.skipped, self.len()).cast(self.dtype))
+        };
+        Some([of(&stored[0])?, of(&stored[1])?])
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        match len {
+            0 => *self = Self::new(self.quantization),
+            _ => self.stored.iter_mut().flatten().for_each(|stored| stored.truncate(self.skipped + len)),
+        }
+    }
+
+    /// These rows of it.
+    pub(super) fn select(&self, rows: &[usize]) -> Self {
+        let stored = self.stored.as_ref().map(|stored| stored.each_ref().map(|stored| stored.select(rows)));
+        Self { stored, ..self.clone() }
+    }
+}
+
+impl Stored {
+    fn new(Quantization { bits, .. }: Quantization, width: usize) -> Self {
+        match bits {
+            Bits::Sixteen => Stored::Rounded(Buffer::default()),
+            Bits::Eight | Bits::Four => {
+                Stored::Grouped { width, words: Buffer::default(), least: Buffer::default(), step: Buffer::default() }
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Stored::Rounded(all) => all.len(),
+            Stored::Grouped { words, .. } => words.len(),
+        }
+    }
+
+    fn device(&self) -> Option<Device> {
+        match self {
+            Stored::Rounded(all) => all.tensor().map(Tensor::device),
+            Stored::Grouped { words, .. } => words.tensor().map(Tensor::device),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Stored::Rounded(all) => all.bytes(),
+            Stored::Grouped { words, least, step, .. } => words.bytes() + least.bytes() + step.bytes(),
+        }
+    }
+
+    fn push(&mut self, new: Tensor<4>, quantization: Quantization) {
+        match self {
+            Stored::Rounded(all) => all.append(new.cast(FloatDType::BF16), None),
+            Stored::Grouped { words, least, step, .. } => {
+                let grouping = Grouping::of(quantization, new.dims()[3]);
+                let (codes, new_least, new_step) = grouping.encode(new);
+                words.append(codes, None);
+                least.append(new_least, None);
+                step.append(new_step, None);
+            }
+        }
+    }
+
+    fn decoded(&self, quantization: Quantization) -> Option<Tensor<4>> {
+        match self {
+            Stored::Rounded(all) => all.filled(),
+            Stored::Grouped { width, words, least, step } => {
+                Some(Grouping::of(quantization, *width).decode(words.filled()?, least.filled()?, step.filled()?))
+            }
+        }
+    }
+
+    fn truncate(&mut self, len: usize) {
+        match self {
+            Stored::Rounded(all) => all.truncate(len),
+            Stored::Grouped { words, least, step, .. } => {
+                words.truncate(len);
+                least.truncate(len);
+                step.truncate(len);
+            }
+        }
+    }
+
+    /// Drops all positions but these.
+    fn keep(&mut self, kept: std::ops::Range<usize>) {
+        match self {
+            Stored::Rounded(all) => all.keep(kept),
+            Stored::Grouped { words, least, step, .. } => {
+                words.keep(kept.clone());
+                least.keep(kept.clone());
+                step.keep(kept);
+            }
+        }
+    }
+
+    fn select(&self, rows: &[usize]) -> Self {
+        match self {
+            Stored::Rounded(all) => Stored::Rounded(all.select(rows)),
+            Stored::Grouped { width, words, least, step } => Stored::Grouped {
+                width: *width,
+                words: words.select(rows),
+                least: least.select(rows),
+                step: step.select(rows),
+            },
+        }
+    }
+}
+
+/// How the elements of a head are divided into groups, and their codes packed into words.
+#[derive(Clone, Copy)]
+struct Grouping {
+    /// Of a code.
+    bits: usize,
+    steps: f32,
+    width: usize,
+    group: usize,
+}
+
+impl Grouping {
+    fn of(Quantization { bits, group }: Quantization, width: usize) -> Self {
+        Self { bits: 8 * bits.bytes(2) / 2, steps: bits.steps(), width, group: group.min(width) }
+    }
+
+    /// Groups of a head.
+    fn groups(self) -> usize {
+        self.width.div_ceil(self.group)
+    }
+
+    /// How far each of a word's codes is from its lowest bit, `[place]`.
+    fn shifts(self, device: &Device) -> Tensor<1, Int> {
+        let shifts: Vec<i32> = (0..WORD / self.bits).map(|place| (place * self.bits) as i32).collect();
+        upload(TensorData::new(shifts, [WORD / self.bits]), device)
+    }
+
+    /// Words, and each group's smallest element and step.
+    fn encode(self, values: Tensor<4>) -> (Tensor<4, Int>, Tensor<4>, Tensor<4>) {
+        let [rows, len, heads, width] = values.dims();
+        let (groups, per_word) = (self.groups(), WORD / self.bits);
+        let values = values.cast(FloatDType::F32);
+        // A last group with fewer elements has its last one again, which changes neither end of it.
+        let missing = groups * self.group - width;
+        let again = || values.clone().narrow(3, width - 1, 1).expand([rows, len, heads, missing]);
+        let values = if missing > 0 { Tensor::cat(vec![values.clone(), again()], 3) } else { values };
+        let values = values.reshape([rows, len, heads, groups, self.group]);
+        let least = values.clone().min_dim(4);
+        let step = (values.clone().max_dim(4) - least.clone()) / self.steps;
+        let divisor = step.clone().mask_fill(step.clone().equal_elem(0.0), 1.0);
+        let codes = ((values.clone() - least.clone().expand(values.dims())) / divisor.expand(values.dims())).round();
+        let codes = codes.clamp(0.0, self.steps).int().reshape([rows, len, heads, groups * self.group]);
+        let words = (groups * self.group).div_ceil(per_word);
+        let missing = words * per_word - groups * self.group;
+        let zeros = Tensor::zeros([rows, len, heads, missing], (&codes.device(), codes.dtype()));
+        let codes = if missing > 0 { Tensor::cat(vec![codes, zeros], 3) } else { codes };
+        let codes = codes.reshape([rows, len, heads, words, per_word]);
+        let shifts = self.shifts(&codes.device()).cast(codes.dtype()).unsqueeze::<5>().expand(codes.dims());
+        // No bit is in two of them: their sum is all of them.
+        let words = codes.bitwise_left_shift(shifts).sum_dim(4).reshape([rows, len, heads, words]);
+        let flat = |tensor: Tensor<5>| tensor.reshape([rows, len, heads, groups]);
+        (words, flat(least), flat(step))
+    }
+
+    fn decode(self, words: Tensor<4, Int>, least: Tensor<4>, step: Tensor<4>) -> Tensor<4> {
+        let [rows, len, heads, count] = words.dims();
+        let (groups, per_word) = (self.groups(), WORD / self.bits);
+        let shape = [rows, len, heads, count, per_word];
+        let shifts = self.shifts(&words.device()).cast(words.dtype()).unsqueeze::<5>().expand(shape);
+        let codes = words.reshape([rows, len, heads, count, 1]).expand(shape).bitwise_right_shift(shifts);
+        let codes = codes.bitwise_and_scalar((1 << self.bits) - 1).reshape([rows, len, heads, count * per_word]);
+        let codes = codes.narrow(3, 0, groups * self.group).float().cast(FloatDType::F32);
+        let codes = codes.reshape([rows, len, heads, groups, self.group]);
+        let of_group = |tensor: Tensor<4>| tensor.reshape([rows, len, heads, groups, 1]).expand(codes.dims());
+        let values = of_group(least) + codes.clone() * of_group(step);
+        values.reshape([rows, len, heads, groups * self.group]).narrow(3, 0, self.width)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+
+    use super::super::codes::Codes;
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_what_main_memory_holds() {
+        let device = Device::default();
+        for (bits, group, width) in [
+            (Bits::Eight, 64, 12),
+            (Bits::Four, 5, 12),
+            (Bits::Four, 4, 7),
+            (Bits::Eight, 3, 1),
+            (Bits::Sixteen, 64, 6),
+        ] {
+            let quantization = Quantization { bits, group };
+            let (mut packed, mut codes) = (Packed::new(quantization), Codes::new(quantization));
+            let same = |packed: &Packed, codes: &Codes| {
+                assert_eq!(packed.len(), codes.len());
+                assert!(packed.len() == 0 || packed.form() == codes.form());
+                let both = [packed.read(), codes.read()].map(|both| both.map(|both| both.map(Tensor::into_data)));
+                let (Some(packed), Some(codes)) = (&both[0], &both[1]) else { return assert_eq!(both[0], both[1]) };
+                packed.iter().zip(codes).for_each(|(packed, codes)| {
+                    packed.assert_approx_eq::<f32>(codes, burn::tensor::Tolerance::absolute(1e-5));
+                });
+            };
+            let push = |packed: &mut Packed, codes: &mut Codes, rows: usize, count: usize| {
+                let new = |heads| {
+                    let values = Tensor::random([rows, count, heads, width], Distribution::Normal(0.0, 2.0), &device);
+                    // A group of equal ones.
+                    values.clone().slice_assign(
+                        [0..1, 0..1, 0..1, 0..width],
+                        values.zeros_like().narrow(0, 0, 1).narrow(1, 0, 1).narrow(2, 0, 1) + 3.0,
+                    )
+                };
+                let both = [new(2), new(1)];
+                packed.push(both.clone());
+                codes.push(both).unwrap();
+                same(packed, codes);
+            };
+            push(&mut packed, &mut codes, 2, 5);
+            push(&mut packed, &mut codes, 2, 1);
+            for keep in [6, 4, 3, 1] {
+                packed.keep_last(keep);
+                codes.keep_last(keep);
+                push(&mut packed, &mut codes, 2, 2);
+            }
+            let (mut packed, mut codes) = (packed.select(&[1, 0, 1]), codes.select(&[1, 0, 1]));
+            push(&mut packed, &mut codes, 3, 40);
+            for len in [30, 2, 0] {
+                packed.truncate(len);
+                codes.truncate(len);
+                same(&packed, &codes);
+            }
+            push(&mut packed, &mut codes, 1, 3);
+            assert!(packed.bytes() > 0);
+        }
+    }
+}
