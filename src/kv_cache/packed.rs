@@ -28,7 +28,8 @@ enum Stored {
     Rounded(Buffer),
     /// `words` are `[rows, len, head, word]`, each with as many codes as it has bits for; the smallest element and the
     /// step of each group `[rows, len, head, group]`.
-    Grouped { width: usize, words: Buffer<Int>, least: Buffer, step: Buffer },
+    /// `shifts` is how far each of a word's codes is from its lowest bit.
+    Grouped { width: usize, shifts: Tensor<1, Int>, words: Buffer<Int>, least: Buffer, step: Buffer },
 }
 
 impl Packed {
@@ -58,7 +59,7 @@ impl Packed {
     pub(super) fn push(&mut self, new: [Tensor<4>; 2]) {
         self.dtype = new[0].dtype();
         let new = new.map(Tensor::detach);
-        let of = |tensor: &Tensor<4>| Stored::new(self.quantization, tensor.dims()[3]);
+        let of = |tensor: &Tensor<4>| Stored::new(self.quantization, tensor);
         let stored = self.stored.get_or_insert_with(|| new.each_ref().map(of));
         stored.iter_mut().zip(new).for_each(|(stored, new)| stored.push(new, self.quantization));
     }
@@ -78,8 +79,8 @@ impl Packed {
     pub(super) fn read(&self) -> Option<[Tensor<4>; 2]> {
         let stored = self.stored.as_ref().filter(|_| self.len() > 0)?;
         let of = |stored: &Stored| {
-            let all = stored.decoded(self.quantization)?;
-            Some(all.narrow(1, self.skipped, self.len()).cast(self.dtype))
+            let all = stored.decoded(self.quantization)?.cast(self.dtype);
+            Some(if self.skipped > 0 { all.narrow(1, self.skipped, self.len()) } else { all })
         };
         Some([of(&stored[0])?, of(&stored[1])?])
     }
@@ -99,12 +100,18 @@ impl Packed {
 }
 
 impl Stored {
-    fn new(Quantization { bits, .. }: Quantization, width: usize) -> Self {
-        match bits {
+    /// Nothing yet, for what is like `new`.
+    fn new(quantization: Quantization, new: &Tensor<4>) -> Self {
+        let width = new.dims()[3];
+        match quantization.bits {
             Bits::Sixteen => Stored::Rounded(Buffer::default()),
-            Bits::Eight | Bits::Four => {
-                Stored::Grouped { width, words: Buffer::default(), least: Buffer::default(), step: Buffer::default() }
-            }
+            Bits::Eight | Bits::Four => Stored::Grouped {
+                width,
+                shifts: Grouping::of(quantization, width).shifts(&new.device()),
+                words: Buffer::default(),
+                least: Buffer::default(),
+                step: Buffer::default(),
+            },
         }
     }
 
@@ -132,9 +139,8 @@ impl Stored {
     fn push(&mut self, new: Tensor<4>, quantization: Quantization) {
         match self {
             Stored::Rounded(all) => all.append(new.cast(FloatDType::BF16), None),
-            Stored::Grouped { words, least, step, .. } => {
-                let grouping = Grouping::of(quantization, new.dims()[3]);
-                let (codes, new_least, new_step) = grouping.encode(new);
+            Stored::Grouped { width, shifts, words, least, step } => {
+                let (codes, new_least, new_step) = Grouping::of(quantization, *width).encode(new, shifts);
                 words.append(codes, None);
                 least.append(new_least, None);
                 step.append(new_step, None);
@@ -145,8 +151,11 @@ impl Stored {
     fn decoded(&self, quantization: Quantization) -> Option<Tensor<4>> {
         match self {
             Stored::Rounded(all) => all.filled(),
-            Stored::Grouped { width, words, least, step } => {
-                Some(Grouping::of(quantization, *width).decode(words.filled()?, least.filled()?, step.filled()?))
+            Stored::Grouped { width, shifts, words, least, step } => {
+                // Heads first, as the buffers have them and attention's products read them in place.
+                let (words, groups) = (words.filled()?.swap_dims(1, 2), [least.filled()?, step.filled()?]);
+                let groups = groups.map(|groups| groups.swap_dims(1, 2));
+                Some(Grouping::of(quantization, *width).decode(words, groups, shifts).swap_dims(1, 2))
             }
         }
     }
@@ -177,8 +186,9 @@ impl Stored {
     fn select(&self, rows: &[usize]) -> Self {
         match self {
             Stored::Rounded(all) => Stored::Rounded(all.select(rows)),
-            Stored::Grouped { width, words, least, step } => Stored::Grouped {
+            Stored::Grouped { width, shifts, words, least, step } => Stored::Grouped {
                 width: *width,
+                shifts: shifts.clone(),
                 words: words.select(rows),
                 least: least.select(rows),
                 step: step.select(rows),
@@ -214,7 +224,7 @@ impl Grouping {
     }
 
     /// Words, and each group's smallest element and step.
-    fn encode(self, values: Tensor<4>) -> (Tensor<4, Int>, Tensor<4>, Tensor<4>) {
+    fn encode(self, values: Tensor<4>, shifts: &Tensor<1, Int>) -> (Tensor<4, Int>, Tensor<4>, Tensor<4>) {
         let [rows, len, heads, width] = values.dims();
         let (groups, per_word) = (self.groups(), WORD / self.bits);
         let values = values.cast(FloatDType::F32);
@@ -233,26 +243,32 @@ impl Grouping {
         let zeros = Tensor::zeros([rows, len, heads, missing], (&codes.device(), codes.dtype()));
         let codes = if missing > 0 { Tensor::cat(vec![codes, zeros], 3) } else { codes };
         let codes = codes.reshape([rows, len, heads, words, per_word]);
-        let shifts = self.shifts(&codes.device()).cast(codes.dtype()).unsqueeze::<5>().expand(codes.dims());
+        let shifts = shifts.clone().cast(codes.dtype()).unsqueeze::<5>().expand(codes.dims());
         // No bit is in two of them: their sum is all of them.
         let words = codes.bitwise_left_shift(shifts).sum_dim(4).reshape([rows, len, heads, words]);
         let flat = |tensor: Tensor<5>| tensor.reshape([rows, len, heads, groups]);
         (words, flat(least), flat(step))
     }
 
-    fn decode(self, words: Tensor<4, Int>, least: Tensor<4>, step: Tensor<4>) -> Tensor<4> {
-        let [rows, len, heads, count] = words.dims();
+    /// What `encode` was given, up to a half of a step; places before the last axis are as in the words.
+    fn decode(self, words: Tensor<4, Int>, [least, step]: [Tensor<4>; 2], shifts: &Tensor<1, Int>) -> Tensor<4> {
+        let [rows, first, second, count] = words.dims();
         let (groups, per_word) = (self.groups(), WORD / self.bits);
-        let shape = [rows, len, heads, count, per_word];
-        let shifts = self.shifts(&words.device()).cast(words.dtype()).unsqueeze::<5>().expand(shape);
-        let codes = words.reshape([rows, len, heads, count, 1]).expand(shape).bitwise_right_shift(shifts);
-        let codes = codes.bitwise_and_scalar((1 << self.bits) - 1).reshape([rows, len, heads, count * per_word]);
-        let codes = codes.narrow(3, 0, groups * self.group).float().cast(FloatDType::F32);
-        let codes = codes.reshape([rows, len, heads, groups, self.group]);
-        let of_group = |tensor: Tensor<4>| tensor.reshape([rows, len, heads, groups, 1]).expand(codes.dims());
+        let shape = [rows, first, second, count, per_word];
+        let shifts = shifts.clone().cast(words.dtype()).unsqueeze::<5>().expand(shape);
+        let codes = words.unsqueeze_dim::<5>(4).expand(shape).bitwise_right_shift(shifts);
+        let codes = codes.bitwise_and_scalar((1 << self.bits) - 1).reshape([rows, first, second, count * per_word]);
+        let codes = narrow_to(codes.float().cast(FloatDType::F32), groups * self.group);
+        let codes = codes.reshape([rows, first, second, groups, self.group]);
+        let of_group = |groups: Tensor<4>| groups.unsqueeze_dim::<5>(4).expand(codes.dims());
         let values = of_group(least) + codes.clone() * of_group(step);
-        values.reshape([rows, len, heads, groups * self.group]).narrow(3, 0, self.width)
+        narrow_to(values.reshape([rows, first, second, groups * self.group]), self.width)
     }
+}
+
+/// The first so many of each vector.
+fn narrow_to(vectors: Tensor<4>, width: usize) -> Tensor<4> {
+    if vectors.dims()[3] == width { vectors } else { vectors.narrow(3, 0, width) }
 }
 
 #[cfg(test)]

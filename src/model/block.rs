@@ -92,9 +92,9 @@ impl Block {
         attn.chain(net).chain(ssm).chain(conv).chain(mlp).chain(mixture).chain(per_layer)
     }
 
-    /// Where its weights live.
+    /// Where its weights live: those of attention, or of an MLP alone.
     pub(crate) fn device(&self) -> Device {
-        self.mixed().map_or_else(Device::default, Linear::device)
+        self.maps().next().map_or_else(Device::default, Linear::device)
     }
 
     /// The residual stream after the block.

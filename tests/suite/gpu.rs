@@ -9,7 +9,7 @@ use hooklens::dump::Dump;
 use hooklens::generation::Sampling;
 use hooklens::prelude::*;
 use hooklens::{
-    CacheError, CacheKind, Error, LoadOptions, Transfers, devices, element_types, error_chain, parse_device,
+    CacheError, CacheKind, Error, LoadOptions, Mixer, Transfers, devices, element_types, error_chain, parse_device,
 };
 use safetensors::SafeTensors;
 
@@ -168,6 +168,21 @@ fn blocks_beside_the_cpu() {
     let next = spread.forward_with([2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     assert_close(&next, &whole.forward([&ROW[..], &[2]].concat()).unwrap().narrow(1, 6, 1), 1e-4, "behind a cache");
     assert_eq!([0, 3].map(|layer: usize| cache[layer].keys().unwrap().device()), [device, Device::flex()]);
+}
+
+/// The stream goes where a layer's weights are, also if it has an MLP alone.
+#[test]
+fn layers_without_attention_are_where_their_weights_are() {
+    let Some(device) = gpu() else { return };
+    let mixers = vec![Mixer::Attention { n_kv_heads: 4, d_head: 4 }, Mixer::None];
+    let config = TransformerConfig { mixers, ..TransformerConfig::new(2, 16, 4, 20, 64) };
+    let logits_on = |device: &Device| {
+        let on_cpu = HookedTransformer::random(config.clone(), 3, &Device::flex()).unwrap();
+        let model = on_cpu.to_devices(std::slice::from_ref(device));
+        let mut cache = model.prefill(ROW).unwrap();
+        model.forward_with([2], ForwardOptions::new().kv_cache(&mut cache)).unwrap()
+    };
+    assert_close(&logits_on(&device), &logits_on(&Device::flex()), 1e-4, "logits");
 }
 
 #[derive(Default)]
