@@ -18,11 +18,12 @@ pub(super) struct Packed {
     dtype: DType,
     /// Positions at the beginning that were dropped.
     skipped: usize,
-    stored: Option<[Stored; 2]>,
+    stored: Option<Box<[Stored; 2]>>,
 }
 
 /// Keys or values, `[rows, len, head, width]`.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "there are two a layer")]
 enum Stored {
     /// As `bf16`.
     Rounded(Buffer),
@@ -43,16 +44,16 @@ impl Packed {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.stored.as_ref().map_or(0, |[keys, _]| keys.len() - self.skipped)
+        self.stored.as_deref().map_or(0, |[keys, _]| keys.len() - self.skipped)
     }
 
     pub(super) fn form(&self) -> Option<Form> {
-        let [keys, _] = self.stored.as_ref()?;
+        let [keys, _] = self.stored.as_deref()?;
         Some((self.dtype, keys.device()?))
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.stored.iter().flatten().map(Stored::bytes).sum()
+        self.stored.as_deref().into_iter().flatten().map(Stored::bytes).sum()
     }
 
     /// Stores keys and values behind those held.
@@ -60,7 +61,7 @@ impl Packed {
         self.dtype = new[0].dtype();
         let new = new.map(Tensor::detach);
         let of = |tensor: &Tensor<4>| Stored::new(self.quantization, tensor);
-        let stored = self.stored.get_or_insert_with(|| new.each_ref().map(of));
+        let stored = self.stored.get_or_insert_with(|| Box::new(new.each_ref().map(of)));
         stored.iter_mut().zip(new).for_each(|(stored, new)| stored.push(new, self.quantization));
     }
 
@@ -70,14 +71,14 @@ impl Packed {
         // As much is moved as was dropped, at most.
         if self.skipped >= self.len() {
             let kept = self.skipped..self.skipped + self.len();
-            self.stored.iter_mut().flatten().for_each(|stored| stored.keep(kept.clone()));
+            self.stored.as_deref_mut().into_iter().flatten().for_each(|stored| stored.keep(kept.clone()));
             self.skipped = 0;
         }
     }
 
     /// Keys and values in the element type they came in.
     pub(super) fn read(&self) -> Option<[Tensor<4>; 2]> {
-        let stored = self.stored.as_ref().filter(|_| self.len() > 0)?;
+        let stored = self.stored.as_deref().filter(|_| self.len() > 0)?;
         let of = |stored: &Stored| {
             let all = stored.decoded(self.quantization)?.cast(self.dtype);
             Some(if self.skipped > 0 { all.narrow(1, self.skipped, self.len()) } else { all })
@@ -88,13 +89,15 @@ impl Packed {
     pub(super) fn truncate(&mut self, len: usize) {
         match len {
             0 => *self = Self::new(self.quantization),
-            _ => self.stored.iter_mut().flatten().for_each(|stored| stored.truncate(self.skipped + len)),
+            _ => {
+                self.stored.as_deref_mut().into_iter().flatten().for_each(|stored| stored.truncate(self.skipped + len))
+            }
         }
     }
 
     /// These rows of it.
     pub(super) fn select(&self, rows: &[usize]) -> Self {
-        let stored = self.stored.as_ref().map(|stored| stored.each_ref().map(|stored| stored.select(rows)));
+        let stored = self.stored.as_deref().map(|stored| Box::new(stored.each_ref().map(|stored| stored.select(rows))));
         Self { stored, ..self.clone() }
     }
 }

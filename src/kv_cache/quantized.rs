@@ -59,6 +59,7 @@ pub(super) struct Quantized {
 
 /// Where they are held: in main memory as bytes, on another device as whole numbers of its own.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "there is one a layer")]
 enum Held {
     Codes(Codes),
     Packed(Packed),
