@@ -84,18 +84,18 @@ fn main() -> Result<()> {
         let forward = || model.forward(vec![row(0, 128)]);
         forward()?;
         count(&format!("{name}: forward 128"), &device, kernels, forward)?;
-        // The first tokens make room in the cache, and let fusion see what comes again and again.
-        let mut steps = model.generate_steps(vec![row(1, 128)], GenerateOptions::new().max_new_tokens(8))?;
-        steps.by_ref().take(5).try_for_each(|step| step.map(drop))?;
-        count(&format!("{name}: a token behind 128"), &device, kernels, || steps.next().transpose())?;
-        let drawn = Sampling { temperature: 0.7, top_p: Some(0.9), ..Sampling::default() };
-        for (what, sampling, kind) in
-            [("drawn, top-p", drawn, CacheKind::GROWING), ("8 bits", Sampling::default(), CacheKind::EIGHT_BIT)]
-        {
+        let greedy = Sampling::default();
+        let drawn = Sampling { temperature: 0.7, top_p: Some(0.9), ..greedy };
+        for (how, sampling, kind) in [
+            ("", greedy, CacheKind::GROWING),
+            (", drawn, top-p", drawn, CacheKind::GROWING),
+            (", 8 bits", greedy, CacheKind::EIGHT_BIT),
+        ] {
             let options = GenerateOptions::new().max_new_tokens(8).sampling(sampling).cache_kind(kind);
             let mut steps = model.generate_steps(vec![row(1, 128)], options)?;
+            // The first tokens make room in the cache, and let fusion see what comes again and again.
             steps.by_ref().take(5).try_for_each(|step| step.map(drop))?;
-            count(&format!("{name}: a token behind 128, {what}"), &device, kernels, || steps.next().transpose())?;
+            count(&format!("{name}: a token behind 128{how}"), &device, kernels, || steps.next().transpose())?;
         }
         let mut prefix = model.prefill(vec![row(2, 128)])?;
         prefix.freeze();

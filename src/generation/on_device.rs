@@ -86,8 +86,7 @@ fn beyond(under: &Tensor<2>, amounts: Tensor<2>, wanted: Tensor<2>) -> Tensor<2,
     let missing = wanted - sum(lower.clone());
     let border = lower.clone().bool_and(under.clone().greater_equal(low.expand(under.dims())));
     let at_border = amounts.zeros_like().mask_where(border.clone(), amounts);
-    let before = sums_before(at_border.clone());
-    let fits = before.lower(missing.expand(under.dims()));
+    let fits = sums_before(at_border).lower(missing.expand(under.dims()));
     lower.bool_and(border.bool_and(fits).bool_not())
 }
 

@@ -28,8 +28,7 @@ enum Stored {
     /// As `bf16`.
     Rounded(Buffer),
     /// `words` are `[rows, len, head, word]`, each with as many codes as it has bits for; the smallest element and the
-    /// step of each group `[rows, len, head, group]`.
-    /// `shifts` is how far each of a word's codes is from its lowest bit.
+    /// step of each group `[rows, len, head, group]`; `shifts` how far each of a word's codes is from its lowest bit.
     Grouped { width: usize, shifts: Tensor<1, Int>, words: Buffer<Int>, least: Buffer, step: Buffer },
 }
 
@@ -212,7 +211,7 @@ struct Grouping {
 
 impl Grouping {
     fn of(Quantization { bits, group }: Quantization, width: usize) -> Self {
-        Self { bits: 8 * bits.bytes(2) / 2, steps: bits.steps(), width, group: group.min(width) }
+        Self { bits: bits.count(), steps: bits.steps(), width, group: group.min(width) }
     }
 
     /// Groups of a head.

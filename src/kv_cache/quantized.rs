@@ -30,21 +30,22 @@ pub enum Bits {
 }
 
 impl Bits {
-    /// Steps of a group from its smallest element to its largest.
-    pub(super) fn steps(self) -> f32 {
+    /// How many they are.
+    pub(super) fn count(self) -> usize {
         match self {
-            Bits::Sixteen => 65_535.0,
-            Bits::Eight => 255.0,
-            Bits::Four => 15.0,
+            Bits::Sixteen => 16,
+            Bits::Eight => 8,
+            Bits::Four => 4,
         }
     }
 
+    /// Steps of a group from its smallest element to its largest.
+    pub(super) fn steps(self) -> f32 {
+        ((1u32 << self.count()) - 1) as f32
+    }
+
     pub(super) fn bytes(self, elements: usize) -> usize {
-        match self {
-            Bits::Sixteen => 2 * elements,
-            Bits::Eight => elements,
-            Bits::Four => elements.div_ceil(2),
-        }
+        (elements * self.count()).div_ceil(8)
     }
 }
 
