@@ -107,6 +107,15 @@ pub trait Part: Send + Sync {
         Vec::new()
     }
 
+    /// A hash of what it computes with, where it can tell: two parts of one name and one hash compute the same. Dumps note it,
+    /// so that none is gone on with by another part of the same name.
+    ///
+    /// # Errors
+    /// What keeps it from reading that.
+    fn fingerprint(&self) -> Result<Option<String>, Halt> {
+        Ok(None)
+    }
+
     /// The tensor that goes on from the point, of the shape, element type and device of the one it replaces
     /// ([`Inside::replaced`]); `x` is the tensor read, which is the same unless the part reads another point.
     ///

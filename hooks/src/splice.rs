@@ -7,6 +7,7 @@ use crate::catalog::{Catalog, PointId};
 use crate::error::HookError;
 use crate::part::Part;
 use crate::point::PointInfo;
+use crate::run::Halt;
 use crate::selection::Selection;
 
 /// The parts put into a model, in the order in which they were.
@@ -63,6 +64,24 @@ impl Splices {
     /// Each part's name and the point it is put at, in the catalog that these parts came with.
     pub fn named<'s>(&'s self, catalog: &'s Catalog) -> impl Iterator<Item = (String, &'s str)> {
         self.all.iter().map(|one| (one.part.name(), &*catalog.info(one.write).name))
+    }
+
+    /// Whether a part reads a point of an earlier layer than the one it writes, so that it can't run in a run that starts
+    /// between them.
+    pub fn reach_back(&self, catalog: &Catalog) -> bool {
+        let layer = |id: &PointId| catalog.info(*id).layer;
+        let earlier = |one: &Spliced| {
+            one.also.iter().chain([&one.read]).filter_map(layer).any(|read| Some(read) < layer(&one.write))
+        };
+        self.all.iter().any(earlier)
+    }
+
+    /// The hash that each part gives of itself, if it does.
+    ///
+    /// # Errors
+    /// What a part reports.
+    pub fn fingerprints(&self) -> Result<Vec<Option<String>>, Halt> {
+        self.all.iter().map(|one| one.part.fingerprint()).collect()
     }
 
     /// One part more: it replaces the tensor of `write`, made from the tensor of `read` (`None`: from the tensor it

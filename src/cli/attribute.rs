@@ -125,11 +125,10 @@ fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
         let scores = scores(args, model, args.pairs.read(model)?)?;
         return report(&scores, &args.model.model, args.integrated, args.top, args.share.file()?.as_ref());
     }
-    let dictionary = args.model.dictionary.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
     let settings = [
         (MODEL, args.model.model.clone()),
         ("weights", model.fingerprint_of_weights()?),
-        ("dictionary", dictionary.join(", ")),
+        ("dictionary", model.parts()?.join(", ")),
         ("prompts", args.pairs.described()?),
         (INTEGRATED, args.integrated.map_or("no".into(), |pieces| pieces.to_string())),
     ];

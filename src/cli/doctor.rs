@@ -15,17 +15,19 @@ use crate::loading::{ModelConfig, inspect};
 use crate::numerals::bytes;
 
 /// Features of this build that a user may look for.
-const FEATURES: [(&str, bool); 11] = [
+const FEATURES: [(&str, bool); 13] = [
     ("hub", cfg!(feature = "hub")),
     ("chat", cfg!(feature = "chat")),
     ("plot", cfg!(feature = "plot")),
     ("decompositions", cfg!(feature = "decompositions")),
     ("arrow", cfg!(feature = "arrow")),
+    ("object-stores", cfg!(feature = "object-stores")),
     ("libtorch", cfg!(feature = "libtorch")),
     ("cuda", cfg!(feature = "cuda")),
     ("wgpu", cfg!(feature = "wgpu")),
     ("vulkan", cfg!(feature = "vulkan")),
     ("metal", cfg!(feature = "metal")),
+    ("autotune", cfg!(feature = "autotune")),
     ("remote", cfg!(feature = "remote")),
 ];
 /// Where Linux says that a card of NVIDIA is there.
@@ -52,6 +54,8 @@ struct Found {
     memory: Option<u64>,
     free: Option<u64>,
     devices: Vec<DeviceInfo>,
+    /// What is wrong with variables of the environment.
+    variables: Vec<String>,
     #[cfg(feature = "hub")]
     cache: (std::path::PathBuf, usize),
     needs: Option<Needs>,
@@ -80,6 +84,7 @@ pub(super) fn run(args: &DoctorArgs) -> CliResult {
         memory: may_take(),
         free: free(),
         devices: crate::device::devices(),
+        variables: variables(|name| std::env::var(name).ok()),
         #[cfg(feature = "hub")]
         cache: cache(),
         without_weights: args.model.clone().filter(|_| needs.is_none()),
@@ -90,6 +95,20 @@ pub(super) fn run(args: &DoctorArgs) -> CliResult {
         return Ok(print_json(&found.json(&advice))?);
     }
     found.print(&advice)
+}
+
+/// What is wrong with variables that say how to compute.
+fn variables(of: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let name = "RAYON_NUM_THREADS";
+    if let Some(value) = of(name).filter(|value| value.trim().parse::<usize>().is_err()) {
+        wrong.push(format!("{name} is `{value}`, no number, and is passed over"));
+    }
+    let name = "HOOKLENS_DEVICE";
+    if let Some(error) = of(name).and_then(|value| crate::device::parse_device(&value).err()) {
+        wrong.push(format!("{name}: {error}; commands without --device fail"));
+    }
+    wrong
 }
 
 fn built() -> Vec<&'static str> {
@@ -134,10 +153,13 @@ impl Found {
         if cfg!(debug_assertions) {
             told.push("this build is not optimized, and many times as slow: build with --release".to_string());
         }
-        if self.threads < self.cores {
-            let (threads, cores) = (self.threads, self.cores);
+        let (threads, cores) = (self.threads, self.cores);
+        if threads < cores {
             told.push(format!("{threads} of {cores} cores are used: RAYON_NUM_THREADS says so"));
+        } else if threads > cores {
+            told.push(format!("{threads} threads share {cores} cores, which is slower: RAYON_NUM_THREADS says so"));
         }
+        told.extend(self.variables.iter().cloned());
         if self.instructions == "portable" && cfg!(target_arch = "x86_64") {
             told.push(
                 "the processor has no AVX2 (a virtual machine may hide it): products are several times as slow".into(),
@@ -240,6 +262,7 @@ mod tests {
             memory: Some(100),
             free: Some(50),
             devices: Vec::new(),
+            variables: Vec::new(),
             #[cfg(feature = "hub")]
             cache: Default::default(),
             without_weights: None,
@@ -252,6 +275,10 @@ mod tests {
         let told = |found: Found, card: bool| found.advice(card).join("\n");
         assert!(!told(found(8, None), false).contains("cores"));
         assert!(told(found(2, None), false).contains("2 of 8 cores"));
+        assert!(told(found(9, None), false).contains("9 threads share 8 cores"));
+        let wrong = variables(|name| Some(if name == "HOOKLENS_DEVICE" { "flux" } else { "many" }.into())).join("\n");
+        assert!(wrong.contains("`many`") && wrong.contains("flux"), "{wrong}");
+        assert!(variables(|name| Some(if name == "HOOKLENS_DEVICE" { "cpu" } else { "2" }.into())).is_empty());
         assert!(told(found(8, None), true).contains("NVIDIA"));
         assert!(told(found(8, Some([20, 40])), false).contains("m fits"));
         assert!(told(found(8, Some([20, 80])), false).contains("in f32"));

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::out::OutFile;
+use super::out::{OutFile, spare};
 use super::share::{Found, Kind, Part, shares_in};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure, attribute, features, patch};
-use crate::dump::{Shard, Shards, is_there, merge, merge_unverified, shards_in};
-use crate::error::{DumpError, Error};
+use crate::dump::{Shard, Shards, is_whole, merge, merge_unverified, shards_in};
+use crate::error::Error;
 use crate::numerals::{bytes, grouped};
 use crate::object_stores::is_url;
 
@@ -45,6 +45,7 @@ pub(super) struct MergeArgs {
 
 pub(super) fn run(args: &MergeArgs) -> CliResult {
     if let Some(parts) = parts(args)? {
+        spare(args.results.as_ref().map(|results| &*results.path), parts.iter().map(|part| part.path.clone()))?;
         let merged = match parts[0].kind {
             Kind::Patch => patch::merged,
             Kind::FeaturesEval => features::merged_evaluation,
@@ -55,7 +56,10 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
     if args.results.is_some() {
         return Err(Failure::Usage(format!("--results are those of shares, and {} is of a dump", args.out.display())));
     }
-    let shards = if args.shards.is_empty() { found(args)? } else { args.shards.clone() };
+    let Some(shards) = (if args.shards.is_empty() { found(args)? } else { Some(args.shards.clone()) }) else {
+        note(format!("{} is one dump already", args.out.display()));
+        return Ok(());
+    };
     let merged = if args.no_verify { merge_unverified } else { merge };
     let report = merged(&args.out, &shards)?;
     let (rows, files, size) = (grouped(report.rows), report.files.len(), bytes(report.bytes));
@@ -109,11 +113,16 @@ fn parts(args: &MergeArgs) -> Result<Option<Vec<Part>>, Failure> {
     }
 }
 
-/// The folder's shards, when they are all there.
-fn found(args: &MergeArgs) -> Result<Vec<PathBuf>, Failure> {
-    let there = args.out.join("manifest.json");
-    if is_there(&there).map_err(Error::from)? {
-        return Err(Error::from(DumpError::Exists { path: there }).into());
+/// The folder's shards, when they are all there; nothing where they are one dump already, as a job that is run again finds
+/// them.
+fn found(args: &MergeArgs) -> Result<Option<Vec<PathBuf>>, Failure> {
+    match is_whole(&args.out).map_err(Error::from)? {
+        Some(true) => return Ok(None),
+        Some(false) => {
+            let told = format!("{} holds a dump that is not complete, and no shards to merge", args.out.display());
+            return Err(Failure::Failed(told.into()));
+        }
+        None => {}
     }
     let mut waiting = Waiting::new(&args.out);
     loop {
@@ -123,7 +132,7 @@ fn found(args: &MergeArgs) -> Result<Vec<PathBuf>, Failure> {
             false => shards_in(&args.out).map_err(Error::from)?,
         };
         if found.are_whole() {
-            return Ok(found.complete);
+            return Ok(Some(found.complete));
         }
         let what = problems(&found);
         if !args.wait || !found.foreign.is_empty() {

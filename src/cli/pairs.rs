@@ -12,7 +12,7 @@ use crate::activations::TokenChoice;
 use crate::driver::Input;
 use crate::encoder::{EncoderInput, HookedEncoder};
 use crate::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
-use crate::error::{InputError, Result as LibResult};
+use crate::error::{Error, InputError, PatchError, Result as LibResult, error_chain};
 use crate::experiments::ioi_prompts;
 use crate::model::HookedTransformer;
 use crate::patching::{Ablation, Metric, Patchable, Patching};
@@ -70,6 +70,8 @@ pub(super) struct Pairs<I> {
     metric: Metric,
     /// The clean prompts of all shares, for their mean.
     all: Option<I>,
+    /// Where each is from, of a file.
+    places: Vec<String>,
 }
 
 /// A prompt with its answer.
@@ -79,6 +81,9 @@ pub(super) struct Line {
     pub(super) corrupted: Option<String>,
     pub(super) answer: String,
     pub(super) wrong: Option<String>,
+    /// Where it is from, of a file.
+    #[serde(skip)]
+    pub(super) place: Option<String>,
 }
 
 /// Prompts of the grammar that `embedded:ioi` was trained on.
@@ -91,6 +96,7 @@ pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
         corrupted: Some(prompt.corrupted),
         answer: prompt.answer.into(),
         wrong: Some(prompt.wrong.into()),
+        place: None,
     };
     Ok(ioi_prompts(count as usize, 0).into_iter().map(line).collect())
 }
@@ -101,7 +107,10 @@ pub(super) fn file_lines(path: &Path) -> Result<Vec<Line>, Failure> {
         |line: usize, reason: String| Failure::Failed(format!("{}, line {line}: {reason}", path.display()).into());
     let text = std::fs::read_to_string(path).map_err(|e| Failure::Failed(format!("{}: {e}", path.display()).into()))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let lines = lines.map(|(number, line)| serde_json::from_str(line).map_err(|e| failed(number + 1, e.to_string())));
+    let lines = lines.map(|(number, line)| {
+        let read: Line = serde_json::from_str(line).map_err(|e| failed(number + 1, e.to_string()))?;
+        Ok(Line { place: Some(format!("{}, line {}", path.display(), number + 1)), ..read })
+    });
     let lines = lines.collect::<Result<Vec<Line>, Failure>>()?;
     if lines.is_empty() { Err(failed(1, "no pair".into())) } else { Ok(lines) }
 }
@@ -131,7 +140,7 @@ impl PairArgs {
     pub(super) fn described(&self) -> Result<String, Failure> {
         let mut hash = Xxh3::new();
         let lines = self.lines()?;
-        for Line { clean, corrupted, answer, wrong } in &lines {
+        for Line { clean, corrupted, answer, wrong, .. } in &lines {
             for text in [Some(clean), corrupted.as_ref(), Some(answer), wrong.as_ref()] {
                 hash.update(text.map_or("", String::as_str).as_bytes());
                 hash.update(&[0xff]);
@@ -143,7 +152,13 @@ impl PairArgs {
 
     fn pairs<M: PairModel>(&self, model: &M, lines: Vec<Line>) -> Result<Pairs<M::Input>, Failure> {
         let (mut clean, mut corrupted, mut answer, mut wrong) = (vec![], vec![], vec![], vec![]);
+        let mut places = Vec::new();
         for line in lines {
+            // One by one, so that what is wrong has a place.
+            for text in [Some(&line.answer), line.wrong.as_ref()].into_iter().flatten() {
+                Metric::logit(model, choice(vec![text.clone()])).map_err(|error| placed(error, line.place.as_ref()))?;
+            }
+            places.extend(line.place);
             clean.push(line.clean);
             corrupted.extend(line.corrupted);
             answer.push(line.answer);
@@ -164,7 +179,7 @@ impl PairArgs {
         };
         let written = self.decoder_prompt.as_deref();
         let corrupted = if corrupted.is_empty() { None } else { Some(model.input(corrupted, written)?) };
-        Ok(Pairs { clean: model.input(clean, written)?, corrupted, metric, all: None })
+        Ok(Pairs { clean: model.input(clean, written)?, corrupted, metric, all: None, places })
     }
 
     /// The one answer and wrong answer of a single prompt.
@@ -203,7 +218,7 @@ impl PairArgs {
         let rest = answers.into_iter().zip(wrong).zip(corrupted);
         let line = |(clean, ((answer, wrong), corrupted)): (&String, ((Option<String>, _), _))| {
             let answer = answer.ok_or_else(|| Failure::Usage("--answer says what the next token should be".into()))?;
-            Ok(Line { clean: clean.clone(), corrupted, answer, wrong })
+            Ok(Line { clean: clean.clone(), corrupted, answer, wrong, place: None })
         };
         self.clean.iter().zip(rest).map(line).collect()
     }
@@ -226,7 +241,10 @@ impl<I: Clone> Pairs<I> {
         let corrupted = self.corrupted.ok_or_else(|| {
             Failure::Usage("patching needs --corrupted prompts beside the clean ones (or --ablate)".into())
         })?;
-        Ok(Patching::new(model, self.clean, corrupted, self.metric)?)
+        Patching::new(model, self.clean, corrupted, self.metric).map_err(|error| match error {
+            Error::Patch(PatchError::Lengths { example, .. }) => placed(error, self.places.get(example)),
+            _ => error.into(),
+        })
     }
 }
 
@@ -236,6 +254,14 @@ pub(super) enum AblateArg {
     Zero,
     /// The mean over the prompts
     Mean,
+}
+
+/// An error with the place of the pair that it is about.
+fn placed(error: Error, place: Option<&String>) -> Failure {
+    match place {
+        Some(place) => Failure::Failed(format!("{place}: {}", error_chain(&error)).into()),
+        None => error.into(),
+    }
 }
 
 fn choice(texts: Vec<String>) -> TokenChoice {

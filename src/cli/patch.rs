@@ -91,6 +91,7 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
         Ok(vec![
             ("model", args.model.model.clone()),
             ("weights", model.fingerprint_of_weights()?),
+            ("dictionary", model.parts()?.join(", ")),
             ("prompts", args.pairs.described()?),
             ("at", args.at.clone()),
             ("per", format!("{:?}", args.per)),

@@ -27,7 +27,7 @@ pub(super) struct PromptFiles {
     #[arg(long, value_name = "N")]
     sample: Option<usize>,
     /// The lot
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "sample")]
     sample_seed: u64,
 }
 

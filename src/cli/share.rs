@@ -56,6 +56,9 @@ pub(super) struct Part {
     pub(super) settings: BTreeMap<String, String>,
     /// Nothing where no prompt was left for it.
     result: Option<serde_json::Value>,
+    /// Its file.
+    #[serde(skip)]
+    pub(super) path: PathBuf,
 }
 
 impl ShareArgs {
@@ -127,11 +130,17 @@ impl Share {
         self.shard.share_of(count)
     }
 
+    /// Its share of so many prompts in batches, of whole batches.
+    pub(super) fn of_batches(&self, count: usize, batch: usize) -> Range<usize> {
+        let batches = self.shard.share_of(count.div_ceil(batch));
+        batches.start * batch..count.min(batches.end * batch)
+    }
+
     /// Writes its results, whole or not at all.
     pub(super) fn write(&self, result: Option<&impl Serialize>) -> CliResult {
         let result = result.map(serde_json::to_value).transpose()?;
         let (kind, shard, settings) = (self.kind, self.shard, self.settings.clone());
-        let part = Part { format: FORMAT.into(), kind, shard, settings, result };
+        let part = Part { format: FORMAT.into(), kind, shard, settings, result, path: self.path.clone() };
         if let Some(folder) = self.path.parent() {
             std::fs::create_dir_all(folder).map_err(|e| super::out::unwritten(folder, &e))?;
         }
@@ -144,11 +153,16 @@ impl Part {
     fn read(path: &Path) -> Result<Self, Failure> {
         let failed = |reason: String| Failure::Failed(format!("{}: {reason}", path.display()).into());
         let bytes = crate::regular::read(path).map_err(|e| failed(e.to_string()))?;
-        let part: Self =
+        let mut part: Self =
             serde_json::from_slice(&bytes).map_err(|e| failed(format!("it is no share of results: {e}")))?;
         if part.format != FORMAT {
             return Err(failed(format!("it is `{}`, and no share of results", part.format)));
         }
+        // A copy would be counted twice.
+        if path.file_stem().and_then(|name| name.to_str()) != Some(&*name_of(part.shard)) {
+            return Err(failed(format!("it is share {}, whose file is {}.json", part.shard, name_of(part.shard))));
+        }
+        part.path = path.to_path_buf();
         Ok(part)
     }
 

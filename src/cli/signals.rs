@@ -50,6 +50,7 @@ pub(super) fn watch() {
             crate::object_stores::abandon_uploads();
             Unfinished::abandon_all(|| {
                 if signal == SIGTERM && AGAIN.load(Ordering::Relaxed) {
+                    super::terminal::note("told to end, with nothing written; the same command begins again");
                     signal_hook::low_level::exit(75);
                 }
                 // The first process of a container has no default to be ended by.

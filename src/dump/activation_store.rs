@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Shard;
-use super::stored::{Piece, StoredFile, files_of};
+use super::stored::{Piece, StoredFile, files_of, lacks};
 use crate::error::{DumpError, Error, InputError, LoadError, Result};
 use crate::object_stores::is_url;
 
@@ -181,6 +181,15 @@ impl ActivationStore {
     pub fn starting_at(mut self, position: u64) -> Self {
         self.start = position;
         self
+    }
+
+    /// What dumps still lack, a line each: what is being made, or failed, is read as far as it has come.
+    ///
+    /// # Errors
+    /// A manifest that can't be read.
+    pub fn incomplete(&self) -> Result<Vec<String>> {
+        let lacks = self.dumps.iter().map(|dump| lacks(dump)).collect::<Result<Vec<_>>>()?;
+        Ok(lacks.into_iter().flatten().collect())
     }
 
     /// Opens the dumps and begins to read.

@@ -7,6 +7,7 @@ use super::Shard;
 /// What says which task this is. The last is Kubernetes's.
 const ARRAY: [&str; 4] =
     ["SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT"];
+const LAST: &str = "SLURM_ARRAY_TASK_MAX";
 const TASK: [&str; 2] = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"];
 const INDEX: &str = "JOB_COMPLETION_INDEX";
 
@@ -39,8 +40,14 @@ fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) ->
     let array = match number(ARRAY[0])? {
         None => None,
         Some(id) => {
-            let [min, step, count] = [needed(ARRAY[1])?, number(ARRAY[2])?.unwrap_or(1).max(1), needed(ARRAY[3])?];
-            let place = id.checked_sub(min).filter(|place| place % step == 0 && place / step < count);
+            let [min, step, count] = [needed(ARRAY[1])?, number(ARRAY[2])?.unwrap_or(1), needed(ARRAY[3])?];
+            if step == 0 {
+                return Err(format!("{} is 0; {explicit}", ARRAY[2]));
+            }
+            // Of tasks 0, 1, 2 and 9 the first three would fit.
+            let even =
+                number(LAST)?.is_none_or(|last| last.checked_sub(min).is_some_and(|all| all / step + 1 == count));
+            let place = id.checked_sub(min).filter(|place| even && place % step == 0 && place / step < count);
             let uneven =
                 || format!("task {id} of {count} from {min}: the array's tasks are not evenly apart; {explicit}");
             Some((place.ok_or_else(uneven)? / step, count))
@@ -50,6 +57,9 @@ fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) ->
         (Some(task), Some(count)) if task >= count => {
             return Err(format!("{} is {task}, and {} is {count}; {explicit}", TASK[0], TASK[1]));
         }
+        (Some(task), None) if task > 0 => {
+            return Err(format!("{} is {task}, and {} is not set; {explicit}", TASK[0], TASK[1]));
+        }
         (Some(task), Some(count)) if count > 1 => Some((task, count)),
         _ => None,
     };
@@ -58,7 +68,8 @@ fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) ->
         (Some(only), None, _) | (None, Some(only), _) => only,
         (None, None, Some(index)) => {
             let of = of.ok_or_else(|| format!("{INDEX} does not say of how many; write --shard auto/N"))?;
-            return Shard::new(index + 1, of);
+            return Shard::new(index.saturating_add(1), of)
+                .map_err(|_| format!("{INDEX} is {index}, and there are {of} shards, the first of index 0"));
         }
         (None, None, None) => {
             return Err(format!(
@@ -99,6 +110,11 @@ mod tests {
         // An array of 1, 5 and 6 says that it has three tasks, one apart.
         assert!(shard(&array("6", "1", "1", "3"), None).unwrap_err().contains("evenly"));
         assert!(shard(&array("5", "0", "2", "4"), None).unwrap_err().contains("evenly"));
+        // Of 0, 1, 2 and 9 too the first three can't be told by their own numbers.
+        let until = |last| [&array("2", "0", "1", "4")[..], &[(LAST, last)]].concat();
+        assert!(shard(&until("9"), None).unwrap_err().contains("evenly"));
+        assert_eq!(shard(&until("3"), None).unwrap(), "3/4");
+        assert!(shard(&array("2", "0", "0", "4"), None).unwrap_err().contains(ARRAY[2]));
         // Two tasks of eight that are run again are not two halves.
         assert!(shard(&array("4", "3", "1", "2"), Some(8)).unwrap_err().contains("2 tasks, not 8"));
         assert!(shard(&array("x", "0", "1", "2"), None).unwrap_err().contains("`x`"));
@@ -111,6 +127,7 @@ mod tests {
         assert_eq!(shard(&tasks, None).unwrap(), "3/4");
         assert_eq!(shard(&[&array("1", "0", "1", "2")[..], &tasks].concat(), None).unwrap(), "7/8");
         assert!(shard(&[(TASK[0], "4"), (TASK[1], "4")], None).unwrap_err().contains("is 4"));
+        assert!(shard(&[(TASK[0], "1")], None).unwrap_err().contains(TASK[1]));
         // A batch script is one task, and no share of anything.
         assert!(shard(&[(TASK[0], "0"), (TASK[1], "1")], None).unwrap_err().contains("no task"));
     }
@@ -118,7 +135,8 @@ mod tests {
     #[test]
     fn indexes_of_kubernetes() {
         assert_eq!(shard(&[(INDEX, "0")], Some(3)).unwrap(), "1/3");
-        assert!(shard(&[(INDEX, "3")], Some(3)).unwrap_err().contains("no shard 4 of 3"));
+        let beyond = shard(&[(INDEX, "3")], Some(3)).unwrap_err();
+        assert!(beyond.contains(INDEX) && beyond.contains("is 3"), "{beyond}");
         assert!(shard(&[(INDEX, "1")], None).unwrap_err().contains("auto/N"));
         assert!(shard(&[], Some(3)).unwrap_err().contains(INDEX));
     }

@@ -49,11 +49,11 @@ pub use crate::corpus::{Prompt, read_prompts};
 pub use activation_store::{ActivationBatch, ActivationStore, Batches};
 pub use builder::Dump;
 #[cfg(feature = "cli")]
-pub(crate) use manifest::hash_of_rows;
+pub(crate) use manifest::{hash_of_rows, is_whole};
 pub use merge::{merge, merge_unverified};
 pub use model::DumpModel;
 #[cfg(feature = "cli")]
-pub(crate) use place::{folders, is_there};
+pub(crate) use place::folders;
 pub use report::DumpReport;
 pub use shard::Shard;
 pub use shards::{ForeignShard, Shards, UnfinishedShard, shards_in};

@@ -26,6 +26,10 @@ pub trait DumpModel: HookedModel + private::Sealed {
     #[doc(hidden)]
     fn fingerprint_of_weights(&self) -> Result<String>;
 
+    /// The parts put into it, each with its place and the hash of its own weights, where it gives one.
+    #[doc(hidden)]
+    fn parts(&self) -> Result<Vec<String>>;
+
     /// The tokens of prompts, a row each, without padding.
     #[doc(hidden)]
     fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>>;
@@ -66,6 +70,10 @@ impl DumpModel for HookedTransformer {
         self.fingerprint()
     }
 
+    fn parts(&self) -> Result<Vec<String>> {
+        Ok(self.points.fingerprinted_parts()?)
+    }
+
     fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {
         rows(prompts, |tokens| self.token_input(tokens))
     }
@@ -102,6 +110,10 @@ impl DumpModel for HookedTransformer {
 impl DumpModel for HookedEncoder {
     fn fingerprint_of_weights(&self) -> Result<String> {
         self.fingerprint()
+    }
+
+    fn parts(&self) -> Result<Vec<String>> {
+        Ok(self.points.fingerprinted_parts()?)
     }
 
     fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {
@@ -144,6 +156,10 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
         self.model().fingerprint_of_weights()
     }
 
+    fn parts(&self) -> Result<Vec<String>> {
+        self.model().parts()
+    }
+
     fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {
         self.model().prompts(prompts)
     }
@@ -184,6 +200,10 @@ impl DumpModel for HookedEncoderDecoder {
 
     fn fingerprint_of_weights(&self) -> Result<String> {
         self.fingerprint()
+    }
+
+    fn parts(&self) -> Result<Vec<String>> {
+        Ok(self.points.fingerprinted_parts()?)
     }
 
     fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {

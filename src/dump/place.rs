@@ -37,7 +37,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, DumpError> {
 }
 
 /// Whether there is a file or an object of that name.
-pub(crate) fn is_there(path: &Path) -> Result<bool, DumpError> {
+pub(super) fn is_there(path: &Path) -> Result<bool, DumpError> {
     match object(path)? {
         None => Ok(path.exists()),
         Some(object) => object.is_there().map_err(failed(path)),

@@ -95,11 +95,9 @@ impl Dump {
             let sink = FileSink::new(out, rows.len(), Widths::of(placed.iter()))?;
             return self.stream(model, rows, &placed, None, Box::new(sink), watcher);
         }
-        let interventions = model.interventions();
-        let settings = match interventions.is_empty() {
-            true => self.clone(),
-            false => self.clone().setting("interventions", &interventions.join(", ")),
-        };
+        let edits = [("interventions", model.interventions()), ("part", model.parts()?)];
+        let edits = edits.iter().filter(|(_, edits)| !edits.is_empty());
+        let settings = edits.fold(self.clone(), |dump, (name, edits)| dump.setting(*name, &edits.join(", ")));
         let manifest = Manifest::new(&settings, model.fingerprint_of_weights()?, rows);
         let first_row = self.own_batches(rows.len()).start * self.batch_size;
         let sink = FolderSink::open(out, manifest, self, first_row)?;

@@ -26,6 +26,9 @@ impl Shard {
     /// # Errors
     /// What is wrong, if there is no such shard.
     pub fn new(index: usize, of: usize) -> Result<Self, String> {
+        if of == 0 {
+            return Err("there are no shards of none".into());
+        }
         if index == 0 || index > of {
             return Err(format!("there is no shard {index} of {of}; shards go from 1/{of} to {of}/{of}"));
         }

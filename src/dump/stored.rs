@@ -48,6 +48,27 @@ pub(super) fn files_of(dump: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
+/// What a dump still lacks, if anything.
+pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
+    let is_file = dump.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"));
+    if is_file {
+        return Ok(None);
+    }
+    let at = dump.display();
+    Ok(match Manifest::read(dump)? {
+        Some(manifest) if manifest.complete => None,
+        Some(manifest) => {
+            let done: usize = Log::read(dump)?.iter().map(|file| file.rows).sum();
+            Some(format!("{at} is not complete: {done} of {} prompts", manifest.own_rows()))
+        }
+        None => {
+            let found = shards_in(dump)?;
+            let complete = found.complete.len();
+            (!found.are_whole()).then(|| format!("{at}: {complete} of {} shards are complete", found.of))
+        }
+    })
+}
+
 /// The files of a folder that are finished.
 fn finished(folder: &Path, manifest: Manifest) -> Result<Vec<PathBuf>> {
     let listed = if manifest.complete { manifest.files } else { Log::read(folder)? };

@@ -65,7 +65,7 @@ pub struct HookedEncoder {
     config: Arc<EncoderConfig>,
     /// The configuration in the form that attention and MLP read.
     stack: Arc<TransformerConfig>,
-    points: Arc<Points>,
+    pub(crate) points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,
     sentences: std::result::Result<SentenceEmbedding, String>,
     report: Arc<LoadReport>,

@@ -71,7 +71,7 @@ pub struct HookedEncoderDecoder {
     /// Each stack's configuration, in the form its blocks read.
     encoder_stack: Arc<TransformerConfig>,
     decoder_stack: Arc<TransformerConfig>,
-    points: Arc<Points>,
+    pub(crate) points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,
     report: Arc<LoadReport>,
 }

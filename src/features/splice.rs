@@ -371,6 +371,13 @@ impl Part for SplicedDictionary {
         tokens.into_iter().chain(self.earlier.iter().flat_map(of)).collect()
     }
 
+    fn fingerprint(&self) -> Result<Option<String>, Halt> {
+        let earlier: Vec<_> = self.earlier.iter().map(|one| (&one.point, one.decoder.shape())).collect();
+        let told = format!("{} {:?} {earlier:?}", self.error_term, self.left_out);
+        let decoders = self.earlier.iter().map(|one| &one.decoder);
+        Ok(Some(self.dictionary.hash_with(&told, decoders)?))
+    }
+
     fn forward(&self, x: Activation, inside: &mut Inside<'_, '_, '_>) -> Result<Activation, Halt> {
         let (dictionary, replaced) = (&self.dictionary, inside.replaced().clone());
         let (shape, dtype) = (replaced.shape().to_vec(), replaced.dtype());

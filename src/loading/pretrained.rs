@@ -280,6 +280,12 @@ impl ModelFiles {
         };
         let json = match own {
             Some(json) => json,
+            None if !folder.join("config.json").is_file() => {
+                let name = path.display().to_string();
+                return Err(
+                    LoadError::not_found(name, "the file has no configuration, nor a config.json beside it").into()
+                );
+            }
             None => read_json(folder.join("config.json"))?,
         };
         let files = WeightFiles::open_with(&[path.to_path_buf()], mmap)?;

@@ -76,7 +76,9 @@ impl HookedTransformer {
         let first_held: Vec<usize> =
             kv_cache.as_ref().map_or(Vec::new(), |cache| cache.iter().map(Entry::first).collect());
         let held_by = |layer: usize| self.config.reads_keys_of(layer).unwrap_or(layer);
+        let told = tokens.as_ref().and(self.points.outer(Outer::Tokens)).map(|id| &self.catalog().info(id).name);
         let silent = |point: &PointInfo| match point.layer {
+            None if told == Some(&point.name) => None,
             Some(layer) if point.with_past && first_held.get(held_by(layer)).is_some_and(|first| *first > 0) => {
                 Some("the cache has dropped keys that are out of the layer's window")
             }
@@ -346,6 +348,10 @@ impl HookedTransformer {
                 embedded
             }
             Start::Residual(residual) => {
+                // What reads tokens in a later layer: parts, the loss.
+                if let Some(given) = tokens.take() {
+                    *tokens = Some(self.hooked_tokens(given, loss, run)?);
+                }
                 if let (Some(given), true) = (&tokens, self.config.per_layer_inputs.is_some()) {
                     // Layers before the first one have run elsewhere, with the embedding as it is without hooks.
                     pass.per_layer_inputs = self.per_layer_inputs(given, &self.embedded(given));

@@ -37,7 +37,8 @@ pub(crate) use object::{Object, Version};
 pub(crate) use ranges::Ranges;
 #[cfg(all(feature = "arrow", feature = "object-stores"))]
 pub(crate) use read::Reader;
-#[cfg(all(feature = "cli", feature = "object-stores"))]
+// Elsewhere no signal is watched.
+#[cfg(all(feature = "cli", feature = "object-stores", unix))]
 pub(crate) use write::abandon_uploads;
 
 /// How a URL of a store begins.

@@ -47,7 +47,7 @@ fn uploads() -> MutexGuard<'static, Vec<Begun>> {
 }
 
 /// Gives up all uploads, so that the stores keep no parts of them.
-#[cfg(feature = "cli")]
+#[cfg(all(feature = "cli", unix))]
 pub(crate) fn abandon_uploads() {
     let uploads = std::mem::take(&mut *uploads());
     let ends: Vec<_> = uploads

@@ -1,5 +1,7 @@
 //! The run that patches go into, with all that restarts need of it.
 
+use std::ops::Range;
+
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Point, Record, Selection};
 
@@ -10,12 +12,15 @@ use crate::error::Result;
 use crate::hook;
 use crate::kv_cache::KeyValueCache;
 use crate::model::HookedTransformer;
+use crate::tokens::Tokens;
 
 /// One prompt's run: the logits a metric reads, the points to be patched and, of a decoder, what runs from a layer and
 /// position on need: the stream before each layer, keys and values.
 pub(super) struct BaseRun {
     /// Number of tokens.
     len: usize,
+    /// The prompt's tokens, where runs can begin in this one.
+    tokens: Vec<u32>,
     /// `[1, pos, d_model]` before each layer.
     resid_pre: Vec<Tensor<3>>,
     /// `None` for bidirectional models, whose positions all depend on each other, and for those with states.
@@ -54,7 +59,15 @@ impl BaseRun {
         let resid_pre = resid_pre.collect::<Result<Vec<_>, _>>()?;
         let logits = output.logits.ok_or(crate::error::InputError::NoOutput { what: "logits" })?;
         let after = after(model.config());
-        Ok(Self { len: tokens.len(), resid_pre, kv_cache, logits, recorded: output.cache, after })
+        Ok(Self {
+            len: tokens.len(),
+            tokens: tokens.to_vec(),
+            resid_pre,
+            kv_cache,
+            logits,
+            recorded: output.cache,
+            after,
+        })
     }
 
     /// A run of a model whose other runs begin at the beginning.
@@ -64,7 +77,15 @@ impl BaseRun {
         let recorded = output.cache().take();
         let logits = model.read(M::scored(&output)?, prompt, needs)?;
         let len = M::lengths(prompt).into_iter().sum();
-        Ok(Self { len, resid_pre: Vec::new(), kv_cache: None, logits, recorded, after: hook::resid_post(-1) })
+        Ok(Self {
+            len,
+            tokens: Vec::new(),
+            resid_pre: Vec::new(),
+            kv_cache: None,
+            logits,
+            recorded,
+            after: hook::resid_post(-1),
+        })
     }
 
     /// Number of tokens.
@@ -77,6 +98,15 @@ impl BaseRun {
         let stream = &self.resid_pre[layer];
         let [_, len, d_model] = stream.dims();
         stream.clone().narrow(1, first, len - first).expand([count, len - first, d_model])
+    }
+
+    /// Options of a run of that stream, from this layer up to another. Parts of the model may read the tokens.
+    pub(super) fn options<'h>(&self, layers: Range<usize>, first: usize, count: usize) -> Result<ForwardOptions<'h>> {
+        let tokens = Tokens::new(vec![self.tokens[first..].to_vec(); count])?;
+        Ok(ForwardOptions::new()
+            .start_at_layer(layers.start as isize)
+            .stop_at_layer(layers.end as isize)
+            .tokens(&tokens))
     }
 
     /// The stream after the last layer, `[count, pos, d_model]`, `count` times the same.

@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, Axis, Catalog, Hook, PointId, PointInfo, at};
 
 use super::base_run::BaseRun;
-use crate::driver::{ForwardOptions, HookedModel};
+use crate::driver::HookedModel;
 use crate::error::Result;
 use crate::model::HookedTransformer;
 
@@ -69,8 +69,7 @@ impl GrowingBatch<'_> {
             let mut hooks = self.holding(&catalog, layer, joined, first);
             hooks.extend(self.patching(&catalog, new, joined, first));
             joined += fresh;
-            let from = layer as isize;
-            let mut options = ForwardOptions::new().start_at_layer(from).stop_at_layer(from + 1).hooks(hooks);
+            let mut options = self.base.options(layer..layer + 1, first, joined)?.hooks(hooks);
             if let Some(before) = &mut before {
                 options = options.kv_cache(before);
             }

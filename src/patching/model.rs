@@ -141,7 +141,9 @@ impl Patchable for HookedTransformer {
     fn restarts<'p>(&'p self, prompt: &'p Vec<u32>) -> Option<(&'p HookedTransformer, &'p [u32])> {
         // Layers that read more than the stream before them can't start from it alone.
         let config = self.config();
-        let more = config.per_layer_inputs.is_some() || config.shared_keys.iter().any(Option::is_some);
+        let more = config.per_layer_inputs.is_some()
+            || config.shared_keys.iter().any(Option::is_some)
+            || self.points.splices.reach_back(self.catalog());
         (!more).then_some((self, prompt))
     }
 }

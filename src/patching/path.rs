@@ -12,7 +12,7 @@ use super::layout::Found;
 use super::metric::read_values;
 use super::result::PatchingResult;
 use super::sweep::{Patching, judge};
-use crate::driver::{ForwardOptions, HookedModel};
+use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 use crate::labeled::LabeledAxis;
 
@@ -226,7 +226,7 @@ impl Patching<'_> {
         }
         // A direct path to the logits goes beside those through the other receivers.
         let beside = readers.iter().any(|reader| reader.layer.is_none());
-        let options = ForwardOptions::new().start_at_layer(first as isize).stop_at_layer(n_layers as isize);
+        let options = base.options(first..n_layers, 0, patches.len())?;
         let mut last = self.model().forward_with(base.stream(first, 0, patches.len()), options.hooks(hooks))?;
         if beside {
             last = last + (arrived - base.stream_after(patches.len())?);

@@ -10,7 +10,7 @@ mod stack;
 
 use std::sync::Arc;
 
-use hooklens_hooks::{Catalog, CatalogBuilder, HookError, Part, PointId, PointInfo, Selection, Splices};
+use hooklens_hooks::{Catalog, CatalogBuilder, Halt, HookError, Part, PointId, PointInfo, Selection, Splices};
 
 pub(crate) use outer::Outer;
 pub(crate) use site::Site;
@@ -40,6 +40,16 @@ impl Points {
     /// The parts put into the model, each as `NAME at POINT`.
     pub(crate) fn named_parts(&self) -> impl Iterator<Item = String> {
         self.splices.named(&self.catalog).map(|(part, point)| format!("{part} at {point}"))
+    }
+
+    /// The parts put into the model, each as `NAME at POINT (HASH)` where it gives a hash of itself.
+    pub(crate) fn fingerprinted_parts(&self) -> Result<Vec<String>, Halt> {
+        let hashes = self.splices.fingerprints()?;
+        Ok(self
+            .named_parts()
+            .zip(hashes)
+            .map(|(part, hash)| hash.map_or(part.clone(), |hash| format!("{part} ({hash})")))
+            .collect())
     }
 
     /// The points of a model with one part more.

@@ -73,8 +73,9 @@ fn arrays_share_a_dump() {
     assert!(code == 0 && said.contains("were there already"), "{said}");
     let (code, said) = ran(path, &["merge", "--out", "all"], &[]);
     assert!(code == 0 && said.contains("15 prompts"), "{said}");
+    // As a merging job that is run again.
     let (code, said) = ran(path, &["merge", "--out", "all", "--wait"], &[]);
-    assert!(code == 1 && said.contains("manifest.json"), "{said}");
+    assert!(code == 0 && said.contains("one dump already"), "{said}");
     let (whole, merged) = (files(&path.join("alone")), files(&path.join("all")));
     assert!(whole == merged && whole.len() == 8, "{}", whole.len());
     // Tasks of `srun`, and an index of Kubernetes.
@@ -276,8 +277,25 @@ fn shares_of_results_are_joined() {
         let before = fs::metadata(path.join(name).join("00002-of-00003.json")).unwrap().modified().unwrap();
         let (code, said) = share("1");
         assert!(code == 0 && said.contains("share 2/3 is done"), "{said}");
+        let numbers =
+            |file: &str| -> serde_json::Value { serde_json::from_slice(&fs::read(path.join(file)).unwrap()).unwrap() };
+        if name == "patch" {
+            let (alone, all) = ("patch.json", "patch-merged.json");
+            assert_eq!(ran(path, &[asked, &["--out", alone]].concat(), &[]).0, 0);
+            assert_eq!(ran(path, &["merge", "--out", name, "--results", all], &[]).0, 0);
+            assert!(numbers(alone) == numbers(all), "to the last bit");
+        }
         assert_eq!(fs::metadata(path.join(name).join("00002-of-00003.json")).unwrap().modified().unwrap(), before);
     }
+    // A share that is read is not written over, and a copy of one is not counted twice.
+    let first = path.join("edges/00001-of-00003.json");
+    let before = fs::read(&first).unwrap();
+    let (code, said) = ran(path, &["merge", "--out", "edges", "--results", "edges/00001-of-00003.json"], &[]);
+    assert!(code == 1 && said.contains("is what is read") && fs::read(&first).unwrap() == before, "{said}");
+    fs::copy(&first, path.join("edges/00004-of-00003.json")).unwrap();
+    let (code, said) = ran(path, &["merge", "--out", "edges"], &[]);
+    assert!(code == 1 && said.contains("it is share 1/3, whose file is 00001-of-00003.json"), "{said}");
+    fs::remove_file(path.join("edges/00004-of-00003.json")).unwrap();
     // Shares of another sweep are told apart, and more shares than prompts leave some with nothing.
     let other = ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "pos", "--ioi", "5"];
     let (code, said) = ran(path, &[&other[..], &["--shard", "1/3", "--out", "patch"]].concat(), &[]);
@@ -350,6 +368,16 @@ fn shares_of_points_are_trained() {
     assert!(!path.join("whole/00002-of-00002").exists(), "what a checkpoint was in");
     let (code, said) = ran(path, &asked, &array("1", "2"));
     assert!(code == 0 && said.contains("share 2/2 of 3 points is done"), "{said}");
+    // What was trained otherwise, or on something else, is not what is asked for.
+    for (more, words) in [(["--seed", "1"], "other settings"), (["--limit", "20"], "other data")] {
+        let (code, said) = ran(path, &[&asked[..], &more].concat(), &array("1", "2"));
+        assert!(code == 1 && said.contains(words), "{said}");
+    }
+    fs::remove_file(path.join("whole/blocks.3.hook_resid_post/training.json")).unwrap();
+    let (code, said) = ran(path, &asked, &array("1", "2"));
+    assert!(code == 1 && said.contains("does not tell"), "{said}");
+    let (code, said) = ran(path, &asked, &array("3", "8"));
+    assert!(code == 0 && said.contains("share 4/8 of 3 points has") || said.contains("latents"), "{said}");
 
     let asked = share("cut");
     let asked: Vec<&str> =
@@ -371,4 +399,54 @@ fn shares_of_points_are_trained() {
     let (code, said) = ran(path, &asked, &job);
     assert!(code == 0 && !checkpoint.exists(), "{said}");
     assert!(fs::read(own("cut")).unwrap() == fs::read(own("whole")).unwrap());
+}
+
+/// A dictionary that was exchanged under its name is another: no dump, sweep or evaluation goes on with it.
+#[test]
+fn an_exchanged_dictionary_is_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("prompts.txt"), "When Mary and John went to the store, John gave a drink to Mary\n".repeat(8))
+        .unwrap();
+    let at =
+        ["--at", "blocks.2.hook_resid_post", "--latents", "32", "--tokens", "400", "--batch-size", "50", "--k", "4"];
+    for seed in ["0", "9"] {
+        let train = ["features", "train", "--model", "embedded:ioi", "--prompts", "prompts.txt", "--seed", seed];
+        let (code, said) = ran(path, &[&train[..], &at, &["--out", seed]].concat(), &[]);
+        assert_eq!(code, 0, "{said}");
+    }
+    let exchange = |seed: &str| {
+        let _ = fs::remove_dir_all(path.join("sae"));
+        fs::create_dir(path.join("sae")).unwrap();
+        for entry in fs::read_dir(path.join(seed)).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), path.join("sae").join(entry.file_name())).unwrap();
+        }
+    };
+    let model = ["--model", "embedded:ioi", "--dictionary", "sae"];
+    let acts = ["--hooks", "*hook_sae_acts_post", "--prompts", "prompts.txt"];
+    let sweep = ["--at", "*hook_sae_acts_post", "--per", "none", "--ioi", "4"];
+    for (name, asked, more) in [
+        ("dump", vec!["dump"], &acts[..]),
+        ("patch", vec!["patch"], &sweep),
+        ("attribute", vec!["attribute", "--to", "edges"], &["--ioi", "4"]),
+        ("eval", vec!["features", "eval"], &["--prompts", "prompts.txt"]),
+    ] {
+        let again: &[&str] = if name == "dump" { &["--resume"] } else { &[] };
+        let share = |shard: &str, again: &[&str]| {
+            let own = format!("dump/{}", shard.replace('/', "-"));
+            let out = if name == "dump" { &own } else { name };
+            ran(path, &[&asked[..], &model, more, &["--shard", shard, "--out", out], again].concat(), &[])
+        };
+        exchange("0");
+        let (code, said) = share("1/2", &[]);
+        assert_eq!(code, 0, "{said}");
+        exchange("9");
+        let (code, said) = share("1/2", again);
+        assert!(code == 1 && (said.contains("another part:") || said.contains("dictionary is")), "{name}: {said}");
+        let (code, said) = share("2/2", &[]);
+        assert_eq!(code, 0, "{said}");
+        let (code, said) = ran(path, &["merge", "--out", name], &[]);
+        assert!(code == 1 && (said.contains("part") || said.contains("dictionary is")), "{name}: {said}");
+    }
 }

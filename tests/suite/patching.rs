@@ -1,13 +1,15 @@
 //! A sweep equals patching one place after the other in whole runs.
 
+use burn::tensor::Distribution;
 use hooklens::experiments::ioi_prompts;
+use hooklens::features::{Dictionary, DictionaryWeights, Metadata, SpliceDictionary, Splicing};
 use hooklens::hook::Axis;
 use hooklens::patching::{Ablation, Freeze, Metric, PatchError, Patching, PatchingResult, Receiver, Sites};
 use hooklens::prelude::*;
 use ndarray::Dimension;
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_plain, cases, random_model};
+use crate::support::{any_config, any_plain, cases, cross_layer, device, random_model};
 
 const CLEAN: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 4], [2, 2, 8, 0, 5, 1]];
 const CORRUPTED: [[u32; 6]; 2] = [[3, 9, 6, 7, 9, 4], [2, 2, 8, 11, 5, 2]];
@@ -66,6 +68,54 @@ fn assert_same(swept: &PatchingResult, layer: usize, expected: &[f64], what: &st
     for (given, wanted) in own.iter().zip(expected) {
         assert!((given - wanted).abs() < 2e-5 * wanted.abs().max(1.0), "{what}: {given} for {wanted}");
     }
+}
+
+/// Parts read more than the stream that a run restarts from: a dictionary that leaves tokens out reads these, and a
+/// cross-layer transcoder the latents of earlier layers.
+#[test]
+fn sweeps_of_models_with_parts() {
+    let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 4);
+    device().seed(9);
+    let random = |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Normal(0.0, 0.5), &device());
+    let weights = DictionaryWeights {
+        encoder: random([16, 24]),
+        encoder_bias: random([1, 24]).reshape([24]),
+        decoder: random([24, 16]),
+        decoder_bias: random([1, 16]).reshape([16]),
+        skip: None,
+    };
+    let sae = Dictionary::new("random", weights).unwrap().with_metadata(Metadata::at("blocks.1.hook_resid_post"));
+    // Tokens of both prompts, at the beginning and further on.
+    let without = Splicing::new().leaving_out([3, 7, 2]);
+    let folder = tempfile::tempdir().unwrap();
+    let clt = cross_layer(3, 16, folder.path(), "hook_resid_mid", "hook_mlp_out");
+    for (what, spliced) in [
+        ("with error term", model.splice_dictionary_with(&sae, &without).unwrap()),
+        ("reconstruction", model.splice_dictionary_with(&sae, &without.clone().error_term(false)).unwrap()),
+        ("cross-layer", model.splice_transcoders_with(&clt, &Splicing::new().error_term(false)).unwrap()),
+        ("cross-layer, without tokens", model.splice_transcoders_with(&clt, &without).unwrap()),
+    ] {
+        let patching = Patching::new(&spliced, rows(&CLEAN), rows(&CORRUPTED), metric(&spliced)).unwrap();
+        let names =
+            ["blocks.0.hook_resid_pre", "blocks.1.attn.hook_z", "blocks.2.hook_mlp_out", "blocks.2.hook_resid_pre"];
+        for name in names {
+            let swept = patching.sweep(&Sites::new(name).per([Axis::Pos])).unwrap();
+            assert_same(&swept, 0, &one_by_one(&spliced, name, &[1], Some(&CLEAN)), &format!("{what}, {name}"));
+        }
+    }
+    // Latents of a dictionary that leaves tokens out.
+    let spliced = model.splice_dictionary_with(&sae, &without).unwrap();
+    let patching = Patching::new(&spliced, rows(&CLEAN), rows(&CORRUPTED), metric(&spliced)).unwrap();
+    let name = "blocks.1.hook_resid_post.hook_sae_acts_post";
+    let swept = patching.sweep(&Sites::new(name).per([Axis::Pos])).unwrap();
+    assert_same(&swept, 0, &one_by_one(&spliced, name, &[1], Some(&CLEAN)), name);
+    assert!(swept.effect().values().iter().any(|effect| effect.abs() > 1e-3), "no latent does anything");
+    // Where runs restart, tokens that are given are seen.
+    let (tokens, stream) = (Tokens::new(rows(&CLEAN)).unwrap(), hook::resid_pre(1));
+    let stream = spliced.record(&tokens, stream.clone()).unwrap().get(stream).unwrap();
+    let options = ForwardOptions::new().start_at_layer(1).tokens(&tokens).record("hook_tokens");
+    let seen = spliced.run(stream, options).unwrap();
+    assert_eq!(seen.cache.activation("hook_tokens").unwrap().shape(), [2, 6]);
 }
 
 proptest! {

@@ -82,7 +82,12 @@ struct Asked {
 }
 
 /// What is asked for; nothing of a share that is done.
-fn asked(args: &EvalArgs, model: &HookedTransformer, one: &Dictionary) -> Result<Option<Asked>, Failure> {
+fn asked(
+    args: &EvalArgs,
+    model: &HookedTransformer,
+    one: &Dictionary,
+    hash: impl Fn() -> crate::error::Result<String>,
+) -> Result<Option<Asked>, Failure> {
     one.concerns(model).iter().for_each(note);
     let mut prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
     let options =
@@ -93,11 +98,11 @@ fn asked(args: &EvalArgs, model: &HookedTransformer, one: &Dictionary) -> Result
     if args.share.shard()?.is_none() {
         return Ok(Some(Asked { prompts, options, share: None }));
     }
-    let dictionary = args.model.dictionary.iter().map(|path| path.display().to_string()).collect();
+    let paths: Vec<String> = args.model.dictionary.iter().map(|path| path.display().to_string()).collect();
     let settings = [
         ("model", args.model.model.clone()),
         ("weights", model.fingerprint_of_weights()?),
-        ("dictionary", dictionary),
+        ("dictionary", format!("{} ({})", paths.join(", "), hash()?)),
         ("at", args.at.clone().unwrap_or_default()),
         ("prompts", format!("{} ({})", prompts.len(), hash_of_rows(&prompts))),
         ("options", format!("{options:?}")),
@@ -105,7 +110,8 @@ fn asked(args: &EvalArgs, model: &HookedTransformer, one: &Dictionary) -> Result
     let Some(share) = args.share.share(Kind::FeaturesEval, settings)?.filter(|share| !share.is_done()) else {
         return Ok(None);
     };
-    prompts = prompts[share.of(prompts.len())].to_vec();
+    // Whole batches: what is measured by the mean of a batch is that of one process.
+    prompts = prompts[share.of_batches(prompts.len(), args.batch_size as usize)].to_vec();
     Ok(Some(Asked { prompts, options, share: Some(share) }))
 }
 
@@ -125,7 +131,9 @@ fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> Cl
     if let Some(path) = &args.labels {
         one = one.with_labels(Labels::read(path)?)?;
     }
-    let Some(Asked { prompts, options, share }) = asked(args, model, &one)? else { return Ok(()) };
+    let Some(Asked { prompts, options, share }) = asked(args, model, &one, || one.fingerprint())? else {
+        return Ok(());
+    };
     let bar = bar(prompts.len());
     let measured = EvaluationShare::of(model, &one, &prompts, &options, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
@@ -140,7 +148,9 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
     if args.labels.is_some() {
         return Err(Failure::Usage("--labels are those of one dictionary; --layer N names one".into()));
     }
-    let Some(Asked { prompts, options, share }) = asked(args, model, first)? else { return Ok(()) };
+    let Some(Asked { prompts, options, share }) = asked(args, model, first, || all.fingerprint())? else {
+        return Ok(());
+    };
     let bar = bar(prompts.len());
     let measured =
         EvaluationShare::of_transcoders(model, all, &prompts, &options, |done| bar.set_position(done as u64));

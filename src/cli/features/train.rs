@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
 
 use crate::cli::args::{DtypeArg, ModelArg};
 use crate::cli::corpus::CorpusArg;
@@ -13,7 +14,8 @@ use crate::cli::shard_arg::{ShardArg, name_of};
 use crate::cli::terminal::{note, stdout};
 use crate::cli::{CliResult, Failure, any_model, signals};
 use crate::driver::HookedModel;
-use crate::features::{JumpReluSparsity, Objective, Opened, Trained, Training, TrainingRun};
+use crate::dump::ActivationStore;
+use crate::features::{JumpReluSparsity, Objective, Opened, Told, Trained, Training, TrainingRun};
 use crate::numerals::grouped;
 use crate::plot::{Line, LinePlot};
 
@@ -246,6 +248,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         false => vec![args.out.clone()],
     };
     let mut place = Place { out: args.out.clone(), resume: args.resume };
+    let prompts = || if args.dump.is_empty() { args.corpus.rows(&model, None) } else { Ok(Vec::new()) };
     if let Some(arg) = args.shard {
         let shard = arg.shard().map_err(Failure::Usage)?;
         let own = shard.share_of(folders.len());
@@ -253,7 +256,17 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         let resume = args.resume || arg.resumes();
         place = Place { out: args.out.join(name_of(shard)), resume };
         let interrupted = TrainingRun::checkpoint_in(&place.out).is_file();
+        if folders.is_empty() {
+            note(format!("share {shard} of {} points has none of them", args.at.len()));
+            return Ok(());
+        }
         if resume && !interrupted && folders.iter().all(|folder| is_finished(folder)) {
+            let run = TrainingRun::new(trainings).leaving_out(bos);
+            let told = match args.dump.is_empty() {
+                false => run.told_on_dumps(&args.dump)?,
+                true => run.told_on_model(&model, &prompts()?)?,
+            };
+            folders.iter().zip(&told).try_for_each(|(folder, told)| check_finished(folder, told))?;
             note(format!("share {shard} of {} points is done: {} of them", args.at.len(), folders.len()));
             return Ok(());
         }
@@ -286,10 +299,12 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
             ));
         }
     };
+    let none: [&str; 0] = [];
+    ActivationStore::new(&args.dump, none).incomplete()?.iter().for_each(note);
     let trained = match args.dump.is_empty() {
         false => run.on_dumps(&args.dump, progress),
         true => {
-            let prompts = args.corpus.rows(&model, None)?;
+            let prompts = prompts()?;
             let tokens: usize = prompts.iter().map(Vec::len).sum();
             if tokens < args.tokens {
                 note(format!(
@@ -328,6 +343,26 @@ fn is_finished(folder: &Path) -> bool {
     ["cfg.json", "config.yaml", "sae_weights.safetensors"].iter().any(|file| folder.join(file).exists())
 }
 
+/// The file that says how a dictionary was trained.
+const TOLD: &str = "training.json";
+
+/// An error for a dictionary that was trained otherwise, or of which nothing says how.
+fn check_finished(folder: &Path, now: &Told) -> CliResult {
+    let path = folder.join(TOLD);
+    let failed = |reason: String| {
+        let told = format!("{} holds a dictionary {reason}; choose another place", folder.display());
+        Err(Failure::Failed(told.into()))
+    };
+    let before = crate::regular::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Told>(&bytes).ok());
+    let Some(before) = before else { return failed(format!("whose training {TOLD} does not tell")) };
+    for (what, before, now) in [("settings", before.settings, &now.settings), ("data", before.data, &now.data)] {
+        if before != *now {
+            return failed(format!("that was trained with other {what}: {before}, and here {now}"));
+        }
+    }
+    Ok(())
+}
+
 /// An error where the result would replace one that is there, or begin anew what could go on.
 fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
     let out = place.out.display();
@@ -362,6 +397,7 @@ fn saved(one: &Trained, folder: &Path) -> CliResult {
         }
     };
     write(&folder.join("training.csv"), one.csv().as_bytes())?;
+    write(&folder.join(TOLD), format!("{:#}\n", json!(one.told)).as_bytes())?;
     if let Some(last) = one.log.last() {
         let explained =
             Line::new("of each batch", one.log.iter().map(|step| (step.tokens as f64, step.explained_variance)));

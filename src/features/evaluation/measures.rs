@@ -25,7 +25,8 @@ pub struct Evaluation {
     pub mse: f64,
     /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`.
     pub explained_variance: f64,
-    /// Mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`: an earlier formula, for figures made by it.
+    /// Mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`, those apart that are their batch's mean: an earlier
+    /// formula, for figures made by it, which depends on how tokens fall into batches.
     pub explained_variance_legacy: f64,
     /// Mean cosine of `x` and `x̂`.
     pub cosine: f64,

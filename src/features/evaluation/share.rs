@@ -227,7 +227,7 @@ impl Layer {
             l1: sums.l1 / n,
             mse: sums.error / n,
             explained_variance: 1.0 - sums.error / n / spread,
-            explained_variance_legacy: sums.legacy / n,
+            explained_variance_legacy: sums.legacy / sums.legacy_tokens as f64,
             cosine: sums.cosine / n,
             l2_norm_in: sums.norm_in / n,
             l2_norm_out: sums.norm_out / n,

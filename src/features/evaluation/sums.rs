@@ -16,6 +16,8 @@ pub(super) struct Sums {
     pub(super) error: f64,
     #[serde(with = "number")]
     pub(super) legacy: f64,
+    /// Tokens that are not alone in their batch, nor all alike.
+    pub(super) legacy_tokens: usize,
     #[serde(with = "number")]
     pub(super) cosine: f64,
     pub(super) norm_in: f64,
@@ -45,6 +47,7 @@ impl Sums {
     /// Adds those of other tokens, of the same dictionary.
     pub(super) fn join(&mut self, other: &Self) {
         self.tokens += other.tokens;
+        self.legacy_tokens += other.legacy_tokens;
         let scalars = [
             (&mut self.l0, other.l0),
             (&mut self.l1, other.l1),
@@ -107,7 +110,10 @@ impl Sums {
             self.square_out += yy;
             self.product += xy;
             self.error += error;
-            self.legacy += 1.0 - error / spread;
+            if spread > 0.0 {
+                self.legacy += 1.0 - error / spread;
+                self.legacy_tokens += 1;
+            }
             self.norm_in += xx.sqrt();
             self.norm_out += yy.sqrt();
             self.cosine += xy / (xx * yy).sqrt();

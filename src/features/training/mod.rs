@@ -10,6 +10,7 @@ mod source;
 mod trainer;
 
 pub use objective::{JumpReluSparsity, Objective};
+pub(crate) use run::Told;
 pub use run::{Progress, Trained, TrainingRun};
 pub use settings::Training;
 pub use trainer::Step;

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use super::checkpoint;
 use super::settings::Training;
 use super::source::{FromDumps, FromModel, Rows, Serving, Source};
@@ -55,6 +57,15 @@ pub struct Trained {
     pub log: Vec<Step>,
     /// Tokens that are left of a training that was stopped: see [`TrainingRun::stop_when`].
     pub left: usize,
+    /// What tells it from other trainings, of a run that keeps checkpoints.
+    pub(crate) told: Told,
+}
+
+/// What tells a training from others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    pub(crate) settings: String,
+    pub(crate) data: String,
 }
 
 /// What a run tells on its way: the training it is about, and its step.
@@ -174,6 +185,22 @@ impl TrainingRun {
         self.run(&mut FromDumps::new(dumps, &self.left_out), progress)
     }
 
+    /// What tells these trainings on a model's activations from others.
+    pub(crate) fn told_on_model(&self, model: &HookedTransformer, prompts: &[Vec<u32>]) -> Result<Vec<Told>> {
+        self.told(&mut FromModel::new(model, prompts, &self.left_out)?)
+    }
+
+    /// What tells these trainings on dumps from others. All tokens of the dumps are read.
+    pub(crate) fn told_on_dumps<P: AsRef<Path>>(&self, dumps: impl IntoIterator<Item = P>) -> Result<Vec<Told>> {
+        self.told(&mut FromDumps::new(dumps, &self.left_out))
+    }
+
+    fn told(&self, source: &mut dyn Source) -> Result<Vec<Told>> {
+        let data = source.described()?;
+        let told = |training: &Training| Told { settings: training.described(), data: data.clone() };
+        Ok(self.trainings.iter().map(told).collect())
+    }
+
     fn run(&self, source: &mut dyn Source, mut progress: impl FnMut(Progress)) -> Result<Vec<Trained>> {
         let Some(first) = self.trainings.first() else { return Ok(Vec::new()) };
         for training in &self.trainings {
@@ -258,7 +285,8 @@ impl TrainingRun {
                 Opened::Dictionary(one) => Opened::Dictionary(one.excluding(self.left_out.iter().copied())),
                 Opened::Transcoders(all) => Opened::Transcoders(all.excluding(self.left_out.iter().copied())),
             };
-            Ok(Trained { dictionary, log, left: trainer.settings.total.saturating_sub(trainer.tokens) })
+            let told = Told { settings: trainer.settings.described(), data: data.clone() };
+            Ok(Trained { dictionary, log, left: trainer.settings.total.saturating_sub(trainer.tokens), told })
         });
         trained.collect()
     }

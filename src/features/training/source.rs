@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::driver::{ForwardOptions, HookedModel, Logits};
-use crate::dump::{ActivationBatch, ActivationStore, Batches};
+use crate::dump::{ActivationBatch, ActivationStore, Batches, DumpModel};
 use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
@@ -217,7 +217,7 @@ impl Source for FromModel<'_> {
             count += row.len();
         }
         let (rows, hash, left_out) = (self.prompts.len(), hash.digest128(), self.left_out);
-        let (model, parts) = (self.model.fingerprint()?, self.model.interventions());
+        let (model, parts) = (self.model.fingerprint()?, self.model.parts()?);
         let parts = if parts.is_empty() { String::new() } else { format!(" with {}", parts.join(", ")) };
         Ok(format!("{count} tokens of {rows} prompts ({hash:032x}), without {left_out:?}, in the model {model}{parts}"))
     }
