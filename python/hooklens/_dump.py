@@ -23,6 +23,8 @@ _ROUTED = re.compile(r"\.experts\.\d+\.")
 _BY_HEAD = re.compile(r"\.hook_(pattern|attn_scores)$")
 _PARTS = (".shape", ".offsets", ".indices", ".values")
 _BESIDE = ("tokens", "attention_mask")
+# Of manifests.
+_VERSION = 4
 
 
 class Incomplete(UserWarning):
@@ -45,7 +47,10 @@ def load(path: str | os.PathLike[str]) -> Dump:
     """
     place = Path(path)
     if place.is_file():
-        return Dump([File(place)], {})
+        file = File(place)
+        if any(name not in file for name in _BESIDE):
+            raise ValueError(f"{place} holds no tokens and attention_mask, and is no dump")
+        return Dump([file], {})
     manifest = place / "manifest.json"
     if not place.is_dir():
         raise FileNotFoundError(f"there is no {place}")
@@ -53,17 +58,15 @@ def load(path: str | os.PathLike[str]) -> Dump:
         within = sorted(entry.name for entry in place.iterdir() if (entry / "manifest.json").is_file())
         more = f"; it holds shards ({', '.join(within[:4])} ...), which `hooklens merge --out {place}` makes one dump" if within else ""
         raise FileNotFoundError(f"{place} holds no manifest.json, and is no dump{more}")
-    told = json.loads(manifest.read_text(encoding="utf-8"))
+    told = _manifest(manifest)
     log = place / "shards.jsonl"
-    if isinstance(told, dict) and not told.get("complete") and not log.is_file():
+    if not told["complete"] and not log.is_file():
         # It may have ended just now.
-        told = json.loads(manifest.read_text(encoding="utf-8"))
-    if not isinstance(told, dict) or told.get("format") != "hooklens-dump":
-        raise ValueError(f"{manifest} is not of hooklens")
-    if told.get("settings", {}).get("format") == "parquet":
+        told = _manifest(manifest)
+    if told["settings"].get("format") == "parquet":
         raise ValueError(f"{place} is of tables: read its .parquet files with pandas, polars, duckdb or datasets")
     listed = told["shards"]
-    if not told.get("complete"):
+    if not told["complete"]:
         # Until a dump is complete its files are in a log; a line may be cut off.
         listed = []
         for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
@@ -73,7 +76,27 @@ def load(path: str | os.PathLike[str]) -> Dump:
                 break
         rows, done = told.get("part_rows") or told["rows"], sum(one["rows"] for one in listed)
         warnings.warn(f"{place} is not complete: {done} of {rows} prompts", Incomplete, stacklevel=2)
-    return Dump([File(place / one["file"]) for one in listed], told.get("settings", {}))
+    return Dump([File(place / one["file"]) for one in listed], told["settings"])
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """What a manifest says, if it is sound."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no manifest: {error}") from error
+    if not isinstance(told, dict) or told.get("format") != "hooklens-dump":
+        raise ValueError(f"{path} is not of hooklens")
+    if not isinstance(told.get("version"), int) or told["version"] > _VERSION:
+        raise ValueError(f"{path} is of version {told.get('version')}, and this module reads those up to {_VERSION}")
+    kinds = {"complete": bool, "rows": int, "settings": dict, "shards": list}
+    for field, kind in kinds.items():
+        if not isinstance(told.get(field), kind):
+            raise ValueError(f"{path} is damaged: `{field}` is {json.dumps(told.get(field))[:40]}")
+    for one in told["shards"]:
+        if not isinstance(one, dict) or not isinstance(one.get("file"), str):
+            raise ValueError(f"{path} is damaged: one of `shards` names no file")
+    return told
 
 
 class Dump(Mapping[str, "Point | Latents"]):
@@ -119,10 +142,11 @@ class Dump(Mapping[str, "Point | Latents"]):
 
     @property
     def tokens(self) -> Array:
-        """Token ids, `[row, pos]`, padded to the longest prompt."""
+        """Token ids, `[row, pos]`, padded with zeros to the longest prompt."""
         if not self.files:
             return np.empty((0, 0), np.int64)
-        return np.asarray(Point("tokens", self.files, self._left_padded))
+        # Files pad with the tokenizer's own token.
+        return np.where(self.mask, np.asarray(Point("tokens", self.files, self._left_padded)), 0)
 
     @property
     def mask(self) -> Array:
@@ -167,20 +191,22 @@ class Dump(Mapping[str, "Point | Latents"]):
         parts = []
         for file in self.files:
             rows, positions, latents = (int(size) for size in file[name + ".shape"])
-            parts.append(Latents((rows, positions, latents), *(file[name + part] for part in _PARTS[1:])))
+            offsets, indices, values = (file[name + part] for part in _PARTS[1:])
+            bf16 = file.dtype(name + ".values") == "BF16"
+            parts.append(Latents((rows, positions, latents), offsets, indices, values, bf16))
         longest = max(part.shape[1] for part in parts)
-        offsets, ends = [np.zeros(1, np.int64)], 0
+        begins, ends = [np.zeros(1, np.int64)], 0
         for part in parts:
             rows, positions, _ = part.shape
             # Positions that only other prompts have hold no latent.
             counts = np.zeros((rows, longest), np.int64)
             own = slice(longest - positions, None) if self._left_padded else slice(positions)
             counts[:, own] = np.diff(part.offsets).reshape(rows, positions)
-            offsets.append(ends + np.cumsum(counts))
+            begins.append(ends + np.cumsum(counts))
             ends += int(part.offsets[-1])
         shape = (sum(part.shape[0] for part in parts), longest, parts[0].shape[2])
         indices, values = (np.concatenate([getattr(part, field) for part in parts]) for field in ("indices", "values"))
-        return Latents(shape, np.concatenate(offsets), indices, values)
+        return Latents(shape, np.concatenate(begins), indices, values, parts[0].bf16)
 
 
 class Point:

@@ -24,6 +24,8 @@ class Latents:
     """Latents, rising within a position."""
     values: Array
     """Their activations."""
+    bf16: bool = False
+    """Whether the file holds them in bf16, which NumPy has not: they are f32 here."""
 
     def dense(self) -> Array:
         """All of them, `[row, pos, latent]`."""
@@ -39,10 +41,12 @@ class Latents:
         return self.indices[own], self.values[own]
 
     def to_torch(self) -> Any:
-        """A sparse tensor `[row * pos, latent]`, of torch's CSR layout."""
+        """A sparse tensor `[row * pos, latent]`, of torch's CSR layout and the file's own type."""
         import torch
 
         parts = (torch.from_numpy(np.array(part)) for part in (self.offsets, self.indices.astype(np.int64), self.values))
         offsets, indices, values = parts
+        if self.bf16:
+            values = values.to(torch.bfloat16)
         size = (self.shape[0] * self.shape[1], self.shape[2])
         return torch.sparse_csr_tensor(offsets, indices, values, size=size)

@@ -19,11 +19,13 @@ Array = np.ndarray[Any, Any]
 AHEAD = 2
 
 
-class State(TypedDict):
+class State(TypedDict, total=False):
     """Where a store is."""
 
     epoch: int
     batch: int
+    of: list[int]
+    """What the order of batches follows from: seed, batch size, mix, reader, readers, vectors."""
 
 
 class ActivationStore:
@@ -61,16 +63,18 @@ class ActivationStore:
         self.batch_size = batch_size
         self.mix = mix
         self.seed = seed
-        self.state: State = State(epoch=0, batch=0) if state is None else State(epoch=state["epoch"], batch=state["batch"])
-        """The epoch and the batch that come next."""
         shapes = []
         for file in files:
             if point not in file:
+                if point + ".offsets" in file:
+                    raise ValueError(f"{file.path}: `{point}` is of latents, and no vector for each token: load(...)[point] has them")
                 near = [name for name in file if point in name][:4] or [name for name in file if "." in name][:4]
                 raise KeyError(f"{file.path} has no `{point}`; it has {', '.join(near)}")
             if _BY_HEAD.search(point) or file.shape(point)[:2] != file.shape("tokens"):
                 raise ValueError(f"{file.path}: `{point}` has shape {file.shape(point)}, and no vector for each token")
             shapes.append(file.shape(point)[2:])
+        if not files:
+            raise ValueError(f"there is no file of a dump to read `{point}` from: {', '.join(map(str, paths)) or 'no dump was named'}")
         if len(set(shapes)) != 1:
             raise ValueError(f"the dumps' vectors of `{point}` are of several shapes: {sorted(set(shapes))}")
         self.shape: tuple[int, ...] = shapes[0]
@@ -81,6 +85,25 @@ class ActivationStore:
         self._files = files[reader::readers]
         # Masks are small: how many vectors each file has is known before any is read.
         self._counts = [int(file["attention_mask"].sum()) for file in self._files]
+        self._of = [seed, batch_size, mix, reader, readers, sum(self._counts)]
+        if state is not None:
+            self._check(state)
+        begin = state or State(epoch=0, batch=0)
+        self.state: State = self._at(begin["epoch"], begin["batch"])
+        """The epoch and the batch that come next."""
+
+    def _check(self, state: State) -> None:
+        """An error for a state of another store, or that none has."""
+        epoch, batch = state.get("epoch", -1), state.get("batch", -1)
+        if epoch < 0 or not 0 <= batch <= len(self):
+            raise ValueError(f"there is no batch {batch} of epoch {epoch}: an epoch has {len(self)}")
+        names = ("seed", "batch_size", "mix", "reader", "readers", "number of vectors")
+        for name, before, now in zip(names, state.get("of", []), self._of):
+            if before != now:
+                raise ValueError(f"the state is of a store whose {name} is {before}, and here it is {now}")
+
+    def _at(self, epoch: int, batch: int) -> State:
+        return State(epoch=epoch, batch=batch, of=self._of)
 
     def __len__(self) -> int:
         """Batches of an epoch, the last of which may be smaller."""
@@ -90,7 +113,7 @@ class ActivationStore:
         """From where the store is to the end of this many epochs in all; without end for None."""
         while len(self) > 0 and (epochs is None or self.state["epoch"] < epochs):
             yield from self._epoch()
-            self.state = State(epoch=self.state["epoch"] + 1, batch=0)
+            self.state = self._at(self.state["epoch"] + 1, 0)
 
     def _epoch(self) -> Iterator[Array]:
         epoch = self.state["epoch"]
@@ -123,11 +146,11 @@ class ActivationStore:
                 vectors[: len(rest)] = rest
                 whole = len(vectors) // self.batch_size * self.batch_size
                 for begin in range(0, whole, self.batch_size):
-                    self.state = State(epoch=epoch, batch=self.state["batch"] + 1)
+                    self.state = self._at(epoch, self.state["batch"] + 1)
                     yield vectors[begin : begin + self.batch_size]
                 rest = vectors[whole:]
         if len(rest):
-            self.state = State(epoch=epoch, batch=self.state["batch"] + 1)
+            self.state = self._at(epoch, self.state["batch"] + 1)
             yield rest
 
     def _chunk(self, epoch: int, number: int, files: Array, lead: int) -> Array:

@@ -56,6 +56,7 @@ def test_files_are_joined(tmp_path, single, side, size):
         np.testing.assert_array_equal(x[index], whole[index])
     with pytest.raises(IndexError):
         x[5]
+    assert not dump.tokens[~dump.mask].any()
     # Padding adds nothing, and of scores is minus infinity.
     assert not whole[~dump.mask].any()
     padding = np.broadcast_to(~dump.mask[:, None, None, :], np.asarray(dump[SCORES]).shape)
@@ -118,7 +119,12 @@ def test_latents(tmp_path):
     torch = pytest.importorskip("torch")
     made = latents.to_torch().to_dense().numpy()
     np.testing.assert_array_equal(made.reshape(dense.shape), dense)
-    assert torch is not None
+    run("dump", "--model", "embedded:ioi", "--dictionary", "embedded:ioi-sae", "--hooks", "*hook_sae_acts_post", "--dtype", "bf16",
+        "--out", tmp_path / "bf16", "--prompt", *prompts)  # fmt: skip
+    narrow = hooklens.load(tmp_path / "bf16")[name]
+    assert narrow.to_torch().dtype == torch.bfloat16 and narrow.values.dtype == np.float32
+    with pytest.raises(ValueError, match="is of latents"):
+        hooklens.ActivationStore(tmp_path / "one", name)
 
 
 def test_what_is_no_dump(tmp_path, single):
@@ -136,6 +142,26 @@ def test_what_is_no_dump(tmp_path, single):
         hooklens.load(path)
     with pytest.raises(KeyError, match="hook_resid_post"):
         single["hook_resid_post"]
+    sound = json.loads((Path(single.files[0].path).parent / "manifest.json").read_text())
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    cut = {name: value for name, value in sound.items() if name != "shards"}
+    for content, words in [
+        (b"", "is no manifest"),
+        (b"\xff\xfe", "is no manifest"),
+        (json.dumps(cut).encode(), "`shards` is null"),
+        (json.dumps(sound | {"settings": None}).encode(), "`settings` is null"),
+        (json.dumps(sound | {"shards": [{"rows": 1}]}).encode(), "names no file"),
+        (json.dumps(sound | {"version": 99}).encode(), "of version 99"),
+    ]:
+        (folder / "manifest.json").write_bytes(content)
+        with pytest.raises(ValueError, match=words):
+            hooklens.load(folder)
+    weights = tmp_path / "model.safetensors"
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    weights.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+    with pytest.raises(ValueError, match="is no dump"):
+        hooklens.load(weights)
 
 
 def test_numbers_are_read_when_they_are_used(single, monkeypatch):

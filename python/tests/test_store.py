@@ -29,7 +29,7 @@ def test_an_epoch_is_every_vector_once(dumps, batch_size, mix):
     store = ActivationStore(dumps, RESID, batch_size=batch_size, mix=mix)
     batches = list(store.batches())
     assert len(batches) == len(store) and {len(batch) for batch in batches[:-1]} <= {batch_size}
-    assert store.shape == (64,) and store.state == {"epoch": 1, "batch": 0}
+    assert store.shape == (64,) and (store.state["epoch"], store.state["batch"]) == (1, 0)
     assert rows(np.concatenate(batches)) == rows(every(dumps))
     assert list(store.batches()) == []
 
@@ -57,6 +57,24 @@ def test_a_state_goes_on(dumps, mix):
         assert len(before) + len(after) == len(whole)
         for given, wanted in zip(before + after, whole):
             np.testing.assert_array_equal(given, wanted)
+
+
+def test_a_state_of_another_store_is_none(dumps):
+    state = ActivationStore(dumps, RESID, batch_size=3).state
+    for other, words in [
+        (dict(batch_size=4), "batch_size is 3, and here it is 4"),
+        (dict(batch_size=3, seed=1), "seed"),
+        (dict(batch_size=3, readers=2), "readers"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            ActivationStore(dumps, RESID, state=state, **other)
+    with pytest.raises(ValueError, match="number of vectors"):
+        ActivationStore(dumps[:1], RESID, batch_size=3, state=state)
+    for batch in [-1, 10**6]:
+        with pytest.raises(ValueError, match="there is no batch"):
+            ActivationStore(dumps, RESID, batch_size=3, state={"epoch": 0, "batch": batch})
+    with pytest.raises(ValueError, match="no dump was named"):
+        ActivationStore([], RESID)
 
 
 def test_readers_share(dumps):
