@@ -39,7 +39,7 @@ fn a_device_that_can_not_be_used_says_why() {
 fn logits_too_large_for_memory_are_refused() {
     let config = TransformerConfig { d_vocab_out: 10_000_000, ..TransformerConfig::new(1, 4, 1, 10, 1000) };
     let model = HookedTransformer::random(config, 0, &Device::flex()).unwrap();
-    let rows = vec![vec![1u32; 1000]; 10_000];
+    let rows = vec![vec![1u32; 10]; 1_000_000];
     match model.forward(rows) {
         Err(Error::OutOfMemory { asked, .. }) => assert_eq!(asked, "400000000000000 bytes"),
         other => panic!("{:?}", other.map(|logits| logits.dims())),
