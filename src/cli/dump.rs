@@ -20,8 +20,8 @@ use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
 use crate::corpus::Prompt;
 use crate::driver::Logits;
-use crate::dump::{Dump, DumpModel, Seen, Shard};
-use crate::error::Result as LibResult;
+use crate::dump::{Dump, DumpModel, Seen, Shard, is_whole};
+use crate::error::{Error, Result as LibResult};
 use crate::model::HookedTransformer;
 use crate::numerals::{bytes, grouped};
 use crate::object_stores::is_url;
@@ -229,6 +229,14 @@ fn written<M: DumpModel>(
 ) -> CliResult {
     let own_folder = args.shard.zip(shard).map(|(arg, shard)| arg.folder(shard, &args.out));
     let path = own_folder.as_deref().unwrap_or(&args.out);
+    // Shares of its own may be merged there already.
+    if path != args.out
+        && is_whole(&args.out).map_err(Error::from)?.is_some()
+        && is_whole(path).map_err(Error::from)?.is_none()
+    {
+        let told = format!("{} holds a dump, and none of this job's shares; choose another place", args.out.display());
+        return Err(Failure::Failed(told.into()));
+    }
     let dump = Dump::new(globs)
         .positions(args.positions.clone())
         .dtype(args.dtype)

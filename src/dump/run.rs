@@ -97,7 +97,7 @@ impl Dump {
         }
         let edits = [("interventions", model.interventions()), ("part", model.parts()?)];
         let edits = edits.iter().filter(|(_, edits)| !edits.is_empty());
-        let settings = edits.fold(self.clone(), |dump, (name, edits)| dump.setting(*name, &edits.join(", ")));
+        let settings = edits.fold(self.clone(), |dump, (name, edits)| dump.setting(name, &edits.join(", ")));
         let manifest = Manifest::new(&settings, model.fingerprint_of_weights()?, rows);
         let first_row = self.own_batches(rows.len()).start * self.batch_size;
         let sink = FolderSink::open(out, manifest, self, first_row)?;

@@ -111,7 +111,7 @@ pub enum LoadError {
     },
     /// Weights can't be held under a limit of memory.
     #[error(
-        "the weights can't be held under {} of memory: what has to stay there, and two blocks of the model, take {}",
+        "the weights can't be held under {} of memory: the program, what has to stay there, and two blocks of the model take {}",
         size(*limit), size(*needed)
     )]
     Memory {

@@ -78,6 +78,11 @@ fn arrays_share_a_dump() {
     assert!(code == 0 && said.contains("one dump already"), "{said}");
     let (whole, merged) = (files(&path.join("alone")), files(&path.join("all")));
     assert!(whole == merged && whole.len() == 8, "{}", whole.len());
+    // A task that runs again finds its share; a dump that is none of this job's is not mixed with its shares.
+    let (code, said) = ran(path, &auto("auto", "all"), &array("1", "3"));
+    assert!(code == 0 && said.contains("were there already"), "{said}");
+    let (code, said) = ran(path, &auto("auto", "alone"), &array("1", "3"));
+    assert!(code == 1 && said.contains("alone holds a dump"), "{said}");
     // Tasks of `srun`, and an index of Kubernetes.
     for (job, shard, out, own) in [
         (vec![("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2")], "auto", "steps", "00002-of-00002"),
