@@ -6,6 +6,10 @@
 //! strides, run on as many threads as rayon's global pool has, with three code
 //! paths chosen at run time (see [`isa`]): AVX-512, AVX2+FMA and a portable one.
 #![warn(clippy::undocumented_unsafe_blocks, clippy::multiple_unsafe_ops_per_block)]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, unused_variables, reason = "x86's paths use it")
+)]
 
 pub mod adam;
 pub mod attention;
