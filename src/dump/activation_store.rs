@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Shard;
-use super::stored::{Piece, StoredFile, files_of, lacks};
+use super::stored::{Piece, StoredFile, files_of, lacks, weights_of};
 use crate::error::{DumpError, Error, InputError, LoadError, Result};
 use crate::object_stores::is_url;
 
@@ -24,6 +24,8 @@ const PIECE: usize = 4 << 20;
 
 /// Files of a store, or pieces of them, that are on their way together.
 const AT_ONCE: usize = 16;
+/// Those of a disk, which waits for one reader between two pieces.
+const AT_ONCE_HERE: usize = 2;
 
 /// Batches of vectors of dumps larger than memory, without padding, in random order: for dictionaries and probes.
 ///
@@ -245,7 +247,7 @@ impl ActivationStore {
         Ok(self.points.iter().cloned().zip(StoredFile::open(&files[0], &self.points)?.widths()).collect())
     }
 
-    /// What tells its vectors from others: all tokens, and those that are left out.
+    /// What tells its vectors from others: the models, all tokens, and those that are left out.
     pub(crate) fn described(&self) -> Result<String> {
         let (mut hash, mut count, mut files) = (Xxh3::new(), 0, 0);
         self.each_file(|_, tokens| {
@@ -256,12 +258,15 @@ impl ActivationStore {
             }
         })?;
         let (hash, left_out) = (hash.digest128(), &self.left_out);
-        Ok(format!("{count} tokens of dumps of {files} files ({hash:032x}), without {left_out:?}"))
+        let models = self.dumps.iter().map(|dump| weights_of(dump)).collect::<Result<Vec<_>>>()?;
+        let models: Vec<String> = models.into_iter().flatten().collect();
+        let models = if models.is_empty() { String::new() } else { format!(" of the model {}", models.join(", ")) };
+        Ok(format!("{count} tokens of dumps of {files} files ({hash:032x}){models}, without {left_out:?}"))
     }
 
     /// Files, or pieces of them, that are read at once.
     fn at_once(&self) -> usize {
-        if self.dumps.iter().any(|dump| is_url(dump)) { AT_ONCE } else { 1 }
+        if self.dumps.iter().any(|dump| is_url(dump)) { AT_ONCE } else { AT_ONCE_HERE }
     }
 
     /// Goes through all files, of which there is one at least, with their tokens.

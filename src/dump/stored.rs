@@ -69,6 +69,18 @@ pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
     })
 }
 
+/// The hash of the model that made a dump, where its manifest says it.
+pub(super) fn weights_of(dump: &Path) -> Result<Option<String>> {
+    if dump.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors")) {
+        return Ok(None);
+    }
+    let manifest = match Manifest::read(dump)? {
+        Some(manifest) => Some(manifest),
+        None => shards_in(dump)?.complete.first().map(|shard| Manifest::read(shard)).transpose()?.flatten(),
+    };
+    Ok(manifest.and_then(|manifest| manifest.settings.get("weights").cloned()))
+}
+
 /// The files of a folder that are finished.
 fn finished(folder: &Path, manifest: Manifest) -> Result<Vec<PathBuf>> {
     let listed = if manifest.complete { manifest.files } else { Log::read(folder)? };
