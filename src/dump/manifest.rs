@@ -152,11 +152,6 @@ impl Manifest {
         serde_json::from_slice(&text).map(Some).map_err(|source| DumpError::Manifest { path, source })
     }
 
-    /// Whether it is of all prompts, and they are there.
-    pub(super) fn is_whole(&self) -> bool {
-        self.complete && self.shard.is_none()
-    }
-
     /// Prompts it is complete with.
     pub(super) fn own_rows(&self) -> usize {
         self.shard_rows.unwrap_or(self.rows)
@@ -208,8 +203,9 @@ impl Manifest {
 ///
 /// # Errors
 /// A manifest that can't be read.
+#[cfg(feature = "cli")]
 pub(crate) fn is_whole(folder: &Path) -> Result<Option<bool>, DumpError> {
-    Ok(Manifest::read(folder)?.map(|manifest| manifest.is_whole()))
+    Ok(Manifest::read(folder)?.map(|manifest| manifest.complete && manifest.shard.is_none()))
 }
 
 /// Hash of all ids and row ends.

@@ -39,6 +39,7 @@ pub use notebook::UnitView;
 pub use opened::{Opened, open};
 pub use show::{DashboardOptions, Dashboards, Units, dashboards};
 pub use splice::{SpliceDictionary, Splicing};
+#[cfg(feature = "cli")]
 pub(crate) use training::Told;
 pub use training::{JumpReluSparsity, Objective, Progress, Step, Trained, Training, TrainingRun};
 pub use transcoders::Transcoders;

@@ -10,6 +10,7 @@ mod source;
 mod trainer;
 
 pub use objective::{JumpReluSparsity, Objective};
+#[cfg(feature = "cli")]
 pub(crate) use run::Told;
 pub use run::{Progress, Trained, TrainingRun};
 pub use settings::Training;

@@ -58,6 +58,7 @@ pub struct Trained {
     /// Tokens that are left of a training that was stopped: see [`TrainingRun::stop_when`].
     pub left: usize,
     /// What tells it from other trainings, of a run that keeps checkpoints.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "the program writes it"))]
     pub(crate) told: Told,
 }
 
@@ -186,15 +187,18 @@ impl TrainingRun {
     }
 
     /// What tells these trainings on a model's activations from others.
+    #[cfg(feature = "cli")]
     pub(crate) fn told_on_model(&self, model: &HookedTransformer, prompts: &[Vec<u32>]) -> Result<Vec<Told>> {
         self.told(&mut FromModel::new(model, prompts, &self.left_out)?)
     }
 
     /// What tells these trainings on dumps from others. All tokens of the dumps are read.
+    #[cfg(feature = "cli")]
     pub(crate) fn told_on_dumps<P: AsRef<Path>>(&self, dumps: impl IntoIterator<Item = P>) -> Result<Vec<Told>> {
         self.told(&mut FromDumps::new(dumps, &self.left_out))
     }
 
+    #[cfg(feature = "cli")]
     fn told(&self, source: &mut dyn Source) -> Result<Vec<Told>> {
         let data = source.described()?;
         let told = |training: &Training| Told { settings: training.described(), data: data.clone() };
