@@ -154,10 +154,6 @@ impl PairArgs {
         let (mut clean, mut corrupted, mut answer, mut wrong) = (vec![], vec![], vec![], vec![]);
         let mut places = Vec::new();
         for line in lines {
-            // One by one, so that what is wrong has a place.
-            for text in [Some(&line.answer), line.wrong.as_ref()].into_iter().flatten() {
-                Metric::logit(model, choice(vec![text.clone()])).map_err(|error| placed(error, line.place.as_ref()))?;
-            }
             places.extend(line.place);
             clean.push(line.clean);
             corrupted.extend(line.corrupted);
@@ -171,12 +167,19 @@ impl PairArgs {
             let (clean, corrupted) = (clean.len(), corrupted.len());
             return Err(Failure::Usage(format!("{clean} clean prompts, but {corrupted} corrupted ones")));
         }
-        let answer = choice(answer);
-        let metric = match self.metric {
-            MetricArg::LogitDiff => Metric::logit_diff(model, answer, choice(wrong))?,
-            MetricArg::Logit => Metric::logit(model, answer)?,
-            MetricArg::LogProb => Metric::log_prob(model, answer)?,
+        // Only what is wrong is looked for one by one.
+        let place_of = |error: Error| {
+            let is_wrong = |text: &String| Metric::logit(model, choice(vec![text.clone()])).is_err();
+            let line = answer.iter().position(is_wrong).or_else(|| wrong.iter().position(is_wrong));
+            placed(error, line.and_then(|line| places.get(line)))
         };
+        let (right, other) = (choice(answer.clone()), choice(wrong.clone()));
+        let metric = match self.metric {
+            MetricArg::LogitDiff => Metric::logit_diff(model, right, other),
+            MetricArg::Logit => Metric::logit(model, right),
+            MetricArg::LogProb => Metric::log_prob(model, right),
+        };
+        let metric = metric.map_err(place_of)?;
         let written = self.decoder_prompt.as_deref();
         let corrupted = if corrupted.is_empty() { None } else { Some(model.input(corrupted, written)?) };
         Ok(Pairs { clean: model.input(clean, written)?, corrupted, metric, all: None, places })

@@ -19,26 +19,13 @@ use crate::weight_files::{Location, WeightFiles, read_at};
 /// What is no dump, or can't be read.
 pub(super) fn files_of(dump: &Path) -> Result<Vec<PathBuf>> {
     let wrong = |reason: &str| DumpError::Refused { path: dump.to_path_buf(), reason: reason.into() };
-    let is_folder = match place::object(dump)? {
-        None => dump.is_dir(),
-        // A store has no folders to ask for.
-        Some(_) => dump.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("safetensors")),
-    };
-    let files = match is_folder {
+    let mut files = match is_folder(dump)? {
+        true => Vec::new(),
         false => vec![dump.to_path_buf()],
-        true => match Manifest::read(dump)? {
-            Some(manifest) => finished(dump, manifest)?,
-            None => {
-                let mut all = Vec::new();
-                for folder in shards_in(dump)?.complete {
-                    if let Some(manifest) = Manifest::read(&folder)? {
-                        all.extend(finished(&folder, manifest)?);
-                    }
-                }
-                all
-            }
-        },
     };
+    for (folder, manifest) in manifests(dump)? {
+        files.extend(finished(&folder, manifest)?);
+    }
     if files.iter().any(|file| file.extension().is_some_and(|ending| ending == "parquet")) {
         return Err(wrong("it is of tables (Parquet), which other programs read; dump safetensors").into());
     }
@@ -50,8 +37,7 @@ pub(super) fn files_of(dump: &Path) -> Result<Vec<PathBuf>> {
 
 /// What a dump still lacks, if anything.
 pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
-    let is_file = dump.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"));
-    if is_file {
+    if !is_folder(dump)? {
         return Ok(None);
     }
     let at = dump.display();
@@ -71,14 +57,30 @@ pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
 
 /// The hash of the model that made a dump, where its manifest says it.
 pub(super) fn weights_of(dump: &Path) -> Result<Option<String>> {
-    if dump.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors")) {
-        return Ok(None);
+    Ok(manifests(dump)?.first().and_then(|(_, manifest)| manifest.settings.get("weights").cloned()))
+}
+
+/// Whether a dump is a folder, by its name in a store, which has none to ask for.
+fn is_folder(dump: &Path) -> Result<bool> {
+    Ok(match place::object(dump)? {
+        None => dump.is_dir(),
+        Some(_) => dump.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("safetensors")),
+    })
+}
+
+/// The manifest of a dump's folder, or those of the shards in it that are complete; of a file there is none.
+fn manifests(dump: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
+    if !is_folder(dump)? {
+        return Ok(Vec::new());
     }
-    let manifest = match Manifest::read(dump)? {
-        Some(manifest) => Some(manifest),
-        None => shards_in(dump)?.complete.first().map(|shard| Manifest::read(shard)).transpose()?.flatten(),
-    };
-    Ok(manifest.and_then(|manifest| manifest.settings.get("weights").cloned()))
+    if let Some(manifest) = Manifest::read(dump)? {
+        return Ok(vec![(dump.to_path_buf(), manifest)]);
+    }
+    let mut all = Vec::new();
+    for folder in shards_in(dump)?.complete {
+        all.extend(Manifest::read(&folder)?.map(|manifest| (folder, manifest)));
+    }
+    Ok(all)
 }
 
 /// The files of a folder that are finished.

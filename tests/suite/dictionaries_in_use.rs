@@ -7,17 +7,14 @@ use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use burn::tensor::Distribution;
 use hooklens::attribution::{Gradient, Reads};
 use hooklens::experiments::SharedPrefix;
-use hooklens::features::{
-    Architecture, Dictionary, DictionaryWeights, Labels, Metadata, SpliceDictionary, Splicing, Transcoders,
-};
+use hooklens::features::{Architecture, Dictionary, Labels, SpliceDictionary, Splicing, Transcoders};
 use hooklens::generation::GenerateOptions;
 use hooklens::patching::{Metric, Patching};
 use hooklens::prelude::*;
 
-use crate::support::{assert_close, device, fixtures, program, random_model, rounding, skipped, values};
+use crate::support::{assert_close, device, fixtures, program, rounding, skipped, values, with_dictionary};
 
 fn case(name: &str) -> PathBuf {
     fixtures().join("features").join(name)
@@ -25,23 +22,6 @@ fn case(name: &str) -> PathBuf {
 
 fn told<T: std::fmt::Debug>(result: hooklens::Result<T>) -> String {
     hooklens::error_chain(&result.unwrap_err())
-}
-
-/// A model of three layers, and a random dictionary for the stream behind its second.
-fn setting() -> (HookedTransformer, Dictionary) {
-    let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 4);
-    device().seed(9);
-    let random =
-        |shape: [usize; 2], scale: f64| Tensor::<2>::random(shape, Distribution::Normal(0.0, scale), &device());
-    let weights = DictionaryWeights {
-        encoder: random([16, 24], 1.0),
-        encoder_bias: random([1, 24], 0.3).reshape([24]),
-        decoder: random([24, 16], 0.5),
-        decoder_bias: random([1, 16], 0.2).reshape([16]),
-        skip: None,
-    };
-    let sae = Dictionary::new("random", weights).unwrap().with_metadata(Metadata::at("blocks.1.hook_resid_post"));
-    (model, sae)
 }
 
 fn acts() -> hook::Point<3> {
@@ -52,7 +32,7 @@ fn acts() -> hook::Point<3> {
 /// running everything anew at each step says.
 #[test]
 fn spliced_models_generate() {
-    let (model, sae) = setting();
+    let (model, sae) = with_dictionary();
     let prompts = vec![vec![3, 9, 1, 7, 9], vec![2, 2, 8]];
     let tokens = Tokens::padded(&prompts, 0, hooklens::PaddingSide::Left).unwrap();
     let count = 6;
@@ -90,7 +70,7 @@ fn spliced_models_generate() {
 /// Latents behind a prefix that is computed once are those of whole prompts.
 #[test]
 fn spliced_models_share_prefixes() {
-    let (model, sae) = setting();
+    let (model, sae) = with_dictionary();
     let bare = model.splice_dictionary_with(&sae, &Splicing::new().error_term(false)).unwrap();
     for spliced in [model.splice_dictionary(&sae).unwrap(), bare] {
         let mut prefix = SharedPrefix::new(&spliced, Record::new("*hook_sae_acts_post"), Logits::All);
@@ -107,7 +87,7 @@ fn spliced_models_share_prefixes() {
 /// its latents alone, since the error is a constant.
 #[test]
 fn edges_of_a_spliced_model() {
-    let (model, sae) = setting();
+    let (model, sae) = with_dictionary();
     let spliced = model.splice_dictionary(&sae).unwrap();
     let edges = |model: &HookedTransformer| {
         let metric = Metric::logit(model, 5).unwrap();
@@ -261,7 +241,7 @@ fn unsound_dictionaries_are_refused() {
             assert!(given.contains(whole.file_name().unwrap().to_str().unwrap()), "{case_name}, {left} bytes: {given}");
         }
     }
-    let (_, sae) = setting();
+    let (_, sae) = with_dictionary();
     let short = Architecture::JumpRelu { thresholds: vec![0.1; 23], positive: true };
     assert_eq!(told(sae.clone().with_architecture(short)), "random: 23 thresholds for 24 latents");
 }
@@ -279,7 +259,7 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
 /// Labels go with a dictionary and with every layer of a set, and are of latents that are there.
 #[test]
 fn labels_are_kept_by_layer_and_checked() {
-    let (_, sae) = setting();
+    let (_, sae) = with_dictionary();
     let labels = |latent: usize, text: &str| -> Labels { [(latent, text)].into_iter().collect() };
     let beyond = told(sae.clone().with_labels(labels(24, "beyond")));
     assert_eq!(beyond, "random has no latent 24: they are 0 to 23");

@@ -1,15 +1,14 @@
 //! A sweep equals patching one place after the other in whole runs.
 
-use burn::tensor::Distribution;
 use hooklens::experiments::ioi_prompts;
-use hooklens::features::{Dictionary, DictionaryWeights, Metadata, SpliceDictionary, Splicing};
+use hooklens::features::{SpliceDictionary, Splicing};
 use hooklens::hook::Axis;
 use hooklens::patching::{Ablation, Freeze, Metric, PatchError, Patching, PatchingResult, Receiver, Sites};
 use hooklens::prelude::*;
 use ndarray::Dimension;
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_plain, cases, cross_layer, device, random_model};
+use crate::support::{any_config, any_plain, cases, cross_layer, random_model, with_dictionary};
 
 const CLEAN: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 4], [2, 2, 8, 0, 5, 1]];
 const CORRUPTED: [[u32; 6]; 2] = [[3, 9, 6, 7, 9, 4], [2, 2, 8, 11, 5, 2]];
@@ -74,17 +73,7 @@ fn assert_same(swept: &PatchingResult, layer: usize, expected: &[f64], what: &st
 /// cross-layer transcoder the latents of earlier layers.
 #[test]
 fn sweeps_of_models_with_parts() {
-    let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 4);
-    device().seed(9);
-    let random = |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Normal(0.0, 0.5), &device());
-    let weights = DictionaryWeights {
-        encoder: random([16, 24]),
-        encoder_bias: random([1, 24]).reshape([24]),
-        decoder: random([24, 16]),
-        decoder_bias: random([1, 16]).reshape([16]),
-        skip: None,
-    };
-    let sae = Dictionary::new("random", weights).unwrap().with_metadata(Metadata::at("blocks.1.hook_resid_post"));
+    let (model, sae) = with_dictionary();
     // Tokens of both prompts, at the beginning and further on.
     let without = Splicing::new().leaving_out([3, 7, 2]);
     let folder = tempfile::tempdir().unwrap();

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use burn::tensor::{Device, Tensor};
-use hooklens::features::Transcoders;
+use burn::tensor::{Device, Distribution, Tensor};
+use hooklens::features::{Dictionary, DictionaryWeights, Metadata, Transcoders};
 use hooklens::prelude::*;
 use hooklens::{
     ActivationFn, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs,
@@ -115,6 +115,23 @@ pub(crate) fn assert_close<const D: usize>(given: &Tensor<D>, expected: &Tensor<
 /// Log-probabilities.
 pub(crate) fn log_probs(logits: Tensor<3>) -> Tensor<3> {
     burn::tensor::activation::log_softmax(logits, 2)
+}
+
+/// A model of three layers, and a random dictionary for the stream behind its second.
+pub(crate) fn with_dictionary() -> (HookedTransformer, Dictionary) {
+    let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 4);
+    device().seed(9);
+    let random =
+        |shape: [usize; 2], scale: f64| Tensor::<2>::random(shape, Distribution::Normal(0.0, scale), &device());
+    let weights = DictionaryWeights {
+        encoder: random([16, 24], 1.0),
+        encoder_bias: random([1, 24], 0.3).reshape([24]),
+        decoder: random([24, 16], 0.5),
+        decoder_bias: random([1, 16], 0.2).reshape([16]),
+        skip: None,
+    };
+    let sae = Dictionary::new("random", weights).unwrap().with_metadata(Metadata::at("blocks.1.hook_resid_post"));
+    (model, sae)
 }
 
 /// A random cross-layer transcoder, by its folder.

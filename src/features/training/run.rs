@@ -63,7 +63,7 @@ pub struct Trained {
 }
 
 /// What tells a training from others.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Told {
     pub(crate) settings: String,
     pub(crate) data: String,
