@@ -7,8 +7,8 @@ use crate::error::{InputError, Result};
 use crate::tokens::Tokens;
 
 /// The mean cross-entropy of next tokens by logits from anywhere, in nats: an edited run's, a lens's, or two models'
-/// mixed. Of a plain run it is [`DecoderModel::loss`](crate::DecoderModel::loss). Only tokens that are real
-/// and follow a real one count.
+/// mixed. Of a plain run it is [`DecoderModel::loss`](crate::DecoderModel::loss). Padding has no part in it: each token of
+/// a row predicts the next of that row, also across masked columns.
 ///
 /// # Shapes
 /// - logits: `[batch, pos, d_vocab]`
@@ -34,7 +34,7 @@ pub fn lm_cross_entropy_loss(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tens
     Ok(each.sum() / count as f64)
 }
 
-/// [`lm_cross_entropy_loss`] of each next token, 0 where it does not count.
+/// [`lm_cross_entropy_loss`] of what each token predicts, 0 for padding and after a row's last token.
 ///
 /// # Shapes
 /// - logits: `[batch, pos, d_vocab]`
@@ -78,14 +78,12 @@ pub fn lm_accuracy(logits: &Tensor<3>, tokens: &Tokens) -> Result<f64> {
     check(logits, tokens)?;
     let [batch, pos, _] = logits.dims();
     let best = Tokens::from_tensor(logits.clone().narrow(1, 0, pos - 1).argmax(2).reshape([batch, pos - 1]))?;
-    let next = (0..batch).flat_map(|row| &tokens.row(row)[1..]);
-    let guesses = best.ids().iter().zip(next).zip(counted(tokens)).filter(|(_, counted)| *counted);
     let (mut right, mut all) = (0, 0);
-    for ((best, next), _) in guesses {
-        right += usize::from(best == next);
-        all += 1;
+    for (best, next) in best.ids().iter().zip(next_tokens(tokens)) {
+        right += usize::from(next == Some(*best));
+        all += usize::from(next.is_some());
     }
-    Ok(right as f64 / f64::from(all))
+    Ok(right as f64 / all as f64)
 }
 
 /// Whether the logits are these tokens', and there is something to predict.
@@ -99,50 +97,57 @@ fn check(logits: &Tensor<3>, tokens: &Tokens) -> Result<()> {
 
 /// There is a token to predict, and every one that counts has a logit.
 pub(crate) fn check_targets(tokens: &Tokens, d_vocab: usize) -> Result<(), InputError> {
-    let next = tokens.shape()[1].saturating_sub(1);
-    let counted = counted(tokens);
-    if !counted.contains(&true) {
+    let next = next_tokens(tokens);
+    if next.iter().all(Option::is_none) {
         return Err(InputError::NothingToPredict);
     }
-    for (at, _) in counted.iter().enumerate().filter(|(_, counted)| **counted) {
-        let (row, position) = (at / next, at % next + 1);
-        let token = tokens.row(row)[position];
+    let predicted = tokens.shape()[1].saturating_sub(1);
+    for (at, token) in next.into_iter().enumerate().filter_map(|(at, token)| Some((at, token?))) {
         if token as usize >= d_vocab {
+            let (row, position) = (at / predicted, at % predicted + 1);
             return Err(InputError::Token { token: i64::from(token), row, position, d_vocab });
         }
     }
     Ok(())
 }
 
-/// Which next tokens are counted, `[batch, pos - 1]` row by row: those that are real and follow a
-/// real one.
-fn counted(tokens: &Tokens) -> Vec<bool> {
+/// The token that each column predicts, `[batch, pos - 1]` row by row: the next of the row's text, wherever padding is.
+/// `None` for padding and for a row's last token.
+fn next_tokens(tokens: &Tokens) -> Vec<Option<u32>> {
     let [batch, pos] = tokens.shape();
-    match tokens.mask() {
-        None => vec![true; batch * pos.saturating_sub(1)],
-        Some(mask) => mask.chunks(pos.max(1)).flat_map(|row| row.windows(2).map(|pair| pair[0] && pair[1])).collect(),
+    let mut next = Vec::with_capacity(batch * pos.saturating_sub(1));
+    for row in 0..batch {
+        let ids = tokens.row(row);
+        let Some(mask) = tokens.mask().map(|mask| &mask[row * pos..(row + 1) * pos]) else {
+            next.extend(ids.iter().skip(1).copied().map(Some));
+            continue;
+        };
+        let first = next.len();
+        next.resize(first + pos.saturating_sub(1), None);
+        let real: Vec<usize> = (0..pos).filter(|column| mask[*column]).collect();
+        for pair in real.windows(2) {
+            next[first + pair[0]] = Some(ids[pair[1]]);
+        }
     }
+    next
 }
 
-/// Cross-entropy of each next token, `[batch, pos - 1]`, 0 where it is not counted, and how many
-/// are.
+/// Cross-entropy of each next token, `[batch, pos - 1]`, 0 where none is predicted, and the number of predictions.
 pub(crate) fn per_token(logits: Tensor<3>, tokens: &Tokens) -> (Tensor<2>, usize) {
     let [batch, pos, d_vocab] = logits.dims();
     let next = pos - 1;
     let device = logits.device();
     let predictions = widened(logits).narrow(1, 0, next).reshape([batch * next, d_vocab]);
     let log_probs = activation::log_softmax(predictions, 1);
-    let counted = counted(tokens);
-    // What stands in padding need not be a token there is a logit for.
-    let targets = (0..batch).flat_map(|row| &tokens.row(row)[1..]).zip(&counted);
-    let targets: Vec<i32> = targets.map(|(id, counted)| if *counted { *id as i32 } else { 0 }).collect();
+    let next_tokens = next_tokens(tokens);
+    let targets: Vec<i32> = next_tokens.iter().map(|next| next.unwrap_or(0) as i32).collect();
     let targets = Tensor::<2, Int>::from_data(TensorData::new(targets, [batch * next, 1]), &device);
     let loss = -log_probs.gather(1, targets).reshape([batch, next]);
-    let count = counted.iter().filter(|c| **c).count();
-    if count == counted.len() {
+    let count = next_tokens.iter().flatten().count();
+    if count == next_tokens.len() {
         return (loss, count);
     }
-    let counted: Vec<f32> = counted.iter().map(|c| f32::from(u8::from(*c))).collect();
+    let counted: Vec<f32> = next_tokens.iter().map(|next| f32::from(u8::from(next.is_some()))).collect();
     let counted = Tensor::<2>::from_data(TensorData::new(counted, [batch, next]), &device);
     // Not a product: padding rows may hold anything, infinities included.
     (loss.mask_fill(counted.equal_elem(0.0), 0.0), count)
