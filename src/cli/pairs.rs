@@ -151,6 +151,16 @@ impl PairArgs {
     }
 
     fn pairs<M: PairModel>(&self, model: &M, lines: Vec<Line>) -> Result<Pairs<M::Input>, Failure> {
+        if self.metric == MetricArg::LogitDiff {
+            lines.iter().try_for_each(check_answers)?;
+        }
+        let same = |line: &Line| line.corrupted.as_ref() == Some(&line.clean);
+        if lines.iter().all(same) {
+            let what = if lines.len() == 1 { "prompts are" } else { "prompts of every pair are" };
+            return Err(Failure::Usage(format!(
+                "there is nothing to measure: the clean and the corrupted {what} the same"
+            )));
+        }
         let (mut clean, mut corrupted, mut answer, mut wrong) = (vec![], vec![], vec![], vec![]);
         let mut places = Vec::new();
         for line in lines {
@@ -189,6 +199,7 @@ impl PairArgs {
     pub(super) fn tokens(&self) -> Result<(String, Option<String>), Failure> {
         match (&self.answer[..], &self.wrong[..]) {
             ([answer], []) => Ok((answer.clone(), None)),
+            ([answer], [wrong]) if answer == wrong => Err(nothing_to_measure(answer, None)),
             ([answer], [wrong]) => Ok((answer.clone(), Some(wrong.clone()))),
             _ => Err(Failure::Usage("give one --answer, and perhaps one --wrong".into())),
         }
@@ -260,6 +271,19 @@ pub(super) enum AblateArg {
 }
 
 /// An error with the place of the pair that it is about.
+/// Fails if a pair's answer is its wrong token, so that their difference is zero whatever is patched.
+fn check_answers(line: &Line) -> Result<(), Failure> {
+    match &line.wrong {
+        Some(wrong) if *wrong == line.answer => Err(nothing_to_measure(wrong, line.place.as_deref())),
+        _ => Ok(()),
+    }
+}
+
+fn nothing_to_measure(token: &str, place: Option<&str>) -> Failure {
+    let place = place.map_or(String::new(), |place| format!("{place}: "));
+    Failure::Usage(format!("{place}there is nothing to measure: the answer and the wrong token are both {token:?}"))
+}
+
 fn placed(error: Error, place: Option<&String>) -> Failure {
     match place {
         Some(place) => Failure::Failed(format!("{place}: {}", error_chain(&error)).into()),
