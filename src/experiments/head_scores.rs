@@ -4,7 +4,7 @@ use hooklens_hooks::Activation;
 use ndarray::Array3;
 
 use crate::driver::{HookedModel, Input};
-use crate::error::Result;
+use crate::error::{AnalysisError, Result};
 use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
@@ -122,9 +122,13 @@ pub(crate) struct HeadSums {
 impl HeadSums {
     /// Adds what one batch shows.
     pub(crate) fn add(&mut self, pattern: &Activation, tokens: &Tokens) -> Result<()> {
-        let heads = pattern.to_tensor::<4>()?.dims()[1];
-        let pattern = pattern.to_ndarray()?;
+        let given @ [rows, heads, queries, keys] = pattern.to_tensor::<4>()?.dims();
         let [batch, len] = tokens.shape();
+        if [rows, queries, keys] != [batch, len, len] {
+            let (what, expected) = ("the pattern".to_string(), format!("[{batch}, head, {len}, {len}], as the tokens"));
+            return Err(AnalysisError::Shape { what, given: given.to_vec(), expected }.into());
+        }
+        let pattern = pattern.to_ndarray()?;
         let real = |row: usize, at: usize| tokens.mask().is_none_or(|mask| mask[row * len + at]);
         self.heads.resize(heads, HeadScores::default());
         for row in 0..batch {
