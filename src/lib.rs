@@ -147,8 +147,9 @@ pub use error::{
     CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result, error_chain,
 };
 pub use hooklens_hooks::{
-    Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Lookup, Ordinal, Positions,
-    QueueError, Record, Rejected, Selection, Stackable, Stored, Transfers, WhenFull, write_safetensors,
+    Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Lookup, ModelIdentity, Ordinal,
+    Origin, Positions, QueueError, Record, RecordedRows, Rejected, Selection, Stackable, Stored, Transfers, WhenFull,
+    write_safetensors,
 };
 pub use kv_cache::{
     Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload,

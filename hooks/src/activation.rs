@@ -264,6 +264,40 @@ impl Activation {
         })
     }
 
+    /// The mean of some rows of a matrix, `[columns]`.
+    pub(crate) fn mean_of_rows(&self, rows: &[usize]) -> Activation {
+        let places: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
+        let all = places.len() == self.shape[0];
+        at_rank!(self, burn::tensor::Float, |t| {
+            let own = match all {
+                true => t,
+                false => {
+                    let count = places.len();
+                    let places = transfer::upload::<1, Int>(TensorData::new(places, [count]), &t.device());
+                    t.select(0, places)
+                }
+            };
+            own.mean_dim(0).into()
+        })
+    }
+
+    /// The same elements repeated along axes of length one.
+    pub(crate) fn expanded(&self, shape: &[usize]) -> Activation {
+        at_any_rank!(self, |t| {
+            let mut dims = t.dims();
+            dims.copy_from_slice(shape);
+            t.expand(dims).into()
+        })
+    }
+
+    /// Floats in another element type of Burn's.
+    pub(crate) fn in_type(&self, dtype: burn::tensor::DType) -> Activation {
+        if self.integer || self.dtype() == dtype {
+            return self.clone();
+        }
+        at_rank!(self, burn::tensor::Float, |t| t.cast(dtype).into())
+    }
+
     /// `count` more places at the end of `axis`, each holding `value`. For floats.
     pub(crate) fn lengthened(&self, axis: usize, count: usize, value: f32) -> Activation {
         if count == 0 {

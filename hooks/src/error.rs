@@ -195,7 +195,7 @@ pub enum HookError {
         batch: usize,
     },
     /// Positions were asked for that the run does not have.
-    #[error("positions {asked} are not within the {len} positions of {}{}", run_or(*row), cached_before(*cached))]
+    #[error("positions {asked} are not within the {len} positions of {}{}", run_or(*row), cached_of_them(*cached))]
     Positions {
         /// The positions asked for.
         asked: String,
@@ -203,7 +203,7 @@ pub enum HookError {
         row: Option<usize>,
         /// Number of positions.
         len: usize,
-        /// Positions before them that are cached, and not computed again.
+        /// How many of them are cached, and not computed again.
         cached: usize,
     },
     /// Positions of other rows than the run's.
@@ -229,6 +229,102 @@ pub enum HookError {
         least: usize,
         /// Most positions in a row.
         most: usize,
+    },
+    /// A recording looked up at a point whose positions the run did not compute.
+    #[error(
+        "`{name}` was not recorded: positions {asked} are not among those that the run computed, after the {cached} \
+         in its key-value cache"
+    )]
+    NotComputed {
+        /// The point.
+        name: String,
+        /// The positions asked for.
+        asked: String,
+        /// Positions in the cache.
+        cached: usize,
+    },
+    /// A position that the recording does not hold.
+    #[error("position {position} of row {row} was not recorded")]
+    NoPosition {
+        /// The position.
+        position: usize,
+        /// The row.
+        row: usize,
+    },
+    /// Something that needs to know the texts that a recording is of.
+    #[error("{what} need a recording made by a run")]
+    NoOrigin {
+        /// What needs it.
+        what: &'static str,
+    },
+    /// A recording of another model.
+    #[error(
+        "the recording is of another model ({recorded}) than the one that uses it ({model}); \
+         `recording.for_any_model()` allows patching across models"
+    )]
+    OtherModel {
+        /// The model that made the recording.
+        recorded: String,
+        /// The model that it was used with.
+        model: String,
+    },
+    /// A hook that uses something made by another model, such as a steering vector.
+    #[error("{hook} was made for another model ({given}) than the one that runs ({model})")]
+    MadeForOtherModel {
+        /// The hook.
+        hook: String,
+        /// The model it was made for.
+        given: String,
+        /// The model that runs.
+        model: String,
+    },
+    /// A recording whose rows are not the run's.
+    #[error(
+        "the recording of `{point}` has {recorded} rows and the run {run}: each row is replaced by the recording's row \
+         of the same number; `recording.rows(a..b)` takes some"
+    )]
+    OtherRows {
+        /// The point.
+        point: String,
+        /// Rows of the recording.
+        recorded: usize,
+        /// Rows of the run.
+        run: usize,
+    },
+    /// A recording of texts of another length.
+    #[error(
+        "row {row} has {run} tokens, and {recorded} in the recording of `{point}`, so that they can't be matched; positions \
+         counted from the start, such as `.positions(0..4)`, can"
+    )]
+    OtherLength {
+        /// The point.
+        point: String,
+        /// The row.
+        row: usize,
+        /// Tokens of the run's text.
+        run: usize,
+        /// Tokens of the recording's text.
+        recorded: usize,
+    },
+    /// A position whose value is to be replaced, and that the recording lacks.
+    #[error("the recording of `{point}` does not hold position {position} of row {row}, which is to be replaced")]
+    Unmatched {
+        /// The point.
+        point: String,
+        /// The row.
+        row: usize,
+        /// The position.
+        position: usize,
+    },
+    /// An action that makes no sense at a point.
+    #[error("`{action}` is not defined at `{point}`: {reason}")]
+    Undefined {
+        /// What was asked for, for instance `mean`.
+        action: &'static str,
+        /// The point.
+        point: String,
+        /// Why.
+        reason: &'static str,
     },
     /// A watched point that a run passed without firing it.
     #[error("the run ended without firing `{point}`, which it was to watch")]
@@ -290,10 +386,10 @@ fn run_or(row: Option<usize>) -> String {
     row.map_or("the run".to_string(), |row| format!("row {row}"))
 }
 
-fn cached_before(count: usize) -> String {
+fn cached_of_them(count: usize) -> String {
     match count {
         0 => String::new(),
-        count => format!("; the {count} before them are cached, and no hook sees them again"),
+        count => format!(", of which {count} are cached"),
     }
 }
 

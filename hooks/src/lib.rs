@@ -22,7 +22,7 @@
 //! let catalog = Arc::new(points.build());
 //! // What a user asks for, and the run over one row of three positions.
 //! let mut hooks = [at("resid_post0").edit(|x: Tensor<3>, _| x * 2.0)];
-//! let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+//! let rows = Rows::new(1, 3);
 //! let mut run = Run::new(&catalog, &mut hooks, Record::all(), rows, &|_| None)?;
 //! let stream = run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex()));
 //! assert_eq!(stream.map(|x| x.max().into_scalar::<f32>()).ok(), Some(2.0));
@@ -40,6 +40,7 @@ mod error;
 #[doc(hidden)]
 pub mod example;
 mod hook;
+mod model_identity;
 mod numpy;
 mod ordinal;
 mod part;
@@ -47,6 +48,7 @@ mod point;
 mod positions;
 mod queue;
 mod record;
+mod recorded_rows;
 mod run;
 mod safetensors_header;
 mod selection;
@@ -58,17 +60,19 @@ mod transfer;
 mod unfinished;
 
 pub use activation::Activation;
-pub use cache::{ActivationCache, Lookup, Stackable};
+pub use cache::{ActivationCache, Lookup, Origin, Stackable, TextHashes};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
 pub use convert::{DType, write_safetensors, write_views, write_views_to};
 pub use error::HookError;
 pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at};
+pub use model_identity::ModelIdentity;
 pub use ordinal::Ordinal;
 pub use part::{Inside, Part, PartPoint};
 pub use point::{Axis, Filler, Point, PointInfo, Segment};
 pub use positions::Positions;
 pub use queue::{ActivationQueue, QueueError, Rejected, Stored, WhenFull};
 pub use record::Record;
+pub use recorded_rows::RecordedRows;
 pub use run::{Halt, Rows, Run};
 pub use safetensors_header::SafetensorsHeader;
 pub use selection::{Selection, Silent};

@@ -46,7 +46,7 @@ impl ActivationCache {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
     /// # for id in ids {
     /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();

@@ -87,7 +87,7 @@ impl PartPoint {
 /// # let (catalog, ids) = example::points();
 ///
 /// let (catalog, splices, shift) = Splices::default().with(&catalog, None, "resid_post0", Positive)?;
-/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// # let rows = Rows::new(1, 3);
 /// let mut run = Run::new(&catalog, &mut [], Record::new("resid_post0.hook_acts"), rows, &|_| None)?.with(&splices, &|_| None)?;
 /// let stream = Tensor::<3>::ones([1, 3, 4], &Device::flex()).neg();
 /// let seen = run.fire(Some(shift.moved(ids[1])), stream).map(|x| x.max().into_scalar::<f32>());

@@ -153,6 +153,8 @@ pub struct PointInfo {
     pub filler: Filler,
     /// Length of its [`Axis::Feature`]; 0 if it has none, or only the run tells.
     pub features: usize,
+    /// Whether its keys are an encoder's positions, which a decoder attends to.
+    pub keys_of_encoder: bool,
 }
 
 /// The segment of a model that fires a point. A run that leaves a segment out does not fire its points.
@@ -212,7 +214,14 @@ impl PointInfo {
             with_past: false,
             filler: Filler::Zero,
             features: 0,
+            keys_of_encoder: false,
         }
+    }
+
+    /// The same point with keys of an encoder, which a decoder attends to.
+    #[must_use]
+    pub fn with_keys_of_encoder(self) -> Self {
+        Self { keys_of_encoder: true, ..self }
     }
 
     /// The same point with an [`Axis::Feature`] of this length.

@@ -6,11 +6,12 @@ use std::str::FromStr;
 
 use crate::error::HookError;
 use crate::ordinal::Ordinal;
+use crate::run::Rows;
 
-/// Token positions to keep of a recording. Negative numbers count from the end.
+/// Positions of tokens in the text of their row. Negative numbers count from its end.
 ///
-/// Padding takes no position: in a padded batch, -1 is each row's last real token, wherever it
-/// stands.
+/// Padding takes no position: in a padded batch, -1 is each row's last token, wherever its column is. The tokens of a
+/// key-value cache are part of the text, which ends with the run's last token so far.
 ///
 /// - `5`, `-1`: one position.
 /// - `2..5`, `-3..`, `..2`: those from the first number up to, not including, the second.
@@ -45,6 +46,16 @@ pub enum Positions {
     Columns(Vec<Vec<usize>>),
 }
 
+/// What positions are counted over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// The tokens of a row's whole text, including those in a key-value cache.
+    #[default]
+    Text,
+    /// The tokens that the run computes.
+    Run,
+}
+
 /// Positions resolved for one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kept {
@@ -52,8 +63,19 @@ pub(crate) enum Kept {
     All,
     /// The same columns of every row.
     Range(Range<usize>),
-    /// Columns of each row, as many in each.
+    /// Columns of each row.
     ByRow(Vec<Vec<usize>>),
+}
+
+impl Kept {
+    /// Number of columns kept per row, of `len`.
+    pub(crate) fn width(&self, len: usize) -> usize {
+        match self {
+            Kept::All => len,
+            Kept::Range(range) => range.len(),
+            Kept::ByRow(rows) => rows.first().map_or(0, Vec::len),
+        }
+    }
 }
 
 impl Positions {
@@ -121,16 +143,7 @@ impl Positions {
     /// # Errors
     /// [`HookError::Positions`] for what a row lacks, [`HookError::PositionsOfRows`] for another number of rows.
     pub fn rows(&self, [batch, len]: [usize; 2]) -> Result<Vec<Vec<usize>>, HookError> {
-        self.rows_of([batch, len], None)
-    }
-
-    /// As [`Positions::rows`], counting over the real tokens of a padded batch.
-    pub(crate) fn rows_of(
-        &self,
-        [batch, len]: [usize; 2],
-        real: Option<&[bool]>,
-    ) -> Result<Vec<Vec<usize>>, HookError> {
-        Ok(match self.columns([batch, len], real)? {
+        Ok(match self.columns(&Rows::new(batch, len), Counting::Text, false)? {
             Kept::All => vec![(0..len).collect(); batch],
             Kept::Range(range) => vec![range.collect(); batch],
             Kept::ByRow(rows) => rows,
@@ -141,49 +154,158 @@ impl Positions {
         HookError::Positions { asked: self.to_string(), row, len, cached: 0 }
     }
 
-    /// The columns to keep of a batch of `batch` rows of `len`, of which `real` tells those that
-    /// are no padding.
-    pub(crate) fn columns(&self, [batch, len]: [usize; 2], real: Option<&[bool]>) -> Result<Kept, HookError> {
-        let given = match self {
-            Positions::Columns(rows) => rows.len(),
-            Positions::OfRows(rows) => rows.len(),
-            _ => batch,
-        };
-        if given != batch {
-            return Err(HookError::PositionsOfRows { given, batch });
+    /// Whether all count from the start of a text, so that they are the same places in texts of any length.
+    pub(crate) fn count_from_the_start(&self) -> bool {
+        let from_start = |n: &isize| *n >= 0;
+        match self {
+            Positions::At(n) => from_start(n),
+            Positions::Range(a, b) => a.is_none_or(|a| a >= 0) && b.is_some_and(|b| b >= 0),
+            Positions::List(list) | Positions::OfRows(list) => list.iter().all(from_start),
+            Positions::All | Positions::Columns(_) => false,
         }
-        if let Positions::Columns(rows) = self {
-            let width = rows.first().map_or(0, Vec::len);
-            let sound = |row: &Vec<usize>| width > 0 && row.len() == width && row.iter().all(|column| *column < len);
-            return match rows.iter().position(|row| !sound(row)) {
-                Some(row) => Err(self.outside(Some(row), len)),
-                None => Ok(Kept::ByRow(rows.clone())),
-            };
+    }
+
+    /// Whether some count from the end of a text, so that they are other places in a text of another length.
+    pub(crate) fn count_from_the_end(&self) -> bool {
+        let from_end = |n: &isize| *n < 0;
+        match self {
+            Positions::At(n) => from_end(n),
+            Positions::Range(a, b) => a.as_ref().is_some_and(from_end) || b.as_ref().is_some_and(from_end),
+            Positions::List(list) | Positions::OfRows(list) => list.iter().any(from_end),
+            Positions::All | Positions::Columns(_) => false,
+        }
+    }
+
+    /// Fails if a text of this many tokens will not have some of them.
+    pub(crate) fn check_reach(&self, len: usize) -> Result<(), HookError> {
+        let end = |n: &isize| usize::try_from(*n).map_or(0, |n| n.saturating_add(1));
+        let needed = match self {
+            Positions::At(n) => end(n),
+            Positions::Range(a, _) => a.as_ref().map_or(0, end),
+            Positions::List(list) | Positions::OfRows(list) => list.iter().map(end).max().unwrap_or(0),
+            Positions::All | Positions::Columns(_) => 0,
+        };
+        if needed > len { Err(self.outside(None, len)) } else { Ok(()) }
+    }
+
+    /// Like [`Positions::resolve`], except that an open text may not have some of the positions yet: these are left out.
+    fn range_within(&self, len: usize, open: bool) -> Result<Range<usize>, HookError> {
+        if !open {
+            return self.resolve(len);
+        }
+        let place = |n: isize| if n < 0 { n + len as isize } else { n };
+        let (start, end) = match *self {
+            Positions::At(n) => (place(n), place(n).saturating_add(1)),
+            Positions::Range(a, b) if a.is_none_or(|a| a >= 0) && b.is_none_or(|b| b >= 0) => {
+                let (start, end) = (a.unwrap_or(0), b.unwrap_or(isize::MAX));
+                if start >= end {
+                    return Err(self.outside(None, len));
+                }
+                (start, end)
+            }
+            Positions::Range(a, b) => (a.map_or(0, place), b.map_or(len as isize, place)),
+            _ => return self.resolve(len),
+        };
+        if start < 0 || end < 0 {
+            return Err(self.outside(None, len));
+        }
+        let (start, end) = ((start as usize).min(len), (end as usize).min(len));
+        Ok(start..end.max(start))
+    }
+
+    /// Like [`Positions::places`], except that an open text may not have some of the positions yet: these are left out.
+    fn places_within(&self, len: usize, open: bool) -> Result<Vec<usize>, HookError> {
+        let Positions::List(list) = self else { return Ok(self.range_within(len, open)?.collect()) };
+        if list.is_empty() {
+            return Err(self.outside(None, len));
+        }
+        let mut places = Vec::with_capacity(list.len());
+        for position in list {
+            places.extend(Positions::At(*position).range_within(len, open)?);
+        }
+        Ok(places)
+    }
+
+    /// The run's columns at these positions. Rows may have different numbers of columns, or none. With `past`, a cache's
+    /// columns are chosen too, and counted from its first.
+    pub(crate) fn columns(&self, rows: &Rows<'_>, counting: Counting, past: bool) -> Result<Kept, HookError> {
+        let in_cache = |error: HookError| match error {
+            HookError::Positions { asked, row, len, .. } => {
+                HookError::Positions { asked, row, len, cached: rows.offset.min(len) }
+            }
+            other => other,
+        };
+        let first = if past { 0 } else { rows.offset };
+        let available = rows.columns() - first;
+        match self {
+            Positions::All => return Ok(Kept::All),
+            Positions::Columns(given) => {
+                if given.len() != rows.batch {
+                    return Err(HookError::PositionsOfRows { given: given.len(), batch: rows.batch });
+                }
+                let width = given.first().map_or(0, Vec::len);
+                let sound = |row: &Vec<usize>| width > 0 && row.len() == width && row.iter().all(|c| *c < rows.len);
+                return match given.iter().position(|row| !sound(row)) {
+                    Some(row) => Err(self.outside(Some(row), rows.len)),
+                    None => Ok(Kept::ByRow(given.clone())),
+                };
+            }
+            Positions::OfRows(of_rows) if of_rows.len() != rows.users_rows() => {
+                return Err(HookError::PositionsOfRows { given: of_rows.len(), batch: rows.users_rows() });
+            }
+            _ => {}
         }
         let by_row = matches!(self, Positions::List(_) | Positions::OfRows(_));
-        let real = real.filter(|_| *self != Positions::All);
-        if !by_row && real.is_none() {
-            let range = self.resolve(len)?;
-            return Ok(if range == (0..len) { Kept::All } else { Kept::Range(range) });
+        if !by_row && rows.is_plain() {
+            // Where counting begins, among all columns.
+            let begin = if counting == Counting::Run { rows.offset } else { 0 };
+            let range = self.range_within(rows.columns() - begin, rows.open).map_err(in_cache)?;
+            let place = |place: usize| (place + begin).max(first) - first;
+            let range = place(range.start)..place(range.end);
+            return Ok(if range == (0..available) { Kept::All } else { Kept::Range(range) });
         }
-        let mut rows = Vec::with_capacity(batch);
-        for number in 0..batch {
-            let is_real = |column: &usize| real.is_none_or(|real| real[number * len + column]);
-            let columns: Vec<usize> = (0..len).filter(is_real).collect();
-            let places = match self {
-                Positions::OfRows(of_rows) => Positions::At(of_rows[number]).places(columns.len()),
-                _ => self.places(columns.len()),
+        let mut chosen = Vec::with_capacity(rows.batch);
+        for row in 0..rows.batch {
+            // The columns of the run's own tokens, where these are what is counted.
+            let own: Vec<usize> = match counting {
+                Counting::Run => {
+                    (rows.offset..rows.columns()).filter(|column| rows.position(row, *column).is_some()).collect()
+                }
+                Counting::Text => Vec::new(),
             };
-            let places = places.map_err(|error| error.of_row(number))?;
-            rows.push(places.into_iter().map(|place| columns[place]).collect());
+            let (count, column_of): (usize, &dyn Fn(usize) -> Option<usize>) = match counting {
+                Counting::Run => (own.len(), &|place| own.get(place).copied()),
+                Counting::Text => (rows.text_len(row), &|position| rows.column(row, position)),
+            };
+            let places = match self {
+                Positions::OfRows(of_rows) => {
+                    Positions::At(of_rows[rows.users_row(row)]).places_within(count, rows.open)
+                }
+                _ => self.places_within(count, rows.open),
+            };
+            let places = places.map_err(|error| in_cache(error.of_row(row)))?;
+            let column = |place: usize| column_of(place).filter(|column| *column >= first).map(|column| column - first);
+            chosen.push(places.into_iter().filter_map(column).collect());
         }
-        let widths = || rows.iter().map(Vec::len);
-        match (widths().min(), widths().max()) {
-            (Some(least), Some(most)) if least < most => {
-                Err(HookError::UnevenPositions { asked: self.to_string(), least, most })
+        Ok(Kept::ByRow(chosen))
+    }
+
+    /// The run's columns that a recording keeps, the same number for each row.
+    pub(crate) fn recorded(&self, rows: &Rows<'_>, counting: Counting) -> Result<Kept, HookError> {
+        let mut kept = self.columns(rows, counting, false)?;
+        if let Kept::ByRow(chosen) = &mut kept {
+            let width = chosen.iter().map(Vec::len).max().unwrap_or(0);
+            let ended = |row: usize| (rows.offset..rows.columns()).all(|column| rows.position(row, column).is_none());
+            // A row whose text has ended is padding in this run, and is recorded as that.
+            for (_, columns) in chosen.iter_mut().enumerate().filter(|(row, _)| rows.offset > 0 && ended(*row)) {
+                columns.resize(width, rows.len - 1);
             }
-            _ => Ok(Kept::ByRow(rows)),
+            let least = chosen.iter().map(Vec::len).min().unwrap_or(0);
+            if least < width {
+                return Err(HookError::UnevenPositions { asked: self.to_string(), least, most: width });
+            }
         }
+        Ok(kept)
     }
 }
 

@@ -3,8 +3,9 @@
 use burn::tensor::Device;
 
 use crate::convert::DType;
+use crate::error::HookError;
 use crate::ordinal::Ordinal;
-use crate::positions::Positions;
+use crate::positions::{Counting, Positions};
 use crate::selection::Selection;
 
 /// Points to record, and how to store them. Anything that names points converts into one.
@@ -17,6 +18,7 @@ use crate::selection::Selection;
 pub struct Record {
     pub(crate) selection: Selection,
     pub(crate) positions: Positions,
+    pub(crate) counting: Counting,
     pub(crate) dtype: Option<DType>,
     pub(crate) device: Option<Device>,
     pub(crate) remove_batch: bool,
@@ -29,7 +31,7 @@ impl Record {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// let record = Record::new(["hook_embed", "resid_post1"]);
     /// let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
     /// # for id in ids {
@@ -62,16 +64,15 @@ impl Record {
         Self::new(Selection::all())
     }
 
-    /// Keeps these positions only (query positions for scores and patterns). They count real
-    /// tokens; a choice that has more positions in one row than in another is an error.
-    /// Behind a key-value cache they are the run's own, and `hook_rot_k`, which otherwise shows
-    /// the keys of the cache too, is kept at those only.
+    /// Keeps these positions only (query positions for scores and patterns). They count the tokens of each row's text,
+    /// those in a key-value cache included; a choice that has more positions in one row than in another is an error.
+    /// Positions that the run does not compute, since they are cached or come in a later step, are not recorded.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// let record = Record::new("hook_embed").positions(-2..-1); // the last but one
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
     /// # for id in ids {
@@ -83,7 +84,34 @@ impl Record {
     /// ```
     #[must_use]
     pub fn positions(mut self, positions: impl Into<Positions>) -> Self {
-        self.positions = positions.into();
+        (self.positions, self.counting) = (positions.into(), Counting::Text);
+        self
+    }
+
+    /// Keeps some of the positions that a run computes itself, counted from the first after its key-value cache.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// let rows = Rows { offset: 5, ..Rows::new(1, 3) }; // five positions are cached
+    /// # for (record, expected) in [
+    /// #     (Record::new("hook_embed").positions(5), Some(&[1, 1, 4][..])),
+    /// #     (Record::new("hook_embed").new_positions(0), Some(&[1, 1, 4][..])),
+    /// #     (Record::new("hook_embed").positions(0), None),
+    /// # ] {
+    /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
+    /// # run.fire(Some(ids[0]), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// # let cache = run.finish()?;
+    /// # assert_eq!(cache.activation("hook_embed").ok().map(|held| held.shape()), expected);
+    /// # }
+    /// let first = Record::new("hook_embed").new_positions(0); // the same as `positions(5)`
+    /// # let _ = (rows, first);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    #[must_use]
+    pub fn new_positions(mut self, positions: impl Into<Positions>) -> Self {
+        (self.positions, self.counting) = (positions.into(), Counting::Run);
         self
     }
 
@@ -94,7 +122,7 @@ impl Record {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, [id, ..]) = example::points();
-    /// # let rows = Rows { batch: 2, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(2, 3);
     /// let record = Record::new("hook_embed").positions_of_rows([2, 0]);
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
     /// # let columns = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::flex());
@@ -116,7 +144,7 @@ impl Record {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// let record = Record::new("hook_embed").dtype(DType::BF16); // half the memory
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
     /// # for id in ids {
@@ -138,7 +166,7 @@ impl Record {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// let record = Record::new("hook_embed").device(&Device::flex()); // this machine's memory
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
     /// # for id in ids {
@@ -160,7 +188,7 @@ impl Record {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// let record = Record::new("hook_embed").remove_batch();
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
     /// # for id in ids {
@@ -174,6 +202,52 @@ impl Record {
     pub fn remove_batch(mut self) -> Self {
         self.remove_batch = true;
         self
+    }
+
+    /// The positions kept.
+    pub fn kept(&self) -> &Positions {
+        &self.positions
+    }
+
+    /// The positions kept in texts of these lengths, as many in each; `None` if all are.
+    ///
+    /// # Errors
+    /// As for a run over these texts.
+    pub fn places_in(&self, lens: impl Iterator<Item = usize>) -> Result<Option<Vec<Vec<usize>>>, HookError> {
+        let lens: Vec<usize> = lens.collect();
+        match &self.positions {
+            Positions::All => return Ok(None),
+            Positions::Columns(given) if given.len() == lens.len() => return Ok(Some(given.clone())),
+            Positions::Columns(given) => {
+                return Err(HookError::PositionsOfRows { given: given.len(), batch: lens.len() });
+            }
+            _ => {}
+        }
+        if let Positions::OfRows(given) = &self.positions
+            && given.len() != lens.len()
+        {
+            return Err(HookError::PositionsOfRows { given: given.len(), batch: lens.len() });
+        }
+        let of_row = |(row, len): (usize, &usize)| match &self.positions {
+            Positions::OfRows(given) => Positions::At(given[row]).places(*len).map_err(|error| error.of_row(row)),
+            other => other.places(*len).map_err(|error| error.of_row(row)),
+        };
+        let places = lens.iter().enumerate().map(of_row).collect::<Result<Vec<_>, _>>()?;
+        let widths = || places.iter().map(Vec::len);
+        match (widths().min(), widths().max()) {
+            (Some(least), Some(most)) if least < most => {
+                Err(HookError::UnevenPositions { asked: self.positions.to_string(), least, most })
+            }
+            _ => Ok(Some(places)),
+        }
+    }
+
+    /// Fails if it keeps a position that a text of this many tokens will not have.
+    ///
+    /// # Errors
+    /// [`HookError::Positions`].
+    pub fn check_reach(&self, len: usize) -> Result<(), HookError> {
+        if self.counting == Counting::Text { self.positions.check_reach(len) } else { Ok(()) }
     }
 
     /// Whether activations are kept whole, where and as they are made.

@@ -8,6 +8,7 @@ use hooklens_hooks::{Activation, ActivationCache, Catalog, HookError, Ordinal, P
 
 use super::components::{Components, FrozenNorm};
 use super::cut::Cut;
+use super::made_of::MadeOf;
 use super::stage::{Reader, ResolvedStage, Stage};
 use crate::driver::{Hooked, HookedModel};
 use crate::error::AnalysisError;
@@ -33,6 +34,7 @@ pub struct Analysis<'a> {
     pub(super) model: &'a HookedTransformer,
     pub(super) cache: &'a ActivationCache,
     looked_at: Cut,
+    made_of: Arc<MadeOf>,
 }
 
 impl HookedTransformer {
@@ -55,9 +57,15 @@ impl HookedTransformer {
     /// [`InputError::NormalizedStream`](crate::InputError::NormalizedStream) if its stream is no sum.
     pub fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>> {
         check_origin(self.catalog(), cache.catalog())?;
+        if let Err(HookError::OtherModel { recorded, model }) = cache.check_model(&self.identity()) {
+            return Err(AnalysisError::OtherModel { what: format!("there {recorded}, here {model}") }.into());
+        }
         self.check_sums("an analysis of the stream")?;
         self.check_one_place("an analysis")?;
-        Ok(Analysis { model: self, cache, looked_at: Cut::whole(cache.rows_recorded()) })
+        let recorded = cache.recorded_rows()?.clone();
+        let looked_at = Cut::whole(cache.rows_recorded(), recorded);
+        let made_of = Arc::new(looked_at.made_of(cache.origin()));
+        Ok(Analysis { model: self, cache, looked_at, made_of })
     }
 }
 
@@ -132,6 +140,7 @@ impl<'a> Analysis<'a> {
             .into());
         }
         self.looked_at = self.looked_at.rows(rows);
+        self.made_of = Arc::new(self.looked_at.made_of(self.cache.origin()));
         Ok(self)
     }
 
@@ -152,6 +161,7 @@ impl<'a> Analysis<'a> {
     /// [`HookError::Positions`] if the recording has fewer positions.
     pub fn positions(mut self, positions: impl Into<Positions>) -> Result<Self> {
         self.looked_at = self.looked_at.positions(&positions.into())?;
+        self.made_of = Arc::new(self.looked_at.made_of(self.cache.origin()));
         Ok(self)
     }
 
@@ -177,6 +187,29 @@ impl<'a> Analysis<'a> {
     }
 
     /// `[batch, pos]` of the rows and positions in use.
+    /// No components yet, of the places looked at.
+    pub(super) fn no_components(&self, place: ResolvedStage) -> Components {
+        let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model);
+        let zeros = Tensor::zeros([batch, pos, d_model], (&self.model.device(), self.model.compute_type()));
+        Components::new(place, &self.made_of, zeros)
+    }
+
+    /// Which rows and positions of which recording are looked at.
+    pub(crate) fn made_of(&self) -> &Arc<MadeOf> {
+        &self.made_of
+    }
+
+    /// Fails unless the components are of the places looked at.
+    pub(super) fn check_made_of(&self, components: &Components) -> Result<(), AnalysisError> {
+        let (made_of, own) = (&components.made_of, &self.made_of);
+        if Arc::ptr_eq(made_of, own) || made_of.is(own) {
+            return Ok(());
+        }
+        let same_places = made_of.positions() == own.positions() && made_of.rows == own.rows;
+        let (components, analysis) = (made_of.to_string(), own.to_string());
+        Err(AnalysisError::OtherPlaces { components, analysis, same_places })
+    }
+
     fn shape(&self) -> [usize; 2] {
         self.looked_at.shape()
     }
@@ -247,7 +280,8 @@ impl<'a> Analysis<'a> {
             return self.recorded(hook::resid_post(last));
         }
         match (self.recorded(hook::resid_pre(layer)), layer) {
-            (Err(_), 1..) => self.recorded(hook::resid_post(layer - 1)),
+            // The same tensor, unless a hook changed it in between.
+            (Err(_), 1..) if !self.is_edited(layer, "hook_resid_pre") => self.recorded(hook::resid_post(layer - 1)),
             (found, _) => found,
         }
     }
@@ -294,7 +328,7 @@ impl<'a> Analysis<'a> {
             let given = vectors.dims().to_vec();
             return Err(AnalysisError::Shape { what: "the stack of vectors".into(), given, expected }.into());
         }
-        let mut components = Components::new(self.place(stage)?);
+        let mut components = self.no_components(self.place(stage)?);
         for (place, label) in labels.into_iter().enumerate() {
             components.push(label, vectors.clone().narrow(0, place, 1).squeeze_dim(0));
         }
@@ -324,6 +358,8 @@ impl<'a> Analysis<'a> {
     /// [`AnalysisError::NotRecorded`] without the norm's `hook_scale`, [`AnalysisError::Normed`]
     /// for components that went through a norm already.
     pub fn apply_ln(&self, components: Components) -> Result<Components> {
+        self.check_made_of(&components)?;
+        self.check_norm(components.place)?;
         let none = FrozenNorm { scale: None, centers: false, weight: None };
         let norm = match self.norm_at(components.place) {
             Some((norm, scale)) if norm.is_norm() => FrozenNorm {
@@ -357,11 +393,12 @@ impl<'a> Analysis<'a> {
         if components.is_normed() {
             return Err(AnalysisError::Normed.into());
         }
+        self.check_made_of(components)?;
         let mut vectors = components.vectors();
         if let Some((norm, _)) = self.norm_at(components.place) {
             vectors = norm.without_hooks(vectors);
         }
-        let mut each = Components::new(components.place);
+        let mut each = components.emptied();
         for (place, label) in components.labels().iter().enumerate() {
             each.push(label, vectors.clone().narrow(0, place, 1).squeeze_dim(0));
         }

@@ -1,7 +1,10 @@
 //! Summands of the residual stream.
 
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
 
+use super::made_of::MadeOf;
 use super::stage::{Reader, ResolvedStage};
 use super::term::Term;
 use crate::error::AnalysisError;
@@ -28,6 +31,9 @@ pub struct Components {
     terms: Vec<Term>,
     pub(super) place: ResolvedStage,
     norm: Option<FrozenNorm>,
+    pub(super) made_of: Arc<MadeOf>,
+    /// Zeros of one component's shape, for sums of none.
+    zeros: Tensor<3>,
 }
 
 /// A norm whose scale stays what it was in the run: then it is linear.
@@ -41,8 +47,13 @@ pub(super) struct FrozenNorm {
 }
 
 impl Components {
-    pub(super) fn new(place: ResolvedStage) -> Self {
-        Self { labels: Vec::new(), terms: Vec::new(), place, norm: None }
+    pub(super) fn new(place: ResolvedStage, made_of: &Arc<MadeOf>, zeros: Tensor<3>) -> Self {
+        Self { labels: Vec::new(), terms: Vec::new(), place, norm: None, made_of: made_of.clone(), zeros }
+    }
+
+    /// None yet, of the same places.
+    pub(super) fn emptied(&self) -> Self {
+        Self::new(self.place, &self.made_of, self.zeros.clone())
     }
 
     pub(super) fn push(&mut self, label: impl Into<String>, vector: Tensor<3>) {
@@ -81,14 +92,22 @@ impl Components {
     }
 
     /// Number of components, at least one.
-    #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.labels.len()
+    }
+
+    /// Whether there are none: nothing of the kind has written to the stream yet.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
     }
 
     /// The vectors written out, `[component, batch, pos, d_model]`. Of neurons that is much: see
     /// [`Components::project`] for what needs none of it.
     pub fn vectors(&self) -> Tensor<4> {
+        if self.terms.is_empty() {
+            let [batch, pos, d_model] = self.shape();
+            return Tensor::empty([0, batch, pos, d_model], (&self.zeros.device(), self.zeros.dtype()));
+        }
         let vectors = Tensor::cat(self.terms.iter().map(Term::vectors).collect(), 0);
         match &self.norm {
             Some(norm) => norm.apply(vectors),
@@ -131,8 +150,8 @@ impl Components {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn sum(&self) -> Tensor<3> {
-        let rest = self.terms[1..].iter().map(Term::sum);
-        let sum = rest.fold(self.terms[0].sum(), |sum, next| sum + next);
+        let sum = self.terms.iter().map(Term::sum).reduce(|sum, next| sum + next);
+        let sum = sum.unwrap_or_else(|| self.zeros.clone());
         match &self.norm {
             Some(norm) => norm.apply(sum.unsqueeze_dim(0)).squeeze_dim(0),
             None => sum,
@@ -173,6 +192,9 @@ impl Components {
             Some(norm) => norm.turn(direction.clone()),
             None => direction.clone(),
         };
+        if self.terms.is_empty() {
+            return Ok(Tensor::empty([0, batch, pos], (&self.zeros.device(), self.zeros.dtype())));
+        }
         let shares = Tensor::cat(self.terms.iter().map(|term| term.project(&turned)).collect(), 0);
         Ok(match self.norm.as_ref().and_then(|norm| norm.scale.clone()) {
             Some(scale) => shares / scale.squeeze_dim::<2>(2).unsqueeze_dim::<3>(0),
@@ -218,11 +240,7 @@ impl Components {
 
     /// `[batch, pos, d_model]`
     pub(super) fn shape(&self) -> [usize; 3] {
-        match &self.terms[0] {
-            Term::Vector(vector) => vector.dims(),
-            Term::Heads { z, out } => [z.dims()[0], z.dims()[1], out.dims()[2]],
-            Term::Neurons { post, out } => [post.dims()[0], post.dims()[1], out.dims()[1]],
-        }
+        self.zeros.dims()
     }
 }
 

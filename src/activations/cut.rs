@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use burn::tensor::{Int, Tensor, TensorData};
-use hooklens_hooks::{HookError, Positions};
+use hooklens_hooks::{HookError, Origin, Positions, RecordedRows};
+
+use super::made_of::MadeOf;
 
 /// Rows and positions of a recording of `[batch, pos]`.
 #[derive(Debug, Clone)]
@@ -11,6 +13,10 @@ pub(super) struct Cut {
     recorded: [usize; 2],
     rows: Range<usize>,
     positions: Chosen,
+    /// The rows looked at.
+    columns: RecordedRows,
+    /// Whether positions were chosen: a further choice is one of these.
+    chosen: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -23,8 +29,18 @@ enum Chosen {
 
 impl Cut {
     /// All of a recording.
-    pub(super) fn whole([batch, len]: [usize; 2]) -> Self {
-        Self { recorded: [batch, len], rows: 0..batch, positions: Chosen::Range(0..len) }
+    pub(super) fn whole([batch, len]: [usize; 2], columns: RecordedRows) -> Self {
+        let positions = Chosen::Range(0..len);
+        Self { recorded: [batch, len], rows: 0..batch, positions, columns, chosen: false }
+    }
+
+    /// The rows and positions looked at.
+    pub(super) fn made_of(&self, origin: &Origin) -> MadeOf {
+        let places = match &self.positions {
+            Chosen::Range(range) => vec![range.clone().collect(); self.rows.len()],
+            Chosen::ByRow(rows) => rows.clone(),
+        };
+        MadeOf::new(origin, self.rows.clone(), self.columns.columns(&places), self.chosen)
     }
 
     /// `[batch, pos]` of the rows and positions in use.
@@ -41,6 +57,7 @@ impl Cut {
         if let Chosen::ByRow(each) = &mut self.positions {
             *each = each[rows.clone()].to_vec();
         }
+        self.columns = self.columns.rows(rows.clone());
         self.rows = self.rows.start + rows.start..self.rows.start + rows.end;
         self
     }
@@ -48,6 +65,17 @@ impl Cut {
     /// Of these the positions `positions`.
     pub(super) fn positions(mut self, positions: &Positions) -> Result<Self, HookError> {
         let shape = self.shape();
+        if !std::mem::replace(&mut self.chosen, true) {
+            // By the tokens of each row's text.
+            let rows = self.columns.choose(positions)?;
+            let same = rows.windows(2).all(|pair| pair[0] == pair[1]);
+            let run = rows.first().filter(|first| same && first.windows(2).all(|pair| pair[0] + 1 == pair[1]));
+            self.positions = match run.and_then(|run| Some(*run.first()?..run.last()? + 1)) {
+                Some(range) => Chosen::Range(range),
+                None => Chosen::ByRow(rows),
+            };
+            return Ok(self);
+        }
         self.positions = match (&self.positions, positions.resolve(shape[1])) {
             (Chosen::Range(own), Ok(range)) => Chosen::Range(own.start + range.start..own.start + range.end),
             (_, Err(error)) if !matches!(error, HookError::NoRange { .. }) => return Err(error),

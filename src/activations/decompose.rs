@@ -4,6 +4,7 @@ use burn::tensor::Tensor;
 
 use super::analysis::Analysis;
 use super::components::Components;
+use super::edits::Apart;
 use super::post_norm::plus;
 use super::stage::{Neurons, Per, ResolvedStage, Stage};
 use crate::config::Positional;
@@ -34,7 +35,7 @@ impl Analysis<'_> {
         let place = self.place(stage)?;
         let config = self.model.config();
         let mids = per == Per::Sublayer && !config.parallel;
-        let mut stack = Components::new(place);
+        let mut stack = self.no_components(place);
         for layer in 0..place.attn_layers() {
             stack.push(format!("{layer}_pre"), self.stream_at(ResolvedStage { layers: layer, attn: false, ..place })?);
             if mids && layer < place.layers && config.mixes(layer) && config.has_mlp(layer) {
@@ -71,7 +72,7 @@ impl Analysis<'_> {
     pub fn decompose_resid(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let config = self.model.config();
-        let mut parts = Components::new(place);
+        let mut parts = self.no_components(place);
         self.push_embeddings(&mut parts)?;
         for layer in 0..place.attn_layers() {
             if config.mixes(layer) {
@@ -86,6 +87,7 @@ impl Analysis<'_> {
             }
             self.push_per_layer(layer, &mut parts)?;
         }
+        self.push_added(Apart::Layers, &mut parts)?;
         Ok(parts)
     }
 
@@ -111,8 +113,16 @@ impl Analysis<'_> {
     /// [`Analysis::decompose_resid`], [`Analysis::stack_head_results`] and
     /// [`Analysis::stack_neuron_results`].
     pub fn full_resid_decomposition(&self, stage: Stage, neurons: Neurons) -> Result<Components> {
+        let mut parts = self.written_to(stage, neurons)?;
+        let apart = if neurons == Neurons::Apart { Apart::HeadsAndNeurons } else { Apart::Heads };
+        self.push_added(apart, &mut parts)?;
+        Ok(parts)
+    }
+
+    /// What the model's own parts wrote to the stream, without what hooks added to it.
+    pub(crate) fn written_to(&self, stage: Stage, neurons: Neurons) -> Result<Components> {
         let place = self.place(stage)?;
-        let mut parts = Components::new(place);
+        let mut parts = self.no_components(place);
         let mut bias: Option<Tensor<3>> = None;
         for layer in 0..place.attn_layers() {
             let own = self.push_heads(layer, &mut parts)?;

@@ -33,11 +33,11 @@ impl Analysis<'_> {
     /// layer, where no head has written.
     pub fn stack_head_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
-        let mut heads = Components::new(place);
+        let mut heads = self.no_components(place);
         for layer in 0..place.attn_layers() {
             self.push_heads(layer, &mut heads)?;
         }
-        Ok(heads.not_empty()?)
+        Ok(heads)
     }
 
     /// The components and, as `remainder`, what the stream at their stage is besides their sum.
@@ -62,6 +62,7 @@ impl Analysis<'_> {
         if components.is_normed() {
             return Err(super::AnalysisError::Normed.into());
         }
+        self.check_made_of(&components)?;
         let rest = self.stream_at(components.place)? - components.sum();
         components.push("remainder", rest);
         Ok(components)
@@ -72,6 +73,18 @@ impl Analysis<'_> {
         let block = &self.model.weights.blocks[layer];
         let Some(mixed) = block.mixed() else { return Ok(None) };
         let post = self.post_norm(block.ln1_post.as_ref(), hook::ln1_post_scale(layer))?;
+        let bias = || post.bias(mixed.bias.as_ref().map(|bias| bias.val().unsqueeze()));
+        // What a hook made of heads' results is what they wrote.
+        if self.is_edited(layer, "attn.hook_result") {
+            let results = self.recorded(hook::result(layer))?;
+            let [batch, pos, heads, d_model] = results.dims();
+            for head in 0..heads {
+                let written = results.clone().narrow(2, head, 1).reshape([batch * pos, d_model]);
+                let written = post.factors(post.outputs(written).reshape([batch, pos, d_model]));
+                parts.push(format!("L{layer}H{head}"), self.arrived(layer, parts.place, written));
+            }
+            return Ok(bias());
+        }
         let z = match (&block.delta, &block.ssm, &block.conv) {
             (Some(_), ..) => self.recorded(hook::linear_z(layer))?,
             (_, Some(_), _) => self.recorded(hook::ssm_z(layer))?,
@@ -84,6 +97,6 @@ impl Analysis<'_> {
         let d_model = out.dims()[1];
         let out = out.reshape([heads, d_head, d_model]);
         parts.extend((0..heads).map(|head| format!("L{layer}H{head}")), Term::Heads { z, out });
-        Ok(post.bias(mixed.bias.as_ref().map(|bias| bias.val().unsqueeze())))
+        Ok(bias())
     }
 }

@@ -38,6 +38,7 @@ impl Analysis<'_> {
     /// [`AnalysisError::Shape`](super::AnalysisError::Shape) for tokens that fit neither the batch
     /// nor the positions.
     pub fn logit_attrs(&self, components: &Components, direction: impl Into<Direction>) -> Result<Tensor<3>> {
+        self.check_made_of(components)?;
         let direction = direction.into().vector(self.model)?;
         let normed = match components.is_normed() {
             true => components.clone(),

@@ -38,11 +38,11 @@ impl Analysis<'_> {
     /// `*ln2_post.hook_scale` where the MLP's output is normalized.
     pub fn stack_neuron_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
-        let mut neurons = Components::new(place);
+        let mut neurons = self.no_components(place);
         for layer in self.model.config().with_mlps().take_while(|layer| *layer < place.layers) {
             self.push_neurons(layer, None, &mut neurons)?;
         }
-        Ok(neurons.not_empty()?)
+        Ok(neurons)
     }
 
     /// What some neurons of one layer add to the stream: see [`Analysis::stack_neuron_results`].
@@ -67,7 +67,7 @@ impl Analysis<'_> {
             let given = vec![neurons.start, neurons.end];
             return Err(AnalysisError::Shape { what: "the choice".into(), given, expected }.into());
         }
-        let mut parts = Components::new(self.place(Stage::Final)?);
+        let mut parts = self.no_components(self.place(Stage::Final)?);
         self.push_neurons(place.layers, Some(neurons), &mut parts)?;
         Ok(parts)
     }

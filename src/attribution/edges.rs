@@ -374,7 +374,7 @@ fn recorded_for_writers(config: &TransformerConfig) -> Vec<&'static str> {
 /// Source minus base of what each writer writes, `[writer, pos * d_model]`.
 fn changes(model: &HookedTransformer, base: &ActivationCache, source: &ActivationCache) -> Result<Tensor<2>> {
     let parts = |cache: &ActivationCache| -> Result<Components> {
-        let parts = model.analyze(cache)?.full_resid_decomposition(Stage::Final, Neurons::Summed)?;
+        let parts = model.analyze(cache)?.written_to(Stage::Final, Neurons::Summed)?;
         // Positions and biases are the same in both runs.
         Ok(parts.filter(|label| label != "bias" && label != "pos_embed")?)
     };

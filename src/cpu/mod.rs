@@ -5,6 +5,7 @@
 mod attention;
 mod function;
 mod gather;
+mod glance;
 mod host_matrix;
 mod host_tensor;
 mod latents;
@@ -26,6 +27,7 @@ use host_tensor::{HostTensor, in_place};
 pub(crate) use attention::{Rules, attention, mix, scores, softmax};
 pub(crate) use function::activation;
 pub(crate) use gather::gather;
+pub(crate) use glance::{Depth, glance};
 pub(crate) use latents::{combine, keep, not_finite};
 pub(crate) use linear::{Weight, linear};
 pub(crate) use norm::{norm, norm_and_scale};

@@ -1,7 +1,9 @@
 //! One run of any model: plan and check it, run the forward pass, give the recordings.
 
+use std::sync::Arc;
+
 use burn::tensor::{DType, Device};
-use hooklens_hooks::{ActivationCache, Axis, Halt, Hook, Record, Rows, Run, Silent};
+use hooklens_hooks::{ActivationCache, Axis, Halt, Hook, ModelIdentity, Record, Rows, Run, Silent, TextHashes};
 
 use crate::config::{Mixer, TransformerConfig};
 use crate::device::{check_element_type, check_room};
@@ -25,6 +27,10 @@ pub(crate) struct Plan<'p> {
     pub(crate) at_once: usize,
     /// The shape of the blocks, the larger of two stacks.
     pub(crate) shape: &'p TransformerConfig,
+    /// The model, for what is recorded and what recordings are used.
+    pub(crate) model: &'p dyn Fn() -> Arc<ModelIdentity>,
+    /// A hash of each row's text, where its tokens are known.
+    pub(crate) texts: &'p dyn Fn() -> Option<Vec<TextHashes>>,
     /// Whether the run ends with the last point that is watched.
     pub(crate) stop_when_done: bool,
 }
@@ -37,7 +43,7 @@ pub(crate) fn drive<T>(
     record: Record,
     pass: impl FnOnce(&mut Run<'_, '_>) -> Result<T, Halt>,
 ) -> Result<(Option<T>, ActivationCache)> {
-    let Plan { points, device, dtype, rows, silent, at_once, shape, stop_when_done } = plan;
+    let Plan { points, device, dtype, rows, silent, at_once, shape, model, texts, stop_when_done } = plan;
     let length = |layer, axis| length(shape, layer, axis);
     check_element_type(&device, dtype)?;
     check_room(&device, at_once.saturating_mul(dtype.size()))?;
@@ -45,6 +51,9 @@ pub(crate) fn drive<T>(
         .into_iter()
         .fold(rows.batch, usize::saturating_mul);
     let mut run = Run::new(&points.catalog, hooks, record, rows, silent)?.with(&points.splices, silent)?;
+    if run.needs_model() {
+        run = run.made_by(model(), texts())?;
+    }
     // Scores are made whole only where they, or patterns, are watched: beside them stands their softmax.
     if pattern >= LARGE
         && points.catalog.ids().any(|id| points.catalog.info(id).axes.contains(&Axis::Key) && run.wants(Some(id)))

@@ -32,7 +32,7 @@ pub(super) fn run_with_gradients<M: HookedModel>(
         let reason = "gradients are of a number made of the logits: let the run come to them";
         return Err(InputError::Conflict { option, with: "run_with_gradients", reason }.into());
     }
-    let ForwardOptions { hooks, record, mut kv_cache, .. } = options;
+    let ForwardOptions { hooks, record, mut kv_cache, copies, .. } = options;
     let (logits, start, mask, tokens) =
         (options.logits, options.start_at_layer, options.attention_mask, options.tokens);
     let mut run = |hooks: Vec<Hook<'_>>, record: Record, whole: bool| {
@@ -42,6 +42,7 @@ pub(super) fn run_with_gradients<M: HookedModel>(
         again.loss_per_token = options.loss_per_token && whole;
         (again.start_at_layer, again.attention_mask, again.tokens) = (start, mask.clone(), tokens.clone());
         again.kv_cache = kv_cache.as_deref_mut();
+        again.copies = copies;
         model.run(input.clone(), again)
     };
     with_gradients(model.catalog(), hooks, record, &mut run, |output| Ok(scalar(M::scored(output)?)))
@@ -122,7 +123,8 @@ impl<O: RunOutput> GradientPass<'_, '_, '_, O> {
         let leaves = RefCell::new(ByPoint::new());
         let output = self.run(points, cuts, &leaves, record, true)?;
         let number = number(&output)?.sum();
-        if points.is_empty() {
+        // Points that had nothing to show, such as experts without tokens, have no gradients.
+        if leaves.borrow().is_empty() {
             return Ok((output, ByPoint::new()));
         }
         if !number.is_tracked() {
@@ -161,12 +163,14 @@ impl<O: RunOutput> GradientPass<'_, '_, '_, O> {
         let mut hooks: Vec<Hook<'_>> = self.hooks.iter_mut().map(Hook::reborrow).collect();
         hooks.extend(points.iter().map(|id| {
             let cut = cuts.contains(id);
-            at(&*self.catalog.info(*id).name).edit_any(move |tensor, _| {
-                let leaf = if cut { tensor.leaf() } else { tensor.zeros_like().leaf() };
-                let seen = if cut { leaf.clone() } else { tensor.plus(&leaf) };
-                leaves.borrow_mut().insert(*id, leaf);
-                Ok(Some(seen))
-            })
+            at(&*self.catalog.info(*id).name)
+                .edit_any(move |tensor, _| {
+                    let leaf = if cut { tensor.leaf() } else { tensor.zeros_like().leaf() };
+                    let seen = if cut { leaf.clone() } else { tensor.plus(&leaf) };
+                    leaves.borrow_mut().insert(*id, leaf);
+                    Ok(Some(seen))
+                })
+                .neutral()
         }));
         (self.run)(hooks, record, whole)
     }

@@ -113,6 +113,18 @@ pub trait HookedModel: Sized + private::Sealed {
     #[doc(hidden)]
     fn run_checked(&self, input: Self::Input, options: ForwardOptions<'_>) -> Result<Self::Output>;
 
+    /// Whether hooks depend on row numbers, so that a batch may not be run in parts.
+    #[doc(hidden)]
+    fn tells_rows_apart(&self) -> bool {
+        false
+    }
+
+    /// Whether hooks act at positions counted from the end of a text, so that it may not be run in parts.
+    #[doc(hidden)]
+    fn counts_from_the_end(&self) -> bool {
+        false
+    }
+
     /// Whether a scalar can be made of logits only.
     #[doc(hidden)]
     const NEEDS_LOGITS: bool = true;

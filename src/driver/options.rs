@@ -1,6 +1,8 @@
 //! Options of one run: logits, losses, layers, masks, hooks, caches and recordings.
 
-use hooklens_hooks::{Hook, Ordinal, Record};
+use std::sync::Arc;
+
+use hooklens_hooks::{Hook, ModelIdentity, Ordinal, Record};
 
 use crate::error::InputError;
 use crate::kv_cache::KeyValueCache;
@@ -49,6 +51,10 @@ pub struct ForwardOptions<'h> {
     pub(crate) hooks: Vec<Hook<'h>>,
     pub(crate) record: Record,
     pub(crate) kv_cache: Option<&'h mut KeyValueCache>,
+    /// The row of the caller's batch that all rows are copies of, and the number of its rows, in sweeps.
+    pub(crate) copies: Option<[usize; 2]>,
+    /// The model's identity, where a caller of many runs has looked already.
+    pub(crate) identity: Option<Arc<ModelIdentity>>,
 }
 
 impl From<Record> for ForwardOptions<'_> {
@@ -237,6 +243,18 @@ impl<'h> ForwardOptions<'h> {
     #[must_use]
     pub fn kv_cache(mut self, cache: &'h mut KeyValueCache) -> Self {
         self.kv_cache = Some(cache);
+        self
+    }
+
+    /// Says that all rows are copies of one row of the caller's batch, which has this many.
+    pub(crate) fn copies_of(mut self, row: usize, of: usize) -> Self {
+        self.copies = Some([row, of]);
+        self
+    }
+
+    /// Hands on the identity of the model, so that a run need not look for it.
+    pub(crate) fn identity(mut self, identity: &Arc<ModelIdentity>) -> Self {
+        self.identity = Some(identity.clone());
         self
     }
 

@@ -94,6 +94,16 @@ impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
         self.model.interventions().into_iter().chain::<Vec<String>>(own.unwrap_or_default()).collect()
     }
 
+    fn tells_rows_apart(&self) -> bool {
+        let own = self.hooks.try_borrow().is_ok_and(|own| own.iter().any(Hook::is_by_row));
+        own || self.model.tells_rows_apart()
+    }
+
+    fn counts_from_the_end(&self) -> bool {
+        let own = self.hooks.try_borrow().is_ok_and(|own| own.iter().any(Hook::counts_from_the_end));
+        own || self.model.counts_from_the_end()
+    }
+
     fn run_checked(&self, input: M::Input, options: ForwardOptions<'_>) -> Result<M::Output> {
         self.with_hooks(|own| {
             let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();

@@ -15,7 +15,7 @@ use super::writer::{Sink, Writer};
 use super::{Dump, DumpModel, DumpReport, Seen, Watcher};
 use crate::device::synchronize;
 use crate::driver::Input;
-use crate::error::{DumpError, Result};
+use crate::error::{DumpError, InputError, Result};
 use crate::object_stores::is_url;
 
 impl Dump {
@@ -77,6 +77,16 @@ impl Dump {
         watcher: &mut Watcher<'_>,
     ) -> Result<DumpReport> {
         let out = out.as_ref();
+        if model.tells_rows_apart() && rows.len() > 1 {
+            let reason = "a dump runs its prompts in batches of its own, so that row numbers are not the prompts'";
+            let option = "hooks on rows or by a recording's rows";
+            return Err(InputError::Conflict { option, with: "a dump of several prompts", reason }.into());
+        }
+        if model.counts_from_the_end() && !self.prefix.is_empty() {
+            let reason = "the prefix is run alone, so that its own last tokens would be counted";
+            let option = "hooks at positions counted from the end";
+            return Err(InputError::Conflict { option, with: "a dump with a prefix", reason }.into());
+        }
         let to_file = out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
         let placed = self.check(model, rows, to_file)?;
         if to_file {

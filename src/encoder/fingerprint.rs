@@ -1,8 +1,13 @@
 //! Fingerprints of encoders: a hash of configuration and weights.
 
+use std::sync::Arc;
+
+use hooklens_hooks::ModelIdentity;
+
 use super::HookedEncoder;
+use crate::driver::HookedModel;
 use crate::error::Result;
-use crate::model::hash_of;
+use crate::model::{Hashed, hash_of};
 
 impl HookedEncoder {
     /// A hash of the configuration and of every weight as it is in memory, as
@@ -21,6 +26,12 @@ impl HookedEncoder {
     /// # Errors
     /// If the device can't give the weights.
     pub fn fingerprint(&self) -> Result<String> {
-        hash_of(self.config(), &self.weights)
+        hash_of(self.config(), &self.weights, Hashed::default())
+    }
+
+    /// The identity of the weights as they are now, which caches and recordings keep.
+    pub(crate) fn identity(&self) -> Arc<ModelIdentity> {
+        let content = |hashed| hash_of(self.config(), &self.weights, hashed);
+        self.identities.identity(&self.weights, self.catalog().note(), content)
     }
 }

@@ -1,7 +1,7 @@
 //! One run of an encoder.
 
 use burn::tensor::{Int, Tensor, TensorData};
-use hooklens_hooks::{ActivationCache, Halt, Run, upload};
+use hooklens_hooks::{ActivationCache, Halt, Rows, Run, upload};
 
 use super::tokens::EncoderTokens;
 use super::weights::{EncoderBlock, OutputHeads};
@@ -62,7 +62,7 @@ impl RunOutput for EncoderOutput {
             logits: self.logits.map(Tensor::without_autodiff),
             pooled: self.pooled.map(Tensor::without_autodiff),
             next_sentence: self.next_sentence.map(Tensor::without_autodiff),
-            cache: self.cache.map(|held| held.detached()),
+            cache: self.cache.detached(),
         }
     }
 }
@@ -203,14 +203,15 @@ impl HookedEncoder {
         let [batch, len] = tokens.tokens.shape();
         let sequence = Sequence::of(&tokens.tokens);
         self.check_length(sequence.positions_needed())?;
-        let real = sequence.query_mask();
         let widest = self.stack.d_mlp.max(if wanted.mlm { self.config.d_vocab } else { 0 });
         let plan = Plan {
             points: &self.points,
             device: self.weights.embed.tokens.val().device(),
             dtype: self.weights.embed.tokens.val().dtype(),
-            rows: sequence.rows(real.as_deref()),
+            rows: Rows { copies: options.copies, ..sequence.rows() },
             silent: &|_| None,
+            model: &|| self.identity(),
+            texts: &|| Some(tokens.tokens.text_hashes(None)),
             at_once: batch.saturating_mul(len).saturating_mul(widest),
             shape: &self.stack,
             stop_when_done: options.logits == Logits::None,

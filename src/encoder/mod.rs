@@ -35,7 +35,7 @@ pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHea
 use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel, Logits, private};
 use crate::error::{InputError, Result};
-use crate::model::LoadReport;
+use crate::model::{Identities, LoadReport};
 use crate::points::Points;
 use crate::tokens::Tokenizer;
 use points::points_of;
@@ -69,6 +69,7 @@ pub struct HookedEncoder {
     tokenizer: Option<Arc<Tokenizer>>,
     sentences: std::result::Result<SentenceEmbedding, String>,
     report: Arc<LoadReport>,
+    identities: Arc<Identities>,
 }
 
 impl HookedEncoder {
@@ -82,7 +83,8 @@ impl HookedEncoder {
         let points = Arc::new(points_of(&config, weights.output_heads()));
         let stack = Arc::new(config.stack());
         let (config, report) = (Arc::new(config), Arc::new(report));
-        Self { weights, config, stack, points, tokenizer: tokenizer.map(Arc::new), sentences, report }
+        let (tokenizer, identities) = (tokenizer.map(Arc::new), Identities::of(&weights));
+        Self { weights, config, stack, points, tokenizer, sentences, report, identities }
     }
 
     /// Shape and choices of the model.

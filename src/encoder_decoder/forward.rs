@@ -1,8 +1,10 @@
 //! One run: the encoder over its tokens, the decoder over its own.
 
+use std::sync::Arc;
+
 use burn::module::Param;
 use burn::tensor::{Bool, Tensor, TensorData};
-use hooklens_hooks::{ActivationCache, Halt, PointInfo, Rows, Run, Segment, Silent};
+use hooklens_hooks::{ActivationCache, Halt, ModelIdentity, PointInfo, Rows, Run, Segment, Silent, TextHashes};
 
 use super::HookedEncoderDecoder;
 use super::block::CrossInputs;
@@ -12,8 +14,8 @@ use super::points::{CROSS, DECODER, ENCODER};
 use super::positions::StackPositions;
 use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, drive, logits_of, private};
-use crate::error::{InputError, Result};
-use crate::kv_cache::{KeyValueCache, Transaction};
+use crate::error::{CacheError, InputError, Result};
+use crate::kv_cache::{KeyValueCache, MadeBy, Transaction};
 use crate::model::{
     Buckets, NormPoints, Pass, Sequence, last_rows, position_bias, position_vectors, soft_capped, token_vectors,
 };
@@ -54,7 +56,7 @@ impl RunOutput for EncoderDecoderOutput {
     }
 
     fn without_history(self) -> Self {
-        Self { logits: self.logits.map(Tensor::without_autodiff), cache: self.cache.map(|held| held.detached()) }
+        Self { logits: self.logits.map(Tensor::without_autodiff), cache: self.cache.detached() }
     }
 }
 
@@ -78,6 +80,8 @@ pub struct Encoded {
     /// only view of the input.
     pub hidden: Tensor<3>,
     pub(super) mask: Option<Vec<bool>>,
+    /// The model whose encoder made them.
+    pub(super) model: Option<Arc<ModelIdentity>>,
 }
 
 impl Encoded {
@@ -103,7 +107,11 @@ impl Encoded {
         let [batch, len, width] = self.hidden.dims();
         let wide = self.hidden.clone().unsqueeze_dim::<4>(1).expand([batch, times, len, width]);
         let rows = |mask: &Vec<bool>| mask.chunks(len).flat_map(|row| row.repeat(times)).collect();
-        Self { hidden: wide.reshape([batch * times, len, width]), mask: self.mask.as_ref().map(rows) }
+        Self {
+            hidden: wide.reshape([batch * times, len, width]),
+            mask: self.mask.as_ref().map(rows),
+            model: self.model.clone(),
+        }
     }
 
     /// `true` at padding, `[batch, 1, 1, pos]`; none where every position is real.
@@ -125,16 +133,18 @@ impl HookedEncoderDecoder {
         let (encoder, decoder) = (Sequence::of(&tokens), Sequence::of(&written));
         self.check_positions(&encoder)?;
         self.check_positions(&decoder)?;
-        let (encoder_real, decoder_real) = (encoder.query_mask(), decoder.query_mask());
-        let rows = decoder.rows(decoder_real.as_deref());
+        let copies = options.copies;
+        let rows = Rows { copies, ..decoder.rows() };
         let silent = |_: &PointInfo| None;
-        let mut plan = self.plan(&decoder, rows, options.logits, &silent);
-        plan.at_once = plan.at_once.max(self.plan(&encoder, rows, Logits::None, &silent).at_once);
+        let model = || self.identity();
+        let both = || Some(both_hashes(&tokens.text_hashes(None), &written.text_hashes(None)));
+        let mut plan = self.plan(&decoder, rows, options.logits, &silent, (&model, &both));
+        plan.at_once = plan.at_once.max(self.plan(&encoder, rows, Logits::None, &silent, (&model, &both)).at_once);
         let logits = options.logits;
         let (made, cache) = drive(plan, &mut options.hooks, options.record, |run| {
-            run.over(encoder.rows(encoder_real.as_deref()))?;
+            run.over(Rows { copies, ..encoder.rows() }, true)?;
             let encoded = self.encoder_pass(&tokens, &encoder, run)?;
-            run.over(rows)?;
+            run.over(rows, false)?;
             let alone = PastKeys { own: None, known: &[] };
             self.decoder_pass(&encoded, alone, (&written, &decoder), logits, run)
         })?;
@@ -186,13 +196,14 @@ impl HookedEncoderDecoder {
         let tokens = self.token_input(input)?;
         let sequence = Sequence::of(&tokens);
         self.check_positions(&sequence)?;
-        let real = sequence.query_mask();
+        let (model, texts) = (|| self.identity(), || Some(tokens.text_hashes(None)));
         let silent = |point: &PointInfo| (point.segment != Segment::Encoder).then_some("only the encoder runs");
-        let plan = self.plan(&sequence, sequence.rows(real.as_deref()), Logits::None, &silent);
+        let plan = self.plan(&sequence, sequence.rows(), Logits::None, &silent, (&model, &texts));
         let pass = |run: &mut Run<'_, '_>| self.encoder_pass(&tokens, &sequence, run);
         let plan = Plan { stop_when_done: false, ..plan };
         let (encoded, cache) = drive(plan, &mut options.hooks, options.record, pass)?;
-        Ok((encoded.ok_or(InputError::NoOutput { what: "encoding" })?, cache))
+        let encoded = encoded.ok_or(InputError::NoOutput { what: "encoding" })?;
+        Ok((Encoded { model: Some(self.identity()), ..encoded }, cache))
     }
 
     /// Runs the decoder alone, on an encoder's output.
@@ -296,7 +307,13 @@ impl HookedEncoderDecoder {
         options.check_plain("a decoder behind an encoder")?;
         let written = self.written_input(written)?;
         let shape @ [batch, _] = written.shape();
+        let identity = self.identity();
+        if let Some(encoder) = encoded.model.as_ref().filter(|own| !own.is(&identity)) {
+            let (cache, model) = (encoder.label().to_string(), identity.label().to_string());
+            return Err(CacheError::OtherWeights { cache, model }.into());
+        }
         if let Some(cache) = &cache {
+            cache.own.check_model(&identity)?;
             cache.own.check(&self.decoder_stack, shape, self.weights.embed.val().dtype(), |_| self.device())?;
         }
         if encoded.shape()[0] != batch {
@@ -307,29 +324,37 @@ impl HookedEncoderDecoder {
             None => Sequence::of(&written),
         };
         self.check_positions(&sequence)?;
-        let real = sequence.query_mask();
         let held = cache.as_ref().is_some_and(|cache| !cache.cross.is_empty());
         let silent = |point: &PointInfo| match point.segment {
             Segment::Encoder => Some("the encoder has run already; hook or record it in `encode`"),
             Segment::CrossKeys if held => Some("the cache holds the encoder's keys and values"),
             _ => None,
         };
-        let plan = self.plan(&sequence, sequence.rows(real.as_deref()), options.logits, &silent);
+        // The encoder's text is not known here, but for its length.
+        let (model, texts) = (|| identity.clone(), || None);
+        let rows = Rows { open: cache.is_some(), copies: options.copies, ..sequence.rows() };
+        let plan = self.plan(&sequence, rows, options.logits, &silent, (&model, &texts));
         let plan = Plan { stop_when_done: plan.stop_when_done && cache.is_none(), ..plan };
         let (mut own, cross) = match cache {
             Some(DecoderCache { own, cross, .. }) => (Some(own.begin()), Some(cross)),
             None => (None, None),
         };
+        let copies = options.copies;
+        let [read_rows, read_len] = encoded.shape();
+        let read = Sequence::new(read_rows, 0, read_len, encoded.mask.clone());
         let known = cross.as_deref().map_or(&[][..], Vec::as_slice);
         let logits = options.logits;
         let (made, recorded) = drive(plan, &mut options.hooks, options.record, |run| {
+            run.reads_from(Rows { copies, ..read.rows() });
             let behind = PastKeys { own: own.as_mut().map(Transaction::cache), known };
             self.decoder_pass(encoded, behind, (&written, &sequence), logits, run)
         })?;
         let (logits, keys) = made.unwrap_or_default();
         if let Some(own) = own {
             let keeps = own.keeps();
-            own.commit(shape, written.mask(), &options.hooks, self.points.named_parts())?;
+            let made =
+                MadeBy { model: identity, hooks: &options.hooks, parts: self.points.named_parts(), by_length: false };
+            own.commit(shape, written.mask(), Some(&written), made)?;
             // What the encoder's positions gave is kept with the run that made it, never of one that failed.
             if let Some(cross) = cross.filter(|cross| keeps && cross.is_empty()) {
                 *cross = keys;
@@ -339,7 +364,14 @@ impl HookedEncoderDecoder {
     }
 
     /// The plan of a run over one stack's positions.
-    fn plan<'p>(&'p self, over: &Sequence, rows: Rows<'p>, logits: Logits, silent: Silent<'p>) -> Plan<'p> {
+    fn plan<'p>(
+        &'p self,
+        over: &Sequence,
+        rows: Rows<'p>,
+        logits: Logits,
+        silent: Silent<'p>,
+        (model, texts): Sources<'p>,
+    ) -> Plan<'p> {
         let tokens = over.batch.saturating_mul(over.len);
         let wide = match logits {
             Logits::All => tokens.saturating_mul(self.config.d_decoder_vocab),
@@ -354,6 +386,8 @@ impl HookedEncoderDecoder {
             dtype: self.weights.embed.val().dtype(),
             rows,
             silent,
+            model,
+            texts,
             at_once: wide.max(tokens.saturating_mul(shape.d_mlp)),
             shape,
             stop_when_done: logits == Logits::None,
@@ -381,7 +415,7 @@ impl HookedEncoderDecoder {
         }
         let points = self.norm_points(Outer::EncoderFinalScale, Outer::EncoderFinalNormalized);
         let hidden = weights.encoder_ln.forward(resid, points, run)?;
-        Ok(Encoded { hidden, mask: sequence.query_mask() })
+        Ok(Encoded { hidden, mask: sequence.query_mask(), model: None })
     }
 
     fn decoder_pass(
@@ -487,4 +521,12 @@ struct PastKeys<'c> {
     own: Option<&'c mut KeyValueCache>,
     /// Those of the encoder's positions, a pair a layer; none before the first run.
     known: &'c [(Tensor<4>, Tensor<4>)],
+}
+
+/// What a plan asks for the model and the texts.
+type Sources<'p> = (&'p dyn Fn() -> Arc<ModelIdentity>, &'p dyn Fn() -> Option<Vec<TextHashes>>);
+
+/// Hashes of what the decoder has written, together with what the encoder reads.
+fn both_hashes(read: &[TextHashes], written: &[TextHashes]) -> Vec<TextHashes> {
+    read.iter().zip(written).map(|(read, written)| TextHashes { read: read.whole, ..*written }).collect()
 }

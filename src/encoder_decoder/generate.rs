@@ -50,6 +50,8 @@ impl HookedEncoderDecoder {
         chooser.rules(rules.first, rules.last, &rules.never);
         // Penalties are on what was written, not on what was read.
         chooser.begin_with(vec![self.config.decoder_start_token]);
+        options.hooks.iter().try_for_each(|hook| hook.check_reach(options.max_new_tokens))?;
+        options.record.check_reach(options.max_new_tokens)?;
         let encoded = self.encode(prompts)?;
         let mut cache = self.decoder_cache(encoded);
         let mut next = Tokens::new(vec![vec![self.config.decoder_start_token]; batch])?;
@@ -66,7 +68,7 @@ impl HookedEncoderDecoder {
             let given = given.squeeze_dim::<2>(1);
             let tokens = chooser.choose(given.clone(), &options)?;
             next = chooser.following(&tokens)?;
-            if !output.cache.is_empty() {
+            if !options.record.selects_nothing() {
                 steps.push(output.cache);
             }
             if options.logits {

@@ -41,7 +41,7 @@ pub use weights::{DecoderBlock, EncoderBlock, EncoderDecoderWeights};
 use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
-use crate::model::LoadReport;
+use crate::model::{Identities, LoadReport};
 use crate::points::{Points, Site};
 use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
 use points::{CROSS, points_of};
@@ -74,6 +74,7 @@ pub struct HookedEncoderDecoder {
     pub(crate) points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,
     report: Arc<LoadReport>,
+    identities: Arc<Identities>,
 }
 
 impl HookedEncoderDecoder {
@@ -84,6 +85,7 @@ impl HookedEncoderDecoder {
         report: LoadReport,
     ) -> Self {
         Self {
+            identities: Identities::of(&weights),
             weights,
             points: Arc::new(points_of(&config)),
             encoder_stack: Arc::new(config.stack(false)),

@@ -33,6 +33,22 @@ pub enum AnalysisError {
         /// How the two differ.
         what: String,
     },
+    /// Components of one recording, row or position, with an analysis of another.
+    #[error("the components are of {components}, and the analysis is of {analysis}{}; make the components by this analysis", other_recording(*same_places))]
+    OtherPlaces {
+        /// Rows and positions of the components.
+        components: String,
+        /// Rows and positions that the analysis looks at.
+        analysis: String,
+        /// Whether these are the same, in different recordings.
+        same_places: bool,
+    },
+    /// A hook changed what a norm gave, so that its readers saw something else than the stream through the norm.
+    #[error("a hook edited `{point}`: what was read there is not made of these components")]
+    EditedNorm {
+        /// The point.
+        point: String,
+    },
     /// Tensors that were to be combined differ in shape.
     #[error("{what} is {given:?}; expected {expected}")]
     Shape {
@@ -57,6 +73,11 @@ pub enum AnalysisError {
     /// Components that a norm was applied to already.
     #[error("a norm was applied to these components already")]
     Normed,
+}
+
+/// What to say if the places are the same.
+fn other_recording(same_places: bool) -> &'static str {
+    if same_places { ", of another recording" } else { "" }
 }
 
 /// The first few of many.

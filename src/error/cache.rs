@@ -48,6 +48,17 @@ pub enum CacheError {
         /// Positions of the text.
         len: usize,
     },
+    /// A cache that was cut to its beginning holds keys that LongRoPE, or dynamic scaling, rotated for a longer text.
+    #[error(
+        "the cache was cut to its beginning, and its keys are rotated for the {keys} positions of the longer text: this \
+         model rotates a text of {len} in another way, so compute the cache again"
+    )]
+    RotatedForLonger {
+        /// Positions of the longer text.
+        keys: usize,
+        /// Positions of the text now.
+        len: usize,
+    },
     /// The cache was made for a model with another number of layers.
     #[error("the cache is for {cache} layers, the model has {model}")]
     Layers {
@@ -281,6 +292,34 @@ pub enum CacheError {
         reason: String,
         /// What the system or the reader of the format reported, if it found the fault.
         source: Option<BoxError>,
+    },
+    /// The keys and values in the cache were computed by another model: other weights, processing, adapters or element
+    /// types.
+    #[error("the cache was computed by another model ({cache}) than the one that runs ({model}); compute it again")]
+    OtherWeights {
+        /// The model that computed the cache.
+        cache: String,
+        /// The model that was to use it.
+        model: String,
+    },
+    /// The cache holds the keys and values of another text.
+    #[error("the cache holds keys and values of other tokens: at position {position} {cache}, where {given} was given")]
+    OtherText {
+        /// First position that differs.
+        position: usize,
+        /// The cache's token there.
+        cache: String,
+        /// The token given.
+        given: String,
+    },
+    /// A cache whose first positions are hidden, where one of a whole text is wanted.
+    #[error("the cache hides its first positions (`insert_starts`), so it does not continue the whole text")]
+    Hides,
+    /// Something that needs the tokens of a cache whose keys and values came without them.
+    #[error("{what} need the tokens of the text before, and the cache's keys and values came without their tokens")]
+    NoTokens {
+        /// What needs them.
+        what: &'static str,
     },
     /// A saved cache was made with another model.
     #[error("{} was made with another model (fingerprint {saved}; this one has {model})", path.display())]

@@ -61,6 +61,12 @@ pub enum PlotError {
         /// The axis that has a line a place, if they are of an array.
         axis: Option<String>,
     },
+    /// Tokens of another text than the one that the values are of.
+    #[error("these are not the tokens that row {row} of the recording was made from")]
+    OtherText {
+        /// The row.
+        row: usize,
+    },
     /// No number: an array without places, no line with a point.
     #[error("there is nothing to draw: not one number")]
     Nothing,

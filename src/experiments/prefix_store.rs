@@ -54,21 +54,32 @@ impl<'m> PrefixStore<'m> {
     pub fn get(&mut self, prefix: impl Into<crate::driver::Input>) -> Result<KeyValueCache> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
         let whole = self.model.config().has_states();
+        let thresholds = self.model.config().rotation_thresholds();
         let alike = |held: &[u32]| {
             let alike = held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
-            // A state can't be brought back to an earlier position.
-            if whole && alike < held.len() { 0 } else { alike }
+            // A state can't be brought back to an earlier position, nor keys that were rotated for another length.
+            let by_length = thresholds.iter().any(|own| held.len().max(tokens.len()) > own.context);
+            let apart = (whole && alike < held.len()) || (by_length && held.len() != tokens.len());
+            if apart { 0 } else { alike }
         };
-        let nearest = self.held.iter_mut().max_by_key(|(held, _)| alike(held));
-        let (mut cache, known) = match nearest {
-            Some((held, cache)) if alike(held) > 0 => {
-                let known = alike(held);
-                let mut fork = cache.fork(1)?;
-                fork.truncate(known)?;
-                (fork, known)
+        let mut nearest: Vec<(usize, usize)> =
+            self.held.iter().enumerate().map(|(place, (held, _))| (alike(held), place)).collect();
+        nearest.retain(|(known, _)| *known > 0);
+        nearest.sort_by_key(|(known, _)| std::cmp::Reverse(*known));
+        let mut found = None;
+        for (known, place) in nearest {
+            let mut fork = self.held[place].1.fork(1)?;
+            // A sliding cache may have dropped keys that an earlier position needs: then the next best one.
+            match fork.truncate(known) {
+                Ok(()) => {
+                    found = Some((fork, known));
+                    break;
+                }
+                Err(CacheError::Dropped { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
-            _ => (KeyValueCache::new(self.model.config(), 1), 0),
-        };
+        }
+        let (mut cache, known) = found.unwrap_or_else(|| (KeyValueCache::new(self.model.config(), 1), 0));
         if known < tokens.len() {
             let options = crate::driver::ForwardOptions::new().logits(crate::driver::Logits::None).kv_cache(&mut cache);
             self.model.run(vec![tokens[known..].to_vec()], options)?;
@@ -103,11 +114,21 @@ impl<'m> PrefixStore<'m> {
         if !cache.interventions().is_empty() {
             return Err(CacheError::Intervened { interventions: cache.interventions().join(", ") }.into());
         }
+        if cache.hides() {
+            return Err(CacheError::Hides.into());
+        }
+        cache.check_model(&self.model.identity())?;
         if cache.batch() != 1 {
             return Err(CacheError::Batch { cache: 1, run: cache.batch() }.into());
         }
         if cache.lengths() != [tokens.len()] || cache.len() != tokens.len() {
             return Err(CacheError::Length { layer: 0, entry: cache.len(), mask: tokens.len() }.into());
+        }
+        if let Some([held]) = cache.tokens().as_deref()
+            && let Some(position) = (0..tokens.len()).find(|position| held[*position] != tokens[*position])
+        {
+            let (cache, given) = (held[position].to_string(), tokens[position].to_string());
+            return Err(CacheError::OtherText { position, cache, given }.into());
         }
         let held = cache.fork(1)?;
         self.held.push((tokens, held));

@@ -1,7 +1,9 @@
 //! Batches of prompts whose shared prefix is computed once.
 
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, Record};
+use hooklens_hooks::{ActivationCache, ModelIdentity, Positions, Record};
 
 use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::{InputError, Result};
@@ -52,13 +54,14 @@ pub struct SharedPrefix<'m> {
     recorded: Option<ActivationCache>,
     made: Option<Tensor<3>>,
     saved: usize,
+    identity: Arc<ModelIdentity>,
 }
 
 impl<'m> SharedPrefix<'m> {
     /// Prepares to run batches with these recordings and logits.
     pub fn new(model: &'m HookedTransformer, record: Record, logits: Logits) -> Self {
-        let cache = KeyValueCache::new(model.config(), 1);
-        Self { model, record, logits, tokens: Vec::new(), cache, recorded: None, made: None, saved: 0 }
+        let (cache, identity) = (KeyValueCache::new(model.config(), 1), model.identity());
+        Self { model, record, logits, tokens: Vec::new(), cache, recorded: None, made: None, saved: 0, identity }
     }
 
     /// Tokens of the current prefix.
@@ -102,15 +105,32 @@ impl<'m> SharedPrefix<'m> {
 
     /// [`SharedPrefix::run`] with the first `shared` tokens, which all rows begin with, computed once.
     pub(crate) fn run_sharing(&mut self, rows: &[Vec<u32>], shared: usize) -> Result<Output> {
-        let grown = self.move_to(&rows[0][..shared])?;
+        // Keys that are rotated by the length of their text can't be shared by texts of several.
+        let by_length = rows.iter().any(|row| self.model.config().outgrows(row.len()));
+        let shared = if by_length { 0 } else { shared };
+        // Positions count in each whole row, wherever its prefix ends.
+        let places = self.record.places_in(rows.iter().map(Vec::len))?;
+        let in_prefix = places.as_ref().is_some_and(|places| places.iter().flatten().any(|place| *place < shared));
+        let suffixes = match &places {
+            Some(places) if !in_prefix => {
+                let columns = places.iter().map(|row| row.iter().map(|place| place - shared).collect()).collect();
+                self.record.clone().positions(Positions::Columns(columns))
+            }
+            _ => self.record.clone().positions(Positions::All),
+        };
+        let whole = places.is_none() || in_prefix;
+        let grown = self.move_to(&rows[0][..shared], whole)?;
         self.saved += rows.len() * shared - grown;
         let rest: Vec<Vec<u32>> = rows.iter().map(|row| row[shared..].to_vec()).collect();
         let rest = Tokens::padded(&rest, 0, PaddingSide::Right)?;
         let mut branches = self.cache.fork(rows.len())?;
-        let options = ForwardOptions::new().logits(self.logits).record(self.record.clone()).kv_cache(&mut branches);
-        let mut output = self.model.run(rest, options)?;
-        if let Some(recorded) = &self.recorded {
+        let options = ForwardOptions::new().logits(self.logits).record(suffixes).kv_cache(&mut branches);
+        let mut output = self.model.run(rest, options.identity(&self.identity))?;
+        if let (true, Some(recorded)) = (whole, &self.recorded) {
             output.cache = recorded.stitched(&output.cache)?;
+        }
+        if in_prefix {
+            output.cache = output.cache.positions(self.record.kept().clone())?;
         }
         if let (Some(made), Logits::All) = (&self.made, self.logits) {
             let [_, len, width] = made.dims();
@@ -120,11 +140,14 @@ impl<'m> SharedPrefix<'m> {
         Ok(output)
     }
 
-    /// Makes this the current prefix; gives the number of tokens that had to be run for it.
-    fn move_to(&mut self, prefix: &[u32]) -> Result<usize> {
+    /// Makes this the current prefix, recorded if `whole`; gives the number of tokens that had to be run for it.
+    fn move_to(&mut self, prefix: &[u32], whole: bool) -> Result<usize> {
         let alike = self.tokens.iter().zip(prefix).take_while(|(a, b)| a == b).count();
         // A state can't be brought back to an earlier position.
-        let kept = if alike < self.tokens.len() && self.model.config().has_states() { 0 } else { alike };
+        let state = alike < self.tokens.len() && self.model.config().has_states();
+        // Positions of the prefix that no batch before asked for were not recorded.
+        let unrecorded = whole && self.recorded.is_none() && !self.record.selects_nothing();
+        let kept = if state || unrecorded { 0 } else { alike };
         if kept < self.tokens.len() {
             self.cache.truncate(kept)?;
             self.recorded = self.recorded.take().filter(|_| kept > 0).map(|recorded| recorded.first(kept));
@@ -136,12 +159,14 @@ impl<'m> SharedPrefix<'m> {
             return Ok(0);
         }
         let logits = if self.logits == Logits::All { Logits::All } else { Logits::None };
-        let options = ForwardOptions::new().logits(logits).record(self.record.clone()).kv_cache(&mut self.cache);
-        let output = self.model.run(vec![rest.to_vec()], options)?;
-        self.recorded = Some(match self.recorded.take() {
-            Some(before) => before.stitched(&output.cache)?,
-            None => output.cache,
-        });
+        let record = if whole { self.record.clone().positions(Positions::All) } else { Record::default() };
+        let options = ForwardOptions::new().logits(logits).record(record).kv_cache(&mut self.cache);
+        let output = self.model.run(vec![rest.to_vec()], options.identity(&self.identity))?;
+        self.recorded = match self.recorded.take() {
+            _ if !whole => None,
+            Some(before) => Some(before.stitched(&output.cache)?),
+            None => Some(output.cache),
+        };
         self.made = match (self.made.take(), output.logits) {
             (Some(before), Some(new)) => Some(Tensor::cat(vec![before, new], 1)),
             (before, new) => before.or(new),

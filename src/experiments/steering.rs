@@ -1,7 +1,9 @@
 //! Steering vectors (Turner et al. 2023), function vectors (Todd et al. 2024) and directional ablation.
 
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
-use hooklens_hooks::{Hook, HookError, Record, Selection, at};
+use hooklens_hooks::{Hook, HookError, ModelIdentity, Record, Selection, at};
 
 use crate::activations::{AnalysisError, Stage};
 use crate::driver::{HookedModel, Input};
@@ -26,6 +28,8 @@ pub struct SteeringVector {
     point: String,
     /// `[d_model]`
     vector: Tensor<1>,
+    /// The model whose stream it is a direction in, where it is known.
+    model: Option<Arc<ModelIdentity>>,
 }
 
 impl SteeringVector {
@@ -59,7 +63,7 @@ impl SteeringVector {
         };
         let (name, towards) = mean(towards.into())?;
         let (_, away_from) = mean(away_from.into())?;
-        Ok(Self { point: name, vector: towards - away_from })
+        Ok(Self { point: name, vector: towards - away_from, model: Some(model.identity()) })
     }
 
     /// A function vector (Todd et al. 2024): what some heads, each a layer and a number, write at the
@@ -97,7 +101,7 @@ impl SteeringVector {
         }
         let ids = Selection::from(point).resolve(model.catalog())?;
         let name = model.catalog().info(ids[0]).name.to_string();
-        Ok(Self { point: name, vector: sum })
+        Ok(Self { point: name, vector: sum, model: Some(model.identity()) })
     }
 
     /// A direction found elsewhere, `[d]`, for a point whose tensor is `[batch, pos, d]`.
@@ -116,7 +120,7 @@ impl SteeringVector {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn new(point: impl Into<String>, vector: Tensor<1>) -> Self {
-        Self { point: point.into(), vector }
+        Self { point: point.into(), vector, model: None }
     }
 
     /// The direction, `[d]`.
@@ -143,15 +147,17 @@ impl SteeringVector {
     /// ```
     pub fn hook(&self, strength: f64) -> Hook<'static> {
         let vector = self.vector.clone() * strength;
-        at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
-            let [_, _, width] = stream.dims();
-            if vector.dims() != [width] {
-                let expected = format!("[{width}], as wide as the point");
-                let given = vector.dims().to_vec();
-                return Err(AnalysisError::Shape { what: "the steering vector".into(), given, expected });
-            }
-            Ok(stream + vector.clone().unsqueeze())
-        })
+        self.for_its_model(at(self.point.as_str()).edit(
+            move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
+                let [_, _, width] = stream.dims();
+                if vector.dims() != [width] {
+                    let expected = format!("[{width}], as wide as the point");
+                    let given = vector.dims().to_vec();
+                    return Err(AnalysisError::Shape { what: "the steering vector".into(), given, expected });
+                }
+                Ok(stream + vector.clone().unsqueeze())
+            },
+        ))
     }
 
     /// Takes the direction out of the stream at every position: what is along it is made zero
@@ -179,16 +185,26 @@ impl SteeringVector {
             return Err(HookError::Failed { point: self.point.clone(), source }.into());
         }
         let unit = self.vector.clone() / size;
-        Ok(at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
-            let [_, _, width] = stream.dims();
-            if unit.dims() != [width] {
-                let expected = format!("[{width}], as wide as the point");
-                let given = unit.dims().to_vec();
-                return Err(AnalysisError::Shape { what: "the direction".into(), given, expected });
-            }
-            let unit = unit.clone().unsqueeze::<3>();
-            let along = (stream.clone() * unit.clone()).sum_dim(2);
-            Ok(stream - along * unit)
-        }))
+        Ok(self.for_its_model(at(self.point.as_str()).edit(
+            move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
+                let [_, _, width] = stream.dims();
+                if unit.dims() != [width] {
+                    let expected = format!("[{width}], as wide as the point");
+                    let given = unit.dims().to_vec();
+                    return Err(AnalysisError::Shape { what: "the direction".into(), given, expected });
+                }
+                let unit = unit.clone().unsqueeze::<3>();
+                let along = (stream.clone() * unit.clone()).sum_dim(2);
+                Ok(stream - along * unit)
+            },
+        )))
+    }
+
+    /// A model of other weights, or processed otherwise, has other directions.
+    fn for_its_model(&self, hook: Hook<'static>) -> Hook<'static> {
+        match &self.model {
+            Some(model) => hook.for_model(model),
+            None => hook,
+        }
     }
 }

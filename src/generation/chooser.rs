@@ -22,6 +22,8 @@ pub(crate) struct Chooser<'m> {
     pad: u32,
     /// The tokens before each row's new ones, if not its prompt.
     begin: Option<Vec<u32>>,
+    /// The tokens of each row before its prompt, from a cache.
+    before: Vec<Vec<u32>>,
     /// The first new token of each row, if it is settled.
     first: Option<u32>,
     /// The last one of a row that is as long as may be, if it is settled.
@@ -83,7 +85,21 @@ impl<'m> Chooser<'m> {
         let pad = tokenizer.map_or(0, Tokenizer::pad);
         let pad = if (pad as usize) < d_vocab { pad } else { 0 };
         let rows = (0..prompts.shape()[0]).map(row).collect();
-        Ok(Self { tokenizer, rows, pad, begin: None, first: options.first_token, last: None, never: Vec::new() })
+        Ok(Self {
+            tokenizer,
+            rows,
+            pad,
+            begin: None,
+            before: Vec::new(),
+            first: options.first_token,
+            last: None,
+            never: Vec::new(),
+        })
+    }
+
+    /// The tokens of each row that its prompt comes after, which penalties count too.
+    pub(super) fn goes_on_from(&mut self, before: Vec<Vec<u32>>) {
+        self.before = before;
     }
 
     /// Sets the tokens before each row's new ones, if not its prompt.
@@ -176,8 +192,9 @@ impl<'m> Chooser<'m> {
     /// A row's token.
     fn draw_one(&self, number: usize, logits: &[f32], options: &GenerateOptions<'_>, at: f64) -> u32 {
         let row = &self.rows[number];
-        let before = self.begin.as_deref().unwrap_or(&row.made.prompt);
-        let so_far = || [before, &row.made.new].concat();
+        let prompt = self.begin.as_deref().unwrap_or(&row.made.prompt);
+        let before = self.before.get(number).map_or(&[][..], Vec::as_slice);
+        let so_far = || [before, prompt, &row.made.new].concat();
         if self.never.is_empty() {
             return options.sampling.draw(logits, so_far, at);
         }

@@ -1,7 +1,9 @@
 //! Step-by-step generation, one token per row at each step.
 
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, Hook};
+use hooklens_hooks::{ActivationCache, Hook, ModelIdentity};
 
 use super::Generation;
 use super::chooser::Chooser;
@@ -80,6 +82,7 @@ pub struct Steps<'m, 'h> {
     failed: bool,
     /// Whether the cache holds what this generation ran and nothing else.
     alone: bool,
+    identity: Arc<ModelIdentity>,
 }
 
 impl<'m, 'h> Steps<'m, 'h> {
@@ -88,7 +91,7 @@ impl<'m, 'h> Steps<'m, 'h> {
         let prompts = model.token_input(input)?;
         let [batch, len] = prompts.shape();
         let config = model.config();
-        let chooser = Chooser::new(model.tokenizer().ok(), config.d_vocab_out, &prompts, &mut options)?;
+        let mut chooser = Chooser::new(model.tokenizer().ok(), config.d_vocab_out, &prompts, &mut options)?;
         if config.d_vocab_out > config.d_vocab {
             return Err(InputError::NoEmbedding { d_vocab_out: config.d_vocab_out, d_vocab: config.d_vocab }.into());
         }
@@ -113,11 +116,22 @@ impl<'m, 'h> Steps<'m, 'h> {
             (None, Some(prefix)) => return Err(CacheError::Batch { cache: prefix.batch(), run: batch }.into()),
         };
         let cache = filled.get();
+        let identity = model.identity();
+        cache.check_model(&identity)?;
         let before = cache.lengths().into_iter().max().unwrap_or(0);
         let longest = (0..batch).map(|row| prompts.real(row).len()).max().unwrap_or(0);
         // The last new token is chosen, never run.
         let to_run = options.max_new_tokens.saturating_sub(1);
         model.check_length((before + longest).saturating_add(to_run))?;
+        let most = (before + longest).saturating_add(to_run);
+        options.hooks.iter().try_for_each(|hook| hook.check_reach(most))?;
+        options.record.check_reach(most)?;
+        if let Some(row) = (0..batch).find(|row| prompts.real(*row).is_empty()) {
+            return Err(InputError::Empty { what: format!("row {row}") }.into());
+        }
+        if options.sampling.has_penalties() && before > 0 {
+            chooser.goes_on_from(cache.tokens().ok_or(CacheError::NoTokens { what: "penalties of repeated tokens" })?);
+        }
         let needed = (cache.len() + len).saturating_add(to_run);
         if let Some(max_len) = cache.max_len().filter(|max| *max < needed) {
             return Err(CacheError::Full { max_len, needed }.into());
@@ -131,6 +145,7 @@ impl<'m, 'h> Steps<'m, 'h> {
             columns: vec![Vec::new(); batch],
             failed: false,
             alone: before == 0,
+            identity,
         })
     }
 
@@ -139,6 +154,7 @@ impl<'m, 'h> Steps<'m, 'h> {
         let hooks: Vec<Hook<'_>> = self.options.hooks.iter_mut().map(Hook::reborrow).collect();
         let options = ForwardOptions::new()
             .logits(Logits::Last)
+            .identity(&self.identity)
             .hooks(hooks)
             .record(self.options.record.clone())
             .kv_cache(self.cache.get());
@@ -187,9 +203,10 @@ impl<'m, 'h> Steps<'m, 'h> {
     /// All steps, to the end.
     pub(super) fn collect_all(mut self) -> Result<Generation> {
         let (mut steps, mut logits) = (Vec::new(), Vec::new());
+        let records = !self.options.record.selects_nothing();
         for step in self.by_ref() {
             let step = step?;
-            if !step.recorded.is_empty() {
+            if records {
                 steps.push(step.recorded);
             }
             logits.extend(step.logits.map(|logits| logits.unsqueeze_dim::<3>(1)));

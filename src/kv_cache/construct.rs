@@ -75,7 +75,19 @@ impl KeyValueCache {
     pub(super) fn made(shape: CacheShape, kind: CacheKind) -> Self {
         let entries = (0..shape.windows.len()).map(|layer| Entry::made(&shape, layer, kind)).collect();
         let (given_mask, hidden_before) = (vec![Vec::new(); shape.batch], vec![0; shape.batch]);
-        Self { kind, given_mask, hidden_before, shape, entries, frozen: false, interventions: Vec::new() }
+        let (interventions, ids) = (Vec::new(), Vec::new());
+        Self {
+            kind,
+            given_mask,
+            hidden_before,
+            shape,
+            entries,
+            frozen: false,
+            interventions,
+            ids,
+            rotated_for: Vec::new(),
+            model: None,
+        }
     }
 
     /// The empty cache with an element type that everything it is given is cast to. Attention reads it in the
@@ -194,6 +206,8 @@ impl KeyValueCache {
         }
         (made.given_mask, made.hidden_before) = (self.given_mask.clone(), self.hidden_before.clone());
         made.interventions.clone_from(&self.interventions);
+        (made.ids, made.model) = (self.ids.clone(), self.model.clone());
+        made.rotated_for.clone_from(&self.rotated_for);
         made.set_frozen(self.frozen);
         Ok(made)
     }

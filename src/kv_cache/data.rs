@@ -1,6 +1,9 @@
 //! A cache as plain data, and as Hugging Face's tuples.
 
+use std::sync::Arc;
+
 use burn::tensor::{Device, Tensor, TensorData};
+use hooklens_hooks::ModelIdentity;
 use serde::{Deserialize, Serialize};
 
 use super::kind::CacheKind;
@@ -38,6 +41,15 @@ pub struct CacheData {
     pub interventions: Vec<String>,
     /// Keys and values, first layer to last.
     pub layers: Vec<LayerData>,
+    /// The tokens of each row's columns, as far as they are known.
+    #[serde(default)]
+    pub tokens: Vec<Vec<Option<u32>>>,
+    /// For each row, the longest text that keys were rotated for, where that depends on the length.
+    #[serde(default)]
+    pub rotated_for: Vec<usize>,
+    /// A hash of the weights that computed the keys and values, where it is known.
+    #[serde(default)]
+    pub model: Option<String>,
 }
 
 /// Keys and values of one layer.
@@ -86,6 +98,9 @@ impl KeyValueCache {
             frozen: self.frozen,
             interventions: self.interventions.clone(),
             layers: self.entries.iter().map(layer).collect::<Result<_, CacheError>>()?,
+            tokens: self.token_columns(),
+            rotated_for: self.rotated_for.clone(),
+            model: self.model.as_ref().and_then(|model| model.content().map(str::to_string)),
         })
     }
 
@@ -175,6 +190,13 @@ impl KeyValueCache {
             }
         }
         cache.interventions.clone_from(&data.interventions);
+        // A caller may have cut rows and positions off.
+        cache.set_token_columns(&data.tokens[..data.tokens.len().min(batch)], len);
+        cache.rotated_for.clone_from(&data.rotated_for);
+        cache.model = data.model.as_ref().map(|content| {
+            let label = format!("fingerprint {}", content.get(..8).unwrap_or(content));
+            Arc::new(ModelIdentity::new(label, Some(content.clone())))
+        });
         cache.set_frozen(data.frozen);
         Ok(cache)
     }
@@ -218,7 +240,8 @@ impl KeyValueCache {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let cache = model.prefill("king drum sun star")?;
     /// let again = KeyValueCache::from_legacy(model.config(), cache.to_legacy()?, None)?;
-    /// assert_eq!(again.to_data()?, cache.to_data()?);
+    /// assert_eq!(again.to_data()?.layers, cache.to_data()?.layers);
+    /// assert_eq!(again.tokens(), None); // tuples come without their tokens
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use burn::tensor::{DType as BurnDType, Device, TensorData};
-use hooklens_hooks::{Activation, write_safetensors};
+use hooklens_hooks::{Activation, ModelIdentity, write_safetensors};
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,11 @@ pub trait CacheModel {
 
     /// The device of a layer's weights.
     fn layer_device(&self, layer: usize) -> Device;
+
+    #[doc(hidden)]
+    fn model_identity(&self) -> Option<Arc<ModelIdentity>> {
+        None
+    }
 }
 
 /// The metadata of a saved cache.
@@ -41,6 +47,10 @@ struct Header {
     interventions: Vec<String>,
     first: Vec<usize>,
     held_from: Vec<Vec<usize>>,
+    #[serde(default)]
+    tokens: Vec<Vec<Option<u32>>>,
+    #[serde(default)]
+    rotated_for: Vec<usize>,
 }
 
 /// What every version's metadata begins with.
@@ -74,6 +84,9 @@ impl KeyValueCache {
     /// ```
     pub fn save(&self, path: impl AsRef<Path>, model: &impl CacheModel) -> Result<()> {
         self.check_whole()?;
+        if let Some(identity) = model.model_identity() {
+            self.check_model(&identity)?;
+        }
         let header = Header {
             format: FORMAT.into(),
             version: VERSION,
@@ -86,6 +99,8 @@ impl KeyValueCache {
             interventions: self.interventions.clone(),
             first: self.entries.iter().map(Entry::first).collect(),
             held_from: self.entries.iter().map(|entry| entry.held_from().to_vec()).collect(),
+            tokens: self.token_columns(),
+            rotated_for: self.rotated_for().to_vec(),
         };
         let header = serde_json::to_string(&header).map_err(|e| CacheError::File {
             path: path.as_ref().to_path_buf(),
@@ -164,12 +179,24 @@ impl KeyValueCache {
             let held_from = header.held_from.get(layer).cloned().unwrap_or_default();
             layers.push(LayerData { first: *first, held_from, keys, values: read(format!("layers.{layer}.values"))? });
         }
-        let Header { kind, shape, mask, hidden_before, frozen, interventions, .. } = header;
-        let data = CacheData { kind, shape, mask, hidden_before, frozen, interventions, layers };
+        let Header { kind, shape, mask, hidden_before, frozen, interventions, tokens, rotated_for, .. } = header;
+        let data = CacheData {
+            kind,
+            shape,
+            mask,
+            hidden_before,
+            frozen,
+            interventions,
+            layers,
+            tokens,
+            rotated_for,
+            model: None,
+        };
         let device = |layer: usize| model.layer_device(layer);
-        Self::from_data_on(&data, device).map_err(|error| match error {
-            CacheError::Data { reason } => bad(reason).into(),
-            other => other.into(),
-        })
+        let loaded = Self::from_data_on(&data, device).map_err(|error| match error {
+            CacheError::Data { reason } => bad(reason),
+            other => other,
+        })?;
+        Ok(Self { model: model.model_identity(), ..loaded })
     }
 }

@@ -127,7 +127,13 @@ impl KeyValueCache {
     pub fn append_tokens(&mut self, tokens: &[Vec<u32>]) -> Result<Vec<Vec<bool>>, CacheError> {
         let pad = self.shape.pad_token_id.ok_or(CacheError::NoPadToken)?;
         let mask: Vec<Vec<bool>> = tokens.iter().map(|row| row.iter().map(|token| *token != pad).collect()).collect();
-        self.append_attention_mask(&mask)
+        let (past, batch) = (self.len(), tokens.len());
+        let whole = self.append_attention_mask(&mask)?;
+        // All rows are as long: the mask was accepted.
+        if let (false, Ok(tokens)) = (self.frozen, crate::tokens::Tokens::new(tokens.to_vec())) {
+            self.note_tokens(past, [batch, tokens.shape()[1]], Some(&tokens));
+        }
+        Ok(whole)
     }
 
     /// Hides what stands before a column of each row from `slot` on, from attention only: positions are kept, so
@@ -197,7 +203,7 @@ impl KeyValueCache {
     }
 
     /// Whether a real position is hidden from attention.
-    fn hides(&self) -> bool {
+    pub(crate) fn hides(&self) -> bool {
         self.hidden_before.iter().any(|before| *before > 0)
     }
 

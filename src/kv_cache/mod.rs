@@ -22,11 +22,14 @@ mod scope;
 mod shape;
 mod state;
 mod store;
+mod tokens;
 mod truncate;
 
 use std::fmt;
+use std::sync::Arc;
 
 use burn::tensor::Tensor;
+use hooklens_hooks::ModelIdentity;
 
 pub use data::{CacheData, LayerData};
 pub use entry::Entry;
@@ -34,7 +37,7 @@ pub use file::CacheModel;
 pub(crate) use keys::{KeyBlock, Keys, heads_first};
 pub use kind::{CacheKind, Offload};
 pub use quantized::Bits;
-pub(crate) use run::Transaction;
+pub(crate) use run::{MadeBy, Transaction};
 pub use scope::Scoped;
 pub use shape::{CacheShape, MaskInfo};
 pub use state::{RecurrentState, StateShape};
@@ -78,6 +81,12 @@ pub struct KeyValueCache {
     frozen: bool,
     /// Editing hooks that were active while it was filled.
     interventions: Vec<String>,
+    /// For each row, the tokens of its columns, as far as they are known.
+    ids: Vec<Vec<u32>>,
+    /// For each row, the longest text that keys were rotated for, where that depends on the length.
+    rotated_for: Vec<usize>,
+    /// The model that computed what is held.
+    model: Option<Arc<ModelIdentity>>,
 }
 
 impl KeyValueCache {

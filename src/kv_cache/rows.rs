@@ -115,6 +115,7 @@ impl KeyValueCache {
         self.entries = entries;
         let given_mask = |row: &usize| self.given_mask.get(*row).cloned().unwrap_or_default();
         self.given_mask = rows.iter().map(given_mask).collect();
+        self.choose_tokens(rows);
         self.hidden_before = rows.iter().map(|row| self.hidden_before.get(*row).copied().unwrap_or(0)).collect();
         self.shape.batch = rows.len();
         Ok(())
@@ -184,8 +185,13 @@ impl KeyValueCache {
             mine[slot + at] = row;
             self.hidden_before[slot + at] = moved(other.hidden_before.get(at).copied().unwrap_or(0), other.len());
         }
+        let moves = if at_the_end { [columns - kept, columns - other.len()] } else { [0, 0] };
+        self.insert_tokens(other, slot, kept, moves);
         (self.entries, self.given_mask) = (entries, mine);
         self.interventions.extend(other.interventions.iter().cloned());
+        if self.model.is_none() {
+            self.model.clone_from(&other.model);
+        }
         Ok(())
     }
 
@@ -225,7 +231,10 @@ impl KeyValueCache {
             }
             mine.check_like(theirs)?;
         }
-        Ok(())
+        match &other.model {
+            Some(theirs) => self.check_model(theirs),
+            None => Ok(()),
+        }
     }
 
     /// Sets how many positions each row from `slot` on keeps, as [`KeyValueCache::truncate_row`] does for one: the

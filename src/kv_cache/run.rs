@@ -1,9 +1,10 @@
 //! The protocol of a run with a cache: check, extend each layer, then commit or roll back.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use burn::tensor::{DType, Device, Tensor};
-use hooklens_hooks::Hook;
+use hooklens_hooks::{Hook, ModelIdentity};
 
 use super::keys::Keys;
 use super::shape::heads_of;
@@ -11,6 +12,7 @@ use super::state::StateShape;
 use super::{Entry, KeyValueCache};
 use crate::config::TransformerConfig;
 use crate::error::CacheError;
+use crate::tokens::Tokens;
 
 /// A transaction: what a run adds to a cache. Dropped before [`Transaction::commit`], by an error, an early return or a
 /// panic, it rolls the cache back.
@@ -20,6 +22,16 @@ pub(crate) struct Transaction<'c> {
     past: usize,
     /// Whether there is something to roll back.
     pending: bool,
+}
+
+/// What computed the keys and values of a run.
+pub(crate) struct MadeBy<'r, 'h, P> {
+    pub(crate) model: Arc<ModelIdentity>,
+    pub(crate) hooks: &'r [Hook<'h>],
+    /// Parts put into the model.
+    pub(crate) parts: P,
+    /// Whether keys are rotated by the length of their text.
+    pub(crate) by_length: bool,
 }
 
 impl Transaction<'_> {
@@ -39,13 +51,19 @@ impl Transaction<'_> {
         mut self,
         shape: [usize; 2],
         new: Option<&[bool]>,
-        hooks: &[Hook<'_>],
-        parts: impl Iterator<Item = String>,
+        tokens: Option<&Tokens>,
+        made: MadeBy<'_, '_, impl Iterator<Item = String>>,
     ) -> Result<(), CacheError> {
         if self.pending {
+            let past = self.past;
             self.cache.commit(shape, new)?;
-            self.cache.note_interventions(hooks);
-            self.cache.note_parts(parts);
+            self.cache.note_tokens(past, shape, tokens);
+            self.cache.note_interventions(made.hooks);
+            self.cache.note_parts(made.parts);
+            self.cache.model = Some(made.model);
+            if made.by_length {
+                self.cache.note_lengths();
+            }
             self.pending = false;
         }
         Ok(())

@@ -42,9 +42,11 @@ impl KeyValueCache {
         self.given_mask = given_mask;
         self.hidden_before.iter_mut().for_each(|before| *before = (*before).min(len));
         self.entries.iter_mut().for_each(|entry| entry.truncate(len));
+        self.truncate_tokens(len);
         if len == 0 {
             self.entries.iter_mut().for_each(Entry::refit);
             self.interventions.clear();
+            (self.ids, self.rotated_for, self.model) = (Vec::new(), Vec::new(), None);
             (self.given_mask, self.hidden_before) = (vec![Vec::new(); self.shape.batch], vec![0; self.shape.batch]);
         }
         Ok(())

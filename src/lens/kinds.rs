@@ -1,9 +1,12 @@
 //! The logit lens of encoders and of the decoder behind an encoder.
 
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
 use hooklens_hooks::Record;
 
 use super::reading::LensReading;
+use crate::activations::MadeOf;
 use crate::driver::HookedModel;
 use crate::encoder::{EncoderInput, HookedEncoder};
 use crate::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
@@ -117,7 +120,7 @@ fn through<M: HookedModel>(
     let logits = logits.collect::<Result<Vec<Tensor<4>>>>()?;
     let mut labels: Vec<String> = (0..layers).map(|layer| format!("{layer}_pre")).collect();
     labels.push("final_post".into());
-    Ok(LensReading::new(labels, Tensor::cat(logits, 0)))
+    Ok(LensReading::new(labels, Tensor::cat(logits, 0), Arc::new(MadeOf::whole(&cache)?)))
 }
 
 fn check_width(stream: &Tensor<3>, d_model: usize) -> Result<()> {

@@ -1,11 +1,13 @@
 //! Logits decoded from each stage of the residual stream.
 
-use burn::tensor::{Tensor, activation};
+use std::sync::Arc;
+
+use burn::tensor::{Int, Tensor, activation};
 use hooklens_hooks::{Activation, Positions};
 use ndarray::{Array3, ArrayD, Axis};
 
 use super::tuned::TunedLens;
-use crate::activations::{Analysis, Per, Stage};
+use crate::activations::{Analysis, MadeOf, Per, Stage};
 use crate::error::{Error, InputError, Result};
 
 /// Logits at every stage of the stream, `[stage, batch, pos, d_vocab_out]`.
@@ -26,6 +28,8 @@ use crate::error::{Error, InputError, Result};
 pub struct LensReading {
     labels: Vec<String>,
     logits: Tensor<4>,
+    /// The rows and positions it is of.
+    made_of: Arc<MadeOf>,
 }
 
 /// The most likely tokens at a stage and position, each with its probability.
@@ -59,13 +63,19 @@ impl Analysis<'_> {
             let stream = change(place, stack.vector(label)?)?;
             logits.push(self.model().unembed(stream)?.unsqueeze_dim(0));
         }
-        Ok(LensReading::new(stack.labels().to_vec(), Tensor::cat(logits, 0)))
+        Ok(LensReading::new(stack.labels().to_vec(), Tensor::cat(logits, 0), self.made_of().clone()))
     }
 }
 
 impl LensReading {
-    pub(super) fn new(labels: Vec<String>, logits: Tensor<4>) -> Self {
-        Self { labels, logits }
+    pub(super) fn new(labels: Vec<String>, logits: Tensor<4>, made_of: Arc<MadeOf>) -> Self {
+        Self { labels, logits, made_of }
+    }
+
+    /// Whether a row may be of these tokens.
+    #[cfg(feature = "plot")]
+    pub(crate) fn may_be_of(&self, row: usize, tokens: &[u32]) -> bool {
+        self.made_of.may_be_of(row, tokens)
     }
 
     /// The reading at these positions only.
@@ -81,9 +91,15 @@ impl LensReading {
     /// # Errors
     /// Positions that are no range within those read.
     pub fn positions(self, positions: impl Into<Positions>) -> Result<Self> {
-        let [_, _, pos, _] = self.logits.dims();
-        let range = positions.into().resolve(pos)?;
-        Ok(Self { logits: self.logits.narrow(2, range.start, range.len()), ..self })
+        let places = self.made_of.choose(&positions.into())?;
+        let device = self.logits.device();
+        let of_row = |(row, places): (usize, &Vec<usize>)| {
+            let places: Vec<i32> = places.iter().map(|place| *place as i32).collect();
+            let places = Tensor::<1, Int>::from_ints(places.as_slice(), &device);
+            self.logits.clone().narrow(1, row, 1).select(2, places)
+        };
+        let logits = Tensor::cat(places.iter().enumerate().map(of_row).collect(), 1);
+        Ok(Self { logits, made_of: Arc::new(self.made_of.at(&places)), ..self })
     }
 
     /// Stages, from `0_pre` to `final_post`.

@@ -1,6 +1,11 @@
 //! Fingerprints of models: a hash of the configuration and of all weights.
 
+use std::sync::Arc;
+
+use hooklens_hooks::ModelIdentity;
+
 use super::save::Weight;
+use crate::driver::HookedModel;
 use crate::error::{ConfigError, Result};
 use crate::model::{Hashed, HookedTransformer};
 
@@ -24,8 +29,16 @@ impl HookedTransformer {
     /// # Errors
     /// If the device can't give the weights.
     pub fn fingerprint(&self) -> Result<String> {
+        self.hash(Hashed::default())
+    }
+
+    /// The identity of the weights as they are now, which caches and recordings keep.
+    pub(crate) fn identity(&self) -> Arc<ModelIdentity> {
+        self.identities.identity(&self.weights, self.catalog().note(), |hashed| self.hash(hashed))
+    }
+
+    fn hash(&self, mut hashed: Hashed) -> Result<String> {
         let config = serde_json::to_vec(self.config()).map_err(|source| ConfigError::Unwritable { source })?;
-        let mut hashed = Hashed::default();
         self.each_weight(&mut |name, weight| match weight {
             Weight::Matrix(m) => hashed.add(&name, &m.dims(), m),
             Weight::Map(map) => match map.in_blocks() {

@@ -1,7 +1,7 @@
 //! From input to logits: checks first, then one pass through the blocks.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Halt, HookError, PointInfo, Run, Segment};
+use hooklens_hooks::{Halt, HookError, PointInfo, Rows, Run, Segment};
 
 use super::embedding::position_vectors;
 use super::loss;
@@ -11,10 +11,10 @@ use super::pass::Pass;
 use super::sequence::{Sequence, at_columns};
 use super::soft_cap::soft_capped;
 use super::transformer::HookedTransformer;
-use crate::config::{Positional, RopeScaling};
+use crate::config::{Positional, Threshold};
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, drive};
 use crate::error::{CacheError, InputError, Result};
-use crate::kv_cache::{Entry, KeyValueCache, Transaction};
+use crate::kv_cache::{Entry, KeyValueCache, MadeBy, Transaction};
 use crate::points::{Outer, Site};
 use crate::tokens::{Tokens, flat_mask};
 
@@ -84,12 +84,28 @@ impl HookedTransformer {
             }
             _ => why_silent(point, layers, in_stream),
         };
+        let known = options.identity.take();
+        let identity = kv_cache.as_ref().map(|_| known.clone().unwrap_or_else(|| self.identity())).or(known);
+        if let (Some(cache), Some(identity)) = (&kv_cache, &identity) {
+            cache.check_model(identity)?;
+        }
+        // What a text makes is told by its tokens: not of a stream given in their place, nor after a prefix that was
+        // edited, rounded or hidden.
+        let held = match kv_cache.as_ref().filter(|cache| !cache.is_empty()) {
+            _ if options.record.selects_nothing() || layers.start.is_some() => None,
+            Some(cache) => cache.exact_tokens(),
+            None => Some(Vec::new()),
+        };
+        let given = held.is_some().then(|| tokens.clone()).flatten();
+        let texts = || Some(given.as_ref()?.text_hashes(held.as_deref()));
         let plan = Plan {
             points: &self.points,
             device: self.device(),
             dtype: self.compute_type(),
-            rows: sequence.rows(query_mask.as_deref()),
+            rows: Rows { open: growing, copies: options.copies, ..sequence.rows() },
             silent: &silent,
+            model: &|| identity.clone().unwrap_or_else(|| self.identity()),
+            texts: &texts,
             at_once: self.at_once(&sequence, logits),
             shape: &self.config,
             stop_when_done: logits == Logits::None && layers.stop.is_none() && !growing,
@@ -107,7 +123,10 @@ impl HookedTransformer {
         })?;
         if let Some(transaction) = transaction {
             let shape = [sequence.batch, sequence.len];
-            transaction.commit(shape, query_mask.as_deref(), &options.hooks, self.points.named_parts())?;
+            let model = identity.unwrap_or_else(|| self.identity());
+            let by_length = !self.config.rotation_thresholds().is_empty();
+            let made = MadeBy { model, hooks: &options.hooks, parts: self.points.named_parts(), by_length };
+            transaction.commit(shape, query_mask.as_deref(), tokens.as_ref(), made)?;
         }
 
         let reached = reached.unwrap_or_default();
@@ -254,27 +273,32 @@ impl HookedTransformer {
 
     /// Whether keys of the cache were rotated as the text of some row, now longer, is not.
     fn check_outgrown(&self, sequence: &Sequence, cache: &KeyValueCache) -> Result<(), CacheError> {
-        let rotaries = (0..self.config.n_layers).filter_map(|layer| self.config.rotary(layer));
-        let contexts: Vec<(usize, bool)> = rotaries
-            .filter_map(|rotary| match rotary.scaling {
-                RopeScaling::Long { original_context, .. } => Some((original_context, true)),
-                RopeScaling::Dynamic { original_context, .. } => Some((original_context, false)),
-                _ => None,
-            })
-            .collect();
-        if contexts.is_empty() || cache.is_empty() {
+        let thresholds = self.config.rotation_thresholds();
+        if thresholds.is_empty() || cache.is_empty() {
             return Ok(());
         }
-        let held = cache.lengths();
+        let (held, rotated_for) = (cache.lengths(), cache.rotated_for());
         let positions = sequence.query_positions();
         for (row, positions) in positions.chunks(sequence.len).enumerate() {
             let before = held.get(row).or(held.first()).copied().unwrap_or(0);
             let len = positions.iter().max().map_or(0, |last| *last as usize + 1);
-            // LongRoPE has two ways to rotate, a dynamic scaling one for each length.
-            let turns = |(context, once): (usize, bool)| len > context && (before <= context || !once);
-            let outgrown = contexts.iter().find(|own| before > 0 && len > before && turns(**own));
-            if let Some((original_context, _)) = outgrown {
-                return Err(CacheError::Outgrown { original_context: *original_context, len });
+            if before == 0 || len <= before {
+                continue;
+            }
+            // A truncated cache holds keys that were rotated for a longer text.
+            let keys = rotated_for.get(row).or(rotated_for.first()).copied().unwrap_or(0).max(before);
+            let other = |threshold: &&Threshold| {
+                let [long, longer] = [keys > threshold.context, len > threshold.context];
+                long != longer || (long && !threshold.once && keys != len)
+            };
+            if let Some(threshold) = thresholds.iter().find(other) {
+                let original_context = threshold.context;
+                let longer = keys > before;
+                return Err(if longer {
+                    CacheError::RotatedForLonger { keys, len }
+                } else {
+                    CacheError::Outgrown { original_context, len }
+                });
             }
         }
         Ok(())

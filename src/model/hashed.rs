@@ -16,18 +16,46 @@ const PIECE: usize = 1 << 20;
 /// Rows of a piece at least: a transposed matrix is read a few elements from each line of memory.
 const ROWS: usize = 16;
 
+/// Samples of a weight where not all of it is hashed, evenly spread, and their elements. On a GPU, each is a read that waits.
+const SAMPLES: usize = 4;
+const SAMPLE: usize = 1024;
+
+/// How much of each weight is hashed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Extent {
+    #[default]
+    Whole,
+    Samples,
+}
+
 /// The pieces of weights that are to be hashed (XXH3, 128 bits).
 #[derive(Default)]
 pub(crate) struct Hashed {
     pieces: Vec<Piece>,
+    extent: Extent,
 }
 
 impl Hashed {
+    pub(crate) fn new(extent: Extent) -> Self {
+        Self { pieces: Vec::new(), extent }
+    }
+
     /// Adds a weight of this name and shape, as a matrix.
     pub(crate) fn add(&mut self, name: &str, shape: &[usize], matrix: Tensor<2>) {
         let [rows, columns] = matrix.dims();
         let step = (PIECE / columns.max(1)).max(ROWS);
         let label = format!("{name} {shape:?} {:?}", matrix.dtype());
+        if self.extent == Extent::Samples && rows * columns > SAMPLES * SAMPLE {
+            let (width, height) = (columns.min(SAMPLE), (SAMPLE / columns.max(1)).clamp(1, rows));
+            let piece = |number: usize| {
+                let row = (rows - height) * number / (SAMPLES - 1);
+                let column = (columns - width) * ((number * 3) % SAMPLES) / (SAMPLES - 1);
+                let part = Part::Rows(matrix.clone().detach().narrow(1, column, width), row..row + height);
+                Piece { label: format!("{label} {row} {column}"), part }
+            };
+            self.pieces.extend((0..SAMPLES).map(piece));
+            return;
+        }
         let piece = |start| {
             let matrix = matrix.clone().detach();
             let part = Part::Rows(matrix, start..rows.min(start + step));
@@ -38,7 +66,8 @@ impl Hashed {
 
     /// Adds a weight that is kept in blocks, by its bytes.
     pub(crate) fn add_blocks(&mut self, name: &str, packed: &PackedMatrix) {
-        self.pieces.push(Piece { label: format!("{name} {}", packed.described()), part: Part::Blocks(packed.clone()) });
+        let label = format!("{name} {}", packed.described());
+        self.pieces.push(Piece { label, part: Part::Blocks(packed.clone(), self.extent) });
     }
 
     /// The hash of all pieces behind the configuration.
@@ -65,7 +94,7 @@ struct Piece {
 #[allow(clippy::large_enum_variant, reason = "nearly all are of the large kind")]
 enum Part {
     Rows(Tensor<2>, Range<usize>),
-    Blocks(PackedMatrix),
+    Blocks(PackedMatrix, Extent),
 }
 
 impl Piece {
@@ -73,7 +102,7 @@ impl Piece {
     fn is_here(&self) -> bool {
         match &self.part {
             Part::Rows(matrix, _) => matrix.device() == Device::flex(),
-            Part::Blocks(_) => true,
+            Part::Blocks(..) => true,
         }
     }
 
@@ -84,7 +113,15 @@ impl Piece {
                 let rows: Activation = matrix.clone().narrow(0, rows.start, rows.len()).into();
                 xxh3_128(&rows.to_le_bytes()?)
             }
-            Part::Blocks(packed) => xxh3_128(packed.bytes()),
+            Part::Blocks(packed, Extent::Whole) => xxh3_128(packed.bytes()),
+            Part::Blocks(packed, Extent::Samples) => {
+                let (bytes, mut hash) = (packed.bytes(), Xxh3::new());
+                for number in 0..SAMPLES {
+                    let start = bytes.len().saturating_sub(SAMPLE) * number / (SAMPLES - 1);
+                    hash.update(&bytes[start..bytes.len().min(start + SAMPLE)]);
+                }
+                hash.digest128()
+            }
         };
         let mut hash = Xxh3::new();
         hash.update(self.label.as_bytes());
@@ -94,15 +131,14 @@ impl Piece {
 }
 
 /// The hash of a configuration and of every tensor of a module, in order.
-pub(crate) fn hash_of(config: &impl Serialize, weights: &impl Module) -> Result<String> {
+pub(crate) fn hash_of(config: &impl Serialize, weights: &impl Module, hashed: Hashed) -> Result<String> {
     let config = serde_json::to_vec(config).map_err(|source| ConfigError::Unwritable { source })?;
-    let mut tensors = Tensors::default();
+    let mut tensors = Tensors { hashed, count: 0 };
     weights.visit(&mut tensors);
     tensors.hashed.finish(&config)
 }
 
 /// Every tensor of a module, in order.
-#[derive(Default)]
 struct Tensors {
     hashed: Hashed,
     count: usize,

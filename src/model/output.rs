@@ -55,7 +55,7 @@ impl RunOutput for Output {
             loss: self.loss.map(Tensor::without_autodiff),
             loss_per_token: self.loss_per_token.map(Tensor::without_autodiff),
             residual: self.residual,
-            cache: self.cache.map(|held| held.detached()),
+            cache: self.cache.detached(),
             headless: self.headless,
         }
     }

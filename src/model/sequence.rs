@@ -43,8 +43,9 @@ impl Sequence {
     }
 
     /// The rows of a run, `real` being the [`query_mask`](Sequence::query_mask).
-    pub(crate) fn rows<'m>(&self, real: Option<&'m [bool]>) -> Rows<'m> {
-        Rows { batch: self.batch, len: self.len, real, offset: self.past }
+    pub(crate) fn rows(&self) -> Rows<'_> {
+        let (visible, positions) = (self.mask.as_deref(), self.positions.as_deref());
+        Rows { offset: self.past, visible, positions, ..Rows::new(self.batch, self.len) }
     }
 
     /// A batch of `batch` rows of `len` tokens after those of a cache; `mask` is `true` at the real ones.

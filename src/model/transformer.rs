@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType as BurnDType, Device, Tensor};
-use hooklens_hooks::{Catalog, DType};
+use hooklens_hooks::{Catalog, DType, ModelIdentity};
 
 use super::block::Block;
+use super::identity::Identities;
 use super::output::Output;
 use super::paging::Paging;
 use super::points::points_of;
@@ -44,6 +45,7 @@ pub struct HookedTransformer {
     widens: bool,
     /// Where its blocks lie, if they do not all fit into memory.
     paging: Option<Arc<Paging>>,
+    pub(crate) identities: Arc<Identities>,
 }
 
 impl HookedTransformer {
@@ -59,7 +61,8 @@ impl HookedTransformer {
         let points = Arc::new(points_of(&config));
         let widens = weights.embed.dtype() != dtype.burn();
         let (config, report) = (Arc::new(config), Arc::new(report));
-        Self { weights, config, points, tokenizer: tokenizer.map(Arc::new), report, widens, paging: None }
+        let (tokenizer, identities) = (tokenizer.map(Arc::new), Identities::of(&weights));
+        Self { weights, config, points, tokenizer, report, widens, paging: None, identities }
     }
 
     /// The model with blocks that are read from files as they are run.
@@ -131,6 +134,7 @@ impl HookedTransformer {
     #[must_use]
     pub fn to_devices(mut self, devices: &[Device]) -> Self {
         let Some(placement) = Placement::over(devices) else { return self };
+        let as_made = self.identities.are_as_made(&self.weights);
         if self.weights.any_blocks() {
             if placement.devices().iter().all(|device| *device == self.device() && multiplies_narrow(device)) {
                 return self;
@@ -145,6 +149,7 @@ impl HookedTransformer {
             self.weights = self.weights.in_type(dtype);
         }
         self.weights = self.weights.placed(placement.first(), of_layer, placement.last());
+        self.identities = self.identities.converted(as_made, &self.weights);
         self
     }
 
@@ -301,5 +306,9 @@ impl CacheModel for HookedTransformer {
 
     fn layer_device(&self, layer: usize) -> Device {
         self.weights.blocks[layer].device()
+    }
+
+    fn model_identity(&self) -> Option<Arc<ModelIdentity>> {
+        Some(self.identity())
     }
 }

@@ -1,10 +1,12 @@
 //! The run that patches go into, with all that restarts need of it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, Point, Record, Selection};
+use hooklens_hooks::{ActivationCache, ModelIdentity, Point, Record, Selection};
 
+use super::example::Example;
 use super::model::Patchable;
 use crate::config::TransformerConfig;
 use crate::driver::{ForwardOptions, HookedModel, Logits, RunOutput};
@@ -29,6 +31,8 @@ pub(super) struct BaseRun {
     pub(super) recorded: ActivationCache,
     /// The stream after the last layer.
     after: Point<3>,
+    /// The decoder's, for its many runs; none where the whole model runs.
+    identity: Option<Arc<ModelIdentity>>,
 }
 
 /// The point of the stream after the last layer.
@@ -46,10 +50,14 @@ impl BaseRun {
     ) -> Result<Self> {
         let n_layers = model.config().n_layers;
         // What a gated delta net carries on can't be had of every position.
-        let restarts = !model.config().bidirectional && !model.config().has_states();
+        // Rotations that change with the length of the text can't go on from a shorter one.
+        let restarts =
+            !model.config().bidirectional && !model.config().has_states() && !model.config().outgrows(tokens.len());
+        let identity = model.identity();
         let mut kv_cache = restarts.then(|| KeyValueCache::new(model.config(), 1));
         let mut options = ForwardOptions::new()
             .logits(logits)
+            .identity(&identity)
             .record(Record::new(points.and("*hook_resid_pre").and(after(model.config()).name())));
         if let Some(cache) = &mut kv_cache {
             options = options.kv_cache(cache);
@@ -67,12 +75,14 @@ impl BaseRun {
             logits,
             recorded: output.cache,
             after,
+            identity: Some(identity),
         })
     }
 
     /// A run of a model whose other runs begin at the beginning.
-    pub(super) fn whole<M: Patchable>(model: &M, prompt: &M::Prompt, points: Selection, needs: Logits) -> Result<Self> {
-        let options = M::making(ForwardOptions::new().record(Record::new(points)), needs);
+    pub(super) fn whole<M: Patchable>(model: &M, example: &Example<'_, M>, points: Selection) -> Result<Self> {
+        let (prompt, needs) = (example.prompt, example.metric.needs());
+        let options = M::making(example.options().record(Record::new(points)), needs);
         let mut output = model.run(M::copies(prompt, 1)?, options)?;
         let recorded = output.cache().take();
         let logits = model.read(M::scored(&output)?, prompt, needs)?;
@@ -85,6 +95,7 @@ impl BaseRun {
             logits,
             recorded,
             after: hook::resid_post(-1),
+            identity: None,
         })
     }
 
@@ -103,10 +114,9 @@ impl BaseRun {
     /// Options of a run of that stream, from this layer up to another. Parts of the model may read the tokens.
     pub(super) fn options<'h>(&self, layers: Range<usize>, first: usize, count: usize) -> Result<ForwardOptions<'h>> {
         let tokens = Tokens::new(vec![self.tokens[first..].to_vec(); count])?;
-        Ok(ForwardOptions::new()
-            .start_at_layer(layers.start as isize)
-            .stop_at_layer(layers.end as isize)
-            .tokens(&tokens))
+        let mut options = ForwardOptions::new();
+        options.identity.clone_from(&self.identity);
+        Ok(options.start_at_layer(layers.start as isize).stop_at_layer(layers.end as isize).tokens(&tokens))
     }
 
     /// The stream after the last layer, `[count, pos, d_model]`, `count` times the same.

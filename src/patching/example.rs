@@ -10,13 +10,15 @@ use super::metric::{Metric, read_values};
 use super::model::Patchable;
 use super::source::{Means, Source, mean_like, means};
 use super::sweep::Patching;
-use crate::driver::{ForwardOptions, RunOutput};
+use crate::driver::{ForwardOptions, Logits, RunOutput};
 use crate::error::{InputError, Result};
 
 /// One example of a [`Patching`]: a prompt whose run is patched, and where patches come from.
 pub(crate) struct Example<'p, M: Patchable> {
     model: &'p M,
     pub(crate) number: usize,
+    /// Number of examples.
+    of: usize,
     pub(crate) prompt: &'p M::Prompt,
     pub(crate) metric: &'p Metric,
     source: &'p Source<M::Prompt>,
@@ -49,9 +51,10 @@ impl<M: Patchable> Patching<'_, M> {
             Source::Mean { prompts, by_position } => Some(means(self.model(), prompts, *by_position, ids)?),
             _ => None,
         };
-        let (model, metric, means) = (self.model(), &self.metric, means.as_ref());
-        let example =
-            |(number, prompt): (usize, &M::Prompt)| of(Example { model, number, prompt, metric, source, means });
+        let (model, metric, means, count) = (self.model(), &self.metric, means.as_ref(), self.examples());
+        let example = |(number, prompt): (usize, &M::Prompt)| {
+            of(Example { model, number, of: count, prompt, metric, source, means })
+        };
         self.base.iter().enumerate().map(example).collect()
     }
 }
@@ -61,7 +64,7 @@ impl<M: Patchable> Example<'_, M> {
     pub(super) fn base_run(&self, points: Selection) -> Result<BaseRun> {
         match self.model.restarts(self.prompt) {
             Some((decoder, tokens)) => BaseRun::of_decoder(decoder, tokens, points, self.metric.needs()),
-            None => BaseRun::whole(self.model, self.prompt, points, self.metric.needs()),
+            None => BaseRun::whole(self.model, self, points),
         }
     }
 
@@ -74,7 +77,7 @@ impl<M: Patchable> Example<'_, M> {
     pub(crate) fn with_gradients(&self, options: ForwardOptions<'_>) -> Result<(M::Output, f64)> {
         let mut judged = None;
         let (needs, device) = (self.metric.needs(), self.model.devices().first().cloned().unwrap_or_default());
-        let options = M::making(options, needs);
+        let options = M::making(options.copies_of(self.number, self.of), needs);
         let output = self.model.run_with_gradients(M::copies(self.prompt, 1)?, options, |scored| {
             let read = self.model.read(scored, self.prompt, needs);
             let made = read.and_then(|logits| Ok(self.metric.judge(logits, self.number)?));
@@ -92,14 +95,24 @@ impl<M: Patchable> Example<'_, M> {
     }
 
     /// Recordings of the unpatched run.
+    /// Options of a run whose rows are copies of this example: hooks of a scope act on them as on its row of the batch.
+    pub(crate) fn options<'h>(&self) -> ForwardOptions<'h> {
+        ForwardOptions::new().copies_of(self.number, self.of)
+    }
+
+    fn recorded(&self, prompt: &M::Prompt, points: &[&str]) -> Result<ActivationCache> {
+        let options = self.options().logits(Logits::None).record(points);
+        Ok(self.model.run(M::copies(prompt, 1)?, options)?.cache().take())
+    }
+
     pub(crate) fn own_run(&self, points: &[&str]) -> Result<ActivationCache> {
-        self.model.record(M::copies(self.prompt, 1)?, points)
+        self.recorded(self.prompt, points)
     }
 
     /// Recordings of the run that patches come from.
     pub(crate) fn source_run(&self, points: &[&str]) -> Result<ActivationCache> {
         match self.source {
-            Source::Run(prompts) => self.model.record(M::copies(&prompts[self.number], 1)?, points),
+            Source::Run(prompts) => self.recorded(&prompts[self.number], points),
             _ => Err(InputError::NeedsPairs { what: "this attribution" }.into()),
         }
     }
@@ -117,7 +130,7 @@ impl<M: Patchable> Example<'_, M> {
             Source::Run(prompts) => {
                 let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
                 let (prompt, needs) = (&prompts[self.number], self.metric.needs());
-                let options = M::making(ForwardOptions::new().record(names.as_slice()), needs);
+                let options = M::making(self.options().record(names.as_slice()), needs);
                 let mut output = self.model.run(M::copies(prompt, 1)?, options)?;
                 let logits = self.model.read(M::scored(&output)?, prompt, needs)?;
                 let metric = Some(self.read(logits, "in the source's run")?);

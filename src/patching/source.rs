@@ -6,7 +6,7 @@ use hooklens_hooks::{Activation, Axis, PointId, PointInfo, Record, Selection};
 use ndarray::{ArrayD, Axis as Along};
 
 use super::model::Patchable;
-use crate::driver::Input;
+use crate::driver::{ForwardOptions, Input, Logits, RunOutput};
 use crate::error::PatchError;
 use crate::error::Result;
 
@@ -66,9 +66,11 @@ pub(super) fn means<M: Patchable>(
     let catalog = model.catalog();
     let mut sums: HashMap<PointId, (ArrayD<f64>, f64)> = HashMap::new();
     let names: Vec<&str> = points.iter().map(|id| &*catalog.info(*id).name).collect();
-    for prompt in prompts {
+    for (number, prompt) in prompts.iter().enumerate() {
         // One by one: padding has no part in a mean.
-        let recorded = model.record(M::copies(prompt, 1)?, Record::new(Selection::from(names.as_slice())))?;
+        let options = ForwardOptions::new().logits(Logits::None).copies_of(number, prompts.len());
+        let options = options.record(Record::new(Selection::from(names.as_slice())));
+        let recorded = model.run(M::copies(prompt, 1)?, options)?.cache().take();
         for id in points {
             let point = catalog.info(*id);
             let fails = |reason: &str| PatchError::Mean { point: point.name.to_string(), reason: reason.into() };

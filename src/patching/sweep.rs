@@ -346,7 +346,8 @@ impl<'m, M: Patchable> Patching<'m, M> {
             })
         };
         let needs = self.metric.needs();
-        let options = M::making(ForwardOptions::new().hooks(points.iter().map(|id| hook(*id))), needs);
+        let options = ForwardOptions::new().copies_of(example, self.base.len());
+        let options = M::making(options.hooks(points.iter().map(|id| hook(*id))), needs);
         let output = self.model.run_copies(prompt, patches.len(), &points, options)?;
         Ok(self.metric.judge(self.model.read(M::scored(&output)?, prompt, needs)?, example)?)
     }

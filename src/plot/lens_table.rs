@@ -88,6 +88,9 @@ impl LensTable {
         if tokens.len() != pos {
             return Err(PlotError::OtherTokens { positions: pos, tokens: tokens.len() }.into());
         }
+        if !reading.may_be_of(row, tokens) {
+            return Err(PlotError::OtherText { row }.into());
+        }
         Self::fits(stages, pos)?;
         let tokenizer = model.tokenizer().ok();
         let text = |id: u32| token_text(tokenizer, id);

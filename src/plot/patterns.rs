@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::hook;
 use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
-use crate::tokens::{Tokenizer, Tokens, token_text};
+use crate::tokens::{Tokenizer, Tokens, text_hash, token_text};
 
 /// Attention patterns of one text: its tokens, and for each head a pattern `[query, key]`. Padding is no part
 /// of it. What [`AttentionView`](super::AttentionView) and [`PatternGrid`](super::PatternGrid) show.
@@ -123,8 +123,18 @@ impl AttentionPatterns {
         if row >= batch {
             return Err(HookError::Rows { asked: row..row + 1, batch }.into());
         }
+        if !cache.origin().may_be_of(row, text_hash(tokens.real(row).into_iter())) {
+            return Err(PlotError::OtherText { row }.into());
+        }
         let real = |column: &usize| tokens.mask().is_none_or(|mask| mask[row * len + column]);
-        let columns: Vec<usize> = (0..len).filter(real).collect();
+        let columns: Vec<usize> = match cache.recorded_rows() {
+            // Padding is where it was in the run.
+            Ok(rows) if rows.positions().get(row).is_some_and(|own| own.len() == len) => {
+                let own = &rows.positions()[row];
+                (0..len).filter(|column| own[*column].is_some()).collect()
+            }
+            _ => (0..len).filter(real).collect(),
+        };
         let texts = tokens.real(row).into_iter().map(|id| token_text(tokenizer, id));
         let mut layers = Vec::new();
         for layer in 0..cache.catalog().n_layers() {

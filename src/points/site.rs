@@ -1,6 +1,6 @@
 //! Every hook point of a block: one row has its name, its axes and what is special about it.
 
-use hooklens_hooks::{PointInfo, Segment};
+use hooklens_hooks::{Axis, PointInfo, Segment};
 
 use super::axes::{
     CHANNELS, EXPERT_CHOICES, EXPERT_WEIGHTS, HEAD_ROWS, HEAD_ROWS_SCALE, HEAD_SHARES, HEAD_STREAM, K_ROPE,
@@ -181,6 +181,6 @@ impl Site {
         if matches!(self, Site::K | Site::V) {
             (info.axes, info.segment) = (PER_KEY, Segment::CrossKeys);
         }
-        info
+        if info.axes.contains(&Axis::Key) { info.with_keys_of_encoder() } else { info }
     }
 }

@@ -289,6 +289,7 @@ impl HookedTransformer {
         if !parts.is_empty() {
             return Err(ProcessingError::Spliced { parts }.into());
         }
+        let as_made = self.identities.are_as_made(&self.weights);
         // Steps change plain tensors, in place where they can: afterwards the weights are tracked again.
         let (first, last) = (self.weights.device(), self.weights.unembed.device());
         let layers: Vec<Device> = self.weights.blocks.iter().map(Block::device).collect();
@@ -312,6 +313,7 @@ impl HookedTransformer {
             }
         }
         self.weights = self.weights.placed(&first, |layer| layers[layer].clone(), &last);
+        self.identities = self.identities.converted(as_made, &self.weights);
         Ok(self)
     }
 }

@@ -7,6 +7,7 @@ mod growth;
 mod marian;
 mod residues;
 mod sentence_piece;
+mod text_hash;
 mod texts;
 mod token_text;
 mod tokenized;
@@ -16,6 +17,8 @@ mod vocabulary;
 pub use batch::{PaddingSide, Tokens};
 #[cfg(feature = "chat")]
 pub use chat::Message;
+#[cfg(feature = "plot")]
+pub(crate) use text_hash::text_hash;
 pub use texts::Texts;
 pub use tokenized::Tokenized;
 pub use tokenizer::{TokenizeOptions, Tokenizer};

@@ -15,7 +15,7 @@ impl ActivationCache {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 2, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(2, 3);
     /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
     /// # for id in ids {
     /// #     run.fire(Some(id), Tensor::<3>::ones([2, 3, 4], &Device::flex())).ok();
@@ -29,17 +29,18 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Rows`] if the batch has fewer rows or its axis is gone.
+    /// [`HookError::Rows`] if the batch has fewer rows.
     pub fn rows(&self, rows: Range<usize>) -> Result<ActivationCache, HookError> {
         let [batch, len] = self.rows;
-        if rows.is_empty() || rows.end > batch || !self.has_batch {
+        if rows.is_empty() || rows.end > batch {
             return Err(HookError::Rows { asked: rows, batch });
         }
         let (mut held, mut gradients) = (BTreeMap::new(), BTreeMap::new());
         let all = self.held.iter().map(|entry| (false, entry)).chain(self.gradients.iter().map(|entry| (true, entry)));
         for (is_gradient, (id, activation)) in all {
             let inner = match self.catalog.info(*id).axes.first() {
-                Some(Axis::Batch) => 1,
+                // The batch axis of a single row may be gone.
+                Some(Axis::Batch) => activation.shape()[0] / if self.has_batch { batch } else { 1 },
                 Some(Axis::BatchPos | Axis::BatchPosHead) => activation.shape()[0] / batch.max(1),
                 _ => continue,
             };
@@ -50,7 +51,9 @@ impl ActivationCache {
                 held.insert(*id, own)
             };
         }
-        Ok(Self { catalog: self.catalog.clone(), held, gradients, has_batch: true, rows: [rows.len(), len] })
+        let origin = self.origin.rows(&rows);
+        let (catalog, has_batch) = (self.catalog.clone(), self.has_batch);
+        Ok(Self { catalog, held, gradients, has_batch, rows: [rows.len(), len], origin })
     }
 
     /// Drops the batch axis of every activation. A second call does nothing.
@@ -59,7 +62,7 @@ impl ActivationCache {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
     /// # for id in ids {
     /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();

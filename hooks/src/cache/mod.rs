@@ -3,6 +3,8 @@
 mod batch;
 mod gradients;
 mod lookup;
+mod origin;
+mod positions;
 mod stack;
 mod stitch;
 
@@ -14,6 +16,9 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor};
 
 pub use lookup::Lookup;
+pub(crate) use origin::LeftOut;
+pub use origin::{Origin, TextHashes};
+pub(crate) use positions::apart;
 pub use stack::Stackable;
 
 use crate::activation::Activation;
@@ -33,7 +38,7 @@ use crate::suggest::nearest;
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
 /// # let (catalog, ids) = example::points();
-/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// # let rows = Rows::new(1, 3);
 /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
 /// # for id in ids {
 /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
@@ -56,17 +61,20 @@ pub struct ActivationCache {
     has_batch: bool,
     /// Rows and positions recorded.
     rows: [usize; 2],
+    pub(crate) origin: Origin,
 }
 
 impl ActivationCache {
     pub(crate) fn new(catalog: Arc<Catalog>, batch_removed: bool, rows: [usize; 2]) -> Self {
-        Self { catalog, held: BTreeMap::new(), gradients: BTreeMap::new(), has_batch: !batch_removed, rows }
+        let (held, gradients, origin) = (BTreeMap::new(), BTreeMap::new(), Origin::default());
+        Self { catalog, held, gradients, has_batch: !batch_removed, rows, origin }
     }
 
     /// Takes all recordings out, and leaves the cache empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
-        let empty = Self::new(self.catalog.clone(), !self.has_batch, self.rows);
+        let mut empty = Self::new(self.catalog.clone(), !self.has_batch, self.rows);
+        empty.origin = self.origin.clone();
         std::mem::replace(self, empty)
     }
 
@@ -82,7 +90,7 @@ impl ActivationCache {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
     /// # for id in ids {
     /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
@@ -133,7 +141,7 @@ impl ActivationCache {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
     /// # for id in ids {
     /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
@@ -145,8 +153,18 @@ impl ActivationCache {
     /// ```
     #[must_use]
     pub fn map(mut self, mut change: impl FnMut(Activation) -> Activation) -> Self {
+        self.origin = self.origin.changed();
         for held in self.held.values_mut().chain(self.gradients.values_mut()) {
             *held = change(held.clone());
+        }
+        self
+    }
+
+    /// The same activations, detached from the autodiff graph.
+    #[must_use]
+    pub fn detached(mut self) -> Self {
+        for held in self.held.values_mut().chain(self.gradients.values_mut()) {
+            *held = held.detached();
         }
         self
     }
@@ -162,6 +180,10 @@ impl ActivationCache {
             return Ok(id);
         }
         let name = self.catalog.info(id).name.to_string();
+        if let Some(left_out) = self.origin.left_out.as_ref().filter(|left_out| left_out.points.contains(&id)) {
+            let (asked, cached) = (left_out.asked.clone(), left_out.cached);
+            return Err(HookError::NotComputed { name, asked, cached });
+        }
         let nearest = nearest(&name, self.names());
         Err(HookError::NotRecorded { name, held: self.held.len(), nearest })
     }
@@ -217,7 +239,7 @@ impl ActivationCache {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
     /// # for id in ids {
     /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
@@ -241,7 +263,7 @@ impl ActivationCache {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
     /// # for id in ids {
     /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();

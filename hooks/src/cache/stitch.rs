@@ -1,8 +1,9 @@
 //! Recordings of consecutive positions, concatenated and cut.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::ActivationCache;
+use super::{ActivationCache, apart};
 use crate::activation::Activation;
 use crate::catalog::PointId;
 use crate::error::HookError;
@@ -18,27 +19,54 @@ impl ActivationCache {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
-    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
-    /// # for id in ids {
-    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
-    /// # }
-    /// # let cache = run.finish()?;
-    /// let both = cache.stitched(&cache)?; // as if the second came three positions later
-    /// assert_eq!(both.activation("hook_embed")?.shape(), [1, 6, 4]);
+    /// # let recorded = |rows: Rows<'_>| -> Result<ActivationCache, HookError> {
+    /// #     let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+    /// #     for id in ids {
+    /// #         run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+    /// #     }
+    /// #     run.finish()
+    /// # };
+    /// let first = recorded(Rows::new(1, 3))?; // three positions, and the three after them
+    /// let second = recorded(Rows { offset: 3, ..Rows::new(1, 3) })?;
+    /// assert_eq!(first.stitched(&second)?.activation("hook_embed")?.shape(), [1, 6, 4]);
+    /// assert!(second.stitched(&first).is_err());
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///
     /// # Errors
-    /// [`HookError::NotRecorded`] if the two hold other points, [`HookError::Stitch`] for what
-    /// has no positions or lost its batch axis, and for batches that differ.
+    /// [`HookError::NotRecorded`] if the two hold other points, [`HookError::Stitch`] for what has no positions or lost its
+    /// batch axis, for batches that differ, and for a recording that does not continue this one: of another model or text,
+    /// or of earlier positions.
     pub fn stitched(&self, after: &ActivationCache) -> Result<ActivationCache, HookError> {
+        // A run that computed none of the positions asked for adds none.
+        if after.origin.left_out.is_some() && self.rows[0] == after.rows[0] {
+            self.check_continued(after)?;
+            let mut longer = Self { origin: self.origin.stitched(&after.origin), ..self.clone() };
+            // Scores and patterns get the later keys, which they don't see.
+            let keys = longer.origin.keys();
+            for (id, activation) in &mut longer.held {
+                let point = self.catalog.info(*id);
+                let axis = point.axes.iter().position(|axis| *axis == Axis::Key).filter(|_| !point.keys_of_encoder);
+                if let Some(axis) = axis.filter(|_| self.has_batch) {
+                    let missing = keys.saturating_sub(activation.shape()[axis]);
+                    *activation = activation.lengthened(axis, missing, point.filler.value());
+                }
+            }
+            return Ok(longer);
+        }
+        if self.origin.left_out.is_some() && self.rows[0] == after.rows[0] {
+            self.check_continued(after)?;
+            return Ok(Self { origin: self.origin.stitched(&after.origin), ..after.clone() });
+        }
+        let ([mine, before], [theirs, behind]) = (self.rows, after.rows);
+        if mine == theirs || mine == 1 {
+            self.check_continued(after)?;
+        }
         let name = |id: &PointId| self.catalog.info(*id).name.to_string();
         let only_one = self.held.keys().find(|id| !after.held.contains_key(id));
         if let Some(id) = only_one.or_else(|| after.held.keys().find(|id| !self.held.contains_key(id))) {
             return Err(HookError::NotRecorded { name: name(id), held: after.held.len(), nearest: Vec::new() });
         }
-        let ([mine, before], [theirs, behind]) = (self.rows, after.rows);
         let fails = |point: String, reason| Err(HookError::Stitch { point, reason });
         let mut held = BTreeMap::new();
         for (id, first) in &self.held {
@@ -51,10 +79,6 @@ impl ActivationCache {
             }
             // Batch and position in one axis are taken apart here and put together in the end.
             let together = matches!(axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead));
-            let apart = |activation: &Activation, [batch, len]: [usize; 2]| {
-                let inner = activation.shape()[0] / (batch * len).max(1);
-                activation.reshape(&[&[batch, len, inner], &activation.shape()[1..]].concat())
-            };
             let (mut first, second) = if together {
                 (apart(first, self.rows), apart(second, after.rows))
             } else {
@@ -81,8 +105,24 @@ impl ActivationCache {
             };
             held.insert(*id, joined);
         }
-        let gradients = BTreeMap::new();
-        Ok(Self { catalog: self.catalog.clone(), held, gradients, has_batch: true, rows: [theirs, before + behind] })
+        let (catalog, gradients, origin) = (self.catalog.clone(), BTreeMap::new(), self.origin.stitched(&after.origin));
+        Ok(Self { catalog, held, gradients, has_batch: true, rows: [theirs, before + behind], origin })
+    }
+
+    /// Fails if another recording is known not to continue this one.
+    fn check_continued(&self, after: &ActivationCache) -> Result<(), HookError> {
+        // Parts put into a model give its points other numbers.
+        let name = |cache: &ActivationCache, id: &PointId| cache.catalog.info(*id).name.clone();
+        let alike = |id: &PointId| id.index() < after.catalog.points().len() && name(self, id) == name(after, id);
+        let same_points = Arc::ptr_eq(&self.catalog, &after.catalog) || self.held.keys().all(alike);
+        let reason = match same_points {
+            true => self.origin.why_not_continued_by(&after.origin),
+            false => Some("they are of models with other parts"),
+        };
+        let Some(reason) = reason else { return Ok(()) };
+        let named = self.names().next().or(after.names().next());
+        let point = named.unwrap_or("the positions asked for").to_string();
+        Err(HookError::Stitch { point, reason })
     }
 
     /// The recordings of the first `count` positions, of one row; what has no positions is left
@@ -92,7 +132,7 @@ impl ActivationCache {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
     /// # for id in ids {
     /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
@@ -128,7 +168,7 @@ impl ActivationCache {
             };
             held.insert(*id, cut);
         }
-        let gradients = BTreeMap::new();
-        Self { catalog: self.catalog.clone(), held, gradients, has_batch: self.has_batch, rows: [batch, count] }
+        let (catalog, gradients, origin) = (self.catalog.clone(), BTreeMap::new(), self.origin.first(count));
+        Self { catalog, held, gradients, has_batch: self.has_batch, rows: [batch, count], origin }
     }
 }

@@ -11,7 +11,7 @@ use crate::run::Rows;
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
 /// # let (catalog, ids) = example::points();
-/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// # let rows = Rows::new(1, 3);
 /// let look = at("blocks.*.hook_resid_post").read(|x: Tensor<3>, at: &At<'_>| {
 ///     println!("{} from position {}: {:?} {:?}", at.name(), at.offset(), at.axes(), x.dims());
 /// });
@@ -29,6 +29,8 @@ pub struct At<'a> {
     pub(crate) offset: usize,
     /// The run's rows; unknown outside a run.
     pub(crate) rows: Option<Rows<'a>>,
+    /// The rows of the encoder that a decoder reads.
+    pub(crate) encoder: Option<Rows<'a>>,
     /// Positions of a cache that the tensor begins with.
     pub(crate) cached: usize,
 }

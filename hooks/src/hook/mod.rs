@@ -6,6 +6,8 @@ mod target;
 mod typed;
 
 use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
 
 pub use at::At;
 pub(crate) use at::failed;
@@ -13,12 +15,17 @@ pub use returned::{IntoEdit, IntoRead};
 pub use target::{Target, at};
 
 use crate::activation::Activation;
+use crate::cache::ActivationCache;
 use crate::error::HookError;
+use crate::model_identity::ModelIdentity;
 use crate::point::PointInfo;
-use crate::run::{check_edit, check_rank};
+use crate::positions::Positions;
+use crate::run::{Rows, check_edit, check_rank};
 use crate::selection::Selection;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// What can be checked before a run over these rows.
+pub(crate) type Check<'a> = Rc<dyn Fn(&PointInfo, &Rows<'_>) -> Result<(), HookError> + 'a>;
 type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a>;
 
 /// A closure bound to the points it runs at.
@@ -40,10 +47,77 @@ pub struct Hook<'a> {
     pub(crate) backward: bool,
     /// Whether it needs to know which positions are real.
     pub(crate) by_position: bool,
+    /// The positions it acts at, where it was given some.
+    pub(crate) positions: Option<Positions>,
+    /// Whether it depends on row numbers.
+    pub(crate) by_row: bool,
+    /// The model that made what the hook uses, such as a steering vector.
+    pub(crate) model: Option<Arc<ModelIdentity>>,
+    /// The recording whose values it uses.
+    pub(crate) recording: Option<&'a ActivationCache>,
+    pub(crate) check: Option<Check<'a>>,
+    /// Whether its edits leave the values as they are.
+    pub(crate) neutral: bool,
     pub(crate) action: Action<'a>,
 }
 
+impl<'a> Hook<'a> {
+    /// A hook with default settings: it edits, at points of any rank.
+    pub(crate) fn new(
+        target: Selection,
+        action: impl FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a,
+    ) -> Self {
+        Hook {
+            target,
+            rank: None,
+            edits: true,
+            backward: false,
+            by_position: false,
+            positions: None,
+            by_row: false,
+            model: None,
+            recording: None,
+            check: None,
+            neutral: false,
+            action: Box::new(action),
+        }
+    }
+}
+
 impl Hook<'_> {
+    /// Marks a hook whose edits keep the values, such as one that inserts leaves for gradients. Recordings do not list its
+    /// points as edited.
+    #[must_use]
+    pub fn neutral(mut self) -> Self {
+        self.neutral = true;
+        self
+    }
+
+    /// Binds the hook to a model: runs of other models refuse it.
+    #[must_use]
+    pub fn for_model(mut self, model: &Arc<ModelIdentity>) -> Self {
+        self.model = Some(model.clone());
+        self
+    }
+
+    /// Fails if it acts at a position that a text of this many tokens will not have.
+    ///
+    /// # Errors
+    /// [`HookError::Positions`].
+    pub fn check_reach(&self, len: usize) -> Result<(), HookError> {
+        self.positions.as_ref().map_or(Ok(()), |positions| positions.check_reach(len))
+    }
+
+    /// Whether it acts at positions counted from the end of the text.
+    pub fn counts_from_the_end(&self) -> bool {
+        self.positions.as_ref().is_some_and(Positions::count_from_the_end)
+    }
+
+    /// Whether it acts on rows by their number in the batch.
+    pub fn is_by_row(&self) -> bool {
+        self.by_row
+    }
+
     /// The points it runs at.
     pub fn target(&self) -> &Selection {
         &self.target
@@ -73,7 +147,7 @@ impl Hook<'_> {
     /// another shape or element type.
     pub fn call(&mut self, point: &PointInfo, tensor: Activation) -> Result<Activation, HookError> {
         check_rank(self, point)?;
-        let at = At { point, offset: 0, rows: None, cached: 0 };
+        let at = At { point, offset: 0, rows: None, encoder: None, cached: 0 };
         match (self.action)(tensor.clone(), &at)? {
             Some(edited) if self.edits => {
                 check_edit(point, &tensor, &edited)?;
@@ -108,6 +182,12 @@ impl Hook<'_> {
             edits: self.edits,
             backward: self.backward,
             by_position: self.by_position,
+            positions: self.positions.clone(),
+            by_row: self.by_row,
+            model: self.model.clone(),
+            recording: self.recording,
+            check: self.check.clone(),
+            neutral: self.neutral,
             action: Box::new(move |activation, at| action(activation, at)),
         }
     }

@@ -66,14 +66,7 @@ impl Target {
             let edited = edit(tensor, at).into_edit();
             edited.map(|kept| kept.map(Activation::from)).map_err(|source| failed(at, source))
         };
-        Hook {
-            target: self.0,
-            rank: Some(D),
-            edits: true,
-            backward: false,
-            by_position: false,
-            action: Box::new(action),
-        }
+        Hook { rank: Some(D), edits: true, ..Hook::new(self.0, action) }
     }
 
     /// Shows the tensor to the closure; the run goes on with the tensor as it was.
@@ -101,14 +94,7 @@ impl Target {
             read(tensor, at).into_read().map_err(|source| failed(at, source))?;
             Ok(None)
         };
-        Hook {
-            target: self.0,
-            rank: Some(D),
-            edits: false,
-            backward: false,
-            by_position: false,
-            action: Box::new(action),
-        }
+        Hook { rank: Some(D), edits: false, ..Hook::new(self.0, action) }
     }
 
     /// Replaces the gradient that goes back from the point. For runs with gradients.
@@ -165,7 +151,7 @@ impl Target {
         mut edit: impl FnMut(Activation, &At<'_>) -> Result<Option<Activation>, BoxError> + 'a,
     ) -> Hook<'a> {
         let action = move |activation: Activation, at: &At<'_>| edit(activation, at).map_err(|e| failed(at, e));
-        Hook { target: self.0, rank: None, edits: true, backward: false, by_position: false, action: Box::new(action) }
+        Hook::new(self.0, action)
     }
 
     /// Like [`Target::read`] for points of any rank or kind.
@@ -186,6 +172,6 @@ impl Target {
             read(activation, at).into_read().map_err(|source| failed(at, source))?;
             Ok(None)
         };
-        Hook { target: self.0, rank: None, edits: false, backward: false, by_position: false, action: Box::new(action) }
+        Hook { edits: false, ..Hook::new(self.0, action) }
     }
 }

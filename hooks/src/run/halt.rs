@@ -8,7 +8,7 @@ use crate::error::HookError;
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
 /// # let (catalog, ids) = example::points();
-/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// # let rows = Rows::new(1, 3);
 /// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
 /// run.stop_when_done();
 /// // The one point asked for is the first to fire: nothing behind it need be computed.

@@ -2,6 +2,7 @@
 
 use super::{Rows, Run};
 use crate::activation::Activation;
+use crate::cache::apart;
 use crate::error::HookError;
 use crate::point::{Axis, PointInfo};
 use crate::positions::Kept;
@@ -9,14 +10,10 @@ use crate::record::Record;
 
 /// The columns of these rows that a record keeps.
 pub(super) fn kept(record: &Record, rows: &Rows<'_>) -> Result<Kept, HookError> {
-    let Rows { batch, len, real, offset } = *rows;
-    if record.remove_batch && batch != 1 {
-        return Err(HookError::Batch { batch });
+    if record.remove_batch && rows.batch != 1 {
+        return Err(HookError::Batch { batch: rows.batch });
     }
-    record.positions.columns([batch, len], real).map_err(|error| match error {
-        HookError::Positions { asked, row, len, .. } => HookError::Positions { asked, row, len, cached: offset },
-        other => other,
-    })
+    record.positions.recorded(rows, record.counting)
 }
 
 impl Run<'_, '_> {
@@ -41,7 +38,7 @@ impl Run<'_, '_> {
     /// How many positions of a cache a tensor begins with.
     pub(super) fn positions_before(&self, point: &PointInfo, shape: &[usize]) -> Option<usize> {
         let axis = point.axes.iter().position(|a| *a == Axis::Pos).filter(|_| point.with_past)?;
-        shape.get(axis).map(|all| all.saturating_sub(self.len))
+        shape.get(axis).map(|all| all.saturating_sub(self.rows().len))
     }
 
     fn sliced(&self, point: &PointInfo, tensor: Activation) -> Activation {
@@ -51,13 +48,11 @@ impl Run<'_, '_> {
             return self.pick(&tensor, axis, before);
         }
         // Batch, position (and head) in one axis: take it apart, slice, put it together.
-        let [first, rest @ ..] = tensor.shape() else { return tensor };
-        let (first, rest) = (*first, rest.to_vec());
+        let [_, rest @ ..] = tensor.shape() else { return tensor };
+        let rest = rest.to_vec();
         match point.axes.first() {
             Some(Axis::BatchPos | Axis::BatchPosHead) => {
-                let inner = first / (self.batch * self.len);
-                let apart = [&[self.batch, self.len, inner], &rest[..]].concat();
-                let picked = self.pick(&tensor.reshape(&apart), 1, 0);
+                let picked = self.pick(&apart(&tensor, [self.rows().batch, self.rows().len]), 1, 0);
                 let together = [&[picked.len() / rest.iter().product::<usize>().max(1)], &rest[..]].concat();
                 picked.reshape(&together)
             }

@@ -12,18 +12,21 @@ use burn::tensor::{Device, Int, Tensor};
 
 pub(crate) use check::{check_edit, check_rank};
 pub use halt::Halt;
+pub(crate) use rows::OwnedRows;
 pub use rows::Rows;
 
 use crate::activation::Activation;
-use crate::cache::ActivationCache;
+use crate::cache::{ActivationCache, LeftOut, TextHashes};
 use crate::catalog::{Catalog, PointId};
 use crate::convert::DType;
 use crate::error::HookError;
 use crate::hook::{At, Hook};
+use crate::model_identity::ModelIdentity;
 use crate::part::Inside;
-use crate::point::{Axis, PointInfo};
+use crate::point::{Axis, PointInfo, Segment};
 use crate::positions::Kept;
 use crate::record::Record;
+use crate::recorded_rows::RecordedRows;
 use crate::selection::Silent;
 use crate::splice::{Spliced, Splices};
 use keep::kept;
@@ -37,7 +40,7 @@ use keep::kept;
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
 /// # let (catalog, ids) = example::points();
-/// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+/// # let rows = Rows::new(1, 3);
 /// let mut hooks = [at("hook_embed").edit(|x: Tensor<3>, _| x * 2.0)];
 /// let mut run = Run::new(&catalog, &mut hooks, Record::new("resid_post1"), rows, &|_| None)?;
 /// assert!(run.edits(Some(ids[0])) && run.wants(Some(ids[2])) && !run.wants(Some(ids[1])));
@@ -54,10 +57,10 @@ pub struct Run<'r, 'h> {
     slots: Vec<Slot>,
     hooks: &'r mut [Hook<'h>],
     record: Record,
-    batch: usize,
+    rows: OwnedRows,
+    /// The rows of the encoder that a decoder reads.
+    encoder: Option<OwnedRows>,
     kept: Kept,
-    len: usize,
-    offset: usize,
     cache: ActivationCache,
     /// Watched points that have not fired yet.
     remaining: usize,
@@ -67,8 +70,6 @@ pub struct Run<'r, 'h> {
     read: Vec<Option<Activation>>,
     /// What parts see besides, by point.
     seen: BTreeMap<PointId, Activation>,
-    /// Whether the tokens are real; kept where a hook asks for positions.
-    real: Option<Vec<bool>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -76,6 +77,8 @@ struct Slot {
     /// Places in `hooks`, in the order given.
     hooks: Vec<usize>,
     edited: bool,
+    /// Whether a hook of the user's may change it.
+    intervened: bool,
     recorded: bool,
     fired: bool,
     /// Parts that read the point and write a later one.
@@ -104,7 +107,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// // What is wrong is known before anything is computed.
     /// let silent = |point: &PointInfo| (point.layer == Some(1)).then_some("the run stops before its layer");
     /// let told = Run::new(&catalog, &mut [], Record::new("resid_post1"), rows, &silent).map(drop);
@@ -125,7 +128,6 @@ impl<'r, 'h> Run<'r, 'h> {
         silent: &dyn Fn(&PointInfo) -> Option<&'static str>,
     ) -> Result<Self, HookError> {
         let kept = kept(&record, &rows)?;
-        let Rows { batch, len, real, offset } = rows;
         let unsliced = |point: &PointInfo| match point.axes.first() {
             Some(Axis::Routed) if kept != Kept::All => Some("its rows are tokens routed to it, not positions"),
             _ => silent(point),
@@ -143,36 +145,69 @@ impl<'r, 'h> Run<'r, 'h> {
                 return Err(HookError::Backward { hook: format!("{hook:?}") });
             }
             for id in hook.target.resolve_in(catalog, silent)? {
-                check_rank(hook, catalog.info(id))?;
+                let point = catalog.info(id);
+                check_rank(hook, point)?;
+                // A model of two stacks runs over the encoder's rows first, and over these later.
+                if let Some(check) = hook.check.as_ref().filter(|_| is_over(catalog, point, false)) {
+                    check(point, &rows)?;
+                }
                 slots[id.index()].hooks.push(place);
                 slots[id.index()].edited |= hook.edits;
+                slots[id.index()].intervened |= hook.edits && !hook.neutral;
             }
         }
         let remaining = slots.iter().filter(|slot| slot.is_watched()).count();
-        let recorded_len = match &kept {
-            Kept::All => len,
-            Kept::Range(range) => range.len(),
-            Kept::ByRow(rows) => rows.first().map_or(0, Vec::len),
-        };
-        let cache = ActivationCache::new(catalog.clone(), record.remove_batch, [batch, recorded_len]);
-        let real = if hooks.iter().any(|hook| hook.by_position) { real.map(<[bool]>::to_vec) } else { None };
+        let mut cache = ActivationCache::new(catalog.clone(), record.remove_batch, [rows.batch, kept.width(rows.len)]);
+        if slots.iter().any(|slot| slot.recorded) {
+            cache.origin.set_rows(false, RecordedRows::of(&rows, &kept));
+            let none = kept != Kept::All && kept.width(rows.len) == 0;
+            cache.origin.left_out = none.then(|| LeftOut {
+                asked: record.positions.to_string(),
+                cached: rows.offset,
+                points: catalog.ids().zip(&slots).filter(|(_, slot)| slot.recorded).map(|(id, _)| id).collect(),
+            });
+        }
+        let with_masks = hooks.iter().any(|hook| hook.by_position);
         Ok(Self {
             catalog: catalog.clone(),
             slots,
             hooks,
             record,
-            batch,
+            rows: OwnedRows::of(&rows, with_masks),
+            encoder: None,
             kept,
-            len,
-            offset,
             cache,
             remaining,
             stop_when_done: false,
             parts: &[],
             read: Vec::new(),
             seen: BTreeMap::new(),
-            real,
         })
+    }
+
+    /// Names the model that runs, and the hashes of its texts, one per row. Recordings keep both.
+    ///
+    /// # Errors
+    /// [`HookError::OtherModel`] if a hook uses a recording of another model, [`HookError::MadeForOtherModel`] if it uses
+    /// something else of one.
+    pub fn made_by(mut self, model: Arc<ModelIdentity>, texts: Option<Vec<TextHashes>>) -> Result<Self, HookError> {
+        for hook in self.hooks.iter() {
+            if let Some(recording) = hook.recording {
+                recording.check_model(&model)?;
+            }
+            if let Some(own) = hook.model.as_ref().filter(|own| !own.is(&model)) {
+                let (given, model) = (own.label().to_string(), model.label().to_string());
+                return Err(HookError::MadeForOtherModel { hook: format!("{hook:?}"), given, model });
+            }
+        }
+        self.cache.origin.made_by(model, texts);
+        Ok(self)
+    }
+
+    /// Whether anything is recorded, or changed by a recording: such runs need to know their model.
+    pub fn needs_model(&self) -> bool {
+        self.slots.iter().any(|slot| slot.recorded)
+            || self.hooks.iter().any(|hook| hook.recording.is_some() || hook.model.is_some())
     }
 
     /// The same run of a model with parts in it; the catalog is the one that the parts came with.
@@ -210,6 +245,10 @@ impl<'r, 'h> Run<'r, 'h> {
         Ok(self)
     }
 
+    fn rows(&self) -> Rows<'_> {
+        self.rows.get()
+    }
+
     pub(crate) fn info(&self, id: PointId) -> &PointInfo {
         self.catalog.info(id)
     }
@@ -223,13 +262,35 @@ impl<'r, 'h> Run<'r, 'h> {
     ///
     /// # Errors
     /// [`HookError::Batch`], [`HookError::Positions`] and [`HookError::UnevenPositions`], as for the first.
-    pub fn over(&mut self, rows: Rows<'_>) -> Result<(), HookError> {
+    pub fn over(&mut self, rows: Rows<'_>, of_encoder: bool) -> Result<(), HookError> {
         self.kept = kept(&self.record, &rows)?;
-        (self.batch, self.len, self.offset) = (rows.batch, rows.len, rows.offset);
-        if self.hooks.iter().any(|hook| hook.by_position) {
-            self.real = rows.real.map(<[bool]>::to_vec);
+        for (id, slot) in self.catalog.ids().zip(&self.slots) {
+            let point = self.catalog.info(id);
+            for hook in slot.hooks.iter().map(|place| &self.hooks[*place]) {
+                if let Some(check) =
+                    hook.check.as_ref().filter(|_| !slot.fired && is_over(&self.catalog, point, of_encoder))
+                {
+                    check(point, &rows)?;
+                }
+            }
+        }
+        if self.cache.origin.has_rows() {
+            self.cache.origin.set_rows(of_encoder, RecordedRows::of(&rows, &self.kept));
+        }
+        let with_masks = self.hooks.iter().any(|hook| hook.by_position);
+        self.rows = OwnedRows::of(&rows, with_masks);
+        if of_encoder {
+            self.encoder = Some(self.rows.clone());
         }
         Ok(())
+    }
+
+    /// Sets the rows of the encoder that a run of a decoder alone reads.
+    pub fn reads_from(&mut self, rows: Rows<'_>) {
+        if self.cache.origin.has_rows() {
+            self.cache.origin.set_rows(true, RecordedRows::of(&rows, &Kept::All));
+        }
+        self.encoder = Some(OwnedRows::of(&rows, true));
     }
 
     /// Makes the run end, with [`Halt::Done`], as soon as every watched point has fired.
@@ -255,7 +316,7 @@ impl<'r, 'h> Run<'r, 'h> {
         let of_axis = |layer: Option<usize>, axis: Axis| match axis {
             Axis::Batch => batch,
             Axis::Pos | Axis::Query => kept,
-            Axis::Key => self.len + self.offset,
+            Axis::Key => self.rows().columns(),
             Axis::BatchPos => batch.saturating_mul(kept),
             Axis::BatchPosHead => batch.saturating_mul(kept).saturating_mul(length(layer, Axis::Head)),
             Axis::One => 1,
@@ -335,7 +396,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
     /// run.skip(Some(ids[0])).ok(); // nothing to show this time
     /// assert!(run.is_done() && run.finish()?.is_empty());
@@ -360,8 +421,8 @@ impl<'r, 'h> Run<'r, 'h> {
         let slot = &self.slots[id.index()];
         // Rotated keys begin with those of a cache.
         let cached = self.positions_before(point, tensor.shape()).unwrap_or(0);
-        let rows = Rows { batch: self.batch, len: self.len, real: self.real.as_deref(), offset: self.offset };
-        let at = At { point, offset: self.offset.saturating_sub(cached), rows: Some(rows), cached };
+        let (rows, encoder) = (self.rows.get(), self.encoder.as_ref().map(OwnedRows::get));
+        let at = At { point, offset: rows.offset.saturating_sub(cached), rows: Some(rows), encoder, cached };
         for place in &slot.hooks {
             let hook = &mut self.hooks[*place];
             if hook.edits {
@@ -373,7 +434,7 @@ impl<'r, 'h> Run<'r, 'h> {
                 (hook.action)(tensor.clone(), &at)?;
             }
         }
-        if slot.recorded {
+        if slot.recorded && self.cache.origin.left_out.is_none() {
             let stored = self.stored(point, &tensor);
             self.cache.insert(id, stored);
         }
@@ -420,7 +481,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows { batch: 1, len: 3, real: None, offset: 0 };
+    /// # let rows = Rows::new(1, 3);
     /// let run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
     /// let told = run.finish().map(drop).unwrap_err().to_string();
     /// assert_eq!(told, "the run ended without firing `hook_embed`, which it was to watch");
@@ -429,10 +490,20 @@ impl<'r, 'h> Run<'r, 'h> {
     ///
     /// # Errors
     /// [`HookError::NotFired`] if a watched point was passed over: a mistake of the model.
-    pub fn finish(self) -> Result<ActivationCache, HookError> {
+    pub fn finish(mut self) -> Result<ActivationCache, HookError> {
+        let changed = |slot: &Slot| slot.intervened || !slot.parts.is_empty();
+        self.cache.origin.edited =
+            self.catalog.ids().zip(&self.slots).filter(|(_, slot)| changed(slot)).map(|(id, _)| id).collect();
         match self.slots.iter().position(|slot| slot.is_watched() && !slot.fired) {
             Some(place) => Err(HookError::NotFired { point: self.catalog.points()[place].name.to_string() }),
             None => Ok(self.cache),
         }
     }
+}
+
+/// Whether a point is computed over the encoder's rows, or over the decoder's, in a model of both; in all other models
+/// there are no rows but the run's.
+fn is_over(catalog: &Catalog, point: &PointInfo, of_encoder: bool) -> bool {
+    let reads_encoder = |point: &PointInfo| matches!(point.segment, Segment::Encoder | Segment::CrossKeys);
+    reads_encoder(point) == of_encoder || (!of_encoder && !catalog.points().iter().any(reads_encoder))
 }

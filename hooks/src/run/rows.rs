@@ -1,29 +1,121 @@
 //! The rows a run is over.
 
-/// The rows a run is over.
+/// The rows a run is over: their columns, which of these hold tokens, and where each token is in its row's text.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
 /// # let (catalog, ids) = example::points();
 /// // Two rows of three columns, the second padded at the left.
-/// let real = [true, true, true, false, true, true];
-/// let rows = Rows { batch: 2, len: 3, real: Some(&real), offset: 0 };
+/// let (visible, positions) = ([true, true, true, false, true, true], [0, 1, 2, 0, 0, 1]);
+/// let rows = Rows { visible: Some(&visible), positions: Some(&positions), ..Rows::new(2, 3) };
 /// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed").positions(0), rows, &|_| None)?;
 /// let columns = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::flex());
 /// run.fire(Some(ids[0]), columns.unsqueeze_dim::<3>(2)).ok();
 /// let first = run.finish()?.activation("hook_embed")?.to_ndarray()?;
-/// assert_eq!((first[[0, 0, 0]], first[[1, 0, 0]]), (1.0, 5.0)); // each row's first real one
+/// assert_eq!((first[[0, 0, 0]], first[[1, 0, 0]]), (1.0, 5.0)); // each row's first token
 /// # Ok::<(), hooklens_hooks::HookError>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'m> {
     /// Number of rows.
     pub batch: usize,
-    /// Columns of each.
+    /// Columns that the run computes, per row.
     pub len: usize,
-    /// Which of them are no padding, row by row; `None` when all are.
-    pub real: Option<&'m [bool]>,
-    /// Absolute position of the first column.
+    /// Columns before them, which a key-value cache holds.
     pub offset: usize,
+    /// Which columns hold tokens that can be attended to, the cache's first, `[batch, offset + len]`; `None` if all do.
+    pub visible: Option<&'m [bool]>,
+    /// Position in its row's text of each column's token, the cache's first, `[batch, offset + len]`; `None` if it is
+    /// the column's number. A column of padding has the position of the token before it.
+    pub positions: Option<&'m [u32]>,
+    /// Whether the text goes on in later runs, since the run's key-value cache grows.
+    pub open: bool,
+    /// The user's row that all of these are copies of, and the number of the user's rows, where a sweep runs copies.
+    pub copies: Option<[usize; 2]>,
+}
+
+impl Rows<'_> {
+    /// Rows without padding and without a key-value cache.
+    pub fn new(batch: usize, len: usize) -> Self {
+        Self { batch, len, offset: 0, visible: None, positions: None, open: false, copies: None }
+    }
+
+    /// Columns of the cache and of the run, per row.
+    pub(crate) fn columns(&self) -> usize {
+        self.offset + self.len
+    }
+
+    /// Whether each column's number is its token's position.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.visible.is_none() && self.positions.is_none()
+    }
+
+    /// Position of the token in a column, a cache's counted first; `None` at padding.
+    pub(crate) fn position(&self, row: usize, column: usize) -> Option<usize> {
+        let at = row * self.columns() + column;
+        let visible = self.visible.is_none_or(|visible| visible[at]);
+        visible.then(|| self.positions.map_or(column, |positions| positions[at] as usize))
+    }
+
+    /// The column of the token at a position of a row's text, a cache's counted first; `None` if it can't be attended to.
+    pub(crate) fn column(&self, row: usize, position: usize) -> Option<usize> {
+        let Some(positions) = self.positions else {
+            return (position < self.columns())
+                .then_some(position)
+                .filter(|column| self.position(row, *column).is_some());
+        };
+        // Positions never fall from one column to the next.
+        let own = &positions[row * self.columns()..(row + 1) * self.columns()];
+        let begin = own.partition_point(|at| (*at as usize) < position);
+        let there = |column: &usize| own[*column] as usize == position;
+        (begin..self.columns()).take_while(there).find(|column| self.position(row, *column).is_some())
+    }
+
+    /// Number of tokens in a row's text, a cache's included.
+    pub(crate) fn text_len(&self, row: usize) -> usize {
+        let columns = row * self.columns()..(row + 1) * self.columns();
+        // From the end, where most rows have their tokens.
+        if self.visible.is_some_and(|visible| !visible[columns.clone()].iter().rev().any(|seen| *seen)) {
+            return 0;
+        }
+        match self.positions {
+            Some(positions) => positions[columns].last().map_or(0, |last| *last as usize + 1),
+            None => self.columns(),
+        }
+    }
+
+    /// Number of the user's rows.
+    pub(crate) fn users_rows(&self) -> usize {
+        self.copies.map_or(self.batch, |[_, of]| of)
+    }
+
+    /// The user's row that a row is.
+    pub(crate) fn users_row(&self, row: usize) -> usize {
+        self.copies.map_or(row, |[row, _]| row)
+    }
+}
+
+/// Rows with their own copies of masks, kept for as long as a run.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnedRows {
+    plain: Rows<'static>,
+    visible: Option<Vec<bool>>,
+    positions: Option<Vec<u32>>,
+}
+
+impl OwnedRows {
+    /// A copy; of the masks only if they are needed.
+    pub(crate) fn of(rows: &Rows<'_>, with_masks: bool) -> Self {
+        let Rows { batch, len, offset, open, copies, .. } = *rows;
+        Self {
+            plain: Rows { batch, len, offset, open, copies, visible: None, positions: None },
+            visible: rows.visible.filter(|_| with_masks).map(<[bool]>::to_vec),
+            positions: rows.positions.filter(|_| with_masks).map(<[u32]>::to_vec),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Rows<'_> {
+        Rows { visible: self.visible.as_deref(), positions: self.positions.as_deref(), ..self.plain }
+    }
 }

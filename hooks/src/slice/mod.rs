@@ -1,5 +1,9 @@
 //! Hooks on a slice of a point's tensor: some heads, positions or units.
 
+mod mean;
+mod pieces;
+mod replace;
+
 use std::ops::Range;
 
 use burn::tensor::Tensor;
@@ -9,8 +13,11 @@ use crate::cache::ActivationCache;
 use crate::error::HookError;
 use crate::hook::{At, BoxError, Hook, IntoEdit, IntoRead, at, failed};
 use crate::ordinal::Ordinal;
-use crate::point::{Axis, Point, PointInfo};
-use crate::positions::Positions;
+use crate::point::Point;
+use crate::positions::{Counting, Positions};
+use mean::MeanOfRecording;
+use pieces::{AxisIndices, pieces, sliced};
+use replace::Replacement;
 
 /// A slice of a point's tensor, by named axes: `hook::z(0).head(1)`, `hook::resid_post(3).positions(-1)`.
 ///
@@ -35,18 +42,6 @@ use crate::positions::Positions;
 pub struct Slice<const D: usize> {
     point: Point<D>,
     cuts: Vec<AxisIndices>,
-}
-
-/// A range of neighboring indices on an axis, and its row if it is not of all rows.
-type IndexRun = (Option<usize>, Range<usize>);
-
-/// Indices on one axis.
-#[derive(Debug, Clone)]
-enum AxisIndices {
-    Heads(Vec<isize>),
-    Positions(Positions),
-    Rows(Range<usize>),
-    Units(Vec<isize>),
 }
 
 impl<const D: usize> From<Point<D>> for Slice<D> {
@@ -77,9 +72,12 @@ slices! {
     fn head(head: impl Ordinal) => AxisIndices::Heads(vec![head.number()]);
     /// Some heads.
     fn heads(heads: impl IntoIterator<Item = impl Ordinal>) => AxisIndices::Heads(heads.into_iter().map(Ordinal::number).collect());
-    /// Some positions, counted as in [`Record::positions`](crate::Record::positions): over a row's real tokens.
-    fn positions(positions: impl Into<Positions>) => AxisIndices::Positions(positions.into());
-    /// Some rows of the batch.
+    /// Some positions, counted over the tokens of a row's text, those in a key-value cache included. A run that does not
+    /// compute them, since they are cached or come in a later step, is left as it is.
+    fn positions(positions: impl Into<Positions>) => AxisIndices::Positions(positions.into(), Counting::Text);
+    /// Some of the positions that a run computes itself, counted from the first after its key-value cache.
+    fn new_positions(positions: impl Into<Positions>) => AxisIndices::Positions(positions.into(), Counting::Run);
+    /// Some rows of the batch; in a sweep, some examples.
     fn rows(rows: Range<usize>) => AxisIndices::Rows(rows);
     /// One unit of the last axis: a neuron of `mlp.hook_post`, a feature of a dictionary, a dimension of the stream.
     fn unit(unit: impl Ordinal) => AxisIndices::Units(vec![unit.number()]);
@@ -126,33 +124,16 @@ acts! {
         shape[D - 1] = width;
         Ok((x.clone() + vector.clone().reshape(shape).cast(x.dtype()).to_device(&x.device())).into())
     });
-    /// Puts what a cache holds of the same point in its place: activation patching. The cache is of a run of as many
-    /// rows and positions.
-    fn replace<'a>(cache: &'a ActivationCache) => |slice: Self, cache: &'a ActivationCache| {
-        slice.with(move |piece, at, ranges| {
-            let held = cache.activation(at.name())?;
-            let outside = || sliced(at.point, held.shape(), format!("place {ranges:?}, which is to be replaced"));
-            let fits = held.rank() == ranges.len() && held.shape().iter().zip(ranges).all(|(len, range)| range.end <= *len);
-            if !fits { return Err(outside()) }
-            let new = held.block(ranges).to_device(&piece.device()).into_tensor::<D>(at.name())?;
-            Ok(new.cast(piece.dtype()).into())
-        })
-    };
-    /// Puts the mean over the rows and positions that a cache holds of the same point in its place: mean ablation.
-    fn mean<'a>(cache: &'a ActivationCache) => |slice: Self, cache: &'a ActivationCache| {
-        slice.with(move |piece, at, ranges| {
-            let mut mean = cache.activation(at.name())?.clone().into_tensor::<D>(at.name())?;
-            for (axis, _) in at.axes().iter().enumerate().filter(|(_, axis)| matches!(axis, Axis::Batch | Axis::Pos | Axis::Query)) {
-                mean = mean.mean_dim(axis);
-            }
-            // One place on the axes that the mean is over, the piece's own on the others.
-            let place = |(len, range): (usize, &Range<usize>)| if len == 1 { 0..1 } else { range.clone() };
-            let own: Vec<Range<usize>> = mean.dims().into_iter().zip(ranges).map(place).collect();
-            let mean = Activation::from(mean).block(&own).to_device(&piece.device()).into_tensor::<D>(at.name())?;
-            let x = piece.into_tensor::<D>(at.name())?;
-            Ok(mean.cast(x.dtype()).expand(x.dims()).into())
-        })
-    };
+    /// Replaces it by the values that a recording holds of the same point, row and position: activation patching.
+    ///
+    /// The recording is of this model ([`ActivationCache::for_any_model`] allows another) and has the run's rows; positions
+    /// are matched by each row's own tokens, so that padding and a key-value cache may differ. Texts of different lengths
+    /// can be matched at positions counted from the start only. In generation, and in a run with a cache that grows,
+    /// positions that the recording does not hold are left as they are; elsewhere they are an error.
+    fn replace<'a>(recording: &'a ActivationCache) => Replacement::hook;
+    /// Replaces it by the mean that a recording holds of the same point, over the tokens of all its rows and positions:
+    /// mean ablation. Scores and patterns, whose entries mean something else at each position, have none.
+    fn mean<'a>(recording: &'a ActivationCache) => MeanOfRecording::hook;
 }
 
 impl<const D: usize> Slice<D> {
@@ -210,7 +191,9 @@ impl<const D: usize> Slice<D> {
         mut act: impl FnMut(Activation, &At<'_>, &[Range<usize>]) -> Result<Activation, HookError> + 'a,
     ) -> Hook<'a> {
         let Slice { point, cuts } = self;
-        let by_position = cuts.iter().any(|cut| matches!(cut, AxisIndices::Positions(_)));
+        let positions = pieces::positions(&cuts);
+        let by_row = cuts.iter().any(AxisIndices::is_by_row);
+        let by_position = cuts.iter().any(|cut| matches!(cut, AxisIndices::Positions(..)));
         let mut hook = at(point).edit_any(move |tensor, at| {
             let mut edited = Vec::new();
             for ranges in pieces(&cuts, at, tensor.shape())? {
@@ -224,87 +207,10 @@ impl<const D: usize> Slice<D> {
             }
             Ok(Some(tensor.with_blocks(edited)))
         });
-        (hook.rank, hook.by_position) = (Some(D), by_position);
+        hook.rank = Some(D);
+        hook.by_position = by_position || by_row;
+        hook.by_row = by_row;
+        hook.positions = positions;
         hook
     }
-}
-
-fn sliced(point: &PointInfo, shape: &[usize], asked: String) -> HookError {
-    HookError::Slice { point: point.name.to_string(), axes: point.axes_label(), shape: shape.to_vec(), asked }
-}
-
-/// The contiguous pieces of a tensor that the cuts leave: a range an axis each.
-fn pieces(cuts: &[AxisIndices], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<usize>>>, HookError> {
-    let mut pieces = vec![shape.iter().map(|len| 0..*len).collect::<Vec<_>>()];
-    for cut in cuts {
-        let lacks = |asked: String| sliced(at.point, shape, asked);
-        let axis_of = |is: &dyn Fn(&Axis) -> bool| at.axes().iter().position(is);
-        // Runs of neighboring places, and the row they are of.
-        let (axis, runs): (usize, Vec<IndexRun>) = match cut {
-            AxisIndices::Heads(heads) => {
-                let asked = || format!("head {}", heads.iter().map(isize::to_string).collect::<Vec<_>>().join(", "));
-                let axis = axis_of(&|axis| matches!(axis, Axis::Head | Axis::KvHead)).ok_or_else(|| lacks(asked()))?;
-                (axis, runs(heads, shape[axis]).ok_or_else(|| lacks(asked()))?)
-            }
-            AxisIndices::Units(units) => {
-                let axis = shape.len().saturating_sub(1);
-                let asked = || format!("unit {}", units.iter().map(isize::to_string).collect::<Vec<_>>().join(", "));
-                (axis, runs(units, shape[axis]).ok_or_else(|| lacks(asked()))?)
-            }
-            AxisIndices::Rows(rows) => {
-                let asked = || lacks(format!("rows {rows:?}"));
-                let axis = axis_of(&|axis| *axis == Axis::Batch).ok_or_else(asked)?;
-                if rows.start >= rows.end || rows.end > shape[axis] {
-                    return Err(asked());
-                }
-                (axis, vec![(None, rows.clone())])
-            }
-            AxisIndices::Positions(positions) => {
-                let axis = axis_of(&|axis| matches!(axis, Axis::Pos | Axis::Query));
-                let axis = axis.ok_or_else(|| lacks(format!("positions {positions}")))?;
-                (axis, position_runs(positions, at, shape, axis)?)
-            }
-        };
-        let with = |piece: &Vec<Range<usize>>| {
-            let (piece, runs) = (piece.clone(), runs.clone());
-            runs.into_iter().filter_map(move |(row, run)| {
-                let mut piece = piece.clone();
-                if let Some(row) = row {
-                    piece[0] = if piece[0].contains(&row) { row..row + 1 } else { return None };
-                }
-                piece[axis] = run;
-                Some(piece)
-            })
-        };
-        pieces = pieces.iter().flat_map(with).collect();
-    }
-    Ok(pieces)
-}
-
-/// Runs of positions, of all rows or of each.
-fn position_runs(positions: &Positions, at: &At<'_>, shape: &[usize], axis: usize) -> Result<Vec<IndexRun>, HookError> {
-    let (batch, len) = at.rows.map_or((shape[0], shape[axis]), |rows| (rows.batch, rows.len));
-    let real = at.rows.and_then(|rows| rows.real);
-    let neighbors = |places: &[usize]| -> Vec<Range<usize>> {
-        places.chunk_by(|a, b| a + 1 == *b).map(|run| at.cached + run[0]..at.cached + run[run.len() - 1] + 1).collect()
-    };
-    if real.is_none()
-        && let Ok(range) = positions.resolve(len)
-    {
-        return Ok(vec![(None, at.cached + range.start..at.cached + range.end)]);
-    }
-    let rows = positions.rows_of([batch, len], real)?;
-    let of_row = |(row, places): (usize, &Vec<usize>)| {
-        neighbors(places).into_iter().map(move |run| (Some(row), run)).collect::<Vec<_>>()
-    };
-    Ok(rows.iter().enumerate().flat_map(of_row).collect())
-}
-
-/// Runs of neighbors among places that may count from the end; none if the axis lacks one.
-fn runs(places: &[isize], len: usize) -> Option<Vec<IndexRun>> {
-    let place = |at: &isize| usize::try_from(if *at < 0 { at + len as isize } else { *at }).ok().filter(|at| *at < len);
-    let mut places = places.iter().map(place).collect::<Option<Vec<_>>>()?;
-    places.sort_unstable();
-    places.dedup();
-    Some(places.chunk_by(|a, b| a + 1 == *b).map(|run| (None, run[0]..run[run.len() - 1] + 1)).collect())
 }

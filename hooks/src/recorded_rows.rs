@@ -1,0 +1,168 @@
+//! Which token each column of a recording is of.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::error::HookError;
+use crate::positions::{Kept, Positions};
+use crate::run::Rows;
+
+/// Positions of tokens, column by column; `None` at padding.
+type Columns = Arc<[Option<usize>]>;
+
+/// The rows of a recording: which token of its text each column is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedRows {
+    /// For each row, the positions in its text of the columns recorded.
+    pub(crate) kept: Vec<Columns>,
+    /// For each row, the positions of all keys, a cache's first.
+    pub(crate) keys: Vec<Columns>,
+    /// Number of tokens in each row's text, a cache's included.
+    pub(crate) text_lens: Vec<usize>,
+}
+
+impl RecordedRows {
+    /// What a run over these rows records if it keeps these columns.
+    pub(crate) fn of(rows: &Rows<'_>, kept: &Kept) -> Self {
+        let text_lens = (0..rows.batch).map(|row| rows.text_len(row)).collect();
+        let row = |row: usize| -> Columns { (0..rows.columns()).map(|column| rows.position(row, column)).collect() };
+        let keys: Vec<Columns> = match rows.is_plain() {
+            true => vec![row(0); rows.batch],
+            false => (0..rows.batch).map(row).collect(),
+        };
+        let kept = match kept {
+            Kept::All => Self::cut(&keys, rows.offset..rows.columns()),
+            Kept::Range(range) => Self::cut(&keys, rows.offset + range.start..rows.offset + range.end),
+            Kept::ByRow(places) => {
+                let of_row = |(keys, places): (&Columns, &Vec<usize>)| {
+                    places.iter().map(|place| keys[rows.offset + place]).collect()
+                };
+                keys.iter().zip(places).map(of_row).collect()
+            }
+        };
+        Self { kept, keys, text_lens }
+    }
+
+    /// A range of columns of each row; rows that share their columns go on sharing them.
+    fn cut(rows: &[Columns], range: Range<usize>) -> Vec<Columns> {
+        let mut cut: Vec<Columns> = Vec::with_capacity(rows.len());
+        for (number, row) in rows.iter().enumerate() {
+            let own = match cut.last().filter(|_| number > 0 && Arc::ptr_eq(row, &rows[number - 1])) {
+                Some(before) => before.clone(),
+                None if range == (0..row.len()) => row.clone(),
+                None => row[range.clone()].into(),
+            };
+            cut.push(own);
+        }
+        cut
+    }
+
+    pub(crate) fn batch(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Columns recorded, per row.
+    pub(crate) fn len(&self) -> usize {
+        self.kept.first().map_or(0, |row| row.len())
+    }
+
+    /// Position in its text of each recorded column's token; `None` at padding.
+    pub fn positions(&self) -> Vec<Vec<Option<usize>>> {
+        self.kept.iter().map(|row| row.to_vec()).collect()
+    }
+
+    /// Number of tokens in a row's text, a cache's included.
+    pub fn text_len(&self, row: usize) -> Option<usize> {
+        self.text_lens.get(row).copied()
+    }
+
+    /// Some of the rows.
+    ///
+    /// # Panics
+    /// If the recording has fewer.
+    pub fn rows(&self, rows: Range<usize>) -> Self {
+        Self {
+            kept: self.kept[rows.clone()].to_vec(),
+            keys: self.keys[rows.clone()].to_vec(),
+            text_lens: self.text_lens[rows].to_vec(),
+        }
+    }
+
+    /// Columns of each row, by their places among those recorded.
+    ///
+    /// # Panics
+    /// If the recording has fewer.
+    pub fn columns(&self, places: &[Vec<usize>]) -> Self {
+        let of_row =
+            |(kept, places): (&Columns, &Vec<usize>)| -> Columns { places.iter().map(|place| kept[*place]).collect() };
+        Self { kept: self.kept.iter().zip(places).map(of_row).collect(), ..self.clone() }
+    }
+
+    /// The first columns of recordings of a text's beginning.
+    pub(crate) fn first(&self, count: usize) -> Self {
+        let missing = self.len().saturating_sub(count);
+        let keys = self.keys.first().map_or(0, |row| row.len()).saturating_sub(missing);
+        let keys = Self::cut(&self.keys, 0..keys);
+        let text_lens = keys.iter().map(|row| row.iter().flatten().max().map_or(0, |last| last + 1)).collect();
+        Self { kept: Self::cut(&self.kept, 0..self.len().min(count)), keys, text_lens }
+    }
+
+    /// These rows, or this one row repeated, and what is recorded of the columns after them.
+    pub(crate) fn stitched(&self, after: &Self) -> Self {
+        let of_row = |(row, after): (usize, &Columns)| -> Columns {
+            let before = &self.kept[row.min(self.kept.len() - 1)];
+            before.iter().chain(after.iter()).copied().collect()
+        };
+        let kept = after.kept.iter().enumerate().map(of_row).collect();
+        Self { kept, keys: after.keys.clone(), text_lens: after.text_lens.clone() }
+    }
+
+    /// The columns that hold these positions of each row, as many of each, by their places among those recorded.
+    ///
+    /// # Errors
+    /// [`HookError::Positions`], [`HookError::PositionsOfRows`], [`HookError::UnevenPositions`], and
+    /// [`HookError::NoPosition`] for one that was not recorded.
+    pub fn choose(&self, positions: &Positions) -> Result<Vec<Vec<usize>>, HookError> {
+        if let Positions::OfRows(of_rows) = positions
+            && of_rows.len() != self.batch()
+        {
+            return Err(HookError::PositionsOfRows { given: of_rows.len(), batch: self.batch() });
+        }
+        if let Positions::Columns(given) = positions {
+            if given.len() != self.batch() {
+                return Err(HookError::PositionsOfRows { given: given.len(), batch: self.batch() });
+            }
+            return match given.iter().position(|row| row.iter().any(|column| *column >= self.len())) {
+                Some(row) => {
+                    let (asked, len) = (positions.to_string(), self.len());
+                    Err(HookError::Positions { asked, row: Some(row), len, cached: 0 })
+                }
+                None => Ok(given.clone()),
+            };
+        }
+        let mut chosen = Vec::with_capacity(self.batch());
+        for row in 0..self.batch() {
+            let of_row = match positions {
+                Positions::OfRows(of_rows) => &Positions::At(of_rows[row]),
+                other => other,
+            };
+            if *of_row == Positions::All {
+                chosen.push((0..self.len()).collect());
+                continue;
+            }
+            let asked = of_row.places(self.text_lens[row]).map_err(|error| error.of_row(row))?;
+            let column = |position: usize| {
+                let found = self.kept[row].iter().position(|held| *held == Some(position));
+                found.ok_or(HookError::NoPosition { position, row })
+            };
+            chosen.push(asked.into_iter().map(column).collect::<Result<Vec<_>, _>>()?);
+        }
+        let widths = || chosen.iter().map(Vec::len);
+        match (widths().min(), widths().max()) {
+            (Some(least), Some(most)) if least < most => {
+                Err(HookError::UnevenPositions { asked: positions.to_string(), least, most })
+            }
+            _ => Ok(chosen),
+        }
+    }
+}

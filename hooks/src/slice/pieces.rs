@@ -1,0 +1,137 @@
+//! The contiguous pieces of a tensor that a slice leaves.
+
+use std::ops::Range;
+
+use crate::error::HookError;
+use crate::hook::At;
+use crate::point::{Axis, PointInfo};
+use crate::positions::{Counting, Kept, Positions};
+use crate::run::Rows;
+
+/// A range of neighboring indices on an axis, and its row if it is not of all rows.
+type IndexRun = (Option<usize>, Range<usize>);
+
+/// Indices on one axis.
+#[derive(Debug, Clone)]
+pub(super) enum AxisIndices {
+    Heads(Vec<isize>),
+    Positions(Positions, Counting),
+    Rows(Range<usize>),
+    Units(Vec<isize>),
+}
+
+impl AxisIndices {
+    /// Whether they depend on row numbers.
+    pub(super) fn is_by_row(&self) -> bool {
+        match self {
+            AxisIndices::Rows(_) => true,
+            AxisIndices::Positions(positions, _) => matches!(positions, Positions::OfRows(_) | Positions::Columns(_)),
+            AxisIndices::Heads(_) | AxisIndices::Units(_) => false,
+        }
+    }
+}
+
+/// The positions of a slice's text, where it names some.
+pub(super) fn positions(cuts: &[AxisIndices]) -> Option<Positions> {
+    cuts.iter().find_map(|cut| match cut {
+        AxisIndices::Positions(positions, Counting::Text) => Some(positions.clone()),
+        _ => None,
+    })
+}
+
+pub(super) fn sliced(point: &PointInfo, shape: &[usize], asked: String) -> HookError {
+    HookError::Slice { point: point.name.to_string(), axes: point.axes_label(), shape: shape.to_vec(), asked }
+}
+
+/// The contiguous pieces of a tensor that the cuts leave: a range an axis each.
+pub(super) fn pieces(cuts: &[AxisIndices], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<usize>>>, HookError> {
+    let mut pieces = vec![shape.iter().map(|len| 0..*len).collect::<Vec<_>>()];
+    for cut in cuts {
+        let lacks = |asked: String| sliced(at.point, shape, asked);
+        let axis_of = |is: &dyn Fn(&Axis) -> bool| at.axes().iter().position(is);
+        // Runs of neighboring places, and the row they are of.
+        let (axis, runs): (usize, Vec<IndexRun>) = match cut {
+            AxisIndices::Heads(heads) => {
+                let asked = || format!("head {}", heads.iter().map(isize::to_string).collect::<Vec<_>>().join(", "));
+                let axis = axis_of(&|axis| matches!(axis, Axis::Head | Axis::KvHead)).ok_or_else(|| lacks(asked()))?;
+                (axis, runs(heads, shape[axis]).ok_or_else(|| lacks(asked()))?)
+            }
+            AxisIndices::Units(units) => {
+                let axis = shape.len().saturating_sub(1);
+                let asked = || format!("unit {}", units.iter().map(isize::to_string).collect::<Vec<_>>().join(", "));
+                (axis, runs(units, shape[axis]).ok_or_else(|| lacks(asked()))?)
+            }
+            AxisIndices::Rows(rows) => {
+                let asked = || lacks(format!("rows {rows:?}"));
+                let axis = axis_of(&|axis| *axis == Axis::Batch).ok_or_else(asked)?;
+                let users_rows = at.rows.map_or(shape[axis], |of| of.users_rows());
+                if rows.start >= rows.end || rows.end > users_rows {
+                    return Err(asked());
+                }
+                // In a sweep all rows are copies of one of the user's.
+                match at.rows.and_then(|of| of.copies) {
+                    Some([row, _]) if rows.contains(&row) => (axis, vec![(None, 0..shape[axis])]),
+                    Some(_) => (axis, Vec::new()),
+                    None => (axis, vec![(None, rows.clone())]),
+                }
+            }
+            AxisIndices::Positions(positions, counting) => {
+                let axis = axis_of(&|axis| matches!(axis, Axis::Pos | Axis::Query));
+                let axis = axis.ok_or_else(|| lacks(format!("positions {positions}")))?;
+                (axis, position_runs(positions, *counting, at, shape, axis)?)
+            }
+        };
+        let with = |piece: &Vec<Range<usize>>| {
+            let (piece, runs) = (piece.clone(), runs.clone());
+            runs.into_iter().filter_map(move |(row, run)| {
+                let mut piece = piece.clone();
+                if let Some(row) = row {
+                    piece[0] = if piece[0].contains(&row) { row..row + 1 } else { return None };
+                }
+                // An earlier cut may have left less of this axis.
+                piece[axis] = piece[axis].start.max(run.start)..piece[axis].end.min(run.end);
+                (!piece[axis].is_empty()).then_some(piece)
+            })
+        };
+        pieces = pieces.iter().flat_map(with).collect();
+    }
+    Ok(pieces)
+}
+
+/// Runs of positions, of all rows or of each.
+fn position_runs(
+    positions: &Positions,
+    counting: Counting,
+    at: &At<'_>,
+    shape: &[usize],
+    axis: usize,
+) -> Result<Vec<IndexRun>, HookError> {
+    let rows = at.rows.unwrap_or(Rows::new(shape[0], shape[axis]));
+    // A tensor that begins with a cache's positions has these too.
+    let past = at.point.with_past;
+    // Where a run's own columns begin.
+    let own = if past { 0 } else { at.cached };
+    Ok(match positions.columns(&rows, counting, past)? {
+        Kept::All => vec![(None, own..shape[axis])],
+        Kept::Range(range) if range.is_empty() => Vec::new(),
+        Kept::Range(range) => vec![(None, own + range.start..own + range.end)],
+        Kept::ByRow(chosen) => {
+            // Columns given as such are the run's own.
+            let own = if matches!(positions, Positions::Columns(_)) { at.cached } else { own };
+            let of_row = |(row, places): (usize, &Vec<usize>)| {
+                let runs = places.chunk_by(|a, b| a + 1 == *b);
+                runs.map(|run| (Some(row), own + run[0]..own + run[run.len() - 1] + 1)).collect::<Vec<_>>()
+            };
+            chosen.iter().enumerate().flat_map(of_row).collect()
+        }
+    })
+}
+
+/// Runs of neighbors among places that may count from the end; none if the axis lacks one.
+fn runs(places: &[isize], len: usize) -> Option<Vec<IndexRun>> {
+    let place = |at: &isize| usize::try_from(if *at < 0 { at + len as isize } else { *at }).ok().filter(|at| *at < len);
+    let mut places = places.iter().map(place).collect::<Option<Vec<_>>>()?;
+    places.sort_unstable();
+    places.dedup();
+    Some(places.chunk_by(|a, b| a + 1 == *b).map(|run| (None, run[0]..run[run.len() - 1] + 1)).collect())
+}
