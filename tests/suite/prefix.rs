@@ -55,9 +55,10 @@ fn what_can_not_be_stitched_says_so() {
     let three = model.record(vec![vec![1, 2]; 3], "z0").unwrap();
     let two = model.record(vec![vec![1, 2]; 2], "z0").unwrap();
     assert!(matches!(three.stitched(&two), Err(HookError::Stitch { .. })));
-    // What is cached is not computed again: asking for it says so.
+    // What is cached is not computed again: nothing is recorded, and looking for it says why.
     let asked = model.run([5], ForwardOptions::new().kv_cache(&mut cache).record(Record::new("z0").positions(-2)));
-    assert!(asked.unwrap_err().to_string().contains("the 5 before them are cached"));
+    let told = asked.unwrap().cache.get(hook::z(0)).unwrap_err().to_string();
+    assert!(told.contains("positions -2 are not among those that the run computed, after the 5 in its"), "{told}");
 }
 
 #[test]
