@@ -410,6 +410,74 @@ proptest! {
     }
 }
 
+fn replaced<'r>(point: &str, positions: Option<isize>, recording: &'r ActivationCache) -> Hook<'r> {
+    let point = hook::Point::<3>::new(point);
+    match positions {
+        Some(at) => point.positions(at).replace(recording),
+        None => point.replace(recording),
+    }
+}
+
+/// In every family: hooks in a padded batch and after a cache do what they do in one run of each row.
+#[test]
+fn hooks_of_every_family_are_those_of_each_row() {
+    let entries = std::fs::read_dir(crate::support::fixtures()).unwrap().map(|entry| entry.unwrap().path());
+    let (mut families, mut wrong) = (0, vec![]);
+    for folder in entries.filter(|folder| folder.join("golden.safetensors").is_file()) {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let model = HookedTransformer::from_pretrained(folder.to_str().unwrap()).unwrap();
+        let width = model.config().d_vocab.min(19) as u32;
+        let row = |seed: u32, len: u32| (0..len).map(|at| (at * 7 + seed * 5 + 1) % width).collect::<Vec<u32>>();
+        let (rows, others) = ([row(1, 4), row(2, 3)], [row(3, 4), row(4, 3)]);
+        let points = ["blocks.1.hook_resid_pre", "blocks.0.hook_resid_pre", "blocks.0.hook_mlp_out", "hook_embed"];
+        let Some(point) = points.into_iter().find(|point| model.catalog().find(point).is_ok()) else { continue };
+        let recorded = |tokens: &Tokens| model.record(tokens, point).unwrap();
+        let clean = recorded(&Tokens::padded(&others, 0, PaddingSide::Left).unwrap());
+        for positions in [None, Some(1isize), Some(-1)] {
+            let Ok(together) = model.run_with_hooks(
+                Tokens::padded(&rows, 0, PaddingSide::Right).unwrap(),
+                [replaced(point, positions, &clean)],
+            ) else {
+                wrong.push(format!("{name}: refused"));
+                continue;
+            };
+            for (number, ids) in rows.iter().enumerate() {
+                let alone = recorded(&Tokens::new(vec![others[number].clone()]).unwrap());
+                let whole = model.run_with_hooks(vec![ids.clone()], [replaced(point, positions, &alone)]).unwrap();
+                let given = together.clone().narrow(0, number, 1).narrow(1, 0, ids.len());
+                let apart = distance(&values(&given), &values(&whole));
+                if apart > 1e-4 {
+                    wrong.push(format!("{name}, row {number} at {positions:?}: {apart:e}"));
+                }
+                // The last position of a beginning is another one.
+                if positions == Some(-1) {
+                    continue;
+                }
+                let mut cache = KeyValueCache::new(model.config(), 1);
+                let part = |range: std::ops::Range<usize>| vec![ids[range].to_vec()];
+                let options = ForwardOptions::new().hooks([replaced(point, positions, &alone)]).kv_cache(&mut cache);
+                if let Err(error) = model.forward_with(part(0..2), options) {
+                    assert!(matches!(error, Error::Cache(CacheError::Bidirectional)), "{name}: {error}");
+                    continue;
+                }
+                let options = ForwardOptions::new().hooks([replaced(point, positions, &alone)]).kv_cache(&mut cache);
+                let rest = match model.forward_with(part(2..ids.len()), options) {
+                    Ok(rest) => rest,
+                    Err(Error::Cache(CacheError::Outgrown { .. })) => continue,
+                    Err(error) => panic!("{name}: {error}"),
+                };
+                let apart = distance(&values(&rest), &values(&whole.narrow(1, 2, ids.len() - 2)));
+                if apart > 1e-4 {
+                    wrong.push(format!("{name}, row {number} at {positions:?} after a cache: {apart:e}"));
+                }
+            }
+        }
+        families += 1;
+    }
+    assert!(families > 120, "{families}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// The hook of docs/hooks.md in generation.
 #[test]
 fn a_replaced_last_position_is_the_recordings_own() {
