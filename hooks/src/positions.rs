@@ -290,6 +290,17 @@ impl Positions {
         Ok(Kept::ByRow(chosen))
     }
 
+    /// Fails unless they are the same number in each row.
+    pub(crate) fn check_even(&self, rows: &[Vec<usize>]) -> Result<(), HookError> {
+        let widths = || rows.iter().map(Vec::len);
+        match (widths().min(), widths().max()) {
+            (Some(least), Some(most)) if least < most => {
+                Err(HookError::UnevenPositions { asked: self.to_string(), least, most })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The run's columns that a recording keeps, the same number for each row.
     pub(crate) fn recorded(&self, rows: &Rows<'_>, counting: Counting) -> Result<Kept, HookError> {
         let mut kept = self.columns(rows, counting, false)?;
@@ -300,10 +311,7 @@ impl Positions {
             for (_, columns) in chosen.iter_mut().enumerate().filter(|(row, _)| rows.offset > 0 && ended(*row)) {
                 columns.resize(width, rows.len - 1);
             }
-            let least = chosen.iter().map(Vec::len).min().unwrap_or(0);
-            if least < width {
-                return Err(HookError::UnevenPositions { asked: self.to_string(), least, most: width });
-            }
+            self.check_even(chosen)?;
         }
         Ok(kept)
     }

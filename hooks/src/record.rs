@@ -233,13 +233,8 @@ impl Record {
             other => other.places(*len).map_err(|error| error.of_row(row)),
         };
         let places = lens.iter().enumerate().map(of_row).collect::<Result<Vec<_>, _>>()?;
-        let widths = || places.iter().map(Vec::len);
-        match (widths().min(), widths().max()) {
-            (Some(least), Some(most)) if least < most => {
-                Err(HookError::UnevenPositions { asked: self.positions.to_string(), least, most })
-            }
-            _ => Ok(Some(places)),
-        }
+        self.positions.check_even(&places)?;
+        Ok(Some(places))
     }
 
     /// Fails if it keeps a position that a text of this many tokens will not have.

@@ -157,12 +157,7 @@ impl RecordedRows {
             };
             chosen.push(asked.into_iter().map(column).collect::<Result<Vec<_>, _>>()?);
         }
-        let widths = || chosen.iter().map(Vec::len);
-        match (widths().min(), widths().max()) {
-            (Some(least), Some(most)) if least < most => {
-                Err(HookError::UnevenPositions { asked: positions.to_string(), least, most })
-            }
-            _ => Ok(chosen),
-        }
+        positions.check_even(&chosen)?;
+        Ok(chosen)
     }
 }

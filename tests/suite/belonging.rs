@@ -116,7 +116,7 @@ fn acting<'r, const D: usize>(
     })
 }
 
-/// A batch whose rows have masked columns at these places, and behind their end up to one width; and the columns of each
+/// A batch whose rows have masked columns at these places, and after their end up to one width, with the columns of each
 /// row's tokens.
 fn scattered(rows: &[Vec<u32>], holes: &[usize]) -> (Tokens, Vec<Vec<usize>>) {
     let wide = rows.iter().map(Vec::len).max().unwrap() + holes.len();

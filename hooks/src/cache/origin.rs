@@ -100,10 +100,10 @@ impl Origin {
     /// The origin of a recording derived from this one, with changed rows and texts.
     fn derived(
         &self,
-        rows: impl Fn(&RecordedRows) -> Option<RecordedRows>,
+        rows: impl Fn(&RecordedRows) -> RecordedRows,
         texts: impl FnOnce(&[TextHashes]) -> Option<Arc<[TextHashes]>>,
     ) -> Self {
-        let changed = |old: &Option<Arc<RecordedRows>>| old.as_ref().and_then(|old| rows(old)).map(Arc::new);
+        let changed = |old: &Option<Arc<RecordedRows>>| old.as_ref().map(|old| Arc::new(rows(old)));
         Self {
             id: next(),
             own: changed(&self.own),
@@ -114,11 +114,11 @@ impl Origin {
     }
 
     pub(super) fn rows(&self, rows: &Range<usize>) -> Self {
-        self.derived(|own| Some(own.rows(rows.clone())), |texts| Some(texts[rows.clone()].into()))
+        self.derived(|own| own.rows(rows.clone()), |texts| Some(texts[rows.clone()].into()))
     }
 
     pub(super) fn first(&self, count: usize) -> Self {
-        self.derived(|own| Some(own.first(count)), |_| None)
+        self.derived(|own| own.first(count), |_| None)
     }
 
     pub(super) fn columns(&self, places: &[Vec<usize>], of_encoder: Option<&[Vec<usize>]>) -> Self {
