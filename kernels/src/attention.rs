@@ -1,6 +1,8 @@
 //! Fused attention: scores, masked softmax and weighted values, one block of
 //! queries of one head at a time, so that scores never leave the cache.
 
+use std::fmt;
+
 use crate::gemm::gemm_tile;
 use crate::isa::Isa;
 use crate::scratch::{SCORES, with_scratch};
@@ -16,7 +18,7 @@ const BLOCK: usize = 128 * 1024;
 
 /// A read-only `[batch, tokens, heads, dh]` tensor: element `(b, s, h, d)` is
 /// `data[b * batch_stride + s * token_stride + h * head_stride + d]`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct HeadsView<'a> {
     /// The storage.
     pub data: &'a [f32],
@@ -30,6 +32,16 @@ pub struct HeadsView<'a> {
     pub token_stride: usize,
     /// Elements from one head to the next.
     pub head_stride: usize,
+}
+
+impl fmt::Debug for HeadsView<'_> {
+    /// Sizes and strides, never elements.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("HeadsView");
+        shown.field("tokens", &self.tokens).field("heads", &self.heads).field("batch_stride", &self.batch_stride);
+        shown.field("token_stride", &self.token_stride).field("head_stride", &self.head_stride);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl<'a> HeadsView<'a> {

@@ -26,8 +26,9 @@ pub fn attention_back(attention: Attention, [q, k, v, dz]: [HeadsView; 4], [dq, 
     assert!(dk.len() == batch * keys * kv_heads * dh && dv.len() == dk.len(), "length of the keys' gradient");
     dk.fill(0.0);
     dv.fill(0.0);
+    // Without keys nothing depends on the queries.
     if dq.is_empty() || keys == 0 {
-        return;
+        return dq.fill(0.0);
     }
     assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads over {kv_heads} key heads");
     attention.check(queries, keys, heads);

@@ -4,6 +4,8 @@
 //! while every row of A passes over them, so each weight is read from memory
 //! once; a handful of rows of A skips the copy (see `gemv`).
 
+use std::fmt;
+
 use crate::element::Element;
 use crate::gemv;
 use crate::isa::Isa;
@@ -30,7 +32,6 @@ const CACHED: usize = 1 << 17;
 const TASKS: usize = 4;
 
 /// One of several products of the same A.
-#[derive(Debug)]
 pub struct Product<'a> {
     /// `[k, n]`, fastest with contiguous rows (`[k, n]` row-major) or contiguous columns (a transposed `[n, k]`
     /// row-major matrix).
@@ -41,6 +42,15 @@ pub struct Product<'a> {
     pub c: &'a mut [f32],
     /// Elements from one row of `c` to the next.
     pub ldc: usize,
+}
+
+impl fmt::Debug for Product<'_> {
+    /// Sizes, never numbers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Product");
+        shown.field("b", &self.b).field("bias", &self.bias.map(<[f32]>::len)).field("ldc", &self.ldc);
+        shown.finish_non_exhaustive()
+    }
 }
 
 /// A product whose C may be written in tiles.
@@ -206,7 +216,7 @@ pub fn gemm_serial<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&[f32]>,
 }
 
 /// Asserts that the operands of `c = a · b + bias` agree.
-fn check(a: View2, (rows, cols): (usize, usize), bias: Bias, c: &OutTile) {
+pub(crate) fn check(a: View2, (rows, cols): (usize, usize), bias: Bias, c: &OutTile) {
     assert_eq!(a.cols(), rows, "inner dimensions differ");
     assert!(a.rows_contiguous(), "rows of A must be contiguous");
     assert!(c.rows() == a.rows() && c.cols() == cols, "C has another shape");

@@ -91,7 +91,7 @@ pub fn norm_and_scale(norm: Norm, x: &[f32], cols: usize, scale: &mut [f32], y: 
 /// # Panics
 /// If lengths disagree.
 pub fn norm_back(norm: Norm, x: &[f32], dy: &[f32], cols: usize, dx: &mut [f32]) {
-    if x.is_empty() && dx.is_empty() {
+    if x.is_empty() && dx.is_empty() && dy.is_empty() {
         return;
     }
     check(norm, x, cols, dx);

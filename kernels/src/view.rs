@@ -1,11 +1,12 @@
 //! Strided views of matrices inside slices.
 
 use crate::element::Element;
+use std::fmt;
 use std::marker::PhantomData;
 
 /// A read-only `rows × cols` matrix: element `(r, c)` is
 /// `data[offset + r * row_stride + c * col_stride]`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct View2<'a, T = f32> {
     data: &'a [T],
     offset: usize,
@@ -13,6 +14,16 @@ pub struct View2<'a, T = f32> {
     cols: usize,
     row_stride: usize,
     col_stride: usize,
+}
+
+impl<T> fmt::Debug for View2<'_, T> {
+    /// Sizes and strides, never elements.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("View2");
+        shown.field("rows", &self.rows).field("cols", &self.cols);
+        shown.field("row_stride", &self.row_stride).field("col_stride", &self.col_stride);
+        shown.finish_non_exhaustive()
+    }
 }
 
 /// One past the largest index a non-empty matrix reaches, `None` on overflow.

@@ -303,3 +303,28 @@ fn gradients_are_slopes() {
         }
     });
 }
+
+/// Where there are no keys nothing depends on the queries; what the buffer held before is not their gradient.
+#[test]
+fn without_keys_gradients_are_zeros() {
+    let (numbers, none) = ([1.0; 12], []);
+    let (q, k) = (HeadsView::contiguous(&numbers, 2, 2, 3), HeadsView::contiguous(&none, 0, 2, 3));
+    let request = Attention {
+        batch: 1,
+        dh: 3,
+        scale: 1.0,
+        soft_cap: None,
+        alibi: None,
+        causal: None,
+        oldest: None,
+        valid: None,
+        query_pos: &[],
+        key_pos: &[],
+    };
+    let mut dq = [f32::NAN; 12];
+    attention_back(request, [q, k, k, q], [&mut dq, &mut [], &mut []]);
+    assert_eq!(dq, [0.0; 12]);
+    let mut z = [f32::NAN; 12];
+    attention(request, q, k, k, &mut z);
+    assert_eq!(z, [0.0; 12]);
+}

@@ -2,6 +2,7 @@
 
 mod common;
 use common::{Random, each_isa, rounds};
+use hooklens_kernels::attention::HeadsView;
 use hooklens_kernels::gemm::{Product, gemm_each, gemm_serial};
 use hooklens_kernels::isa::{Isa, with_isa};
 use hooklens_kernels::packed::{Format, Order, Packed};
@@ -130,4 +131,39 @@ fn products_are_those_of_the_decoded_matrix() {
             }
         }
     });
+}
+
+/// The packed products read whole rows of A: others are refused, as by every product, and never read beyond.
+#[test]
+fn rows_that_are_not_contiguous_are_refused() {
+    let bytes = [0u8; 34];
+    let packed = || Packed::new(&bytes, Format::Q8_0, 32, Order::AsIs);
+    for m in [1, 3, 9] {
+        let a = vec![1.0; m * 32];
+        let turned = View2::row_major(&a, 32, m).t();
+        let mut c = vec![0.0; m];
+        let mut product = |view: View2<'_>, bias: Option<&[f32]>| {
+            let done =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| gemm_serial(view, packed(), bias, &mut c, 1)));
+            done.is_ok()
+        };
+        assert_eq!(product(turned, None), m == 1);
+        // Nor are rows of another length, or a bias.
+        assert!(!product(View2::row_major(&a, m, 31), None));
+        assert!(!product(View2::row_major(&a, m, 32), Some(&[])));
+        assert!(product(View2::row_major(&a, m, 32), Some(&[0.0])));
+    }
+}
+
+#[test]
+fn what_is_shown_of_a_matrix_is_its_sizes() {
+    let (bytes, numbers) = (vec![0u8; 34 << 10], vec![0.0f32; 1 << 15]);
+    let packed = Packed::new(&bytes, Format::Q8_0, 32, Order::AsIs);
+    let view = View2::row_major(&numbers, 1 << 10, 32);
+    let heads = HeadsView::contiguous(&numbers, 1 << 10, 4, 8);
+    let mut c = vec![0.0; 1 << 20];
+    let product = Product { b: packed.into(), bias: Some(&numbers), c: &mut c, ldc: 1 << 10 };
+    for shown in [format!("{packed:?}"), format!("{view:?}"), format!("{heads:?}"), format!("{product:?}")] {
+        assert!(shown.contains("1024") && shown.len() < 200, "{shown}");
+    }
 }

@@ -6,6 +6,8 @@ mod published;
 mod small;
 mod superblocks;
 
+use std::fmt;
+
 use crate::isa::Isa;
 use crate::tasks::each_item;
 use blocks::Blocks;
@@ -107,7 +109,7 @@ impl Format {
 }
 
 /// A matrix `[k, n]` whose columns are rows of packed blocks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Packed<'a> {
     bytes: &'a [u8],
     format: Format,
@@ -131,6 +133,19 @@ pub enum Order {
         /// Rows to the next.
         step: usize,
     },
+}
+
+impl fmt::Debug for Packed<'_> {
+    /// Format and sizes, never bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Packed");
+        shown
+            .field("format", &self.format)
+            .field("rows", &self.k)
+            .field("cols", &self.cols)
+            .field("order", &self.order);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl<'a> Packed<'a> {

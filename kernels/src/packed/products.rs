@@ -9,7 +9,7 @@ use super::GROUP;
 use super::blocks::each_group;
 use super::blocks::{self, Blocks};
 use super::{Packed, with_blocks};
-use crate::gemm::{Bias, in_panels};
+use crate::gemm::{Bias, check, in_panels};
 use crate::gemv::MAX_ROWS;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -19,8 +19,12 @@ use crate::pack::pack_b;
 use crate::scratch::{DECODED, with_scratch};
 use crate::view::{OutTile, View2};
 
-/// `c = a · b (+ bias)` on the calling thread. Rows of `a` are contiguous.
+/// `c = a · b (+ bias)` on the calling thread.
+///
+/// # Panics
+/// As [`gemm()`](crate::gemm::gemm).
 pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, c: OutTile) {
+    check(a, (b.rows(), b.cols()), bias, &c);
     if a.rows() <= MAX_ROWS {
         return with_blocks!(b.format(), B => columns::<B>(isa, a, b, bias, c));
     }

@@ -33,7 +33,7 @@ impl Integers for Zeroed4 {
 
     #[inline(always)]
     fn integers(block: &[u8], _: usize) -> [i8; GROUP] {
-        nibbles_of(&block[5..]).map(|x| x as i8 - block[4] as i8)
+        nibbles_of(&block[5..]).map(|x| (x as i8).wrapping_sub(block[4] as i8))
     }
 
     #[cfg(target_arch = "x86_64")]
