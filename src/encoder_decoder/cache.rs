@@ -37,6 +37,12 @@ impl DecoderCache {
     pub fn encoded(&self) -> &Encoded {
         &self.encoded
     }
+
+    /// Layers whose keys and values of the encoder's positions are held.
+    #[cfg(test)]
+    pub(crate) fn cross_layers(&self) -> usize {
+        self.cross.len()
+    }
 }
 
 impl HookedEncoderDecoder {

@@ -162,16 +162,17 @@ impl<'m> SharedPrefix<'m> {
         let record = if whole { self.record.clone().positions(Positions::All) } else { Record::default() };
         let options = ForwardOptions::new().logits(logits).record(record).kv_cache(&mut self.cache);
         let output = self.model.run(vec![rest.to_vec()], options.identity(&self.identity))?;
+        // The cache holds them now, also if what was recorded of them is not to be had.
+        self.tokens.extend(rest);
+        self.made = match (self.made.take(), output.logits) {
+            (Some(before), Some(new)) => Some(Tensor::cat(vec![before, new], 1)),
+            (before, new) => before.or(new),
+        };
         self.recorded = match self.recorded.take() {
             _ if !whole => None,
             Some(before) => Some(before.stitched(&output.cache)?),
             None => Some(output.cache),
         };
-        self.made = match (self.made.take(), output.logits) {
-            (Some(before), Some(new)) => Some(Tensor::cat(vec![before, new], 1)),
-            (before, new) => before.or(new),
-        };
-        self.tokens.extend(rest);
         Ok(rest.len())
     }
 }

@@ -74,24 +74,23 @@ impl<K: Basic> Buffer<K> {
                 && tensor.dtype() == new.dtype()
                 && tensor.device() == new.device()
         };
-        let tensor = match self.by_head.take() {
-            Some(tensor) if fits(&tensor) => tensor,
-            held => {
-                let held = held.filter(|_| self.len > 0);
-                let room = held.as_ref().map_or(0, |held| held.dims()[2]);
-                let room = max.unwrap_or(room + room / 2).max(needed);
-                // Elsewhere what a prompt computed is read as it lies, and not copied.
-                if room == needed && self.len == 0 && !is_cubecl(&new.device()) {
-                    *self = Self::filled_with(new);
-                    return;
-                }
-                let empty = Tensor::zeros([batch, heads, room, width], (&new.device(), new.dtype()));
-                match held {
-                    Some(held) => empty.slice_assign([0..batch, 0..heads, 0..self.len, 0..width], self.view(held)),
-                    None => empty,
-                }
+        if !self.by_head.as_ref().is_some_and(fits) {
+            let held = self.by_head.clone().filter(|_| self.len > 0);
+            let room = held.as_ref().map_or(0, |held| held.dims()[2]);
+            let room = max.unwrap_or(room + room / 2).max(needed);
+            // Elsewhere what a prompt computed is read as it lies, and not copied.
+            if room == needed && self.len == 0 && !is_cubecl(&new.device()) {
+                *self = Self::filled_with(new);
+                return;
             }
-        };
+            let empty = Tensor::zeros([batch, heads, room, width], (&new.device(), new.dtype()));
+            // Room is made before anything is taken: where a device has none left, what is held is still there.
+            self.by_head = Some(match held {
+                Some(held) => empty.slice_assign([0..batch, 0..heads, 0..self.len, 0..width], self.view(held)),
+                None => empty,
+            });
+        }
+        let Some(tensor) = self.by_head.take() else { return };
         self.rows = batch;
         let place = [0..batch, 0..heads, self.len..needed, 0..width];
         self.by_head = Some(tensor.slice_assign(place, heads_first(new)));
@@ -102,9 +101,9 @@ impl<K: Basic> Buffer<K> {
         self.len = self.len.min(len);
     }
 
-    /// Drops all positions but these.
-    pub(super) fn keep(&mut self, kept: Range<usize>) {
-        *self = self.filled().map_or(Self::default(), |all| Self::filled_with(all.narrow(1, kept.start, kept.len())));
+    /// These positions of it.
+    pub(super) fn kept(&self, kept: Range<usize>) -> Self {
+        self.filled().map_or(Self::default(), |all| Self::filled_with(all.narrow(1, kept.start, kept.len())))
     }
 
     /// These rows of the filled part.

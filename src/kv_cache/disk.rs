@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::tensor::{DType, Device, Float, Tensor, TensorData};
 use hooklens_hooks::{read, upload};
 
+use super::fault;
 use super::kind::Form;
 use crate::error::CacheError;
 
@@ -48,6 +49,7 @@ impl Track {
 
     /// Writes columns at the file's end.
     fn write(&self, new: Tensor<4>) -> Result<Stretch, CacheError> {
+        fault::point()?;
         let columns = new.dims()[1];
         let data = read(new.swap_dims(0, 1)).map_err(|e| CacheError::Unreadable { source: e.into() })?;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,9 +62,9 @@ impl Track {
     }
 
     fn add(&mut self, new: Stretch) {
-        let bytes = self.column_bytes() as u64;
+        let end = self.end();
         match self.stretches.last_mut() {
-            Some(last) if last.offset + last.columns as u64 * bytes == new.offset => last.columns += new.columns,
+            Some(last) if end == new.offset => last.columns += new.columns,
             _ => self.stretches.push(new),
         }
     }
@@ -82,6 +84,23 @@ impl Track {
         let [rows, heads, width] = self.cell;
         let data = TensorData::from_bytes_vec(bytes, [columns, rows, heads, width], self.dtype);
         Ok(upload::<4, Float>(data, (device, self.dtype)).swap_dims(0, 1))
+    }
+
+    /// Drops the columns from `len` on, which no clone has seen, and gives back their place at the file's end.
+    fn abandon(&mut self, len: usize) {
+        let end = self.end();
+        let columns: usize = self.stretches.iter().map(|stretch| stretch.columns).sum();
+        self.keep(len, false);
+        let dropped = (columns.saturating_sub(len) * self.column_bytes()) as u64;
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if dropped > 0 && file.metadata().is_ok_and(|file| file.len() == end) {
+            let _ = file.set_len(end - dropped); // a longer file is as right
+        }
+    }
+
+    /// Where the last column ends in the file.
+    fn end(&self) -> u64 {
+        self.stretches.last().map_or(0, |last| last.offset + (last.columns * self.column_bytes()) as u64)
     }
 
     /// Drops all but `len` columns: the first, or the last.
@@ -132,10 +151,10 @@ impl Disk {
             self.tracks = Some([Track::new(&new[0])?, Track::new(&new[1])?]);
         }
         let Some([keys, values]) = &mut self.tracks else { return Ok(()) };
-        let [new_keys, new_values] = new;
-        let (new_keys, new_values) = (keys.write(new_keys)?, values.write(new_values)?);
-        keys.add(new_keys);
-        values.add(new_values);
+        for (track, new) in [keys, values].into_iter().zip(new) {
+            let new = track.write(new)?;
+            track.add(new);
+        }
         self.len += count;
         Ok(())
     }
@@ -152,6 +171,12 @@ impl Disk {
     /// Drops all but the first `len` columns.
     pub(super) fn truncate(&mut self, len: usize) {
         self.keep(len, false);
+    }
+
+    /// Drops all but the first `len` columns, where keys or values may have more of them than were counted.
+    pub(super) fn abandon(&mut self, len: usize) {
+        self.len = self.len.min(len);
+        self.tracks.iter_mut().flatten().for_each(|track| track.abandon(len));
     }
 
     /// Drops all but the last `len` columns.

@@ -111,8 +111,9 @@ impl Lane {
         self.shared.iter().map(|shared| shared.bytes).sum::<usize>() + self.store.bytes()
     }
 
-    /// Adds columns of all heads, of which the lane takes its own; the last `keep` have to stay readable.
-    pub(super) fn push(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
+    /// Makes columns of all heads ready to be added, of which the lane takes its own: all that can fail. Once they
+    /// are added the last `keep` columns have to stay readable.
+    pub(super) fn stage(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
         let home = self.home_of(&new[0].device());
         let own = [0, 1].map(|which| {
             let tensor = new[which].clone();
@@ -122,7 +123,17 @@ impl Lane {
             };
             if tensor.device() == home { tensor } else { tensor.to_device(&home) }
         });
-        self.store.push(own, self.sealed(), keep)
+        self.store.stage(own, self.sealed(), keep)
+    }
+
+    /// Adds what is staged, and drops all but the last `keep` columns where a window allows it.
+    pub(super) fn settle(&mut self, keep: usize) {
+        self.store.settle(keep);
+    }
+
+    /// Discards what is staged, wherever staging has stopped: the lane holds `held` columns again.
+    pub(super) fn abandon(&mut self, held: usize) {
+        self.store.abandon(held.saturating_sub(self.sealed()));
     }
 
     /// What is held, oldest first, on the device that computes.
@@ -139,11 +150,6 @@ impl Lane {
         let moved =
             blocks.into_iter().map(|block| KeyBlock { keys: here(block.keys), values: here(block.values), ..block });
         Ok(moved.collect())
-    }
-
-    /// Drops the newest columns of the store.
-    pub(super) fn drop_last(&mut self, count: usize) {
-        self.store.drop_last(count);
     }
 
     /// Drops all but the first `left` columns held.

@@ -167,6 +167,12 @@ impl KeyValueCache {
         Ok(())
     }
 
+    /// Makes the mask that was given one of so many rows and columns again, after columns were added to it.
+    pub(super) fn restore_mask(&mut self, [rows, columns]: [usize; 2]) {
+        self.given_mask.iter_mut().for_each(|row| row.truncate(columns));
+        self.given_mask.resize(rows, Vec::new());
+    }
+
     /// Whether there are `count` rows from `slot` on.
     pub(super) fn check_slots(&self, slot: usize, count: usize) -> Result<(), CacheError> {
         let batch = self.batch();

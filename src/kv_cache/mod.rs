@@ -6,6 +6,7 @@ mod construct;
 mod data;
 mod disk;
 mod entry;
+mod fault;
 mod file;
 mod keys;
 mod kind;

@@ -57,6 +57,12 @@ impl Packed {
 
     /// Stores keys and values behind those held.
     pub(super) fn push(&mut self, new: [Tensor<4>; 2]) {
+        // As much is moved as was dropped, at most.
+        if self.skipped > 0 && self.skipped >= self.len() {
+            let held = self.skipped..self.skipped + self.len();
+            let moved = |stored: Box<[Stored; 2]>| Box::new(stored.each_ref().map(|stored| stored.kept(held.clone())));
+            (self.stored, self.skipped) = (self.stored.clone().map(moved), 0);
+        }
         self.dtype = new[0].dtype();
         let new = new.map(Tensor::detach);
         let of = |tensor: &Tensor<4>| Stored::new(self.quantization, tensor);
@@ -67,12 +73,6 @@ impl Packed {
     /// Drops all but the last `keep` positions.
     pub(super) fn keep_last(&mut self, keep: usize) {
         self.skipped += self.len().saturating_sub(keep);
-        // As much is moved as was dropped, at most.
-        if self.skipped >= self.len() {
-            let kept = self.skipped..self.skipped + self.len();
-            self.stored.as_deref_mut().into_iter().flatten().for_each(|stored| stored.keep(kept.clone()));
-            self.skipped = 0;
-        }
     }
 
     /// Keys and values in the element type they came in.
@@ -173,15 +173,17 @@ impl Stored {
         }
     }
 
-    /// Drops all positions but these.
-    fn keep(&mut self, kept: std::ops::Range<usize>) {
+    /// These positions of it.
+    fn kept(&self, kept: std::ops::Range<usize>) -> Self {
         match self {
-            Stored::Rounded(all) => all.keep(kept),
-            Stored::Grouped { words, least, step, .. } => {
-                words.keep(kept.clone());
-                least.keep(kept.clone());
-                step.keep(kept);
-            }
+            Stored::Rounded(all) => Stored::Rounded(all.kept(kept)),
+            Stored::Grouped { width, shifts, words, least, step } => Stored::Grouped {
+                width: *width,
+                shifts: shifts.clone(),
+                words: words.kept(kept.clone()),
+                least: least.kept(kept.clone()),
+                step: step.kept(kept),
+            },
         }
     }
 
@@ -310,6 +312,13 @@ mod tests {
                         values.zeros_like().narrow(0, 0, 1).narrow(1, 0, 1).narrow(2, 0, 1) + 3.0,
                     )
                 };
+                // As in a run that fails later on.
+                let held = packed.len();
+                packed.push([new(2), new(1)]);
+                codes.push([new(2), new(1)]).unwrap();
+                packed.truncate(held);
+                codes.truncate(held);
+                same(packed, codes);
                 let both = [new(2), new(1)];
                 packed.push(both.clone());
                 codes.push(both).unwrap();

@@ -12,6 +12,30 @@ pub(super) struct Ring {
     len: usize,
     /// Initial capacity.
     least_room: usize,
+    staged: Option<Box<Staged>>,
+}
+
+/// Columns that are ready to be added.
+#[derive(Debug, Clone)]
+enum Staged {
+    /// Tensors that take the place of the ring's, which hold so many columns: nothing that is held stays.
+    Instead([Tensor<4>; 2], usize),
+    /// Columns that the ring has room for.
+    Columns([Tensor<4>; 2]),
+}
+
+/// Tensors with so much room that begin with these pieces.
+fn in_room(room: usize, pieces: Vec<[Tensor<4>; 2]>) -> [Tensor<4>; 2] {
+    [0, 1].map(|which| {
+        let [batch, _, heads, d_head] = pieces[0][which].dims();
+        let form = (&pieces[0][which].device(), pieces[0][which].dtype());
+        let mut filled = 0;
+        pieces.iter().fold(Tensor::zeros([batch, room, heads, d_head], form), |all, piece| {
+            let from = filled;
+            filled += piece[which].dims()[1];
+            all.slice_assign([0..batch, from..filled, 0..heads, 0..d_head], piece[which].clone())
+        })
+    })
 }
 
 impl Ring {
@@ -30,7 +54,7 @@ impl Ring {
 
     /// The same ring, holding these columns.
     pub(super) fn filled_with(&self, keys: Tensor<4>, values: Tensor<4>) -> Self {
-        Self { len: keys.dims()[1], start: 0, stored: Some([keys, values]), least_room: self.least_room }
+        Self { len: keys.dims()[1], start: 0, stored: Some([keys, values]), ..Self::with_room(self.least_room) }
     }
 
     /// Keys and values, oldest first, in one or two pieces.
@@ -43,53 +67,62 @@ impl Ring {
         pieces.into_iter().filter(|(_, len)| *len > 0).map(|(from, len)| piece(from, len)).collect()
     }
 
-    /// Takes new columns, and keeps the last `keep` of all. `width` is as many as the ring will
-    /// need in the long run.
-    pub(super) fn push(&mut self, new: [Tensor<4>; 2], keep: usize, width: usize) {
+    /// Makes new columns ready to be added: room for them, if need be in a ring of their own. `width` is as many
+    /// columns as the ring will need in the long run.
+    pub(super) fn stage(&mut self, new: [Tensor<4>; 2], keep: usize, width: usize) {
         let count = new[0].dims()[1];
         let keep = keep.min(self.len + count);
-        if keep == 0 {
-            *self = Self::with_room(self.least_room);
-            return;
-        }
         let room = self.stored.as_ref().map_or(0, |stored| stored[0].dims()[1]);
-        let batch = new[0].dims()[0];
-        if keep > room || count >= keep || self.stored.as_ref().is_none_or(|stored| stored[0].dims()[0] != batch) {
-            let mut pieces = if self.len > 0 { self.pieces() } else { Vec::new() };
-            pieces.push(new);
-            // Room in steps, so that a ring that fills up is not made anew for every column.
-            let room = keep.max((2 * room).min(width)).max(self.least_room);
-            let [keys, values] = [0, 1].map(|which| {
-                let all: Vec<_> = pieces.iter().map(|piece| piece[which].clone()).collect();
-                let all = if all.len() == 1 { all[0].clone() } else { Tensor::cat(all, 1) };
-                let [batch, len, heads, d_head] = all.dims();
-                let kept = all.narrow(1, len - keep, keep);
-                let empty = Tensor::zeros([batch, room, heads, d_head], (&kept.device(), kept.dtype()));
-                empty.slice_assign([0..batch, 0..keep, 0..heads, 0..d_head], kept)
-            });
-            *self = Self { stored: Some([keys, values]), start: 0, len: keep, least_room: self.least_room };
+        // Room in steps, so that a ring that fills up is not made anew for every column.
+        let more = keep.max((2 * room).min(width)).max(self.least_room);
+        if count >= keep {
+            let kept = new.map(|tensor| tensor.narrow(1, count - keep, keep));
+            self.staged = Some(Box::new(Staged::Instead(in_room(more, vec![kept]), keep)));
             return;
         }
+        if keep > room {
+            (self.stored, self.start) = (Some(in_room(more, self.pieces())), 0);
+        }
+        self.staged = Some(Box::new(Staged::Columns(new)));
+    }
+
+    /// Adds what is staged, and keeps the last `keep` columns of all.
+    pub(super) fn settle(&mut self, keep: usize) {
+        match self.staged.take().map(|staged| *staged) {
+            Some(Staged::Instead(stored, len)) => (self.stored, self.start, self.len) = (Some(stored), 0, len),
+            Some(Staged::Columns(new)) => self.write(new, keep),
+            None => {}
+        }
+    }
+
+    /// Discards what is staged.
+    pub(super) fn abandon(&mut self) {
+        self.staged = None;
+    }
+
+    /// Overwrites the oldest columns with new ones, of which there are fewer than `keep`.
+    fn write(&mut self, new: [Tensor<4>; 2], keep: usize) {
+        let Some(stored) = self.stored.take() else { return };
+        let (count, room) = (new[0].dims()[1], stored[0].dims()[1]);
+        let keep = keep.min(self.len + count);
         let dropped = self.len + count - keep;
         let end = (self.start + self.len) % room;
         self.start = (self.start + dropped) % room;
         self.len = keep;
         let first = count.min(room - end);
         let mut new = new.into_iter();
-        self.stored = self.stored.take().map(|stored| {
-            stored.map(|tensor| {
-                let Some(new) = new.next() else { return tensor };
-                let [batch, _, heads, d_head] = new.dims();
-                let mut tensor = tensor;
-                for (from, len, at) in [(0, first, end), (first, count - first, 0)] {
-                    if len > 0 {
-                        let piece = new.clone().narrow(1, from, len);
-                        tensor = tensor.slice_assign([0..batch, at..at + len, 0..heads, 0..d_head], piece);
-                    }
+        self.stored = Some(stored.map(|tensor| {
+            let Some(new) = new.next() else { return tensor };
+            let [batch, _, heads, d_head] = new.dims();
+            let mut tensor = tensor;
+            for (from, len, at) in [(0, first, end), (first, count - first, 0)] {
+                if len > 0 {
+                    let piece = new.clone().narrow(1, from, len);
+                    tensor = tensor.slice_assign([0..batch, at..at + len, 0..heads, 0..d_head], piece);
                 }
-                tensor
-            })
-        });
+            }
+            tensor
+        }));
     }
 
     /// Drops the newest `count` columns.

@@ -20,6 +20,8 @@ use crate::tokens::Tokens;
 pub(crate) struct Transaction<'c> {
     cache: &'c mut KeyValueCache,
     past: usize,
+    /// Rows and columns of the mask that was given before.
+    mask: [usize; 2],
     /// Whether there is something to roll back.
     pending: bool,
 }
@@ -56,7 +58,9 @@ impl Transaction<'_> {
     ) -> Result<(), CacheError> {
         if self.pending {
             let past = self.past;
-            self.cache.commit(shape, new)?;
+            self.cache.prepare(shape, new)?;
+            // Nothing can fail from here on.
+            self.cache.entries.iter_mut().for_each(Entry::commit);
             self.cache.note_tokens(past, shape, tokens);
             self.cache.note_interventions(made.hooks);
             self.cache.note_parts(made.parts);
@@ -74,6 +78,7 @@ impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         if self.pending {
             self.cache.entries.iter_mut().for_each(|entry| entry.roll_back(self.past));
+            self.cache.restore_mask(self.mask);
         }
     }
 }
@@ -143,11 +148,12 @@ impl KeyValueCache {
 
     /// Begins a transaction: what it adds is rolled back unless it is committed.
     pub(crate) fn begin(&mut self) -> Transaction<'_> {
-        Transaction { past: self.len(), pending: !self.frozen, cache: self }
+        let mask = [self.given_mask.len(), self.given_mask_len()];
+        Transaction { past: self.len(), mask, pending: !self.frozen, cache: self }
     }
 
-    /// Commits the `len` new columns of `batch` rows; `new` is their mask, `None` for all real.
-    fn commit(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
+    /// Does all that can fail of keeping the `len` new columns of `batch` rows; `new` is their mask, `None` for all real.
+    fn prepare(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
         let past = self.len() - len;
         if self.given_mask_len() == 0 {
             self.given_mask = vec![Vec::new(); batch];
@@ -162,11 +168,7 @@ impl KeyValueCache {
         }
         for layer in 0..self.entries.len() {
             let keep = self.len() - self.first_needed(layer);
-            if let Err(error) = self.entries[layer].commit(keep) {
-                self.given_mask.iter_mut().for_each(|row| row.truncate(past));
-                self.entries.iter_mut().for_each(|entry| entry.roll_back(past));
-                return Err(error);
-            }
+            self.entries[layer].prepare(keep)?;
         }
         Ok(())
     }

@@ -158,7 +158,8 @@ impl Entry {
         if first {
             self.came_from = Some(state.memory.device());
         }
-        self.before_run = Some(self.state.replace(state));
+        let before = self.state.replace(state);
+        self.before_run.get_or_insert(before);
         Ok(())
     }
 

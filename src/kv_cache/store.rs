@@ -6,6 +6,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::buffer::Buffer;
 use super::disk::Disk;
+use super::fault;
 use super::keys::{KeyBlock, select_rows};
 use super::kind::{CacheKind, Form, Offload};
 use super::quantized::Quantized;
@@ -102,38 +103,57 @@ impl Store {
         matches!(self, Store::Whole { .. })
     }
 
-    /// Adds columns after `sealed` others; the last `keep` have to stay readable.
-    pub(super) fn push(&mut self, [k, v]: [Tensor<4>; 2], sealed: usize, keep: usize) -> Result<(), CacheError> {
-        if keep == 0 && self.window().is_some() {
-            self.drop_last(self.len());
+    /// Makes columns ready to be added after `sealed` others: all that can fail, and that leaves what is held readable.
+    /// [`Store::settle`] or [`Store::abandon`] has to follow. Once they are added the last `keep` have to stay readable.
+    pub(super) fn stage(&mut self, [k, v]: [Tensor<4>; 2], sealed: usize, keep: usize) -> Result<(), CacheError> {
+        fault::point()?;
+        let windowed = self.window().is_some();
+        if windowed && keep == 0 {
             return Ok(());
         }
         // What a window would drop at once is not stored first.
-        let newest = |tensors: [Tensor<4>; 2]| {
-            tensors.map(|tensor| {
-                let count = tensor.dims()[1];
-                if count > keep { tensor.narrow(1, count - keep, keep) } else { tensor }
-            })
+        let newest = |tensor: Tensor<4>| {
+            let count = tensor.dims()[1];
+            if windowed && count > keep { tensor.narrow(1, count - keep, keep) } else { tensor }
         };
         match self {
             Store::Whole { keys, values, max } => {
                 let room = max.map(|max| max.saturating_sub(sealed));
                 keys.append(k, room);
+                fault::point()?;
                 values.append(v, room);
             }
-            Store::Ring { ring, window } => ring.push([k, v], keep, window.width()),
-            Store::Quantized { quantized, window: None } => quantized.push([k, v])?,
-            Store::Disk { disk, window: None } => disk.push([k, v])?,
-            Store::Quantized { quantized, .. } => {
-                quantized.push(newest([k, v]))?;
-                quantized.keep_last(keep);
-            }
-            Store::Disk { disk, .. } => {
-                disk.push(newest([k, v]))?;
-                disk.keep_last(keep);
-            }
+            Store::Ring { ring, window } => ring.stage([k, v], keep, window.width()),
+            Store::Quantized { quantized, .. } => quantized.push([newest(k), newest(v)])?,
+            Store::Disk { disk, .. } => disk.push([newest(k), newest(v)])?,
         }
-        Ok(())
+        fault::point()
+    }
+
+    /// Adds what is staged, and drops all but the last `keep` columns where there is a window.
+    pub(super) fn settle(&mut self, keep: usize) {
+        if keep == 0 && self.window().is_some() {
+            return self.drop_last(self.len());
+        }
+        match self {
+            Store::Ring { ring, .. } => ring.settle(keep),
+            Store::Quantized { quantized, window: Some(_) } => quantized.keep_last(keep),
+            Store::Disk { disk, window: Some(_) } => disk.keep_last(keep),
+            Store::Whole { .. } | Store::Quantized { .. } | Store::Disk { .. } => {}
+        }
+    }
+
+    /// Discards what is staged, wherever staging has stopped: the first `len` columns are held again.
+    pub(super) fn abandon(&mut self, len: usize) {
+        match self {
+            Store::Whole { keys, values, .. } => {
+                keys.truncate(len);
+                values.truncate(len);
+            }
+            Store::Ring { ring, .. } => ring.abandon(),
+            Store::Quantized { quantized, .. } => quantized.truncate(len),
+            Store::Disk { disk, .. } => disk.abandon(len),
+        }
     }
 
     /// What is held, oldest first.

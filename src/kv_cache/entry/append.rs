@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::{Entry, read};
+use super::{Entry, Pending, read};
 use crate::error::CacheError;
 use crate::kv_cache::keys::{KeyBlock, Keys};
 use crate::kv_cache::lane::{Lane, cast, for_all_rows};
@@ -32,16 +32,20 @@ impl Entry {
     /// [`CacheError::Shape`], [`CacheError::Batch`], [`CacheError::DType`], [`CacheError::Device`],
     /// [`CacheError::Full`] or [`CacheError::Disk`]; the entry is left as it was.
     pub fn append(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<(Tensor<4>, Tensor<4>), CacheError> {
-        let (len, batch) = (self.len, self.batch);
+        let mut adding = Adding { before: self.len, entry: self, done: false };
+        let all = adding.entry.add(keys, values)?;
+        adding.done = true;
+        Ok(all)
+    }
+
+    fn add(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<(Tensor<4>, Tensor<4>), CacheError> {
         let new = self.stored(keys, values);
         let held = self.grow(new.clone())?;
         let [keys, values] = new;
         let all = if held.blocks.is_empty() { (keys, values) } else { held.joined() };
         let keep = self.lanes[0].window().map_or(self.len, |window| self.len - window.oldest(self.len));
-        if let Err(error) = self.commit(keep) {
-            (self.len, self.batch) = (len, batch);
-            return Err(error);
-        }
+        self.prepare(keep)?;
+        self.commit();
         Ok(all)
     }
 
@@ -80,7 +84,8 @@ impl Entry {
     }
 
     /// What attention reads when these come behind what is held, in the element type given. Unless the entry is
-    /// frozen they are kept: at once if they can be rolled back, else by [`Entry::commit`].
+    /// frozen they are kept: written at once if that can be rolled back, else by [`Entry::prepare`] and
+    /// [`Entry::commit`].
     pub(crate) fn extend(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<Keys, CacheError> {
         let dtype = keys.dtype();
         let new = self.stored(keys, values);
@@ -118,7 +123,6 @@ impl Entry {
         if keep {
             self.check_room(count)?;
         }
-        self.pending = None;
         let dropped = self.len - self.held();
         let one_for_all = self.held() > 0 && batch != self.batch;
         if keep && count > 0 && self.len == 0 {
@@ -129,7 +133,8 @@ impl Entry {
             self.came_from = Some(device.clone());
         }
         if keep && count > 0 && self.writes_first() {
-            self.push(&new, 0)?;
+            self.pending = Some(Pending { held: self.held(), new: None, keep: 0 });
+            self.stage(&new, 0)?;
             self.len += count;
             return Ok(Keys { blocks: self.blocks(&device)?, dropped });
         }
@@ -146,7 +151,7 @@ impl Entry {
         }
         if keep && count > 0 {
             self.len += count;
-            self.pending = Some(new);
+            self.pending = Some(Pending { held: self.held(), new: Some(new), keep: 0 });
         }
         Ok(Keys { blocks, dropped })
     }
@@ -155,17 +160,16 @@ impl Entry {
         matches!(&self.lanes[..], [lane] if lane.writes_first())
     }
 
-    /// Adds columns to every lane, or to none.
-    pub(super) fn push(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
+    /// Makes new columns ready in every lane: all that can fail of adding them. What is held can still be read as it
+    /// was, and [`Entry::settle`] or [`Lane::abandon`] has to follow.
+    pub(super) fn stage(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
         self.prefetch.discard();
-        let count = new[0].dims()[1];
-        for at in 0..self.lanes.len() {
-            if let Err(error) = self.lanes[at].push(new, keep) {
-                self.lanes[..at].iter_mut().for_each(|lane| lane.drop_last(count));
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.lanes.iter_mut().try_for_each(|lane| lane.stage(new, keep))
+    }
+
+    /// Adds what is staged, and drops all but the last `keep` columns where a window allows it.
+    pub(super) fn settle(&mut self, keep: usize) {
+        self.lanes.iter_mut().for_each(|lane| lane.settle(keep));
     }
 
     /// Starts prefetching the entry if it is offloaded.
@@ -179,26 +183,50 @@ impl Entry {
         self.prefetch.begin(move || read(&lanes, &device));
     }
 
-    /// Commits what a run has added; the last `keep` columns must stay readable.
-    pub(in crate::kv_cache) fn commit(&mut self, keep: usize) -> Result<(), CacheError> {
-        self.before_run = None;
-        match self.pending.take() {
-            Some(new) => self.push(&new, keep),
+    /// Does all that can fail of keeping what a run has brought; the last `keep` columns must stay readable.
+    /// [`Entry::commit`] or [`Entry::roll_back`] has to follow.
+    pub(in crate::kv_cache) fn prepare(&mut self, keep: usize) -> Result<(), CacheError> {
+        let Some(pending) = &mut self.pending else { return Ok(()) };
+        pending.keep = keep;
+        match pending.new.take() {
+            Some(new) => self.stage(&new, keep),
             None => Ok(()),
         }
     }
 
-    /// Rolls back what a run has added after the first `len` columns.
+    /// Keeps what a run has brought, once every layer is prepared. This can't fail: of a cache all layers advance, or none.
+    pub(in crate::kv_cache) fn commit(&mut self) {
+        self.before_run = None;
+        if let Some(pending) = self.pending.take() {
+            self.settle(pending.keep);
+        }
+    }
+
+    /// Rolls back what a run has added after the first `len` columns, however far it has come.
     pub(in crate::kv_cache) fn roll_back(&mut self, len: usize) {
         self.prefetch.discard();
-        let new = self.len - len.min(self.len);
         if let Some(before) = self.before_run.take() {
             self.state = before;
         }
-        if self.pending.take().is_none() {
-            self.lanes.iter_mut().for_each(|lane| lane.drop_last(new));
+        if let Some(pending) = self.pending.take() {
+            self.lanes.iter_mut().for_each(|lane| lane.abandon(pending.held));
         }
-        self.len -= new;
+        self.len = self.len.min(len);
         self.refit();
+    }
+}
+
+/// Rolls an entry back unless what is added to it by hand is done, also where a device panics.
+struct Adding<'e> {
+    entry: &'e mut Entry,
+    before: usize,
+    done: bool,
+}
+
+impl Drop for Adding<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.entry.roll_back(self.before);
+        }
     }
 }

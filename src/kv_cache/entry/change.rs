@@ -61,7 +61,8 @@ impl Entry {
         if held > 0 {
             (self.batch, self.came_from) = (batch, Some(keys.device()));
             let new = self.stored(keys, values);
-            self.push(&new, held)?;
+            self.stage(&new, held)?;
+            self.settle(held);
         }
         self.len = first + held;
         Ok(())

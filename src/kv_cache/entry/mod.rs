@@ -54,14 +54,24 @@ pub struct Entry {
     /// Device that what is held came from.
     pub(super) came_from: Option<Device>,
     pub(super) frozen: bool,
-    /// Columns a run has brought, to be stored when it has succeeded.
-    pending: Option<[Tensor<4>; 2]>,
+    pending: Option<Pending>,
     /// The sizes of its state, if it has one in place of keys and values.
     pub(super) recurrent: Option<StateShape>,
     pub(super) state: Option<RecurrentState>,
     /// The state before the run that is not done.
     pub(super) before_run: Option<Option<RecurrentState>>,
     prefetch: Prefetch,
+}
+
+/// What a run has brought, until it has succeeded.
+#[derive(Debug, Clone)]
+struct Pending {
+    /// Columns held before the run.
+    held: usize,
+    /// The new columns; `None` once they are written.
+    new: Option<[Tensor<4>; 2]>,
+    /// Columns that have to stay readable once the run has succeeded.
+    keep: usize,
 }
 
 impl Entry {
