@@ -84,6 +84,7 @@ impl KeyValueCache {
             entries,
             frozen: false,
             interventions,
+            noted_hooks: Vec::new(),
             ids,
             rotated_for: Vec::new(),
             model: None,
@@ -206,6 +207,7 @@ impl KeyValueCache {
         }
         (made.given_mask, made.hidden_before) = (self.given_mask.clone(), self.hidden_before.clone());
         made.interventions.clone_from(&self.interventions);
+        made.noted_hooks.clone_from(&self.noted_hooks);
         (made.ids, made.model) = (self.ids.clone(), self.model.clone());
         made.rotated_for.clone_from(&self.rotated_for);
         made.set_frozen(self.frozen);

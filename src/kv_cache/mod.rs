@@ -82,6 +82,8 @@ pub struct KeyValueCache {
     frozen: bool,
     /// Editing hooks that were active while it was filled.
     interventions: Vec<String>,
+    /// The ids of those hooks that are of this process.
+    noted_hooks: Vec<u64>,
     /// For each row, the tokens of its columns, as far as they are known.
     ids: Vec<Vec<u32>>,
     /// For each row, the longest text that keys were rotated for, where that depends on the length.
@@ -212,8 +214,9 @@ impl KeyValueCache {
         entry.append(keys, values)
     }
 
-    /// Editing hooks that were active while the cache was filled, each with a number of its own: its keys and
-    /// values are then not those of the model alone.
+    /// Editing hooks that were active while the cache was filled: its keys and values are then not those of the model
+    /// alone. Each hook is listed once, however many runs it was active in, with a number that no other hook of this
+    /// or another cache has.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -222,6 +225,13 @@ impl KeyValueCache {
     /// let ablated = model.hooks([hook::z(0).edit(|z, _| z.zeros_like())]).prefill("king drum sun star")?;
     /// assert!(clean.interventions().is_empty());
     /// assert!(ablated.interventions()[0].contains("attn.hook_z"));
+    ///
+    /// let (mut cache, other) = (clean.clone(), hook::z(0).edit(|z, _| z.zeros_like()));
+    /// let hooked = model.hooks([other]);
+    /// for token in [51, 59, 9] {
+    ///     hooked.forward_with([token], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// }
+    /// assert_eq!(cache.interventions().len(), 1);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn interventions(&self) -> &[String] {

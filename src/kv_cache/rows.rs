@@ -188,7 +188,9 @@ impl KeyValueCache {
         let moves = if at_the_end { [columns - kept, columns - other.len()] } else { [0, 0] };
         self.insert_tokens(other, slot, kept, moves);
         (self.entries, self.given_mask) = (entries, mine);
-        self.interventions.extend(other.interventions.iter().cloned());
+        self.note_parts(other.interventions.iter().cloned());
+        self.noted_hooks
+            .extend(other.noted_hooks.iter().filter(|id| !self.noted_hooks.contains(id)).copied().collect::<Vec<_>>());
         if self.model.is_none() {
             self.model.clone_from(&other.model);
         }

@@ -173,18 +173,22 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Records which of these hooks edit.
+    /// Records which of these hooks edit, each once.
     fn note_interventions(&mut self, hooks: &[Hook<'_>]) {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        for hook in hooks.iter().filter(|hook| hook.edits()) {
+        for hook in hooks.iter().filter(|hook| hook.edits() && !hook.is_neutral()) {
+            if self.noted_hooks.contains(&hook.id()) {
+                continue;
+            }
+            self.noted_hooks.push(hook.id());
             // Two closures may do different things at the same point.
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             self.interventions.push(format!("{hook:?} #{number}"));
         }
     }
 
-    /// Records the parts put into the model, each once.
-    fn note_parts(&mut self, parts: impl Iterator<Item = String>) {
+    /// Records what was put into the model or edited it, each once.
+    pub(super) fn note_parts(&mut self, parts: impl Iterator<Item = String>) {
         for part in parts {
             if !self.interventions.contains(&part) {
                 self.interventions.push(part);

@@ -46,6 +46,7 @@ impl KeyValueCache {
         if len == 0 {
             self.entries.iter_mut().for_each(Entry::refit);
             self.interventions.clear();
+            self.noted_hooks.clear();
             (self.ids, self.rotated_for, self.model) = (Vec::new(), Vec::new(), None);
             (self.given_mask, self.hidden_before) = (vec![Vec::new(); self.shape.batch], vec![0; self.shape.batch]);
         }

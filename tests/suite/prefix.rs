@@ -91,6 +91,27 @@ fn an_intervened_prefix_is_never_a_clean_one() {
     assert_close(&given, &expected, 1e-6, "from the store");
     let short = model.prefill("king").unwrap();
     assert!(matches!(store.insert("king drum", short), Err(Error::Cache(CacheError::Length { .. }))));
+    // One hook is one intervention, however many runs it is active in; another is another.
+    let mut cache = hooked.prefill("king").unwrap();
+    for token in [5, 9, 5] {
+        hooked.forward_with([token], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
+    }
+    assert_eq!(cache.interventions().len(), 1);
+    let mut twice = cache.fork(2).unwrap();
+    let other = model.hooks([hook::attn_out(0).edit(|x, _| x * 2.0)]);
+    other.forward_with(vec![vec![5]; 2], ForwardOptions::new().kv_cache(&mut twice)).unwrap();
+    assert_eq!(twice.interventions().len(), 2);
+    for slot in [0, 1, 0] {
+        twice.insert(&cache, slot).unwrap();
+    }
+    assert_eq!(twice.interventions().len(), 2);
+    twice.reset().unwrap();
+    assert!(twice.interventions().is_empty());
+    hooked.forward_with(vec![vec![5]; 2], ForwardOptions::new().kv_cache(&mut twice)).unwrap();
+    assert_eq!(twice.interventions().len(), 1);
+    // Nor do hooks that say so.
+    let neutral = model.hooks([hook::z(0).edit(|z, _| z).neutral()]).prefill("king").unwrap();
+    assert!(neutral.interventions().is_empty());
     // Reading hooks change nothing, and are no intervention.
     let watched = model.hooks([hook::z(0).read(|_, _| ())]).prefill("king").unwrap();
     assert!(watched.interventions().is_empty());

@@ -8,6 +8,7 @@ mod typed;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use at::At;
 pub(crate) use at::failed;
@@ -41,6 +42,8 @@ type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation
 /// assert_eq!(format!("{double:?}"), "Hook(edit [\"mlp_out3\"])");
 /// ```
 pub struct Hook<'a> {
+    /// The same for a hook and what is lent of it; another for every other hook.
+    pub(crate) id: u64,
     pub(crate) target: Selection,
     pub(crate) rank: Option<usize>,
     pub(crate) edits: bool,
@@ -67,7 +70,9 @@ impl<'a> Hook<'a> {
         target: Selection,
         action: impl FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a,
     ) -> Self {
+        static MADE: AtomicU64 = AtomicU64::new(0);
         Hook {
+            id: MADE.fetch_add(1, Ordering::Relaxed),
             target,
             rank: None,
             edits: true,
@@ -93,6 +98,11 @@ impl Hook<'_> {
         self
     }
 
+    /// Whether its edits keep the values: see [`Hook::neutral`].
+    pub fn is_neutral(&self) -> bool {
+        self.neutral
+    }
+
     /// Binds the hook to a model: runs of other models refuse it.
     #[must_use]
     pub fn for_model(mut self, model: &Arc<ModelIdentity>) -> Self {
@@ -116,6 +126,20 @@ impl Hook<'_> {
     /// Whether it acts on rows by their number in the batch.
     pub fn is_by_row(&self) -> bool {
         self.by_row
+    }
+
+    /// A number that this hook and its [`reborrow`](Hook::reborrow)s share, and no other hook of this process has.
+    ///
+    /// ```
+    /// use burn::tensor::Tensor;
+    /// use hooklens_hooks::at;
+    /// let double = || at("mlp_out3").edit(|x: Tensor<3>, _| x * 2.0);
+    /// let (mut one, other) = (double(), double());
+    /// assert_ne!(one.id(), other.id());
+    /// assert_eq!(one.id(), one.reborrow().id());
+    /// ```
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// The points it runs at.
@@ -177,6 +201,7 @@ impl Hook<'_> {
     pub fn reborrow(&mut self) -> Hook<'_> {
         let action = &mut self.action;
         Hook {
+            id: self.id,
             target: self.target.clone(),
             rank: self.rank,
             edits: self.edits,
