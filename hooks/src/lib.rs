@@ -64,7 +64,7 @@ pub use cache::{ActivationCache, Lookup, Origin, Stackable, TextHashes};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
 pub use convert::{DType, write_safetensors, write_views, write_views_to};
 pub use error::HookError;
-pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at};
+pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at, panicked_in_hook};
 pub use model_identity::ModelIdentity;
 pub use ordinal::Ordinal;
 pub use part::{Inside, Part, PartPoint};

@@ -5,23 +5,27 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use burn::tensor::Device;
 
-use crate::error::{Error, Result, error_chain, out_of_what_memory};
+use crate::error::{Error, Result, device_out_of_what_memory, panicked_out_of_what_memory};
 
 /// Does the work; where a device's library panics or fails because its memory is full, that is
-/// [`Error::OutOfMemory`]. Every other panic goes on.
+/// [`Error::OutOfMemory`]. Every other panic goes on, and so does every error: those of a hook too, whatever they say.
 ///
 /// State that the work was changing is restored by the guards that unwinding drops ([`Transaction`](crate::kv_cache::Transaction)).
 pub(crate) fn guarded<T>(devices: impl FnOnce() -> Vec<Device>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let out_of_memory = |asked| Error::OutOfMemory { devices: format!("{:?}", devices()), asked };
+    hooklens_hooks::panicked_in_hook(); // what was before is no matter
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Err(error)) if !matches!(error, Error::OutOfMemory { .. }) => {
-            Err(out_of_what_memory(&error_chain(&error)).map_or(error, out_of_memory))
+            Err(device_out_of_what_memory(&error).map_or(error, out_of_memory))
         }
         Ok(done) => done,
-        Err(panic) => match message(&*panic).and_then(out_of_what_memory) {
-            Some(asked) => Err(out_of_memory(asked)),
-            None => resume_unwind(panic),
-        },
+        Err(panic) => {
+            let in_hook = hooklens_hooks::panicked_in_hook();
+            match message(&*panic).and_then(|message| panicked_out_of_what_memory(message, in_hook)) {
+                Some(asked) => Err(out_of_memory(asked)),
+                None => resume_unwind(panic),
+            }
+        }
     }
 }
 
@@ -71,6 +75,8 @@ fn message(panic: &(dyn Any + Send)) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::ExecutionError;
+
     use super::*;
 
     #[test]
@@ -80,8 +86,8 @@ mod tests {
         let full = guarded(Vec::new, || -> Result<()> { panic!("out of memory") });
         assert!(matches!(full, Err(Error::OutOfMemory { .. })));
         let late = guarded(Vec::new, || -> Result<()> {
-            let source = "out of device memory allocating 64 bytes".into();
-            Err(Error::DeviceFailed { device: "a card".into(), source })
+            let source = ExecutionError::WithContext { reason: "out of device memory allocating 64 bytes".into() };
+            Err(Error::DeviceFailed { device: "a card".into(), source: source.into() })
         });
         assert!(matches!(late, Err(Error::OutOfMemory { asked, .. }) if asked == "64 bytes"));
     }

@@ -1,7 +1,28 @@
 //! What allocators say when there is no memory left.
 
+use std::error::Error;
+
+use burn::tensor::ExecutionError;
+
+/// What was asked for, if a device has failed because its memory is full: an error of a device is among the causes, and
+/// says so. What anything else says of memory is its own.
+pub(crate) fn device_out_of_what_memory(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut causes = std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source());
+    causes.find_map(|cause| out_of_what_memory(&cause.downcast_ref::<ExecutionError>()?.to_string()))
+}
+
+/// What was asked for, if a library has panicked because a device's memory is full. A hook may panic with any words, so of
+/// one that has panicked these have to be a device's error.
+pub(crate) fn panicked_out_of_what_memory(message: &str, in_hook: bool) -> Option<String> {
+    // LibTorch's and Burn's own errors, as a failed `unwrap` or `expect` shows them.
+    const DEVICE: [&str; 4] =
+        [": Torch(\"", ": WithContext { reason: ", ": Generic { reason: ", "Failed to read a tensor off"];
+    let of_device = !in_hook || DEVICE.iter().any(|said| message.contains(said));
+    if of_device { out_of_what_memory(message) } else { None }
+}
+
 /// What was asked for, if this is the message of an allocator that could not give it.
-pub(crate) fn out_of_what_memory(message: &str) -> Option<String> {
+fn out_of_what_memory(message: &str) -> Option<String> {
     // CUDA's says "out of memory. Tried to allocate 2.00 GiB.", the CPU's "can't allocate memory: you tried to
     // allocate 64 bytes."
     let lower = message.to_lowercase();
@@ -20,7 +41,7 @@ pub(crate) fn out_of_what_memory(message: &str) -> Option<String> {
     }
     let asked = lower.split_once("tried to allocate ").map(|(_, asked)| asked);
     let words: Vec<&str> = asked.unwrap_or_default().split_whitespace().take(2).collect();
-    let unit = words.get(1).map(|unit| unit.trim_end_matches(['.', ',']));
+    let unit = words.get(1).map(|unit| unit.trim_end_matches(|end: char| !end.is_alphanumeric()));
     Some(match (words.first(), unit) {
         (Some(number), Some("bytes")) => format!("{number} bytes"),
         (Some(number), Some(unit)) => format!("{number} {}", unit.replace('i', "").to_uppercase().replace('B', "iB")),
@@ -31,6 +52,26 @@ pub(crate) fn out_of_what_memory(message: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hook_may_say_what_it_likes() {
+        let own = std::io::Error::other("out of memory. Tried to allocate 2.00 GiB.");
+        assert_eq!(device_out_of_what_memory(&own), None);
+        let device = ExecutionError::WithContext { reason: "out of device memory allocating 64 bytes".into() };
+        let device = crate::Error::DeviceFailed { device: "a card".into(), source: device.into() };
+        assert_eq!(device_out_of_what_memory(&device).as_deref(), Some("64 bytes"));
+        let torch =
+            "called `Result::unwrap()` on an `Err` value: Torch(\"CUDA out of memory. Tried to allocate 2.00 GiB.\")";
+        for (message, in_hook, asked) in [
+            ("out of memory", false, Some("an unknown amount")),
+            ("out of memory", true, None),
+            ("called `Result::unwrap()` on an `Err` value: \"out of memory\"", true, None),
+            (torch, false, Some("2.00 GiB")),
+            (torch, true, Some("2.00 GiB")),
+        ] {
+            assert_eq!(panicked_out_of_what_memory(message, in_hook).as_deref(), asked, "{message}, {in_hook}");
+        }
+    }
 
     #[test]
     fn what_was_asked_for_is_read_from_what_allocators_say() {

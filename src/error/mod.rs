@@ -25,7 +25,7 @@ pub use cache::CacheError;
 pub use chain::error_chain;
 pub use dump::DumpError;
 pub use feature::FeatureError;
-pub(crate) use full_memory::out_of_what_memory;
+pub(crate) use full_memory::{device_out_of_what_memory, panicked_out_of_what_memory};
 pub use graph::GraphError;
 pub use input::InputError;
 pub use load::LoadError;
@@ -171,7 +171,7 @@ impl From<HookError> for Error {
     fn from(error: HookError) -> Self {
         // What a device had no memory for it may say when its work is read.
         match &error {
-            HookError::Io { name, .. } => match out_of_what_memory(&error_chain(&error)) {
+            HookError::Io { name, .. } => match device_out_of_what_memory(&error) {
                 Some(asked) => Error::OutOfMemory { devices: name.clone(), asked },
                 None => Error::Hook(error),
             },

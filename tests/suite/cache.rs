@@ -3,10 +3,10 @@
 use burn::tensor::Tensor;
 use hooklens::PaddingSide;
 use hooklens::prelude::*;
-use hooklens::{Bits, CacheError, CacheKind, CacheShape, Error, Offload, Positional, Window};
+use hooklens::{Bits, CacheError, CacheKind, CacheShape, Error, HookError, Offload, Positional, Window};
 use proptest::prelude::*;
 
-use crate::support::{any_config, any_row, assert_close, cases, device, has, random_model, values};
+use crate::support::{DEVICE_IS_FULL, any_config, any_row, assert_close, cases, device, has, random_model, values};
 
 fn part(x: &Tensor<3>, row: usize, from: usize, to: usize) -> Tensor<3> {
     x.clone().narrow(0, row, 1).narrow(1, from, to - from)
@@ -488,14 +488,21 @@ fn a_panic_leaves_the_cache_alone() {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let before = cache.to_data().unwrap();
-        let full = hook::z(1).edit(|z: Tensor<4>, _| if z.dims()[0] == 1 { panic!("out of memory") } else { z });
+        let full = hook::z(1).edit(|z: Tensor<4>, _| if z.dims()[0] == 1 { panic!("{DEVICE_IS_FULL}") } else { z });
         let refused = model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([full]));
-        assert!(matches!(refused, Err(Error::OutOfMemory { .. })), "{refused:?}");
-        let other = hook::z(1).edit(|z: Tensor<4>, _| if z.dims()[0] == 1 { panic!("a hook's own") } else { z });
-        let run = std::panic::AssertUnwindSafe(|| {
-            let _ = model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([other]));
-        });
-        assert!(std::panic::catch_unwind(run).is_err());
+        assert!(matches!(&refused, Err(Error::OutOfMemory { asked, .. }) if asked == "2.00 GiB"), "{refused:?}");
+        // A hook's own words are its own, whatever they are.
+        for own in ["a hook's own", "out of memory", "CUDA out of memory. Tried to allocate 2.00 GiB."] {
+            let other = hook::z(1).edit(|z: Tensor<4>, _| if z.dims()[0] == 1 { panic!("{own}") } else { z });
+            let run = std::panic::AssertUnwindSafe(|| {
+                let _ = model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([other]));
+            });
+            let panic = std::panic::catch_unwind(run).unwrap_err();
+            assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(own));
+            let other = hook::z(1).edit(|_: Tensor<4>, _| Err::<Tensor<4>, _>(own));
+            let refused = model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([other]));
+            assert!(matches!(&refused, Err(Error::Hook(HookError::Failed { .. }))), "{refused:?}");
+        }
         assert_eq!(cache.to_data().unwrap(), before, "{}", kind.name());
         model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     }

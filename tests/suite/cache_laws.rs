@@ -5,7 +5,7 @@ use hooklens::prelude::*;
 use hooklens::{Bits, CacheError, CacheKind, Offload};
 use proptest::prelude::*;
 
-use crate::support::{any_config, cases, device, distance, has, random_model, values};
+use crate::support::{DEVICE_IS_FULL, any_config, cases, device, distance, has, random_model, values};
 
 /// One thing done to a cache. Numbers are taken modulo what there is.
 #[derive(Debug, Clone)]
@@ -329,7 +329,7 @@ fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
             }
             let before = held.cache.to_data().unwrap();
             let failing = hook::z(*layer).edit(|_, _| match memory {
-                true => panic!("out of memory"),
+                true => panic!("{DEVICE_IS_FULL}"),
                 false => Err::<Tensor<4>, _>("no"),
             });
             let options = ForwardOptions::new().kv_cache(&mut held.cache).hooks([failing]);

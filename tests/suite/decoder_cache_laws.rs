@@ -7,7 +7,7 @@ use hooklens::HookedModel;
 use hooklens::prelude::*;
 use proptest::prelude::*;
 
-use crate::support::{assert_close, cases, fixtures};
+use crate::support::{DEVICE_IS_FULL, assert_close, cases, fixtures};
 
 /// One thing done to a cache of two rows.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ proptest! {
                     let end = at(point.as_str()).edit_any(|_, _| match how {
                         How::Error => Err("the hook's own".into()),
                         How::Panic => panic!("the hook's own"),
-                        How::OutOfMemory => panic!("CUDA out of memory. Tried to allocate 2.00 GiB."),
+                        How::OutOfMemory => panic!("{DEVICE_IS_FULL}"),
                     });
                     // They are made in the first run only; behind it there is nothing to hook.
                     let keys = (kept[0].is_empty()).then(|| {

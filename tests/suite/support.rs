@@ -300,6 +300,10 @@ pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
     )
 }
 
+/// What LibTorch panics with where a device's memory is full.
+pub(crate) const DEVICE_IS_FULL: &str =
+    "called `Result::unwrap()` on an `Err` value: Torch(\"CUDA out of memory. Tried to allocate 2.00 GiB.\")";
+
 /// Any small configuration, with states in place of attention or without.
 pub(crate) fn any_decoder() -> impl Strategy<Value = TransformerConfig> {
     prop_oneof![3 => any_config(), 1 => any_hybrid()]

@@ -5,6 +5,7 @@ mod returned;
 mod target;
 mod typed;
 
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,6 +29,27 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// What can be checked before a run over these rows.
 pub(crate) type Check<'a> = Rc<dyn Fn(&PointInfo, &Rows<'_>) -> Result<(), HookError> + 'a>;
 type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a>;
+
+thread_local! {
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a hook or a part has panicked on this thread since this was last asked.
+#[doc(hidden)]
+pub fn panicked_in_hook() -> bool {
+    PANICKED.replace(false)
+}
+
+/// Notes a panic that passes through it.
+pub(crate) struct NotesPanic;
+
+impl Drop for NotesPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            PANICKED.set(true);
+        }
+    }
+}
 
 /// A closure bound to the points it runs at.
 ///
@@ -172,13 +194,19 @@ impl Hook<'_> {
     pub fn call(&mut self, point: &PointInfo, tensor: Activation) -> Result<Activation, HookError> {
         check_rank(self, point)?;
         let at = At { point, offset: 0, rows: None, encoder: None, cached: 0 };
-        match (self.action)(tensor.clone(), &at)? {
+        match self.act(tensor.clone(), &at)? {
             Some(edited) if self.edits => {
                 check_edit(point, &tensor, &edited)?;
                 Ok(edited)
             }
             _ => Ok(tensor),
         }
+    }
+
+    /// Runs the closure.
+    pub(crate) fn act(&mut self, tensor: Activation, at: &At<'_>) -> Result<Option<Activation>, HookError> {
+        let _noted = NotesPanic;
+        (self.action)(tensor, at)
     }
 
     /// Whether the hook may change tensors.

@@ -20,7 +20,7 @@ use crate::cache::{ActivationCache, LeftOut, TextHashes};
 use crate::catalog::{Catalog, PointId};
 use crate::convert::DType;
 use crate::error::HookError;
-use crate::hook::{At, Hook};
+use crate::hook::{At, Hook, NotesPanic};
 use crate::model_identity::ModelIdentity;
 use crate::part::Inside;
 use crate::point::{Axis, PointInfo, Segment};
@@ -426,12 +426,12 @@ impl<'r, 'h> Run<'r, 'h> {
         for place in &slot.hooks {
             let hook = &mut self.hooks[*place];
             if hook.edits {
-                if let Some(edited) = (hook.action)(tensor.clone(), &at)? {
+                if let Some(edited) = hook.act(tensor.clone(), &at)? {
                     check_edit(point, &tensor, &edited)?;
                     tensor = edited;
                 }
             } else {
-                (hook.action)(tensor.clone(), &at)?;
+                hook.act(tensor.clone(), &at)?;
             }
         }
         if slot.recorded && self.cache.origin.left_out.is_none() {
@@ -457,6 +457,7 @@ impl<'r, 'h> Run<'r, 'h> {
         let read = self.read[place].take().unwrap_or_else(|| tensor.clone());
         let also: Vec<Activation> = one.also.iter().filter_map(|id| self.seen.get(id).cloned()).collect();
         let mut inside = Inside { run: self, host, points: &one.points, replaced: tensor.clone(), also: &also };
+        let noted = NotesPanic;
         let given = one.part.forward(read, &mut inside).map_err(|halt| match halt {
             Halt::Failed(source) => {
                 let point = self.catalog.info(host).name.to_string();
@@ -464,6 +465,7 @@ impl<'r, 'h> Run<'r, 'h> {
             }
             known => known,
         })?;
+        drop(noted);
         check_edit(self.catalog.info(host), &tensor, &given)?;
         Ok(given)
     }
