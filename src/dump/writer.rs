@@ -17,10 +17,12 @@ pub(super) trait Sink: Send {
     fn finish(self: Box<Self>) -> Result<DumpReport, DumpError>;
 }
 
-/// A sink on a thread of its own, fed by a queue.
+/// A sink on a thread of its own, fed by a queue. Dropped before [`Writer::finish`], as by a panic of a dump's watcher, it
+/// waits for the thread too: what was handed over is written, and what the sink holds, such as a folder's lock, is free.
 pub(super) struct Writer {
     queue: ActivationQueue<Batch>,
-    thread: JoinHandle<Result<DumpReport, DumpError>>,
+    /// `None` once it has ended.
+    thread: Option<JoinHandle<Result<DumpReport, DumpError>>>,
 }
 
 /// The name of the batches' queue.
@@ -46,7 +48,7 @@ impl Writer {
             }
             sink.finish()
         });
-        Self { queue, thread }
+        Self { queue, thread: Some(thread) }
     }
 
     /// Hands a batch over; `false` if the thread has stopped, and [`Writer::finish`] tells why.
@@ -55,11 +57,23 @@ impl Writer {
     }
 
     /// Waits for the last batch to be written.
-    pub(super) fn finish(self) -> Result<DumpReport> {
-        self.queue.close();
-        match self.thread.join() {
-            Ok(report) => Ok(report?),
-            Err(panic) => std::panic::resume_unwind(panic),
+    pub(super) fn finish(mut self) -> Result<DumpReport> {
+        match self.end() {
+            Some(Ok(report)) => Ok(report?),
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Ok(DumpReport::default()),
         }
+    }
+
+    /// Ends the thread behind the last batch.
+    fn end(&mut self) -> Option<std::thread::Result<Result<DumpReport, DumpError>>> {
+        self.queue.close();
+        self.thread.take().map(JoinHandle::join)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -299,6 +299,32 @@ fn a_bad_prompt_is_named_before_the_run() {
     }
 }
 
+/// A watcher that panics ends the dump: its folder is free, and what was handed over is there.
+#[test]
+fn a_watchers_panic_leaves_the_folder_free() {
+    use hooklens::dump::{Dump, Seen};
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let rows: Vec<Vec<u32>> = (0..6).map(|row| vec![0, row]).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let mut batches = 0;
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        Dump::new("z0").batch_size(1).run_watched(&model, &rows, &out, &mut |seen| {
+            batches += usize::from(matches!(seen, Seen::Batch(..)));
+            assert!(batches < 4, "the watcher's own");
+        })
+    }));
+    assert!(panicked.is_err());
+    let report = Dump::new("z0").batch_size(1).resume(true).run(&model, &rows, &out).unwrap();
+    assert_eq!((report.rows, report.resumed), (6, 3));
+    // A file that is not whole gets no name.
+    let file = folder.path().join("out.safetensors");
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        Dump::new("z0").batch_size(1).run_watched(&model, &rows, &file, &mut |_| panic!("the watcher's own"))
+    }));
+    assert!(panicked.is_err() && !file.exists());
+}
+
 /// What several jobs make of shards of the prompts is, merged, what one makes of all.
 #[test]
 fn shards_merged_are_the_whole() {
