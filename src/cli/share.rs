@@ -130,12 +130,6 @@ impl Share {
         self.shard.share_of(count)
     }
 
-    /// Its share of so many prompts in batches, of whole batches.
-    pub(super) fn of_batches(&self, count: usize, batch: usize) -> Range<usize> {
-        let batches = self.shard.share_of(count.div_ceil(batch));
-        batches.start * batch..count.min(batches.end * batch)
-    }
-
     /// Writes its results, whole or not at all.
     pub(super) fn write(&self, result: Option<&impl Serialize>) -> CliResult {
         let result = result.map(serde_json::to_value).transpose()?;

@@ -56,7 +56,18 @@ impl FolderSink {
                     remove_unfinished(folder).map_err(place::failed(folder))?;
                 }
                 let was_complete = before.complete;
+                let own_rows = before.own_rows();
                 let listed = if was_complete { before.files } else { Log::read(folder)? };
+                // Earlier versions shared out whole batches.
+                if let Some(begins) = listed.first().map(|entry| entry.first_row)
+                    && manifest.shard.is_some()
+                    && (begins, own_rows) != (first_row, manifest.own_rows())
+                {
+                    let of = |first: usize, rows: usize| format!("{rows}, from number {} on", first + 1);
+                    let (path, what) = (folder.join(NAME), "prompts of the shard".to_string());
+                    let now = of(first_row, manifest.own_rows());
+                    return Err(DumpError::Mismatch { path, what, before: of(begins, own_rows), now });
+                }
                 manifest.files = sound_files(folder, listed, dump, manifest.rows, first_row)?;
                 if of_store && was_complete && manifest.rows_done() == manifest.own_rows() {
                     let folder = folder.to_path_buf();

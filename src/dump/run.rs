@@ -109,22 +109,19 @@ impl Dump {
         let edits = edits.iter().filter(|(_, edits)| !edits.is_empty());
         let settings = edits.fold(self.clone(), |dump, (name, edits)| dump.setting(name, &edits.join(", ")));
         let manifest = Manifest::new(&settings, model.fingerprint_of_weights()?, rows);
-        let first_row = self.own_batches(rows.len()).start * self.batch_size;
-        let sink = FolderSink::open(out, manifest, self, first_row)?;
+        let sink = FolderSink::open(out, manifest, self, self.own(rows.len()).start)?;
         let finished = sink.finished();
         self.stream(model, rows, &placed, Some(finished), Box::new(sink), watcher)
     }
 
-    /// The numbers of the batches this dump computes, of `rows` prompts: all, or its shard's.
-    fn own_batches(&self, rows: usize) -> Range<usize> {
-        let count = rows.div_ceil(self.batch_size);
-        self.shard.map_or(0..count, |shard| shard.share_of(count))
+    /// Which of `rows` prompts this dump computes: all, or its shard's, whatever the size of its batches.
+    fn own(&self, rows: usize) -> Range<usize> {
+        self.shard.map_or(0..rows, |shard| shard.share_of(rows))
     }
 
-    /// How many of `rows` prompts are in those batches.
+    /// How many of `rows` prompts those are.
     pub(crate) fn own_rows(&self, rows: usize) -> usize {
-        let (batches, row) = (self.own_batches(rows), |batch: usize| (batch * self.batch_size).min(rows));
-        row(batches.end) - row(batches.start)
+        self.own(rows).len()
     }
 
     fn stream<M: DumpModel>(
@@ -144,20 +141,20 @@ impl Dump {
         let non_finite = self.allow_non_finite.then(Noted::default);
         let writer = Writer::start(sink);
         let (mut tokens_run, mut left) = (0, 0);
-        let own = self.own_batches(rows.len());
-        let skipped = (finished * self.batch_size).min(self.own_rows(rows.len()));
+        let own = self.own(rows.len());
+        let skipped = (finished * self.batch_size).min(own.len());
         if skipped > 0 {
             watcher(Seen::Resumed(skipped));
         }
-        let batches = rows.chunks(self.batch_size).zip(placed.chunks(self.batch_size)).enumerate();
-        for (number, (batch, placed)) in batches.take(own.end).skip(own.start + finished) {
+        for first_row in own.clone().step_by(self.batch_size).skip(finished) {
             if to_folder && self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-                left = rows.len().min(own.end * self.batch_size) - number * self.batch_size;
+                left = own.end - first_row;
                 break;
             }
+            let own_rows = first_row..own.end.min(first_row + self.batch_size);
+            let (batch, placed) = (&rows[own_rows.clone()], &placed[own_rows.clone()]);
             let mut placing = Placing::new(placed.to_vec(), self.padding_side, self.prefix.len(), &self.positions);
-            let first_row = number * self.batch_size;
-            let computed = match (&mut shared_prefix, worth_sharing(rows, first_row..first_row + batch.len())) {
+            let computed = match (&mut shared_prefix, worth_sharing(rows, own_rows)) {
                 (Some(shared_prefix), Some(shared)) => {
                     placing.padded_right();
                     self.compute_shared(model, batch, shared_prefix, shared, watcher)
@@ -173,6 +170,8 @@ impl Dump {
                 }
             };
             tokens_run += batch.iter().map(Vec::len).sum::<usize>();
+            // Of a shard the first batch may begin within one of the whole dump.
+            let number = first_row / self.batch_size;
             if !writer.send(Batch { number, first_row, placing, tensors, non_finite: non_finite.clone() }) {
                 break;
             }
@@ -181,7 +180,7 @@ impl Dump {
         let late = synchronize(&model.devices());
         let mut report = writer.finish()?;
         late?;
-        report.rows = self.own_rows(rows.len()) - left;
+        report.rows = own.len() - left;
         report.left = left;
         report.tokens = tokens_run;
         report.resumed = finished;

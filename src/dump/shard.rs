@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// One of several jobs of a dump, which runs its share of the batches: the `index`-th of `of`, from one. Written `3/8`.
+/// One of several jobs of a dump, which runs its share of the prompts: the `index`-th of `of`, from one. Written `3/8`.
+///
+/// Shards differ by one prompt at most, and which prompts a shard has depends on their number alone.
 ///
 /// ```
 /// use hooklens::dump::Shard;

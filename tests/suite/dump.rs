@@ -299,6 +299,44 @@ fn a_bad_prompt_is_named_before_the_run() {
     }
 }
 
+/// Prompts are shared out one by one: a shard has its share of them whatever the batch size.
+#[test]
+fn shards_have_equally_many_prompts() {
+    use hooklens::dump::{Dump, Shard, merge};
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let rows: Vec<Vec<u32>> = (0..20).map(|row| vec![0, row, 7]).collect();
+    for batch_size in [1, 2, 3, 8, 32] {
+        let folder = tempfile::tempdir().unwrap();
+        let dump = || Dump::new("z0").batch_size(batch_size);
+        let shards: Vec<_> = (1..=4).map(|index| folder.path().join(format!("{index}"))).collect();
+        for (index, out) in shards.iter().enumerate() {
+            let shard = Shard::new(index + 1, 4).unwrap();
+            let report = dump().shard(shard).run(&model, &rows, out).unwrap();
+            assert_eq!((report.rows, report.files.len()), (5, 5usize.div_ceil(batch_size)));
+            // It goes on as the same shard.
+            std::fs::remove_file(report.files.last().unwrap()).unwrap();
+            let report = dump().shard(shard).resume(true).run(&model, &rows, out).unwrap();
+            assert_eq!((report.rows, report.resumed), (5, 5usize.div_ceil(batch_size) - 1));
+        }
+        assert_eq!(merge(folder.path(), &shards).unwrap().rows, 20);
+        let tokens = |file: &std::path::Path| {
+            let bytes = std::fs::read(file).unwrap();
+            let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            let ids = tensors.tensor("tokens").unwrap().data().to_vec();
+            ids.chunks_exact(ids.len() / tensors.tensor("tokens").unwrap().shape()[0]).map(<[u8]>::to_vec).collect()
+        };
+        let manifest: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(folder.path().join("manifest.json")).unwrap()).unwrap();
+        let files = manifest["shards"].as_array().unwrap();
+        let all: Vec<Vec<u8>> = files
+            .iter()
+            .flat_map(|file| -> Vec<Vec<u8>> { tokens(&folder.path().join(file["file"].as_str().unwrap())) })
+            .collect();
+        let ids = |row: &[u8]| row[row.len() / 3] as u32;
+        assert_eq!(all.iter().map(|row| ids(row)).collect::<Vec<_>>(), (0..20).collect::<Vec<u32>>());
+    }
+}
+
 /// A watcher that panics ends the dump: its folder is free, and what was handed over is there.
 #[test]
 fn a_watchers_panic_leaves_the_folder_free() {
@@ -331,7 +369,8 @@ fn shards_merged_are_the_whole() {
     use hooklens::dump::{Dump, Shard, merge};
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let rows: Vec<Vec<u32>> = (0..11).map(|row| (0..3 + row % 4).map(|i| (i * 7 + row) % 20).collect()).collect();
-    let dump = || Dump::new(["*hook_z", "*hook_pattern"]).batch_size(2).logits(Logits::Last);
+    // A prompt a file: larger batches may begin elsewhere in a shard than in the whole.
+    let dump = || Dump::new(["*hook_z", "*hook_pattern"]).batch_size(1).logits(Logits::Last);
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole");
     let all = dump().run(&model, &rows, &whole).unwrap();
@@ -369,7 +408,7 @@ fn shards_merged_are_the_whole() {
     assert!(not_a_shard.contains("a whole dump"), "{not_a_shard}");
     // A shard goes on where it stopped, and as the shard it was.
     let third = || dump().resume(true).shard(Shard::new(3, 3).unwrap());
-    assert_eq!(third().run(&model, &rows, of(3)).unwrap().resumed, 2);
+    assert_eq!(third().run(&model, &rows, of(3)).unwrap().resumed, 4);
     let other = dump().resume(true).shard(Shard::new(2, 3).unwrap()).run(&model, &rows, of(3)).unwrap_err().to_string();
     assert!(other.contains("another shard: 3/3 there, 2/3 now"), "{other}");
     let file = dump().shard(Shard::new(1, 2).unwrap()).run(&model, &rows, folder.path().join("x.safetensors"));

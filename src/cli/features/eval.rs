@@ -106,12 +106,13 @@ fn asked(
         ("at", args.at.clone().unwrap_or_default()),
         ("prompts", format!("{} ({})", prompts.len(), hash_of_rows(&prompts))),
         ("options", format!("{options:?}")),
+        // Earlier versions shared out whole batches.
+        ("shared out", "prompts".to_string()),
     ];
     let Some(share) = args.share.share(Kind::FeaturesEval, settings)?.filter(|share| !share.is_done()) else {
         return Ok(None);
     };
-    // Whole batches: what is measured by the mean of a batch is that of one process.
-    prompts = prompts[share.of_batches(prompts.len(), args.batch_size as usize)].to_vec();
+    prompts = prompts[share.of(prompts.len())].to_vec();
     Ok(Some(Asked { prompts, options, share: Some(share) }))
 }
 
