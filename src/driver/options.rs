@@ -226,8 +226,10 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// Goes on behind the positions this cache holds, and adds the run's to it unless it is
-    /// frozen. The input is what comes after them.
+    /// Continues after the positions this cache holds, and adds the run's to it unless it is
+    /// frozen. The input is what comes after them: where the cache is not empty, a text gets no beginning-of-sequence
+    /// token. To have one there, give tokens
+    /// ([`to_tokens_with`](crate::HookedTransformer::to_tokens_with) with `prepend_bos: Some(true)`).
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -238,6 +240,8 @@ impl<'h> ForwardOptions<'h> {
     /// let whole = model.forward("king drum sun star king")?.narrow(1, 5, 1);
     /// assert!((next - whole).abs().max().into_scalar::<f32>() < 1e-4);
     /// assert_eq!(cache.len(), 6);
+    /// let text = model.forward_with("drum sun", ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!(text.dims()[1], 2); // two words, no second `<bos>`
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]

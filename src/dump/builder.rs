@@ -181,7 +181,8 @@ impl Dump {
         self
     }
 
-    /// Tokens that come before every prompt, computed once and not dumped.
+    /// Tokens that come before every prompt, computed once and not dumped. Prompts that are texts then get no
+    /// beginning-of-sequence token.
     ///
     /// ```
     /// use hooklens::dump::Dump;

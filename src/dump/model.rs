@@ -30,9 +30,9 @@ pub trait DumpModel: HookedModel + private::Sealed {
     #[doc(hidden)]
     fn parts(&self) -> Result<Vec<String>>;
 
-    /// The tokens of prompts, a row each, without padding.
+    /// The tokens of prompts that come after `before` others, a row each, without padding.
     #[doc(hidden)]
-    fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>>;
+    fn prompts(&self, prompts: Input, before: usize) -> Result<Vec<Vec<u32>>>;
 
     /// An error for a prompt that the model can't run behind `before` other positions.
     #[doc(hidden)]
@@ -74,8 +74,8 @@ impl DumpModel for HookedTransformer {
         Ok(self.points.fingerprinted_parts()?)
     }
 
-    fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {
-        rows(prompts, |tokens| self.token_input(tokens))
+    fn prompts(&self, prompts: Input, before: usize) -> Result<Vec<Vec<u32>>> {
+        rows(prompts, |tokens| self.token_input_after(tokens, &[before]))
     }
 
     fn check_prompt(&self, prompt: &[u32], before: usize) -> Result<()> {
@@ -116,7 +116,7 @@ impl DumpModel for HookedEncoder {
         Ok(self.points.fingerprinted_parts()?)
     }
 
-    fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {
+    fn prompts(&self, prompts: Input, _: usize) -> Result<Vec<Vec<u32>>> {
         rows(prompts, |tokens| Ok(self.to_tokens(tokens)?.tokens))
     }
 
@@ -160,8 +160,8 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
         self.model().parts()
     }
 
-    fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {
-        self.model().prompts(prompts)
+    fn prompts(&self, prompts: Input, before: usize) -> Result<Vec<Vec<u32>>> {
+        self.model().prompts(prompts, before)
     }
 
     fn check_prompt(&self, prompt: &[u32], before: usize) -> Result<()> {
@@ -206,7 +206,7 @@ impl DumpModel for HookedEncoderDecoder {
         Ok(self.points.fingerprinted_parts()?)
     }
 
-    fn prompts(&self, prompts: Input) -> Result<Vec<Vec<u32>>> {
+    fn prompts(&self, prompts: Input, _: usize) -> Result<Vec<Vec<u32>>> {
         rows(prompts, |tokens| Ok(self.both_tokens(tokens.into())?.0))
     }
 

@@ -45,7 +45,7 @@ impl Dump {
     /// Bad rows ([`DumpError::Row`] names the prompt), unknown points, an output that can't be
     /// written, a folder that holds something else. Whatever was finished stays.
     pub fn run<M: DumpModel>(&self, model: &M, prompts: impl Into<Input>, out: impl AsRef<Path>) -> Result<DumpReport> {
-        self.run_watched(model, &model.prompts(prompts.into())?, out, &mut |_| {})
+        self.run_watched(model, &model.prompts(prompts.into(), self.prefix.len())?, out, &mut |_| {})
     }
 
     /// [`Dump::run`], showing each batch to `watcher` before it is written.

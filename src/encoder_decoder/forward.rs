@@ -247,8 +247,8 @@ impl HookedEncoderDecoder {
         guarded(|| self.devices(), || self.run_decoder(encoded, None, decoder_input.into(), options.into()))
     }
 
-    /// Runs the decoder behind what a cache holds, and adds to it unless it is frozen. The input is what comes
-    /// after that.
+    /// Runs the decoder after what a cache holds, and adds to it unless it is frozen. The input is what comes
+    /// after that: where the cache is not empty, a text gets no special tokens.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -305,7 +305,8 @@ impl HookedEncoderDecoder {
         mut options: ForwardOptions<'_>,
     ) -> Result<EncoderDecoderOutput> {
         options.check_plain("a decoder behind an encoder")?;
-        let written = self.written_input(written)?;
+        let held = cache.as_ref().map_or(Vec::new(), |cache| cache.own.lengths());
+        let written = self.written_input_after(written, &held)?;
         let shape @ [batch, _] = written.shape();
         let identity = self.identity();
         if let Some(encoder) = encoded.model.as_ref().filter(|own| !own.is(&identity)) {

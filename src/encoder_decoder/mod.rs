@@ -145,7 +145,13 @@ impl HookedEncoderDecoder {
     /// # Errors
     /// No tokenizer, no text, or a text the tokenizer refuses.
     pub fn to_tokens(&self, texts: impl Into<Texts>) -> Result<Tokens> {
-        self.special_tokens(self.tokenizer()?, texts.into())
+        let (texts, tokenizer) = (texts.into().0, self.tokenizer()?);
+        if texts.is_empty() {
+            return Err(InputError::Empty { what: "the list of texts".into() }.into());
+        }
+        let rows = texts.iter().map(|text| Ok(tokenizer.encode_special(text, None)?.0));
+        let rows = rows.collect::<Result<Vec<_>>>()?;
+        Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
     }
 
     /// [`to_tokens`](HookedEncoderDecoder::to_tokens) of texts in another language than the tokenizer's default, where
@@ -178,17 +184,6 @@ impl HookedEncoderDecoder {
             row[at.ok_or_else(|| setting("a model whose tokenizer marks the language"))?] = wanted;
             rows.push(row);
         }
-        if rows.is_empty() {
-            return Err(InputError::Empty { what: "the list of texts".into() }.into());
-        }
-        Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
-    }
-
-    /// Tokens of texts, each with the tokenizer's own end of sequence, padded at the right.
-    fn special_tokens(&self, tokenizer: &Tokenizer, texts: Texts) -> Result<Tokens> {
-        let texts = texts.0;
-        let rows = texts.iter().map(|text| Ok(tokenizer.encode_special(text, None)?.0));
-        let rows = rows.collect::<Result<Vec<_>>>()?;
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of texts".into() }.into());
         }
@@ -236,7 +231,23 @@ impl HookedEncoderDecoder {
 
     /// What the decoder has written.
     fn written_input(&self, input: Input) -> Result<Tokens> {
-        let tokens = input.into_tokens(|texts| self.special_tokens(self.tokenizer()?.target(), texts.into()))?;
+        self.written_input_after(input, &[])
+    }
+
+    /// What the decoder writes after `held` tokens of each row: a text that goes on gets no special tokens.
+    fn written_input_after(&self, input: Input, held: &[usize]) -> Result<Tokens> {
+        let tokens = input.into_tokens(|texts| {
+            let tokenizer = self.tokenizer()?.target();
+            let row = |(row, text): (usize, &String)| match held.get(row) {
+                Some(1..) => tokenizer.encode(text),
+                _ => Ok(tokenizer.encode_special(text, None)?.0),
+            };
+            let rows = texts.iter().enumerate().map(row).collect::<Result<Vec<_>, _>>()?;
+            if rows.is_empty() {
+                return Err(InputError::Empty { what: "the list of texts".into() }.into());
+            }
+            Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
+        })?;
         tokens.check(self.config.d_decoder_vocab)?;
         Ok(tokens)
     }

@@ -189,8 +189,8 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Goes on behind what this cache holds: its one row before every row of the input, or a row
-    /// each. The cache stays as it is.
+    /// Continues after what this cache holds: its one row before every row of the input, or a row
+    /// each. The cache stays as it is. Where it is not empty, a text gets no beginning-of-sequence token.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -208,9 +208,9 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Goes on behind what this cache holds and fills it, as Hugging Face's `past_key_values` does: it is left with
+    /// Continues after what this cache holds and fills it, as Hugging Face's `past_key_values` does: it is left with
     /// every column that was run, which is all but the last new token. After an error it holds the steps that
-    /// succeeded.
+    /// succeeded. Where the cache is not empty, a text gets no beginning-of-sequence token.
     ///
     /// ```
     /// # use hooklens::prelude::*;

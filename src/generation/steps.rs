@@ -88,7 +88,8 @@ pub struct Steps<'m, 'h> {
 impl<'m, 'h> Steps<'m, 'h> {
     pub(super) fn new(model: &'m HookedTransformer, input: Input, mut options: GenerateOptions<'h>) -> Result<Self> {
         model.check_head()?;
-        let prompts = model.token_input(input)?;
+        let after = options.kv_cache.as_deref().or(options.prefix.as_deref());
+        let prompts = model.token_input_after(input, &after.map_or(Vec::new(), KeyValueCache::lengths))?;
         let [batch, len] = prompts.shape();
         let config = model.config();
         let mut chooser = Chooser::new(model.tokenizer().ok(), config.d_vocab_out, &prompts, &mut options)?;

@@ -50,7 +50,8 @@ use crate::error::CacheError;
 ///
 /// Runs append to the cache unless it is frozen. A frozen cache of one row serves a batch of any
 /// size, and [`KeyValueCache::fork`] gives many rows that go on from the same positions: what
-/// they share is stored once and never copied.
+/// they share is stored once and never copied. A text that comes after what a cache holds gets no
+/// beginning-of-sequence token.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -62,8 +63,7 @@ use crate::error::CacheError;
 /// let mut prefix = model.prefill("king drum sun star")?;
 /// prefix.freeze();
 /// // ... then any batch of what may follow.
-/// let next = |text: &str| model.tokenizer().and_then(|t| Ok(t.encode(text)?));
-/// let rows = vec![next("king drum")?, next("fox tea")?];
+/// let rows = ["king drum", "fox tea"];
 /// let logits = model.forward_with(rows, ForwardOptions::new().kv_cache(&mut prefix))?;
 /// assert_eq!(logits.dims()[..2], [2, 2]);
 /// let same = (logits.narrow(0, 0, 1) - whole.narrow(1, 5, 2)).abs().max().into_scalar::<f32>();

@@ -177,7 +177,10 @@ impl HookedTransformer {
                 }
                 return Ok((Start::Residual(residual), tokens));
             }
-            tokens => self.token_input(tokens)?,
+            tokens => {
+                let held = options.kv_cache.as_deref().map_or(Vec::new(), KeyValueCache::lengths);
+                self.token_input_after(tokens, &held)?
+            }
         };
         if layers.start.is_some() {
             let needs = "a residual stream as input, not tokens";

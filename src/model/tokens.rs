@@ -3,7 +3,7 @@
 use super::HookedTransformer;
 use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
-use crate::tokens::{Texts, TokenizeOptions, Tokenized, Tokens};
+use crate::tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokens};
 
 impl HookedTransformer {
     /// Token ids of one or several texts, padded at the right.
@@ -57,6 +57,21 @@ impl HookedTransformer {
         };
         let rows = texts.iter().map(|text| row(text)).collect::<Result<Vec<_>>>()?;
         Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), options.padding_side)?)
+    }
+
+    /// [`HookedTransformer::to_tokens`] of texts that come after tokens that a cache holds, `held` of each row (of one
+    /// row, before all): a row that goes on gets no beginning-of-sequence token.
+    pub(super) fn to_tokens_after(&self, texts: impl Into<Texts>, held: &[usize]) -> Result<Tokens> {
+        let texts = texts.into().0;
+        if texts.is_empty() {
+            return Err(InputError::Empty { what: "the list of texts".into() }.into());
+        }
+        let row = |(row, text): (usize, &String)| {
+            let goes_on = held.get(if held.len() == 1 { 0 } else { row }).is_some_and(|held| *held > 0);
+            self.token_row(text, goes_on.then_some(false))
+        };
+        let rows = texts.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
+        Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), PaddingSide::Right)?)
     }
 
     /// Ids of one text, with a beginning-of-sequence token if that is asked for or the default,

@@ -240,7 +240,13 @@ impl HookedTransformer {
 
     /// The tokens of an input that is no residual stream, checked.
     pub(crate) fn token_input(&self, input: Input) -> Result<Tokens> {
-        let tokens = input.into_tokens(|texts| self.to_tokens(texts))?;
+        self.token_input_after(input, &[])
+    }
+
+    /// [`token_input`](Self::token_input) of an input that comes after `held` tokens of each row (of one row, before
+    /// all).
+    pub(crate) fn token_input_after(&self, input: Input, held: &[usize]) -> Result<Tokens> {
+        let tokens = input.into_tokens(|texts| self.to_tokens_after(texts, held))?;
         self.check_tokens(&tokens)?;
         Ok(tokens)
     }

@@ -82,6 +82,7 @@ mod splice;
 mod support;
 mod svg;
 mod tensor_ext;
+mod text_after_prefix;
 mod tokens;
 mod top_examples;
 mod trained;
