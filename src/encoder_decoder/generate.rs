@@ -45,7 +45,8 @@ impl HookedEncoderDecoder {
         if options.max_new_tokens > n_ctx {
             return Err(InputError::TooLong { len: options.max_new_tokens, n_ctx }.into());
         }
-        let mut chooser = Chooser::new(self.tokenizer().ok(), self.config.d_decoder_vocab, &prompts, &mut options)?;
+        let (tokenizer, d_vocab) = (self.tokenizer().ok(), self.config.d_decoder_vocab);
+        let mut chooser = Chooser::new(tokenizer, d_vocab, &prompts, self.eos_tokens(), &mut options)?;
         let rules = &self.config.token_rules;
         chooser.rules(rules.first, rules.last, &rules.never);
         // Penalties are on what was written, not on what was read.

@@ -73,6 +73,8 @@ pub struct HookedEncoderDecoder {
     decoder_stack: Arc<TransformerConfig>,
     pub(crate) points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,
+    /// The tokens that end a text, as the model's files say.
+    ends: Arc<[u32]>,
     report: Arc<LoadReport>,
     identities: Arc<Identities>,
 }
@@ -92,7 +94,29 @@ impl HookedEncoderDecoder {
             decoder_stack: Arc::new(config.stack(true)),
             config: Arc::new(config),
             tokenizer: tokenizer.map(Arc::new),
+            ends: Arc::default(),
             report: Arc::new(report),
+        }
+    }
+
+    /// The model with tokens that end a text, as its files say.
+    pub(crate) fn with_eos_tokens(self, tokens: Vec<u32>) -> Self {
+        Self { ends: tokens.into(), ..self }
+    }
+
+    /// The tokens that end a text, each of which stops generation: `eos_token_id` of `generation_config.json`, else of
+    /// `config.json`, else the tokenizer's own.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// assert_eq!(model.eos_tokens(), [1]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn eos_tokens(&self) -> Vec<u32> {
+        match &self.ends[..] {
+            [] => self.tokenizer.as_ref().and_then(|own| own.target().eos()).into_iter().collect(),
+            ends => ends.to_vec(),
         }
     }
 

@@ -40,11 +40,12 @@ struct RowState {
 }
 
 impl<'m> Chooser<'m> {
-    /// One row per prompt; checks the options, and adds the end of sequence to the tokens that stop.
+    /// One row per prompt; checks the options, and adds the model's ends of a text to the tokens that stop.
     pub(crate) fn new(
         tokenizer: Option<&'m Tokenizer>,
         d_vocab: usize,
         prompts: &Tokens,
+        ends: Vec<u32>,
         options: &mut GenerateOptions<'_>,
     ) -> Result<Self> {
         options.sampling.check(d_vocab)?;
@@ -68,7 +69,7 @@ impl<'m> Chooser<'m> {
             return Err(InputError::Setting { name: "first_token", given, allowed }.into());
         }
         if options.stop_at_eos {
-            options.stop_tokens.extend(tokenizer.and_then(Tokenizer::eos));
+            options.stop_tokens.extend(ends);
         }
         let row = |row: usize| {
             let mut rng = ChaCha8Rng::seed_from_u64(options.seed);

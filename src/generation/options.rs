@@ -114,7 +114,8 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Whether the tokenizer's end-of-sequence token ends a row (it does unless told otherwise).
+    /// Whether the model's end-of-sequence tokens end a row, each of them
+    /// ([`eos_tokens`](crate::HookedTransformer::eos_tokens)). They do by default.
     #[must_use]
     pub fn stop_at_eos(mut self, stop: bool) -> Self {
         self.stop_at_eos = stop;

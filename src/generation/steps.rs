@@ -92,7 +92,8 @@ impl<'m, 'h> Steps<'m, 'h> {
         let prompts = model.token_input_after(input, &after.map_or(Vec::new(), KeyValueCache::lengths))?;
         let [batch, len] = prompts.shape();
         let config = model.config();
-        let mut chooser = Chooser::new(model.tokenizer().ok(), config.d_vocab_out, &prompts, &mut options)?;
+        let (tokenizer, ends) = (model.tokenizer().ok(), model.eos_tokens());
+        let mut chooser = Chooser::new(tokenizer, config.d_vocab_out, &prompts, ends, &mut options)?;
         if config.d_vocab_out > config.d_vocab {
             return Err(InputError::NoEmbedding { d_vocab_out: config.d_vocab_out, d_vocab: config.d_vocab }.into());
         }

@@ -24,6 +24,8 @@ pub(crate) struct GgufModel {
     pub(crate) json: Value,
     pub(crate) files: WeightFiles,
     pub(crate) tokenizer: Option<Tokenizer>,
+    /// The tokens that end a text.
+    pub(crate) ends: Vec<u32>,
     /// What of the file is not used, with the reason.
     pub(crate) ignored: Vec<String>,
 }
@@ -68,5 +70,6 @@ pub(crate) fn open(path: &Path, mmap: bool) -> Result<GgufModel> {
         }
         Err(reason) => (None, vec![format!("the tokenizer: {reason}")]),
     };
-    Ok(GgufModel { architecture, json, files, tokenizer, ignored })
+    let ends = tokenizer::ends(&described);
+    Ok(GgufModel { architecture, json, files, tokenizer, ends, ignored })
 }

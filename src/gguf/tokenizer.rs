@@ -52,20 +52,32 @@ pub(super) fn of(all: &Map<String, Value>) -> Result<(Value, Value), String> {
         })
         .collect();
     let mut side = Map::new();
-    // llama.cpp's own where the file does not say.
-    let default = |name: &str| match (kind, name) {
-        ("llama", "bos") => Some(1),
-        ("llama", "eos") => Some(2),
-        _ => None,
-    };
     for (name, field) in [("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("mask", "mask")] {
-        let id = get(&format!("{field}_token_id")).and_then(Value::as_u64).or(default(name));
+        let id = get(&format!("{field}_token_id")).and_then(Value::as_u64).or(by_default(kind, name));
         side.extend(id.filter(|id| (*id as usize) < tokens.len()).map(|id| (format!("{name}_token_id"), id.into())));
     }
     if let Some(template) = all.get("tokenizer.chat_template") {
         side.insert("chat_template".into(), template.clone());
     }
     Ok((json, Value::Object(side)))
+}
+
+/// llama.cpp's own ids where the file does not give them.
+fn by_default(kind: &str, name: &str) -> Option<u64> {
+    match (kind, name) {
+        ("llama", "bos") => Some(1),
+        ("llama", "eos") => Some(2),
+        _ => None,
+    }
+}
+
+/// The tokens that end a text, a turn or a message: generation stops at each.
+pub(super) fn ends(all: &Map<String, Value>) -> Vec<u32> {
+    let get = |name: &str| all.get(&format!("tokenizer.ggml.{name}"));
+    let kind = get("model").and_then(Value::as_str).unwrap_or_default();
+    let id = |name: &str| get(&format!("{name}_token_id")).and_then(Value::as_u64).or(by_default(kind, name));
+    let ids = ["eos", "eot", "eom"].into_iter().filter_map(id);
+    ids.filter_map(|id| u32::try_from(id).ok()).collect()
 }
 
 fn texts(list: Option<&Value>) -> Option<Vec<&str>> {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::adapter::Adapter;
 use super::assemble::Assembler;
+use super::ends::ends;
 use super::options::LoadOptions;
 use crate::config::TransformerConfig;
 use crate::device::{Placement, guarded, rounding};
@@ -74,6 +75,7 @@ impl HookedTransformer {
         report.read_each_time = paging.as_ref().map_or(0, Paging::read_each_time);
         let config = TransformerConfig::clone(config);
         let model = Self::assemble(config, weights, parts.tokenizer, report, options.computes_in());
+        let model = model.with_eos_tokens(parts.ends);
         Ok(model.processed(&options.processing)?.to_devices(&placement.devices()).paged(paging))
     }
 }
@@ -163,7 +165,8 @@ impl HookedEncoderDecoder {
         let (weights, report) =
             parts.read(name.as_ref(), &options, (&placement, true), |files| files.encoder_decoder(config))?;
         let weights = placed(weights, placement.first());
-        Ok(Self::assemble(EncoderDecoderConfig::clone(config), weights, parts.tokenizer, report))
+        let model = Self::assemble(EncoderDecoderConfig::clone(config), weights, parts.tokenizer, report);
+        Ok(model.with_eos_tokens(parts.ends))
     }
 }
 
@@ -179,6 +182,8 @@ struct ModelFiles {
     /// None for a hub model that is not downloaded.
     files: Option<WeightFiles>,
     tokenizer: Option<Tokenizer>,
+    /// The tokens that end a text, as the files say.
+    ends: Vec<u32>,
     /// The adapter a name stands for, with the model it was trained on.
     adapter: Option<Adapter>,
     /// llama.cpp's name of the architecture, if it is one GGUF file.
@@ -198,7 +203,7 @@ impl ModelFiles {
             let described = families::read(&json)?;
             let tokenizer =
                 Tokenizer::from_parts(found.tokenizer.as_bytes(), std::slice::from_ref(&json), Path::new(name))?;
-            let tokenizer = Some(tokenizer);
+            let (tokenizer, ends) = (Some(tokenizer), ends(None, &json)?);
             return Ok(Self {
                 described,
                 json,
@@ -206,6 +211,7 @@ impl ModelFiles {
                 folder: None,
                 files: Some(files),
                 tokenizer,
+                ends,
                 adapter: None,
                 gguf: None,
                 ignored: Vec::new(),
@@ -253,21 +259,25 @@ impl ModelFiles {
             files => Some(files),
         };
         // Of a folder with two things wrong, what model it is says more than how its weights are kept.
+        let generation = generation(&folder)?;
+        let mut ends = self::ends(generation.as_ref(), &json)?;
         let (json, whole) = match families::text_part(&json)? {
             Some(text) => (text, Some(families::architecture(&json)?.to_string())),
             None => (json, None),
         };
+        if ends.is_empty() {
+            ends = self::ends(None, &json)?;
+        }
         let there = files.as_ref().and_then(|files| files.as_ref().ok());
         let mut described = described(&json, whole.as_deref(), there)?;
-        let generation = folder.join("generation_config.json");
-        if generation.is_file() {
-            described.set_generation(&read_json(generation)?)?;
+        if let Some(generation) = &generation {
+            described.set_generation(generation)?;
         }
         quantized?;
         let files = files.transpose()?;
         let tokenizer = Tokenizer::from_folder(&folder)?;
         let (folder, ignored) = (Some(folder), Vec::new());
-        Ok(Self { described, json, whole, folder, files, tokenizer, adapter: None, gguf: None, ignored })
+        Ok(Self { described, json, whole, folder, files, tokenizer, ends, adapter: None, gguf: None, ignored })
     }
 
     /// A file that carries its own configuration (nanoGPT's and llama2.c's), or has one beside it.
@@ -289,15 +299,20 @@ impl ModelFiles {
             None => read_json(folder.join("config.json"))?,
         };
         let files = WeightFiles::open_with(&[path.to_path_buf()], mmap)?;
-        let described = described(&json, None, Some(&files))?;
+        let mut described = described(&json, None, Some(&files))?;
+        let generation = generation(folder)?;
+        if let Some(generation) = &generation {
+            described.set_generation(generation)?;
+        }
+        let ends = ends(generation.as_ref(), &json)?;
         let (files, tokenizer) = (Some(files), Tokenizer::from_folder(folder)?);
         let (folder, ignored) = (Some(folder.to_path_buf()), Vec::new());
-        Ok(Self { described, json, whole: None, folder, files, tokenizer, adapter: None, gguf: None, ignored })
+        Ok(Self { described, json, whole: None, folder, files, tokenizer, ends, adapter: None, gguf: None, ignored })
     }
 
     /// A GGUF file, or the parts of one.
     fn of_gguf(path: &Path, mmap: bool) -> Result<Self> {
-        let GgufModel { architecture, json, files, tokenizer, ignored } = gguf::open(path, mmap)?;
+        let GgufModel { architecture, json, files, tokenizer, ends, ignored } = gguf::open(path, mmap)?;
         let model = Self {
             described: families::read(&json)?,
             json,
@@ -305,6 +320,7 @@ impl ModelFiles {
             folder: None,
             files: Some(files),
             tokenizer,
+            ends,
             adapter: None,
             gguf: Some(architecture),
             ignored,
@@ -376,6 +392,12 @@ impl ModelFiles {
             placement.devices().iter().filter_map(|device| rounding(device, options.computes_in())).collect();
         Ok((weights, LoadReport { ignored, rounding, ..assembler.report() }))
     }
+}
+
+/// The `generation_config.json` of a folder, if there is one.
+fn generation(folder: &Path) -> Result<Option<Value>, LoadError> {
+    let path = folder.join("generation_config.json");
+    if path.is_file() { read_json(path).map(Some) } else { Ok(None) }
 }
 
 /// What a configuration describes. An architecture that no family covers is Llama's under another name if

@@ -16,7 +16,8 @@ use crate::weight_files::{Layout, StoredTensor};
 impl HookedTransformer {
     /// Writes `config.json` and `model.safetensors` to a folder, made if need be, which
     /// [`HookedTransformer::from_pretrained`] reads back; the tokenizer too,
-    /// if there is one. A bias the model lacks is written as zeros, as TransformerLens has it.
+    /// if there is one, and in `generation_config.json` the tokens that end a text. A bias the model lacks is written
+    /// as zeros, as TransformerLens has it.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -63,6 +64,11 @@ impl HookedTransformer {
         write_safetensors(&folder.join("model.safetensors"), named, HashMap::from([("format".into(), "pt".into())]))?;
         let json = format!("{:#}\n", families::native_json(&self.config, extra_biases));
         write(&folder.join("config.json"), json.as_bytes())?;
+        let ends = self.eos_tokens();
+        if !ends.is_empty() {
+            let json = format!("{:#}\n", serde_json::json!({"eos_token_id": ends}));
+            write(&folder.join("generation_config.json"), json.as_bytes())?;
+        }
         if let Some(tokenizer) = &self.tokenizer {
             for (name, json) in tokenizer.files()? {
                 write(&folder.join(name), json.as_bytes())?;

@@ -40,6 +40,8 @@ pub struct HookedTransformer {
     pub(crate) config: Arc<TransformerConfig>,
     pub(crate) points: Arc<Points>,
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
+    /// The tokens that end a text, as the model's files say.
+    ends: Arc<[u32]>,
     pub(crate) report: Arc<LoadReport>,
     /// Whether it computes in `f32` though its embedding is of 16 bits.
     widens: bool,
@@ -62,7 +64,29 @@ impl HookedTransformer {
         let widens = weights.embed.dtype() != dtype.burn();
         let (config, report) = (Arc::new(config), Arc::new(report));
         let (tokenizer, identities) = (tokenizer.map(Arc::new), Identities::of(&weights));
-        Self { weights, config, points, tokenizer, report, widens, paging: None, identities }
+        let ends = Arc::default();
+        Self { weights, config, points, tokenizer, ends, report, widens, paging: None, identities }
+    }
+
+    /// The model with tokens that end a text, as its files say.
+    pub(crate) fn with_eos_tokens(self, tokens: Vec<u32>) -> Self {
+        Self { ends: tokens.into(), ..self }
+    }
+
+    /// The tokens that end a text, each of which stops generation: `eos_token_id` of `generation_config.json`, else of
+    /// `config.json` (of a GGUF file the ends of a text, a turn and a message), else the tokenizer's own.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("tests/fixtures/llama")?;
+    /// assert_eq!(model.eos_tokens(), [0]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn eos_tokens(&self) -> Vec<u32> {
+        match &self.ends[..] {
+            [] => self.tokenizer.as_ref().and_then(|own| own.eos()).into_iter().collect(),
+            ends => ends.to_vec(),
+        }
     }
 
     /// The model with blocks that are read from files as they are run.
