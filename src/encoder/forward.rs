@@ -1,7 +1,7 @@
 //! One run of an encoder.
 
 use burn::tensor::{Int, Tensor, TensorData};
-use hooklens_hooks::{ActivationCache, Halt, Rows, Run, upload};
+use hooklens_hooks::{Activation, ActivationCache, Halt, Rows, Run, upload};
 
 use super::tokens::EncoderTokens;
 use super::weights::{EncoderBlock, OutputHeads};
@@ -9,7 +9,7 @@ use super::{EncoderInput, HookedEncoder, RelativePositions};
 use crate::config::{NormKind, Positional};
 use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Logits, Plan, RunOutput, drive, private};
-use crate::error::{InputError, Result};
+use crate::error::{Error, InputError, Result};
 use crate::model::{
     Buckets, Disentangled, LogBuckets, Norm, NormPoints, Pass, Sequence, at_columns, attention_reads, narrowed,
     position_bias, position_vectors, rows_of, token_vectors,
@@ -172,8 +172,15 @@ impl HookedEncoder {
             }
             let best = |at: usize| -> Result<String> {
                 let here = logits.clone().narrow(0, row, 1).narrow(1, at, 1);
-                let best = Tokens::from_tensor(here.argmax(2).squeeze_dim::<2>(2))?;
-                Ok(tokenizer.decode_made(best.row(0), false)?)
+                let here = Activation::from(here).to_ndarray()?;
+                if here.iter().any(|logit| logit.is_nan()) {
+                    return Err(Error::NotANumber { what: format!("a logit at position {at} of row {row}") });
+                }
+                let larger = |best: (u32, f32), (id, logit): (usize, &f32)| {
+                    if *logit > best.1 { (id as u32, *logit) } else { best }
+                };
+                let (best, _) = here.iter().enumerate().fold((0, f32::NEG_INFINITY), larger);
+                Ok(tokenizer.decode_made(&[best], false)?)
             };
             places.into_iter().map(best).collect()
         };

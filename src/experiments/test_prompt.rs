@@ -6,7 +6,7 @@ use burn::tensor::activation;
 use hooklens_hooks::Activation;
 
 use crate::driver::HookedModel;
-use crate::error::{InputError, Result};
+use crate::error::{Error, InputError, Result};
 use crate::model::HookedTransformer;
 
 /// Rank, logit and probability of each token of an answer.
@@ -71,7 +71,7 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// No tokenizer, or a text it refuses.
+    /// No tokenizer, or a text it refuses; [`Error::NotANumber`] for logits that give no probabilities.
     pub fn test_prompt(&self, prompt: &str, answer: &str, top: usize) -> Result<PromptReport> {
         let tokenizer = self.tokenizer()?;
         let prompt = self.token_row(prompt, None)?;
@@ -83,6 +83,9 @@ impl HookedTransformer {
         let from = prompt.len() - 1;
         let logits = logits.narrow(1, from, answer.len());
         let probabilities = Activation::from(activation::softmax(logits.clone(), 2)).to_ndarray()?;
+        if probabilities.iter().any(|p| p.is_nan()) {
+            return Err(Error::NotANumber { what: "a logit after the prompt".into() });
+        }
         let logits = Activation::from(logits).to_ndarray()?;
         let text = |id: usize| tokenizer.decode_made(&[id as u32], false);
         let one = |(place, id): (usize, &u32)| {

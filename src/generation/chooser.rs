@@ -181,6 +181,10 @@ impl<'m> Chooser<'m> {
                 let what = format!("row {number}'s logit of token {token} after {so_far} new ones");
                 return Err(Error::NotANumber { what });
             }
+            if logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+                let what = format!("each of row {number}'s logits after {so_far} new ones");
+                return Err(Error::NotANumber { what });
+            }
             let token = match self.settled(so_far, options.max_new_tokens) {
                 Some(token) => token,
                 None => self.draw_one(number, logits, options, at[number]),

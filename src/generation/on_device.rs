@@ -216,5 +216,11 @@ mod tests {
         let logits = tensor(&[vec![0.0, f32::NAN, 1.0]]);
         assert_eq!(drawn(&logits, &sampling, &[0.5]).unwrap(), None);
         assert_eq!(drawn(&logits, &Sampling::default(), &[0.5]).unwrap(), None);
+        for infinite in [f32::INFINITY, f32::NEG_INFINITY] {
+            let logits = tensor(&[vec![infinite; 3]]);
+            assert_eq!(drawn(&logits, &sampling, &[0.5]).unwrap(), None);
+            let logits = tensor(&[vec![0.0, f32::INFINITY, 1.0]]);
+            assert_eq!(drawn(&logits, &Sampling::default(), &[0.5]).unwrap(), None);
+        }
     }
 }

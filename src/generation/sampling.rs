@@ -72,7 +72,8 @@ impl Sampling {
     }
 
     /// The probability of each token, given its logit and the tokens so far. At temperature 0 all
-    /// of it is on the most likely one (the first of equals).
+    /// of it is on the most likely one (the first of equals), and infinite logits share all of it. Where a logit is NaN,
+    /// so is every probability.
     ///
     /// ```
     /// use hooklens::generation::Sampling;
@@ -81,6 +82,9 @@ impl Sampling {
     /// assert_eq!(shares, [0.5, 0.5]);
     /// ```
     pub fn distribution(&self, logits: &[f32], so_far: &[u32]) -> Vec<f64> {
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return vec![f64::NAN; logits.len()];
+        }
         let kept = self.kept(logits, so_far);
         let sum: f64 = kept.iter().map(|(_, weight)| weight).sum();
         let mut probabilities = vec![0.0; logits.len()];
@@ -112,7 +116,9 @@ impl Sampling {
             kept.truncate(k);
         }
         let most = kept.iter().map(|(_, logit)| *logit).max_by(f64::total_cmp).unwrap_or(0.0);
-        kept.iter_mut().for_each(|(_, logit)| *logit = (*logit - most).exp());
+        // An infinite logit takes all, and infinities have no difference.
+        let share = |logit: f64| if logit == most { 1.0 } else { (logit - most).exp() };
+        kept.iter_mut().for_each(|(_, logit)| *logit = share(*logit));
         if let Some(p) = self.top_p {
             let count = count_with_share(&mut kept, p);
             kept.truncate(count);
@@ -213,6 +219,11 @@ fn largest(logits: &[f32]) -> f32 {
 /// The natural logarithm of a token's probability under the logits as they are.
 pub(super) fn log_prob(logits: &[f32], token: u32) -> f32 {
     let most = largest(logits);
+    if most.is_infinite() {
+        // Infinities have no difference: the infinite ones share all of it.
+        let shared = logits.iter().filter(|logit| **logit == most).count();
+        return if logits[token as usize] == most { -(shared as f32).ln() } else { f32::NEG_INFINITY };
+    }
     let sum: f64 =
         logits.chunks(1024).map(|chunk| f64::from(chunk.iter().map(|x| (x - most).exp()).sum::<f32>())).sum();
     (f64::from(logits[token as usize] - most) - sum.ln()) as f32
@@ -274,6 +285,33 @@ mod tests {
         }
         assert_eq!(kept(Sampling { top_k: Some(3), top_p: Some(0.8), ..plain }), 2);
         assert_eq!(kept(Sampling::default()), 1);
+    }
+
+    #[test]
+    fn infinite_logits_take_all() {
+        let plain = Sampling { temperature: 1.0, ..Sampling::default() };
+        for sampling in [
+            Sampling::default(),
+            plain,
+            Sampling { temperature: 0.1, ..plain },
+            Sampling { top_k: Some(2), ..plain },
+            Sampling { top_p: Some(0.5), ..plain },
+            Sampling { min_p: Some(0.1), ..plain },
+            Sampling { repetition_penalty: 1.5, ..plain },
+            Sampling { frequency_penalty: 2.0, ..Sampling::default() },
+        ] {
+            for at in [0.0, 0.3, 0.999] {
+                let logits = [1.0, f32::NEG_INFINITY, 80.0, f32::INFINITY, -3.0];
+                assert_eq!(sampling.draw(&logits, || vec![3, 2], at), 3, "{sampling:?}");
+                assert_eq!(sampling.distribution(&logits, &[3, 2]), [0.0, 0.0, 0.0, 1.0, 0.0], "{sampling:?}");
+                assert_eq!(log_prob(&logits, 3), 0.0);
+            }
+        }
+        let two = [f32::INFINITY, 1.0, f32::INFINITY];
+        assert_eq!(plain.distribution(&two, &[]), [0.5, 0.0, 0.5]);
+        assert_eq!([0.4, 0.6].map(|at| plain.draw(&two, Vec::new, at)), [0, 2]);
+        assert_eq!((log_prob(&two, 2), log_prob(&two, 1)), (-2f32.ln(), f32::NEG_INFINITY));
+        assert!(plain.distribution(&[f32::NAN, 1.0], &[]).iter().all(|p| p.is_nan()));
     }
 
     #[test]

@@ -119,6 +119,9 @@ pub(super) fn goals(
 ) -> Result<Goals> {
     let [uncapped, logits] = &captured.logits;
     let probabilities = softmax(logits);
+    if probabilities.iter().any(|p| p.is_nan()) {
+        return Err(crate::error::Error::NotANumber { what: "a logit after the prompt".into() });
+    }
     let chosen: Vec<(GraphTarget, f32)> = match given {
         [] => {
             let ids = likeliest(&probabilities, most, share).into_iter();
