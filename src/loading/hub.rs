@@ -14,15 +14,19 @@ use crate::tokens::MARIAN_FILES;
 use crate::weight_files::{NAMES, shard_names};
 
 /// Files besides the weights; all but the first may be absent.
-const SMALL: [&str; 7] = [
+const SMALL: [&str; 9] = [
     "config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
+    CHAT_TEMPLATE,
     "generation_config.json",
     "modules.json",
     "sentence_bert_config.json",
 ];
+
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// How long a download by another process is waited for.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -88,9 +92,17 @@ pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
     // The rest comes from the commit the configuration came from, should the hub move on meanwhile.
     let commit = folder.file_name().map_or(revision.into(), |name| name.to_string_lossy());
     let pinned = || of(&commit);
+    let had_template = folder.join(CHAT_TEMPLATE).is_file();
     for file in &SMALL[1..] {
         // Absent is fine; a broken connection shows itself at the weights.
         let _ = get(&cache, &api, pinned(), file);
+    }
+    // Further templates have names of their own, and come with one that has none.
+    if !had_template && folder.join(CHAT_TEMPLATE).is_file() {
+        let siblings = api.repo(pinned()).info().map(|info| info.siblings).unwrap_or_default();
+        for file in siblings.iter().filter(|file| file.rfilename.starts_with("additional_chat_templates/")) {
+            let _ = get(&cache, &api, pinned(), &file.rfilename);
+        }
     }
     // All that models of proteins have, and Marian's, which no other model's files need.
     if !folder.join("tokenizer.json").is_file() {

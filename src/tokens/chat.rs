@@ -1,8 +1,13 @@
 //! Chat templates: conversations as text.
 
-use minijinja::{Environment, Error, ErrorKind, context};
+use std::fmt::Write;
+
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
 
+use super::python_values::{self, JsonStyle};
+use super::templates::DEFAULT;
 use super::tokenizer::Tokenizer;
 use crate::error::InputError;
 
@@ -29,8 +34,8 @@ impl Message {
 }
 
 impl Tokenizer {
-    /// The text of a conversation, by the tokenizer's own template; with `answer`, up to where the
-    /// model's answer begins.
+    /// The text of a conversation, by the tokenizer's own template, of several the one called `default`; with `answer`,
+    /// up to where the model's answer begins. It is what Hugging Face's `apply_chat_template` gives.
     ///
     /// # Errors
     /// [`InputError::Chat`] if there is no template or it refuses the messages.
@@ -44,27 +49,107 @@ impl Tokenizer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn chat(&self, messages: &[Message], answer: bool) -> Result<String, InputError> {
-        let failed = |error: Error| InputError::Chat {
-            reason: "the template can't be followed".into(),
-            source: Some(error.into()),
-        };
-        let template = self.chat_template().ok_or_else(|| InputError::Chat {
-            reason: "the tokenizer comes with no chat template (`chat_template` in tokenizer_config.json)".into(),
-            source: None,
-        })?;
-        let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        let refuse = |reason: String| -> Result<String, Error> { Err(Error::new(ErrorKind::InvalidOperation, reason)) };
-        environment.add_function("raise_exception", refuse);
-        let text = |id: Option<u32>| id.and_then(|id| self.token(id)).unwrap_or_default();
-        let values = context! {
-            messages => messages,
-            add_generation_prompt => answer,
-            bos_token => text(self.bos()),
-            eos_token => text(self.eos()),
-        };
-        environment.render_str(template, values).map_err(failed)
+        self.chat_by(DEFAULT, messages, answer)
     }
+
+    /// [`chat`](Tokenizer::chat) by another of the tokenizer's templates, named as
+    /// [`chat_templates`](Tokenizer::chat_templates) does: `tool_use`, `rag`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// use hooklens::Message;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let refused = model.tokenizer()?.chat_by("rag", &[Message::new("user", "Hi")], true).unwrap_err();
+    /// assert!(refused.to_string().contains("no chat template"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Chat`] if there is no such template or it refuses the messages.
+    pub fn chat_by(&self, template: &str, messages: &[Message], answer: bool) -> Result<String, InputError> {
+        let refused =
+            |reason: String, source: Option<Error>| InputError::Chat { reason, source: source.map(Into::into) };
+        let Some((_, text)) = self.chat_templates().find(|(name, _)| *name == template) else {
+            let names: Vec<&str> = self.chat_templates().map(|(name, _)| name).collect();
+            let reason = match names.is_empty() {
+                true => "the tokenizer comes with no chat template (`chat_template.jinja`, or `chat_template` in \
+                    tokenizer_config.json)"
+                    .to_string(),
+                false => format!("no chat template is called `{template}`; there are {}", names.join(", ")),
+            };
+            return Err(refused(reason, None));
+        };
+        let given = [
+            ("messages".to_string(), Value::from_serialize(messages)),
+            // Without tools and documents Hugging Face passes none, and not nothing.
+            ("tools".to_string(), Value::from(())),
+            ("documents".to_string(), Value::from(())),
+            ("add_generation_prompt".to_string(), Value::from(answer)),
+        ];
+        let special = self.special_texts.iter().map(|(name, text)| (name.clone(), Value::from_serialize(text)));
+        let values: Value = special.chain(given).collect();
+        let failed = |error: Error| refused("the template can't be followed".into(), Some(error));
+        environment().render_str(&with_scopes(text), values).map_err(failed)
+    }
+}
+
+/// What templates are written for: Jinja as Hugging Face sets it up.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_formatter(|out, _, value| Ok(out.write_str(&python_values::text(value))?));
+    let refuse = |reason: String| -> Result<String, Error> { Err(Error::new(ErrorKind::InvalidOperation, reason)) };
+    environment.add_function("raise_exception", refuse);
+    environment.add_function("strftime_now", now);
+    environment.add_filter("string", |value: Value| python_values::text(&value));
+    environment.add_filter("tojson", tojson);
+    environment
+}
+
+/// Hugging Face's filter, whose result is not made safe for HTML.
+fn tojson(value: Value, ensure_ascii: Option<bool>, indent: Option<Value>, named: Kwargs) -> Result<String, Error> {
+    let indent = match indent {
+        Some(indent) => Some(indent),
+        None => named.get::<Option<Value>>("indent")?,
+    };
+    let separators = named.get::<Option<Vec<String>>>("separators")?;
+    let style = JsonStyle {
+        ascii: ensure_ascii.or(named.get("ensure_ascii")?).unwrap_or(false),
+        indent: indent.filter(|indent| !indent.is_none()),
+        separators,
+        sorted: named.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+    };
+    named.assert_all_used()?;
+    style.json(&value)
+}
+
+/// The time of this machine, as Python's `strftime` writes it.
+fn now(format: &str) -> Result<String, Error> {
+    let mut text = String::new();
+    let wrong = |_| Error::new(ErrorKind::InvalidOperation, format!("`{format}` is no format of times"));
+    write!(text, "{}", chrono::Local::now().format(format)).map_err(wrong)?;
+    Ok(text)
+}
+
+/// The template with scopes in place of the blocks that mark what a model wrote (`{% generation %}`): they matter in
+/// training only, but what is set within them stays there.
+fn with_scopes(template: &str) -> String {
+    let mut written = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at);
+        written.push_str(before);
+        let len = tag.find("%}").map_or(tag.len(), |end| end + 2);
+        let (tag, behind) = tag.split_at(len);
+        let word = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
+        match word {
+            "generation" => written.push_str(&tag.replacen(word, "with", 1)),
+            "endgeneration" => written.push_str(&tag.replacen(word, "endwith", 1)),
+            _ => written.push_str(tag),
+        }
+        rest = behind;
+    }
+    written + rest
 }

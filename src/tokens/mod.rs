@@ -3,10 +3,14 @@
 mod batch;
 #[cfg(feature = "chat")]
 mod chat;
+mod declared;
 mod growth;
 mod marian;
+#[cfg(feature = "chat")]
+mod python_values;
 mod residues;
 mod sentence_piece;
+mod templates;
 mod text_hash;
 mod texts;
 mod token_text;

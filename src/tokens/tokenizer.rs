@@ -4,13 +4,15 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokenizers::PostProcessor;
 
 use super::batch::PaddingSide;
+use super::declared::Declarations;
 use super::growth::Parts;
 use super::marian::{FILES, Pieces};
 use super::residues;
+use super::templates;
 use crate::caught::caught;
 use crate::error::{InputError, LoadError};
 use crate::{python_json, regular};
@@ -55,7 +57,10 @@ pub struct Tokenizer {
     pad: Option<u32>,
     sep: Option<u32>,
     mask: Option<u32>,
-    chat_template: Option<Arc<str>>,
+    /// The templates of conversations, by their names.
+    templates: Arc<Vec<(String, String)>>,
+    /// The texts of special tokens as templates know them.
+    pub(super) special_texts: Arc<Vec<(String, Value)>>,
     /// Ids that are not the inner tokenizer's own.
     pieces: Option<Pieces>,
     /// That of the language a translation is written in, if it is another.
@@ -64,8 +69,10 @@ pub struct Tokenizer {
 
 impl Tokenizer {
     /// Reads `tokenizer.json` of a model folder, else Marian's `source.spm`, `target.spm` and `vocab.json`, else ESM's
-    /// `vocab.txt`, and its special tokens from `tokenizer_config.json`, `special_tokens_map.json` and `config.json`,
-    /// whichever there are. `None` if the folder has no tokenizer.
+    /// `vocab.txt`, and its special tokens from `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`
+    /// and `config.json`, whichever there are. Tokens that only these declare get the ids that Hugging Face gives them.
+    /// Templates of conversations are `chat_template.jinja` and those in `additional_chat_templates`, else those of
+    /// `tokenizer_config.json`. `None` if the folder has no tokenizer.
     ///
     /// ```
     /// use hooklens::Tokenizer;
@@ -88,27 +95,42 @@ impl Tokenizer {
         if !path.is_file() && !marian && !list.is_file() {
             return Ok(None);
         }
-        let mut side = Vec::new();
-        for name in ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"] {
+        let json = |name: &str| -> Result<Option<Value>, LoadError> {
             let path = folder.join(name);
-            if path.is_file() {
-                side.push(read_json(path)?);
-            }
-        }
+            if path.is_file() { read_json(path).map(Some) } else { Ok(None) }
+        };
+        let declared = Declarations {
+            config: json("tokenizer_config.json")?,
+            map: json("special_tokens_map.json")?,
+            added: json("added_tokens.json")?,
+        };
+        let mut side: Vec<Value> = declared.in_order().cloned().collect();
+        side.extend(json("generation_config.json")?);
+        side.extend(json("config.json")?);
+        let files = templates::of_folder(folder)?;
+        let finished = |own: Self| match files.is_empty() {
+            true => own,
+            false => Self { templates: Arc::new(files), ..own },
+        };
         if marian {
-            return Self::of_marian(folder, &side).map(Some);
+            return Self::of_marian(folder, &side).map(|own| Some(finished(own)));
         }
         if path.is_file() {
-            return Self::from_parts(&read(&path)?, &side, &path).map(Some);
+            let own = Self::of_parts(&read(&path)?, &declared, &side, &path)?;
+            return Ok(Some(finished(own)));
         }
         let tokens = String::from_utf8_lossy(&read(&list)?).into_owned();
         let Some(made) = residues::described(&tokens, &side) else { return Ok(None) };
-        Self::from_parts(made.to_string().as_bytes(), &side, &list).map(Some)
+        Self::from_parts(made.to_string().as_bytes(), &side, &list).map(|own| Some(finished(own)))
     }
 
     /// A tokenizer from the bytes of `tokenizer.json` and the JSON beside it; `path` is for
     /// error messages.
     pub(crate) fn from_parts(json: &[u8], side: &[Value], path: &Path) -> Result<Self, LoadError> {
+        Self::of_parts(json, &Declarations::default(), side, path)
+    }
+
+    fn of_parts(json: &[u8], declared: &Declarations, side: &[Value], path: &Path) -> Result<Self, LoadError> {
         let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: path.to_path_buf(), source };
         let parts: Parts = serde_json::from_slice(json).map_err(|error| bad(error.into()))?;
         parts.check().map_err(|told| bad(told.into()))?;
@@ -117,10 +139,27 @@ impl Tokenizer {
         let mut inner = read.unwrap_or_else(|_| Err("its contents make no tokenizer".into())).map_err(bad)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(bad)?;
+        let listed = inner.get_added_tokens_decoder();
+        let is_listed = |text: &str| listed.values().any(|token| token.content == text);
+        let tokens = declared.tokens(is_listed).map_err(|told| bad(told.into()))?;
+        inner.add_tokens(tokens).map_err(bad)?;
         let [bos, eos, pad, mask, sep] = special(side, |token| inner.token_to_id(token));
-        let chat_template = side.iter().find_map(chat_template).map(Arc::from);
-        let inner = Arc::new(inner);
-        Ok(Self { inner, bos, eos, pad, sep, mask, chat_template, pieces: None, target: None })
+        let templates = Arc::new(side.iter().map(templates::of_json).find(|own| !own.is_empty()).unwrap_or_default());
+        let mut special_texts = declared.texts();
+        for (key, id) in [("bos_token", bos), ("eos_token", eos), ("pad_token", pad), ("sep_token", sep)] {
+            if let (false, Some(text)) =
+                (special_texts.iter().any(|(own, _)| own == key), id.and_then(|id| inner.id_to_token(id)))
+            {
+                special_texts.push((key.into(), text.into()));
+            }
+        }
+        let (inner, special_texts) = (Arc::new(inner), Arc::new(special_texts));
+        Ok(Self { inner, bos, eos, pad, sep, mask, templates, special_texts, pieces: None, target: None })
+    }
+
+    /// The tokenizer without a padding token that a model of this vocabulary does not know.
+    pub(crate) fn fitting(self, d_vocab: usize) -> Self {
+        Self { pad: self.pad.filter(|pad| (*pad as usize) < d_vocab), ..self }
     }
 
     /// The tokenizer with ids of a vocabulary of its own.
@@ -156,8 +195,18 @@ impl Tokenizer {
         let special =
             named.into_iter().filter_map(|(name, id)| Some((format!("{name}_token"), self.token(id?)?.into())));
         let mut special: serde_json::Map<String, Value> = special.collect();
-        if let Some(template) = &self.chat_template {
-            special.insert("chat_template".into(), template.as_ref().into());
+        for (name, text) in self.special_texts.iter() {
+            special.entry(name.clone()).or_insert_with(|| text.clone());
+        }
+        match &self.templates[..] {
+            [] => {}
+            [(name, template)] if name == templates::DEFAULT => {
+                special.insert("chat_template".into(), template.as_str().into());
+            }
+            named => {
+                let one = |(name, template): &(String, String)| json!({"name": name, "template": template});
+                special.insert("chat_template".into(), named.iter().map(one).collect());
+            }
         }
         Ok([("tokenizer.json", json), ("tokenizer_config.json", format!("{:#}\n", Value::Object(special)))])
     }
@@ -310,7 +359,7 @@ impl Tokenizer {
         }
     }
 
-    /// The template of conversations, if the tokenizer comes with one.
+    /// The template of conversations, if the tokenizer comes with one: of several the one called `default`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -319,7 +368,19 @@ impl Tokenizer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn chat_template(&self) -> Option<&str> {
-        self.chat_template.as_deref()
+        self.chat_templates().find(|(name, _)| *name == templates::DEFAULT).map(|(_, template)| template)
+    }
+
+    /// All templates of conversations, each with its name; one that has none is called `default`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.tokenizer()?.chat_templates().count(), 0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn chat_templates(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.templates.iter().map(|(name, template)| (name.as_str(), template.as_str()))
     }
 
     /// The text of some ids; special tokens are kept unless `skip_special`.
@@ -382,18 +443,6 @@ fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>;
         };
         by_text.or_else(|| side.iter().find_map(by_id).and_then(|id| u32::try_from(id).ok()))
     })
-}
-
-/// The template a `tokenizer_config.json` holds: a text, or of several the one called `default`.
-fn chat_template(json: &Value) -> Option<&str> {
-    match json.get("chat_template")? {
-        Value::String(template) => Some(template),
-        Value::Array(named) => {
-            let default = named.iter().find(|one| one.get("name").and_then(Value::as_str) == Some("default"));
-            default.or(named.first())?.get("template")?.as_str()
-        }
-        _ => None,
-    }
 }
 
 pub(crate) fn read_json(path: PathBuf) -> Result<Value, LoadError> {

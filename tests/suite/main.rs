@@ -84,6 +84,7 @@ mod svg;
 mod tensor_ext;
 mod text_after_prefix;
 mod tokens;
+mod tokenizer_files;
 mod top_examples;
 mod trained;
 mod training;

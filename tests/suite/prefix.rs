@@ -149,7 +149,7 @@ fn conversations_follow_their_template() {
     let messages = [Message::new("system", " Be brief. "), Message::new("user", "Hi")];
     let without = model.tokenizer().unwrap().chat(&messages, true).unwrap_err();
     assert!(without.to_string().contains("no chat template"), "{without}");
-    let template = "{%- for message in messages %}\n    {%- if message['role'] not in ['system', 'user', 'assistant'] %}{{ raise_exception('unknown role') }}{% endif %}\n    {{- '<|' + message.role + '|>' + message['content'].strip() + eos_token }}\n{%- endfor %}\n{%- if add_generation_prompt %}<|assistant|>{% endif %}";
+    let template = "{%- for message in messages %}\n    {%- if message['role'] not in ['system', 'user', 'assistant'] %}{{ raise_exception('unknown role') }}{% endif %}\n    {{- '<|' + message.role + '|>' + message['content'].strip() }}{{ eos_token }}\n{%- endfor %}\n{%- if add_generation_prompt %}<|assistant|>{% endif %}";
     for (json, works) in [
         (serde_json::json!({"bos_token": "<bos>", "chat_template": template}), true),
         (

@@ -1,0 +1,137 @@
+//! Templates of conversations and tokens that a tokenizer's other files declare, against transformers
+//! (`tokenizer_files.py`).
+
+use std::fs;
+use std::path::Path;
+
+use hooklens::{Message, Tokenizer};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::support::fixtures;
+
+fn golden<T: for<'j> Deserialize<'j>>(name: &str) -> T {
+    serde_json::from_slice(&fs::read(fixtures().join("tokenizer_files").join(name)).unwrap()).unwrap()
+}
+
+/// A folder with the tokenizer and other files.
+fn folder(files: &Map<String, Value>) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(fixtures().join("tokenizer_files/tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+    for (name, content) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let text = content.as_str().map_or_else(|| content.to_string(), String::from);
+        fs::write(path, text).unwrap();
+    }
+    folder
+}
+
+fn tokenizer(folder: &Path) -> Tokenizer {
+    Tokenizer::from_folder(folder).unwrap().unwrap()
+}
+
+#[derive(Deserialize)]
+struct Templates {
+    messages: Vec<Map<String, Value>>,
+    cases: Vec<TemplateCase>,
+}
+
+#[derive(Deserialize)]
+struct TemplateCase {
+    name: String,
+    files: Map<String, Value>,
+    template: Option<String>,
+    answer: bool,
+    text: String,
+}
+
+#[test]
+fn conversations_are_the_text_of_apply_chat_template() {
+    let Templates { messages, cases } = golden("templates.json");
+    let messages: Vec<Message> = (messages.iter())
+        .map(|message| Message::new(message["role"].as_str().unwrap(), message["content"].as_str().unwrap()))
+        .collect();
+    let mut wrong = Vec::new();
+    for TemplateCase { name, files, template, answer, text } in cases {
+        let tokenizer = tokenizer(folder(&files).path());
+        let given = match &template {
+            Some(template) => tokenizer.chat_by(template, &messages, answer),
+            None => tokenizer.chat(&messages, answer),
+        };
+        match given {
+            Ok(given) if given == text => {}
+            other => wrong.push(format!("{name}: {other:?}, not {text:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_template_that_is_not_there_is_named() {
+    let chat = |config: Value, template: &str| {
+        let files = json!({"tokenizer_config.json": config});
+        let tokenizer = tokenizer(folder(files.as_object().unwrap()).path());
+        tokenizer.chat_by(template, &[Message::new("user", "Hi")], true).unwrap_err().to_string()
+    };
+    let named = json!({"chat_template": [{"name": "rag", "template": "x"}, {"name": "tool_use", "template": "y"}]});
+    let told = chat(named.clone(), "default");
+    assert!(told.contains("no chat template is called `default`; there are rag, tool_use"), "{told}");
+    assert!(chat(json!({}), "default").contains("comes with no chat template"));
+    let told = chat(json!({"chat_template": "{{ strftime_now('%Q') }}"}), "default");
+    assert!(told.contains("can't be followed"), "{told}");
+}
+
+#[test]
+fn the_time_is_that_of_now() {
+    let config = json!({"tokenizer_config.json": {"chat_template": "{{ strftime_now('%Y-%m-%d %B') }}"}});
+    let tokenizer = tokenizer(folder(config.as_object().unwrap()).path());
+    let text = tokenizer.chat(&[], true).unwrap();
+    let (date, month) = text.split_once(' ').unwrap();
+    assert_eq!((date.len(), date.split('-').count(), month.chars().all(char::is_alphabetic)), (10, 3, true), "{text}");
+}
+
+#[derive(Deserialize)]
+struct Declared {
+    texts: Vec<String>,
+    cases: Vec<DeclaredCase>,
+}
+
+#[derive(Deserialize)]
+struct DeclaredCase {
+    name: String,
+    files: Map<String, Value>,
+    ids: Vec<Vec<u32>>,
+    without_special: Vec<String>,
+    eos: Option<u32>,
+    size: usize,
+}
+
+#[test]
+fn declared_tokens_are_those_of_transformers() {
+    let Declared { texts, cases } = golden("declared.json");
+    for case in cases {
+        let (name, folder) = (&case.name, folder(&case.files));
+        let tokenizer = tokenizer(folder.path());
+        assert_eq!((tokenizer.eos(), tokenizer.vocab_size()), (case.eos, case.size), "{name}");
+        for ((text, ids), plain) in texts.iter().zip(&case.ids).zip(&case.without_special) {
+            assert_eq!(&tokenizer.encode(text).unwrap(), ids, "{name}: {text:?}");
+            assert_eq!(&tokenizer.decode(ids, true).unwrap(), plain, "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_declaration_of_no_token_is_refused() {
+    for config in [
+        json!({"added_tokens_decoder": {"x": {"content": "<a>"}}}),
+        json!({"added_tokens_decoder": {"257": 3}}),
+        json!({"eos_token": 7}),
+        json!({"additional_special_tokens": [null]}),
+    ] {
+        let files = json!({"tokenizer_config.json": config});
+        let told = Tokenizer::from_folder(folder(files.as_object().unwrap()).path()).unwrap_err();
+        let told = std::error::Error::source(&told).map_or(told.to_string(), ToString::to_string);
+        assert!(told.contains("which describes no token"), "{told}");
+    }
+}
