@@ -26,6 +26,8 @@ pub(crate) struct GgufModel {
     pub(crate) tokenizer: Option<Tokenizer>,
     /// The tokens that end a text.
     pub(crate) ends: Vec<u32>,
+    /// What Hugging Face's `tokenizer_config.json` would say of tokens added to texts.
+    pub(crate) habit: Value,
     /// What of the file is not used, with the reason.
     pub(crate) ignored: Vec<String>,
 }
@@ -70,6 +72,6 @@ pub(crate) fn open(path: &Path, mmap: bool) -> Result<GgufModel> {
         }
         Err(reason) => (None, vec![format!("the tokenizer: {reason}")]),
     };
-    let ends = tokenizer::ends(&described);
-    Ok(GgufModel { architecture, json, files, tokenizer, ends, ignored })
+    let (ends, habit) = (tokenizer::ends(&described), tokenizer::habit(&described, &architecture));
+    Ok(GgufModel { architecture, json, files, tokenizer, ends, habit, ignored })
 }

@@ -80,6 +80,19 @@ pub(super) fn ends(all: &Map<String, Value>) -> Vec<u32> {
     ids.filter_map(|id| u32::try_from(id).ok()).collect()
 }
 
+/// What the file says of tokens added to texts, as Hugging Face's `tokenizer_config.json` would.
+pub(super) fn habit(all: &Map<String, Value>, architecture: &str) -> Value {
+    let get = |name: &str| all.get(&format!("tokenizer.ggml.{name}")).cloned().unwrap_or_default();
+    let class = match architecture {
+        "gpt2" => "GPT2Tokenizer",
+        "gptneox" => "GPTNeoXTokenizer",
+        _ => "",
+    };
+    json!({
+        "add_bos_token": get("add_bos_token"), "add_eos_token": get("add_eos_token"), "tokenizer_class": class,
+    })
+}
+
 fn texts(list: Option<&Value>) -> Option<Vec<&str>> {
     list?.as_array()?.iter().map(Value::as_str).collect()
 }

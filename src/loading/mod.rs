@@ -4,6 +4,7 @@ mod adapter;
 mod assemble;
 mod assemble_encoder;
 mod assemble_encoder_decoder;
+mod bos_habit;
 mod ends;
 mod fingerprint;
 #[cfg(feature = "hub")]

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::adapter::Adapter;
 use super::assemble::Assembler;
+use super::bos_habit;
 use super::ends::ends;
 use super::options::LoadOptions;
 use crate::config::TransformerConfig;
@@ -275,8 +276,8 @@ impl ModelFiles {
         }
         quantized?;
         let files = files.transpose()?;
-        let tokenizer = Tokenizer::from_folder(&folder)?;
-        let (folder, ignored) = (Some(folder), Vec::new());
+        let tokenizer = tokenizer_of(&folder, &described)?;
+        let (ignored, folder) = (heed_habit(&folder, &mut described)?, Some(folder));
         Ok(Self { described, json, whole, folder, files, tokenizer, ends, adapter: None, gguf: None, ignored })
     }
 
@@ -305,16 +306,20 @@ impl ModelFiles {
             described.set_generation(generation)?;
         }
         let ends = ends(generation.as_ref(), &json)?;
-        let (files, tokenizer) = (Some(files), Tokenizer::from_folder(folder)?);
-        let (folder, ignored) = (Some(folder.to_path_buf()), Vec::new());
+        let (files, tokenizer) = (Some(files), tokenizer_of(folder, &described)?);
+        let (ignored, folder) = (heed_habit(folder, &mut described)?, Some(folder.to_path_buf()));
         Ok(Self { described, json, whole: None, folder, files, tokenizer, ends, adapter: None, gguf: None, ignored })
     }
 
     /// A GGUF file, or the parts of one.
     fn of_gguf(path: &Path, mmap: bool) -> Result<Self> {
-        let GgufModel { architecture, json, files, tokenizer, ends, ignored } = gguf::open(path, mmap)?;
+        let GgufModel { architecture, json, files, tokenizer, ends, habit, mut ignored } = gguf::open(path, mmap)?;
+        let mut described = families::read(&json)?;
+        if let Described::Decoder(_, config) = &mut described {
+            ignored.extend(bos_habit::heed(&habit, &mut config.default_prepend_bos));
+        }
         let model = Self {
-            described: families::read(&json)?,
+            described,
             json,
             whole: None,
             folder: None,
@@ -398,6 +403,27 @@ impl ModelFiles {
 fn generation(folder: &Path) -> Result<Option<Value>, LoadError> {
     let path = folder.join("generation_config.json");
     if path.is_file() { read_json(path).map(Some) } else { Ok(None) }
+}
+
+/// The tokenizer of a folder, for this model.
+fn tokenizer_of(folder: &Path, described: &Described) -> Result<Option<Tokenizer>, LoadError> {
+    let d_vocab = match described {
+        Described::Decoder(_, config) => config.d_vocab,
+        Described::Encoder(_, config) => config.d_vocab,
+        Described::EncoderDecoder(_, config) => config.d_vocab,
+    };
+    Ok(Tokenizer::from_folder(folder)?.map(|own| own.fitting(d_vocab)))
+}
+
+/// Takes from a folder's files whether a decoder's texts get a beginning-of-sequence token; gives what is not heeded.
+fn heed_habit(folder: &Path, described: &mut Described) -> Result<Vec<String>, LoadError> {
+    let path = folder.join("tokenizer_config.json");
+    match described {
+        Described::Decoder(_, config) if path.is_file() => {
+            Ok(bos_habit::heed(&read_json(path)?, &mut config.default_prepend_bos))
+        }
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// What a configuration describes. An architecture that no family covers is Llama's under another name if
