@@ -202,3 +202,26 @@ fn splits(pre: &str) -> Option<&'static [&'static str]> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_stops() {
+        let given = |fields: Value| ends(fields.as_object().unwrap());
+        let own = |eos: u32| json!({"tokenizer.ggml.eos_token_id": eos, "tokenizer.ggml.eot_token_id": 7});
+        assert_eq!(given(own(3)), [3, 7]);
+        let llama = json!({"tokenizer.ggml.model": "llama", "tokenizer.ggml.eom_token_id": 9});
+        assert_eq!(given(llama), [2, 9]);
+        assert!(given(json!({"tokenizer.ggml.model": "gpt2"})).is_empty());
+    }
+
+    #[test]
+    fn habits_are_told_as_hugging_faces_files_do() {
+        let fields = json!({"tokenizer.ggml.add_bos_token": false});
+        let told = habit(fields.as_object().unwrap(), "gpt2");
+        assert_eq!((&told["add_bos_token"], &told["add_eos_token"]), (&Value::Bool(false), &Value::Null));
+        assert_eq!(told["tokenizer_class"], "GPT2Tokenizer");
+    }
+}
