@@ -60,9 +60,9 @@ impl AnyModel {
     }
 
     /// Token ids of a text, with the model's special tokens.
-    pub(super) fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>, Error> {
+    pub(super) fn prompt_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>, Error> {
         match self {
-            AnyModel::Decoder(model) => model.token_row(text, prepend_bos),
+            AnyModel::Decoder(model) => model.prompt_row(text, prepend_bos),
             AnyModel::Encoder(model) => Ok(model.to_tokens(text)?.tokens.real(0)),
             AnyModel::EncoderDecoder(model) => Ok(model.to_tokens(text)?.real(0)),
         }

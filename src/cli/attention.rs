@@ -65,7 +65,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     }
     let heads = chosen("--heads", &args.heads, n_heads)?;
     let row = match (&args.prompt, &args.tokens) {
-        (Some(text), _) => model.token_row(text, None)?,
+        (Some(text), _) => model.prompt_row(text, None)?,
         (None, Some(TokenRows(rows))) if rows.len() == 1 => rows[0].clone(),
         _ => return Err(Failure::Usage("--tokens shows one prompt; leave the semicolons out".into())),
     };

@@ -56,7 +56,7 @@ impl CorpusArg {
 fn row(model: &HookedTransformer, prompt: Prompt, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
     let ids = match prompt {
         Prompt::Tokens(ids) => ids,
-        Prompt::Text(text) => model.token_row(&text, prepend_bos)?,
+        Prompt::Text(text) => model.prompt_row(&text, prepend_bos)?,
     };
     if ids.is_empty() {
         return Err(InputError::Empty { what: "it".into() }.into());

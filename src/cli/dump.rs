@@ -183,7 +183,10 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
             let given = given(args)?;
             let given = match args.concatenate {
                 Some(len) => given.rows(|prompt| to_join(&model, prompt))?.concatenated(&model, len, prepend_bos)?,
-                None => rows(args, given, |text| model.token_row(text, prepend_bos))?,
+                None => rows(args, given, |text, most| match most {
+                    Some(most) => model.token_row_up_to(text, prepend_bos, most),
+                    None => model.prompt_row(text, prepend_bos),
+                })?,
             };
             let longest = given.rows.iter().map(Vec::len).max();
             past_context(&model, prefix.len() + longest.unwrap_or(0));
@@ -191,12 +194,12 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         }
         AnyModel::Encoder(model) => {
             framed(args)?;
-            let given = rows(args, given(args)?, |text| Ok(model.to_tokens(text)?.tokens.real(0)))?;
+            let given = rows(args, given(args)?, |text, _| Ok(model.to_tokens(text)?.tokens.real(0)))?;
             written(args, globs, &model, Vec::new(), given, shard)
         }
         AnyModel::EncoderDecoder(model) => {
             framed(args)?;
-            let given = rows(args, given(args)?, |text| Ok(model.to_tokens(text)?.real(0)))?;
+            let given = rows(args, given(args)?, |text, _| Ok(model.to_tokens(text)?.real(0)))?;
             written(args, globs, &model, Vec::new(), given, shard)
         }
     }
@@ -338,7 +341,7 @@ fn split_globs(text: &str) -> Vec<&str> {
 
 fn prefix(args: &DumpArgs, model: &HookedTransformer) -> Result<Vec<u32>, Failure> {
     match (&args.prefix, &args.prefix_tokens) {
-        (Some(text), _) => Ok(model.token_row(text, args.prepend_bos)?),
+        (Some(text), _) => Ok(model.prompt_row(text, args.prepend_bos)?),
         (None, Some(rows)) => match &rows.0[..] {
             [row] => Ok(row.clone()),
             _ => Err(Failure::Usage("--prefix-tokens is one row of ids".into())),
@@ -356,13 +359,23 @@ fn given(args: &DumpArgs) -> Result<Given, Failure> {
     })
 }
 
-/// The prompts as token ids, cut to as many as they may have.
-fn rows(args: &DumpArgs, given: Given, tokens: impl Fn(&str) -> LibResult<Vec<u32>>) -> Result<GivenRows, Failure> {
+/// The prompts as token ids, cut to as many as they may have; `tokens` gives no fewer than the first that it is asked for.
+fn rows(
+    args: &DumpArgs,
+    given: Given,
+    tokens: impl Fn(&str, Option<usize>) -> LibResult<Vec<u32>>,
+) -> Result<GivenRows, Failure> {
+    let most = args.truncate.map(|most| most as usize);
+    // One more says that there are more.
+    let needed = most.map(|most| most.saturating_add(1));
     let mut given = given.rows(|prompt| match prompt {
-        Prompt::Tokens(ids) => Ok(ids),
-        Prompt::Text(text) => tokens(&text),
+        Prompt::Tokens(mut ids) => {
+            ids.truncate(needed.unwrap_or(usize::MAX));
+            Ok(ids)
+        }
+        Prompt::Text(text) => tokens(&text, needed),
     })?;
-    if let Some(most) = args.truncate.map(|most| most as usize) {
+    if let Some(most) = most {
         let longer = given.rows.iter().filter(|row| row.len() > most).count();
         given.rows.iter_mut().for_each(|row| row.truncate(most));
         if longer > 0 {

@@ -174,7 +174,7 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
 /// The tokens of each prompt.
 fn rows_of(model: &AnyModel, args: &GenerateArgs) -> Result<Vec<Vec<u32>>, Failure> {
     let rows = |text: &String| match (&args.source_language, model) {
-        (None, model) => Ok(model.token_row(text, args.prepend_bos)?),
+        (None, model) => Ok(model.prompt_row(text, args.prepend_bos)?),
         (Some(language), AnyModel::EncoderDecoder(own)) => Ok(own.to_tokens_of(language, text)?.real(0)),
         (Some(_), _) => Err(Failure::Failed("--source-language is for models with an encoder and a decoder".into())),
     };

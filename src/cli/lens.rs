@@ -73,7 +73,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
     }
     match &model {
         AnyModel::Decoder(model) => {
-            let tokens = model.token_row(&args.prompt, None)?;
+            let tokens = model.prompt_row(&args.prompt, None)?;
             let points = if args.mid { "*hook_resid_{pre,mid,post}" } else { "*hook_resid_{pre,post}" };
             let recorded = model.record(&tokens, Record::new(points).positions(args.positions.clone()))?;
             let analysis = model.analyze(&recorded)?;

@@ -79,6 +79,15 @@ pub enum InputError {
         /// Positions the model has.
         n_ctx: usize,
     },
+    /// A text that has more tokens than the model has position vectors, by far: they are not counted.
+    #[error("a text of {bytes} bytes has more tokens than the model's position table has positions: {n_ctx}")]
+    #[non_exhaustive]
+    TextTooLong {
+        /// Length of the text.
+        bytes: usize,
+        /// Positions the model has.
+        n_ctx: usize,
+    },
     /// More positions than a query sees in a model whose attention is sparse beyond them.
     #[error(
         "{len} positions, but of more than {most} the model attends to those that an index chooses, which is not supported"
@@ -372,7 +381,7 @@ pub enum InputError {
         rather(nearest, first)
     )]
     UnknownWords {
-        /// The words, each once.
+        /// The first hundred words, each once.
         words: Vec<String>,
         /// Size of the vocabulary.
         vocabulary: usize,

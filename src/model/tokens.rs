@@ -5,6 +5,9 @@ use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 use crate::tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokens};
 
+/// Bytes of a text that is tokenized whole whatever its length, so that an error has the number of its tokens.
+const LONG: usize = 1 << 20;
+
 impl HookedTransformer {
     /// Token ids of one or several texts, padded at the right.
     ///
@@ -50,11 +53,7 @@ impl HookedTransformer {
             let allowed = "1 or more".to_string();
             return Err(InputError::Setting { name: "truncate", given: "0".into(), allowed }.into());
         }
-        let row = |text| {
-            let mut row = self.token_row(text, options.prepend_bos)?;
-            row.truncate(most);
-            Ok(row)
-        };
+        let row = |text| self.token_row_up_to(text, options.prepend_bos, most);
         let rows = texts.iter().map(|text| row(text)).collect::<Result<Vec<_>>>()?;
         Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), options.padding_side)?)
     }
@@ -77,14 +76,33 @@ impl HookedTransformer {
     /// Ids of one text, with a beginning-of-sequence token if that is asked for or the default,
     /// but never a second one.
     pub(crate) fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
-        let mut ids = self.tokenizer()?.encode(text)?;
+        self.token_row_up_to(text, prepend_bos, usize::MAX)
+    }
+
+    /// The first ids of [`HookedTransformer::token_row`], at most `most`; no more of a long text is tokenized.
+    pub(crate) fn token_row_up_to(&self, text: &str, prepend_bos: Option<bool>, most: usize) -> Result<Vec<u32>> {
+        let mut ids = self.tokenizer()?.encode_first(text, most)?;
         if ids.is_empty() {
             return Err(InputError::Empty { what: format!("the text {text:?}") }.into());
         }
         if let Some(bos) = self.first_token(prepend_bos)?.filter(|bos| ids.first() != Some(bos)) {
             ids.insert(0, bos);
         }
+        ids.truncate(most);
         Ok(ids)
+    }
+
+    /// The ids of a text that is to be run. One that is far longer than the model's position table is refused before all of
+    /// it is tokenized.
+    pub(crate) fn prompt_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
+        let more = self.config.n_ctx.saturating_add(1);
+        if text.len() > LONG
+            && self.check_length(more).is_err()
+            && self.tokenizer()?.encode_first(text, more)?.len() == more
+        {
+            return Err(InputError::TextTooLong { bytes: text.len(), n_ctx: self.config.n_ctx }.into());
+        }
+        self.token_row(text, prepend_bos)
     }
 
     /// What a row begins with, if that is asked for or the default.

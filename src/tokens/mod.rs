@@ -1,6 +1,7 @@
 //! Text to token ids and back.
 
 mod batch;
+mod beginning;
 #[cfg(feature = "chat")]
 mod chat;
 mod declared;

@@ -329,11 +329,11 @@ impl Tokenizer {
     /// [`Tokenizer::encode_special`] of one text, its own tokens cut so that all are at most `longest`.
     pub(crate) fn encode_special_truncated(&self, text: &str, longest: usize) -> Result<Vec<u32>, InputError> {
         if let Some(own) = &self.pieces {
-            let mut ids = self.encode(text)?;
-            ids.truncate(longest.saturating_sub(1));
+            let mut ids = self.encode_first(text, longest.saturating_sub(1))?;
             ids.push(own.end());
             return Ok(ids);
         }
+        let text = self.enough(text, longest)?;
         let failed = |e: tokenizers::Error| self.refused(text, e);
         let mut encoding = used(|| self.inner.encode(text, false)).map_err(failed)?;
         let added = self.inner.get_post_processor().map_or(0, |own| own.added_tokens(false));

@@ -8,6 +8,8 @@ use crate::error::InputError;
 
 /// Words like an unknown one that an error names.
 const NEAREST: usize = 5;
+/// Unknown words that an error holds.
+const UNKNOWN: usize = 100;
 
 impl Tokenizer {
     /// Every token, special ones included, with its id, as the vocabulary spells it: by id.
@@ -47,7 +49,7 @@ impl Tokenizer {
         InputError::UnknownWords { words, vocabulary: vocabulary.len(), nearest, first }
     }
 
-    /// The words of a text that the vocabulary lacks, each once.
+    /// The first words of a text that the vocabulary lacks, each once.
     fn unknown_words(&self, text: &str) -> Vec<String> {
         let added = self.inner.get_added_vocabulary();
         let mut pieces = added.extract_and_normalize(self.inner.get_normalizer(), text);
@@ -61,6 +63,9 @@ impl Tokenizer {
             let unknown = known.is_none() && self.inner.get_model().tokenize(word).is_err();
             if unknown && !words.iter().any(|other| other == word) {
                 words.push(word.to_string());
+            }
+            if words.len() == UNKNOWN {
+                break;
             }
         }
         words

@@ -67,7 +67,7 @@ pub(super) fn rows(
 ) -> Result<Vec<Vec<u32>>, Failure> {
     let row = |prompt: Prompt| match prompt {
         Prompt::Tokens(ids) => Ok(ids),
-        Prompt::Text(text) => model.token_row(&text, prepend_bos),
+        Prompt::Text(text) => model.prompt_row(&text, prepend_bos),
     };
     Ok(read_prompts(path)?.into_iter().map(row).collect::<crate::error::Result<_>>()?)
 }
@@ -85,7 +85,7 @@ pub(super) fn run(args: &FindArgs) -> CliResult {
     let prepend_bos = dictionary.metadata().prepend_bos;
     let (found, prompt) = match (&args.prompt, &args.more, &args.less) {
         (Some(text), _, _) => {
-            let prompt = model.token_row(text, prepend_bos)?;
+            let prompt = model.prompt_row(text, prepend_bos)?;
             let found = match &args.answer {
                 Some(answer) => {
                     let wrong = args.wrong.as_ref().map(|wrong| model.to_single_token(wrong)).transpose()?;

@@ -244,7 +244,7 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
     };
     if let Some(lines) = many {
         return Ok(AttributionGraph::mean_of(lines.into_iter().map(|line| {
-            let row = model.token_row(&line.clean, prepend_bos)?;
+            let row = model.prompt_row(&line.clean, prepend_bos)?;
             let options = base.clone().target(target(&line.answer, line.wrong.as_deref())?);
             one(model, row, replacement, &options)
         }))?);
@@ -261,7 +261,7 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
         }
     }
     let row = match (&args.prompt, &args.tokens) {
-        (Some(text), _) => model.token_row(text, prepend_bos)?,
+        (Some(text), _) => model.prompt_row(text, prepend_bos)?,
         (None, Some(TokenRows(rows))) if rows.len() == 1 => rows[0].clone(),
         _ => return Err(Failure::Usage("a graph is of one prompt".into())),
     };
@@ -275,7 +275,7 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
             _ => options,
         }),
     };
-    let other = one(model, model.token_row(text, prepend_bos)?, replacement, &again)?;
+    let other = one(model, model.prompt_row(text, prepend_bos)?, replacement, &again)?;
     Ok(graph.minus(&other)?)
 }
 
