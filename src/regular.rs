@@ -1,11 +1,16 @@
-//! Reading files whole: what waits for a writer or never ends is not read.
+//! The one rule for files that are read. A regular file is read. A pipe or a character device is read only where a stream
+//! makes sense, which its reader bounds itself. Anything else is refused: a reader would wait for a writer, or never end.
 
-use std::fs::{self, Metadata};
-use std::io::{Error, ErrorKind, Result};
+use std::fs::{self, File, FileType, Metadata};
+use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 /// The largest description that is read: no configuration, tokenizer or manifest comes near.
 const LARGEST: u64 = 1 << 30;
+/// How long a pipe may wait for a program that writes to it.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// The bytes of a file that describes something.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
@@ -17,22 +22,73 @@ pub(crate) fn read_tensors(path: &Path) -> Result<Vec<u8>> {
     read_up_to(path, u64::MAX)
 }
 
-/// Whether there is a file that ends.
+/// Opens a regular file.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    check(path)?;
+    let file = File::open(path)?;
+    // The name may be another file's by now.
+    checked(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Opens a regular file, or a pipe or character device as a stream: `/dev/stdin`, a process substitution. It may have no
+/// end, so the caller must bound what it holds of it.
+pub(crate) fn open_stream(path: &Path) -> Result<File> {
+    let kind = fs::metadata(path)?.file_type();
+    if !is_stream(kind) {
+        return open(path);
+    }
+    // Opening a pipe waits until a program writes to it, perhaps forever.
+    let (sender, opened) = channel();
+    let own = path.to_path_buf();
+    std::thread::Builder::new().spawn(move || sender.send(File::open(own)))?;
+    opened.recv_timeout(LONGEST_WAIT).unwrap_or_else(|error| match error {
+        RecvTimeoutError::Timeout => Err(Error::new(ErrorKind::TimedOut, "no program writes to this pipe")),
+        RecvTimeoutError::Disconnected => Err(Error::other("it cannot be opened")),
+    })
+}
+
+/// The metadata of a regular file.
 pub(crate) fn check(path: &Path) -> Result<Metadata> {
     let metadata = fs::metadata(path)?;
+    checked(&metadata)?;
+    Ok(metadata)
+}
+
+fn checked(metadata: &Metadata) -> Result<()> {
     if metadata.is_dir() {
         return Err(ErrorKind::IsADirectory.into());
     }
     if !metadata.is_file() {
         return Err(Error::other("it is a device or a pipe, not a file"));
     }
-    Ok(metadata)
+    Ok(())
+}
+
+#[cfg(unix)]
+fn is_stream(kind: FileType) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    kind.is_fifo() || kind.is_char_device()
+}
+
+#[cfg(not(unix))]
+fn is_stream(_: FileType) -> bool {
+    false
 }
 
 fn read_up_to(path: &Path, largest: u64) -> Result<Vec<u8>> {
-    let metadata = check(path)?;
-    if metadata.len() > largest {
-        return Err(Error::other(format!("it is {} bytes long, and no such file is", metadata.len())));
+    let file = open(path)?;
+    let len = file.metadata()?.len();
+    let too_long = |len: u64| Error::other(format!("it is {len} bytes long; at most {largest} are read"));
+    if len > largest {
+        return Err(too_long(len));
     }
-    fs::read(path)
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len as usize)?;
+    // Files of `/proc` and the like have no length, and another program may be writing to this one.
+    file.take(largest.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > largest {
+        return Err(too_long(bytes.len() as u64));
+    }
+    Ok(bytes)
 }

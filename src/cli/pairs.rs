@@ -1,6 +1,8 @@
 //! Pairs of prompts and what is asked of them.
 
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -16,6 +18,7 @@ use crate::error::{Error, InputError, PatchError, Result as LibResult, error_cha
 use crate::experiments::ioi_prompts;
 use crate::model::HookedTransformer;
 use crate::patching::{Ablation, Metric, Patchable, Patching};
+use crate::regular;
 use crate::tokens::{PaddingSide, Tokens};
 
 #[derive(Debug, Args)]
@@ -38,6 +41,9 @@ pub(super) struct PairArgs {
     /// A file with {"clean": ..., "corrupted": ..., "answer": ..., "wrong": ...} a line
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["clean", "corrupted", "answer", "wrong"])]
     pairs: Option<PathBuf>,
+    /// What was read of it: a pipe can be read only once.
+    #[arg(skip)]
+    of_file: OnceLock<Vec<Line>>,
     /// So many pairs of the grammar that embedded:ioi was trained on, at most a million
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000), conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "pairs"])]
     ioi: Option<u32>,
@@ -101,11 +107,14 @@ pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
     Ok(ioi_prompts(count as usize, 0).into_iter().map(line).collect())
 }
 
+/// The longest file of pairs, in bytes: all of them are run together, and a stream may have no end.
+const LONGEST: u64 = 1 << 26;
+
 /// Prompts of a file of JSON lines.
 pub(super) fn file_lines(path: &Path) -> Result<Vec<Line>, Failure> {
     let failed =
         |line: usize, reason: String| Failure::Failed(format!("{}, line {line}: {reason}", path.display()).into());
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::Failed(format!("{}: {e}", path.display()).into()))?;
+    let text = text(path).map_err(|e| Failure::Failed(format!("{}: {e}", path.display()).into()))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let lines = lines.map(|(number, line)| {
         let read: Line = serde_json::from_str(line).map_err(|e| failed(number + 1, e.to_string()))?;
@@ -113,6 +122,15 @@ pub(super) fn file_lines(path: &Path) -> Result<Vec<Line>, Failure> {
     });
     let lines = lines.collect::<Result<Vec<Line>, Failure>>()?;
     if lines.is_empty() { Err(failed(1, "no pair".into())) } else { Ok(lines) }
+}
+
+fn text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let read = BufReader::new(regular::open_stream(path)?).take(LONGEST + 1).read_to_string(&mut text)?;
+    match read as u64 > LONGEST {
+        true => Err(std::io::Error::other(format!("it is longer than {} MiB", LONGEST >> 20))),
+        false => Ok(text),
+    }
 }
 
 impl PairArgs {
@@ -210,7 +228,10 @@ impl PairArgs {
             return ioi_lines(count);
         }
         if let Some(path) = &self.pairs {
-            return file_lines(path);
+            return match self.of_file.get() {
+                Some(lines) => Ok(lines.clone()),
+                None => file_lines(path).map(|lines| self.of_file.get_or_init(|| lines).clone()),
+            };
         }
         let count = self.clean.len();
         if count == 0 {
@@ -304,7 +325,7 @@ pub(super) trait PairModel: Patchable {
 impl PairModel for HookedTransformer {
     fn input(&self, texts: Vec<String>, written: Option<&str>) -> LibResult<Input> {
         no_decoder_prompt(written, "a decoder alone")?;
-        let rows = texts.iter().map(|text| self.token_row(text, None)).collect::<LibResult<Vec<_>>>()?;
+        let rows = texts.iter().map(|text| self.prompt_row(text, None)).collect::<LibResult<Vec<_>>>()?;
         Ok(Tokens::padded(&rows, 0, PaddingSide::Right)?.into())
     }
 }

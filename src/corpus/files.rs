@@ -1,11 +1,11 @@
 //! Names and patterns of names as files, and files opened.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::error::DumpError;
 use crate::object_stores::{Object, is_url};
+use crate::regular;
 
 /// The files of all names, patterns replaced by what they fit, in order.
 pub(super) fn expand(names: &[PathBuf]) -> Result<Vec<PathBuf>, DumpError> {
@@ -56,8 +56,5 @@ pub(super) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     if let Some(object) = Object::at(path)? {
         return Ok(Box::new(object.open()?));
     }
-    if std::fs::metadata(path)?.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
-    Ok(Box::new(File::open(path)?))
+    Ok(Box::new(regular::open_stream(path)?))
 }

@@ -1,6 +1,5 @@
 //! A column of a Parquet or an Arrow file.
 
-use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use super::{Place, PlacedPrompts, Prompt};
 use crate::caught::caught;
 use crate::error::DumpError;
 use crate::object_stores::Object;
+use crate::regular;
 
 /// Rows that are read together.
 const TOGETHER: usize = 1024;
@@ -51,7 +51,7 @@ fn opened(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> 
         }
         #[cfg(not(feature = "object-stores"))]
         Some(object) => match object {},
-        None => opened_from(File::open(path).map_err(failed)?, path, field, Box::new(|| None)),
+        None => opened_from(regular::open(path).map_err(failed)?, path, field, Box::new(|| None)),
     }
 }
 

@@ -136,7 +136,7 @@ impl Files {
 
 fn hash(path: &Path) -> io::Result<String> {
     let mut file: Box<dyn Read> = match Object::at(path)? {
-        None => Box::new(fs::File::open(path)?),
+        None => Box::new(regular::open(path)?),
         Some(object) => Box::new(object.open()?),
     };
     let (mut hash, mut block) = (Xxh3::new(), vec![0; 1 << 20]);

@@ -44,7 +44,7 @@ pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
     Ok(match Manifest::read(dump)? {
         Some(manifest) if manifest.complete => None,
         Some(manifest) => {
-            let done: usize = Log::read(dump)?.iter().map(|file| file.rows).sum();
+            let done: usize = Log::read(dump)?.iter().map(|file| file.rows).fold(0, usize::saturating_add);
             Some(format!("{at} is not complete: {done} of {} prompts", manifest.own_rows()))
         }
         None => {
@@ -130,10 +130,7 @@ impl StoredFile {
         let wrong = |reason: String| DumpError::Refused { path: path.to_path_buf(), reason };
         let failed = LoadError::file(path);
         let (object, files) = match place::object(path)? {
-            None => {
-                regular::check(path).map_err(failed)?;
-                (None, WeightFiles::open_with(&[path.to_path_buf()], false)?)
-            }
+            None => (None, WeightFiles::open_with(&[path.to_path_buf()], false)?),
             Some(object) => {
                 let object = object.ranges().map_err(failed)?;
                 (Some(object.clone()), WeightFiles::of_object(path, object)?)
@@ -198,7 +195,7 @@ impl StoredFile {
     fn opened(&self) -> Result<Open<'_>> {
         match &self.object {
             Some(object) => Ok(Open::Object(object)),
-            None => Ok(Open::File(File::open(&self.path).map_err(LoadError::file(&self.path))?)),
+            None => Ok(Open::File(regular::open(&self.path).map_err(LoadError::file(&self.path))?)),
         }
     }
 

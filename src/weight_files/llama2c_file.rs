@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::tensor_file::TensorFile;
 use super::{Location, TensorInfo};
 use crate::error::LoadError;
+use crate::regular;
 
 const HEADER: usize = 7 * 4;
 
@@ -79,7 +80,7 @@ fn elements(shape: &[usize]) -> u128 {
 
 fn header(path: &Path) -> Option<Header> {
     use std::io::Read;
-    let mut file = std::fs::File::open(path).ok()?;
+    let mut file = regular::open(path).ok()?;
     let len = file.metadata().ok()?.len();
     let mut bytes = [0; HEADER];
     file.read_exact(&mut bytes).ok()?;

@@ -10,6 +10,7 @@ use zip::{CompressionMethod, ZipArchive};
 
 use super::{Location, TensorInfo};
 use crate::error::LoadError;
+use crate::regular;
 
 /// No header of an array is longer.
 const LONGEST_HEADER: usize = 1 << 16;
@@ -54,18 +55,19 @@ pub(crate) fn tensors(path: &Path, file: usize) -> Result<Vec<(String, TensorInf
         let data_start = entry.data_start();
         let elements = header.shape.iter().try_fold(1, |all: usize, len| all.checked_mul(*len));
         let bytes = elements.and_then(|elements| elements.checked_mul(header.size));
-        let whole = bytes.filter(|bytes| size == (header.len + bytes) as u64);
+        let whole = bytes.filter(|bytes| header.len.checked_add(*bytes).is_some_and(|all| size == all as u64));
         let Some(bytes) = whole else {
             let reason = format!("`{name}` of shape {:?} is not {size} bytes long", header.shape);
             return Err(LoadError::corrupt(path, reason));
         };
         let place = match (method, data_start) {
             (CompressionMethod::Stored, Some(start)) => {
-                let start = start as usize + header.len;
-                if (start + bytes) as u64 > length {
+                let start = usize::try_from(start).ok().and_then(|start| start.checked_add(header.len));
+                let range = start.and_then(|start| Some(start..start.checked_add(bytes)?));
+                let Some(range) = range.filter(|range| range.end as u64 <= length) else {
                     return Err(LoadError::corrupt(path, format!("the array `{name}` goes beyond the file")));
-                }
-                Location::File { file, bytes: start..start + bytes }
+                };
+                Location::File { file, bytes: range }
             }
             _ => {
                 let array = NpzArray { path: path.into(), entry: entry_name.clone(), header: header.len, len: bytes };
@@ -79,7 +81,7 @@ pub(crate) fn tensors(path: &Path, file: usize) -> Result<Vec<(String, TensorInf
 }
 
 fn archive(path: &Path) -> Result<ZipArchive<BufReader<File>>, LoadError> {
-    let file = File::open(path).map_err(LoadError::file(path))?;
+    let file = regular::open(path).map_err(LoadError::file(path))?;
     ZipArchive::new(BufReader::new(file)).map_err(|error| refused(path, error))
 }
 

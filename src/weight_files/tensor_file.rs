@@ -15,6 +15,7 @@ use super::Runs;
 use super::convert::Converted;
 use crate::error::LoadError;
 use crate::object_stores::Ranges;
+use crate::regular;
 
 /// A file, an object of a store, or bytes that are part of the program.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl TensorFile {
     /// [`LoadError::File`]; [`LoadError::Corrupt`] if it is empty.
     pub(crate) fn open(path: &Path, mmap: bool) -> Result<Self, LoadError> {
         let failed = LoadError::file(path);
-        let file = File::open(path).map_err(&failed)?;
+        let file = regular::open(path).map_err(&failed)?;
         let len = file.metadata().map_err(&failed)?.len();
         if len == 0 {
             return Err(LoadError::corrupt(path, "the file is empty"));

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{Location, TensorInfo};
 use crate::error::LoadError;
+use crate::regular;
 
 /// Where training programs put the state dict.
 const HOLDERS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
@@ -48,6 +49,7 @@ impl TorchTensor {
 
 /// The tensors of a checkpoint; only its description is read.
 pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadError> {
+    regular::check(path).map_err(LoadError::file(path))?;
     let held = HOLDERS.iter().map(|holder| PytorchReader::with_top_level_key(path, holder));
     let reader = match held.filter_map(Result::ok).find(|reader| !reader.is_empty()) {
         Some(reader) => reader,
@@ -80,6 +82,7 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadErro
 
 /// The configuration of a checkpoint that carries its own: nanoGPT's and llama2.c's `model_args`.
 pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
+    regular::check(path).map_err(LoadError::file(path))?;
     let args = match PytorchReader::load_config::<Map<String, Value>, _>(path, Some("model_args")) {
         Ok(args) => args,
         Err(PytorchError::KeyNotFound(_)) => return Ok(None),
@@ -93,6 +96,7 @@ pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
 
 /// What a checkpoint holds beside its tensors, as far as `D` names it.
 pub(crate) fn described<D: DeserializeOwned>(path: &Path) -> Result<D, LoadError> {
+    regular::check(path).map_err(LoadError::file(path))?;
     PytorchReader::load_config(path, None).map_err(|error| unreadable(path, error))
 }
 

@@ -9,6 +9,7 @@ use super::attribution_graph::{AttributionGraph, NodeKind, PrunedGraph};
 use super::words::FeatureTokens;
 use crate::error::{GraphError, Result};
 use crate::model::HookedTransformer;
+use crate::regular;
 
 /// The page, and where its graph goes.
 const PAGE: &str = include_str!("page.html");
@@ -214,7 +215,7 @@ impl GraphFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let wrong = |reason: String| GraphError::File { path: path.into(), reason };
-        let bytes = std::fs::read(path).map_err(|source| io(path, "read the graph", source))?;
+        let bytes = regular::read(path).map_err(|source| io(path, "read the graph", source))?;
         if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02") {
             let told = "it is a file of PyTorch, as circuit-tracer saves a graph; its `create_graph_files` makes the JSON of it";
             return Err(wrong(told.into()).into());
