@@ -1,6 +1,6 @@
 //! Results of a share of the prompts, in a folder that all shares write to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -213,7 +213,7 @@ pub(super) fn shares_in(folder: &Path) -> Result<Option<Found>, Failure> {
     }
     parts.sort_by_key(|part| part.shard.index());
     let of = parts[0].shard.of();
-    let there: Vec<usize> = parts.iter().map(|part| part.shard.index()).collect();
+    let there: BTreeSet<usize> = parts.iter().map(|part| part.shard.index()).collect();
     let missing = (1..=of).filter(|index| !there.contains(index));
     let missing: Vec<Shard> = missing.filter_map(|index| Shard::new(index, of).ok()).collect();
     Ok(Some(if missing.is_empty() { Found::Whole(parts) } else { Found::Missing { of, missing } }))

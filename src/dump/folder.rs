@@ -230,7 +230,7 @@ impl Sink for FolderSink {
             log.remove()?;
         }
         Ok(DumpReport {
-            bytes: self.manifest.files.iter().map(|entry| entry.bytes).sum(),
+            bytes: self.manifest.files.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add),
             files: self.manifest.files.iter().map(|entry| self.folder.join(&entry.file)).collect(),
             ..DumpReport::default()
         })

@@ -159,7 +159,7 @@ impl Manifest {
 
     /// Prompts whose files it lists.
     pub(super) fn rows_done(&self) -> usize {
-        self.files.iter().map(|entry| entry.rows).sum()
+        self.files.iter().map(|entry| entry.rows).fold(0, usize::saturating_add)
     }
 
     /// Replaces the folder's manifest in one step.

@@ -85,7 +85,7 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
             let row = next.min(entry.first_row) + 1;
             return Err(failed(folder, format!("{what} prompt {row} of {}", whole.rows)).into());
         }
-        next += entry.rows;
+        next = entry.rows.checked_add(next).ok_or_else(|| failed(folder, "its files have too many rows".into()))?;
     }
     if next != whole.rows {
         return Err(failed(folder, format!("no shard has prompt {} of {}", next + 1, whole.rows)).into());
@@ -96,7 +96,7 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
     whole.write(&mut Own::new(folder.join(NAME)))?;
     Ok(DumpReport {
         rows: whole.rows,
-        bytes: whole.files.iter().map(|entry| entry.bytes).sum(),
+        bytes: whole.files.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add),
         files: whole.files.iter().map(|entry| folder.join(&entry.file)).collect(),
         ..DumpReport::default()
     })

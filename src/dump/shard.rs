@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// Shards at most: no cluster runs as many jobs, and each that is missing is listed.
+const MOST: usize = 1_000_000;
+
 /// One of several jobs of a dump, which runs its share of the prompts: the `index`-th of `of`, from one. Written `3/8`.
 ///
 /// Shards differ by one prompt at most, and which prompts a shard has depends on their number alone.
@@ -17,9 +20,25 @@ use serde::{Deserialize, Serialize};
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Stored")]
 pub struct Shard {
     index: usize,
     of: usize,
+}
+
+/// A shard as a file holds it, which may be one that there is not.
+#[derive(Deserialize)]
+struct Stored {
+    index: usize,
+    of: usize,
+}
+
+impl TryFrom<Stored> for Shard {
+    type Error = String;
+
+    fn try_from(stored: Stored) -> Result<Self, String> {
+        Self::new(stored.index, stored.of)
+    }
 }
 
 impl Shard {
@@ -30,6 +49,9 @@ impl Shard {
     pub fn new(index: usize, of: usize) -> Result<Self, String> {
         if of == 0 {
             return Err("there are no shards of none".into());
+        }
+        if of > MOST {
+            return Err(format!("{of} shards are too many: at most {MOST}"));
         }
         if index == 0 || index > of {
             return Err(format!("there is no shard {index} of {of}; shards go from 1/{of} to {of}/{of}"));
@@ -73,6 +95,20 @@ impl fmt::Display for Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shards_that_are_none_are_refused() {
+        for (index, of) in [(0, 3), (4, 3), (0, 0), (1, 1_000_000_001), (0, 1_000_000_001), (usize::MAX, usize::MAX)] {
+            assert!(
+                Shard::new(index, of).is_err() && format!("{index}/{of}").parse::<Shard>().is_err(),
+                "{index}/{of}"
+            );
+            let json = serde_json::json!({"index": index, "of": of});
+            assert!(serde_json::from_value::<Shard>(json).is_err(), "{index}/{of}");
+        }
+        let shard = Shard::new(3, 1_000_000).unwrap();
+        assert_eq!(serde_json::from_value::<Shard>(serde_json::to_value(shard).unwrap()).unwrap(), shard);
+    }
 
     #[test]
     fn shards_share_everything_once() {

@@ -129,7 +129,7 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
             if manifest.complete {
                 found.complete.push(path.clone());
             } else {
-                let done = Log::read(path)?.iter().map(|entry| entry.rows).sum();
+                let done = Log::read(path)?.iter().map(|entry| entry.rows).fold(0, usize::saturating_add);
                 let rows = manifest.own_rows();
                 found.unfinished.push(UnfinishedShard { folder: path.clone(), shard, done, rows });
             }

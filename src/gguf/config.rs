@@ -111,8 +111,7 @@ impl Maker<'_> {
     /// What most architectures have, under every name that Hugging Face's configurations give it.
     fn shared(&self) -> Result<Map<String, Value>> {
         let f = self.fields;
-        let (layers, width, heads) =
-            (f.size("block_count")?, f.size("embedding_length")?, f.size("attention.head_count")?);
+        let (layers, width, heads) = (self.layers()?, f.size("embedding_length")?, f.size("attention.head_count")?);
         let context = f.size("context_length")?;
         let vocabulary = self.axis("token_embd.weight", 0)?;
         let eps = match f.maybe_number("attention.layer_norm_rms_epsilon")? {
@@ -139,6 +138,15 @@ impl Maker<'_> {
         match json {
             Value::Object(fields) => Ok(fields.into_iter().filter(|(_, value)| !value.is_null()).collect()),
             _ => Ok(Map::new()),
+        }
+    }
+
+    /// The number of blocks, each of which has a tensor of the file at least.
+    fn layers(&self) -> Result<usize> {
+        let (layers, tensors) = (self.fields.size("block_count")?, self.files.tensors().count());
+        match layers > tensors {
+            true => Err(malformed(format!("`block_count` is {layers}, and the file has {tensors} tensors")).into()),
+            false => Ok(layers),
         }
     }
 
@@ -269,7 +277,7 @@ impl Maker<'_> {
     /// What queries are divided by the root of: the largest model of a family goes by another width than a head's.
     fn scored(&self, largest: usize) -> Result<f64> {
         let f = self.fields;
-        match f.size("block_count")? == largest {
+        match self.layers()? == largest {
             true => Ok(f.size("embedding_length")? as f64 / f.size("attention.head_count")?.max(1) as f64),
             false => self.d_head(),
         }
@@ -289,7 +297,7 @@ impl Maker<'_> {
     fn gemma3(&self) -> Result<Value> {
         let f = self.fields;
         let window = f.maybe_size("attention.sliding_window")?.filter(|width| *width > 0);
-        let layers = f.size("block_count")?;
+        let layers = self.layers()?;
         let kinds: Vec<&str> = (0..layers)
             .map(|layer| if window.is_some() && (layer + 1) % 6 != 0 { "sliding_attention" } else { "full_attention" })
             .collect();
@@ -316,7 +324,7 @@ impl Maker<'_> {
         let Some(window) = f.maybe_size("attention.sliding_window")?.filter(|width| *width > 0) else {
             return Ok(json!({"architectures": ["Olmo2ForCausalLM"]}));
         };
-        let layers = f.size("block_count")?;
+        let layers = self.layers()?;
         let near = match f.flags("attention.sliding_window_pattern")? {
             Some(near) => near,
             None => (0..layers).map(|layer| (layer + 1) % 4 != 0).collect(),

@@ -447,6 +447,9 @@ fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>;
 
 pub(crate) fn read_json(path: PathBuf) -> Result<Value, LoadError> {
     let text = regular::read(&path).map_err(LoadError::file(&path))?;
+    if let Some(most) = python_json::too_many_values(&text) {
+        return Err(LoadError::corrupt(&path, format!("it has more than {most} values")));
+    }
     python_json::parse(&text).map_err(|source| LoadError::Json { path, source })
 }
 

@@ -14,7 +14,12 @@ use crate::error::LoadError;
 /// What such a file begins with.
 const MAGIC: &[u8; 4] = b"GGUF";
 /// No description is longer, vocabulary included.
-const LONGEST: usize = 1 << 30;
+const LONGEST: usize = 1 << 27;
+/// Fields and tensors at most, and entries of all lists together. Each takes more memory than it has bytes in the file, so
+/// that a file could ask for many times its size; vocabularies have a few hundred thousand entries.
+const MOST_FIELDS: u64 = 1 << 16;
+const MOST_TENSORS: u64 = 1 << 18;
+const MOST_ENTRIES: u64 = 1 << 21;
 /// Axes of a tensor at most.
 const AXES: u32 = 4;
 /// Where tensors begin, unless the file says otherwise.
@@ -156,7 +161,7 @@ fn header(file: &TensorFile) -> Result<Header, LoadError> {
     let mut size = if file.in_memory().is_some() { LONGEST } else { 1 << 20 };
     loop {
         let start: Cow<'_, [u8]> = file.start(size)?;
-        let mut reader = Reader { bytes: &start, at: 0 };
+        let mut reader = Reader { bytes: &start, at: 0, entries: 0 };
         match read_header(&mut reader) {
             Ok(header) => return Ok(header),
             Err(Fault::Short) if (start.len() as u64) < file.len() && size < LONGEST => size *= 4,
@@ -178,6 +183,11 @@ fn read_header(reader: &mut Reader<'_>) -> Result<Header, Fault> {
         version => return Err(Fault::Wrong(format!("it is GGUF {version}; 2 and 3 are read"))),
     }
     let (tensors, fields) = (reader.u64()?, reader.u64()?);
+    for (count, most, what) in [(tensors, MOST_TENSORS, "tensors"), (fields, MOST_FIELDS, "fields")] {
+        if count > most {
+            return Err(Fault::Wrong(format!("it has {count} {what}; at most {most} are read")));
+        }
+    }
     let fields = (0..fields).map(|_| reader.field());
     let mut named = Map::new();
     for field in fields {
@@ -215,6 +225,8 @@ enum Fault {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// Entries of lists so far.
+    entries: u64,
 }
 
 impl<'a> Reader<'a> {
@@ -265,7 +277,18 @@ impl<'a> Reader<'a> {
                 if of == 9 {
                     return Err(Fault::Wrong(format!("the field `{name}` is a list of lists")));
                 }
-                let mut values = Vec::new();
+                self.entries = self.entries.saturating_add(len);
+                if self.entries > MOST_ENTRIES {
+                    let all = self.entries;
+                    return Err(Fault::Wrong(format!(
+                        "with the field `{name}` its lists have {all} entries; at most {MOST_ENTRIES} are read"
+                    )));
+                }
+                // Each takes a byte at least.
+                if len > (self.bytes.len() - self.at) as u64 {
+                    return Err(Fault::Short);
+                }
+                let mut values = Vec::with_capacity(len as usize);
                 for _ in 0..len {
                     values.push(self.value(of, name)?);
                 }
