@@ -26,6 +26,7 @@ impl Given {
         match self {
             Self::Files(prompts) => {
                 for placed in prompts {
+                    // Then what it holds may be the error of a reading that was stopped.
                     if signals::stopped() {
                         let told = "before the first prompt was run; the same command begins again";
                         return Err(Failure::Stopped(told.into()));

@@ -1,11 +1,16 @@
 //! Files of prompts, and which of them are read.
 
+use std::fs::Metadata;
 use std::path::PathBuf;
 
 use clap::Args;
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-use super::Failure;
-use crate::corpus::{Corpus, PlacedPrompts};
+use super::{Failure, signals};
+use crate::corpus::{Corpus, PlacedPrompts, Watch};
+
+/// Bytes from which on it is shown how much was read.
+const SHOWN: u64 = 1 << 20;
 
 #[derive(Debug, Args)]
 pub(super) struct PromptFiles {
@@ -51,7 +56,28 @@ impl PromptFiles {
         let corpus = self.field.iter().fold(corpus, Corpus::field);
         let corpus = self.limit.into_iter().fold(corpus, Corpus::limit);
         let corpus = self.sample.into_iter().fold(corpus, |corpus, count| corpus.sample(count, self.sample_seed));
-        Ok(Some(corpus.placed()?))
+        Ok(Some(corpus.watched(self.watch()).placed()?))
+    }
+
+    /// A bar of the bytes read, those of packed files as they are packed; a signal ends the reading.
+    fn watch(&self) -> Watch {
+        let length = |path: &PathBuf| std::fs::metadata(path).ok().filter(Metadata::is_file).map(|file| file.len());
+        // Of a stream nobody knows.
+        let all: Option<u64> = self.files().iter().map(length).sum();
+        let bar = match all {
+            Some(all) if all < SHOWN => ProgressBar::hidden(),
+            Some(all) => ProgressBar::new(all),
+            None => ProgressBar::new_spinner(),
+        };
+        let form = if all.is_some() { "{bar:30} {bytes}/{total_bytes} read {eta}" } else { "{spinner} {bytes} read" };
+        if let Ok(style) = ProgressStyle::with_template(form) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        let bar = bar.with_finish(ProgressFinish::AndClear);
+        Watch::new(move |bytes| {
+            bar.inc(bytes as u64);
+            !signals::stopped()
+        })
     }
 
     /// The files by name; a pattern that fits none as it is written.

@@ -4,24 +4,25 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Place, PlacedPrompts, Prompt, files, prompt, unpacked};
+use super::watch::{Watch, Watched};
+use super::{Place, PlacedPrompts, Prompt, files, unpacked, value};
 use crate::error::DumpError;
 
-/// The longest line, in bytes: one that never ends takes no more memory.
-const LONGEST: u64 = 1 << 28;
+/// The longest line, in bytes, after unpacking: one that never ends takes no more memory.
+const LONGEST: u64 = 1 << 24;
 /// What some programs write at the beginning of a text in UTF-8.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 /// What a packed file's name may end in, behind what it holds.
 const PACKED: [&str; 4] = ["gz", "gzip", "zst", "zstd"];
 
 /// The lines of a file; `-` is standard input.
-pub(super) fn open(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
+pub(super) fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Result<PlacedPrompts, DumpError> {
     let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
     let (reader, json): (Box<dyn Read>, bool) = match path == Path::new("-") {
         true => (Box::new(std::io::stdin()), field.is_some()),
         false => (files::open(path).map_err(failed)?, field.is_some() || is_json(path)),
     };
-    let reader = unpacked::open(BufReader::with_capacity(1 << 16, reader)).map_err(failed)?;
+    let reader = unpacked::open(BufReader::with_capacity(1 << 16, Watched { reader, watch })).map_err(failed)?;
     Ok(Box::new(Lines { reader, path: path.into(), json, field: field.map(str::to_string), number: 0, ended: false }))
 }
 
@@ -45,8 +46,10 @@ struct Lines {
 impl Lines {
     /// The next line that is not empty.
     fn line(&mut self) -> Result<Option<String>, DumpError> {
+        let mut line = Vec::new();
         loop {
-            let mut line = Vec::new();
+            line.clear();
+            self.skip_ends()?;
             let read = (&mut self.reader).take(LONGEST + 1).read_until(b'\n', &mut line);
             let read = read.map_err(|source| DumpError::File { path: self.path.to_path_buf(), source })?;
             if read == 0 {
@@ -54,17 +57,31 @@ impl Lines {
             }
             self.number += 1;
             if read as u64 > LONGEST {
-                return Err(self.bad("longer than 256 MiB", None));
+                return Err(self.bad("longer than 16 MiB", None));
             }
             if self.number == 1 && line.starts_with(MARK) {
                 line.drain(..MARK.len());
             }
-            let mut line = String::from_utf8(line).map_err(|_| self.bad("not UTF-8", None))?;
-            let end = line.trim_end_matches('\n').len();
-            line.truncate(line[..end].strip_suffix('\r').map_or(end, str::len));
-            if !line.trim().is_empty() {
-                return Ok(Some(line));
+            let text = str::from_utf8(&line).map_err(|_| self.bad("not UTF-8", None))?;
+            let text = text.trim_end_matches('\n');
+            let text = text.strip_suffix('\r').unwrap_or(text);
+            if !text.trim().is_empty() {
+                return Ok(Some(text.to_string()));
             }
+        }
+    }
+
+    /// Passes over empty lines, many at once.
+    fn skip_ends(&mut self) -> Result<(), DumpError> {
+        loop {
+            let failed = |source| DumpError::File { path: self.path.to_path_buf(), source };
+            let bytes = self.reader.fill_buf().map_err(failed)?;
+            let ends = bytes.iter().position(|byte| *byte != b'\n').unwrap_or(bytes.len());
+            if ends == 0 {
+                return Ok(());
+            }
+            self.reader.consume(ends);
+            self.number += ends;
         }
     }
 
@@ -82,9 +99,8 @@ impl Lines {
         if !self.json {
             return Ok(Some(Prompt::Text(line)));
         }
-        let value = serde_json::from_str(&line).map_err(|error| self.bad("not JSON", Some(error)))?;
-        let found = prompt(&value, self.field.as_deref()).map_err(|reason| self.bad(&reason, None))?;
-        Ok(Some(found))
+        let found = value::prompt(&line, self.field.as_deref()).map_err(|error| self.bad("not JSON", Some(error)))?;
+        found.map(Some).map_err(|reason| self.bad(&reason, None))
     }
 }
 

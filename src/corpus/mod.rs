@@ -6,14 +6,18 @@ mod sample;
 #[cfg(feature = "arrow")]
 mod table;
 mod unpacked;
+mod value;
+mod watch;
 
 use std::path::{Path, PathBuf};
-
-use serde_json::Value;
 
 use crate::error::DumpError;
 
 pub use crate::error::Place;
+#[cfg(feature = "cli")]
+pub(crate) use watch::Watch;
+#[cfg(not(feature = "cli"))]
+use watch::Watch;
 
 /// One prompt: text, or token ids already.
 ///
@@ -42,7 +46,7 @@ pub enum Prompt {
 /// `arrow`, `.parquet` files and `.arrow` files (of Hugging Face's `datasets`, too) hold a prompt a row of that column, dictionary-encoded or not. Any other
 /// file holds a prompt a line. Any of them but `.parquet` and `.arrow` may be compressed with gzip or Zstandard, which its
 /// first bytes say. A name with `*`, `?` or `[...]` is a pattern of names; `-` is standard input: lines of text or, where a
-/// field is named, of JSON. Empty lines are passed over.
+/// field is named, of JSON. Empty lines are passed over; a line of more than 16 MiB, unpacked, is refused.
 ///
 /// ```
 /// use hooklens::corpus::{Corpus, Prompt};
@@ -62,6 +66,7 @@ pub struct Corpus {
     skip: usize,
     limit: Option<usize>,
     sample: Option<(usize, u64)>,
+    watch: Option<Watch>,
 }
 
 /// Prompts, one by one.
@@ -116,6 +121,13 @@ impl Corpus {
         self
     }
 
+    /// Reports how much of files of lines was read.
+    #[cfg(feature = "cli")]
+    pub(crate) fn watched(mut self, watch: Watch) -> Self {
+        self.watch = Some(watch);
+        self
+    }
+
     /// The files by name, patterns replaced by what they fit.
     ///
     /// # Errors
@@ -154,8 +166,8 @@ impl Corpus {
     /// As [`Corpus::prompts`].
     pub fn placed(&self) -> Result<PlacedPrompts, DumpError> {
         let files = self.files()?;
-        let field = self.field.clone();
-        let all = files.into_iter().flat_map(move |file| match open(&file, field.as_deref()) {
+        let (field, watch) = (self.field.clone(), self.watch.clone());
+        let all = files.into_iter().flat_map(move |file| match open(&file, field.as_deref(), watch.clone()) {
             Ok(prompts) => prompts,
             Err(error) => Box::new(std::iter::once(Err(error))),
         });
@@ -174,7 +186,7 @@ impl Corpus {
 }
 
 /// The prompts of one file.
-fn open(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
+fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Result<PlacedPrompts, DumpError> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
     match &*ending {
         #[cfg(feature = "arrow")]
@@ -184,7 +196,7 @@ fn open(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
             let source = std::io::Error::other("this build reads no tables; build it with --features arrow");
             Err(DumpError::File { path: path.to_path_buf(), source })
         }
-        _ => lines::open(path, field),
+        _ => lines::open(path, field, watch),
     }
 }
 
@@ -202,38 +214,5 @@ fn open(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
 /// # Errors
 /// [`DumpError::File`], or [`DumpError::Prompt`] naming the line.
 pub fn read_prompts(path: impl AsRef<Path>) -> Result<Vec<Prompt>, DumpError> {
-    open(path.as_ref(), None)?.map(|placed| placed.map(|(prompt, _)| prompt)).collect()
-}
-
-/// The prompt of a JSON value; what is wrong with it.
-fn prompt(value: &Value, field: Option<&str>) -> Result<Prompt, String> {
-    let ids = |list: &Vec<Value>| {
-        let ids: Option<Vec<u32>> = list.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect();
-        ids.map(Prompt::Tokens).ok_or_else(|| "a list that is not of token ids".to_string())
-    };
-    let own = |value: &Value| match value {
-        Value::String(text) => Ok(Prompt::Text(text.clone())),
-        Value::Array(list) => ids(list),
-        _ => Err("neither a text nor a list of token ids".to_string()),
-    };
-    let Value::Object(fields) = value else {
-        return match field {
-            None => own(value).map_err(|_| "neither a text, nor `text`, `prompt` or `tokens`".into()),
-            Some(field) => Err(format!("no object with `{field}`")),
-        };
-    };
-    if let Some(field) = field {
-        let within = || field.split('.').try_fold(value, |value, name| value.get(name));
-        let found = fields.get(field).or_else(within);
-        let has = || fields.keys().take(8).map(String::as_str).collect::<Vec<_>>().join(", ");
-        return match found {
-            None => Err(format!("no `{field}`; it has {}", has())),
-            Some(found) => own(found).map_err(|what| format!("`{field}` is {what}")),
-        };
-    }
-    match (fields.get("tokens"), fields.get("text").or_else(|| fields.get("prompt"))) {
-        (Some(Value::Array(list)), _) => ids(list),
-        (None, Some(Value::String(text))) => Ok(Prompt::Text(text.clone())),
-        _ => Err("neither a text, nor `text`, `prompt` or `tokens`".into()),
-    }
+    open(path.as_ref(), None, None)?.map(|placed| placed.map(|(prompt, _)| prompt)).collect()
 }
