@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
-use yaml_rust2::{Yaml, YamlLoader};
+use yaml_rust2::Yaml;
 
-use super::{Found, Lies, Parts};
+use super::{Found, Lies, Parts, yaml};
 use crate::embedded::EmbeddedDictionary;
 use crate::error::{FeatureError, LoadError, Result};
 use crate::features::architecture::Architecture;
@@ -57,9 +57,7 @@ impl Config {
 
     fn parsed(text: &str, path: PathBuf) -> Result<Self> {
         let wrong = |reason: String| FeatureError::Setting { path: path.clone(), reason };
-        let all = YamlLoader::load_from_str(text);
-        let all = all.map_err(|error| wrong(format!("it is not sound YAML: {error}")))?;
-        let Some(yaml) = all.first() else { return Err(wrong("it is empty".into()).into()) };
+        let Some(yaml) = yaml::first(text).map_err(wrong)? else { return Err(wrong("it is empty".into()).into()) };
         let text = |key: &str| yaml[key].as_str().map(str::to_string);
         let files = yaml["transcoders"].as_vec().cloned().unwrap_or_default();
         let named: Vec<String> = files.iter().filter_map(Yaml::as_str).map(str::to_string).collect();

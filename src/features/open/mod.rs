@@ -10,6 +10,7 @@ mod llama_scope;
 mod openai;
 mod saelens;
 mod sparsify;
+mod yaml;
 
 use std::path::Path;
 use std::sync::OnceLock;
