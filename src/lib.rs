@@ -102,6 +102,8 @@ pub mod prelude;
 mod processing;
 mod python_json;
 mod regular;
+#[cfg(any(feature = "cli", feature = "hub"))]
+mod stderr;
 mod tensor_ext;
 mod tokens;
 mod weight_files;

@@ -45,6 +45,7 @@ use clap::Parser;
 
 use args::{DtypeArg, ModelArg};
 use command::{Cli, Command};
+use terminal::say;
 
 use crate::error::error_chain;
 use crate::model::HookedTransformer;
@@ -75,11 +76,16 @@ pub fn main() -> ExitCode {
     crate::keep_freed_memory();
     crate::caught::print_others_only();
     if let Some(told) = too_many_threads() {
-        eprintln!("error: {told}");
+        say(format_args!("error: {told}"));
         return ExitCode::from(2);
     }
+    let command = Cli::parse().command;
+    if let Err(told) = start_threads() {
+        say(format_args!("error: {told}"));
+        return ExitCode::FAILURE;
+    }
     signals::watch();
-    let done = match Cli::parse().command {
+    let done = match command {
         Command::Hooks(args) => hooks::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Vocabulary(args) => vocabulary::run(&args),
@@ -105,17 +111,17 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(reason)) => {
-            eprintln!("error: {}\n\nFor more information, try '--help'.", terminal::shown(&reason));
+            say(format_args!("error: {reason}\n\nFor more information, try '--help'."));
             ExitCode::from(2)
         }
         Err(Failure::Stopped(reason)) => {
-            eprintln!("stopped: {}", terminal::shown(&reason));
+            say(format_args!("stopped: {reason}"));
             ExitCode::from(75)
         }
         // The reader of our output went away: that is its right.
         Err(Failure::Failed(error)) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(Failure::Failed(error)) => {
-            eprintln!("error: {}", terminal::shown(&error_chain(&*error)));
+            say(format_args!("error: {}", error_chain(&*error)));
             ExitCode::FAILURE
         }
     }
@@ -126,6 +132,17 @@ fn too_many_threads() -> Option<String> {
     const MOST: usize = 4096;
     let asked = std::env::var("RAYON_NUM_THREADS").ok()?.parse().unwrap_or(0);
     (asked > MOST).then(|| format!("RAYON_NUM_THREADS is {asked}; it may be {MOST} at most"))
+}
+
+/// Starts the threads that compute, here and at once: where they are first needed there is nobody to tell that the system
+/// starts no more.
+fn start_threads() -> Result<(), String> {
+    rayon::ThreadPoolBuilder::new().build_global().map_err(|error| {
+        let count = std::env::var("RAYON_NUM_THREADS").ok().filter(|count| !count.is_empty());
+        let count = count.map_or("one for each core".to_string(), |count| format!("RAYON_NUM_THREADS is {count}"));
+        let why = error_chain(&error);
+        format!("can't start the threads that compute ({count}): {why}; RAYON_NUM_THREADS=1 needs one only")
+    })
 }
 
 /// A decoder with its weights as published.

@@ -38,7 +38,12 @@ pub(super) fn print_json(json: &Value) -> io::Result<()> {
 
 /// Prints a note to standard error.
 pub(super) fn note(text: impl Display) {
-    eprintln!("note: {}", shown(&text.to_string()));
+    say(format_args!("note: {text}"));
+}
+
+/// Prints a line to standard error.
+pub(super) fn say(text: impl Display) {
+    crate::stderr::line(shown(&text.to_string()));
 }
 
 /// A text whose control characters are shown.

@@ -139,7 +139,7 @@ impl Dump {
         let mut prefix = self.prefilled(model)?;
         let mut shared_prefix = self.shared_prefix(model)?;
         let non_finite = self.allow_non_finite.then(Noted::default);
-        let writer = Writer::start(sink);
+        let writer = Writer::start(sink)?;
         let (mut tokens_run, mut left) = (0, 0);
         let own = self.own(rows.len());
         let skipped = (finished * self.batch_size).min(own.len());

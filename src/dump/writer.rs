@@ -38,17 +38,17 @@ impl Drop for Close {
 }
 
 impl Writer {
-    pub(super) fn start(mut sink: Box<dyn Sink>) -> Self {
+    pub(super) fn start(mut sink: Box<dyn Sink>) -> Result<Self, DumpError> {
         // One batch waits while one is written: memory holds three with the one being computed.
         let queue = ActivationQueue::bounded(1, WhenFull::Block);
         let reader = Close(queue.clone());
-        let thread = std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().name("hooklens-dump".into()).spawn(move || {
             while let Ok(batch) = reader.0.wait(BATCHES) {
                 sink.write(batch)?;
             }
             sink.finish()
         });
-        Self { queue, thread: Some(thread) }
+        Ok(Self { queue, thread: Some(thread.map_err(|source| DumpError::Thread { source })?) })
     }
 
     /// Hands a batch over; `false` if the thread has stopped, and [`Writer::finish`] tells why.

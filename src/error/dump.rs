@@ -21,6 +21,12 @@ use super::Place;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DumpError {
+    /// The system starts no more threads.
+    #[error("can't start the thread that writes")]
+    Thread {
+        /// Why.
+        source: std::io::Error,
+    },
     /// A point of the decoder behind an encoder, or its logits.
     #[error(
         "`{point}` is of the decoder, and a dump's prompts are what the encoder reads: choose points of the encoder \

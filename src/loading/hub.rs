@@ -10,6 +10,7 @@ use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::LoadError;
+use crate::stderr;
 use crate::tokens::MARIAN_FILES;
 use crate::weight_files::{NAMES, shard_names};
 
@@ -174,7 +175,8 @@ impl Turn {
                 Err(_) => return Self { _locked: None },
             }
             if !told {
-                eprintln!("note: another process is downloading to {}; {name} waits for it", cache.display());
+                let place = cache.display();
+                stderr::line(format_args!("note: another process is downloading to {place}; {name} waits for it"));
                 told = true;
             }
             std::thread::sleep(Duration::from_millis(200));

@@ -53,6 +53,23 @@ fn circle(graph: &Graph) -> Option<Vec<String>> {
     graph.keys().find_map(|name| walk(name, graph, &mut Vec::new(), &mut BTreeSet::new()))
 }
 
+/// `eprintln!` panics where standard error is full or closed: `src/stderr.rs` writes there, and nothing else does.
+#[test]
+fn one_place_writes_to_standard_error() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let all = ["src", "hooks/src", "kernels/src"].iter().flat_map(|folder| files(&root.join(folder)));
+    for path in all.filter(|path| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("src/stderr.rs")) {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let found = code.filter(|line| {
+            ["eprint", "dbg!(", "stderr().write", "(std::io::stderr()", "stderr().lock"]
+                .iter()
+                .any(|word| line.contains(word))
+        });
+        assert_eq!(found.collect::<Vec<_>>(), Vec::<&str>::new(), "{}", path.display());
+    }
+}
+
 #[test]
 fn no_circle_of_imports_between_folders() {
     let graph = graph(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));

@@ -79,6 +79,7 @@ mod remote;
 #[cfg(feature = "remote")]
 mod serve_guard;
 mod shell;
+mod special_files;
 mod splice;
 mod support;
 mod svg;
