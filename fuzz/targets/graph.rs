@@ -1,0 +1,18 @@
+//! A graph in Neuronpedia's schema: refused, or shown on a page from which it can be read again.
+#![no_main]
+
+use hooklens::attribution::graph::GraphFile;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("graph.json");
+    std::fs::write(&path, bytes).expect("a file");
+    let Ok(graph) = GraphFile::open(&path) else { return };
+    // Nothing of the graph ends the script that it is in.
+    assert_eq!(graph.page().matches("</script").count(), PAGE.matches("</script").count());
+    graph.save(&path).expect("a file");
+    assert_eq!(GraphFile::open(&path).expect("a graph").json(), graph.json());
+});
+
+const PAGE: &str = include_str!("../../src/attribution/graph/page.html");

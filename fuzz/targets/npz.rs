@@ -1,0 +1,18 @@
+//! An archive of NumPy's arrays: refused, or read.
+#![no_main]
+
+use hooklens::WeightFiles;
+use hooklens::prelude::DType;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("params.npz");
+    std::fs::write(&path, bytes).expect("a file");
+    let Ok(files) = WeightFiles::open(std::slice::from_ref(&path)) else { return };
+    let names: Vec<String> = files.tensors().map(|(name, _)| name.to_string()).collect();
+    for name in names {
+        let _ = files.read(&name, DType::F32);
+    }
+    let _ = hooklens::features::open(&path);
+});

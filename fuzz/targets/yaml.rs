@@ -1,0 +1,19 @@
+//! The `config.yaml` of a folder of transcoders: refused, or opened.
+#![no_main]
+
+use std::fs;
+use std::path::Path;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let set = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/features/circuit-tracer-set");
+    let folder = tempfile::tempdir().expect("a folder");
+    for entry in fs::read_dir(set).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.extension().is_some_and(|ending| ending == "safetensors") {
+            fs::copy(&entry, folder.path().join(entry.file_name().expect("a name"))).expect("weights");
+        }
+    }
+    fs::write(folder.path().join("config.yaml"), bytes).expect("a file");
+    let _ = hooklens::features::open(folder.path());
+});
