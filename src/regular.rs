@@ -9,6 +9,9 @@ use std::time::Duration;
 
 /// The largest description that is read: no configuration, tokenizer or manifest comes near.
 const LARGEST: u64 = 1 << 30;
+/// The longest header of safetensors, in bytes, which takes some fifteen times as much when it is read: that of a hundred
+/// thousand tensors.
+pub(crate) const LONGEST_HEADER: u64 = 12 << 20;
 /// How long a pipe may wait for a program that writes to it.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -19,7 +22,19 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// The bytes of a file of tensors.
 pub(crate) fn read_tensors(path: &Path) -> Result<Vec<u8>> {
-    read_up_to(path, u64::MAX)
+    let bytes = read_up_to(path, u64::MAX)?;
+    check_header(&bytes, bytes.len() as u64)?;
+    Ok(bytes)
+}
+
+/// Fails for a file of safetensors, of this start and length, whose header is longer than any model's.
+pub(crate) fn check_header(start: &[u8], file: u64) -> Result<()> {
+    let len = start.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    // A header that is longer than its file is for the parser to refuse.
+    if len > LONGEST_HEADER && len < file {
+        return Err(Error::other(format!("its header is {len} bytes long; at most {LONGEST_HEADER} are read")));
+    }
+    Ok(())
 }
 
 /// Opens a regular file.
@@ -91,4 +106,19 @@ fn read_up_to(path: &Path, largest: u64) -> Result<Vec<u8>> {
         return Err(too_long(bytes.len() as u64));
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_bounded() {
+        let start = |len: u64| len.to_le_bytes();
+        assert!(check_header(&start(LONGEST_HEADER), u64::MAX).is_ok());
+        let told = check_header(&start(LONGEST_HEADER + 1), LONGEST_HEADER + 9).unwrap_err().to_string();
+        assert!(told.starts_with("its header is 12582913 bytes long"), "{told}");
+        // What is wrong with these the parser says.
+        assert!(check_header(&start(u64::MAX), 100).is_ok() && check_header(b"", 0).is_ok());
+    }
 }

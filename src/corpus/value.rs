@@ -28,8 +28,8 @@ fn named(found: Found, field: &str) -> Result<Prompt, String> {
     let Found::Object { names, fields } = found else { return Err(format!("no object with `{field}`")) };
     let (exact, path): (Vec<_>, Vec<_>) = fields.into_iter().partition(|(name, _)| name == field);
     let within = |(_, outer): (String, Found)| {
-        let path = field.split('.').skip(1);
-        path.fold(Some(outer), |outer, name| match outer? {
+        let mut path = field.split('.').skip(1);
+        path.try_fold(outer, |outer, name| match outer {
             Found::Object { fields, .. } => fields.into_iter().rfind(|(own, _)| own == name).map(|(_, own)| own),
             _ => None,
         })

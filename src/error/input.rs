@@ -430,12 +430,17 @@ pub enum InputError {
     },
 }
 
+/// Words that [`InputError::UnknownWords`] holds at most.
+pub(crate) const UNKNOWN_WORDS: usize = 100;
+
 /// The first of some words: `Alice`, `gave` and 3 more.
 fn some_of(words: &[String]) -> String {
     const MOST: usize = 5;
     let quoted: Vec<String> = words.iter().take(MOST).map(|word| format!("`{word}`")).collect();
     match words.len() - quoted.len() {
         0 => quoted.join(", "),
+        // Of those beyond nobody knows.
+        more if words.len() >= UNKNOWN_WORDS => format!("{} and at least {more} more", quoted.join(", ")),
         more => format!("{} and {more} more", quoted.join(", ")),
     }
 }

@@ -28,6 +28,7 @@ pub use feature::FeatureError;
 pub(crate) use full_memory::{device_out_of_what_memory, panicked_out_of_what_memory};
 pub use graph::GraphError;
 pub use input::InputError;
+pub(crate) use input::UNKNOWN_WORDS;
 pub use load::LoadError;
 pub use matrix::MatrixError;
 pub use patch::PatchError;

@@ -4,12 +4,10 @@ use tokenizers::tokenizer::{Model, OffsetReferential, OffsetType, PreTokenizer};
 
 use super::tokenizer::Tokenizer;
 use crate::caught::caught;
-use crate::error::InputError;
+use crate::error::{InputError, UNKNOWN_WORDS};
 
 /// Words like an unknown one that an error names.
 const NEAREST: usize = 5;
-/// Unknown words that an error holds.
-const UNKNOWN: usize = 100;
 
 impl Tokenizer {
     /// Every token, special ones included, with its id, as the vocabulary spells it: by id.
@@ -64,7 +62,7 @@ impl Tokenizer {
             if unknown && !words.iter().any(|other| other == word) {
                 words.push(word.to_string());
             }
-            if words.len() == UNKNOWN {
+            if words.len() == UNKNOWN_WORDS {
                 break;
             }
         }

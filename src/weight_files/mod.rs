@@ -26,6 +26,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use crate::error::LoadError;
 use crate::object_stores::Ranges;
 use crate::packed_matrix::PackedMatrix;
+use crate::regular;
 use crate::tokens::read_json;
 
 use convert::Converted;
@@ -140,9 +141,6 @@ enum Elements {
     /// In blocks.
     Packed(Format),
 }
-
-/// No safetensors header is longer.
-const LONGEST: u64 = 1 << 27;
 
 /// The file of weights in a model's folder, or the index of its shards; the first that is there is taken.
 pub(crate) const NAMES: [(&str, &str); 2] =
@@ -482,9 +480,10 @@ fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError>
         None => {
             let length = file.start(8)?.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
             // A length that is none is for the parser to refuse.
-            file.start(if length <= LONGEST { length as usize + 8 } else { 8 })?
+            file.start(if length <= regular::LONGEST_HEADER { length as usize + 8 } else { 8 })?
         }
     };
+    regular::check_header(&start, file.len()).map_err(|reason| LoadError::corrupt(&file.path, reason.to_string()))?;
     let (header, metadata) = match SafeTensors::read_metadata(&start) {
         // The header is sound; whether the file is as long as it says is seen below.
         Err(SafeTensorError::MetadataIncompleteBuffer) if file.in_memory().is_none() => {

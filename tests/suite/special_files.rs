@@ -209,6 +209,31 @@ fn long_lines_are_refused_while_they_are_unpacked() {
     assert!(said.contains("a text of 14400000 bytes") && said.contains(": 72"), "{said}");
 }
 
+/// What is no graph and no file of weights is refused before many times its length is held.
+#[cfg(target_os = "linux")]
+#[test]
+fn values_that_are_none_take_no_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.json");
+    let file = path.display().to_string();
+    let view = |text: &str| {
+        fs::write(&path, text).unwrap();
+        refused(&["graph", "view", &file, "--out", "none.html"])
+    };
+    assert!(view(&format!("{{\"x\": [{}0]}}", "0,".repeat(25_000_000))).contains("it has no list `nodes`"));
+    let link = r#"{"source": "a", "target": "a", "weight": 1},"#;
+    let links = format!(r#"{{"links": [{}{{}}], "nodes": [{{"node_id": "a"}}]}}"#, link.repeat(1_500_000));
+    assert!(view(&links).contains("link 1500000 has no `source`"));
+    let tensors: Vec<String> = (0..250_000)
+        .map(|number| format!(r#""{number}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#))
+        .collect();
+    let header = format!("{{{}}}", tensors.join(","));
+    let path = folder.path().join("model.safetensors");
+    fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
+    let said = hooklens::error_chain(&WeightFiles::open(&[path]).unwrap_err());
+    assert!(said.contains("its header is"), "{said}");
+}
+
 /// Notes and errors that can't be written lose nothing.
 #[cfg(target_os = "linux")]
 #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::attribution_graph::{AttributionGraph, NodeKind, PrunedGraph};
+use super::outline;
 use super::words::FeatureTokens;
 use crate::error::{GraphError, Result};
 use crate::model::HookedTransformer;
@@ -220,25 +221,8 @@ impl GraphFile {
             let told = "it is a file of PyTorch, as circuit-tracer saves a graph; its `create_graph_files` makes the JSON of it";
             return Err(wrong(told.into()).into());
         }
-        let json: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
-        let list = |key: &str| json[key].as_array().ok_or_else(|| wrong(format!("it has no list `{key}`")));
-        let (nodes, links) = (list("nodes")?, list("links")?);
-        let mut ids = BTreeSet::new();
-        for (place, node) in nodes.iter().enumerate() {
-            let id = node["node_id"].as_str().ok_or_else(|| wrong(format!("node {place} has no `node_id`")))?;
-            ids.insert(id);
-        }
-        for (place, link) in links.iter().enumerate() {
-            for end in ["source", "target"] {
-                let id = link[end].as_str().ok_or_else(|| wrong(format!("link {place} has no `{end}`")))?;
-                if !ids.contains(id) {
-                    return Err(wrong(format!("link {place} is of a node `{id}`, which is not there")).into());
-                }
-            }
-            if !link["weight"].as_f64().is_some_and(f64::is_finite) {
-                return Err(wrong(format!("link {place} has no finite `weight`")).into());
-            }
-        }
+        outline::check(&bytes).map_err(wrong)?;
+        let json = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
         Ok(Self { json })
     }
 

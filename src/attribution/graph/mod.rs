@@ -28,6 +28,7 @@ mod neurons;
 #[cfg(feature = "plot")]
 mod notebook;
 mod options;
+mod outline;
 mod paths;
 mod place;
 mod replacement;
