@@ -1,6 +1,6 @@
-//! Where to listen.
+//! Where to listen, and who connects.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 /// The addresses a name stands for.
 pub(super) fn resolve(listen: &str) -> std::io::Result<Vec<SocketAddr>> {
@@ -10,6 +10,14 @@ pub(super) fn resolve(listen: &str) -> std::io::Result<Vec<SocketAddr>> {
 /// Whether only this machine reaches all of them.
 pub(super) fn are_here(addresses: &[SocketAddr]) -> bool {
     addresses.iter().all(|address| address.ip().to_canonical().is_loopback())
+}
+
+/// What stands for an address: of IPv6 the network of 64 bits, as one machine has all of its addresses.
+pub(super) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        address => address,
+    }
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ pub(super) fn serve(guard: &Guard, client: &TcpStream, peer: SocketAddr, pending
         _ => {}
     }
     if !matches!(end, End::Closed) {
-        let _ = std::io::stderr().write_all(format!("{peer} {end}\n").as_bytes());
+        crate::stderr::line(format_args!("{peer} {end}"));
     }
 }
 
@@ -92,8 +92,13 @@ pub(super) fn serve(guard: &Guard, client: &TcpStream, peer: SocketAddr, pending
 fn run(guard: &Guard, client: &TcpStream, peer: SocketAddr, taken: &mut Taken) -> Result<End, End> {
     client.set_nodelay(true)?;
     client.set_write_timeout(Some(guard.times.first))?;
-    let (head, behind) = read_head(client, Instant::now() + guard.times.head)?;
-    let key = head::key(&head).map_err(End::Refused)?;
+    let head = read_head(client, Instant::now() + guard.times.head);
+    if matches!(head, Err(End::Refused(Refusal::Slow))) {
+        // It kept a place from others.
+        guard.note_failure(peer.ip());
+    }
+    let (head, behind) = head?;
+    let key = head::key(&head, &guard.hosts).map_err(End::Refused)?;
     guard.admits(peer.ip()).map_err(End::Refused)?;
     let child = guard.child(peer.ip()).map_err(End::Failed)?;
     let (events, heard) = channel();
@@ -133,7 +138,7 @@ impl Up<'_> {
                 return end;
             }
         };
-        taken.session = self.guard.sessions.take();
+        taken.session = self.guard.sessions.take(peer.ip());
         if taken.session.is_none() {
             return End::Full;
         }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::address::network;
+
 /// How many failures of each address lie how far back.
 #[derive(Debug)]
 pub(super) struct Failures {
@@ -40,14 +42,6 @@ impl Failures {
     pub(super) fn refuses(&self, address: IpAddr, now: Instant) -> bool {
         let recent = |count: &&Count| now.saturating_duration_since(count.since) < self.within;
         self.counts.get(&network(address)).filter(recent).is_some_and(|count| count.failures >= self.most)
-    }
-}
-
-/// What stands for an address: of IPv6 the network of 64 bits, as one machine has all of its addresses.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
-        address => address,
     }
 }
 

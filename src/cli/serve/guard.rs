@@ -1,7 +1,6 @@
 //! The server in front of the sessions: takes connections, counts them, and gives each a process.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::net::{IpAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::child::Child;
 use super::failures::Failures;
 use super::head::Refusal;
+use super::host::Hosts;
 use super::places::Places;
 use super::{ServeArgs, connection};
 
@@ -26,6 +26,7 @@ pub(super) struct Times {
 pub(super) struct Guard {
     pub(super) times: Times,
     pub(super) max_message: u64,
+    pub(super) hosts: Hosts,
     pub(super) sessions: Arc<Places>,
     pending: Arc<Places>,
     failures: Mutex<Failures>,
@@ -35,13 +36,15 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(args: &ServeArgs) -> Self {
+    pub(super) fn new(args: &ServeArgs, hosts: Hosts) -> Self {
         let bounds = &args.bounds;
         Self {
             times: Times { head: Duration::from_millis(bounds.head_ms), first: Duration::from_millis(bounds.first_ms) },
             max_message: args.max_message,
-            sessions: Places::new(args.max_sessions),
-            pending: Places::new(bounds.max_pending),
+            hosts,
+            // Who has one knows the token.
+            sessions: Places::new(args.max_sessions, args.max_sessions),
+            pending: Places::new(bounds.max_pending, bounds.max_pending_of_address),
             failures: Mutex::new(Failures::new(bounds.max_failures, Duration::from_millis(bounds.failures_ms))),
             args: args.clone(),
             shared: Mutex::default(),
@@ -57,12 +60,12 @@ impl Guard {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             };
-            // Too many that have not opened a session yet: this one is closed.
-            let Some(pending) = guard.pending.take() else { continue };
+            // Too many, of all or of this address, that have not opened a session yet: this one is closed.
+            let Some(pending) = guard.pending.take(peer.ip()) else { continue };
             let guard = Arc::clone(&guard);
             let thread = std::thread::Builder::new();
             if let Err(e) = thread.spawn(move || connection::serve(&guard, &client, peer, pending)) {
-                let _ = writeln!(std::io::stderr(), "{peer} closed: {e}");
+                crate::stderr::line(format_args!("{peer} closed: {e}"));
             }
         }
     }

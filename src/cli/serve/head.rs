@@ -1,5 +1,7 @@
 //! The head of the HTTP request that opens a WebSocket connection.
 
+use super::host::Hosts;
+
 /// Length in bytes beyond which a head is refused.
 pub(super) const LONGEST: usize = 16 << 10;
 
@@ -10,6 +12,8 @@ pub(super) enum Refusal {
     Malformed,
     /// A page of a browser made it.
     Origin,
+    /// It calls the server by a name that is not this machine's.
+    Host,
     /// It asks for something other than the session route.
     Route,
     /// Its head did not come in time.
@@ -30,6 +34,7 @@ impl Refusal {
         match self {
             Refusal::Malformed => "400 Bad Request",
             Refusal::Origin => "403 Forbidden",
+            Refusal::Host => "421 Misdirected Request",
             Refusal::Route => "404 Not Found",
             Refusal::Slow => "408 Request Timeout",
             Refusal::Overlong => "431 Request Header Fields Too Large",
@@ -48,7 +53,7 @@ pub(super) fn end(bytes: &[u8]) -> Option<usize> {
 /// The key of a request to open a session; the head is given whole, with the empty line at its end.
 ///
 /// Only what a WebSocket client sends is let through: no body, no origin, no second copy of a header that matters.
-pub(super) fn key(head: &[u8]) -> Result<&str, Refusal> {
+pub(super) fn key<'h>(head: &'h [u8], hosts: &Hosts) -> Result<&'h str, Refusal> {
     let text = std::str::from_utf8(head).map_err(|_| Refusal::Malformed)?;
     let text = text.strip_suffix("\r\n\r\n").ok_or(Refusal::Malformed)?;
     let mut lines = text.split("\r\n");
@@ -64,13 +69,16 @@ pub(super) fn key(head: &[u8]) -> Result<&str, Refusal> {
     if all("Origin").next().is_some() {
         return Err(Refusal::Origin);
     }
-    if (method, target) != ("GET", "/session") {
-        return Err(Refusal::Route);
-    }
     let one = |name| match (all(name).next(), all(name).nth(1)) {
         (Some(value), None) => Ok(value),
         _ => Err(Refusal::Malformed),
     };
+    if !hosts.lets_through(one("Host")?) {
+        return Err(Refusal::Host);
+    }
+    if (method, target) != ("GET", "/session") {
+        return Err(Refusal::Route);
+    }
     let asks = one("Upgrade")?.eq_ignore_ascii_case("websocket")
         && one("Connection")?.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"))
         && one("Sec-WebSocket-Version")? == "13";
@@ -115,7 +123,7 @@ mod tests {
                          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
     fn said(head: &str) -> Result<&str, Refusal> {
-        key(head.as_bytes())
+        key(head.as_bytes(), &Hosts::Any)
     }
 
     #[test]
@@ -133,7 +141,7 @@ mod tests {
         }
         // Cut short, it is no request.
         for length in 0..SOUND.len() {
-            assert!(key(&SOUND.as_bytes()[..length]).is_err(), "{length}");
+            assert!(key(&SOUND.as_bytes()[..length], &Hosts::Any).is_err(), "{length}");
         }
     }
 
@@ -163,17 +171,23 @@ mod tests {
             SOUND.replace("websocket\r", "h2c\r"),
             SOUND.replace("ZQ==", "ZQ=\""),
             SOUND.replace("Connection: Upgrade\r\n", ""),
+            SOUND.replace("Host: 127.0.0.1:3000\r\n", ""),
+            with("Host: 127.0.0.1"),
         ];
         for head in &malformed {
             assert_eq!(said(head), Err(Refusal::Malformed), "{head}");
         }
+        let here = Hosts::of("127.0.0.1:3000", &["127.0.0.1:3000".parse().unwrap()]);
+        let rebound = SOUND.replace("127.0.0.1:3000", "evil.example:3000");
+        assert_eq!(key(rebound.as_bytes(), &here), Err(Refusal::Host));
+        assert!(key(SOUND.as_bytes(), &here).is_ok());
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let _ = end(&bytes);
-            let _ = key(&bytes);
+            let _ = key(&bytes, &Hosts::Any);
         }
 
         #[test]
@@ -181,7 +195,7 @@ mod tests {
             let mut bytes = SOUND.as_bytes().to_vec();
             bytes[at] = byte;
             let _ = end(&bytes);
-            let _ = key(&bytes);
+            let _ = key(&bytes, &Hosts::Any);
         }
     }
 }

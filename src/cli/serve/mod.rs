@@ -7,6 +7,7 @@ mod failures;
 mod frames;
 mod guard;
 mod head;
+mod host;
 mod memory;
 mod places;
 mod report;
@@ -20,6 +21,7 @@ use clap::Args;
 
 use super::args::devices;
 use super::size;
+use super::terminal::say;
 use super::{CliResult, Failure};
 use crate::device::{DEVICE_VARIABLE, TOKEN_VARIABLE};
 
@@ -64,6 +66,9 @@ struct Bounds {
     /// The most connections without a session
     #[arg(long, hide = true, default_value = "16")]
     max_pending: usize,
+    /// The most of them that an address has
+    #[arg(long, hide = true, default_value = "8")]
+    max_pending_of_address: usize,
     /// The most failures of an address
     #[arg(long, hide = true, default_value = "5")]
     max_failures: u32,
@@ -95,10 +100,10 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
         return Err(Failure::Usage(reason));
     }
     if token.is_none() {
-        eprintln!("every program of this machine may compute here; {TOKEN_VARIABLE} asks for a token");
+        say(format_args!("every program of this machine may compute here; {TOKEN_VARIABLE} asks for a token"));
     }
     if args.max_memory.is_some() && !cfg!(target_os = "linux") {
-        eprintln!("the memory of sessions is not limited: that is possible on Linux only");
+        say("the memory of sessions is not limited: that is possible on Linux only");
     }
     let listener = TcpListener::bind(addresses.as_slice()).map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
@@ -108,7 +113,7 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     writeln!(out, "serving {names}: --device remote:ws://{address}")?;
     out.flush()?;
     drop(out);
-    guard::Guard::new(args).serve(&listener);
+    guard::Guard::new(args, host::Hosts::of(&args.listen, &addresses)).serve(&listener);
     Ok(())
 }
 

@@ -1,42 +1,55 @@
-//! A bounded number of places.
+//! A bounded number of places, of which one address has some at most: it can't take them from all others.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+
+use super::address::network;
 
 /// How many of so many places are taken.
 #[derive(Debug)]
 pub(super) struct Places {
     most: usize,
-    taken: Mutex<usize>,
+    of_address: usize,
+    /// By address; those that have none are not there.
+    taken: Mutex<HashMap<IpAddr, usize>>,
 }
 
 /// One that is taken, until dropped.
 #[derive(Debug)]
-pub(super) struct Place(Arc<Places>);
+pub(super) struct Place(Arc<Places>, IpAddr);
 
 impl Places {
-    pub(super) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, taken: Mutex::new(0) })
+    /// So many places, of which an address has `of_address` at most.
+    pub(super) fn new(most: usize, of_address: usize) -> Arc<Self> {
+        Arc::new(Self { most, of_address, taken: Mutex::default() })
     }
 
-    /// Takes a place, if one is free.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Place> {
+    /// Takes a place, if one is free for this address.
+    pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+        let address = network(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if *taken == self.most {
+        let own = taken.get(&address).copied().unwrap_or(0);
+        if own >= self.of_address || taken.values().sum::<usize>() >= self.most {
             return None;
         }
-        *taken += 1;
-        Some(Place(Arc::clone(self)))
+        taken.insert(address, own + 1);
+        Some(Place(Arc::clone(self), address))
     }
 
     /// Whether none is free.
     pub(super) fn full(&self) -> bool {
-        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) == self.most
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).values().sum::<usize>() >= self.most
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        let mut taken = self.0.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        match taken.get_mut(&self.1) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => drop(taken.remove(&self.1)),
+        }
     }
 }
 
@@ -46,10 +59,22 @@ mod tests {
 
     #[test]
     fn places_become_free_again() {
-        let places = Places::new(2);
-        let (one, two) = (places.take(), places.take());
-        assert!(one.is_some() && two.is_some() && places.full() && places.take().is_none());
+        let (places, here) = (Places::new(2, 2), "10.0.0.1".parse().unwrap());
+        let (one, two) = (places.take(here), places.take(here));
+        assert!(one.is_some() && two.is_some() && places.full() && places.take(here).is_none());
         drop(one);
-        assert!(!places.full() && places.take().is_some());
+        assert!(!places.full() && places.take(here).is_some());
+    }
+
+    #[test]
+    fn one_address_leaves_places_to_others() {
+        let [one, other] = ["2001:db8::1", "10.0.0.2"].map(|address| address.parse().unwrap());
+        let places = Places::new(3, 2);
+        let mut taken = vec![places.take(one).unwrap(), places.take("2001:db8::2".parse().unwrap()).unwrap()];
+        assert!(places.take(one).is_none() && places.take("2001:db8::3".parse().unwrap()).is_none());
+        taken.push(places.take(other).unwrap());
+        assert!(places.take(other).is_none());
+        taken.clear();
+        assert!(places.taken.lock().unwrap().is_empty());
     }
 }

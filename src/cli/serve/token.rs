@@ -18,8 +18,9 @@ pub(super) fn from_environment() -> Result<Option<String>, Failure> {
 }
 
 fn checked(token: String) -> Result<String, String> {
-    match token.chars().count() {
-        0 => Err(format!("{TOKEN_VARIABLE} is empty; leave it unset to ask for no token")),
+    // Spaces around it are no part of a secret.
+    match token.trim().chars().count() {
+        0 => Err(format!("{TOKEN_VARIABLE} is empty or blank; leave it unset to ask for no token")),
         count if count < SHORTEST => Err(format!(
             "{TOKEN_VARIABLE} has {count} characters; a token has {SHORTEST} or more, such as `openssl rand -hex 16` gives"
         )),
@@ -37,5 +38,7 @@ mod tests {
         assert!(checked("x".repeat(15)).is_err());
         assert!(checked("é".repeat(15)).is_err());
         assert!(checked("x".repeat(16)).is_ok());
+        assert!(checked(" ".repeat(16)).is_err());
+        assert!(checked(format!("{}x\t", " ".repeat(20))).is_err());
     }
 }
