@@ -102,6 +102,8 @@ pub mod prelude;
 mod processing;
 mod python_json;
 mod regular;
+mod script_json;
+mod shown_text;
 #[cfg(any(feature = "cli", feature = "hub"))]
 mod stderr;
 mod tensor_ext;

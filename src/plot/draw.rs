@@ -9,6 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::color::Scale;
 use super::font;
 use crate::error::PlotError;
+use crate::shown_text::shown;
 
 /// Font sizes, in pixels.
 pub(super) const TITLE: f64 = 18.0;
@@ -168,7 +169,7 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// A text on one line, without characters that SVG forbids.
+/// A text on one line. Hidden characters, some of which SVG forbids, are shown by their names.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn write<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
@@ -183,8 +184,7 @@ pub(super) fn write<B: DrawingBackend>(
     let font = (font::FAMILY, size).into_font();
     let font = if upright { font.transform(FontTransform::Rotate270) } else { font };
     let style = TextStyle::from(font).color(ink).pos(Pos::new(across, down));
-    let unseen = |letter: char| letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}');
-    let text: String = text.chars().map(|letter| if unseen(letter) { ' ' } else { letter }).collect();
+    let text = shown(text).replace(['\n', '\t'], " ");
     area.draw(&Text::new(text, at, style)).map_err(failed)
 }
 

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::draw::write_file;
 use crate::error::PlotError;
+use crate::shown_text::shown;
 
 /// Bytes a page has at most: what a browser opens without delay and a notebook keeps.
 const MOST_BYTES: usize = 16_000_000;
@@ -19,28 +18,16 @@ pub(super) fn fits(bytes: usize, (parts, kind): (usize, &str), tokens: usize) ->
     Err(PlotError::TooLarge { what, tokens, bytes, most: MOST_BYTES })
 }
 
-/// A text escaped for use between tags or in an attribute.
+/// A text escaped for use between tags or in an attribute, its hidden characters shown by their names.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
+    for letter in shown(text).chars() {
         match letter {
             '&' => safe.push_str("&amp;"),
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            letter => safe.push(letter),
-        }
-    }
-    safe
-}
-
-/// JSON that may stand in a script element: nothing in it ends the element or begins a comment.
-pub(super) fn script_json(value: &Value) -> String {
-    let mut safe = String::new();
-    for letter in value.to_string().chars() {
-        match letter {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => safe.push_str(&format!("\\u{:04x}", letter as u32)),
             letter => safe.push(letter),
         }
     }

@@ -1,5 +1,7 @@
 //! Tokens made visible: spaces, line breaks and invisible characters are shown by signs.
 
+use crate::shown_text::{is_hidden, named};
+
 /// A token with its spaces as `·`, line breaks as `↵`, and what else can't be seen by its name: `\t`, `‹U+200B›`.
 pub(crate) fn visible(token: &str) -> String {
     if token.is_empty() {
@@ -12,7 +14,7 @@ pub(crate) fn visible(token: &str) -> String {
             '\n' => shown.push('↵'),
             '\t' => shown.push_str("\\t"),
             '\r' => shown.push_str("\\r"),
-            hidden if is_hidden(hidden) => shown.push_str(&format!("‹U+{:04X}›", hidden as u32)),
+            hidden if is_unseen(hidden) => shown.push_str(&named(hidden)),
             letter => shown.push(letter),
         }
     }
@@ -28,13 +30,11 @@ pub(super) fn drawn(token: &str, most: usize) -> String {
     shown.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Controls, and what joins, splits or turns around the letters beside it.
-fn is_hidden(letter: char) -> bool {
-    letter.is_control()
+/// What can't be seen by itself: in a token alone, also joiners, variation selectors and unusual spaces.
+fn is_unseen(letter: char) -> bool {
+    is_hidden(letter)
         || (letter.is_whitespace() && letter != ' ')
-        || matches!(letter, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}')
-        || matches!(letter, '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
-        || matches!(letter, '\u{e0000}'..='\u{e0fff}')
+        || matches!(letter, '\u{200c}' | '\u{200d}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::words::FeatureTokens;
 use crate::error::{GraphError, Result};
 use crate::model::HookedTransformer;
 use crate::regular;
+use crate::script_json::script_json;
 
 /// The page, and where its graph goes.
 const PAGE: &str = include_str!("page.html");
@@ -226,6 +227,26 @@ impl GraphFile {
         Ok(Self { json })
     }
 
+    /// Ids that several nodes have, and how many: the page shows the first of each. circuit-tracer gives one to the error of
+    /// layer `l` and latent `l` of layer 0.
+    ///
+    /// ```
+    /// use hooklens::attribution::graph::GraphFile;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("graph.json");
+    /// let node = r#"{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}"#;
+    /// std::fs::write(&path, format!(r#"{{"nodes": [{node}, {node}], "links": []}}"#))?;
+    /// assert_eq!(GraphFile::open(&path)?.repeated_ids(), [("0_1_2", 2)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn repeated_ids(&self) -> Vec<(&str, usize)> {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for id in self.json["nodes"].as_array().into_iter().flatten().filter_map(|node| node["node_id"].as_str()) {
+            *counts.entry(id).or_default() += 1;
+        }
+        counts.into_iter().filter(|(_, count)| *count > 1).collect()
+    }
+
     /// The file's content.
     pub fn json(&self) -> &Value {
         &self.json
@@ -241,8 +262,7 @@ impl GraphFile {
 
     /// One HTML page that needs nothing else.
     pub fn page(&self) -> String {
-        // Nothing in a script element may end it.
-        PAGE.replacen(PLACE, &self.json.to_string().replace('<', "\\u003c"), 1)
+        PAGE.replacen(PLACE, &script_json(&self.json), 1)
     }
 
     /// Writes the page, whole or not at all.

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::{FeatureError, LoadError, Result};
 use crate::model::HookedTransformer;
+use crate::script_json::script_json;
 use crate::tokens::{PaddingSide, Tokens, token_text};
 use gather::{Amount, BINS, Example, Gathered};
 pub use units::Units;
@@ -337,9 +338,7 @@ impl Dashboards<'_> {
     pub fn page(&self, units: impl IntoIterator<Item = usize>) -> Result<String> {
         let units: Vec<usize> = units.into_iter().collect();
         self.check(&units)?;
-        // Nothing in a script element may end it.
-        let data = self.data(&units)?.to_string().replace('<', "\\u003c");
-        Ok(PAGE.replacen(PLACE, &data, 1))
+        Ok(PAGE.replacen(PLACE, &script_json(&self.data(&units)?), 1))
     }
 
     fn data(&self, units: &[usize]) -> Result<Value> {

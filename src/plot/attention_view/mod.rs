@@ -11,6 +11,8 @@ use super::page;
 use super::patterns::{AttentionPatterns, HeadAttention};
 use super::token_text::visible;
 use crate::error::PlotError;
+use crate::script_json::script_json;
+use crate::shown_text::shown;
 use cells::{encoded, encoded_len};
 
 /// Tokens a view shows at most.
@@ -94,7 +96,7 @@ impl<'a> AttentionView<'a> {
     /// # Errors
     /// [`PlotError::TooLarge`] if long tokens make it so.
     pub fn to_html(&self) -> Result<String, PlotError> {
-        let data = page::script_json(&self.data());
+        let data = script_json(&self.data());
         let fragment = format!(
             "<div class=\"hooklens-attention\" data-lm-suppress-shortcuts=\"true\">\n\
              <p>This view is drawn by its script: trust the notebook, or open the page in a browser.</p>\n\
@@ -130,7 +132,7 @@ impl<'a> AttentionView<'a> {
             json!({"layer": head.layer, "head": head.head, "most": most, "cells": cells})
         };
         json!({
-            "title": self.title,
+            "title": shown(&self.title),
             "first": self.patterns.first(),
             "tokens": self.patterns.tokens().iter().map(|token| visible(token)).collect::<Vec<_>>(),
             "causal": self.causal,
