@@ -4,6 +4,7 @@ use hooklens_hooks::{ActivationCache, HookError, Selection};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn};
 use serde::{Deserialize, Serialize};
 
+use crate::csv_text::{CsvLabels, CsvTable};
 use crate::error::InputError;
 
 /// An array whose axes have names and whose places have labels.
@@ -200,28 +201,32 @@ impl LabeledArray {
         all.into_iter().map(|(place, _)| (self.labels(&place), place)).collect()
     }
 
-    fn labels(&self, place: &IxDyn) -> Vec<&str> {
+    pub(crate) fn labels(&self, place: &IxDyn) -> Vec<&str> {
         self.axes.iter().zip(place.as_array_view()).map(|(axis, at)| axis.labels[*at].as_str()).collect()
     }
 
-    /// A line a value: its labels, then itself.
+    /// CSV with a row per value: its labels, then itself. A label that holds a comma, a quote or a line break is quoted, as
+    /// RFC 4180 has it.
+    ///
+    /// ```
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let array = LabeledArray::from_values([LabeledAxis::new("token", ["a", ",\n"])], [1.0, 2.5])?;
+    /// assert_eq!(array.to_csv(), "token,value\na,1\n\",\n\",2.5\n");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     pub fn to_csv(&self) -> String {
-        let names: Vec<String> = self.axes.iter().map(|axis| quoted(&axis.name)).collect();
-        let mut text = format!("{},value\n", names.join(","));
-        for (place, value) in self.values.indexed_iter() {
-            for label in self.labels(&place) {
-                text.push_str(&quoted(label));
-                text.push(',');
-            }
-            text.push_str(&format!("{value}\n"));
-        }
-        text
+        self.csv(CsvLabels::Exact)
     }
-}
 
-/// A field of a CSV file.
-pub(crate) fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.into() }
+    /// [`LabeledArray::to_csv`] with labels of a kind.
+    pub(crate) fn csv(&self, labels: CsvLabels) -> String {
+        let names = self.axes.iter().map(|axis| axis.name.as_str());
+        let mut table = CsvTable::new(names.chain(["value"]), labels);
+        for (place, value) in self.values.indexed_iter() {
+            table.row(self.labels(&place), [value.to_string()]);
+        }
+        table.finish()
+    }
 }
 
 /// The values as lists in lists.

@@ -72,6 +72,7 @@ pub mod cli;
 pub mod config;
 pub mod corpus;
 mod cpu;
+mod csv_text;
 mod device;
 mod driver;
 pub mod dump;

@@ -91,6 +91,18 @@ pub(super) fn devices(names: &[String]) -> Result<Vec<Device>, Failure> {
 #[derive(Debug, Clone)]
 pub(super) struct TokenRows(pub(super) Vec<Vec<u32>>);
 
+impl TokenRows {
+    /// The one row of an option that takes one prompt.
+    pub(super) fn one(&self, option: &str) -> Result<Vec<u32>, Failure> {
+        match &self.0[..] {
+            [row] => Ok(row.clone()),
+            rows => {
+                Err(Failure::Usage(format!("{option} is one prompt, not {}; leave the semicolons out", rows.len())))
+            }
+        }
+    }
+}
+
 pub(super) fn token_rows(text: &str) -> Result<TokenRows, String> {
     let id = |word: &str| {
         let word = word.trim();

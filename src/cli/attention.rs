@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, TokenRows, positions, token_rows};
-use super::out::{Kind, OutFile, said, spare, write};
+use super::out::{CsvArg, Kind, OutFile, said_file, spare, write};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
 use crate::driver::HookedModel;
@@ -49,6 +49,8 @@ pub(super) struct AttentionArgs {
     /// Write an interactive page to a file (.html), a picture (.svg, .png) or all numbers (.json, .csv)
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
 }
 
 pub(super) fn run(args: &AttentionArgs) -> CliResult {
@@ -66,8 +68,8 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     let heads = chosen("--heads", &args.heads, n_heads)?;
     let row = match (&args.prompt, &args.tokens) {
         (Some(text), _) => model.prompt_row(text, None)?,
-        (None, Some(TokenRows(rows))) if rows.len() == 1 => rows[0].clone(),
-        _ => return Err(Failure::Usage("--tokens shows one prompt; leave the semicolons out".into())),
+        (None, Some(rows)) => rows.one("--tokens")?,
+        (None, None) => return Err(Failure::Usage("--prompt or --tokens says what to show".into())),
     };
     let len = args.positions.resolve(row.len())?.len();
     let count = layers.len() * heads.len();
@@ -95,20 +97,27 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         scores.extend(of_layer.into_iter().enumerate().map(|(head, score)| ((layer, head), score)));
     }
     let found: Vec<HeadSummary> = patterns.heads_shown().iter().map(|head| HeadSummary::of(head, &scores)).collect();
-    print(found.clone(), args.top)?;
-    let Some(out) = &args.out else { return Ok(()) };
+    if let Some(out) = &args.out {
+        written(args, out, &patterns, &found)?;
+    }
+    print(found, args.top)?;
+    said_file(args.out.as_ref())
+}
+
+/// Writes the file.
+fn written(args: &AttentionArgs, out: &OutFile, patterns: &AttentionPatterns, found: &[HeadSummary]) -> CliResult {
     let title = args.model.model.clone();
     match out.kind {
-        Kind::Page => AttentionView::of(&patterns)?.title(title).save(&out.path)?,
-        Kind::Picture => PatternGrid::of(&patterns)?.title(title).save(&out.path)?,
-        Kind::Csv => write(&out.path, patterns.to_labeled().to_csv().as_bytes())?,
+        Kind::Page => AttentionView::of(patterns)?.title(title).save(&out.path)?,
+        Kind::Picture => PatternGrid::of(patterns)?.title(title).save(&out.path)?,
+        Kind::Csv => write(&out.path, patterns.to_labeled().csv(args.csv.labels()).as_bytes())?,
         Kind::Json => {
             let scores: Vec<_> = found.iter().map(HeadSummary::json).collect();
             let json = json!({"model": title, "tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labeled()});
             write(&out.path, format!("{json}\n").as_bytes())?;
         }
     }
-    said(&out.path)
+    Ok(())
 }
 
 /// The patterns of some layers of a stack of blocks, and each layer's scores by head.

@@ -8,7 +8,7 @@ use ndarray::{ArrayD, IxDyn};
 use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg};
-use super::out::{Finding, OutFile, heatmap, print_largest, spare};
+use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, print_largest, said_file, spare};
 use super::pairs::{PairArgs, Pairs};
 use super::share::{Kind, Part, ShareArgs};
 use super::terminal::stdout;
@@ -31,7 +31,7 @@ pub(super) struct AttributeArgs {
     #[arg(long, value_enum, default_value = "heads")]
     pub(super) to: ToArg,
     /// The prompt whose answer is attributed (not for edges)
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(super) prompt: Option<String>,
     #[command(flatten)]
     pub(super) pairs: PairArgs,
@@ -41,6 +41,8 @@ pub(super) struct AttributeArgs {
     /// How many of the largest to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
     /// Shares are of edges
     #[command(flatten)]
     pub(super) share: ShareArgs,
@@ -70,31 +72,41 @@ pub(super) fn run(args: &AttributeArgs) -> CliResult {
 
 /// Direct logit attribution at the last position.
 fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
-    let Some(prompt) = &args.prompt else {
-        return Err(Failure::Usage("direct attribution is of one --prompt, with its --answer (and --wrong)".into()));
+    let row = match (&args.prompt, args.pairs.one_row()?) {
+        (Some(text), _) => model.prompt_row(text, None)?,
+        (None, Some(row)) => row,
+        (None, None) => {
+            let told = "direct attribution is of one --prompt (or --tokens), with its --answer (and --wrong)";
+            return Err(Failure::Usage(told.into()));
+        }
     };
-    let (answer, wrong) = args.pairs.tokens()?;
-    let recorded = model.record(prompt, Record::all().positions(-1))?;
+    let (answer, wrong) = args.pairs.answers()?;
+    let recorded = model.record(&row, Record::all().positions(-1))?;
     let analysis = model.analyze(&recorded)?;
     let components: Components = match args.to {
         ToArg::Layers => analysis.decompose_resid(Stage::Final)?,
         ToArg::Neurons => analysis.stack_neuron_results(Stage::Final)?,
         _ => analysis.stack_head_results(Stage::Final)?,
     };
-    let direction = Direction::token(&answer);
-    let direction = wrong.iter().fold(direction, |direction, wrong| direction.minus(wrong));
+    let direction = Direction::token(answer.choice());
+    let direction = wrong.iter().fold(direction, |direction, wrong| direction.minus(wrong.choice()));
     let shares = analysis.logit_attrs(&components, direction)?;
     let shares = Activation::from(shares).to_ndarray()?;
     let values = ArrayD::from_shape_fn(IxDyn(&[components.len()]), |at| f64::from(shares[[at[0], 0, 0]]));
     let flat = LabeledArray::of([LabeledAxis::new("component", components.labels())], values);
-    let asked = wrong.map_or(answer.clone(), |wrong| format!("{answer} - {wrong}"));
+    let answer = answer.label(model);
+    let asked = wrong.map_or(answer.clone(), |wrong| format!("{answer} - {}", wrong.label(model)));
+    check_finite(&flat)?;
+    let file = args.share.file()?;
+    if let Some(out) = &file {
+        let json = json!({"model": args.model.model, "prompt": args.prompt, "tokens": row, "logit": asked, "attribution": flat});
+        let picture = by_layer(&flat, args.to, model);
+        let title = format!("logit of {asked}");
+        Finding { json, csv: flat.csv(args.csv.labels()) }.write(out, heatmap(&picture, title))?;
+    }
     writeln!(stdout(), "{} components of the logit of {asked}:", components.len())?;
     print_largest(&flat, args.top)?;
-    let Some(out) = args.share.file()? else { return Ok(()) };
-    let json = json!({"model": args.model.model, "prompt": prompt, "logit": asked, "attribution": flat});
-    let picture = by_layer(&flat, args.to, model);
-    let title = format!("logit of {asked}");
-    Finding { json, csv: flat.to_csv() }.write(&out, heatmap(&picture, title))
+    said_file(file.as_ref())
 }
 
 /// A row a layer where components are heads or neurons, one row else.
@@ -123,7 +135,8 @@ const INTEGRATED: &str = "integrated";
 fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     if args.share.shard()?.is_none() {
         let scores = scores(args, model, args.pairs.read(model)?)?;
-        return report(&scores, &args.model.model, args.integrated, args.top, args.share.file()?.as_ref());
+        let told = Told { model: &args.model.model, integrated: args.integrated, top: args.top, csv: args.csv };
+        return report(&scores, &told, args.share.file()?.as_ref());
     }
     let settings = [
         (MODEL, args.model.model.clone()),
@@ -145,7 +158,7 @@ fn scores(args: &AttributeArgs, model: &HookedTransformer, pairs: Pairs<Input>) 
 }
 
 /// Joins the shares of an attribution, and reports it.
-pub(super) fn merged(parts: &[Part], out: Option<&OutFile>) -> CliResult {
+pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
     let mut shares: Vec<EdgeScores> = Vec::new();
     for part in parts {
         shares.extend(part.result()?);
@@ -153,25 +166,35 @@ pub(super) fn merged(parts: &[Part], out: Option<&OutFile>) -> CliResult {
     let Some(first) = parts.first() else { return Ok(()) };
     let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
     let scores = EdgeScores::joined(shares).map_err(crate::error::Error::from)?;
-    report(&scores, setting(MODEL), setting(INTEGRATED).parse().ok(), 10, out)
+    let told = Told { model: setting(MODEL), integrated: setting(INTEGRATED).parse().ok(), top: 10, csv };
+    report(&scores, &told, out)
 }
 
-fn report(scores: &EdgeScores, model: &str, integrated: Option<usize>, top: usize, out: Option<&OutFile>) -> CliResult {
+/// What is said of scores beside their numbers, and how.
+struct Told<'t> {
+    model: &'t str,
+    integrated: Option<usize>,
+    top: usize,
+    csv: CsvArg,
+}
+
+fn report(scores: &EdgeScores, told: &Told<'_>, out: Option<&OutFile>) -> CliResult {
     let count = scores.values().values().shape()[2];
-    {
-        let mut out = stdout();
-        writeln!(out, "{count} prompts; edges:")?;
-        for (writer, reader, score) in scores.largest(top) {
-            writeln!(
-                out,
-                "{writer:<8} -> {reader:<8} {score:+.3}",
-                writer = writer.to_string(),
-                reader = reader.to_string()
-            )?;
-        }
+    if let Some(out) = out {
+        let mean = scores.mean();
+        let json = json!({"model": told.model, "prompts": count, "integrated": told.integrated, "edges": mean});
+        Finding { json, csv: mean.csv(told.csv.labels()) }.write(out, heatmap(&mean, "edges"))?;
     }
-    let Some(out) = out else { return Ok(()) };
-    let mean = scores.mean();
-    let json = json!({"model": model, "prompts": count, "integrated": integrated, "edges": mean});
-    Finding { json, csv: mean.to_csv() }.write(out, heatmap(&mean, "edges"))
+    let mut to = stdout();
+    writeln!(to, "{count} prompts; edges:")?;
+    for (writer, reader, score) in scores.largest(told.top) {
+        writeln!(
+            to,
+            "{writer:<8} -> {reader:<8} {score:+.3}",
+            writer = writer.to_string(),
+            reader = reader.to_string()
+        )?;
+    }
+    drop(to);
+    said_file(out)
 }

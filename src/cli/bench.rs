@@ -9,7 +9,7 @@ use serde_json::json;
 use super::CliResult;
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg};
-use super::terminal::{print_json, stdout};
+use super::terminal::{is_unread, print_json, stdout};
 use crate::benchmark::{BenchModel, Machine, Work, measure};
 use crate::device::in_main_memory;
 
@@ -66,6 +66,9 @@ fn bench<M: BenchModel>(args: &BenchArgs, model: &M) -> CliResult {
                     write!(out, "  {:3.0} % of {bound}", 100.0 * least / timing.median_ms)?;
                 }
                 writeln!(out)?;
+            }
+            if is_unread() {
+                return Ok(());
             }
             all.push(timing);
         }

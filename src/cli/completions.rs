@@ -1,12 +1,11 @@
 //! `hooklens completions`.
 
-use std::io::Write;
-
 use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};
 
 use super::CliResult;
 use super::command::Cli;
+use super::terminal::stdout;
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionsArgs {
@@ -16,9 +15,8 @@ pub(super) struct CompletionsArgs {
 }
 
 pub(super) fn run(args: &CompletionsArgs) -> CliResult {
-    // To memory first: a reader that goes away ends the program quietly.
     let mut script = Vec::new();
     generate(args.shell, &mut Cli::command(), "hooklens", &mut script);
-    std::io::stdout().lock().write_all(&script)?;
+    stdout().write_exactly(&script)?;
     Ok(())
 }

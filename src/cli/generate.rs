@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::any_model::{AnyModel, past_context};
 use super::args::{DtypeArg, ModelArg, TokenRows, token_rows};
-use super::terminal::{print_json, stdout};
+use super::terminal::{is_unread, print_json, stdout};
 use super::{CliResult, Failure};
 use crate::driver::HookedModel;
 use crate::generation::{GenerateOptions, Generation, Sampling, Stop};
@@ -214,6 +214,9 @@ fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_
     for step in steps {
         tokens.extend(step?.tokens[0]);
         show(&tokens, false)?;
+        if is_unread() {
+            return Ok(());
+        }
     }
     show(&tokens, true)?;
     writeln!(out)?;

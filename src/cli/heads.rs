@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg};
-use super::out::{Finding, OutFile, check_finite, heatmap, spare};
+use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, said_file, spare};
 use super::terminal::stdout;
 use super::{CliResult, Failure, load};
 use crate::driver::{HookedModel, Input};
@@ -45,6 +45,8 @@ pub(super) struct HeadsArgs {
     /// Write all scores to a file: .json, .csv, .svg, .png or .html
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,6 +75,10 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
         MeasureArg::Abs => detected(&model, &input, HeadError::Abs, args)?,
     };
     check_finite(&all)?;
+    if let Some(file) = &args.out {
+        let json = json!({"model": args.model.model, "scores": all});
+        Finding { json, csv: all.csv(args.csv.labels()) }.write(file, heatmap(&all, &args.model.model))?;
+    }
     let mut out = stdout();
     for (place, name) in all.axes()[0].labels.iter().enumerate() {
         let own = all.at("pattern", place as isize)?;
@@ -81,9 +87,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
         writeln!(out, "{name:<16}{}", best.join("   "))?;
     }
     drop(out);
-    let Some(file) = &args.out else { return Ok(()) };
-    let json = json!({"model": args.model.model, "scores": all});
-    Finding { json, csv: all.to_csv() }.write(file, heatmap(&all, &args.model.model))
+    said_file(args.out.as_ref())
 }
 
 /// TransformerLens's scores, `[pattern, layer, head]`.

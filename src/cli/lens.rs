@@ -3,22 +3,25 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use hooklens_hooks::{Positions, Record};
 use serde_json::json;
 
 use super::any_model::AnyModel;
-use super::args::{DtypeArg, ModelArg, positions};
-use super::out::{Finding, OutFile, spare};
+use super::args::{DtypeArg, ModelArg, TokenRows, positions, token_rows};
+use super::out::{CsvArg, Finding, OutFile, said_file, spare};
 use super::terminal::stdout;
+use super::written::WrittenArg;
 use super::{CliResult, Failure};
 use crate::activations::Per;
+use crate::csv_text::CsvTable;
 use crate::driver::HookedModel;
 use crate::lens::{LensReading, TunedLens};
 use crate::patching::position_labels;
 use crate::plot::{LensShade, LensTable};
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("input").required(true).args(["prompt", "tokens"])))]
 pub(super) struct LensArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
@@ -26,13 +29,18 @@ pub(super) struct LensArgs {
     pub(super) dtype: DtypeArg,
     /// The prompt
     #[arg(long, value_name = "TEXT")]
-    pub(super) prompt: String,
-    /// What the decoder of an encoder-decoder has written, after its start token: the lens is over this
-    #[arg(long, value_name = "TEXT")]
-    pub(super) decoder_prompt: Option<String>,
+    pub(super) prompt: Option<String>,
+    /// The prompt as token ids with commas between them, taken as they are
+    #[arg(long, value_name = "IDS", value_parser = token_rows)]
+    pub(super) tokens: Option<TokenRows>,
+    #[command(flatten)]
+    pub(super) written: WrittenArg,
     /// A token whose rank to follow
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "answer_token")]
     pub(super) answer: Option<String>,
+    /// The id of a token whose rank to follow
+    #[arg(long, value_name = "ID")]
+    pub(super) answer_token: Option<u32>,
     /// Positions to look at: A..B, N, or -1 for the last
     #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
     pub(super) positions: Positions,
@@ -52,6 +60,8 @@ pub(super) struct LensArgs {
     /// Write a table to a file: .json, .csv, .svg, .png or .html
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
 }
 
 /// What colors a table, unless it is the answer's probability, or that of the token shown.
@@ -68,12 +78,16 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
     if !matches!(model, AnyModel::Decoder(_)) && (args.mid || args.tuned.is_some()) {
         return Err(Failure::Usage("--mid and --tuned are for decoders".into()));
     }
-    if !matches!(model, AnyModel::EncoderDecoder(_)) && args.decoder_prompt.is_some() {
-        return Err(Failure::Usage("--decoder-prompt is for encoder-decoders".into()));
+    if !matches!(model, AnyModel::EncoderDecoder(_)) && args.written.is_given() {
+        return Err(Failure::Usage("--decoder-prompt and --decoder-tokens are for encoder-decoders".into()));
     }
+    let tokens = match (&args.prompt, &args.tokens) {
+        (Some(text), _) => model.prompt_row(text, None)?,
+        (None, Some(rows)) => rows.one("--tokens")?,
+        (None, None) => return Err(Failure::Usage("--prompt or --tokens says what to read".into())),
+    };
     match &model {
         AnyModel::Decoder(model) => {
-            let tokens = model.prompt_row(&args.prompt, None)?;
             let points = if args.mid { "*hook_resid_{pre,mid,post}" } else { "*hook_resid_{pre,post}" };
             let recorded = model.record(&tokens, Record::new(points).positions(args.positions.clone()))?;
             let analysis = model.analyze(&recorded)?;
@@ -84,13 +98,12 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
             told(args, model, &tokens, &reading)
         }
         AnyModel::Encoder(model) => {
-            let tokens = model.to_tokens(&args.prompt)?.tokens.real(0);
-            let reading = model.logit_lens(&args.prompt)?.positions(args.positions.clone())?;
+            let reading = model.logit_lens(&tokens)?.positions(args.positions.clone())?;
             told(args, model, &tokens, &reading)
         }
         AnyModel::EncoderDecoder(model) => {
-            let written = model.written(args.decoder_prompt.as_deref())?;
-            let reading = model.logit_lens((&args.prompt, &written))?.positions(args.positions.clone())?;
+            let written = args.written.row(model)?;
+            let reading = model.logit_lens((&tokens, &written))?.positions(args.positions.clone())?;
             told(args, model, &written, &reading)
         }
     }
@@ -100,7 +113,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
 fn told<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &LensReading) -> CliResult {
     let answer = match &args.answer {
         Some(text) => Some(model.tokenizer()?.target().single(text)?),
-        None => None,
+        None => args.answer_token,
     };
     let range = args.positions.resolve(tokens.len())?;
     let top = reading.top(args.top.max(1))?;
@@ -110,6 +123,41 @@ fn told<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
     };
     let rank = answer.map(|id| reading.rank(id)).transpose()?;
 
+    if let Some(file) = &args.out {
+        let labels = position_labels(model.tokenizer().ok(), &[tokens], tokens.len())[range.clone()].to_vec();
+        let shape = [reading.labels().len(), range.len()];
+        let places = || (0..shape[0]).flat_map(|stage| (0..shape[1]).map(move |pos| (stage, pos)));
+        let entry = |(stage, pos): (usize, usize)| {
+            let tokens: Vec<_> = top[stage][0][pos]
+                .iter()
+                .map(|(id, p)| json!({"id": id, "text": text(*id), "probability": p}))
+                .collect();
+            let rank = rank.as_ref().map(|rank| rank[[stage, 0, pos]]);
+            json!({"stage": reading.labels()[stage], "pos": labels[pos], "top": tokens, "answer_rank": rank})
+        };
+        let json = json!({"model": args.model.model, "prompt": args.prompt, "tokens": tokens, "places": places().map(entry).collect::<Vec<_>>()});
+        let mut table = CsvTable::new(["stage", "pos", "place", "token", "probability"], args.csv.labels());
+        for (stage, pos) in places() {
+            for (place, (id, p)) in top[stage][0][pos].iter().enumerate() {
+                table.labels([reading.labels()[stage].as_str(), &labels[pos]]);
+                table.values([place.to_string()]);
+                table.labels([text(*id).as_str()]);
+                table.values([p.to_string()]);
+                table.end_row();
+            }
+        }
+        let csv = table.finish();
+        let shade = match (args.shade, answer) {
+            (Some(ShadeArg::Entropy), _) => LensShade::Entropy,
+            (Some(ShadeArg::Kl), _) => LensShade::KlToFinal,
+            (None, Some(answer)) => LensShade::ProbabilityOf(answer),
+            _ => LensShade::Probability,
+        };
+        Finding { json, csv }.write(file, |path| {
+            let table = LensTable::of(model, reading, &tokens[range.clone()], 0, shade)?;
+            Ok(table.first(range.start).title("logit lens").save(path)?)
+        })?;
+    }
     let mut out = stdout();
     let last = range.len() - 1;
     writeln!(out, "behind {:?}:", text(tokens[range.end - 1]))?;
@@ -120,36 +168,5 @@ fn told<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
         writeln!(out, "{label:>10}  {rank}{}", said.join("  "))?;
     }
     drop(out);
-    let Some(file) = &args.out else { return Ok(()) };
-    let labels = position_labels(model.tokenizer().ok(), &[tokens], tokens.len())[range.clone()].to_vec();
-    let shape = [reading.labels().len(), range.len()];
-    let places = || (0..shape[0]).flat_map(|stage| (0..shape[1]).map(move |pos| (stage, pos)));
-    let entry = |(stage, pos): (usize, usize)| {
-        let tokens: Vec<_> =
-            top[stage][0][pos].iter().map(|(id, p)| json!({"id": id, "text": text(*id), "probability": p})).collect();
-        let rank = rank.as_ref().map(|rank| rank[[stage, 0, pos]]);
-        json!({"stage": reading.labels()[stage], "pos": labels[pos], "top": tokens, "answer_rank": rank})
-    };
-    let json =
-        json!({"model": args.model.model, "prompt": args.prompt, "places": places().map(entry).collect::<Vec<_>>()});
-    let named = |(stage, pos): (usize, usize)| {
-        let each = top[stage][0][pos].iter().enumerate();
-        each.map(|(place, (id, p))| {
-            let fields = [reading.labels()[stage].clone(), labels[pos].clone(), place.to_string(), text(*id)];
-            let fields: Vec<String> = fields.iter().map(|field| crate::labeled::quoted(field)).collect();
-            format!("{},{p}\n", fields.join(","))
-        })
-        .collect::<String>()
-    };
-    let csv = format!("stage,pos,place,token,probability\n{}", places().map(named).collect::<String>());
-    let shade = match (args.shade, answer) {
-        (Some(ShadeArg::Entropy), _) => LensShade::Entropy,
-        (Some(ShadeArg::Kl), _) => LensShade::KlToFinal,
-        (None, Some(answer)) => LensShade::ProbabilityOf(answer),
-        _ => LensShade::Probability,
-    };
-    Finding { json, csv }.write(file, |path| {
-        let table = LensTable::of(model, reading, &tokens[range.clone()], 0, shade)?;
-        Ok(table.first(range.start).title("logit lens").save(path)?)
-    })
+    said_file(args.out.as_ref())
 }

@@ -22,7 +22,7 @@ pub(super) fn run(args: &ManArgs) -> CliResult {
     let mut program = Cli::command();
     program.build();
     match &args.out {
-        None => std::io::stdout().lock().write_all(&page(program)?)?,
+        None => stdout().write_exactly(&page(program)?)?,
         Some(folder) => {
             std::fs::create_dir_all(folder).map_err(|e| unwritten(folder, &e))?;
             let mut written = 0;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::out::{OutFile, spare};
+use super::out::{CsvArg, OutFile, spare};
 use super::share::{Found, Kind, Part, shares_in};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure, attribute, features, patch};
@@ -35,6 +35,8 @@ pub(super) struct MergeArgs {
     /// Of shares of a sweep, of scores of edges or of an evaluation: write all results to a file: .json, .csv, .svg, .png or .html
     #[arg(long, value_name = "FILE", conflicts_with = "shards")]
     pub(super) results: Option<OutFile>,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
     /// Wait until all shards are there and complete
     #[arg(long, conflicts_with = "shards")]
     pub(super) wait: bool,
@@ -51,7 +53,7 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
             Kind::FeaturesEval => features::merged_evaluation,
             Kind::AttributeEdges => attribute::merged,
         };
-        return merged(&parts, args.results.as_ref());
+        return merged(&parts, args.csv, args.results.as_ref());
     }
     if args.results.is_some() {
         return Err(Failure::Usage(format!("--results are those of shares, and {} is of a dump", args.out.display())));

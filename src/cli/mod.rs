@@ -38,7 +38,9 @@ mod signals;
 mod size;
 mod terminal;
 mod vocabulary;
+mod written;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -79,7 +81,10 @@ pub fn main() -> ExitCode {
         say(format_args!("error: {told}"));
         return ExitCode::from(2);
     }
-    let command = Cli::parse().command;
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return told_by_clap(&error),
+    };
     if let Err(told) = start_threads() {
         say(format_args!("error: {told}"));
         return ExitCode::FAILURE;
@@ -108,7 +113,8 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "remote")]
         Command::Serve(args) => serve::run(&args),
     };
-    match done {
+    // What is left in memory of what was printed is an error here, not lost.
+    match done.and_then(|()| Ok(terminal::stdout().flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(reason)) => {
             say(format_args!("error: {reason}\n\nFor more information, try '--help'."));
@@ -118,13 +124,28 @@ pub fn main() -> ExitCode {
             say(format_args!("stopped: {reason}"));
             ExitCode::from(75)
         }
-        // The reader of our output went away: that is its right.
-        Err(Failure::Failed(error)) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(Failure::Failed(error)) => {
             say(format_args!("error: {}", error_chain(&*error)));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints help, or what is wrong with the arguments, which may hold anything.
+fn told_by_clap(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    let shown = terminal::shown(&text);
+    if error.use_stderr() && shown != text {
+        write!(std::io::stderr(), "{shown}").ok();
+    } else if let Err(failed) = error.print()
+        && !error.use_stderr()
+    {
+        return match failed.kind() {
+            std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        };
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 /// What is wrong, if more threads are asked for than a machine may start.
@@ -148,8 +169,4 @@ fn start_threads() -> Result<(), String> {
 /// A decoder with its weights as published.
 fn load(command: &str, model: &ModelArg, dtype: &DtypeArg) -> Result<HookedTransformer, Failure> {
     any_model::decoder(command, model, model.options(dtype.dtype)?)
-}
-
-fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -4,10 +4,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use clap::Args;
 use serde_json::Value;
 
-use super::terminal::stdout;
+use super::terminal::{shown, stdout};
 use super::{CliResult, Failure};
+use crate::csv_text::CsvLabels;
 use crate::error::Error;
 use crate::labeled::LabeledArray;
 use crate::plot::Heatmap;
@@ -44,6 +46,21 @@ impl FromStr for OutFile {
     }
 }
 
+/// How labels are written to a .csv.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct CsvArg {
+    /// In a .csv, put an apostrophe before labels that a spreadsheet would take for a formula: those that begin with =, +, - or @
+    /// (and before those that begin with an apostrophe)
+    #[arg(long)]
+    spreadsheet_safe: bool,
+}
+
+impl CsvArg {
+    pub(super) fn labels(self) -> CsvLabels {
+        if self.spreadsheet_safe { CsvLabels::SpreadsheetSafe } else { CsvLabels::Exact }
+    }
+}
+
 /// An error if an output would replace what is read, by whatever name: a file, or one of a folder's.
 pub(super) fn spare(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> CliResult {
     let Some(out) = out else { return Ok(()) };
@@ -68,18 +85,14 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// Writes the file, whole or not at all, and says so; a picture is drawn only if it is asked for.
+    /// Writes the file, whole or not at all; a picture is drawn only if it is asked for. To be called before anything is
+    /// printed: a standard output that can't be written to loses no file.
     pub(super) fn write(self, out: &OutFile, picture: impl FnOnce(&Path) -> CliResult) -> CliResult {
-        let bytes = match out.kind {
-            Kind::Json => format!("{:#}\n", self.json).into_bytes(),
-            Kind::Csv => self.csv.into_bytes(),
-            Kind::Picture | Kind::Page => {
-                picture(&out.path)?;
-                return said(&out.path);
-            }
-        };
-        write(&out.path, &bytes)?;
-        said(&out.path)
+        match out.kind {
+            Kind::Json => write(&out.path, format!("{:#}\n", self.json).as_bytes()),
+            Kind::Csv => write(&out.path, self.csv.as_bytes()),
+            Kind::Picture | Kind::Page => picture(&out.path),
+        }
     }
 }
 
@@ -101,6 +114,11 @@ pub(super) fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Failed(format!("{}: {error}", path.display()).into())
 }
 
+/// Prints where a file was written, if one was.
+pub(super) fn said_file(out: Option<&OutFile>) -> CliResult {
+    out.map_or(Ok(()), |out| said(&out.path))
+}
+
 /// Prints where something was written.
 pub(super) fn said(path: &Path) -> CliResult {
     writeln!(stdout(), "-> {}", path.display())?;
@@ -117,18 +135,18 @@ pub(super) fn check_finite(array: &LabeledArray) -> CliResult {
 
 /// Prints the values of the largest magnitude, largest first.
 pub(super) fn print_largest(array: &LabeledArray, count: usize) -> CliResult {
-    check_finite(array)?;
     let mut out = stdout();
     let names: Vec<&str> = array.axes().iter().map(|axis| axis.name.as_str()).collect();
     writeln!(out, "{}", names.join("  "))?;
     let sized = array.map(|value| value.abs());
-    let widths: Vec<usize> = array
-        .axes()
-        .iter()
-        .map(|axis| axis.labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).max(axis.name.len()))
-        .collect();
+    // A line break in a label is none of the table.
+    let on_line = |label: &str| shown(label).replace('\n', "↵").replace('\t', "\\t");
+    let width = |label: &String| on_line(label).chars().count();
+    let widths: Vec<usize> =
+        array.axes().iter().map(|axis| axis.labels.iter().map(width).max().unwrap_or(0).max(axis.name.len())).collect();
     for (labels, place) in sized.largest_places(count) {
-        let cells: Vec<String> = labels.iter().zip(&widths).map(|(label, width)| format!("{label:<width$}")).collect();
+        let cells: Vec<String> =
+            labels.iter().zip(&widths).map(|(label, width)| format!("{:<width$}", on_line(label))).collect();
         writeln!(out, "{}  {:+.3}", cells.join("  "), array.values()[&place])?;
     }
     Ok(())

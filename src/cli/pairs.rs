@@ -9,9 +9,11 @@ use serde::Deserialize;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Failure;
+use super::args::{TokenRows, token_rows};
 use super::share::Share;
+use super::written::WrittenArg;
 use crate::activations::TokenChoice;
-use crate::driver::Input;
+use crate::driver::{HookedModel, Input};
 use crate::encoder::{EncoderInput, HookedEncoder};
 use crate::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
 use crate::error::{Error, InputError, PatchError, Result as LibResult, error_chain};
@@ -19,7 +21,7 @@ use crate::experiments::ioi_prompts;
 use crate::model::HookedTransformer;
 use crate::patching::{Ablation, Metric, Patchable, Patching};
 use crate::regular;
-use crate::tokens::{PaddingSide, Tokens};
+use crate::tokens::{PaddingSide, Tokens, token_text};
 
 #[derive(Debug, Args)]
 pub(super) struct PairArgs {
@@ -35,17 +37,29 @@ pub(super) struct PairArgs {
     /// A wrong next token to compare with
     #[arg(long, value_name = "TEXT")]
     wrong: Vec<String>,
-    /// What the decoder of an encoder-decoder has written before the answer, after its start token
-    #[arg(long, value_name = "TEXT")]
-    decoder_prompt: Option<String>,
-    /// A file with {"clean": ..., "corrupted": ..., "answer": ..., "wrong": ...} a line
-    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["clean", "corrupted", "answer", "wrong"])]
+    /// The clean prompts as token ids, taken as they are: commas within a prompt, semicolons between prompts
+    #[arg(long, value_name = "IDS", value_parser = token_rows, conflicts_with = "clean")]
+    tokens: Option<TokenRows>,
+    /// The corrupted prompts as token ids, one for each clean one
+    #[arg(long, value_name = "IDS", value_parser = token_rows, conflicts_with = "corrupted")]
+    corrupted_tokens: Option<TokenRows>,
+    /// The id of the right next token: one for all, or one for each prompt with commas between them
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with = "answer")]
+    answer_token: Vec<u32>,
+    /// The id of a wrong next token to compare with
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with = "wrong")]
+    wrong_token: Vec<u32>,
+    #[command(flatten)]
+    written: WrittenArg,
+    /// A file with {"clean": ..., "corrupted": ..., "answer": ..., "wrong": ...} a line: texts, or lists of token ids and ids of
+    /// tokens
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "tokens", "corrupted_tokens", "answer_token", "wrong_token"])]
     pairs: Option<PathBuf>,
     /// What was read of it: a pipe can be read only once.
     #[arg(skip)]
     of_file: OnceLock<Vec<Line>>,
     /// So many pairs of the grammar that embedded:ioi was trained on, at most a million
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000), conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "pairs"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000), conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "tokens", "corrupted_tokens", "answer_token", "wrong_token", "pairs"])]
     ioi: Option<u32>,
     /// What to measure
     #[arg(long, value_enum, default_value = "logit-diff")]
@@ -80,13 +94,29 @@ pub(super) struct Pairs<I> {
     places: Vec<String>,
 }
 
+/// A prompt: a text, or token ids that are taken as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "a prompt is a text or a list of token ids")]
+pub(super) enum PairPrompt {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// A token: its text, or its id.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "a token is a text or an id")]
+pub(super) enum PairToken {
+    Text(String),
+    Id(u32),
+}
+
 /// A prompt with its answer.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Line {
-    pub(super) clean: String,
-    pub(super) corrupted: Option<String>,
-    pub(super) answer: String,
-    pub(super) wrong: Option<String>,
+    pub(super) clean: PairPrompt,
+    pub(super) corrupted: Option<PairPrompt>,
+    pub(super) answer: PairToken,
+    pub(super) wrong: Option<PairToken>,
     /// Where it is from, of a file.
     #[serde(skip)]
     pub(super) place: Option<String>,
@@ -98,10 +128,10 @@ pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
         return Err(Failure::Usage("--ioi 0 asks for no pairs".into()));
     }
     let line = |prompt: crate::experiments::IoiPrompt| Line {
-        clean: prompt.text,
-        corrupted: Some(prompt.corrupted),
-        answer: prompt.answer.into(),
-        wrong: Some(prompt.wrong.into()),
+        clean: PairPrompt::Text(prompt.text),
+        corrupted: Some(PairPrompt::Text(prompt.corrupted)),
+        answer: PairToken::Text(prompt.answer.into()),
+        wrong: Some(PairToken::Text(prompt.wrong.into())),
         place: None,
     };
     Ok(ioi_prompts(count as usize, 0).into_iter().map(line).collect())
@@ -150,7 +180,7 @@ impl PairArgs {
             return Ok(None);
         }
         let all = lines.into_iter().map(|line| line.clean).collect();
-        let all = Some(model.input(all, self.decoder_prompt.as_deref())?);
+        let all = Some(model.input(all, &self.written)?);
         Ok(Some(Pairs { all, ..self.pairs(model, own)? }))
     }
 
@@ -159,12 +189,22 @@ impl PairArgs {
         let mut hash = Xxh3::new();
         let lines = self.lines()?;
         for Line { clean, corrupted, answer, wrong, .. } in &lines {
-            for text in [Some(clean), corrupted.as_ref(), Some(answer), wrong.as_ref()] {
-                hash.update(text.map_or("", String::as_str).as_bytes());
-                hash.update(&[0xff]);
+            for prompt in [Some(clean), corrupted.as_ref()] {
+                match prompt {
+                    Some(PairPrompt::Tokens(ids)) => hash_ids(&mut hash, ids),
+                    Some(PairPrompt::Text(text)) => hash_text(&mut hash, text),
+                    None => hash_text(&mut hash, ""),
+                }
+            }
+            for token in [Some(answer), wrong.as_ref()] {
+                match token {
+                    Some(PairToken::Id(id)) => hash_ids(&mut hash, &[*id]),
+                    Some(PairToken::Text(text)) => hash_text(&mut hash, text),
+                    None => hash_text(&mut hash, ""),
+                }
             }
         }
-        let written = self.decoder_prompt.as_ref().map_or(String::new(), |text| format!(", {text:?} written"));
+        let written = self.written.described().map_or(String::new(), |written| format!(", {written}"));
         Ok(format!("{:?} of {} pairs ({:032x}){written}", self.metric, lines.len(), hash.digest128()))
     }
 
@@ -197,30 +237,40 @@ impl PairArgs {
         }
         // Only what is wrong is looked for one by one.
         let place_of = |error: Error| {
-            let is_wrong = |text: &String| Metric::logit(model, choice(vec![text.clone()])).is_err();
+            let is_wrong = |token: &PairToken| {
+                choice(model, std::slice::from_ref(token)).and_then(|choice| Metric::logit(model, choice)).is_err()
+            };
             let line = answer.iter().position(is_wrong).or_else(|| wrong.iter().position(is_wrong));
             placed(error, line.and_then(|line| places.get(line)))
         };
-        let (right, other) = (choice(answer.clone()), choice(wrong.clone()));
-        let metric = match self.metric {
-            MetricArg::LogitDiff => Metric::logit_diff(model, right, other),
-            MetricArg::Logit => Metric::logit(model, right),
-            MetricArg::LogProb => Metric::log_prob(model, right),
+        let metric = || {
+            let right = choice(model, &answer)?;
+            match self.metric {
+                MetricArg::LogitDiff => Metric::logit_diff(model, right, choice(model, &wrong)?),
+                MetricArg::Logit => Metric::logit(model, right),
+                MetricArg::LogProb => Metric::log_prob(model, right),
+            }
         };
-        let metric = metric.map_err(place_of)?;
-        let written = self.decoder_prompt.as_deref();
-        let corrupted = if corrupted.is_empty() { None } else { Some(model.input(corrupted, written)?) };
-        Ok(Pairs { clean: model.input(clean, written)?, corrupted, metric, all: None, places })
+        let metric = metric().map_err(place_of)?;
+        let corrupted = if corrupted.is_empty() { None } else { Some(model.input(corrupted, &self.written)?) };
+        Ok(Pairs { clean: model.input(clean, &self.written)?, corrupted, metric, all: None, places })
     }
 
     /// The one answer and wrong answer of a single prompt.
-    pub(super) fn tokens(&self) -> Result<(String, Option<String>), Failure> {
-        match (&self.answer[..], &self.wrong[..]) {
+    pub(super) fn answers(&self) -> Result<(PairToken, Option<PairToken>), Failure> {
+        match (&tokens(&self.answer, &self.answer_token)[..], &tokens(&self.wrong, &self.wrong_token)[..]) {
             ([answer], []) => Ok((answer.clone(), None)),
             ([answer], [wrong]) if answer == wrong => Err(nothing_to_measure(answer, None)),
             ([answer], [wrong]) => Ok((answer.clone(), Some(wrong.clone()))),
-            _ => Err(Failure::Usage("give one --answer, and perhaps one --wrong".into())),
+            _ => Err(Failure::Usage(
+                "give one --answer or --answer-token, and perhaps one --wrong or --wrong-token".into(),
+            )),
         }
+    }
+
+    /// The one prompt that is given as token ids.
+    pub(super) fn one_row(&self) -> Result<Option<Vec<u32>>, Failure> {
+        self.tokens.as_ref().map(|rows| rows.one("--tokens")).transpose()
     }
 
     fn lines(&self) -> Result<Vec<Line>, Failure> {
@@ -233,30 +283,60 @@ impl PairArgs {
                 None => file_lines(path).map(|lines| self.of_file.get_or_init(|| lines).clone()),
             };
         }
-        let count = self.clean.len();
+        let clean = prompts(&self.clean, self.tokens.as_ref());
+        let count = clean.len();
         if count == 0 {
-            return Err(Failure::Usage("give --clean and --answer, --pairs, or --ioi".into()));
+            return Err(Failure::Usage("give --clean (or --tokens) and --answer, --pairs, or --ioi".into()));
         }
-        let each = |given: &[String], name: &str| match given.len() {
-            len if len == count => Ok(given.iter().cloned().map(Some).collect()),
+        let each = |given: Vec<PairToken>, name: &str| match given.len() {
+            len if len == count => Ok(given.into_iter().map(Some).collect()),
             1 => Ok(vec![Some(given[0].clone()); count]),
             0 => Ok(vec![None; count]),
             len => Err(Failure::Usage(format!("{count} clean prompts, but {len} of --{name}"))),
         };
-        let (answers, wrong): (Vec<Option<String>>, Vec<_>) =
-            (each(&self.answer, "answer")?, each(&self.wrong, "wrong")?);
-        let corrupted: Vec<Option<String>> = match self.corrupted.len() {
+        let (answers, wrong): (Vec<Option<PairToken>>, Vec<_>) = (
+            each(tokens(&self.answer, &self.answer_token), "answer")?,
+            each(tokens(&self.wrong, &self.wrong_token), "wrong")?,
+        );
+        let corrupted = prompts(&self.corrupted, self.corrupted_tokens.as_ref());
+        let corrupted: Vec<Option<PairPrompt>> = match corrupted.len() {
             0 => vec![None; count],
-            len if len == count => self.corrupted.iter().cloned().map(Some).collect(),
+            len if len == count => corrupted.into_iter().map(Some).collect(),
             len => return Err(Failure::Usage(format!("{count} clean prompts, but {len} corrupted ones"))),
         };
         let rest = answers.into_iter().zip(wrong).zip(corrupted);
-        let line = |(clean, ((answer, wrong), corrupted)): (&String, ((Option<String>, _), _))| {
-            let answer = answer.ok_or_else(|| Failure::Usage("--answer says what the next token should be".into()))?;
-            Ok(Line { clean: clean.clone(), corrupted, answer, wrong, place: None })
+        let line = |(clean, ((answer, wrong), corrupted)): (PairPrompt, ((Option<PairToken>, _), _))| {
+            let told = "--answer or --answer-token says what the next token should be";
+            let answer = answer.ok_or_else(|| Failure::Usage(told.into()))?;
+            Ok(Line { clean, corrupted, answer, wrong, place: None })
         };
-        self.clean.iter().zip(rest).map(line).collect()
+        clean.into_iter().zip(rest).map(line).collect()
     }
+}
+
+/// Prompts of the command line.
+fn prompts(texts: &[String], rows: Option<&TokenRows>) -> Vec<PairPrompt> {
+    match rows {
+        Some(rows) => rows.0.iter().cloned().map(PairPrompt::Tokens).collect(),
+        None => texts.iter().cloned().map(PairPrompt::Text).collect(),
+    }
+}
+
+/// Tokens of the command line.
+pub(super) fn tokens(texts: &[String], ids: &[u32]) -> Vec<PairToken> {
+    texts.iter().cloned().map(PairToken::Text).chain(ids.iter().copied().map(PairToken::Id)).collect()
+}
+
+fn hash_text(hash: &mut Xxh3, text: &str) {
+    hash.update(text.as_bytes());
+    hash.update(&[0xff]);
+}
+
+/// As no text is.
+fn hash_ids(hash: &mut Xxh3, ids: &[u32]) {
+    hash.update(&[0xfe]);
+    hash.update(&(ids.len() as u64).to_le_bytes());
+    ids.iter().for_each(|id| hash.update(&id.to_le_bytes()));
 }
 
 impl<I: Clone> Pairs<I> {
@@ -291,7 +371,6 @@ pub(super) enum AblateArg {
     Mean,
 }
 
-/// An error with the place of the pair that it is about.
 /// Fails if a pair's answer is its wrong token, so that their difference is zero whatever is patched.
 fn check_answers(line: &Line) -> Result<(), Failure> {
     match &line.wrong {
@@ -300,11 +379,16 @@ fn check_answers(line: &Line) -> Result<(), Failure> {
     }
 }
 
-fn nothing_to_measure(token: &str, place: Option<&str>) -> Failure {
+fn nothing_to_measure(token: &PairToken, place: Option<&str>) -> Failure {
     let place = place.map_or(String::new(), |place| format!("{place}: "));
-    Failure::Usage(format!("{place}there is nothing to measure: the answer and the wrong token are both {token:?}"))
+    let token = match token {
+        PairToken::Text(text) => format!("{text:?}"),
+        PairToken::Id(id) => id.to_string(),
+    };
+    Failure::Usage(format!("{place}there is nothing to measure: the answer and the wrong token are both {token}"))
 }
 
+/// An error with the place of the pair that it is about.
 fn placed(error: Error, place: Option<&String>) -> Failure {
     match place {
         Some(place) => Failure::Failed(format!("{place}: {}", error_chain(&error)).into()),
@@ -312,41 +396,98 @@ fn placed(error: Error, place: Option<&String>) -> Failure {
     }
 }
 
-fn choice(texts: Vec<String>) -> TokenChoice {
-    TokenChoice::Texts(texts)
+/// The tokens as ids, where some are; else by their texts.
+fn choice<M: HookedModel>(model: &M, tokens: &[PairToken]) -> LibResult<TokenChoice> {
+    let texts: Option<Vec<String>> = tokens.iter().map(PairToken::text).map(|text| text.map(str::to_string)).collect();
+    if let Some(texts) = texts {
+        return Ok(TokenChoice::Texts(texts));
+    }
+    let ids = tokens.iter().map(|token| match token {
+        PairToken::Text(text) => Ok(model.tokenizer()?.target().single(text)?),
+        PairToken::Id(id) => Ok(*id),
+    });
+    Ok(TokenChoice::Rows(ids.collect::<LibResult<_>>()?))
+}
+
+impl PairToken {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Id(_) => None,
+        }
+    }
+
+    /// What is shown of it.
+    pub(super) fn label<M: HookedModel>(&self, model: &M) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Id(id) => token_text(model.tokenizer().ok(), *id),
+        }
+    }
+
+    /// The token of which a logit is attributed.
+    pub(super) fn choice(&self) -> TokenChoice {
+        match self {
+            Self::Text(text) => TokenChoice::Text(text.clone()),
+            Self::Id(id) => TokenChoice::Id(*id),
+        }
+    }
+}
+
+/// The rows of prompts, whose texts are tokenized so.
+fn rows_of(prompts: &[PairPrompt], row: impl Fn(&str) -> LibResult<Vec<u32>>) -> LibResult<Tokens> {
+    let rows = prompts.iter().map(|prompt| match prompt {
+        PairPrompt::Text(text) => row(text),
+        PairPrompt::Tokens(ids) => Ok(ids.clone()),
+    });
+    Ok(Tokens::padded(&rows.collect::<LibResult<Vec<_>>>()?, 0, PaddingSide::Right)?)
+}
+
+/// The texts, if all are.
+fn texts_of(prompts: &[PairPrompt]) -> Option<Vec<String>> {
+    let text = |prompt: &PairPrompt| match prompt {
+        PairPrompt::Text(text) => Some(text.clone()),
+        PairPrompt::Tokens(_) => None,
+    };
+    prompts.iter().map(text).collect()
 }
 
 /// A model that prompts of the command line can be patched in.
 pub(super) trait PairModel: Patchable {
-    /// Texts as the model's input; `written` is what the decoder of an encoder-decoder has written.
-    fn input(&self, texts: Vec<String>, written: Option<&str>) -> LibResult<Self::Input>;
+    /// Prompts as the model's input; `written` is what the decoder of an encoder-decoder has written.
+    fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<Self::Input, Failure>;
 }
 
 impl PairModel for HookedTransformer {
-    fn input(&self, texts: Vec<String>, written: Option<&str>) -> LibResult<Input> {
+    fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<Input, Failure> {
         no_decoder_prompt(written, "a decoder alone")?;
-        let rows = texts.iter().map(|text| self.prompt_row(text, None)).collect::<LibResult<Vec<_>>>()?;
-        Ok(Tokens::padded(&rows, 0, PaddingSide::Right)?.into())
+        Ok(rows_of(&prompts, |text| self.prompt_row(text, None))?.into())
     }
 }
 
 impl PairModel for HookedEncoder {
-    fn input(&self, texts: Vec<String>, written: Option<&str>) -> LibResult<EncoderInput> {
+    fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<EncoderInput, Failure> {
         no_decoder_prompt(written, "an encoder")?;
-        Ok(texts.into())
+        if let Some(texts) = texts_of(&prompts) {
+            return Ok(texts.into());
+        }
+        Ok(rows_of(&prompts, |text| Ok(self.to_tokens(text)?.tokens.real(0)))?.into())
     }
 }
 
 impl PairModel for HookedEncoderDecoder {
-    fn input(&self, texts: Vec<String>, written: Option<&str>) -> LibResult<EncoderDecoderInput> {
-        let rows = vec![self.written(written)?; texts.len()];
-        Ok((texts, rows).into())
+    fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<EncoderDecoderInput, Failure> {
+        let rows = vec![written.row(self)?; prompts.len()];
+        if let Some(texts) = texts_of(&prompts) {
+            return Ok((texts, rows).into());
+        }
+        Ok((rows_of(&prompts, |text| Ok(self.to_tokens(text)?.real(0)))?, rows).into())
     }
 }
 
-fn no_decoder_prompt(written: Option<&str>, model: &'static str) -> LibResult<()> {
-    match written {
-        None => Ok(()),
-        Some(_) => Err(InputError::NoSuchOption { option: "--decoder-prompt", model }.into()),
+fn no_decoder_prompt(written: &WrittenArg, model: &'static str) -> LibResult<()> {
+    match written.is_given() {
+        false => Ok(()),
+        true => Err(InputError::NoSuchOption { option: "--decoder-prompt", model }.into()),
     }
 }

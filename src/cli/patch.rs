@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg};
-use super::out::{Finding, OutFile, heatmap, print_largest, spare};
+use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, print_largest, said_file, spare};
 use super::pairs::{AblateArg, PairArgs, PairModel, Pairs};
 use super::share::{Kind, Part, ShareArgs};
 use super::terminal::{note, stdout};
@@ -43,6 +43,8 @@ pub(super) struct PatchArgs {
     /// How many of the largest effects to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
     #[command(flatten)]
     pub(super) share: ShareArgs,
 }
@@ -104,7 +106,7 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
     let told = Told { model: &args.model.model, at: &args.at, estimate: args.estimate, shares: args.ablate.is_none() };
     if args.share.shard()?.is_none() {
         let pairs = args.pairs.read(model)?;
-        return report(&swept(args, model, pairs)?, &told, args.top, args.share.file()?.as_ref());
+        return report(&swept(args, model, pairs)?, &told, args.top, args.csv, args.share.file()?.as_ref());
     }
     let Some(share) = args.share.share(Kind::Patch, settings()?)?.filter(|share| !share.is_done()) else {
         return Ok(());
@@ -151,7 +153,7 @@ const ESTIMATE: &str = "estimate";
 const PICTURE: &str = "shares of the way are pictured";
 
 /// Joins the shares of a sweep, and reports it.
-pub(super) fn merged(parts: &[Part], out: Option<&OutFile>) -> CliResult {
+pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
     let mut results: Vec<PatchingResult> = Vec::new();
     for part in parts {
         results.extend(part.result()?);
@@ -160,33 +162,33 @@ pub(super) fn merged(parts: &[Part], out: Option<&OutFile>) -> CliResult {
     let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
     let is = |name: &str| setting(name) == "true";
     let told = Told { model: setting("model"), at: setting("at"), estimate: is(ESTIMATE), shares: is(PICTURE) };
-    report(&PatchingResult::joined(results).map_err(crate::error::Error::from)?, &told, 10, out)
+    report(&PatchingResult::joined(results).map_err(crate::error::Error::from)?, &told, 10, csv, out)
 }
 
-fn report(found: &PatchingResult, told: &Told<'_>, top: usize, out: Option<&OutFile>) -> CliResult {
+fn report(found: &PatchingResult, told: &Told<'_>, top: usize, csv: CsvArg, out: Option<&OutFile>) -> CliResult {
     let count = found.baseline().len();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let what = if told.estimate { "estimated effect" } else { "effect" };
-    {
-        let mut out = stdout();
-        let source =
-            found.source().map_or(String::new(), |source| format!(", {:+.3} where patches come from", mean(source)));
-        writeln!(out, "{count} prompts; metric {:+.3} unpatched{source}; {what}:", mean(found.baseline()))?;
-    }
     let effect = found.effect();
-    print_largest(&effect, top)?;
-    let Some(out) = out else { return Ok(()) };
-    let normalized = found.normalized();
-    if let Err(none) = &normalized {
-        note(format!("{none}; effects are written in their place"));
+    check_finite(&effect)?;
+    if let Some(out) = out {
+        let normalized = found.normalized();
+        if let Err(none) = &normalized {
+            note(format!("{none}; effects are written in their place"));
+        }
+        let normalized = normalized.ok();
+        let picture = normalized.as_ref().filter(|_| told.shares).unwrap_or(&effect);
+        let json = json!({
+            "model": told.model, "at": told.at, "estimate": told.estimate, "prompts": count,
+            "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),
+            "effect": effect, "normalized": normalized, "standard_error": found.standard_error(), "values": found.values(),
+        });
+        let title = format!("{}{}", if told.estimate { "estimated: " } else { "" }, told.at);
+        Finding { json, csv: found.csv(csv.labels()) }.write(out, heatmap(picture, title))?;
     }
-    let normalized = normalized.ok();
-    let picture = normalized.as_ref().filter(|_| told.shares).unwrap_or(&effect);
-    let json = json!({
-        "model": told.model, "at": told.at, "estimate": told.estimate, "prompts": count,
-        "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),
-        "effect": effect, "normalized": normalized, "standard_error": found.standard_error(), "values": found.values(),
-    });
-    let title = format!("{}{}", if told.estimate { "estimated: " } else { "" }, told.at);
-    Finding { json, csv: found.to_csv() }.write(out, heatmap(picture, title))
+    let what = if told.estimate { "estimated effect" } else { "effect" };
+    let source =
+        found.source().map_or(String::new(), |source| format!(", {:+.3} where patches come from", mean(source)));
+    writeln!(stdout(), "{count} prompts; metric {:+.3} unpatched{source}; {what}:", mean(found.baseline()))?;
+    print_largest(&effect, top)?;
+    said_file(out)
 }

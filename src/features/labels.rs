@@ -55,8 +55,9 @@ impl Labels {
         }
     }
 
-    /// Reads labels: a JSON object of them by latent, or lines of `latent,label` (a first line that names the columns is
-    /// passed over; a label may stand in quotes).
+    /// Reads labels: a JSON object of them by latent, or CSV with rows of `latent,label`. A label that holds a comma, a quote
+    /// or a line break is quoted. A first row may name the columns: its first field is then `latent`, `feature`, `index` or
+    /// `id`.
     ///
     /// ```
     /// use hooklens::features::Labels;
@@ -69,20 +70,22 @@ impl Labels {
     /// ```
     ///
     /// # Errors
-    /// A file that can't be read; [`FeatureError::Setting`] with the line that is none.
+    /// A file that can't be read; [`FeatureError::Setting`] with the line of a row that has other columns or no number of a
+    /// latent, of a second label of a latent, and of a quote that is not closed.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
             return Self::of_json(path);
         }
-        lines(path, "latent,label", |line| {
-            let (latent, label) = line.split_once(',').unwrap_or((line, ""));
-            Some((number(latent)?, unquoted(label)))
-        })
-        .map(Self)
+        let mut labels = Self::default();
+        for Row { line, numbers: [latent], label } in rows(path, ["latent"])? {
+            labels.add(path, line, latent, label)?;
+        }
+        Ok(labels)
     }
 
-    /// Reads labels of several layers: a JSON object of objects, by layer and latent, or lines of `layer,latent,label`.
+    /// Reads labels of several layers: a JSON object of objects, by layer and latent, or CSV with rows of
+    /// `layer,latent,label`, the first of which may name the columns.
     ///
     /// ```
     /// use hooklens::features::Labels;
@@ -110,15 +113,21 @@ impl Labels {
             }
             return Ok(layers);
         }
-        let all: Vec<(usize, usize, String)> = lines(path, "layer,latent,label", |line| {
-            let (layer, rest) = line.split_once(',')?;
-            let (latent, label) = rest.split_once(',').unwrap_or((rest, ""));
-            Some((number(layer)?, number(latent)?, unquoted(label)))
-        })?;
-        for (layer, latent, label) in all {
-            layers.entry(layer).or_default().0.insert(latent, label);
+        for Row { line, numbers: [layer, latent], label } in rows(path, ["layer", "latent"])? {
+            layers.entry(layer).or_default().add(path, line, latent, label)?;
         }
         Ok(layers)
+    }
+
+    /// Adds the label of a line of a file.
+    fn add(&mut self, path: &Path, line: u64, latent: usize, label: String) -> Result<()> {
+        match self.0.insert(latent, label) {
+            None => Ok(()),
+            Some(_) => {
+                let reason = format!("line {line}: latent {latent} has a label already");
+                Err(FeatureError::Setting { path: path.into(), reason }.into())
+            }
+        }
     }
 
     fn of_json(path: &Path) -> Result<Self> {
@@ -178,34 +187,65 @@ fn layer_file(layer: usize) -> String {
     format!("labels_{layer}.json")
 }
 
-/// What the lines of a file say; a first one that says nothing names the columns.
-fn lines<T, C: FromIterator<T>>(path: &Path, form: &str, read: impl Fn(&str) -> Option<T>) -> Result<C> {
-    let text = regular::read(path).map_err(LoadError::file(path))?;
-    let text = String::from_utf8_lossy(&text);
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let said = lines.filter_map(|(place, line)| match read(line) {
-        Some(one) => Some(Ok(one)),
-        None if place == 0 => None,
-        None => {
-            let reason = format!("line {}: `{line}` is not `{form}`", place + 1);
-            Some(Err(FeatureError::Setting { path: path.into(), reason }.into()))
+/// A row of a file: the numbers that say what is labeled, and the label.
+struct Row<const N: usize> {
+    line: u64,
+    numbers: [usize; N],
+    label: String,
+}
+
+/// The rows of a CSV file with these columns and `label`; a first one that names them is passed over.
+fn rows<const N: usize>(path: &Path, columns: [&str; N]) -> Result<Vec<Row<N>>> {
+    let bytes = regular::read(path).map_err(LoadError::file(path))?;
+    let wrong = |reason: String| FeatureError::Setting { path: path.into(), reason };
+    let form = columns.iter().copied().chain(["label"]).collect::<Vec<_>>().join(",");
+    // A quote that is not closed would take this row in.
+    let ended = bytes.iter().copied().chain(*b"\n").chain(END.bytes()).collect::<Vec<u8>>();
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(&*ended);
+    let (mut rows, mut last) = (Vec::new(), None);
+    for (place, record) in reader.records().enumerate() {
+        let record = record.map_err(|error| wrong(error.to_string()))?;
+        let line = record.position().map_or(0, csv::Position::line);
+        if record.len() == 1 && record.get(0) == Some(END) {
+            return Ok(rows);
         }
-    });
-    said.collect()
-}
-
-/// A whole number in a field.
-fn number(field: &str) -> Option<usize> {
-    field.trim().trim_matches('"').parse().ok()
-}
-
-/// A field of a line as CSV writes it.
-fn unquoted(field: &str) -> String {
-    let field = field.trim();
-    match field.strip_prefix('"').and_then(|field| field.strip_suffix('"')) {
-        Some(inner) => inner.replace("\"\"", "\""),
-        None => field.to_string(),
+        last = Some(line);
+        if record.iter().all(|field| field.trim().is_empty()) || (place == 0 && names_columns(&record, &columns)) {
+            continue;
+        }
+        let told = |what: &str| {
+            let text = record.iter().collect::<Vec<_>>().join(",");
+            let text: String = text.chars().take(SHOWN).collect();
+            wrong(format!("line {line}: `{text}` is not `{form}`: {what}"))
+        };
+        if record.len() != N + 1 {
+            return Err(told(&format!("it has {} fields (a label with a comma is quoted)", record.len())).into());
+        }
+        let mut numbers = [0; N];
+        for (number, field) in numbers.iter_mut().zip(&record) {
+            *number = field.trim().parse().map_err(|_| told(&format!("`{}` is no whole number", field.trim())))?;
+        }
+        rows.push(Row {
+            line,
+            numbers,
+            label: record.get(N).unwrap_or_default().trim_matches([' ', '\t']).to_string(),
+        });
     }
+    Err(wrong(format!("line {}: a quote is not closed", last.unwrap_or(1))).into())
+}
+
+/// A row behind the last: nothing that a file of labels holds.
+const END: &str = "\u{1}end";
+/// Letters of a wrong row that are shown.
+const SHOWN: usize = 80;
+
+/// Whether a row names the columns.
+fn names_columns(record: &csv::StringRecord, columns: &[&str]) -> bool {
+    let named = |(field, column): (&str, &&str)| {
+        let field = field.trim().to_lowercase();
+        field == **column || (*column == "latent" && ["feature", "index", "id"].contains(&field.as_str()))
+    };
+    record.len() > columns.len() && record.iter().zip(columns).all(named)
 }
 
 impl<L: Into<String>> FromIterator<(usize, L)> for Labels {

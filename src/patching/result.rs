@@ -3,6 +3,7 @@
 use ndarray::{ArrayD, Axis};
 use serde::{Deserialize, Serialize};
 
+use crate::csv_text::{CsvLabels, CsvTable};
 use crate::error::PatchError;
 use crate::labeled::{LabeledArray, LabeledAxis};
 
@@ -207,7 +208,7 @@ impl PatchingResult {
         Ok(self.mean().map(|value| (value - unpatched) / way))
     }
 
-    /// A line a place: its labels, then the mean over examples, its standard error, the effect, and
+    /// CSV with a row per place: its labels, then the mean over examples, its standard error, the effect, and
     /// the normalized effect, which is left empty where [`PatchingResult::normalized`] can't tell it.
     ///
     /// ```
@@ -224,17 +225,22 @@ impl PatchingResult {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn to_csv(&self) -> String {
-        let mut lines: Vec<String> = self.mean().to_csv().lines().map(str::to_string).collect();
-        for column in [Some(self.standard_error()), Some(self.effect()), self.normalized().ok()] {
-            let mut cells = column.iter().flat_map(|column| column.values());
-            for line in &mut lines[1..] {
-                let cell = cells.next().map_or(String::new(), f64::to_string);
-                line.extend([",", &cell]);
-            }
+        self.csv(CsvLabels::Exact)
+    }
+
+    /// [`PatchingResult::to_csv`] with labels of a kind.
+    pub(crate) fn csv(&self, labels: CsvLabels) -> String {
+        let names = self.swept_axes().iter().map(|axis| axis.name.as_str());
+        let columns = names.chain(["mean", "standard_error", "effect", "normalized"]);
+        let mut table = CsvTable::new(columns, labels);
+        let (mean, error, effect) = (self.mean(), self.standard_error(), self.effect());
+        let normalized = self.normalized().ok();
+        for (place, value) in mean.values().indexed_iter() {
+            let all = [Some(&error), Some(&effect), normalized.as_ref()];
+            let cells = all.map(|column| column.map_or(String::new(), |column| column.values()[&place].to_string()));
+            table.row(mean.labels(&place), std::iter::once(value.to_string()).chain(cells));
         }
-        let names: Vec<&str> = self.swept_axes().iter().map(|axis| axis.name.as_str()).collect();
-        lines[0] = format!("{},mean,standard_error,effect,normalized", names.join(","));
-        lines.join("\n") + "\n"
+        table.finish()
     }
 
     fn over_examples(&self, of: impl Fn(&[f64]) -> f64) -> LabeledArray {

@@ -60,6 +60,7 @@ mod notebook;
 mod notebook_twins;
 mod numpy;
 mod object_stores;
+mod outputs;
 mod pairs_that_differ;
 mod parity;
 mod parts_by_name;

@@ -51,9 +51,13 @@ impl GraphTarget {
     /// # Errors
     /// Text of several tokens; a model without a tokenizer.
     pub fn difference(model: &HookedTransformer, answer: &str, wrong: &str) -> Result<Self> {
-        let (answer, wrong) = (model.to_single_token(answer)?, model.to_single_token(wrong)?);
+        Ok(Self::difference_of_ids(model, model.to_single_token(answer)?, model.to_single_token(wrong)?))
+    }
+
+    /// [`GraphTarget::difference`] of tokens by their ids.
+    pub(crate) fn difference_of_ids(model: &HookedTransformer, answer: u32, wrong: u32) -> Self {
         let label = format!("{} minus {}", name(model, answer), name(model, wrong));
-        Ok(Self { label, what: What::Tokens(vec![(answer, 1.0), (wrong, -1.0)]) })
+        Self { label, what: What::Tokens(vec![(answer, 1.0), (wrong, -1.0)]) }
     }
 
     /// The product with a direction of what the unembedding reads, `[d_model]`.

@@ -9,10 +9,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::one::LayerArg;
 use crate::cli::args::{DtypeArg, ModelArg};
 use crate::cli::corpus::CorpusArg;
-use crate::cli::out::{Finding, OutFile, spare};
+use crate::cli::out::{CsvArg, Finding, OutFile, said_file, spare};
 use crate::cli::share::{Kind, Part, Share, ShareArgs};
-use crate::cli::terminal::{note, stdout};
+use crate::cli::terminal::{note, print_json, stdout};
 use crate::cli::{CliResult, Failure, any_model};
+use crate::csv_text::{CsvLabels, CsvTable};
 use crate::driver::HookedModel;
 use crate::dump::{DumpModel, hash_of_rows};
 use crate::features::{
@@ -52,9 +53,17 @@ pub(super) struct EvalArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    csv: CsvArg,
     /// The file --out is .json; .csv with a line a latent; .svg, .png or .html with the histogram of densities
     #[command(flatten)]
     share: ShareArgs,
+}
+
+impl EvalArgs {
+    fn told(&self) -> Told {
+        Told { json: self.json, csv: self.csv }
+    }
 }
 
 pub(super) fn run(args: &EvalArgs) -> CliResult {
@@ -140,7 +149,7 @@ fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> Cl
     bar.finish_and_clear();
     match share {
         Some(share) => share.write(Some(&measured?)),
-        None => told(measured?.evaluation()?, one.labels(), args.json, args.share.file()?.as_ref()),
+        None => told(measured?.evaluation()?, one.labels(), args.told(), args.share.file()?.as_ref()),
     }
 }
 
@@ -160,43 +169,57 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
         Some(share) => share.write(Some(&measured?)),
         None => {
             let labels: Vec<&Labels> = all.layers().iter().map(Dictionary::labels).collect();
-            told_of_all(&measured?.set_evaluation()?, &labels, args.json, args.share.file()?.as_ref())
+            told_of_all(&measured?.set_evaluation()?, &labels, args.told(), args.share.file()?.as_ref())
         }
     }
 }
 
 /// Joins the shares of an evaluation, and tells it.
-pub(in crate::cli) fn merged(parts: &[Part], out: Option<&OutFile>) -> CliResult {
+pub(in crate::cli) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
     let mut shares: Vec<EvaluationShare> = Vec::new();
     for part in parts {
         shares.extend(part.result()?);
     }
     let all = EvaluationShare::joined(shares)?;
-    let none = Labels::default();
+    let (none, how) = (Labels::default(), Told { json: false, csv });
     match all.layers() {
-        1 => told(all.evaluation()?, &none, false, out),
-        layers => told_of_all(&all.set_evaluation()?, &vec![&none; layers], false, out),
+        1 => told(all.evaluation()?, &none, how, out),
+        layers => told_of_all(&all.set_evaluation()?, &vec![&none; layers], how, out),
     }
 }
 
-fn told(measured: Evaluation, labels: &Labels, as_json: bool, out: Option<&OutFile>) -> CliResult {
-    match as_json {
-        true => crate::cli::terminal::print_json(&measured.to_json())?,
-        false => write!(stdout(), "{measured}")?,
-    }
-    let Some(file) = out else { return Ok(()) };
-    Finding { json: measured.to_json(), csv: csv([(&measured, labels)], false) }
-        .write(file, |path| picture([&measured], path))
+/// How an evaluation is told.
+#[derive(Clone, Copy)]
+struct Told {
+    json: bool,
+    csv: CsvArg,
 }
 
-fn told_of_all(measured: &SetEvaluation, labels: &[&Labels], as_json: bool, out: Option<&OutFile>) -> CliResult {
-    match as_json {
-        true => crate::cli::terminal::print_json(&measured.to_json())?,
-        false => write!(stdout(), "{measured}")?,
+fn told(measured: Evaluation, labels: &Labels, told: Told, out: Option<&OutFile>) -> CliResult {
+    if let Some(file) = out {
+        Finding { json: measured.to_json(), csv: csv([(&measured, labels)], false, told.csv.labels()) }
+            .write(file, |path| picture([&measured], path))?;
     }
-    let Some(file) = out else { return Ok(()) };
-    let each = measured.layers.iter().zip(labels.iter().copied());
-    Finding { json: measured.to_json(), csv: csv(each, true) }.write(file, |path| picture(&measured.layers, path))
+    if told.json {
+        // Where the file is would be no JSON.
+        return Ok(print_json(&measured.to_json())?);
+    }
+    write!(stdout(), "{measured}")?;
+    said_file(out)
+}
+
+fn told_of_all(measured: &SetEvaluation, labels: &[&Labels], told: Told, out: Option<&OutFile>) -> CliResult {
+    if let Some(file) = out {
+        let each = measured.layers.iter().zip(labels.iter().copied());
+        Finding { json: measured.to_json(), csv: csv(each, true, told.csv.labels()) }
+            .write(file, |path| picture(&measured.layers, path))?;
+    }
+    if told.json {
+        // Where the file is would be no JSON.
+        return Ok(print_json(&measured.to_json())?);
+    }
+    write!(stdout(), "{measured}")?;
+    said_file(out)
 }
 
 /// The histogram of the densities of all latents.
@@ -206,14 +229,20 @@ fn picture<'e>(measured: impl IntoIterator<Item = &'e Evaluation>, path: &Path) 
     Ok(Histogram::of("log10 of the share of tokens", active)?.title("density of latents").save(path)?)
 }
 
-/// A line a latent, with its label where some have one, of several layers with the layer in front.
-fn csv<'e>(all: impl IntoIterator<Item = (&'e Evaluation, &'e Labels)>, layers: bool) -> String {
+/// A row per latent, with its label where some have one, of several layers with the layer in front.
+fn csv<'e>(all: impl IntoIterator<Item = (&'e Evaluation, &'e Labels)>, layers: bool, kind: CsvLabels) -> String {
     let all: Vec<_> = all.into_iter().collect();
     let labeled = all.iter().any(|(_, labels)| !labels.is_empty());
-    let (first, last) = (if layers { "layer," } else { "" }, if labeled { ",label" } else { "" });
-    let mut text = format!(
-        "{first}latent,density,tokens_a_prompt,encoder_norm,encoder_bias,encoder_decoder_cosine,largest_decoder_cosine{last}\n"
-    );
+    let measures = [
+        "density",
+        "tokens_a_prompt",
+        "encoder_norm",
+        "encoder_bias",
+        "encoder_decoder_cosine",
+        "largest_decoder_cosine",
+    ];
+    let names = layers.then_some("layer").into_iter().chain(["latent"]).chain(measures);
+    let mut table = CsvTable::new(names.chain(labeled.then_some("label")), kind);
     for (layer, (measured, labels)) in all.into_iter().enumerate() {
         let columns = [
             &measured.density,
@@ -223,16 +252,13 @@ fn csv<'e>(all: impl IntoIterator<Item = (&'e Evaluation, &'e Labels)>, layers: 
             &measured.encoder_decoder_cosine,
             &measured.largest_decoder_cosine,
         ];
-        let first = if layers { format!("{layer},") } else { String::new() };
         for latent in 0..measured.density.len() {
             let at = |all: &Vec<f64>| all.get(latent).filter(|x| x.is_finite()).map_or(String::new(), f64::to_string);
-            let cells: Vec<String> = columns.iter().map(|column| at(column)).collect();
-            let label = match labeled {
-                true => format!(",\"{}\"", labels.get(latent).unwrap_or_default().replace('"', "\"\"")),
-                false => String::new(),
-            };
-            text += &format!("{first}{latent},{}{label}\n", cells.join(","));
+            let places = layers.then(|| layer.to_string()).into_iter().chain([latent.to_string()]);
+            table.values(places.chain(columns.map(at)));
+            table.labels(labeled.then(|| labels.get(latent).unwrap_or_default()));
+            table.end_row();
         }
     }
-    text
+    table.finish()
 }

@@ -322,14 +322,14 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         return Err(Failure::Stopped(format!("{} tokens are left; {again} goes on", grouped(left))));
     }
     for (one, folder) in trained.iter().zip(&folders) {
-        saved(one, folder)?;
+        save(one, folder)?;
     }
     run.remove_checkpoint()?;
     if args.shard.is_some() {
         // Of a share the checkpoint's folder is nothing else's; it may never have been made.
         std::fs::remove_dir(&place.out).ok();
     }
-    Ok(())
+    trained.iter().zip(&folders).try_for_each(|(one, folder)| told(one, folder))
 }
 
 /// Where a training's checkpoint is, and whether it goes on from there.
@@ -385,23 +385,28 @@ fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
 }
 
 /// Writes a dictionary, its log and the picture of it.
-fn saved(one: &Trained, folder: &Path) -> CliResult {
-    let latents = match &one.dictionary {
-        Opened::Dictionary(own) => {
-            own.save(folder)?;
-            own.latents()
-        }
-        Opened::Transcoders(all) => {
-            all.save(folder)?;
-            all.layers().iter().map(crate::features::Dictionary::latents).sum()
-        }
-    };
+fn save(one: &Trained, folder: &Path) -> CliResult {
+    match &one.dictionary {
+        Opened::Dictionary(own) => own.save(folder)?,
+        Opened::Transcoders(all) => all.save(folder)?,
+    }
     write(&folder.join("training.csv"), one.csv().as_bytes())?;
     write(&folder.join(TOLD), format!("{:#}\n", json!(one.told)).as_bytes())?;
-    if let Some(last) = one.log.last() {
+    if !one.log.is_empty() {
         let explained =
             Line::new("of each batch", one.log.iter().map(|step| (step.tokens as f64, step.explained_variance)));
         LinePlot::new("tokens", "explained variance", [explained])?.save(folder.join("training.svg"))?;
+    }
+    Ok(())
+}
+
+/// Prints what was trained and where it is.
+fn told(one: &Trained, folder: &Path) -> CliResult {
+    let latents: usize = match &one.dictionary {
+        Opened::Dictionary(own) => own.latents(),
+        Opened::Transcoders(all) => all.layers().iter().map(crate::features::Dictionary::latents).sum(),
+    };
+    if let Some(last) = one.log.last() {
         writeln!(
             stdout(),
             "{latents} latents, {} steps: explained variance {:.4}, L0 {:.2}, dead {:.1} % (last batch)",

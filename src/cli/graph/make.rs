@@ -11,7 +11,7 @@ use super::tell::{self, Told};
 use crate::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, GraphTarget, NodeKind, Replacement};
 use crate::cli::args::{DtypeArg, ModelArg, TokenRows, token_rows};
 use crate::cli::out::{said, spare};
-use crate::cli::pairs::{Line, file_lines, ioi_lines};
+use crate::cli::pairs::{self, Line, PairPrompt, PairToken, file_lines, ioi_lines};
 use crate::cli::terminal::note;
 use crate::cli::{CliResult, Failure, any_model, direction_file, size};
 use crate::error::Result as LibResult;
@@ -52,9 +52,15 @@ pub(in crate::cli) struct MakeArgs {
     /// Explain this token's logit (default: those of the likeliest tokens); may be given several times
     #[arg(long, value_name = "TEXT")]
     answer: Vec<String>,
+    /// The same by the token's id; several with commas between them
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with_all = ["answer", "ioi", "pairs"])]
+    answer_token: Vec<u32>,
     /// Minus this one's
     #[arg(long, value_name = "TEXT", requires = "answer")]
     wrong: Vec<String>,
+    /// Minus the logit of the token with this id
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', requires = "answer_token")]
+    wrong_token: Vec<u32>,
     /// Explain the stream behind the last token along these directions, as the unembedding reads it: vectors, or matrices with
     /// a direction a row, of a .safetensors, .npz or .pt file, or of a .json array
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ioi", "pairs"])]
@@ -114,6 +120,16 @@ pub(in crate::cli) struct MakeArgs {
     out: Option<PathBuf>,
 }
 
+impl MakeArgs {
+    fn answers(&self) -> Vec<PairToken> {
+        pairs::tokens(&self.answer, &self.answer_token)
+    }
+
+    fn wrongs(&self) -> Vec<PairToken> {
+        pairs::tokens(&self.wrong, &self.wrong_token)
+    }
+}
+
 pub(super) fn run(args: &MakeArgs) -> CliResult {
     let page = match args.out.as_deref().map(|out| out.extension().and_then(|ending| ending.to_str())) {
         None | Some(Some("json")) => false,
@@ -129,7 +145,8 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     if let Some(first) = replacement.dictionary() {
         first.concerns(&model).iter().for_each(note);
     }
-    if !matches!((args.wrong.len(), args.answer.len()), (0, _) | (1, 1..)) && args.wrong.len() != args.answer.len() {
+    let (wrongs, answers) = (args.wrongs().len(), args.answers().len());
+    if !matches!((wrongs, answers), (0, _) | (1, 1..)) && wrongs != answers {
         return Err(Failure::Usage("one --wrong for all, or one for each --answer".into()));
     }
     let graph = graph(args, &model, &replacement)?;
@@ -155,11 +172,6 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     if args.heads {
         told.split_by_head(&model, &replacement)?;
     }
-    if args.json {
-        told.json()?
-    } else {
-        told.text()?
-    }
     if let Some(out) = &args.out {
         let slug = out.file_stem().map(|stem| stem.to_string_lossy().to_string()).unwrap_or_default();
         let file = GraphFile::new(&graph, &pruned)
@@ -169,14 +181,13 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
             .with_tokens(&graph, &words)
             .with_groups(&graph, groups.clone())
             .with_pinned(&graph, told.on_paths());
-        if page {
-            file.save_page(out)?
-        } else {
-            file.save(out)?
-        }
-        if !args.json {
-            said(out)?;
-        }
+        if page { file.save_page(out)? } else { file.save(out)? }
+    }
+    if args.json {
+        told.json()?
+    } else {
+        told.text()?;
+        args.out.iter().try_for_each(|out| said(out))?;
     }
     let failed = |what: &str, by: f32| Failure::Failed(format!("{what}: the largest deviation is {by:.1e}").into());
     if graph.deviation() > PROVEN && model.dtype() == DType::F32 {
@@ -233,9 +244,15 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
     let base = base.memory(usize::try_from(args.memory).unwrap_or(usize::MAX));
     let base = args.leave_out.into_iter().fold(base, GraphOptions::leaving_out);
     let base = args.resume.iter().fold(base, GraphOptions::resumable);
-    let target = |answer: &str, wrong: Option<&str>| match wrong {
-        Some(wrong) => GraphTarget::difference(model, answer, wrong),
-        None => GraphTarget::token(model, answer),
+    let id = |token: &PairToken| match token {
+        PairToken::Text(text) => model.to_single_token(text),
+        PairToken::Id(id) => Ok(*id),
+    };
+    let target = |answer: &PairToken, wrong: Option<&PairToken>| -> LibResult<GraphTarget> {
+        Ok(match wrong {
+            Some(wrong) => GraphTarget::difference_of_ids(model, id(answer)?, id(wrong)?),
+            None => GraphTarget::id(model, id(answer)?),
+        })
     };
     let many: Option<Vec<Line>> = match (args.ioi, &args.pairs) {
         (Some(count), _) => Some(ioi_lines(count)?),
@@ -244,15 +261,18 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
     };
     if let Some(lines) = many {
         return Ok(AttributionGraph::mean_of(lines.into_iter().map(|line| {
-            let row = model.prompt_row(&line.clean, prepend_bos)?;
-            let options = base.clone().target(target(&line.answer, line.wrong.as_deref())?);
+            let row = match line.clean {
+                PairPrompt::Text(text) => model.prompt_row(&text, prepend_bos)?,
+                PairPrompt::Tokens(ids) => ids,
+            };
+            let options = base.clone().target(target(&line.answer, line.wrong.as_ref())?);
             one(model, row, replacement, &options)
         }))?);
     }
     let mut options = base.clone();
-    for (place, answer) in args.answer.iter().enumerate() {
-        let wrong = args.wrong.get(place).or(args.wrong.last());
-        options = options.target(target(answer, wrong.map(String::as_str))?);
+    let (answers, wrongs) = (args.answers(), args.wrongs());
+    for (place, answer) in answers.iter().enumerate() {
+        options = options.target(target(answer, wrongs.get(place).or(wrongs.last()))?);
     }
     if let Some(path) = &args.direction {
         let called = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
@@ -262,13 +282,13 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
     }
     let row = match (&args.prompt, &args.tokens) {
         (Some(text), _) => model.prompt_row(text, prepend_bos)?,
-        (None, Some(TokenRows(rows))) if rows.len() == 1 => rows[0].clone(),
-        _ => return Err(Failure::Usage("a graph is of one prompt".into())),
+        (None, Some(rows)) => rows.one("--tokens")?,
+        (None, None) => return Err(Failure::Usage("a graph is of one prompt".into())),
     };
     let graph = one(model, row, replacement, &options)?;
     let Some(text) = &args.against else { return Ok(graph) };
     // The same targets, whatever is likely behind the other prompt.
-    let again = match args.answer.is_empty() && args.direction.is_none() {
+    let again = match answers.is_empty() && args.direction.is_none() {
         false => options,
         true => graph.nodes().iter().fold(base, |options, node| match node.kind {
             NodeKind::Logit { token: Some(id), weight } => options.weighted_target(GraphTarget::id(model, id), weight),

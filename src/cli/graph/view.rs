@@ -9,7 +9,10 @@ use clap::Args;
 use crate::attribution::graph::GraphFile;
 use crate::cli::CliResult;
 use crate::cli::out::{said, spare};
-use crate::cli::terminal::stdout;
+use crate::cli::terminal::{note, stdout};
+
+/// Ids that are named of those that several nodes have.
+const NAMED: usize = 5;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ViewArgs {
@@ -31,6 +34,18 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
     for node in list("nodes") {
         *kinds.entry(node["feature_type"].as_str().unwrap_or("of no kind")).or_default() += 1;
     }
+    let repeated = graph.repeated_ids();
+    if !repeated.is_empty() {
+        let left_out: usize = repeated.iter().map(|(_, count)| count - 1).sum();
+        let more = if repeated.len() > NAMED { ", ..." } else { "" };
+        let some: Vec<&str> = repeated.iter().take(NAMED).map(|(id, _)| *id).collect();
+        let nodes = if left_out == 1 { "1 node is".into() } else { format!("{left_out} nodes are") };
+        let some = some.join(", ");
+        note(format!(
+            "{nodes} not shown: another has the same `node_id` ({some}{more}), and its links are the first one's"
+        ));
+    }
+    graph.save_page(&out)?;
     let mut to = stdout();
     if let Some(prompt) = json["metadata"]["prompt"].as_str() {
         writeln!(to, "{prompt:?}")?;
@@ -42,6 +57,5 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
         writeln!(to, "{groups} groups")?;
     }
     drop(to);
-    graph.save_page(&out)?;
     said(&out)
 }

@@ -154,7 +154,7 @@ impl Heard {
                 Some(Report::Opens(from)) => (from, Event::Opened),
                 Some(Report::Refuses(from)) => (from, Event::Refused),
                 None => {
-                    let _ = writeln!(std::io::stdout(), "{line}");
+                    let _ = writeln!(std::io::stdout(), "{}", crate::shown_text::shown(&line));
                     continue;
                 }
             };

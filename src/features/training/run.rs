@@ -10,6 +10,7 @@ use super::checkpoint;
 use super::settings::Training;
 use super::source::{FromDumps, FromModel, Rows, Serving, Source};
 use super::trainer::{Step, Trainer};
+use crate::csv_text::{CsvLabels, CsvTable};
 use crate::error::{FeatureError, Result};
 use crate::features::dictionary::Dictionary;
 use crate::features::opened::Opened;
@@ -309,12 +310,10 @@ impl Trainer {
 }
 
 impl Trained {
-    /// The log as CSV, a line a step.
+    /// The log as CSV, a row per step.
     pub fn csv(&self) -> String {
-        let lines = self.log.iter().map(|step| {
-            let numbers: Vec<String> = step.numbers().iter().map(f64::to_string).collect();
-            format!("{}\n", numbers.join(","))
-        });
-        format!("{}\n{}", Step::NAMES.join(","), lines.collect::<String>())
+        let mut table = CsvTable::new(Step::NAMES, CsvLabels::Exact);
+        self.log.iter().for_each(|step| table.row([], step.numbers().map(|number| number.to_string())));
+        table.finish()
     }
 }

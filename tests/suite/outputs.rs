@@ -1,0 +1,331 @@
+//! Files that commands write: before anything is printed, and read back equal by other programs.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use hooklens::{LabeledArray, LabeledAxis};
+use serde_json::Value;
+
+use crate::support::{fixtures, program, skipped};
+
+const CLEAN: &str = "When Mary and John went to the store, John gave a drink to";
+const CORRUPTED: &str = "When Mary and John went to the store, Mary gave a drink to";
+
+/// What any label may hold.
+fn labels() -> Vec<String> {
+    let mut labels: Vec<String> = [
+        "a\nb",
+        "a,b",
+        "say \"so\"",
+        "\"",
+        "=1+1",
+        "+1",
+        "-2",
+        "@sum",
+        "'",
+        "",
+        " ",
+        "\r\n",
+        "<script>alert(1)</script>",
+        "\u{202e}\u{feff}\u{200f}",
+        "né 日本 👍",
+    ]
+    .map(str::to_string)
+    .to_vec();
+    labels.push("x,\"\n".repeat(3_334)[..10_000].to_string());
+    labels
+}
+
+/// What Python prints, if there is a Python.
+fn python(code: &str, arguments: &[&str]) -> Option<String> {
+    let python = std::env::var("HOOKLENS_PYTHON").unwrap_or("python3".into());
+    let Ok(output) = Command::new(python).args(["-c", code]).args(arguments).output() else {
+        skipped("there is no Python");
+        return None;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// The rows of a CSV file as Python's `csv` and the `csv` crate read them, which is the same.
+fn rows(path: &Path) -> Vec<Vec<String>> {
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(path).unwrap();
+    let rows: Vec<Vec<String>> =
+        reader.records().map(|row| row.unwrap().iter().map(str::to_string).collect()).collect();
+    let code = "import csv, json, sys\ncsv.field_size_limit(10**7)\n\
+                print(json.dumps(list(csv.reader(open(sys.argv[1], newline='', encoding='utf-8')))))";
+    if let Some(printed) = python(code, &[path.to_str().unwrap()]) {
+        assert_eq!(serde_json::from_str::<Vec<Vec<String>>>(&printed).unwrap(), rows);
+    }
+    rows
+}
+
+#[test]
+fn any_label_is_read_back_from_csv_and_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let labels = labels();
+    let axes = [LabeledAxis::new("what,\n", &labels), LabeledAxis::numbered("n", 2)];
+    let values: Vec<f64> = (0..labels.len() * 2).map(|value| value as f64 - 3.5).collect();
+    let array = LabeledArray::from_values(axes, values.clone()).unwrap();
+    let path = folder.path().join("labels.csv");
+    std::fs::write(&path, array.to_csv()).unwrap();
+    let rows = rows(&path);
+    assert_eq!(rows[0], ["what,\n", "n", "value"]);
+    assert_eq!(rows.len(), values.len() + 1);
+    for (place, row) in rows[1..].iter().enumerate() {
+        assert_eq!(
+            (&row[0], &row[1], &row[2]),
+            (&labels[place / 2], &(place % 2).to_string(), &values[place].to_string())
+        );
+    }
+    let path = folder.path().join("labels.json");
+    std::fs::write(&path, serde_json::to_string(&array).unwrap()).unwrap();
+    let code =
+        "import json, sys\nprint(json.dumps(json.load(open(sys.argv[1], encoding='utf-8'))['axes'][0]['labels']))";
+    if let Some(printed) = python(code, &[path.to_str().unwrap()]) {
+        assert_eq!(serde_json::from_str::<Vec<String>>(&printed).unwrap(), labels);
+    }
+}
+
+/// A prompt whose tokens hold line breaks gives rows that are not shifted, and effects as JSON has them.
+#[test]
+fn a_line_break_in_a_prompt_shifts_no_row_of_csv() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = fixtures().join("gguf/bloom.gguf");
+    let written = |name: &str, more: &[&str]| {
+        let out = folder.path().join(name);
+        let arguments =
+            ["patch", "--clean", "a b\nc d", "--corrupted", "a c\nc d", "--answer", "d", "--wrong", "c", "--model"];
+        let output = program().args(arguments).arg(&model).arg("--out").arg(&out).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        out
+    };
+    let json: Value = serde_json::from_slice(&std::fs::read(written("t.json", &[])).unwrap()).unwrap();
+    let effects = json["effect"]["values"].as_array().unwrap().concat_numbers();
+    let table = rows(&written("t.csv", &[]));
+    let column = table[0].iter().position(|name| name == "effect").unwrap();
+    assert_eq!(table.len(), effects.len() + 1);
+    for (row, effect) in table[1..].iter().zip(&effects) {
+        assert_eq!(row.len(), table[0].len(), "{row:?}");
+        assert_eq!(row[column].parse::<f64>().unwrap(), *effect);
+    }
+    assert!(table.iter().any(|row| row[1].contains('\n')), "{table:?}");
+    // The labels for a spreadsheet are the same behind their apostrophe.
+    let safe = rows(&written("s.csv", &["--spreadsheet-safe"]));
+    let plain =
+        |row: &Vec<String>| row.iter().map(|cell| cell.strip_prefix('\'').unwrap_or(cell).to_string()).collect();
+    assert_eq!(safe.iter().map(plain).collect::<Vec<Vec<String>>>(), table);
+}
+
+trait ConcatNumbers {
+    fn concat_numbers(&self) -> Vec<f64>;
+}
+
+impl ConcatNumbers for Vec<Value> {
+    fn concat_numbers(&self) -> Vec<f64> {
+        self.iter()
+            .flat_map(|value| match value {
+                Value::Array(values) => values.concat_numbers(),
+                number => vec![number.as_f64().unwrap()],
+            })
+            .collect()
+    }
+}
+
+/// Commands that write a file (or a folder) and print, and what they write.
+fn writers(folder: &Path) -> Vec<(Vec<String>, std::path::PathBuf)> {
+    let ioi = ["--model", "embedded:ioi"];
+    let pair = ["--clean", CLEAN, "--corrupted", CORRUPTED, "--answer", "Mary", "--wrong", "John"];
+    let out = |name: &str| folder.join(name);
+    let mut all = Vec::new();
+    let mut add = |name: &str, arguments: &[&[&str]], option: &str| {
+        let path = out(name);
+        let mut arguments: Vec<String> = arguments.concat().iter().map(ToString::to_string).collect();
+        arguments.extend((!option.is_empty()).then(|| option.to_string()));
+        arguments.push(path.to_str().unwrap().to_string());
+        all.push((arguments, path));
+    };
+    add("p.csv", &[&["patch"], &ioi, &pair], "--out");
+    add("a.json", &[&["attribute"], &ioi, &["--prompt", CLEAN, "--answer", "Mary"]], "--out");
+    add("e.csv", &[&["attribute", "--to", "edges"], &ioi, &pair], "--out");
+    add("l.csv", &[&["lens"], &ioi, &["--prompt", CLEAN]], "--out");
+    add("h.csv", &[&["heads"], &ioi], "--out");
+    add("t.html", &[&["attention"], &ioi, &["--prompt", CLEAN]], "--out");
+    add("g.html", &[&["graph"], &ioi, &["--prompt", "When Mary and John went"]], "--out");
+    add("gj.json", &[&["graph", "--json"], &ioi, &["--prompt", "When Mary and John went"]], "--out");
+    add("d.safetensors", &[&["dump"], &ioi, &["--prompt", CLEAN, "--hooks", "*hook_z"]], "--out");
+    add("n.ipynb", &[&["notebook"]], "");
+    add("man", &[&["man"]], "--out");
+    let dictionary = ["--dictionary", "embedded:ioi-transcoders", "--layer", "1", "--prompt", CLEAN];
+    add("f.csv", &[&["features", "eval"], &ioi, &dictionary], "--out");
+    add("fj.json", &[&["features", "eval", "--json"], &ioi, &dictionary], "--out");
+    add("s.html", &[&["features", "show"], &ioi, &dictionary], "--out");
+    all
+}
+
+fn ran_into(arguments: &[String], stdout: Stdio) -> Output {
+    program().args(arguments).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+}
+
+/// A reader that goes away loses no file, and is no error.
+#[cfg(unix)]
+#[test]
+fn files_are_written_though_nobody_reads_what_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, path) in writers(folder.path()) {
+        let mut child = program().args(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {told}");
+        assert!(path.exists(), "{arguments:?}: {told}");
+    }
+}
+
+/// Where nothing can be printed the files are there, and the exit code says that something failed.
+#[cfg(target_os = "linux")]
+#[test]
+fn files_are_written_though_nothing_can_be_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, path) in writers(folder.path()) {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = ran_into(&arguments, full.into());
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+        assert!(told.contains("standard output: No space left"), "{arguments:?}: {told}");
+        assert!(path.exists(), "{arguments:?}: {told}");
+    }
+}
+
+/// Commands that only print say so too, whatever they print last.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_printed_is_an_error() {
+    let model = ["--model", "embedded:induction"];
+    let commands: [&[&str]; 6] = [
+        &["completions", "bash"],
+        &["man"],
+        &[&["hooks"], &model[..]].concat(),
+        &[&["info", "--json"], &model[..]].concat(),
+        &[&["vocabulary"], &model[..]].concat(),
+        &[&["generate", "--prompt", "red fox", "--max-new-tokens", "2"], &model[..]].concat(),
+    ];
+    for arguments in commands {
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = ran_into(&arguments, full.into());
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+    }
+}
+
+/// Token ids give what the texts that they are the tokens of give.
+#[test]
+fn token_ids_give_what_their_text_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = hooklens::HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let ids = |text: &str| {
+        let row = model.to_tokens(text).unwrap().row(0).to_vec();
+        row.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    };
+    let token = |text: &str| model.to_single_token(text).unwrap().to_string();
+    let (clean, corrupted, mary, john) = (ids(CLEAN), ids(CORRUPTED), token("Mary"), token("John"));
+    let table = |name: &str, command: &[&str], given: &[&str]| {
+        let path = folder.path().join(name);
+        let output = program()
+            .args(command)
+            .args(["--model", "embedded:ioi", "--out", path.to_str().unwrap()])
+            .args(given)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{given:?}: {}", String::from_utf8_lossy(&output.stderr));
+        rows(&path)
+    };
+    let texts = ["--clean", CLEAN, "--corrupted", CORRUPTED, "--answer", "Mary", "--wrong", "John"];
+    let tokens =
+        ["--tokens", &clean, "--corrupted-tokens", &corrupted, "--answer-token", &mary, "--wrong-token", &john];
+    let file = folder.path().join("pairs.jsonl");
+    let line = format!(r#"{{"clean": [{clean}], "corrupted": [{corrupted}], "answer": {mary}, "wrong": "John"}}"#);
+    std::fs::write(&file, line).unwrap();
+    for command in [&["patch"][..], &["attribute", "--to", "edges"]] {
+        let expected = table("texts.csv", command, &texts);
+        assert_eq!(table("tokens.csv", command, &tokens), expected);
+        assert_eq!(table("pairs.csv", command, &["--pairs", file.to_str().unwrap()]), expected);
+    }
+    let of_text = ["--prompt", CLEAN, "--answer", "Mary"];
+    let of_tokens = ["--tokens", &clean, "--answer-token", &mary];
+    for command in ["lens", "attribute"] {
+        assert_eq!(table("tokens.csv", &[command], &of_tokens), table("text.csv", &[command], &of_text));
+    }
+    assert_eq!(table("tokens.csv", &["attention"], &of_tokens[..2]), table("text.csv", &["attention"], &of_text[..2]));
+}
+
+/// The texts of others are shown, not obeyed: by the terminal and in errors, pages and pictures.
+#[test]
+fn hidden_characters_are_shown_wherever_text_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let hidden = "\u{202e}\u{feff}\u{200f}\u{61c}\u{2066}\u{2028}";
+    let output = program().args(["info", "--model", &format!("no{hidden}such")]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!told.contains(|letter| hidden.contains(letter)), "{told}");
+    let output = program().args(["info", "--modle", hidden]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && !told.contains(|letter| hidden.contains(letter)), "{told}");
+
+    let axes = [LabeledAxis::new(hidden, [format!("a{hidden}")]), LabeledAxis::new("<b>", ["c"])];
+    let array = LabeledArray::from_values(axes, [1.0]).unwrap();
+    for name in ["map.svg", "map.html"] {
+        let path = folder.path().join(name);
+        hooklens::plot::Heatmap::of(&array).unwrap().title(format!("t{hidden}")).save(&path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("U+202E") && !text.contains(|letter| hidden.contains(letter)), "{name}");
+    }
+    // A page of a graph holds the file's own text, escaped.
+    let graph = format!(
+        r#"{{"metadata": {{"slug": "s", "prompt": "p{hidden}"}}, "links": [],
+            "nodes": [{{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}}, {{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}}]}}"#
+    );
+    let path = folder.path().join("g.json");
+    std::fs::write(&path, graph).unwrap();
+    let output = program().args(["graph", "view"]).arg(&path).output().unwrap();
+    let (out, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && !out.contains(|letter| hidden.contains(letter)), "{out}");
+    assert!(told.contains("1 node is not shown") && told.contains("0_1_2"), "{told}");
+    let page = std::fs::read_to_string(folder.path().join("g.html")).unwrap();
+    assert!(page.contains("\\u202e") && !page.contains(|letter| hidden.contains(letter)));
+}
+
+#[test]
+fn a_file_of_labels_loses_nothing() {
+    use hooklens::features::Labels;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("labels.csv");
+    let read = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        Labels::read(&path).map_err(|error| error.to_string())
+    };
+    let all = labels();
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for (latent, label) in all.iter().enumerate() {
+        writer.write_record([&latent.to_string(), label]).unwrap();
+    }
+    let text = String::from_utf8(writer.into_inner().unwrap()).unwrap();
+    let labels = read(&format!("\u{feff}latent,label\n{text}")).unwrap();
+    for (latent, label) in all.iter().enumerate() {
+        assert_eq!(labels.get(latent), Some(label.trim_matches([' ', '\t'])), "{latent}");
+    }
+    for (text, told) in [
+        ("3,a,b\n", "3 fields"),
+        ("x3,a\n", "`x3` is no whole number"),
+        ("latent,label\n3\n", "1 fields"),
+        ("latent,label,more\n3,a,b\n", "line 2"),
+        ("3,a\n3,b\n", "latent 3 has a label already"),
+        ("3,\"a\n4,b\n", "a quote is not closed"),
+    ] {
+        let error = read(text).unwrap_err();
+        assert!(error.contains(told), "{text}: {error}");
+    }
+    std::fs::write(&path, "layer,latent,label\n0,3,\"a\nb\"\n1,3,c\n").unwrap();
+    let layers = Labels::read_by_layer(&path).unwrap();
+    assert_eq!((layers[&0].get(3), layers[&1].get(3)), (Some("a\nb"), Some("c")));
+}
