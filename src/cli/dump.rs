@@ -17,10 +17,12 @@ use super::prompt_files::PromptFiles;
 use super::shard_arg::ShardArg;
 use super::signals;
 use super::terminal::{note, stdout};
+use super::written::WrittenArg;
 use super::{CliResult, Failure};
 use crate::corpus::Prompt;
 use crate::driver::Logits;
-use crate::dump::{Dump, DumpModel, Seen, Shard, is_whole};
+use crate::dump::{Dump, DumpModel, DumpReport, Seen, Shard, is_whole};
+use crate::encoder_decoder::HookedEncoderDecoder;
 use crate::error::{Error, Result as LibResult};
 use crate::model::HookedTransformer;
 use crate::numerals::{bytes, grouped};
@@ -41,6 +43,12 @@ pub(super) struct DumpArgs {
     /// Token ids: commas within a prompt, semicolons between prompts
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     tokens: Option<TokenRows>,
+    #[command(flatten)]
+    written: WrittenArg,
+    /// Dump points of an encoder-decoder's decoder, on this field of each JSON line of --prompts, of which --field is what the
+    /// encoder reads: a text, or token ids without the start token
+    #[arg(long, value_name = "NAME", requires = "prompts", conflicts_with_all = ["decoder_prompt", "decoder_tokens"])]
+    decoder_field: Option<String>,
     /// Points to dump: names, globs and shorthands, separated by commas (default: all that cost nothing)
     #[arg(long, value_name = "GLOB,...", default_value = "*")]
     hooks: String,
@@ -175,7 +183,13 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         ProcessArg::Standard => Processing::standard(),
     };
     let options = args.model.options(args.compute_dtype)?.process(processing);
-    match AnyModel::load(&args.model, options)? {
+    let model = AnyModel::load(&args.model, options)?;
+    if !matches!(model, AnyModel::EncoderDecoder(_)) && (args.written.is_given() || args.decoder_field.is_some()) {
+        return Err(Failure::Usage(
+            "--decoder-prompt, --decoder-tokens and --decoder-field are for encoder-decoders".into(),
+        ));
+    }
+    match model {
         AnyModel::Decoder(model) => {
             let prefix = prefix(args, &model)?;
             let after_prefix = !prefix.is_empty();
@@ -190,18 +204,38 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
             };
             let longest = given.rows.iter().map(Vec::len).max();
             past_context(&model, prefix.len() + longest.unwrap_or(0));
-            written(args, globs, &model, prefix, given, shard)
+            dumped(args, globs, &model, prefix, given, Vec::new(), shard)
         }
         AnyModel::Encoder(model) => {
             framed(args)?;
             let given = rows(args, given(args)?, |text, _| Ok(model.to_tokens(text)?.tokens.real(0)))?;
-            written(args, globs, &model, Vec::new(), given, shard)
+            dumped(args, globs, &model, Vec::new(), given, Vec::new(), shard)
         }
         AnyModel::EncoderDecoder(model) => {
             framed(args)?;
-            let given = rows(args, given(args)?, |text, _| Ok(model.to_tokens(text)?.real(0)))?;
-            written(args, globs, &model, Vec::new(), given, shard)
+            let mut given = rows(args, given(args)?, |text, _| Ok(model.to_tokens(text)?.real(0)))?;
+            // Of the decoder's points the prompts are what it has written.
+            let read = match decoder_rows(args, &model, given.rows.len())? {
+                Some(written) => std::mem::replace(&mut given.rows, written),
+                None => Vec::new(),
+            };
+            dumped(args, globs, &model, Vec::new(), given, read, shard)
         }
+    }
+}
+
+/// What the decoder of an encoder-decoder has written, for each prompt.
+fn decoder_rows(args: &DumpArgs, model: &HookedEncoderDecoder, count: usize) -> Result<Option<Vec<Vec<u32>>>, Failure> {
+    let Some(field) = &args.decoder_field else {
+        return Ok(if args.written.is_given() { Some(vec![args.written.row(model)?; count]) } else { None });
+    };
+    let written = Given::Files(args.files.read_field(field)?).rows(|prompt| match prompt {
+        Prompt::Tokens(ids) => Ok([vec![model.config().decoder_start_token], ids].concat()),
+        Prompt::Text(text) => model.written(Some(&text)),
+    })?;
+    match written.rows.len() {
+        len if len == count => Ok(Some(written.rows)),
+        len => Err(Failure::Failed(format!("{count} prompts, but {len} of the field `{field}`").into())),
     }
 }
 
@@ -222,12 +256,13 @@ fn framed(args: &DumpArgs) -> CliResult {
 }
 
 /// Dumps these rows and prints a summary.
-fn written<M: DumpModel>(
+fn dumped<M: DumpModel>(
     args: &DumpArgs,
     globs: Vec<&str>,
     model: &M,
     prefix: Vec<u32>,
     given: GivenRows,
+    read: Vec<Vec<u32>>,
     shard: Option<Shard>,
 ) -> CliResult {
     let own_folder = args.shard.zip(shard).map(|(arg, shard)| arg.folder(shard, &args.out));
@@ -247,6 +282,7 @@ fn written<M: DumpModel>(
         .padding_side(args.padding_side)
         .batch_size(args.batch_size as usize)
         .prefix(prefix)
+        .encoder_rows(read)
         .resume(args.resume || args.shard.is_some_and(ShardArg::resumes))
         .verify(!args.no_verify)
         .share_prefix(!args.no_share_prefix)
@@ -289,8 +325,17 @@ fn written<M: DumpModel>(
     bar.finish_and_clear();
     let report = report.map_err(|error| given.told(error))?;
 
+    let printed = print(&report, &findings, start.elapsed().as_secs_f64(), path);
+    if report.left > 0 {
+        let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
+        return Err(Failure::Stopped(format!("{} prompts are left; {again} goes on", grouped(report.left))));
+    }
+    printed
+}
+
+/// Prints what was written.
+fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) -> CliResult {
     let mut out = stdout();
-    let seconds = start.elapsed().as_secs_f64();
     let place = path.display();
     let files = if report.files.len() == 1 { String::new() } else { format!(" in {} files", report.files.len()) };
     writeln!(
@@ -312,10 +357,6 @@ fn written<M: DumpModel>(
     }
     for line in findings.lines() {
         writeln!(out, "  {line}")?;
-    }
-    if report.left > 0 {
-        let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
-        return Err(Failure::Stopped(format!("{} prompts are left; {again} goes on", grouped(report.left))));
     }
     Ok(())
 }
@@ -342,10 +383,7 @@ fn split_globs(text: &str) -> Vec<&str> {
 fn prefix(args: &DumpArgs, model: &HookedTransformer) -> Result<Vec<u32>, Failure> {
     match (&args.prefix, &args.prefix_tokens) {
         (Some(text), _) => Ok(model.prompt_row(text, args.prepend_bos)?),
-        (None, Some(rows)) => match &rows.0[..] {
-            [row] => Ok(row.clone()),
-            _ => Err(Failure::Usage("--prefix-tokens is one row of ids".into())),
-        },
+        (None, Some(rows)) => rows.one("--prefix-tokens"),
         (None, None) => Ok(Vec::new()),
     }
 }

@@ -37,6 +37,25 @@ pub(super) struct PromptFiles {
 }
 
 impl PromptFiles {
+    /// The same lines' texts in another field.
+    pub(super) fn read_field(&self, field: &str) -> Result<PlacedPrompts, Failure> {
+        if self.prompts.iter().any(|path| path.as_os_str() == "-") {
+            return Err(Failure::Usage("two fields are read from files, not from standard input".into()));
+        }
+        if self.prompts.is_empty() {
+            return Err(Failure::Usage("a field is of the files of --prompts".into()));
+        }
+        self.placed(Some(field))
+    }
+
+    fn placed(&self, field: Option<&str>) -> Result<PlacedPrompts, Failure> {
+        let corpus = Corpus::new(&self.prompts).skip(self.skip.unwrap_or(0));
+        let corpus = field.into_iter().fold(corpus, Corpus::field);
+        let corpus = self.limit.into_iter().fold(corpus, Corpus::limit);
+        let corpus = self.sample.into_iter().fold(corpus, |corpus, count| corpus.sample(count, self.sample_seed));
+        Ok(corpus.watched(self.watch()).placed()?)
+    }
+
     /// The prompts, or nothing where no file is named.
     pub(super) fn read(&self) -> Result<Option<PlacedPrompts>, Failure> {
         if self.prompts.is_empty() {
@@ -52,11 +71,7 @@ impl PromptFiles {
                 None => Ok(None),
             };
         }
-        let corpus = Corpus::new(&self.prompts).skip(self.skip.unwrap_or(0));
-        let corpus = self.field.iter().fold(corpus, Corpus::field);
-        let corpus = self.limit.into_iter().fold(corpus, Corpus::limit);
-        let corpus = self.sample.into_iter().fold(corpus, |corpus, count| corpus.sample(count, self.sample_seed));
-        Ok(Some(corpus.watched(self.watch()).placed()?))
+        self.placed(self.field.as_deref()).map(Some)
     }
 
     /// A bar of the bytes read, those of packed files as they are packed; a signal ends the reading.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use hooklens_hooks::{DType, Positions, Selection};
 
-use super::Shard;
+use super::{Shard, hash_of_rows};
 use crate::driver::Logits;
 use crate::tokens::PaddingSide;
 
@@ -39,6 +39,8 @@ pub struct Dump {
     pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) tables: bool,
     pub(super) settings: Vec<(String, String)>,
+    /// What the encoder reads before the prompts; of none, or of each.
+    pub(super) read: Vec<Vec<u32>>,
 }
 
 impl Dump {
@@ -73,6 +75,7 @@ impl Dump {
             stop: None,
             tables: false,
             settings: Vec::new(),
+            read: Vec::new(),
         }
     }
 
@@ -362,6 +365,27 @@ impl Dump {
         self
     }
 
+    /// What the encoder of an encoder-decoder reads, a row for each prompt. The prompts are then what the decoder has written,
+    /// its start token first, and points of the decoder are dumped, but for the scores and patterns of its cross attention.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("tests/fixtures/t5")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// let (read, written) = (vec![vec![5, 6, 7, 1], vec![8, 1]], vec![vec![0, 4], vec![0, 3, 9]]);
+    /// Dump::new("decoder.*.hook_resid_post").encoder_rows(read).run(&model, &written, &out)?;
+    /// let files = hooklens::WeightFiles::open(&[out])?;
+    /// assert_eq!(files.info("decoder.0.hook_resid_post").map(|info| info.shape[..2].to_vec()), Some(vec![2, 3]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn encoder_rows(mut self, rows: impl IntoIterator<Item = Vec<u32>>) -> Self {
+        self.read = rows.into_iter().collect();
+        self
+    }
+
     /// A setting of the run that a folder's manifest keeps, and that a run continuing the folder
     /// must share: the model's name, say.
     ///
@@ -395,6 +419,8 @@ impl Dump {
             ("prefix_tokens", format!("{:?}", self.prefix)),
         ];
         let own = own.into_iter().chain(self.tables.then(|| ("format", "parquet".to_string())));
+        let read = (!self.read.is_empty()).then(|| ("encoder_tokens", hash_of_rows(&self.read)));
+        let own = own.chain(read);
         let own = own.map(|(name, value)| (name.to_string(), value));
         self.settings.iter().cloned().chain(own).collect()
     }

@@ -9,7 +9,7 @@ use hooklens_hooks::{Axis, HookError, Positions};
 use super::placing::PromptRow;
 use super::{Dump, DumpModel};
 use crate::driver::Logits;
-use crate::error::{DumpError, InputError, Result};
+use crate::error::{DumpError, Error, InputError, Result};
 
 impl Dump {
     /// Everything that can be wrong is found before the first batch, not in the middle. Gives what
@@ -19,10 +19,14 @@ impl Dump {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
         }
         let points = self.selection.resolve(model.catalog())?;
-        if self.logits != Logits::None && !M::LOGITS {
+        let written = !self.read.is_empty();
+        if written && self.read.len() != rows.len() {
+            return Err(InputError::Rows { encoder: self.read.len(), decoder: rows.len() }.into());
+        }
+        if self.logits != Logits::None && !M::LOGITS && !written {
             return Err(DumpError::OfDecoder { point: "logits".into() }.into());
         }
-        points.iter().try_for_each(|id| model.check_point(model.catalog().info(*id)))?;
+        points.iter().try_for_each(|id| model.check_point(*id, written))?;
         let routed = points.iter().map(|id| model.catalog().info(*id)).find(|p| p.axes.first() == Some(&Axis::Routed));
         if let Some(point) = routed.filter(|_| to_file) {
             return Err(DumpError::NotRectangular { point: point.name.to_string() }.into());
@@ -47,12 +51,21 @@ impl Dump {
             if row.is_empty() {
                 return Err(InputError::Empty { what: "it".into() }.into());
             }
-            model.check_prompt(row, self.prefix.len())?;
+            match written {
+                true => model.check_written(row, self.prefix.len())?,
+                false => model.check_prompt(row, self.prefix.len())?,
+            }
             Ok(PromptRow { len: row.len(), kept: self.kept(row.len())? })
         };
         let named = |(number, row)| {
             checked(row).map_err(|source| DumpError::Row { number: number + 1, source: Box::new(source) }.into())
         };
+        for (number, row) in self.read.iter().enumerate() {
+            let empty = row.is_empty().then(|| InputError::Empty { what: "it".into() }.into());
+            empty
+                .map_or_else(|| model.check_prompt(row, 0), Err)
+                .map_err(|source| Error::from(DumpError::Row { number: number + 1, source: Box::new(source) }))?;
+        }
         rows.iter().enumerate().map(named).collect()
     }
 

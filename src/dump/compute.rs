@@ -51,6 +51,7 @@ impl Dump {
         &self,
         model: &M,
         batch: &[Vec<u32>],
+        first_row: usize,
         placing: &Placing,
         prefix: Option<&mut KeyValueCache>,
         watcher: &mut Watcher<'_>,
@@ -62,7 +63,11 @@ impl Dump {
         if let Some(cache) = prefix {
             options = options.kv_cache(cache);
         }
-        let mut output = model.run(M::batch(tokens.clone()), options)?;
+        let input = match self.read.get(first_row..first_row + batch.len()) {
+            Some(read) => model.batch_written(Tokens::padded(read, pad, PaddingSide::Right)?, tokens.clone())?,
+            None => M::batch(tokens.clone()),
+        };
+        let mut output = model.run(input, options)?;
         let (logits, cache) = (M::logits(&mut output), output.cache().take());
         watcher(Seen::Batch(&tokens, &cache));
         self.named(&tokens, logits, &cache, false, pad)

@@ -1,7 +1,7 @@
 //! What a dump needs of a model.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{PointInfo, Record, Segment};
+use hooklens_hooks::{PointId, Record, Segment};
 
 use crate::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, private};
 use crate::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
@@ -38,9 +38,16 @@ pub trait DumpModel: HookedModel + private::Sealed {
     #[doc(hidden)]
     fn check_prompt(&self, prompt: &[u32], before: usize) -> Result<()>;
 
-    /// An error for a point whose positions are not those of the prompts.
+    /// An error for tokens that the decoder of an encoder-decoder can't have written behind `before` others.
     #[doc(hidden)]
-    fn check_point(&self, _point: &PointInfo) -> Result<()> {
+    fn check_written(&self, _row: &[u32], _before: usize) -> Result<()> {
+        Err(no_encoder_rows().into())
+    }
+
+    /// An error for a point whose positions are not those of the prompts: of what the encoder reads, or of what the decoder
+    /// has `written`.
+    #[doc(hidden)]
+    fn check_point(&self, _point: PointId, _written: bool) -> Result<()> {
         Ok(())
     }
 
@@ -51,6 +58,12 @@ pub trait DumpModel: HookedModel + private::Sealed {
     /// A batch as the model's input.
     #[doc(hidden)]
     fn batch(tokens: Tokens) -> Self::Input;
+
+    /// A batch of what the decoder has written, with what the encoder reads.
+    #[doc(hidden)]
+    fn batch_written(&self, _read: Tokens, _written: Tokens) -> Result<Self::Input> {
+        Err(no_encoder_rows().into())
+    }
 
     /// The logits of a run, `[batch, pos, d_vocab]`.
     #[doc(hidden)]
@@ -168,8 +181,12 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
         self.model().check_prompt(prompt, before)
     }
 
-    fn check_point(&self, point: &PointInfo) -> Result<()> {
-        self.model().check_point(point)
+    fn check_written(&self, row: &[u32], before: usize) -> Result<()> {
+        self.model().check_written(row, before)
+    }
+
+    fn check_point(&self, point: PointId, written: bool) -> Result<()> {
+        self.model().check_point(point, written)
     }
 
     fn filler(&self) -> u32 {
@@ -178,6 +195,10 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
 
     fn batch(tokens: Tokens) -> M::Input {
         M::batch(tokens)
+    }
+
+    fn batch_written(&self, read: Tokens, written: Tokens) -> Result<M::Input> {
+        self.model().batch_written(read, written)
     }
 
     fn logits(output: &mut M::Output) -> Option<Tensor<3>> {
@@ -194,7 +215,7 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
     }
 }
 
-/// What an encoder makes of prompts; the decoder's text is not among them.
+/// What the encoder makes of prompts, or the decoder of what it has written.
 impl DumpModel for HookedEncoderDecoder {
     const LOGITS: bool = false;
 
@@ -221,19 +242,39 @@ impl DumpModel for HookedEncoderDecoder {
         Ok(Tokens::new(vec![prompt.to_vec()])?.check(self.config().d_vocab)?)
     }
 
-    fn check_point(&self, point: &PointInfo) -> Result<()> {
-        match point.segment {
-            Segment::Encoder => Ok(()),
-            _ => Err(DumpError::OfDecoder { point: point.name.to_string() }.into()),
+    fn check_written(&self, row: &[u32], before: usize) -> Result<()> {
+        if before > 0 {
+            return Err(no_prefix().into());
+        }
+        let (len, n_ctx) = (row.len(), self.config().positions.n_ctx());
+        if len > n_ctx {
+            return Err(InputError::TooLong { len, n_ctx }.into());
+        }
+        Ok(Tokens::new(vec![row.to_vec()])?.check(self.config().d_decoder_vocab)?)
+    }
+
+    fn check_point(&self, id: PointId, written: bool) -> Result<()> {
+        let point = self.catalog().info(id);
+        let name = || point.name.to_string();
+        match (point.segment, written) {
+            (Segment::Encoder, false) => Ok(()),
+            (_, false) => Err(DumpError::OfDecoder { point: name() }.into()),
+            (Segment::Encoder | Segment::CrossKeys, true) => Err(DumpError::OfEncoder { point: name() }.into()),
+            (_, true) if self.attends_to_encoder(id) => Err(DumpError::OfEncoder { point: name() }.into()),
+            (_, true) => Ok(()),
         }
     }
 
     fn filler(&self) -> u32 {
-        filler(self, self.config().d_vocab)
+        filler(self, self.config().d_vocab.min(self.config().d_decoder_vocab))
     }
 
     fn batch(tokens: Tokens) -> EncoderDecoderInput {
         tokens.into()
+    }
+
+    fn batch_written(&self, read: Tokens, written: Tokens) -> Result<EncoderDecoderInput> {
+        Ok((read, written).into())
     }
 
     fn logits(output: &mut EncoderDecoderOutput) -> Option<Tensor<3>> {
@@ -247,6 +288,10 @@ impl DumpModel for HookedEncoderDecoder {
     fn behind(&self, _: &[u32], _: RunWith<'_, EncoderDecoderInput, EncoderDecoderOutput>) -> Result<KeyValueCache> {
         Err(no_prefix().into())
     }
+}
+
+fn no_encoder_rows() -> InputError {
+    InputError::NoSuchOption { option: "encoder_rows", model: "a model without a decoder behind an encoder" }
 }
 
 fn no_prefix() -> InputError {

@@ -159,7 +159,7 @@ impl Dump {
                     placing.padded_right();
                     self.compute_shared(model, batch, shared_prefix, shared, watcher)
                 }
-                _ => self.compute(model, batch, &placing, prefix.as_mut(), watcher),
+                _ => self.compute(model, batch, first_row, &placing, prefix.as_mut(), watcher),
             };
             let tensors = match computed {
                 Ok(tensors) => tensors,

@@ -29,10 +29,19 @@ pub enum DumpError {
     },
     /// A point of the decoder behind an encoder, or its logits.
     #[error(
-        "`{point}` is of the decoder, and a dump's prompts are what the encoder reads: choose points of the encoder \
-         (`encoder*`), and record the decoder's by `run`"
+        "`{point}` belongs to the decoder, and the prompts of this dump are what the encoder reads: choose points of the \
+         encoder (`encoder*`), or give what the decoder has written too (`--decoder-prompt`, `Dump::encoder_rows`)"
     )]
     OfDecoder {
+        /// The point.
+        point: String,
+    },
+    /// A point that has positions of the encoder, in a dump of what the decoder has written.
+    #[error(
+        "`{point}` has positions of what the encoder reads, and the prompts of this dump are what the decoder has written: \
+         choose points of the decoder (`decoder*`) other than scores and patterns of cross attention"
+    )]
+    OfEncoder {
         /// The point.
         point: String,
     },

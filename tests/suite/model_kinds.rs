@@ -3,7 +3,7 @@
 use hooklens::dump::Dump;
 use hooklens::hook::{Inside, Part, PartPoint};
 use hooklens::prelude::*;
-use hooklens::{DumpError, Error, Halt};
+use hooklens::{DumpError, Error, Halt, PaddingSide};
 
 use crate::dump::read;
 use crate::support::{fixtures, program, random_model};
@@ -150,12 +150,12 @@ fn commands_take_every_kind_or_say_why_not() {
         said(&["dump", "--model", &bert, "--tokens", "2", "--hooks", "z0", "--out", out, "--prefix-tokens", "3"]);
     assert!(!done && told.contains("--prefix is for decoders"), "{told}");
     let (done, told) = said(&["dump", "--model", &t5, "--tokens", "5,6", "--hooks", "*", "--out", out]);
-    assert!(!done && told.contains("is of the decoder") && told.contains("`encoder*`"), "{told}");
+    assert!(!done && told.contains("belongs to the decoder") && told.contains("`encoder*`"), "{told}");
     let (done, told) = said(&["dump", "--model", &t5, "--tokens", "5,6;7", "--hooks", "encoder*", "--out", out]);
     assert!(done && told.contains("2 prompts, 3 tokens"), "{told}");
     let (done, told) =
         said(&["dump", "--model", &t5, "--tokens", "5", "--hooks", "encoder*", "--logits", "all", "--out", out]);
-    assert!(!done && told.contains("`logits` is of the decoder"), "{told}");
+    assert!(!done && told.contains("`logits` belongs to the decoder"), "{told}");
 
     // A dump does not replace what it reads, by whatever name.
     let own = folder.path().join("own");
@@ -191,4 +191,84 @@ fn commands_take_every_kind_or_say_why_not() {
     assert!(done && told.contains("new_tokens"), "{told}");
     let (done, told) = said(&["generate", "--model", &bert, "--tokens", "5,6,7,1", "--max-new-tokens", "3"]);
     assert!(!done && told.contains("an encoder fills in masked tokens and writes no text"), "{told}");
+}
+
+/// A dump of what a decoder has written holds what the model's own run of both texts gives, from Rust and from the command line.
+#[test]
+fn dumps_of_encoder_decoders_hold_what_the_decoder_makes() {
+    let (read_rows, written) =
+        (vec![vec![5, 6, 7, 1], vec![8, 1], vec![4, 4, 9, 9, 1]], vec![vec![0, 4], vec![0, 3, 9, 2], vec![0]]);
+    for (name, points) in [
+        ("t5-gated", ["decoder.0.hook_resid_post", "decoder.1.cross_attn.hook_z"]),
+        ("bart", ["decoder.0.hook_resid_post", "decoder.1.cross_attn.hook_z"]),
+    ] {
+        let path = fixtures().join(name);
+        let model = HookedEncoderDecoder::from_pretrained(path.to_str().unwrap()).unwrap();
+        let start = model.config().decoder_start_token;
+        let written: Vec<Vec<u32>> = written.iter().map(|row| [&[start], &row[1..]].concat()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("all.safetensors");
+        let dump = Dump::new(points).batch_size(2).encoder_rows(read_rows.clone());
+        for dump in [dump.clone(), dump.clone().padding_side(PaddingSide::Left)] {
+            let left = format!("{dump:?}").contains("Left");
+            dump.logits(Logits::Last).run(&model, &written, &out).unwrap();
+            let file = read(&out);
+            for (number, (encoder, decoder)) in read_rows.iter().zip(&written).enumerate() {
+                let input = (encoder.clone(), decoder.clone());
+                let cache = model.record(input, Record::new(points)).unwrap();
+                for point in points {
+                    let own = cache.activation(point).unwrap().to_ndarray().unwrap();
+                    let own = own.index_axis(ndarray::Axis(0), 0).to_owned();
+                    let row = file[point].index_axis(ndarray::Axis(0), number);
+                    let (len, width) = (decoder.len(), row.shape()[0]);
+                    let from = if left { width - len } else { 0 };
+                    let of_row = row.slice_axis(ndarray::Axis(0), (from..from + len).into()).to_owned().into_dyn();
+                    assert!(near(&of_row, &own.into_dyn()), "{name} {point} {number}");
+                }
+            }
+        }
+        let cross = Dump::new("decoder.0.cross_attn.hook_pattern").encoder_rows(read_rows.clone());
+        for refused in [cross, Dump::new("encoder.0.hook_resid_pre").encoder_rows(read_rows.clone())] {
+            let refused = refused.run(&model, &written, &out).unwrap_err();
+            assert!(matches!(refused, Error::Dump(DumpError::OfEncoder { .. })), "{refused}");
+        }
+        // Lines with both as token ids.
+        let corpus = folder.path().join("pairs.jsonl");
+        let line = |(read, written): (&Vec<u32>, &Vec<u32>)| {
+            format!("{}\n", serde_json::json!({"tokens": read, "target": written[1..]}))
+        };
+        let lines: String = read_rows.iter().zip(&written).filter(|(_, written)| written.len() > 1).map(line).collect();
+        std::fs::write(&corpus, lines).unwrap();
+        let of_program = folder.path().join("program.safetensors");
+        let output = program()
+            .args(["dump", "--hooks", points[0], "--field", "tokens", "--decoder-field", "target", "--model"])
+            .arg(&path)
+            .arg("--prompts")
+            .arg(&corpus)
+            .arg("--out")
+            .arg(&of_program)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        dump.run(&model, &written, &out).unwrap();
+        let (own, given) = (read(&out), read(&of_program));
+        for number in 0..2 {
+            let [own, given] =
+                [&own, &given].map(|file| file[points[0]].index_axis(ndarray::Axis(0), number).to_owned());
+            assert!(near(&given, &own), "{name} {number}");
+        }
+        // The same text for every prompt, as token ids.
+        let ids: Vec<String> = written[1][1..].iter().map(u32::to_string).collect();
+        let output = program()
+            .args(["dump", "--hooks", points[0], "--tokens", "8,1", "--decoder-tokens", &ids.join(","), "--model"])
+            .arg(&path)
+            .arg("--out")
+            .arg(&of_program)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let given = read(&of_program)[points[0]].index_axis(ndarray::Axis(0), 0).to_owned();
+        let own = own[points[0]].index_axis(ndarray::Axis(0), 1).to_owned();
+        assert!(near(&given, &own), "{name}");
+    }
 }
