@@ -36,7 +36,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     // Of the code that came before transformers' own: what it does otherwise is in no published file.
     for (field, usual) in [("n_group", 1), ("topk_group", 1), ("num_expert_groups", 1), ("num_limited_groups", 1)] {
-        if json.maybe_size(field)?.is_some_and(|given| given != usual) {
+        if json.size_or(field, usual)? != usual {
             return Err(json.unsupported(field));
         }
     }
@@ -61,10 +61,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     };
     let d_mlp = json.size("moe_intermediate_size")?;
     let (count, per_token) = (json.size("num_experts")?, json.size("num_experts_per_tok")?);
-    let shared = json.maybe_size("num_shared_experts")?.unwrap_or(0);
+    let shared = json.size_or("num_shared_experts", 0)?;
     let experts =
         Experts { scale: json.number("route_scale", 1.0)?, ..mixtures::by_sigmoids(count, per_token, shared, d_mlp) };
-    let dense = json.maybe_size("num_dense_layers")?.unwrap_or(0);
+    let dense = json.size_or("num_dense_layers", 0)?;
     Ok(mixtures::with_experts(base, (experts, d_mlp), |layer| layer < dense))
 }
 

@@ -41,7 +41,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     Ok(EncoderConfig {
         n_layers,
         shared_blocks,
-        d_embed: Some(json.maybe_size("embedding_size")?.unwrap_or(128)),
+        d_embed: Some(json.size_or("embedding_size", 128)?),
         activation,
         head_activation: activation,
         ..base
@@ -50,7 +50,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
 
 /// Groups of layers, and blocks in a layer.
 fn groups(json: &HfConfig<'_>) -> Result<(usize, usize), ConfigError> {
-    let size = |field: &str| Ok(json.maybe_size(field)?.unwrap_or(1));
+    let size = |field: &str| Ok(json.size_or(field, 1)?);
     Ok((size("num_hidden_groups")?, size("inner_group_num")?))
 }
 

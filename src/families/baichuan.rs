@@ -16,7 +16,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    if json.get("max_position_embeddings").is_some() {
+    if json.has("max_position_embeddings") {
         return llama_like::config(json);
     }
     // The 13B models have only a length they were trained on.
@@ -44,7 +44,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         }
     }
     // Only version 2's configurations speak of this loss.
-    if json.get("z_loss_weight").is_some() {
+    if json.has("z_loss_weight") {
         table.add("unembed.W_U", "lm_head.weight", Layout::UnitRows);
     }
     Ok(table)

@@ -71,7 +71,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let qk_norm = json.flag("use_qk_norm", false)?.then_some(QkNorm::HEADS);
     let base = TransformerConfig { qk_norm, default_prepend_bos: false, ..base };
-    let first = json.maybe_size("first_k_dense_replace")?.unwrap_or(0);
+    let first = json.size_or("first_k_dense_replace", 0)?;
     let (experts, d_mlp) = mixtures::deepseek(json)?;
     // The width of one shared expert, where it differs from the others'.
     let shared = match (experts.shared, json.maybe_size("moe_shared_expert_intermediate_size")?) {

@@ -89,6 +89,9 @@ fn base(json: &HfConfig<'_>, source: PositionTable) -> Result<EncoderDecoderConf
     if !json.flag("tie_word_embeddings", true)? {
         return Err(json.unsupported("tie_word_embeddings"));
     }
+    if !json.flag("is_encoder_decoder", true)? {
+        return Err(json.unsupported("is_encoder_decoder"));
+    }
     if json.flag("tie_encoder_decoder", false)? {
         return Err(json.unsupported("tie_encoder_decoder"));
     }
@@ -97,7 +100,7 @@ fn base(json: &HfConfig<'_>, source: PositionTable) -> Result<EncoderDecoderConf
     let d_head = json.share("encoder_attention_heads", d_model, n_heads)?;
     let d_decoder_head = json.share("decoder_attention_heads", d_model, n_decoder_heads)?;
     let embed_scale = json.flag("scale_embedding", false)?.then(|| (d_model as f64).sqrt());
-    let start = json.maybe_size("decoder_start_token_id")?.or(json.maybe_size("bos_token_id")?).unwrap_or(0);
+    let begins = json.maybe_size("bos_token_id")?.unwrap_or(0);
     Ok(EncoderDecoderConfig {
         n_encoder_layers: json.layers("encoder_layers")?,
         n_decoder_layers: json.layers("decoder_layers")?,
@@ -127,9 +130,21 @@ fn base(json: &HfConfig<'_>, source: PositionTable) -> Result<EncoderDecoderConf
         gated_mlp: false,
         output_scale: None,
         output_logits_soft_cap: None,
-        decoder_start_token: token(start),
+        decoder_start_token: start_token(json, begins)?,
         token_rules: token_rules(json)?,
     })
+}
+
+/// The token that a decoder begins with, or `usual` where the file does not say. Where it says null, transformers begins
+/// with the text's first token if there is one.
+pub(super) fn start_token(json: &HfConfig<'_>, usual: usize) -> Result<u32, ConfigError> {
+    const START: &str = "decoder_start_token_id";
+    match (json.maybe_size(START)?, json.maybe_size("bos_token_id")?) {
+        (Some(start), _) => Ok(token(start)),
+        (None, Some(first)) if json.is_null(START) => Ok(token(first)),
+        (None, _) if json.is_null(START) => Err(json.unsupported(START)),
+        (None, _) => Ok(token(usual)),
+    }
 }
 
 /// An id; one that is too large is outside of every vocabulary.

@@ -40,7 +40,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> 
         eps: json.number("layer_norm_eps", 1e-12)?,
         activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
         head_activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
-        token_types: json.maybe_size("type_vocab_size")?.unwrap_or(2),
+        token_types: json.size_or("type_vocab_size", 2)?,
         ..EncoderConfig::new(n_layers, d_model, n_heads, json.size("vocab_size")?, n_ctx)
     })
 }

@@ -42,7 +42,7 @@ pub(super) static XGLM: Family = Family {
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"pad_token_id": 1}));
 
 fn biogpt(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let base = json.sizes(HfConfig::SIZES, json.maybe_size("max_position_embeddings")?.unwrap_or(1024))?;
+    let base = json.sizes(HfConfig::SIZES, json.size_or("max_position_embeddings", 1024)?)?;
     let function = json.text("hidden_act", "gelu")?;
     // Its layer norms have torch's epsilon, whatever `layer_norm_eps` says.
     scaled(json, function, TransformerConfig { d_mlp: json.size("intermediate_size")?, ..base })
@@ -52,7 +52,7 @@ fn xglm(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.flag("add_cross_attention", false)? {
         return Err(json.unsupported("add_cross_attention"));
     }
-    let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(2048);
+    let n_ctx = json.size_or("max_position_embeddings", 2048)?;
     let base = json.sizes(["num_layers", "d_model", "attention_heads"], n_ctx)?;
     let function = json.text("activation_function", "gelu")?;
     scaled(json, function, TransformerConfig { d_mlp: json.size("ffn_dim")?, ..base })

@@ -16,16 +16,12 @@ pub(super) static FAMILY: Family = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // Older files have other names for the same.
-    let size = |name: &str, older: &str| match json.maybe_size(name)? {
-        Some(size) => Ok(size),
-        None => json.size(older),
-    };
+    let size = |name: &str, older: &str| json.size(if json.has(name) { name } else { older });
     let d_model = size("hidden_size", "n_embed")?;
     let n_heads = size("n_head", "num_attention_heads")?;
     json.share("n_head", d_model, n_heads)?;
-    let n_layers =
-        if json.get("n_layer").is_some() { json.layers("n_layer")? } else { json.layers("num_hidden_layers")? };
-    let n_ctx = json.maybe_size("seq_length")?.unwrap_or(2048);
+    let n_layers = if json.has("n_layer") { json.layers("n_layer")? } else { json.layers("num_hidden_layers")? };
+    let n_ctx = json.size_or("seq_length", 2048)?;
     let base = TransformerConfig::new(n_layers, d_model, n_heads, json.size("vocab_size")?, n_ctx);
     Ok(TransformerConfig {
         eps: json.number("layer_norm_epsilon", 1e-5)?,

@@ -68,14 +68,11 @@ fn codegen(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn progen(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS_PROGEN);
-    let width = if json.get("embed_dim").is_some() { "embed_dim" } else { "n_embd" };
+    let width = if json.has("embed_dim") { "embed_dim" } else { "n_embd" };
     let (d_model, n_heads) = (json.size(width)?, json.size("n_head")?);
     json.share("n_head", d_model, n_heads)?;
     // Its tables of tokens and of logits may have sizes of their own.
-    let tokens = |own: &str| match json.maybe_size(own)? {
-        Some(size) => Ok(size),
-        None => json.size("vocab_size"),
-    };
+    let tokens = |own: &str| json.size(if json.has(own) { own } else { "vocab_size" });
     let n_ctx = json.size("n_positions")?;
     let base = TransformerConfig::new(json.layers("n_layer")?, d_model, n_heads, tokens("vocab_size_emb")?, n_ctx);
     // Proteins begin with a token of the text, `1` or `2`, that says from which end they are read.
@@ -115,7 +112,7 @@ fn turning(dim: usize) -> Positional {
 }
 
 fn like(json: &HfConfig<'_>, base: TransformerConfig) -> Result<TransformerConfig, ConfigError> {
-    let dim = json.maybe_size("rotary_dim")?.unwrap_or(base.d_head);
+    let dim = json.size("rotary_dim")?;
     Ok(TransformerConfig {
         d_mlp: json.maybe_size("n_inner")?.unwrap_or(base.d_mlp),
         eps: json.number("layer_norm_epsilon", 1e-5)?,

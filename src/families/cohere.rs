@@ -55,14 +55,16 @@ static OF_MIXTURES: LazyLock<Value> = LazyLock::new(|| {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let eps = json.number("layer_norm_eps", 1e-5)?;
-    let base = llama_like::of_neighbors(llama_like::config(&json.defaulting(&DEFAULTS))?);
-    Ok(TransformerConfig { norm: NormKind::LayerNorm, eps, parallel: true, ..base })
+    let json = &json.defaulting(&DEFAULTS);
+    let (n_kv_heads, d_mlp) = (json.maybe_size("num_key_value_heads")?, json.size("intermediate_size")?);
+    let base = llama_like::of_neighbors(llama_like::config_of(json, 1.0, n_kv_heads, d_mlp, eps)?);
+    Ok(TransformerConfig { norm: NormKind::LayerNorm, parallel: true, ..base })
 }
 
 fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = config(json)?;
     let json = &json.defaulting(&DEFAULTS);
-    let pattern = json.maybe_size("sliding_window_pattern")?.unwrap_or(4).max(1);
+    let pattern = json.size_or("sliding_window_pattern", 4)?.max(1);
     let windows = llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % pattern != 0)?;
     let base = TransformerConfig { windows, ..base };
     let layer_rotary = llama_like::rotating_in_windows(&base);
@@ -73,7 +75,7 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&OF_MIXTURES);
     let base = config(json)?;
     // Layers with a plain MLP come first, and have a pattern of windows of their own.
-    let first = json.maybe_size("first_k_dense_replace")?.unwrap_or(0);
+    let first = json.size_or("first_k_dense_replace", 0)?;
     let own = json.size("prefix_dense_sliding_window_pattern")?.max(1);
     let pattern = json.size("sliding_window_pattern")?.max(1);
     let slides = |layer: usize| match layer.checked_sub(first) {
@@ -97,7 +99,7 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         _ => return Err(json.unsupported("expert_selection_fn")),
     };
     let d_mlp = json.size("intermediate_size")?;
-    let shared = json.maybe_size("num_shared_experts")?.unwrap_or(0).saturating_mul(d_mlp);
+    let shared = json.size_or("num_shared_experts", 0)?.saturating_mul(d_mlp);
     if !matches!(json.text("shared_expert_combination_strategy", "average")?, "average" | "sum") {
         return Err(json.unsupported("shared_expert_combination_strategy"));
     }

@@ -10,11 +10,11 @@ pub(super) static FAMILY: Family =
     Family { name: "dbrx", architectures: &["DbrxForCausalLM", "DbrxModel"], prefix: "transformer.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let n_ctx = json.maybe_size("max_seq_len")?.unwrap_or(2048);
+    let n_ctx = json.size_or("max_seq_len", 2048)?;
     let base = json.sizes(["n_layers", "d_model", "n_heads"], n_ctx)?;
     let (attention, mlp) = (json.object("attn_config")?, json.object("ffn_config")?);
     let size = |of: &Option<HfConfig<'_>>, field: &str, default: usize| {
-        Ok(of.as_ref().map_or(Ok(None), |of| of.maybe_size(field))?.unwrap_or(default))
+        of.as_ref().map_or(Ok(default), |of| of.size_or(field, default))
     };
     let activation = match mlp.as_ref().map_or(Ok(None), |mlp| mlp.object("ffn_act_fn"))? {
         Some(function) => function.text("name", "silu")?,
@@ -23,7 +23,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // One is the default, and null another choice than none given.
     const SHARE: &str = "moe_normalize_expert_weights";
     let renormalize = match &mlp {
-        Some(mlp) if mlp.not_null(SHARE).is_err() => false,
+        Some(mlp) if mlp.is_null(SHARE) => false,
         Some(mlp) if mlp.number(SHARE, 1.0)? != 1.0 => return Err(mlp.unsupported(SHARE)),
         _ => true,
     };

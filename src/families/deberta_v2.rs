@@ -57,7 +57,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> 
     };
     Ok(EncoderConfig {
         eps: json.number("layer_norm_eps", 1e-7)?,
-        token_types: json.maybe_size("type_vocab_size")?.unwrap_or(0),
+        token_types: json.size_or("type_vocab_size", 0)?,
         positional: if json.flag("position_biased_input", true)? { Positional::Learned } else { Positional::None },
         attn_scale: ((base.d_head * terms) as f64).sqrt(),
         relative,

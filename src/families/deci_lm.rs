@@ -27,7 +27,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Some(width) => width,
         None => json.size("hidden_size")?,
     };
-    let base = llama_like::config_of(json, 1.0, n_kv_heads, d_mlp)?;
+    let base = llama_like::config_of(json, 1.0, n_kv_heads, d_mlp, json.number("rms_norm_eps", 1e-6)?)?;
     let mixer = |(heads, _): &Parts| match heads {
         Some(heads) => Mixer::Attention { n_kv_heads: *heads, d_head: base.d_head },
         None => Mixer::None,

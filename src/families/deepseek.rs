@@ -209,16 +209,16 @@ fn softmax(json: &HfConfig<'_>) -> Result<Experts, ConfigError> {
     if json.text("scoring_func", "softmax")? != "softmax" {
         return Err(json.unsupported("scoring_func"));
     }
-    let (experts, _) = mixtures::deepseek(json)?;
-    Ok(Experts { router: RouterFn::Softmax, choice_bias: false, groups: None, scale: 1.0, ..experts })
+    let (experts, _) = mixtures::deepseek_without_groups(json)?;
+    Ok(Experts { router: RouterFn::Softmax, choice_bias: false, scale: 1.0, ..experts })
 }
 
 /// The model with experts in all layers but the first ones.
 fn mixture(json: &HfConfig<'_>, base: TransformerConfig, experts: Experts) -> Result<TransformerConfig, ConfigError> {
-    if json.maybe_size("moe_layer_freq")?.is_some_and(|step| step != 1) {
+    if json.size_or("moe_layer_freq", 1)? != 1 {
         return Err(json.unsupported("moe_layer_freq"));
     }
-    let first = json.maybe_size("first_k_dense_replace")?.unwrap_or(0);
+    let first = json.size_or("first_k_dense_replace", 0)?;
     let dense = mixtures::dense_by_type(json, base.n_layers, |layer| layer < first)?;
     let d_mlp = json.size("moe_intermediate_size")?;
     Ok(mixtures::with_experts(base, (experts, d_mlp), |layer| dense[layer]))
@@ -254,7 +254,7 @@ fn latent(json: &HfConfig<'_>, adjacent_pairs: bool) -> Result<TransformerConfig
 fn magnitude(json: &HfConfig<'_>, rotary: &Rotary) -> Result<f64, ConfigError> {
     let newer = rope::parameters(json, "full_attention")?;
     let told = if newer.is_some() { newer } else { json.object("rope_scaling")? };
-    let all = told.map_or(Ok(0.0), |told| told.number("mscale_all_dim", 0.0))?;
+    let all = told.map_or(Ok(None), |told| told.maybe_number("mscale_all_dim"))?.unwrap_or(0.0);
     match rotary.scaling {
         RopeScaling::Yarn { factor, .. } if all != 0.0 && factor > 1.0 => Ok(0.1 * all * factor.ln() + 1.0),
         RopeScaling::None | RopeScaling::Yarn { .. } => Ok(1.0),

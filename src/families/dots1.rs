@@ -24,11 +24,11 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    let full = json.maybe_size("max_window_layers")?.unwrap_or(usize::MAX);
+    let full = json.size_or("max_window_layers", usize::MAX)?;
     let windows = llama_like::windows_by_type(json, base.n_layers, |layer| layer >= full)?;
     let windows = if windows.iter().any(Option::is_some) { windows } else { Vec::new() };
     let base = TransformerConfig { qk_norm: Some(QkNorm::HEADS), windows, default_prepend_bos: false, ..base };
-    let first = json.maybe_size("first_k_dense_replace")?.unwrap_or(0);
+    let first = json.size_or("first_k_dense_replace", 0)?;
     Ok(mixtures::with_experts(base, mixtures::deepseek(json)?, |layer| layer < first))
 }
 

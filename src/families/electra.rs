@@ -25,7 +25,7 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
-    let width = json.maybe_size("embedding_size")?.unwrap_or(128);
+    let width = json.size_or("embedding_size", 128)?;
     let d_embed = (width != base.d_model).then_some(width);
     // Its head has a function of its own.
     Ok(EncoderConfig { d_embed, head_activation: ActivationFn::Gelu, ..base })

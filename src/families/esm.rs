@@ -23,7 +23,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     }
     let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
     let d_head = json.share("num_attention_heads", d_model, n_heads)?;
-    let rows = json.maybe_size("max_position_embeddings")?.unwrap_or(1026);
+    let rows = json.size_or("max_position_embeddings", 1026)?;
     let (positional, n_ctx) = match json.text("position_embedding_type", "absolute")? {
         "absolute" => (Positional::Learned, rows.saturating_sub(json.size("pad_token_id")? + 1)),
         "rotary" => {

@@ -69,7 +69,7 @@ fn three_weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTab
     table.add("ln_final.w", "transformer.ln_f.weight", Layout::AsIs);
     // Its own code ties them where the file does not say, that of transformers 5 does not.
     table.unembedding_if_there("lm_head.weight");
-    if json.get("tie_word_embeddings").is_some() {
+    if json.has("tie_word_embeddings") {
         table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", true)?);
     }
     Ok(table)

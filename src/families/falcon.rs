@@ -16,7 +16,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(2048);
+    let n_ctx = json.size_or("max_position_embeddings", 2048)?;
     let first = is_first(json);
     let names = if first { ["n_layer", "hidden_size", "n_head"] } else { HfConfig::SIZES };
     let base = json.sizes(names, n_ctx)?;

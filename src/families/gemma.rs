@@ -65,7 +65,12 @@ fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // `hidden_act` of the first files says `gelu` by mistake: the model has always used the approximation, which
     // transformers 4.57 forgets where `hidden_activation` is given beside it.
     let older = Some(json.text("hidden_act", "gelu")?).filter(|function| *function != "gelu");
-    let function = json.text("hidden_activation", older.unwrap_or("gelu_pytorch_tanh"))?;
+    let older = older.unwrap_or("gelu_pytorch_tanh");
+    let function = match json.is_of(&GEMMA) {
+        // Its published files have null here.
+        true => json.maybe_text("hidden_activation")?.unwrap_or(older),
+        false => json.text("hidden_activation", older)?,
+    };
     if json.flag("use_bidirectional_attention", false)? {
         return Err(json.unsupported("use_bidirectional_attention"));
     }
@@ -104,7 +109,7 @@ pub(super) fn around(json: &HfConfig<'_>, near: impl Fn(usize) -> bool) -> Resul
 
 fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS_3);
-    let pattern = json.maybe_size("sliding_window_pattern")?.unwrap_or(6).max(1);
+    let pattern = json.size_or("sliding_window_pattern", 6)?.max(1);
     let base = around(json, |layer| (layer + 1) % pattern != 0)?;
     let flat = match rope::parameters(json, "sliding_attention")? {
         Some(parameters) if json.get("rope_local_base_freq").is_none() => parameters.maybe_number("rope_theta")?,

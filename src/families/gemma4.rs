@@ -79,7 +79,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         rope::of_type(json, kind, d_head)
     });
     let rotaries: Vec<Rotary> = rotaries.collect::<Result<_, _>>()?;
-    let width = json.maybe_number("hidden_size_per_layer_input")?.unwrap_or(0.0) as usize;
+    let width = json.number("hidden_size_per_layer_input", 0.0)? as usize;
     if width > 0 && json.size("vocab_size_per_layer_input")? != d_vocab {
         return Err(json.unsupported("vocab_size_per_layer_input"));
     }
@@ -149,8 +149,8 @@ fn mixers(
     let [n_kv_heads, d_head] = near;
     let of_layer = |layer: usize| {
         let Some(own) = listed.object(&layer.to_string())? else { return Ok(near) };
-        let n_kv_heads = own.maybe_size("num_key_value_heads")?.unwrap_or(n_kv_heads);
-        Ok([n_kv_heads, own.maybe_size("head_dim")?.unwrap_or(d_head)])
+        let n_kv_heads = own.size_or("num_key_value_heads", n_kv_heads)?;
+        Ok([n_kv_heads, own.size_or("head_dim", d_head)?])
     };
     let known = ["head_dim", "num_key_value_heads"];
     let of_layers = json.get("per_layer_config").and_then(Value::as_object).into_iter().flatten();
@@ -166,7 +166,7 @@ fn mixers(
 
 /// The layers that read the keys of the last one of their type before them that has its own.
 fn shared_keys(json: &HfConfig<'_>, windows: &[Option<Window>]) -> Result<Vec<Option<usize>>, ConfigError> {
-    let count = json.maybe_number("num_kv_shared_layers")?.unwrap_or(0.0) as usize;
+    let count = json.number("num_kv_shared_layers", 0.0)? as usize;
     if count == 0 {
         return Ok(Vec::new());
     }

@@ -46,13 +46,14 @@ fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, 
                 kinds.extend((0..repeats).flat_map(|_| names));
             }
         }
+        (None, None) if json.has("attention_types") => return Err(json.unsupported("attention_types")),
         (None, None) => {
             // Every other layer, as Hugging Face takes it.
-            let window = Window::Sliding(json.maybe_size("window_size")?.unwrap_or(256));
+            let window = Window::Sliding(json.size_or("window_size", 256)?);
             return Ok((0..n_layers).map(|layer| (layer % 2 == 1).then_some(window)).collect());
         }
     }
-    let window = Window::Sliding(json.maybe_size("window_size")?.unwrap_or(256));
+    let window = Window::Sliding(json.size_or("window_size", 256)?);
     let of_kind = |kind: &&Value| match kind.as_str() {
         Some("local") => Ok(Some(window)),
         Some("global") => Ok(None),

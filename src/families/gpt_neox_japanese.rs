@@ -15,7 +15,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let base = json.sizes(HfConfig::SIZES, json.maybe_size("max_position_embeddings")?.unwrap_or(2048))?;
+    let base = json.sizes(HfConfig::SIZES, json.size_or("max_position_embeddings", 2048)?)?;
     let share = match json.object("rope_parameters")? {
         Some(parameters) => parameters.number("partial_rotary_factor", json.number("rotary_pct", 1.0)?)?,
         None => json.number("rotary_pct", 1.0)?,

@@ -19,7 +19,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 64}));
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?;
-    let dim = json.maybe_size("rotary_dim")?.unwrap_or(base.d_head);
+    let dim = json.size("rotary_dim")?;
     Ok(TransformerConfig {
         d_mlp: json.maybe_size("n_inner")?.unwrap_or(base.d_mlp),
         eps: json.number("layer_norm_epsilon", 1e-5)?,

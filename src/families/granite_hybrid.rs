@@ -35,7 +35,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = granite::config(json)?;
     let shared = json.size("shared_intermediate_size")?;
-    let positional = match json.text("position_embedding_type", "none")? {
+    let positional = match json.maybe_text("position_embedding_type")?.unwrap_or("none") {
         "rope" => base.positional.clone(),
         "none" | "nope" => Positional::None,
         _ => return Err(json.unsupported("position_embedding_type")),
@@ -44,7 +44,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.text("hidden_act", "silu")? != "silu" && mixers.iter().any(|own| matches!(own, Mixer::StateSpace(_))) {
         return Err(json.unsupported("hidden_act"));
     }
-    let count = json.maybe_number("num_local_experts")?.unwrap_or(0.0);
+    let count = json.number("num_local_experts", 0.0)?;
     let beside = Some(SharedExpert { d_mlp: shared, gated: false });
     let experts = match count > 0.0 {
         true => {

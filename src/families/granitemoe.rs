@@ -33,8 +33,11 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"num_local_experts": 
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
+    if json.text("position_embedding_type", "rope")? != "rope" {
+        return Err(json.unsupported("position_embedding_type"));
+    }
     let base = granite::config(json)?;
-    let width = if json.is_of(&SHARED) { json.maybe_size("shared_intermediate_size")?.unwrap_or(0) } else { 0 };
+    let width = if json.is_of(&SHARED) { json.size_or("shared_intermediate_size", 0)? } else { 0 };
     let shared = (width > 0).then_some(SharedExpert { d_mlp: width, gated: false });
     let experts = Experts::new(json.size("num_local_experts")?, json.size("num_experts_per_tok")?);
     Ok(TransformerConfig { experts: Some(Experts { shared, ..experts }), ..base })

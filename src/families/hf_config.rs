@@ -6,11 +6,16 @@ use crate::config::TransformerConfig;
 use crate::error::ConfigError;
 
 /// A `config.json`, read field by field.
+///
+/// An absent field and one that is null differ: transformers takes its default for the first and Python's `None` for
+/// the second. Each accessor says what null means. Where a default is given, null is never that default: `None` is
+/// falsy, so that [`flag`](Self::flag) reads false, and as a number, a size or a text it is an error. The accessors that
+/// begin with `maybe_` are for fields where null means what no value does, as do those of lists and objects.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HfConfig<'j> {
     family: &'static str,
     json: &'j Value,
-    /// What the family's own code takes for a field that is not there; one that is null stays none.
+    /// What the family's own code takes for a field that is absent, and not for one that is null.
     defaults: Option<&'j Value>,
 }
 
@@ -32,10 +37,14 @@ impl<'j> HfConfig<'j> {
         Self { defaults: None, ..*self }
     }
 
+    /// A field that is there, or has a default; it may be null.
+    fn value(&self, field: &str) -> Option<&'j Value> {
+        self.json.get(field).or_else(|| self.defaults?.get(field))
+    }
+
     /// A field that is there, or has a default, and is not null.
     pub(crate) fn get(&self, field: &str) -> Option<&'j Value> {
-        let value = self.json.get(field).or_else(|| self.defaults?.get(field));
-        value.filter(|value| !value.is_null())
+        self.value(field).filter(|value| !value.is_null())
     }
 
     /// The family it is read as.
@@ -62,12 +71,14 @@ impl<'j> HfConfig<'j> {
         Ok(Some(HfConfig::new(self.family, json)))
     }
 
-    /// A field that must say something if it is there.
-    pub(crate) fn not_null(&self, field: &str) -> Result<(), ConfigError> {
-        match self.json.get(field) {
-            Some(null) if null.is_null() => Err(self.wrong(field, null, "a value")),
-            _ => Ok(()),
-        }
+    /// Whether a field is there, or has a default; it may be null.
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.value(field).is_some()
+    }
+
+    /// Whether a field is null.
+    pub(crate) fn is_null(&self, field: &str) -> bool {
+        self.value(field).is_some_and(Value::is_null)
     }
 
     /// A list with an entry for each layer, if it is there.
@@ -96,19 +107,23 @@ impl<'j> HfConfig<'j> {
 
     /// A size that must be there.
     pub(crate) fn size(&self, field: &str) -> Result<usize, ConfigError> {
-        self.maybe_size(field)?.ok_or_else(|| self.missing(field))
+        self.sized(field, self.value(field))?.ok_or_else(|| self.missing(field))
     }
 
-    /// A size that may be absent.
+    /// A size, or `default` if it is absent. Null is an error.
+    pub(crate) fn size_or(&self, field: &str, default: usize) -> Result<usize, ConfigError> {
+        Ok(self.sized(field, self.value(field))?.unwrap_or(default))
+    }
+
+    /// A size that may be absent, or null, which means the same.
     pub(crate) fn maybe_size(&self, field: &str) -> Result<Option<usize>, ConfigError> {
-        let Some(value) = self.get(field) else { return Ok(None) };
+        self.sized(field, self.get(field))
+    }
+
+    fn sized(&self, field: &str, value: Option<&Value>) -> Result<Option<usize>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
         let size = value.as_u64().and_then(|n| usize::try_from(n).ok());
         size.map(Some).ok_or_else(|| self.wrong(field, value, "a size"))
-    }
-
-    /// A size that the file itself gives, whatever the family's default.
-    pub(crate) fn given_size(&self, field: &str) -> Result<Option<usize>, ConfigError> {
-        self.given().maybe_size(field)
     }
 
     /// The number of layers, which must be there. Lists with one entry per layer are made from it, so it is
@@ -129,36 +144,48 @@ impl<'j> HfConfig<'j> {
         Ok(TransformerConfig::new(self.layers(layers)?, d_model, n_heads, self.size("vocab_size")?, n_ctx))
     }
 
-    /// A number, or `default` if it is absent.
+    /// A number, or `default` if it is absent. Null is an error.
     pub(crate) fn number(&self, field: &str, default: f64) -> Result<f64, ConfigError> {
-        Ok(self.maybe_number(field)?.unwrap_or(default))
+        Ok(self.numeric(field, self.value(field))?.unwrap_or(default))
     }
 
     /// A number that must be there.
     pub(crate) fn needed_number(&self, field: &str) -> Result<f64, ConfigError> {
-        self.maybe_number(field)?.ok_or_else(|| self.missing(field))
+        self.numeric(field, self.value(field))?.ok_or_else(|| self.missing(field))
     }
 
-    /// A number that may be absent.
+    /// A number that may be absent, or null, which means the same.
     pub(crate) fn maybe_number(&self, field: &str) -> Result<Option<f64>, ConfigError> {
-        let Some(value) = self.get(field) else { return Ok(None) };
+        self.numeric(field, self.get(field))
+    }
+
+    fn numeric(&self, field: &str, value: Option<&Value>) -> Result<Option<f64>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
         value.as_f64().map(Some).ok_or_else(|| self.wrong(field, value, "a number"))
     }
 
-    /// A truth value, or `default` if it is absent.
+    /// A truth value, or `default` if it is absent. Null is false.
     pub(crate) fn flag(&self, field: &str, default: bool) -> Result<bool, ConfigError> {
-        match self.get(field) {
+        match self.value(field) {
             None => Ok(default),
+            Some(Value::Null) => Ok(false),
             Some(value) => value.as_bool().ok_or_else(|| self.wrong(field, value, "true or false")),
         }
     }
 
-    /// A text, or `default` if it is absent.
+    /// A text, or `default` if it is absent. Null is an error.
     pub(crate) fn text(&self, field: &str, default: &'j str) -> Result<&'j str, ConfigError> {
-        match self.get(field) {
-            None => Ok(default),
-            Some(value) => value.as_str().ok_or_else(|| self.wrong(field, value, "a text")),
-        }
+        Ok(self.textual(field, self.value(field))?.unwrap_or(default))
+    }
+
+    /// A text that may be absent, or null, which means the same.
+    pub(crate) fn maybe_text(&self, field: &str) -> Result<Option<&'j str>, ConfigError> {
+        self.textual(field, self.get(field))
+    }
+
+    fn textual(&self, field: &str, value: Option<&'j Value>) -> Result<Option<&'j str>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| self.wrong(field, value, "a text"))
     }
 
     /// A list, if it is there.
@@ -176,7 +203,7 @@ impl<'j> HfConfig<'j> {
 
     /// The error for a variant of the family that is not supported.
     pub(crate) fn unsupported(&self, field: &'static str) -> ConfigError {
-        let given = self.get(field).map_or("absent".to_string(), Value::to_string);
+        let given = self.value(field).map_or("absent".to_string(), Value::to_string);
         ConfigError::UnsupportedVariant { family: self.family, field, given }
     }
 

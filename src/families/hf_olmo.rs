@@ -41,13 +41,13 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // The table of tokens is longer than the vocabulary.
     let rows = json.maybe_size("embedding_size")?.filter(|rows| *rows > 0);
     let d_vocab = rows.map_or_else(|| json.size("vocab_size"), Ok)?;
-    let n_ctx = json.maybe_size("max_sequence_length")?.unwrap_or(1024);
+    let n_ctx = json.size_or("max_sequence_length", 1024)?;
     let base = TransformerConfig::new(json.layers("n_layers")?, d_model, n_heads, d_vocab, n_ctx);
     let one = json.flag("multi_query_attention", false)?;
     // Of both halves of the gated MLP.
     let hidden = match json.maybe_size("mlp_hidden_size")? {
         Some(hidden) => hidden,
-        None => json.maybe_size("mlp_ratio")?.unwrap_or(4).saturating_mul(d_model),
+        None => json.size_or("mlp_ratio", 4)?.saturating_mul(d_model),
     };
     Ok(TransformerConfig {
         n_kv_heads: json.maybe_size("n_kv_heads")?.unwrap_or(if one { 1 } else { n_heads }),

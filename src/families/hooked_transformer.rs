@@ -29,22 +29,27 @@ const PLAIN_EXPERTS: &str = "hooklens_plain_experts";
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let (n_layers, d_model, d_head) = (json.layers("n_layers")?, json.size("d_model")?, json.size("d_head")?);
-    let n_heads = match json.maybe_number("n_heads")? {
-        Some(n) if n > 0.0 => n as usize,
+    let n_heads = match json.number("n_heads", -1.0)? {
+        n if n > 0.0 => n as usize,
         _ => json.share("d_head", d_model, d_head)?,
     };
     let d_vocab = json.size("d_vocab")?;
     let attn_only = json.flag("attn_only", false)?;
     let scale = json.number("attn_scale", -1.0)?;
     let root = (d_head as f64).sqrt();
-    let cap =
-        |field: &str| -> Result<Option<f64>, ConfigError> { Ok(json.maybe_number(field)?.filter(|cap| *cap > 0.0)) };
+    let cap = |field: &str| -> Result<Option<f64>, ConfigError> {
+        Ok(Some(json.number(field, -1.0)?).filter(|cap| *cap > 0.0))
+    };
     let known_norms = "LN, LNPre, RMS, RMSPre, null";
     // The first toy models have names of their own for two fields, and a few another layout.
+    if json.is_null("gated_mlp") {
+        return Err(json.unsupported("gated_mlp"));
+    }
     if json.text("architecture", "neel")? != "neel" {
         return Err(json.unsupported("architecture"));
     }
-    let norm = match json.text("normalization_type", json.text("normalization", "none")?)? {
+    let norm = json.maybe_text("normalization_type")?.or(json.maybe_text("normalization")?);
+    let norm = match norm.unwrap_or("none") {
         "LN" => NormKind::LayerNorm,
         "LNPre" => NormKind::LayerNormPre,
         "RMS" => NormKind::Rms,
@@ -69,7 +74,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             }
         }
         (None, None) => None,
-        _ => return Err(json.unsupported("num_experts")),
+        (None, Some(_)) => return Err(json.unsupported("num_experts")),
+        (Some(_), None) => return Err(json.unsupported("experts_per_token")),
     };
     let bidirectional = match json.text("attention_dir", "causal")? {
         "causal" => false,
@@ -83,7 +89,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         d_mlp: json.maybe_size("d_mlp")?.unwrap_or(d_model.saturating_mul(4)),
         d_vocab_out: match json.flag("hooklens_no_unembedding", false)? {
             true => 0,
-            false => json.maybe_number("d_vocab_out")?.filter(|n| *n > 0.0).map_or(d_vocab, |n| n as usize),
+            false => Some(json.number("d_vocab_out", -1.0)?).filter(|n| *n > 0.0).map_or(d_vocab, |n| n as usize),
         },
         norm,
         eps: json.number("eps", 1e-5)?,
@@ -186,7 +192,7 @@ fn positional(json: &HfConfig<'_>, d_head: usize) -> Result<Positional, ConfigEr
                     factor: json.number("NTK_by_parts_factor", 8.0)?,
                     low_freq_factor: json.number("NTK_by_parts_low_freq_factor", 1.0)?,
                     high_freq_factor: json.number("NTK_by_parts_high_freq_factor", 4.0)?,
-                    original_context: json.maybe_size("NTK_original_ctx_len")?.unwrap_or(8192),
+                    original_context: json.size_or("NTK_original_ctx_len", 8192)?,
                 },
                 (false, None) => RopeScaling::None,
             };

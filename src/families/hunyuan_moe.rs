@@ -34,7 +34,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let mut base = llama_like::config(json)?;
     let newer = rope::parameters(json, "full_attention")?;
     let told = if newer.is_some() { newer } else { json.object("rope_scaling")? };
-    let alpha = told.map_or(Ok(0.0), |told| told.number("alpha", 0.0))?;
+    let alpha = told.map_or(Ok(None), |told| told.maybe_number("alpha"))?.unwrap_or(0.0);
     if let (Positional::Rotary(rotary), true) = (&mut base.positional, alpha != 0.0) {
         if !matches!(rotary.scaling, RopeScaling::Dynamic { .. }) || rotary.dim <= 2 {
             return Err(json.unsupported("rope_scaling"));

@@ -31,15 +31,15 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     }
     let base = llama_like::config(json)?;
     let base = TransformerConfig { qk_norm: Some(QkNorm::HEADS), default_prepend_bos: false, ..base };
-    let count = if json.get("num_local_experts").is_some() { "num_local_experts" } else { "num_experts" };
+    let count = if json.has("num_local_experts") { "num_local_experts" } else { "num_experts" };
     let d_mlp = json.size("moe_intermediate_size")?;
     let (count, per_token) = (json.size(count)?, json.size("num_experts_per_tok")?);
-    let shared = json.maybe_size("num_shared_experts")?.unwrap_or(0);
+    let shared = json.size_or("num_shared_experts", 0)?;
     let experts = Experts {
         scale: json.needed_number("router_scaling_factor")?,
         ..mixtures::by_sigmoids(count, per_token, shared, d_mlp)
     };
-    let first = json.maybe_size("first_k_dense_replace")?.unwrap_or(1);
+    let first = json.size_or("first_k_dense_replace", 1)?;
     let dense = mixtures::dense_by_type(json, base.n_layers, |layer| layer < first)?;
     Ok(mixtures::with_experts(base, (experts, d_mlp), |layer| dense[layer]))
 }

@@ -30,7 +30,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.get("alibi_scaling").is_some() {
         return Err(json.unsupported("alibi_scaling"));
     }
-    let base = json.sizes(["n_layer", "n_embd", "n_head"], json.maybe_size("n_positions")?.unwrap_or(1024))?;
+    let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size_or("n_positions", 1024)?)?;
     let function = json.text("activation_function", "gelu_new")?;
     let gated = function == "swiglu";
     let by_width = json.flag("scale_qk_dot_by_d", json.flag("mup_scale_qk_dot_by_d", false)?)?;

@@ -20,14 +20,11 @@ const EPS: f64 = 1e-6;
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // The first names are transformers', the second those of the authors' own code.
-    let either = |one: &str, other: &str, usual: usize| match json.given_size(one)? {
-        Some(size) => Ok(size),
-        None => Ok(json.maybe_size(other)?.unwrap_or(usual)),
-    };
+    let either = |one: &str, other: &str, usual: usize| json.size_or(if json.has(one) { one } else { other }, usual);
     let count = either("num_local_experts", "moe_num_experts", 8)?;
     let per_token = either("num_experts_per_tok", "moe_top_k", 2)?;
-    let n_kv_heads = json.maybe_size("num_key_value_heads")?.unwrap_or(16);
-    let d_head = json.maybe_size("kv_channels")?.unwrap_or(128);
+    let n_kv_heads = json.size_or("num_key_value_heads", 16)?;
+    let d_head = json.size_or("kv_channels", 128)?;
     if !json.flag("glu", true)? {
         return Err(json.unsupported("glu"));
     }
@@ -36,7 +33,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         json.size("hidden_size")?,
         count.saturating_mul(n_kv_heads),
         json.size("vocab_size")?,
-        json.maybe_size("max_position_embeddings")?.unwrap_or(4096),
+        json.size_or("max_position_embeddings", 4096)?,
     );
     let last = json.number("rms_norm_eps", EPS)?;
     Ok(TransformerConfig {

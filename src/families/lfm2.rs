@@ -65,7 +65,7 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         scale: json.number("routed_scaling_factor", 1.0)?,
         ..Experts::new(json.size("num_experts")?, json.size("num_experts_per_tok")?)
     };
-    let first = json.maybe_size("num_dense_layers")?.unwrap_or(0);
+    let first = json.size_or("num_dense_layers", 0)?;
     let d_mlp = json.size("moe_intermediate_size")?;
     Ok(mixtures::with_experts(common(json)?, (experts, d_mlp), |layer| layer < first))
 }

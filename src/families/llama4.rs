@@ -35,7 +35,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 /// Which layers rotate, by a list of ones and zeros, or all but every so many.
 fn rotates(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigError> {
     if json.list("no_rope_layers")?.is_none_or(Vec::is_empty) {
-        let interval = json.maybe_size("no_rope_layer_interval")?.unwrap_or(4).max(1);
+        let interval = json.size_or("no_rope_layer_interval", 4)?.max(1);
         return Ok((0..n_layers).map(|layer| (layer + 1) % interval != 0).collect());
     }
     let layers = json.per_layer("no_rope_layers", n_layers)?.into_iter().flatten();
@@ -65,7 +65,7 @@ fn windows(json: &HfConfig<'_>, rotates: &[bool]) -> Result<Vec<Option<Window>>,
 /// The layers that are mixtures: those listed, or one of so many.
 fn mixed(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigError> {
     let Some(listed) = json.list("moe_layers")? else {
-        let step = json.maybe_size("interleave_moe_layer_step")?.unwrap_or(1);
+        let step = json.size_or("interleave_moe_layer_step", 1)?;
         return match step {
             0 => Err(json.unsupported("interleave_moe_layer_step")),
             _ => Ok((0..n_layers).map(|layer| (layer + 1) % step == 0).collect()),
@@ -107,7 +107,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         renormalize: false,
         scales_inputs: true,
         shared: Some(SharedExpert { d_mlp, gated: false }),
-        ..Experts::new(json.size("num_local_experts")?, json.maybe_size("num_experts_per_tok")?.unwrap_or(1))
+        ..Experts::new(json.size("num_local_experts")?, json.size_or("num_experts_per_tok", 1)?)
     };
     let mixed = mixed(json, base.n_layers)?;
     let base = TransformerConfig {

@@ -16,15 +16,17 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
 /// [`config`] of models that rotate this share of each head where the configuration does not say.
 pub(super) fn config_turning(json: &HfConfig<'_>, turned: f64) -> Result<TransformerConfig, ConfigError> {
     let n_kv_heads = json.maybe_size("num_key_value_heads")?;
-    config_of(json, turned, n_kv_heads, json.size("intermediate_size")?)
+    config_of(json, turned, n_kv_heads, json.size("intermediate_size")?, json.number("rms_norm_eps", 1e-6)?)
 }
 
-/// [`config_turning`] of so many heads of keys and values, as many as heads unless given, and so many neurons.
+/// [`config_turning`] of so many heads of keys and values, as many as heads unless given, and so many neurons, with
+/// this epsilon in its norms.
 pub(super) fn config_of(
     json: &HfConfig<'_>,
     turned: f64,
     n_kv_heads: Option<usize>,
     d_mlp: usize,
+    eps: f64,
 ) -> Result<TransformerConfig, ConfigError> {
     let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
     let d_head = match json.maybe_size("head_dim")? {
@@ -44,7 +46,7 @@ pub(super) fn config_of(
         d_head,
         d_mlp,
         norm: NormKind::Rms,
-        eps: json.number("rms_norm_eps", 1e-6)?,
+        eps,
         activation: ActivationFn::from_name(json.text("hidden_act", "silu")?)?,
         gated_mlp: true,
         attn_scale: (d_head as f64).sqrt(),

@@ -35,7 +35,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         ("use_routing_bias", json.flag("use_routing_bias", true)?),
         ("scoring_func", json.text("scoring_func", "sigmoid")? == "sigmoid"),
         ("qk_norm_type", json.text("qk_norm_type", "per_layer")? == "per_layer"),
-        ("shared_intermediate_size", json.maybe_size("shared_intermediate_size")?.unwrap_or(0) == 0),
+        ("shared_intermediate_size", json.size_or("shared_intermediate_size", 0)? == 0),
         ("attn_type_list", json.list("attn_type_list")?.into_iter().flatten().all(|kind| *kind == json!(1))),
     ] {
         if !same {

@@ -53,20 +53,20 @@ pub(super) fn dense_by_type(
 /// DeepSeek V3's experts and the neurons of each: sigmoids, groups, shared experts as one. All fields must be there
 /// or have a default.
 pub(super) fn deepseek(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
+    let (experts, d_mlp) = deepseek_without_groups(json)?;
+    let (count, kept) = (json.size_or("n_group", 1)?, json.size_or("topk_group", 1)?);
+    Ok((Experts { groups: (count > 1).then_some(ExpertGroups { count, kept, best: 2 }), ..experts }, d_mlp))
+}
+
+/// The same, chosen among all experts whatever the file says of groups.
+pub(super) fn deepseek_without_groups(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
     // Bailing's names, and Sarvam's, for two fields.
-    let given_or = |own: &str, usual: &str| match json.given_size(own)? {
-        Some(given) => Ok(Some(given)),
-        None => json.maybe_size(usual),
-    };
-    let Some(count) = given_or("num_experts", "n_routed_experts")? else {
-        return Err(json.missing("n_routed_experts"));
-    };
+    let own_or = |own: &'static str, usual: &'static str| if json.given().has(own) { own } else { usual };
+    let count = json.size(own_or("num_experts", "n_routed_experts"))?;
     let d_mlp = json.size("moe_intermediate_size")?;
-    let (groups, kept) = (json.maybe_size("n_group")?.unwrap_or(1), json.maybe_size("topk_group")?.unwrap_or(1));
-    let shared = given_or("num_shared_experts", "n_shared_experts")?.unwrap_or(0);
+    let shared = json.size_or(own_or("num_shared_experts", "n_shared_experts"), 0)?;
     let experts = Experts {
         renormalize: json.flag("norm_topk_prob", true)?,
-        groups: (groups > 1).then_some(ExpertGroups { count: groups, kept, best: 2 }),
         scale: json.number("routed_scaling_factor", 1.0)?,
         ..by_sigmoids(count, json.size("num_experts_per_tok")?, shared, d_mlp)
     };

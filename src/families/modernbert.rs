@@ -26,14 +26,12 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let (d_model, n_heads) = (json.size("hidden_size")?, json.size("num_attention_heads")?);
     let d_head = json.share("num_attention_heads", d_model, n_heads)?;
     let n_layers = json.layers("num_hidden_layers")?;
-    let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(8192);
+    let n_ctx = json.size_or("max_position_embeddings", 8192)?;
     let windows = windows(json, n_layers)?;
     let newer = json.object("rope_parameters")?.is_some();
     let mut far = rope::read(json, d_head, "global_rope_theta")?;
     let mut near = rope::of_windows(json, &far)?.unwrap_or_else(|| far.clone());
     if !newer {
-        // Of a file that says null, versions of transformers make different things.
-        json.not_null("local_rope_theta")?;
         far.base = json.number("global_rope_theta", 160_000.0)?;
         near = Rotary { base: json.number("local_rope_theta", 10_000.0)?, ..far.clone() };
     }
@@ -55,7 +53,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
 
 /// Each layer's window.
 fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
-    let window = Window::Around(json.maybe_size("local_attention")?.unwrap_or(128) / 2);
+    let window = Window::Around(json.size_or("local_attention", 128)? / 2);
     if let Some(types) = json.per_layer("layer_types", n_layers)? {
         let of = |kind: &serde_json::Value| match kind.as_str() {
             Some("sliding_attention") => Ok(Some(window)),
@@ -64,7 +62,7 @@ fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, 
         };
         return types.iter().map(of).collect();
     }
-    let every = json.maybe_size("global_attn_every_n_layers")?.unwrap_or(3);
+    let every = json.size_or("global_attn_every_n_layers", 3)?;
     if every == 0 {
         return Err(json.unsupported("global_attn_every_n_layers"));
     }

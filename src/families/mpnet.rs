@@ -27,7 +27,7 @@ const SKIPPED: usize = 2;
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
     // Its code computes with so many whatever the setting.
-    let count = json.maybe_size("relative_attention_num_buckets")?.unwrap_or(32);
+    let count = json.size_or("relative_attention_num_buckets", 32)?;
     if count != 32 {
         return Err(json.unsupported("relative_attention_num_buckets"));
     }

@@ -15,7 +15,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let base = json.sizes(["n_layers", "d_model", "n_heads"], json.maybe_size("max_seq_len")?.unwrap_or(2048))?;
+    let base = json.sizes(["n_layers", "d_model", "n_heads"], json.size_or("max_seq_len", 2048)?)?;
     // What its first code had and that of transformers passes over.
     if !json.flag("no_bias", true)? {
         return Err(json.unsupported("no_bias"));
@@ -48,7 +48,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         qkv_clip = attention.maybe_number("clip_qkv")?.filter(|clip| *clip != 0.0);
     }
     Ok(TransformerConfig {
-        d_mlp: json.maybe_size("expansion_ratio")?.unwrap_or(4).saturating_mul(base.d_model),
+        d_mlp: json.size_or("expansion_ratio", 4)?.saturating_mul(base.d_model),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::Gelu,
         positional: Positional::Alibi,

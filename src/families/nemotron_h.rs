@@ -90,7 +90,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let n_kv_heads = json.maybe_size("num_key_value_heads")?.unwrap_or(n_heads);
     let d_head = match json.maybe_size("head_dim")? {
         Some(d_head) => d_head,
-        None => json.maybe_size("attention_head_dim")?.unwrap_or(128),
+        None => json.size_or("attention_head_dim", 128)?,
     };
     let n_groups = json.size("n_groups")?;
     let heads = [json.size("mamba_num_heads")?, json.size("mamba_head_dim")?];

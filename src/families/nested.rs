@@ -188,7 +188,14 @@ pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
     let given = |field: &str| parts.get(field).filter(|value| !value.is_null());
     let within = WITHIN.iter().find_map(|field| Some((*field, given(field)?)));
     let beside = BESIDE.iter().find(|(name, _)| *name == outer).map(|(_, kind)| *kind);
+    let null = |of: &Value, field: &str| of.get(field).is_some_and(Value::is_null);
+    if let (None, Some(field)) = (within, WITHIN.iter().find(|field| null(parts, field))) {
+        return Err(ConfigError::Malformed { reason: format!("`{field}` is null, not an object") });
+    }
     let (field, own, kind) = match (within, beside) {
+        (Some((field, own)), _) if null(own, "model_type") => {
+            return Err(ConfigError::Malformed { reason: format!("`model_type` of `{field}` is null, not a text") });
+        }
         (Some((field, Value::Object(own))), _) => {
             let model = given("model_type").and_then(Value::as_str).unwrap_or_default();
             let usual = BY_DEFAULT.iter().find(|(name, _)| *name == model).map(|(_, kind)| *kind);

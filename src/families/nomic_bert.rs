@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
 
 /// Whether the file is of the authors' own code, which calls settings as GPT-2 does.
 fn is_original(json: &HfConfig<'_>) -> bool {
-    json.get("n_embd").is_some()
+    json.has("n_embd")
 }
 
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
@@ -30,7 +30,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     if json.maybe_size("head_dim")?.is_some_and(|width| width != d_head) {
         return Err(json.unsupported("head_dim"));
     }
-    let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(2048);
+    let n_ctx = json.size_or("max_position_embeddings", 2048)?;
     let mut rotary = rope::read(json, d_head, "rope_theta")?;
     if json.object("rope_parameters")?.is_none_or(|given| given.get("rope_theta").is_none()) {
         rotary.base = json.number("rope_theta", 1000.0)?;
@@ -43,7 +43,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
         eps: json.number("layer_norm_eps", 1e-12)?,
         activation,
         head_activation: activation,
-        token_types: json.maybe_size("type_vocab_size")?.unwrap_or(2),
+        token_types: json.size_or("type_vocab_size", 2)?,
         positional: Positional::Rotary(rotary),
         gated_mlp: true,
         ..sizes
@@ -83,14 +83,14 @@ fn original(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     }
     let base = json.number("rotary_emb_base", 10_000.0)?;
     let rotary = Rotary { dim: d_head, base, adjacent_pairs: false, scaling: RopeScaling::None };
-    let n_ctx = json.maybe_size("n_positions")?.unwrap_or(2048);
+    let n_ctx = json.size_or("n_positions", 2048)?;
     Ok(EncoderConfig {
         // Rounded up, as the gated MLP's are.
         d_mlp: json.size("n_inner")?.next_multiple_of(256),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::Silu,
         head_activation: ActivationFn::Silu,
-        token_types: json.maybe_size("type_vocab_size")?.unwrap_or(2),
+        token_types: json.size_or("type_vocab_size", 2)?,
         positional: Positional::Rotary(rotary),
         gated_mlp: true,
         ..EncoderConfig::new(json.layers("n_layer")?, d_model, n_heads, json.size("vocab_size")?, n_ctx)

@@ -15,7 +15,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let base = json.sizes(["n_layer", "n_embd", "n_head"], json.maybe_size("n_positions")?.unwrap_or(512))?;
+    let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size_or("n_positions", 512)?)?;
     let activation = match json.text("afn", "gelu")? {
         // Its `gelu` is the approximation.
         "gelu" => ActivationFn::GeluNew,

@@ -33,10 +33,15 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"sliding_window": 409
 /// Windows of the layers from `max_window_layers` on, unless they are turned off.
 pub(super) fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
     if !json.flag("use_sliding_window", false)? {
+        let kinds = json.per_layer("layer_types", n_layers)?.into_iter().flatten();
+        if kinds.into_iter().any(|kind| kind == "sliding_attention") {
+            let reason = "it is off, and `layer_types` lists layers with a window".to_string();
+            return Err(ConfigError::Contradiction { field: "use_sliding_window", reason });
+        }
         return Ok(Vec::new());
     }
     let json = &json.defaulting(&DEFAULTS);
-    let full = json.maybe_size("max_window_layers")?.unwrap_or(28);
+    let full = json.size_or("max_window_layers", 28)?;
     llama_like::windows_by_type(json, n_layers, |layer| layer >= full)
 }
 

@@ -56,7 +56,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 /// The experts and the neurons of each.
 pub(super) fn experts(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
     // What newer files call them.
-    let count = if json.get("num_experts").is_some() { "num_experts" } else { "num_local_experts" };
+    let count = if json.has("num_experts") { "num_experts" } else { "num_local_experts" };
     let renormalize = json.flag("norm_topk_prob", false)?;
     let experts = Experts::new(json.size(count)?, json.size("num_experts_per_tok")?);
     Ok((Experts { renormalize, ..experts }, json.size("moe_intermediate_size")?))
@@ -64,7 +64,7 @@ pub(super) fn experts(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigErr
 
 /// Which layers have a plain MLP.
 pub(super) fn dense_layers(json: &HfConfig<'_>) -> Result<impl Fn(usize) -> bool + use<>, ConfigError> {
-    let step = json.maybe_size("decoder_sparse_step")?.unwrap_or(1);
+    let step = json.size_or("decoder_sparse_step", 1)?;
     if step == 0 {
         return Err(json.unsupported("decoder_sparse_step"));
     }

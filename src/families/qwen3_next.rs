@@ -132,7 +132,7 @@ fn hybrid(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let mixers = match json.per_layer("layer_types", base.n_layers)? {
         Some(kinds) => kinds.iter().map(of).collect::<Result<_, _>>()?,
         None => {
-            let every = json.maybe_size("full_attention_interval")?.unwrap_or(4);
+            let every = json.size_or("full_attention_interval", 4)?;
             let kind = |layer: usize| if (layer + 1).is_multiple_of(every) { attention } else { net };
             (0..base.n_layers).map(kind).collect()
         }

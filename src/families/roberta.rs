@@ -32,7 +32,7 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
 
 /// Rows of the position table that no token uses.
 pub(super) fn skipped(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
-    Ok(json.maybe_size("pad_token_id")?.unwrap_or(1) + 1)
+    Ok(json.size_or("pad_token_id", 1)? + 1)
 }
 
 pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {

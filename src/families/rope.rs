@@ -90,40 +90,39 @@ pub(super) fn by_window(windows: &[Option<Window>], near: &Rotary, far: &Rotary)
 
 /// The share of each head that is rotated.
 pub(super) fn share(json: &HfConfig<'_>, default: f64) -> Result<f64, ConfigError> {
-    let newer = match parameters(json, "full_attention")? {
-        Some(parameters) => parameters.maybe_number("partial_rotary_factor")?,
-        None => None,
-    };
-    Ok(newer.unwrap_or(json.number("partial_rotary_factor", default)?))
+    const SHARE: &str = "partial_rotary_factor";
+    match parameters(json, "full_attention")?.filter(|parameters| parameters.has(SHARE)) {
+        Some(parameters) => parameters.needed_number(SHARE),
+        None => json.number(SHARE, default),
+    }
 }
 
 /// The longest text, which a model without position vectors only tells.
 pub(super) fn context(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
-    let older = json.maybe_size("max_sequence_length")?.unwrap_or(2048);
-    Ok(json.maybe_size("max_position_embeddings")?.unwrap_or(older))
+    let older = json.has("max_sequence_length") && !json.has("max_position_embeddings");
+    json.size_or(if older { "max_sequence_length" } else { "max_position_embeddings" }, 2048)
 }
 
 /// `newer` files keep it in `rope_parameters`.
 fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Result<RopeScaling, ConfigError> {
-    scaling.not_null("rope_type")?;
-    scaling.not_null("type")?;
-    if !newer && scaling.get("rope_type").is_none() && scaling.get("type").is_none() {
+    let kind = scaling.text("rope_type", scaling.text("type", "default")?)?;
+    if !newer && !scaling.has("rope_type") && !scaling.has("type") {
         return Err(json.unsupported("rope_scaling"));
     }
-    let kind = scaling.text("rope_type", scaling.text("type", "default")?)?;
     let factor = match kind {
         "linear" | "dynamic" | "llama3" | "yarn" | "deepseek_yarn" => scaling.needed_number("factor")?,
         _ => 1.0,
     };
     const ORIGINAL: &str = "original_max_position_embeddings";
-    let original = match (scaling.maybe_size(ORIGINAL)?, json.given_size(ORIGINAL)?) {
+    let given = |of: &HfConfig<'_>| of.has(ORIGINAL).then(|| of.size(ORIGINAL)).transpose();
+    let original = match (given(scaling)?, given(&json.given())?) {
         // Versions of transformers differ in which they take.
         (Some(within), Some(beside)) if within != beside => {
             let reason = format!("it is {beside}, and {within} within the rotation's settings");
             return Err(ConfigError::Contradiction { field: ORIGINAL, reason });
         }
         (Some(context), _) => Some(context),
-        (None, _) => json.maybe_size(ORIGINAL)?,
+        (None, _) => given(json)?,
     };
     let longest = context(json)?;
     let original_context = original.unwrap_or(longest);
@@ -140,17 +139,17 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
         }),
         "yarn" | "deepseek_yarn" => {
             let magnitude = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
-            let mscale = scaling.number("mscale", 0.0)?;
-            let mscale_all = scaling.number("mscale_all_dim", 0.0)?;
+            let mscale = scaling.maybe_number("mscale")?.unwrap_or(0.0);
+            let mscale_all = scaling.maybe_number("mscale_all_dim")?.unwrap_or(0.0);
             let by_default = match mscale != 0.0 && mscale_all != 0.0 {
                 true => magnitude(mscale) / magnitude(mscale_all),
                 false => magnitude(1.0),
             };
             Ok(RopeScaling::Yarn {
                 factor,
-                attention_factor: scaling.number("attention_factor", by_default)?,
-                beta_fast: scaling.number("beta_fast", 32.0)?,
-                beta_slow: scaling.number("beta_slow", 1.0)?,
+                attention_factor: scaling.maybe_number("attention_factor")?.unwrap_or(by_default),
+                beta_fast: scaling.maybe_number("beta_fast")?.unwrap_or(32.0),
+                beta_slow: scaling.maybe_number("beta_slow")?.unwrap_or(1.0),
                 original_context,
                 truncate: scaling.flag("truncate", true)?,
             })
@@ -165,7 +164,11 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
             Ok(RopeScaling::Long {
                 short_factor: scaling.numbers("short_factor")?,
                 long_factor: scaling.numbers("long_factor")?,
-                attention_factor: scaling.number("attention_factor", if stretch <= 1.0 { 1.0 } else { root })?,
+                attention_factor: scaling.maybe_number("attention_factor")?.unwrap_or(if stretch <= 1.0 {
+                    1.0
+                } else {
+                    root
+                }),
                 original_context,
             })
         }

@@ -35,7 +35,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let rotates: Vec<bool> = match json.per_layer("no_rope_layers", base.n_layers)? {
         Some(layers) => layers.iter().map(rotates).collect::<Result<_, _>>()?,
         None => {
-            let interval = json.maybe_size("no_rope_layer_interval")?.unwrap_or(4).max(1);
+            let interval = json.size_or("no_rope_layer_interval", 4)?.max(1);
             (0..base.n_layers).map(|layer| (layer + 1) % interval != 0).collect()
         }
     };

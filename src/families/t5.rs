@@ -1,7 +1,7 @@
 //! T5 1.0 and 1.1, mT5, Flan-T5, UMT5, whole and their encoders alone.
 
 use super::Family;
-use super::bart::token_rules;
+use super::bart::{start_token, token_rules};
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, NormKind, Positional};
 use crate::encoder::{EncoderConfig, RelativePositions};
@@ -40,8 +40,13 @@ pub(super) static UMT5_ENCODER: Family<EncoderConfig> = Family {
 /// Whether transformers 5 wrote the file. Its `tie_word_embeddings` is true whatever the model; whether the unembedding is
 /// tied is told by the weights, and whether it reads a scaled stream by a setting of its own, which mT5 lacks.
 fn is_newer(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
-    let version = json.text("transformers_version", "0")?.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    Ok(json.get("scale_decoder_outputs").is_some() || version.is_some_and(|major| major >= 5))
+    let version = json
+        .maybe_text("transformers_version")?
+        .unwrap_or("0")
+        .split('.')
+        .next()
+        .and_then(|major| major.parse::<u32>().ok());
+    Ok(json.has("scale_decoder_outputs") || version.is_some_and(|major| major >= 5))
 }
 
 /// Whether the architecture is UMT5.
@@ -72,16 +77,19 @@ fn mlp(json: &HfConfig<'_>) -> Result<(bool, ActivationFn), ConfigError> {
 
 /// How many buckets of distances there are, and the distance from which on all share one.
 fn buckets(json: &HfConfig<'_>) -> Result<(usize, usize), ConfigError> {
-    let count = json.maybe_size("relative_attention_num_buckets")?.unwrap_or(32);
-    Ok((count, json.maybe_size("relative_attention_max_distance")?.unwrap_or(128)))
+    let count = json.size_or("relative_attention_num_buckets", 32)?;
+    Ok((count, json.size_or("relative_attention_max_distance", 128)?))
 }
 
 fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
+    if !json.flag("is_encoder_decoder", true)? {
+        return Err(json.unsupported("is_encoder_decoder"));
+    }
     let ((gated, function), tied) = (mlp(json)?, defaults(json).1);
     let (buckets, max_distance) = buckets(json)?;
     let n_encoder_layers = json.layers("num_layers")?;
     let d_model = json.size("d_model")?;
-    let start = json.maybe_size("decoder_start_token_id")?.or(json.maybe_size("pad_token_id")?).unwrap_or(0);
+    let pads = json.maybe_size("pad_token_id")?.unwrap_or(0);
     // A tied unembedding reads a scaled stream.
     let scaled = match is_newer(json)? {
         true => json.flag("scale_decoder_outputs", false)?,
@@ -121,7 +129,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
         gated_mlp: gated,
         output_scale: scaled.then(|| (d_model as f64).powf(-0.5)),
         output_logits_soft_cap: None,
-        decoder_start_token: u32::try_from(start).unwrap_or(0),
+        decoder_start_token: start_token(json, pads)?,
         token_rules: token_rules(json)?,
     })
 }
@@ -131,7 +139,7 @@ fn encoder_config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let ((gated_mlp, activation), (count, max_distance)) = (mlp(json)?, buckets(json)?);
     let (d_model, n_heads) = (json.size("d_model")?, json.size("num_heads")?);
     // Distances know no end; this is what T5 was trained with.
-    let n_ctx = json.maybe_size("n_positions")?.unwrap_or(512);
+    let n_ctx = json.size_or("n_positions", 512)?;
     Ok(EncoderConfig {
         d_head: json.size("d_kv")?,
         attn_scale: 1.0,

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use super::bart::token_rules;
+use super::bart::{start_token, token_rules};
 use super::hf_config::HfConfig;
 use super::{Family, gemma};
 use crate::config::{Positional, Rotary, TransformerConfig, Window};
@@ -40,6 +40,9 @@ fn blocks(own: &HfConfig<'_>) -> Result<(TransformerConfig, Rotary), ConfigError
 }
 
 fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
+    if !json.flag("is_encoder_decoder", true)? {
+        return Err(json.unsupported("is_encoder_decoder"));
+    }
     let [own, written] = [of_stack(json, "encoder")?, of_stack(json, "decoder")?];
     let ((read, encoder), (writes, decoder)) = (blocks(&own)?, blocks(&written)?);
     // One number for both stacks, whatever theirs.
@@ -50,7 +53,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     };
     both("hidden_activation", read.activation == writes.activation)?;
     both("rms_norm_eps", read.eps == writes.eps)?;
-    let start = json.maybe_size("decoder_start_token_id")?.or(written.maybe_size("bos_token_id")?).unwrap_or(2);
+    let begins = written.maybe_size("bos_token_id")?.unwrap_or(2);
     // A window of attention in both directions is as wide on either side, without its last position.
     let around = |window: &Option<Window>| window.map(|window| Window::Around(window.width().saturating_sub(1)));
     let attention = |c: &TransformerConfig, windows| StackAttention {
@@ -88,7 +91,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
         gated_mlp: true,
         output_scale: None,
         output_logits_soft_cap: writes.output_logits_soft_cap,
-        decoder_start_token: u32::try_from(start).unwrap_or(u32::MAX),
+        decoder_start_token: start_token(json, begins)?,
         token_rules: token_rules(json)?,
     })
 }

@@ -22,7 +22,7 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let eps = json.number("layer_norm_eps", 1e-5)?;
-    let token_types = json.maybe_size("type_vocab_size")?.unwrap_or(1);
+    let token_types = json.size_or("type_vocab_size", 1)?;
     Ok(EncoderConfig { eps, token_types, pre_norms: true, embed_norm: false, ..roberta::config(json)? })
 }
 

@@ -58,6 +58,7 @@ mod narrow;
 mod newer_files;
 mod notebook;
 mod notebook_twins;
+mod nulls;
 mod numpy;
 mod object_stores;
 mod outputs;

@@ -47,7 +47,10 @@ impl Rules {
             own.get("config_groups").and_then(Value::as_object).into_iter().flat_map(|g| g.values()).collect();
         let [group] = groups[..] else { return refused("with several groups of modules") };
         let weights = group.get("weights").unwrap_or(&Value::Null);
-        let bits = weights.get("num_bits").and_then(Value::as_u64).unwrap_or(8) as usize;
+        let Some(bits) = weights.get("num_bits").map_or(Some(8), Value::as_u64) else {
+            return refused(&format!("whose `num_bits` is {}", weights["num_bits"]));
+        };
+        let bits = bits as usize;
         let floats = weights.get("type").and_then(Value::as_str) == Some("float");
         if floats != (layout == Layout::Floats) || !matches!(bits, 2 | 4 | 8) {
             return refused(&format!("{format} of {bits} bits"));

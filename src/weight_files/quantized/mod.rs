@@ -72,6 +72,12 @@ impl Quantized {
             _ if flag("load_in_4bit") || flag("load_in_8bit") => "bitsandbytes",
             method => method.unwrap_or("unnamed"),
         };
+        // Numbers and names whose default is another than what null stands for.
+        let settings = ["bits", "w_bit", "group_size", "q_group_size", "checkpoint_format", "version"];
+        if let Some(field) = settings.into_iter().find(|field| own.get(field).is_some_and(Value::is_null)) {
+            let method = format!("{method}, whose `{field}` is null");
+            return Err(ConfigError::Quantized { architecture: architecture.to_string(), method });
+        }
         let read = match method {
             "gptq" => gptq::Rules::of(own).map(Quantized::Gptq),
             "awq" => awq::Rules::of(own).map(Quantized::Awq),
