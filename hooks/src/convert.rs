@@ -264,8 +264,8 @@ pub fn write_views<V: View>(
     let io = |source: BoxError| HookError::Io { name: path.display().to_string(), source };
     let (header, views) = laid_out(views, metadata).map_err(|e| io(e.into()))?;
     let write = || -> std::io::Result<u128> {
-        let mut unfinished = Unfinished::beside(path)?;
-        unfinished.as_file()?.set_len(header.bytes().len() as u64 + header.data_len())?;
+        let mut unfinished = Unfinished::in_order(path)?;
+        unfinished.set_len(header.bytes().len() as u64 + header.data_len())?;
         let mut file = BufWriter::with_capacity(1 << 20, &mut unfinished);
         let hash = write_out(&mut file, &header, &views)?;
         file.flush()?;

@@ -36,10 +36,12 @@ mod activation;
 mod cache;
 mod catalog;
 mod convert;
+mod destination;
 mod error;
 #[doc(hidden)]
 pub mod example;
 mod hook;
+mod leftovers;
 mod model_identity;
 mod numpy;
 mod ordinal;
@@ -65,6 +67,7 @@ pub use catalog::{Catalog, CatalogBuilder, PointId};
 pub use convert::{DType, write_safetensors, write_views, write_views_to};
 pub use error::HookError;
 pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at, panicked_in_hook};
+pub use leftovers::append;
 pub use model_identity::ModelIdentity;
 pub use ordinal::Ordinal;
 pub use part::{Inside, Part, PartPoint};
@@ -81,7 +84,7 @@ pub use slice::Slice;
 pub use splice::{Shift, Splices};
 pub use suggest::nearest;
 pub use transfer::{Transfers, read, read_all, upload};
-pub use unfinished::{Unfinished, remove_unfinished, write_file};
+pub use unfinished::{Unfinished, check_output, remove_unfinished, write_file};
 
 /// Result of anything that can go wrong with a hook or a recording.
 pub type Result<T, E = HookError> = std::result::Result<T, E>;

@@ -3,32 +3,24 @@
 //! A hidden file is locked while it is written. When its process is killed, the system lets go of the lock, and the next
 //! process that writes in the folder removes the file. A program can also remove its own when a signal ends it
 //! ([`Unfinished::abandon_all`]).
+//!
+//! A file that is replaced keeps its permissions and, where the system lets us, its owner and group. Symbolic links are
+//! followed and stay. A read-only file, a folder, a block device or a socket is not replaced.
 
-use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tempfile::{Builder, NamedTempFile};
+
+use crate::destination::{Destination, check_replaceable, keep_permissions};
+use crate::leftovers::{self, leftovers};
 
 /// How the names of unfinished files begin.
 const UNFINISHED: &str = ".hooklens-unfinished-";
 /// Where files can't be locked, those older than this are no one's.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// This process's unfinished files, and the folders it has looked through for those of others.
-struct Process {
-    files: BTreeSet<PathBuf>,
-    swept: BTreeSet<PathBuf>,
-}
-
-static PROCESS: Mutex<Process> = Mutex::new(Process { files: BTreeSet::new(), swept: BTreeSet::new() });
-
-fn process() -> MutexGuard<'static, Process> {
-    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A file that is being written, under a hidden name: it is removed when it is dropped, unless it was finished.
 ///
@@ -46,10 +38,18 @@ fn process() -> MutexGuard<'static, Process> {
 /// ```
 #[derive(Debug)]
 pub struct Unfinished {
-    /// `None` once it has its name.
-    file: Option<NamedTempFile>,
-    hidden: PathBuf,
-    path: PathBuf,
+    place: Place,
+}
+
+/// Where the bytes go meanwhile.
+#[derive(Debug)]
+enum Place {
+    /// A hidden file, which will have the name `path`.
+    Hidden { file: NamedTempFile, hidden: PathBuf, path: PathBuf },
+    /// A pipe or a device.
+    Stream(File),
+    /// None any more: it is finished.
+    Finished,
 }
 
 impl Unfinished {
@@ -57,22 +57,48 @@ impl Unfinished {
     /// is removed.
     ///
     /// # Errors
-    /// If the folder can't be written to.
+    /// If the folder can't be written to, or there is something at `path` that is not replaced: a read-only file, or a
+    /// pipe or device, which can't be written to out of order.
     pub fn beside(path: &Path) -> io::Result<Self> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // As it is now: the process may change its working folder.
-        let (folder, path) = (std::path::absolute(folder)?, std::path::absolute(path)?);
-        let mut process = process();
-        if process.swept.insert(folder.clone()) {
-            remove_stale(&folder);
+        match Destination::of(path)? {
+            Destination::File { path, replaced } => Self::hidden(path, replaced.as_ref()),
+            Destination::Stream(_) => {
+                let reason = "it is a pipe or a device, and this output is not written in order; name a regular file";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+            }
+        }
+    }
+
+    /// [`Unfinished::beside`] for what is written from beginning to end: a pipe or a character device, such as
+    /// `/dev/stdout`, is opened and written to directly.
+    ///
+    /// # Errors
+    /// As [`Unfinished::beside`], except for pipes and character devices.
+    pub fn in_order(path: &Path) -> io::Result<Self> {
+        match Destination::of(path)? {
+            Destination::File { path, replaced } => Self::hidden(path, replaced.as_ref()),
+            Destination::Stream(stream) => Ok(Self { place: Place::Stream(stream.open()?) }),
+        }
+    }
+
+    fn hidden(path: PathBuf, replaced: Option<&Metadata>) -> io::Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let mut leftovers = leftovers();
+        if leftovers.swept.insert(folder.to_path_buf()) {
+            remove_stale(folder);
         }
         let mut builder = Builder::new();
         builder.prefix(UNFINISHED);
-        // As any file of the user's: readable by whom their mask allows, not by them alone.
         #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // As any file of the user's: readable by whom their mask allows, not by them alone. Never by more than could
+            // read the file it replaces.
+            let mode = replaced.map_or(0o666, |replaced| replaced.permissions().mode() & 0o777 | 0o600);
+            builder.permissions(PermissionsExt::from_mode(mode));
+        }
         let file = loop {
-            let file = builder.tempfile_in(&folder).map_err(without_path)?;
+            let file = builder.tempfile_in(folder).map_err(without_path)?;
             // Some file systems know no locks.
             file.as_file().lock().ok();
             // Another process may have found it before it was locked, and removed it.
@@ -81,8 +107,8 @@ impl Unfinished {
             }
         };
         let hidden = file.path().to_path_buf();
-        process.files.insert(hidden.clone());
-        Ok(Self { file: Some(file), hidden, path })
+        leftovers.files.insert(hidden.clone());
+        Ok(Self { place: Place::Hidden { file, hidden, path } })
     }
 
     /// The file.
@@ -90,43 +116,74 @@ impl Unfinished {
     /// # Errors
     /// None while it is unfinished.
     pub fn as_file(&self) -> io::Result<&File> {
-        Ok(self.file.as_ref().ok_or(io::ErrorKind::NotFound)?.as_file())
+        match &self.place {
+            Place::Hidden { file, .. } => Ok(file.as_file()),
+            Place::Stream(file) => Ok(file),
+            Place::Finished => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Sets the length that the file will have. A pipe or a device has none.
+    ///
+    /// # Errors
+    /// If the file may not be that long.
+    pub fn set_len(&self, len: u64) -> io::Result<()> {
+        match &self.place {
+            Place::Hidden { file, .. } => file.as_file().set_len(len),
+            Place::Stream(_) | Place::Finished => Ok(()),
+        }
     }
 
     /// Gives the file its name, in the place of another of that name; it is on the disk before. Returns it, open at the
     /// place where it was written last.
     ///
     /// # Errors
-    /// If the disk is full, or the folder can't be written to any more.
+    /// If the disk is full, or the folder can't be written to any more, or the file there has become read-only.
     pub fn finish(mut self) -> io::Result<File> {
         // A machine that stops leaves no empty file behind.
-        self.as_file()?.sync_all()?;
-        let mut process = process();
-        let file = self.file.take().ok_or(io::ErrorKind::NotFound)?;
-        let file = file.persist(&self.path).map_err(|e| without_path(e.error));
-        process.files.remove(&self.hidden);
-        let file = file?;
-        file.unlock().ok();
-        Ok(file)
+        if let Place::Hidden { file, .. } = &self.place {
+            file.as_file().sync_all()?;
+        }
+        let mut leftovers = leftovers();
+        match std::mem::replace(&mut self.place, Place::Finished) {
+            Place::Hidden { file, hidden, path } => {
+                let file = renamed(file, &path);
+                leftovers.files.remove(&hidden);
+                let file = file?;
+                file.unlock().ok();
+                Ok(file)
+            }
+            Place::Stream(file) => Ok(file),
+            Place::Finished => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 
-    /// Removes all unfinished files of this process and then does `then`, which ends the process: meanwhile none is
-    /// begun or finished.
+    /// Removes all unfinished files of this process, unlocks its folders ([`FolderLock`](crate::FolderLock)) and then calls
+    /// `then`, which ends the process: meanwhile no file is begun, finished or appended to ([`append`](crate::append)).
     pub fn abandon_all(then: impl FnOnce()) {
-        let mut process = process();
-        for file in std::mem::take(&mut process.files) {
-            fs::remove_file(file).ok();
-        }
-        then();
+        leftovers::abandon_all(then);
     }
+}
+
+/// Gives a hidden file its name, and the permissions of the file that has it now.
+fn renamed(file: NamedTempFile, path: &Path) -> io::Result<File> {
+    match fs::symlink_metadata(path) {
+        Ok(replaced) => {
+            check_replaceable(&replaced)?;
+            keep_permissions(&replaced, file.as_file())?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    file.persist(path).map_err(|e| without_path(e.error))
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(file) = self.file.take() {
-            let mut process = process();
+        if let Place::Hidden { file, hidden, .. } = std::mem::replace(&mut self.place, Place::Finished) {
+            let mut leftovers = leftovers();
             drop(file);
-            process.files.remove(&self.hidden);
+            leftovers.files.remove(&hidden);
         }
     }
 }
@@ -152,7 +209,8 @@ fn without_path(error: io::Error) -> io::Error {
     if error.raw_os_error().is_some() { error } else { error.kind().into() }
 }
 
-/// Writes a file atomically: it appears whole or not at all.
+/// Writes a file atomically: it appears whole or not at all. A file that is replaced keeps its permissions, and a symbolic
+/// link to it stays. A pipe or a character device, such as `/dev/stdout`, is written to directly.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -163,12 +221,31 @@ fn without_path(error: io::Error) -> io::Error {
 /// ```
 ///
 /// # Errors
-/// If the folder can't be written to.
+/// If the folder can't be written to, or there is something at `path` that is not replaced: a read-only file, a folder, a
+/// block device, a socket.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut unfinished = Unfinished::beside(path)?;
+    let mut unfinished = Unfinished::in_order(path)?;
     unfinished.write_all(bytes)?;
     unfinished.finish()?;
     Ok(())
+}
+
+/// An error if [`write_file`] could not write to `path` as it is now: for programs that compute long before they write.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// assert!(hooklens_hooks::check_output(folder.path()).is_err()); // a folder
+/// hooklens_hooks::check_output(&folder.path().join("new.txt"))?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`write_file`], but for what shows itself only at writing, such as a full disk.
+pub fn check_output(path: &Path) -> io::Result<()> {
+    match Destination::of(path)? {
+        Destination::File { path, .. } => fs::metadata(path.parent().unwrap_or(Path::new("/"))).map(drop),
+        Destination::Stream(_) => Ok(()),
+    }
 }
 
 /// Removes all unfinished files of a folder that belongs to the caller alone.
@@ -248,5 +325,79 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = Unfinished::beside(&folder.path().join("no/such/folder/x")).unwrap_err();
         assert!(error.kind() == io::ErrorKind::NotFound && !error.to_string().contains("unfinished"), "{error}");
+    }
+
+    #[cfg(unix)]
+    fn mode(path: &Path) -> u32 {
+        std::os::unix::fs::PermissionsExt::mode(&fs::symlink_metadata(path).unwrap().permissions()) & 0o777
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_replaced_file_keeps_its_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("private");
+        for permissions in [0o600, 0o640, 0o666, 0o755, 0o200] {
+            fs::write(&path, "before").unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(permissions)).unwrap();
+            let unfinished = Unfinished::beside(&path).unwrap();
+            let Place::Hidden { hidden, .. } = &unfinished.place else { panic!("no hidden file") };
+            assert_eq!(mode(hidden) & 0o077 & !permissions, 0, "{permissions:o}");
+            drop(unfinished);
+            write_file(&path, b"after").unwrap();
+            assert_eq!(mode(&path), permissions, "{permissions:o}");
+            assert_eq!(count(folder.path()), 1);
+        }
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"after");
+    }
+
+    #[test]
+    fn a_read_only_file_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kept");
+        fs::write(&path, "before").unwrap();
+        // Made read-only before it is begun, or while it is written.
+        let begun = Unfinished::beside(&path).unwrap();
+        let mut permissions = fs::metadata(&path).unwrap().permissions();
+        permissions.set_readonly(true);
+        fs::set_permissions(&path, permissions).unwrap();
+        for error in [begun.finish().map(drop), write_file(&path, b"after"), check_output(&path)] {
+            assert_eq!(error.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        }
+        assert_eq!((fs::read(&path).unwrap(), count(folder.path())), (b"before".to_vec(), 1));
+    }
+
+    /// Links to a file, to nothing yet, and to each other; by names of their own folders.
+    #[cfg(unix)]
+    #[test]
+    fn links_stay_and_are_followed() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["links", "files"] {
+            fs::create_dir(path(name)).unwrap();
+        }
+        fs::write(path("files/old"), "before").unwrap();
+        symlink("../files/old", path("links/old")).unwrap();
+        symlink("../files/new", path("links/new")).unwrap();
+        symlink(path("links/old"), path("links/twice")).unwrap();
+        for (link, file) in [("old", "old"), ("new", "new"), ("twice", "old")] {
+            write_file(&path("links").join(link), link.as_bytes()).unwrap();
+            assert_eq!(fs::read(path("files").join(file)).unwrap(), link.as_bytes());
+            assert!(fs::symlink_metadata(path("links").join(link)).unwrap().is_symlink());
+        }
+        assert_eq!((count(&path("links")), count(&path("files"))), (3, 2));
+        symlink("round", path("round")).unwrap();
+        assert!(write_file(&path("round"), b"").is_err());
+    }
+
+    #[test]
+    fn folders_are_no_files() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(write_file(folder.path(), b"").unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        assert!(write_file(&folder.path().join("new/"), b"").is_err());
+        assert_eq!(count(folder.path()), 0);
     }
 }

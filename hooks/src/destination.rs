@@ -1,0 +1,142 @@
+//! What an output may replace: a regular file, or nothing. Pipes and character devices are written to directly.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The longest chain of symbolic links that is followed, as in Linux.
+const MOST_LINKS: usize = 40;
+
+/// Where the bytes of an output go, with symbolic links followed.
+#[derive(Debug)]
+pub(crate) enum Destination {
+    /// A regular file that may be replaced, or none yet.
+    File { path: PathBuf, replaced: Option<Metadata> },
+    /// A pipe, a character device or an open file of this process, such as `/dev/stdout`.
+    Stream(Stream),
+}
+
+impl Destination {
+    /// Follows `path` to its end and checks what is there.
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        if path.as_os_str().as_encoded_bytes().last().is_some_and(|last| std::path::is_separator(char::from(*last))) {
+            return Err(refused("the name is a folder's"));
+        }
+        // As it is now: the process may change its working folder.
+        let mut path = std::path::absolute(path)?;
+        for _ in 0..MOST_LINKS {
+            if let Some(stream) = Stream::of_descriptor(&path) {
+                return Ok(Self::Stream(stream));
+            }
+            match fs::symlink_metadata(&path) {
+                Ok(found) if found.is_symlink() => {
+                    let to = fs::read_link(&path)?;
+                    path = path.parent().unwrap_or(Path::new("/")).join(to);
+                }
+                Ok(found) => return Self::there(path, found),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Ok(Self::File { path, replaced: None });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refused("it is a symbolic link that leads to no file"))
+    }
+
+    fn there(path: PathBuf, found: Metadata) -> io::Result<Self> {
+        if found.is_file() {
+            check_replaceable(&found)?;
+            // The system knows best, and opening changes nothing.
+            OpenOptions::new().write(true).open(&path)?;
+            return Ok(Self::File { path, replaced: Some(found) });
+        }
+        if found.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder; name a file"));
+        }
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::FileTypeExt;
+            let kind = found.file_type();
+            if kind.is_fifo() || kind.is_char_device() {
+                return Ok(Self::Stream(Stream { path, descriptor: None }));
+            }
+        }
+        Err(refused("it is a block device, a socket or another special file; name a regular file"))
+    }
+}
+
+/// Something that is written to from beginning to end, and not replaced.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    path: PathBuf,
+    /// Its number, where it is open already.
+    descriptor: Option<u32>,
+}
+
+impl Stream {
+    /// An open file by its number: `/proc/self/fd/1`, to which `/dev/stdout` links. What it leads to may be a regular
+    /// file to which others write, too.
+    fn of_descriptor(path: &Path) -> Option<Self> {
+        let number = path.file_name()?.to_str()?.parse().ok()?;
+        let folder = path.parent()?.canonicalize().ok()?;
+        let is_descriptor = folder == Path::new("/dev/fd") || (folder.starts_with("/proc") && folder.ends_with("fd"));
+        let own = folder == Path::new("/dev/fd") || folder.starts_with(format!("/proc/{}", std::process::id()));
+        is_descriptor.then(|| Self { path: path.to_path_buf(), descriptor: own.then_some(number) })
+    }
+
+    /// Opens it. A pipe without a reader waits for one.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        #[cfg(unix)]
+        {
+            use std::io::Write;
+            use std::os::fd::AsFd;
+            // Another opening would write from the beginning of a file, over what was printed.
+            match self.descriptor {
+                Some(1) => {
+                    io::stdout().flush()?;
+                    return Ok(io::stdout().as_fd().try_clone_to_owned()?.into());
+                }
+                Some(2) => return Ok(io::stderr().as_fd().try_clone_to_owned()?.into()),
+                _ => {}
+            }
+        }
+        OpenOptions::new().append(true).open(&self.path)
+    }
+}
+
+/// An error unless a file may be replaced. Its folder alone decides that for the system.
+pub(crate) fn check_replaceable(found: &Metadata) -> io::Result<()> {
+    if !found.is_file() {
+        return Err(refused("it has become something else than a file"));
+    }
+    if found.permissions().readonly() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file there is read-only"));
+    }
+    Ok(())
+}
+
+/// Gives a new file the permissions of the one it replaces and, where the system lets us, its owner and group.
+#[cfg(unix)]
+pub(crate) fn keep_permissions(replaced: &Metadata, file: &File) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    let new = file.metadata()?;
+    let mut mode = replaced.mode() & 0o777;
+    let (owner, group) = (replaced.uid(), replaced.gid());
+    if (owner, group) != (new.uid(), new.gid())
+        && fchown(file, Some(owner), Some(group)).is_err()
+        && fchown(file, None, Some(group)).is_err()
+    {
+        // Another group may do no more than everyone may.
+        mode = mode & !0o070 | (mode & 0o007) << 3;
+    }
+    if file.metadata()?.mode() & 0o777 == mode { Ok(()) } else { file.set_permissions(PermissionsExt::from_mode(mode)) }
+}
+
+#[cfg(not(unix))]
+pub(crate) fn keep_permissions(_: &Metadata, _: &File) -> io::Result<()> {
+    Ok(())
+}
+
+fn refused(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
+}

@@ -1,0 +1,52 @@
+//! What this process would leave behind if a signal ended it now: unfinished files and locks of folders.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Files to remove before the process ends, and the folders searched for the leftovers of other processes.
+pub(crate) struct Leftovers {
+    pub(crate) files: BTreeSet<PathBuf>,
+    pub(crate) locks: BTreeSet<PathBuf>,
+    pub(crate) swept: BTreeSet<PathBuf>,
+}
+
+static LEFTOVERS: Mutex<Leftovers> =
+    Mutex::new(Leftovers { files: BTreeSet::new(), locks: BTreeSet::new(), swept: BTreeSet::new() });
+
+/// This process's leftovers. No file appears, is replaced or grows while they are removed.
+pub(crate) fn leftovers() -> MutexGuard<'static, Leftovers> {
+    LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes all unfinished files of this process, unlocks its folders and then calls `then`, which ends the process. Until
+/// then no other thread begins or finishes a file, or appends to one by [`append`].
+pub(crate) fn abandon_all(then: impl FnOnce()) {
+    let mut leftovers = leftovers();
+    // Locks last: another process may write to the folder as soon as its lock is gone.
+    for file in std::mem::take(&mut leftovers.files).into_iter().chain(std::mem::take(&mut leftovers.locks)) {
+        fs::remove_file(file).ok();
+    }
+    then();
+}
+
+/// Appends to a file of a locked folder. After a signal has ended the lock, nothing is written.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("log");
+/// let mut log = std::fs::File::create(&path)?;
+/// hooklens_hooks::append(&mut log, b"one\n")?;
+/// hooklens_hooks::append(&mut log, b"two\n")?;
+/// assert_eq!(std::fs::read(&path)?, b"one\ntwo\n");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// What the system reports, such as a full disk.
+pub fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    let _held = leftovers();
+    file.write_all(bytes)
+}
