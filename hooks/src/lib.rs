@@ -40,6 +40,7 @@ mod destination;
 mod error;
 #[doc(hidden)]
 pub mod example;
+mod folder_lock;
 mod hook;
 mod leftovers;
 mod model_identity;
@@ -66,6 +67,7 @@ pub use cache::{ActivationCache, Lookup, Origin, Stackable, TextHashes};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
 pub use convert::{DType, write_safetensors, write_views, write_views_to};
 pub use error::HookError;
+pub use folder_lock::{FolderLock, FolderLockError};
 pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at, panicked_in_hook};
 pub use leftovers::append;
 pub use model_identity::ModelIdentity;

@@ -6,11 +6,10 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use hooklens_hooks::{HookError, remove_unfinished, write_views, write_views_to};
+use hooklens_hooks::{FolderLock, HookError, remove_unfinished, write_views, write_views_to};
 use rayon::prelude::*;
 
 use super::batch::Batch;
-use super::lock::{self, Lock};
 use super::manifest::{BatchFile, LOG, Log, Manifest, NAME};
 use super::place::{self, Files, Own};
 use super::placing::FileTensor;
@@ -28,7 +27,7 @@ pub(super) struct FolderSink {
     /// None where an earlier run has done all, in a store.
     log: Option<Log>,
     tables: bool,
-    _lock: Option<Lock>,
+    _lock: Option<FolderLock>,
 }
 
 impl FolderSink {
@@ -94,12 +93,12 @@ fn refused(folder: &Path, reason: &str) -> DumpError {
 }
 
 /// Makes a folder of this machine, and locks it.
-fn made(folder: &Path) -> Result<Lock, DumpError> {
+fn made(folder: &Path) -> Result<FolderLock, DumpError> {
     if folder.exists() && !folder.is_dir() {
         return Err(refused(folder, "it is a file; a dump goes to a folder or to a name ending in .safetensors"));
     }
     fs::create_dir_all(folder).map_err(place::failed(folder))?;
-    Lock::take(folder)
+    Ok(FolderLock::take(folder)?)
 }
 
 /// An error where a folder holds something else than a dump; what an interrupted start left is removed.
@@ -116,7 +115,7 @@ fn check_empty(folder: &Path, of_store: bool) -> Result<(), DumpError> {
         let entry = entry.map_err(&failed)?;
         // A log of nothing is what an interrupted start leaves.
         let empty_log = entry.file_name() == LOG && entry.metadata().is_ok_and(|metadata| metadata.len() == 0);
-        if !empty_log && entry.file_name() != lock::NAME {
+        if !empty_log && !FolderLock::is_lock(&entry.file_name()) {
             return Err(refused(folder, held));
         }
     }

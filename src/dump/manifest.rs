@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 
-use hooklens_hooks::Unfinished;
+use hooklens_hooks::{Unfinished, append};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -100,7 +100,7 @@ impl Log {
         };
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
         let line = line(entry).map_err(failed)?;
-        file.write_all(&line).and_then(|()| file.sync_data()).map_err(failed)
+        append(file, &line).and_then(|()| file.sync_data()).map_err(failed)
     }
 
     /// Removes it: the manifest lists all.

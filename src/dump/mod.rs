@@ -27,7 +27,6 @@ mod file;
 mod finite;
 mod folder;
 mod job;
-mod lock;
 mod manifest;
 mod merge;
 mod model;

@@ -169,3 +169,17 @@ pub enum DumpError {
         source: Option<serde_json::Error>,
     },
 }
+
+impl From<hooklens_hooks::FolderLockError> for DumpError {
+    fn from(error: hooklens_hooks::FolderLockError) -> Self {
+        use hooklens_hooks::FolderLockError;
+
+        match error {
+            FolderLockError::Held { folder, holder } => Self::Locked { path: folder, holder },
+            FolderLockError::Io { path, source } => Self::File { path, source },
+            FolderLockError::Foreign { path } => {
+                Self::Refused { path, reason: "it is not a lock of hooklens; move it away".to_string() }
+            }
+        }
+    }
+}

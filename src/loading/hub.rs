@@ -1,12 +1,12 @@
 //! Models by hub id: fetched once into the standard cache folder.
 
-use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hf_hub::api::Progress;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
+use hooklens_hooks::{FolderLock, FolderLockError};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::LoadError;
@@ -76,7 +76,7 @@ pub(super) fn fetch(name: &str, want: Want) -> Result<PathBuf, LoadError> {
         return Err(not_found(name, reason.into()));
     }
     // Whoever comes first downloads; the others find all of it in the cache.
-    let _turn = Turn::wait(cache.path(), name);
+    let _lock = lock_cache(cache.path(), name);
     if let Some(folder) = cached(&cache.repo(of(revision)), revision, want) {
         return Ok(folder);
     }
@@ -151,36 +151,23 @@ fn get(cache: &Cache, api: &Api, repo: Repo, name: &str) -> Result<PathBuf, ApiE
     }
 }
 
-/// The turn to download a model, which one process of this program has at a time.
-struct Turn {
-    _locked: Option<File>,
-}
-
-impl Turn {
-    /// Waits while another process downloads, and says so. A cache that can't be locked is used without.
-    fn wait(cache: &Path, name: &str) -> Self {
-        let open = || {
-            std::fs::create_dir_all(cache)?;
-            let options =
-                OpenOptions::new().write(true).create(true).truncate(false).open(cache.join(".hooklens-lock"))?;
-            Ok::<_, std::io::Error>(options)
-        };
-        let Ok(file) = open() else { return Self { _locked: None } };
-        let begun = Instant::now();
-        let mut told = false;
-        loop {
-            match file.try_lock() {
-                Err(TryLockError::WouldBlock) if begun.elapsed() < LONGEST_WAIT => {}
-                Ok(()) => return Self { _locked: Some(file) },
-                Err(_) => return Self { _locked: None },
-            }
-            if !told {
-                let place = cache.display();
-                stderr::line(format_args!("note: another process is downloading to {place}; {name} waits for it"));
-                told = true;
-            }
-            std::thread::sleep(Duration::from_millis(200));
+/// Locks the cache, which one process of this program downloads to at a time: waits while another one does, and says so.
+/// A cache that can't be locked is used without.
+fn lock_cache(cache: &Path, name: &str) -> Option<FolderLock> {
+    std::fs::create_dir_all(cache).ok()?;
+    let begun = Instant::now();
+    let mut noted = false;
+    loop {
+        match FolderLock::take(cache) {
+            Err(FolderLockError::Held { .. }) if begun.elapsed() < LONGEST_WAIT => {}
+            taken => return taken.ok(),
         }
+        if !noted {
+            let place = cache.display();
+            stderr::line(format_args!("note: another process is downloading to {place}; {name} waits for it"));
+            noted = true;
+        }
+        std::thread::sleep(Duration::from_millis(200));
     }
 }
 

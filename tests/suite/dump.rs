@@ -534,7 +534,7 @@ fn locks_and_logs_of_strangers() {
     fs::write(&thesis, "years of work").unwrap();
     fs::hard_link(&thesis, &lock).unwrap();
     let error = dump.run(&model(), &rows, &out).unwrap_err().to_string();
-    assert!(error.contains("no lock of a dump"), "{error}");
+    assert!(error.contains("not a lock of hooklens"), "{error}");
     fs::remove_file(&lock).unwrap();
     #[cfg(unix)]
     for target in [&thesis, &folder.path().join("nowhere")] {

@@ -1,0 +1,234 @@
+//! One writer per folder.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use same_file::Handle;
+use thiserror::Error;
+
+use crate::leftovers::leftovers;
+
+/// Name of the file that is locked.
+const NAME: &str = ".hooklens-lock";
+/// How its text begins.
+const HOLDER: &str = "process ";
+/// Maximum length of its text, in bytes.
+const LONGEST: u64 = 64;
+
+/// The lock of a folder that one process at a time writes to: a dump, a training, a store of graph rows, a download.
+///
+/// The file `.hooklens-lock` in the folder is locked and names the process. It is removed when the lock is dropped or a
+/// signal ends the process ([`Unfinished::abandon_all`](crate::Unfinished::abandon_all)). When the process is killed,
+/// the system unlocks the file, and the next process takes it over.
+///
+/// Where the file system has no locks, the folder is not guarded.
+///
+/// ```
+/// use hooklens_hooks::{FolderLock, FolderLockError};
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// let lock = FolderLock::take(folder)?;
+/// assert!(matches!(FolderLock::take(folder), Err(FolderLockError::Held { .. })));
+/// drop(lock);
+/// assert_eq!(std::fs::read_dir(folder)?.count(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct FolderLock {
+    path: PathBuf,
+    file: File,
+}
+
+/// A folder that could not be locked.
+///
+/// ```
+/// # use hooklens_hooks::{FolderLock, FolderLockError};
+/// # let folder = tempfile::tempdir()?;
+/// let _lock = FolderLock::take(folder.path())?;
+/// let error = FolderLock::take(folder.path()).unwrap_err().to_string();
+/// assert!(error.ends_with(&format!("is being written by another run (process {})", std::process::id())));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Error)]
+pub enum FolderLockError {
+    /// Another run writes to the folder.
+    #[error("{} is being written by another run ({holder})", folder.display())]
+    Held {
+        /// The folder.
+        folder: PathBuf,
+        /// The process that holds the lock.
+        holder: String,
+    },
+    /// A file of the lock's name that is no lock.
+    #[error("{} is not a lock of hooklens; move it away", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The lock could not be created or locked.
+    #[error("can't lock {}", path.display())]
+    Io {
+        /// The lock.
+        path: PathBuf,
+        /// What the system reported.
+        source: io::Error,
+    },
+}
+
+impl FolderLock {
+    /// Locks an existing folder.
+    ///
+    /// # Errors
+    /// [`FolderLockError::Held`] if another process, or another part of this one, holds it.
+    pub fn take(folder: &Path) -> Result<Self, FolderLockError> {
+        // As it is now: the process may change its working folder.
+        let folder = std::path::absolute(folder).map_err(|source| io_error(folder, source))?;
+        let path = folder.join(NAME);
+        // A signal finds the lock either not yet there or listed.
+        let mut leftovers = leftovers();
+        let file = loop {
+            let file = open(&path)?;
+            if let Some(locked) = lock(file, &folder, &path)? {
+                break locked;
+            }
+        };
+        leftovers.locks.insert(path.clone());
+        Ok(Self { path, file })
+    }
+
+    /// Whether a file of a folder is its lock, by its name.
+    #[must_use]
+    pub fn is_lock(name: &std::ffi::OsStr) -> bool {
+        name == NAME
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        let mut leftovers = leftovers();
+        // Removed while it is locked, and only if no one has put another file there.
+        if is_at(&self.file, &self.path).unwrap_or(false) {
+            fs::remove_file(&self.path).ok();
+        }
+        leftovers.locks.remove(&self.path);
+    }
+}
+
+/// Opens the lock, or creates it. A link or a foreign file is refused.
+fn open(path: &Path) -> Result<File, FolderLockError> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() || found.len() > LONGEST => {
+            return Err(FolderLockError::Foreign { path: path.to_path_buf() });
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io_error(path, error)),
+    }
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    file.map_err(|error| io_error(path, error))
+}
+
+/// Locks the opened file; `None` if it is no longer the one at `path`, because its holder has removed it meanwhile.
+fn lock(mut file: File, folder: &Path, path: &Path) -> Result<Option<File>, FolderLockError> {
+    let failed = |error| io_error(path, error);
+    let mut text = String::new();
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            // The holder may not have written its number yet, and some systems don't let others read a locked file.
+            file.read_to_string(&mut text).ok();
+            let holder = if text.trim().is_empty() { "process unknown" } else { text.trim() };
+            return Err(FolderLockError::Held { folder: folder.to_path_buf(), holder: holder.to_string() });
+        }
+        // Some file systems of clusters have no locks.
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    if !is_at(&file, path).map_err(failed)? {
+        return Ok(None);
+    }
+    let read = (&mut file).take(LONGEST + 1).read_to_string(&mut text);
+    if read.is_err() || text.len() as u64 > LONGEST || !(text.is_empty() || text.starts_with(HOLDER)) {
+        return Err(FolderLockError::Foreign { path: path.to_path_buf() });
+    }
+    file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
+    // In one piece, so that others read all of it or nothing.
+    file.write_all(format!("{HOLDER}{}\n", std::process::id()).as_bytes()).map_err(failed)?;
+    Ok(Some(file))
+}
+
+/// Whether the file at `path` is this open file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() => {}
+        Ok(_) => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    let there = match Handle::from_path(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        there => there?,
+    };
+    Ok(Handle::from_file(file.try_clone()?)? == there)
+}
+
+fn io_error(path: &Path, source: io::Error) -> FolderLockError {
+    FolderLockError::Io { path: path.to_path_buf(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(taken: Result<FolderLock, FolderLockError>) -> bool {
+        matches!(taken, Err(FolderLockError::Held { .. }))
+    }
+
+    /// The second process opens the lock, the first one removes it and ends, a third one creates another, and only then
+    /// the second locks what it opened.
+    #[test]
+    fn a_removed_lock_is_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let (folder, path) = (folder.path(), folder.path().join(NAME));
+        let first = FolderLock::take(folder).unwrap();
+        let [second, fourth] = [0; 2].map(|_| open(&path).unwrap());
+        drop(first);
+        let third = FolderLock::take(folder).unwrap();
+        assert!(lock(second, folder, &path).unwrap().is_none());
+        assert!(held(FolderLock::take(folder)));
+        drop(third);
+        // Nor is one that was removed and not created again.
+        assert!(lock(fourth, folder, &path).unwrap().is_none());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_lock_put_there_by_others_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (folder, path) = (folder.path(), folder.path().join(NAME));
+        let first = FolderLock::take(folder).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = FolderLock::take(folder).unwrap();
+        drop(first);
+        assert!(path.exists() && held(FolderLock::take(folder)));
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn foreign_files_stay_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let long = format!("{HOLDER}{}", "9".repeat(100));
+        for text in ["years of work", &long] {
+            fs::write(&path, text).unwrap();
+            assert!(matches!(FolderLock::take(folder.path()), Err(FolderLockError::Foreign { .. })));
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        // What a killed process leaves is taken over.
+        fs::write(&path, "process 1\n").unwrap();
+        drop(FolderLock::take(folder.path()).unwrap());
+        assert!(!path.exists());
+    }
+}
