@@ -232,12 +232,41 @@ pub fn write_safetensors<'a>(
     tensors: impl IntoIterator<Item = (String, &'a Activation)>,
     metadata: HashMap<String, String>,
 ) -> Result<(), HookError> {
-    let mut views = Vec::new();
-    for (name, activation) in tensors {
-        let bytes = activation.to_le_bytes().map_err(|e| HookError::Io { name: name.clone(), source: e.into() })?;
-        views.push((name, Readable { activation, bytes }));
-    }
-    write_views(path, views, metadata).map(drop)
+    write_views(path, readable(tensors)?, metadata).map(drop)
+}
+
+/// [`write_safetensors`], to where the bytes go one after the other.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use hooklens_hooks::{Activation, write_safetensors_to};
+/// let direction = Activation::from(Tensor::<1>::ones([64], &Device::flex()));
+/// let mut file = Vec::new();
+/// write_safetensors_to(&mut file, [("direction".to_string(), &direction)], Default::default())?;
+/// assert_eq!(safetensors::SafeTensors::deserialize(&file)?.tensor("direction")?.shape(), [64]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`HookError::Io`].
+pub fn write_safetensors_to<'a>(
+    to: &mut impl Write,
+    tensors: impl IntoIterator<Item = (String, &'a Activation)>,
+    metadata: HashMap<String, String>,
+) -> Result<(), HookError> {
+    let io = |source: std::io::Error| HookError::Io { name: "tensors".into(), source: source.into() };
+    write_views_to(to, readable(tensors)?, metadata).map(drop).map_err(io)
+}
+
+/// Activations with their bytes.
+fn readable<'a>(
+    tensors: impl IntoIterator<Item = (String, &'a Activation)>,
+) -> Result<Vec<(String, Readable<'a>)>, HookError> {
+    let one = |(name, activation): (String, &'a Activation)| match activation.to_le_bytes() {
+        Ok(bytes) => Ok((name, Readable { activation, bytes })),
+        Err(e) => Err(HookError::Io { name, source: e.into() }),
+    };
+    tensors.into_iter().map(one).collect()
 }
 
 /// [`write_safetensors`] for whatever safetensors can write; the XXH3 hash of the file's bytes (128 bits).

@@ -59,13 +59,14 @@ mod shorthand;
 mod slice;
 mod splice;
 mod suggest;
+mod together;
 mod transfer;
 mod unfinished;
 
 pub use activation::Activation;
 pub use cache::{ActivationCache, Lookup, Origin, Stackable, TextHashes};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
-pub use convert::{DType, write_safetensors, write_views, write_views_to};
+pub use convert::{DType, write_safetensors, write_safetensors_to, write_views, write_views_to};
 pub use error::HookError;
 pub use folder_lock::{FolderLock, FolderLockError};
 pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at, panicked_in_hook};
@@ -85,6 +86,7 @@ pub use shorthand::expand_shorthand;
 pub use slice::Slice;
 pub use splice::{Shift, Splices};
 pub use suggest::nearest;
+pub use together::Together;
 pub use transfer::{Transfers, read, read_all, upload};
 pub use unfinished::{Unfinished, check_output, remove_unfinished, write_file};
 

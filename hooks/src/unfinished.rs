@@ -15,10 +15,10 @@ use std::time::Duration;
 use tempfile::{Builder, NamedTempFile};
 
 use crate::destination::{Destination, check_replaceable, keep_permissions};
-use crate::leftovers::{self, leftovers};
+use crate::leftovers::{self, Leftovers, leftovers};
 
 /// How the names of unfinished files begin.
-const UNFINISHED: &str = ".hooklens-unfinished-";
+pub(crate) const UNFINISHED: &str = ".hooklens-unfinished-";
 /// Where files can't be locked, those older than this are no one's.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -139,12 +139,16 @@ impl Unfinished {
     ///
     /// # Errors
     /// If the disk is full, or the folder can't be written to any more, or the file there has become read-only.
-    pub fn finish(mut self) -> io::Result<File> {
+    pub fn finish(self) -> io::Result<File> {
         // A machine that stops leaves no empty file behind.
         if let Place::Hidden { file, .. } = &self.place {
             file.as_file().sync_all()?;
         }
-        let mut leftovers = leftovers();
+        self.named(&mut leftovers())
+    }
+
+    /// Gives the file its name, which a signal waits for.
+    pub(crate) fn named(mut self, leftovers: &mut Leftovers) -> io::Result<File> {
         match std::mem::replace(&mut self.place, Place::Finished) {
             Place::Hidden { file, hidden, path } => {
                 let file = renamed(file, &path);
@@ -158,6 +162,14 @@ impl Unfinished {
         }
     }
 
+    /// Takes the permissions of the file that it will replace, if there is one.
+    pub(crate) fn keep_permissions(&self) -> io::Result<()> {
+        match &self.place {
+            Place::Hidden { file, path, .. } => permitted(file, path),
+            Place::Stream(_) | Place::Finished => Ok(()),
+        }
+    }
+
     /// Removes all unfinished files of this process, unlocks its folders ([`FolderLock`](crate::FolderLock)) and then calls
     /// `then`, which ends the process: meanwhile no file is begun, finished or appended to ([`append`](crate::append)).
     pub fn abandon_all(then: impl FnOnce()) {
@@ -167,15 +179,20 @@ impl Unfinished {
 
 /// Gives a hidden file its name, and the permissions of the file that has it now.
 fn renamed(file: NamedTempFile, path: &Path) -> io::Result<File> {
+    permitted(&file, path)?;
+    file.persist(path).map_err(|e| without_path(e.error))
+}
+
+/// Gives a file the permissions of the one at `path`, which must be one that may be replaced.
+fn permitted(file: &NamedTempFile, path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(replaced) => {
             check_replaceable(&replaced)?;
-            keep_permissions(&replaced, file.as_file())?;
+            keep_permissions(&replaced, file.as_file())
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
-    file.persist(path).map_err(|e| without_path(e.error))
 }
 
 impl Drop for Unfinished {
@@ -205,7 +222,7 @@ impl Seek for Unfinished {
 }
 
 /// What went wrong alone: the hidden name, which tempfile adds, says nothing to a user.
-fn without_path(error: io::Error) -> io::Error {
+pub(crate) fn without_path(error: io::Error) -> io::Error {
     if error.raw_os_error().is_some() { error } else { error.kind().into() }
 }
 
