@@ -31,9 +31,14 @@ impl PackedMatrix {
         self.bytes.len()
     }
 
-    /// How it is held.
+    /// How it is held, as fingerprints hash it: they are stored, and do not follow names in the code.
     pub(crate) fn described(&self) -> String {
-        format!("{:?} {} {:?}", self.format, self.width, self.order)
+        let order = match self.order {
+            Order::AsIs => "AsIs".into(),
+            Order::Paired(rows) => format!("Paired({rows})"),
+            Order::Every { start, step } => format!("Every {{ start: {start}, step: {step} }}"),
+        };
+        format!("{} {} {order}", hashed_format(self.format), self.width)
     }
 
     /// All rows, as the file orders them.
@@ -69,5 +74,29 @@ impl fmt::Debug for PackedMatrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let view = self.view();
         write!(f, "PackedMatrix({:?}, {}x{})", self.format, view.cols(), view.rows())
+    }
+}
+
+/// The text that is hashed of a kind of block.
+fn hashed_format(format: Format) -> &'static str {
+    match format {
+        Format::Q4_0 => "Q4_0",
+        Format::Q4_1 => "Q4_1",
+        Format::Q5_0 => "Q5_0",
+        Format::Q5_1 => "Q5_1",
+        Format::Q8_0 => "Q8_0",
+        Format::Q2K => "Q2K",
+        Format::Q3K => "Q3K",
+        Format::Q4K => "Q4K",
+        Format::Q5K => "Q5K",
+        Format::Q6K => "Q6K",
+        Format::Iq4Nl => "Iq4Nl",
+        Format::Iq4Xs => "Iq4Xs",
+        Format::Mxfp4 => "Mxfp4",
+        Format::Zeroed4 => "Zeroed4",
+        Format::Zeroed8 => "Zeroed8",
+        Format::Nf4 => "Nf4",
+        Format::Fp4 => "Fp4",
+        Format::E4m3 => "E4m3",
     }
 }

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::Failure;
 use super::args::{TokenRows, token_rows};
-use super::share::Share;
+use super::share::{Share, setting_name};
 use super::written::WrittenArg;
 use crate::activations::TokenChoice;
 use crate::driver::{HookedModel, Input};
@@ -205,7 +205,7 @@ impl PairArgs {
             }
         }
         let written = self.written.described().map_or(String::new(), |written| format!(", {written}"));
-        Ok(format!("{:?} of {} pairs ({:032x}){written}", self.metric, lines.len(), hash.digest128()))
+        Ok(format!("{} of {} pairs ({:032x}){written}", setting_name(&self.metric), lines.len(), hash.digest128()))
     }
 
     fn pairs<M: PairModel>(&self, model: &M, lines: Vec<Line>) -> Result<Pairs<M::Input>, Failure> {

@@ -11,7 +11,7 @@ use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg};
 use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, print_largest, said_file, spare};
 use super::pairs::{AblateArg, PairArgs, PairModel, Pairs};
-use super::share::{Kind, Part, ShareArgs};
+use super::share::{Kind, Part, ShareArgs, setting_name};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
 use crate::dump::DumpModel;
@@ -96,8 +96,8 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
             ("dictionary", model.parts()?.join(", ")),
             ("prompts", args.pairs.described()?),
             ("at", args.at.clone()),
-            ("per", format!("{:?}", args.per)),
-            ("ablate", format!("{:?}", args.ablate)),
+            ("per", args.per.iter().map(setting_name).collect::<Vec<_>>().join(",")),
+            ("ablate", args.ablate.as_ref().map_or("no".into(), setting_name)),
             ("reverse", args.reverse.to_string()),
             (ESTIMATE, args.estimate.to_string()),
             (PICTURE, args.ablate.is_none().to_string()),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -113,6 +113,11 @@ impl ShareArgs {
         super::signals::begin_again();
         Ok(Some(share))
     }
+}
+
+/// How a setting is called on the command line, which is how shares store it.
+pub(super) fn setting_name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
 }
 
 impl Share {

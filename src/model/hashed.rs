@@ -1,7 +1,7 @@
 //! A hash of weights, piece by piece.
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use hooklens_hooks::{Activation, HookError};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -44,7 +44,7 @@ impl Hashed {
     pub(crate) fn add(&mut self, name: &str, shape: &[usize], matrix: Tensor<2>) {
         let [rows, columns] = matrix.dims();
         let step = (PIECE / columns.max(1)).max(ROWS);
-        let label = format!("{name} {shape:?} {:?}", matrix.dtype());
+        let label = format!("{name} {shape:?} {}", hashed_dtype(matrix.dtype()));
         if self.extent == Extent::Samples && rows * columns > SAMPLES * SAMPLE {
             let (width, height) = (columns.min(SAMPLE), (SAMPLE / columns.max(1)).clamp(1, rows));
             let piece = |number: usize| {
@@ -81,6 +81,18 @@ impl Hashed {
         all.update(config);
         hashes?.into_iter().for_each(|hash| all.update(&hash.to_le_bytes()));
         Ok(format!("{:032x}", all.digest128()))
+    }
+}
+
+/// The text that is hashed of an element type: fingerprints are stored, and do not follow names in Burn.
+fn hashed_dtype(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F64 => "F64",
+        DType::F32 => "F32",
+        DType::Flex32 => "Flex32",
+        DType::F16 => "F16",
+        DType::BF16 => "BF16",
+        _ => dtype.name(),
     }
 }
 

@@ -99,11 +99,12 @@ fn asked(
 ) -> Result<Option<Asked>, Failure> {
     one.concerns(model).iter().for_each(note);
     let mut prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
-    let options =
-        EvaluateOptions::new().batch_size(args.batch_size as usize).cosines(args.cosines || one.latents() <= MANY);
+    let cosines = args.cosines || one.latents() <= MANY;
     let bos = args.without_bos.then(|| model.tokenizer().ok()?.bos()).flatten();
     let excluded = one.metadata().exclude_special_tokens.ids(model)?;
-    let options = options.leaving_out(excluded.into_iter().chain(bos));
+    let left_out: Vec<u32> = excluded.into_iter().chain(bos).collect();
+    let options = EvaluateOptions::new().batch_size(args.batch_size as usize).cosines(cosines);
+    let options = options.leaving_out(left_out.iter().copied());
     if args.share.shard()?.is_none() {
         return Ok(Some(Asked { prompts, options, share: None }));
     }
@@ -114,9 +115,9 @@ fn asked(
         ("dictionary", format!("{} ({})", paths.join(", "), hash()?)),
         ("at", args.at.clone().unwrap_or_default()),
         ("prompts", format!("{} ({})", prompts.len(), hash_of_rows(&prompts))),
-        ("options", format!("{options:?}")),
-        // Earlier versions shared out whole batches.
-        ("shared out", "prompts".to_string()),
+        ("batch size", args.batch_size.to_string()),
+        ("tokens left out", left_out.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+        ("cosines", cosines.to_string()),
     ];
     let Some(share) = args.share.share(Kind::FeaturesEval, settings)?.filter(|share| !share.is_done()) else {
         return Ok(None);
