@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use hooklens_hooks::FolderLockError;
 use thiserror::Error;
 
 /// An attribution graph that can't be made, read or written.
@@ -73,6 +74,9 @@ pub enum GraphError {
         /// Why not.
         reason: String,
     },
+    /// A folder of rows that another process writes to.
+    #[error(transparent)]
+    Locked(#[from] FolderLockError),
     /// A file that can't be read or written.
     #[error("{}: can't {doing}", path.display())]
     #[non_exhaustive]

@@ -138,8 +138,43 @@ fn files_say_what_they_are_of() {
     let layers = metadata["transcoder_list"].as_array().unwrap().len();
     assert!(layers >= 2, "{metadata}");
     assert_eq!(metadata["generation_settings"]["max_feature_nodes"], 20);
-    assert!(metadata["info"]["create_time_ms"].as_u64().unwrap() > 1_600_000_000_000);
     assert!(!metadata["hooklens"]["targets"].as_array().unwrap().is_empty());
+}
+
+/// The same command writes the same bytes, and so does one that goes on from what an interrupted run left.
+#[test]
+fn the_same_graph_is_the_same_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = |ending: &str, more: &[&str], date: Option<&str>| {
+        let out = at(folder.path(), &format!("graph.{ending}"));
+        let mut command = program();
+        command.args(["graph", "--model", "embedded:ioi", "--prompt", PROMPT, "--max-nodes", "200", "--out", &out]);
+        command.args(more).env_remove("SOURCE_DATE_EPOCH").envs(date.map(|date| ("SOURCE_DATE_EPOCH", date)));
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap(), fs::read(&out).unwrap_or_default())
+    };
+    for ending in ["json", "html"] {
+        let (code, told, whole) = made(ending, &[], None);
+        assert!(code == Some(0) && !whole.is_empty(), "{told}");
+        assert!(made(ending, &[], None).2 == whole);
+        let kept = at(folder.path(), ending);
+        assert!(made(ending, &["--resume", &kept], None).2 == whole);
+        let rows = at(folder.path(), &format!("{ending}/graph_rows.bin"));
+        let bytes = fs::read(&rows).unwrap();
+        for share in 1..4 {
+            fs::write(&rows, &bytes[..bytes.len() * share / 4]).unwrap();
+            assert!(made(ending, &["--resume", &kept], None).2 == whole);
+        }
+        let mut damaged = bytes.clone();
+        damaged[bytes.len() / 2] ^= 1;
+        fs::write(&rows, damaged).unwrap();
+        let (code, told, graph) = made(ending, &["--resume", &kept], None);
+        assert!(code == Some(0) && graph == whole && told.contains("are damaged"), "{told}");
+    }
+    let (_, _, dated) = made("json", &[], Some("1600000000"));
+    assert_eq!(json(&String::from_utf8(dated).unwrap())["metadata"]["info"]["create_time_ms"], 1_600_000_000_000u64);
+    let (code, told, _) = made("json", &[], Some("yesterday"));
+    assert!(code == Some(2) && told.contains("SOURCE_DATE_EPOCH is `yesterday`"), "{told}");
 }
 
 #[test]

@@ -781,42 +781,129 @@ fn limits_batches_and_files_change_no_effect() {
     assert_eq!(close(&made(GraphOptions::new().max_nodes(100).ranked_every(7))), 100);
 }
 
-/// A graph that was interrupted, whatever was written last, goes on to the same graph; rows of another are refused.
+/// The numbers of a graph, to the bit.
+fn bits(graph: &AttributionGraph) -> Vec<Vec<u32>> {
+    let row = |node| graph.effects_on(node).unwrap_or_default().iter().map(|x| x.to_bits()).collect();
+    let numbers = |node: usize| {
+        let own = &graph.nodes()[node];
+        let all = [graph.value(node), graph.constant(node), Some(own.influence), own.activation];
+        all.iter().map(|x| x.unwrap_or_default().to_bits()).collect()
+    };
+    (0..graph.nodes().len()).flat_map(|node| [row(node), numbers(node)]).collect()
+}
+
+/// A graph that was interrupted anywhere goes on to the same graph, to the bit; damaged rows are reported and computed again.
 #[test]
 fn interrupted_graphs_go_on() {
     let (model, replacement, _) = ioi_graph();
     let prompt = "When Mary and John went to the store, John gave a drink to";
-    let folder = tempfile::tempdir().unwrap();
-    let [rows, index] = ["graph_rows.f32", "graph_rows.index"].map(|name| folder.path().join(name));
-    let options = GraphOptions::new().max_nodes(150).ranked_every(20).batch_size(8);
-    let kept = options.clone().resumable(folder.path());
-    let whole = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();
-    let same = |graph: &AttributionGraph| {
-        assert_eq!(graph.nodes(), whole.nodes());
-        (0..graph.nodes().len()).for_each(|node| assert_eq!(graph.effects_on(node), whole.effects_on(node)));
-    };
-    same(&AttributionGraph::new(&model, prompt, &replacement, &kept).unwrap());
-    let [all_rows, all_index] = [&rows, &index].map(|path| std::fs::read(path).unwrap());
-    // Files as a killed run leaves them: cut anywhere, and never an entry without its row but for a full disk's.
-    let cuts = [(all_rows.len(), 40), (all_rows.len() / 2 + 3, all_index.len() / 3), (1000, all_index.len()), (0, 0)];
-    for (of_rows, of_index) in cuts {
-        std::fs::write(&rows, &all_rows[..of_rows]).unwrap();
-        std::fs::write(&index, &all_index[..of_index]).unwrap();
-        let mut steps = Vec::new();
-        let graph = AttributionGraph::with_progress(&model, prompt, &replacement, &kept, |told| steps.push(told.done));
-        same(&graph.unwrap());
-        assert_eq!(steps.last(), Some(&150));
+    let limited = GraphOptions::new().max_nodes(150).ranked_every(20);
+    for (options, flips) in [(limited.clone().batch_size(8), 0), (limited, 24), (GraphOptions::new(), 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let rows = folder.path().join("graph_rows.bin");
+        let whole = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();
+        let kept = options.clone().resumable(folder.path());
+        let resumed = |expected: bool| {
+            let mut told = Vec::new();
+            let graph = AttributionGraph::with_progress(&model, prompt, &replacement, &kept, |one| told.push(one));
+            assert!(bits(&graph.unwrap()) == bits(&whole));
+            assert!(told.windows(2).all(|two| two[0].done < two[1].done) && told[told.len() - 1].done == told[0].of);
+            assert_eq!(told[0].damaged > 0, expected);
+        };
+        resumed(false);
+        let all = std::fs::read(&rows).unwrap();
+        // As a killed process leaves it, and as a power loss may: with zeros that were never written over.
+        for cut in [all.len(), all.len() - 1, all.len() * 2 / 3 + 5, all.len() / 3, 1000, 40] {
+            std::fs::write(&rows, &all[..cut]).unwrap();
+            resumed(false);
+            assert!(std::fs::read(&rows).unwrap() == all);
+            if cut + 100 < all.len() {
+                let mut zeros = all[..cut].to_vec();
+                zeros.resize(all.len(), 0);
+                std::fs::write(&rows, &zeros).unwrap();
+                resumed(true);
+                assert!(std::fs::read(&rows).unwrap() == all);
+            }
+        }
+        for flip in 0..flips {
+            let at = 40 + (all.len() - 41) * flip / (flips - 1);
+            let mut damaged = all.clone();
+            damaged[at] ^= 1 << (flip % 8);
+            std::fs::write(&rows, &damaged).unwrap();
+            resumed(true);
+            assert!(std::fs::read(&rows).unwrap() == all, "{at}");
+        }
     }
-    // A run that finds everything computes nothing, and writes nothing.
-    let before = std::fs::read(&rows).unwrap();
-    same(&AttributionGraph::new(&model, prompt, &replacement, &kept).unwrap());
-    assert_eq!(std::fs::read(&rows).unwrap(), before);
-    let other = "When Mary and John went to the store, Mary gave a drink to";
-    let told = AttributionGraph::new(&model, other, &replacement, &kept).unwrap_err().to_string();
-    assert!(told.contains("of another graph"), "{told}");
-    std::fs::write(&index, "what is this, longer than a head of 32 bytes").unwrap();
-    let told = AttributionGraph::new(&model, prompt, &replacement, &kept).unwrap_err().to_string();
-    assert!(told.contains("of another kind"), "{told}");
+}
+
+/// Rows of a graph with other options are used where they are the same, and never change the result.
+#[test]
+fn rows_of_other_batches_change_no_bit() {
+    let (model, replacement, whole) = ioi_graph();
+    let prompt = "When Mary and John went to the store, John gave a drink to";
+    let folder = tempfile::tempdir().unwrap();
+    let made = |options: GraphOptions| {
+        AttributionGraph::new(&model, prompt, &replacement, &options.resumable(folder.path())).unwrap()
+    };
+    for options in
+        [GraphOptions::new().batch_size(1), GraphOptions::new().max_nodes(100), GraphOptions::new().batch_size(7)]
+    {
+        made(options);
+        assert!(bits(&made(GraphOptions::new())) == bits(&whole));
+    }
+}
+
+/// A folder whose files this program did not write is refused, and they stay as they are; so are rows of another graph.
+#[test]
+fn foreign_files_in_the_folder_of_rows_are_refused() {
+    let (model, replacement, _) = ioi_graph();
+    let prompt = "When Mary and John went to the store, John gave a drink to";
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("rows");
+    std::fs::create_dir(&folder).unwrap();
+    let options = GraphOptions::new().max_nodes(20).resumable(&folder);
+    let refused = |prompt: &str, expected: &str| {
+        let error = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap_err();
+        let told = hooklens::error_chain(&error);
+        assert!(told.contains("can't go on from here") && told.contains(expected), "{told}");
+    };
+    let own = folder.join("graph_rows.bin");
+    for content in ["", "what", "what is this, longer than the head of a file of rows"] {
+        std::fs::write(&own, content).unwrap();
+        refused(prompt, "of another kind");
+        assert_eq!(std::fs::read_to_string(&own).unwrap(), content);
+    }
+    std::fs::remove_file(&own).unwrap();
+    std::fs::create_dir(&own).unwrap();
+    refused(prompt, "not a file");
+    std::fs::remove_dir(&own).unwrap();
+    for name in ["graph_rows.f32", "graph_rows.index"] {
+        std::fs::write(folder.join(name), "of before").unwrap();
+        refused(prompt, name);
+        assert_eq!(std::fs::read_to_string(folder.join(name)).unwrap(), "of before");
+        std::fs::remove_file(folder.join(name)).unwrap();
+    }
+    #[cfg(unix)]
+    {
+        let precious = place.path().join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        for name in ["graph_rows.bin", "graph_rows.f32", "graph_rows.index"] {
+            std::os::unix::fs::symlink("../precious", folder.join(name)).unwrap();
+            refused(prompt, name);
+            std::fs::remove_file(folder.join(name)).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(folder.join(name)).status().unwrap().success());
+            refused(prompt, name);
+            std::fs::remove_file(folder.join(name)).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+    }
+    AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();
+    refused("When Mary and John went to the store, Mary gave a drink to", "of another graph");
+    let mut bytes = std::fs::read(&own).unwrap();
+    bytes[20] ^= 4;
+    std::fs::write(&own, &bytes).unwrap();
+    refused(prompt, "damaged at its beginning");
+    assert!(std::fs::read(&own).unwrap() == bytes);
 }
 
 /// What a graph is written as is read again; files of circuit-tracer are read; what is no graph is refused by name.

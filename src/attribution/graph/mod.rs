@@ -22,7 +22,6 @@ mod heads;
 mod held_norm;
 mod influence;
 mod intervene;
-mod kept_index;
 mod mlp_run;
 mod neurons;
 #[cfg(feature = "plot")]
@@ -32,6 +31,7 @@ mod outline;
 mod paths;
 mod place;
 mod replacement;
+mod row_file;
 mod rows;
 mod site;
 mod stacked;

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::active::Active;
-use super::kept_index::{KeptIndex, Record, io};
+use super::row_file::{Entry, Found, RowFile, io};
 use crate::error::Result;
 
 /// What can have an effect on a target: features and errors of sites below its own, at positions up to its own.
@@ -46,100 +46,109 @@ pub(super) enum RowOf {
     Goal(usize),
 }
 
-/// Rows one behind the other, without the columns that are zero; in a file once they are too many, or where they shall
-/// outlive the process.
+/// Rows without the columns that are zero: in memory, in a temporary file once they are too many, or in a folder where they
+/// shall outlive the process.
 #[derive(Debug)]
 pub(super) struct RowStore {
-    memory: Vec<Vec<f32>>,
+    place: Place,
     /// Elements that may lie in memory.
     most: u64,
-    file: Option<File>,
-    kept: Option<KeptIndex>,
-    /// The folder of the file.
-    place: PathBuf,
     rows: Vec<Stored>,
+    /// Elements of all rows.
     len: u64,
+}
+
+#[derive(Debug)]
+enum Place {
+    Memory(Vec<Vec<f32>>),
+    Temporary(File),
+    Kept(RowFile),
 }
 
 #[derive(Debug, Clone)]
 struct Stored {
-    of: RowOf,
+    entry: Entry,
     columns: Vec<Range<usize>>,
-    first: u64,
-    /// The sum of magnitudes.
-    size: f64,
-    constant: f64,
+    /// Where its effects begin in the file, in bytes.
+    place: u64,
 }
 
 impl RowStore {
     /// One that may hold so many bytes in memory.
     pub(super) fn new(most: usize) -> Self {
-        let place = std::env::temp_dir();
-        Self { memory: Vec::new(), most: most as u64 / 4, file: None, kept: None, place, rows: Vec::new(), len: 0 }
+        Self { place: Place::Memory(Vec::new()), most: most as u64 / 4, rows: Vec::new(), len: 0 }
     }
 
-    /// One in a folder, with the rows of the same graph that are there.
+    /// Opens a store in `folder`, resuming rows already computed for the same graph.
     pub(super) fn in_folder(
         folder: &Path,
         identity: u128,
         columns: impl Fn(RowOf) -> Option<Vec<Range<usize>>>,
     ) -> Result<Self> {
-        let (kept, file, records) = KeptIndex::open(folder, identity)?;
-        let mut store = Self { file: Some(file), kept: Some(kept), place: folder.into(), ..Self::new(0) };
-        let held = store.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |data| data.len() / 4);
-        for Record { of, constant, size } in records {
-            let Some(columns) = columns(of) else { break };
-            let count: usize = columns.iter().map(Range::len).sum();
-            if store.len + count as u64 > held {
-                break;
-            }
-            store.rows.push(Stored { of, columns, first: store.len, size, constant });
-            store.len += count as u64;
-        }
-        // What a killed run left half written goes.
-        if let (Some(kept), Some(file)) = (&mut store.kept, &mut store.file) {
-            kept.cut(store.rows.len())?;
-            let end = 4 * store.len;
-            file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(|source| io(folder, source))?;
-        }
-        Ok(store)
+        let (file, found) = RowFile::open(folder, identity, columns)?;
+        let rows = found.into_iter().map(|Found { entry, columns, place }| Stored { entry, columns, place });
+        Ok(Self { place: Place::Kept(file), most: 0, rows: rows.collect(), len: 0 })
     }
 
-    /// Adds the row of a target.
-    pub(super) fn add(&mut self, of: RowOf, row: &[f32], columns: Vec<Range<usize>>, constant: f64) -> Result<()> {
+    /// Bytes of rows in the folder that were damaged.
+    pub(super) fn damaged(&self) -> u64 {
+        if let Place::Kept(file) = &self.place { file.damaged() } else { 0 }
+    }
+
+    /// Adds the row of a target, which was computed in a batch.
+    pub(super) fn add(
+        &mut self,
+        of: RowOf,
+        batch: u64,
+        row: &[f32],
+        columns: Vec<Range<usize>>,
+        constant: f64,
+    ) -> Result<()> {
         let size = columns.iter().flat_map(|range| &row[range.clone()]).map(|x| f64::from(x.abs())).sum();
         let count: usize = columns.iter().map(Range::len).sum();
-        if self.file.is_none() && self.len + count as u64 > self.most {
-            let mut file = tempfile::tempfile().map_err(|source| io(&self.place, source))?;
+        if let Place::Memory(rows) = &mut self.place
+            && self.len + count as u64 > self.most
+        {
+            let mut file = tempfile::tempfile().map_err(temporary)?;
             // One after the other, so that none is there twice.
-            let mut rows = std::mem::take(&mut self.memory).into_iter();
-            rows.try_for_each(|row| file.write_all(&bytes(&row))).map_err(|source| io(&self.place, source))?;
-            self.file = Some(file);
+            let mut rows = std::mem::take(rows).into_iter();
+            rows.try_for_each(|row| file.write_all(&bytes(&row))).map_err(temporary)?;
+            self.place = Place::Temporary(file);
         }
         let mut packed = Vec::with_capacity(count);
         columns.iter().for_each(|range| packed.extend_from_slice(&row[range.clone()]));
-        match &mut self.file {
-            None => self.memory.push(packed),
-            Some(file) => {
+        let entry = Entry { of, batch, constant, size };
+        let mut place = 4 * self.len;
+        match &mut self.place {
+            Place::Memory(rows) => rows.push(packed),
+            Place::Temporary(file) => {
                 let written = file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(&bytes(&packed)));
-                written.map_err(|source| io(&self.place, source))?;
+                written.map_err(temporary)?;
             }
+            Place::Kept(file) => place = file.add(entry, &bytes(&packed))?,
         }
-        if let Some(kept) = &mut self.kept {
-            kept.add(Record { of, constant, size })?;
-        }
-        self.rows.push(Stored { of, columns, first: self.len, size, constant });
+        self.rows.push(Stored { entry, columns, place });
         self.len += count as u64;
         Ok(())
     }
 
+    /// Puts rows that are kept on the disk.
+    pub(super) fn sync(&self) -> Result<()> {
+        if let Place::Kept(file) = &self.place { file.sync() } else { Ok(()) }
+    }
+
     /// What a row is of.
     pub(super) fn of(&self, row: usize) -> RowOf {
-        self.rows[row].of
+        self.rows[row].entry.of
+    }
+
+    /// The batch that a row was computed in.
+    pub(super) fn batch(&self, row: usize) -> u64 {
+        self.rows[row].entry.batch
     }
 
     pub(super) fn constant(&self, row: usize) -> f64 {
-        self.rows[row].constant
+        self.rows[row].entry.constant
     }
 
     pub(super) fn len(&self) -> usize {
@@ -148,7 +157,7 @@ impl RowStore {
 
     /// The sum of a row's magnitudes.
     pub(super) fn size(&self, row: usize) -> f64 {
-        self.rows[row].size
+        self.rows[row].entry.size
     }
 
     /// Shows a row's entries, by runs of columns.
@@ -156,14 +165,14 @@ impl RowStore {
         let stored = self.rows[row].clone();
         let count: usize = stored.columns.iter().map(Range::len).sum();
         let read;
-        let entries = match &mut self.file {
-            None => &self.memory[row][..],
-            Some(file) => {
-                let mut raw = vec![0; 4 * count];
-                file.seek(SeekFrom::Start(4 * stored.first))
-                    .and_then(|_| file.read_exact(&mut raw))
-                    .map_err(|source| io(&self.place, source))?;
-                read = raw.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect::<Vec<_>>();
+        let entries = match &mut self.place {
+            Place::Memory(rows) => &rows[row][..],
+            Place::Temporary(file) => {
+                read = read_at(file, stored.place, count).map_err(temporary)?;
+                &read[..]
+            }
+            Place::Kept(file) => {
+                read = file.read(stored.place, count)?;
                 &read[..]
             }
         };
@@ -175,6 +184,20 @@ impl RowStore {
         }
         Ok(())
     }
+}
+
+/// The error of a file that the system has in its own folder.
+fn temporary(source: std::io::Error) -> crate::error::Error {
+    io(&std::env::temp_dir(), source)
+}
+
+/// Reads so many numbers from a place in a file.
+pub(super) fn read_at(file: &mut File, place: u64, count: usize) -> std::io::Result<Vec<f32>> {
+    let mut raw = vec![0; 4 * count];
+    file.seek(SeekFrom::Start(place))?;
+    file.read_exact(&mut raw)?;
+    let (numbers, _) = raw.as_chunks::<4>();
+    Ok(numbers.iter().map(|x| f32::from_le_bytes(*x)).collect())
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {

@@ -27,6 +27,8 @@ const LONG: usize = 1024;
 const LONG_ROWS: usize = 16384;
 /// Targets of a batch at most.
 const MOST: usize = 256;
+/// The batch of all targets of the graph.
+const GOALS: u64 = 0;
 /// Numbers of a batch's effects at most.
 const NUMBERS: usize = 1 << 24;
 
@@ -44,6 +46,9 @@ pub struct GraphProgress {
     pub bytes: usize,
     /// An estimate of the time for all of it, in seconds, by that of the targets.
     pub seconds: f64,
+    /// Bytes of rows in the folder of [`GraphOptions::resumable`] that were damaged, or came after such: they were dropped,
+    /// and are computed again.
+    pub damaged: u64,
 }
 
 struct Trace<'c> {
@@ -51,8 +56,8 @@ struct Trace<'c> {
     rows: RowStore,
     /// The rows that were looked at.
     traced: Vec<usize>,
-    /// Rows that an earlier run left.
-    left: HashMap<RowOf, usize>,
+    /// Rows that an earlier run left, by their batches.
+    left: HashMap<(RowOf, u64), usize>,
     batch: Option<usize>,
     columns: usize,
 }
@@ -66,35 +71,47 @@ impl<'c> Trace<'c> {
                 captured.columns_of(of, goals.weights.len())
             })?,
         };
-        let left = (0..rows.len()).map(|row| (rows.of(row), row)).collect();
+        let left = (0..rows.len()).map(|row| ((rows.of(row), rows.batch(row)), row)).collect();
         Ok(Self { captured, rows, traced: Vec::new(), left, batch: options.batch, columns })
     }
 
-    fn add(&mut self, effects: Effects, all: &[RowOf]) -> Result<()> {
+    /// Adds the rows of a batch, but those that an earlier run left.
+    fn add(&mut self, effects: Effects, all: &[RowOf], batch: u64) -> Result<()> {
         for ((row, constant), of) in effects.rows.chunks_exact(self.columns).zip(effects.constants).zip(all) {
             if row.iter().any(|x| !x.is_finite()) {
                 return Err(crate::error::Error::NotANumber { what: format!("an effect on {of:?}") });
             }
+            if self.was_left(*of, batch) {
+                continue;
+            }
             let columns = self.captured.columns_of(*of, usize::MAX).unwrap_or_default();
             self.traced.push(self.rows.len());
-            self.rows.add(*of, row, columns, constant)?;
+            self.rows.add(*of, batch, row, columns, constant)?;
         }
         Ok(())
     }
 
-    /// Whether an earlier run has looked at this.
-    fn was_left(&mut self, of: RowOf) -> bool {
-        let row = self.left.remove(&of);
+    /// Whether an earlier run has looked at this, in the same batch.
+    fn was_left(&mut self, of: RowOf, batch: u64) -> bool {
+        let row = self.left.remove(&(of, batch));
         self.traced.extend(row);
         row.is_some()
+    }
+
+    /// Whether an earlier run has looked at all of a batch.
+    fn was_left_whole(&mut self, all: &[RowOf], batch: u64) -> bool {
+        let whole = all.iter().all(|of| self.left.contains_key(&(*of, batch)));
+        if whole {
+            all.iter().for_each(|of| _ = self.was_left(*of, batch));
+        }
+        whole
     }
 
     fn add_goals(&mut self, goals: &Goals) -> Result<()> {
         let (frozen, active) = (&self.captured.frozen, &self.captured.active);
         let count = goals.weights.len();
         let all: Vec<RowOf> = (0..count).map(RowOf::Goal).collect();
-        if all.iter().all(|goal| self.left.contains_key(goal)) {
-            all.into_iter().for_each(|goal| _ = self.was_left(goal));
+        if self.was_left_whole(&all, GOALS) {
             return Ok(());
         }
         let positions = vec![active.len - 1; count];
@@ -102,16 +119,12 @@ impl<'c> Trace<'c> {
         let mut effects =
             frozen.effects(Batch { vectors: goals.vectors.clone(), positions: &positions, start }, active)?;
         effects.constants.iter_mut().zip(&goals.constants).for_each(|(x, own)| *x += own);
-        self.add(effects, &all)
+        self.add(effects, &all, GOALS)
     }
 
-    /// Looks at features: those of one site together, in the order of their positions.
+    /// Looks at features: those of one site together, in the order of their positions. What an earlier run left changes no
+    /// batch: in another, the last bits of effects may differ.
     fn add_features(&mut self, mut features: Vec<usize>, mut done: impl FnMut(usize)) -> Result<()> {
-        let wanted = features.len();
-        features.retain(|feature| !self.was_left(RowOf::Feature(*feature)));
-        if features.len() < wanted {
-            done(wanted - features.len());
-        }
         features.sort_unstable();
         let active = &self.captured.active;
         let mut rest = &features[..];
@@ -139,14 +152,18 @@ impl<'c> Trace<'c> {
 
     fn add_batch(&mut self, site: usize, features: &[usize]) -> Result<()> {
         let (active, own) = (&self.captured.active, &self.captured.sites[site]);
+        let all: Vec<RowOf> = features.iter().map(|feature| RowOf::Feature(*feature)).collect();
+        let number = batch_number(features);
+        if self.was_left_whole(&all, number) {
+            return Ok(());
+        }
         let latents: Vec<u32> = features.iter().map(|feature| active.latent(*feature)).collect();
         let positions: Vec<usize> = features.iter().map(|feature| active.place(*feature).1).collect();
         let (vectors, constants) = own.reads(&latents, &positions)?;
         let batch = Batch { vectors, positions: &positions, start: own.start };
         let mut effects = self.captured.frozen.effects(batch, active)?;
         effects.constants.iter_mut().zip(&constants).for_each(|(x, own)| *x += own);
-        let all: Vec<RowOf> = features.iter().map(|feature| RowOf::Feature(*feature)).collect();
-        self.add(effects, &all)
+        self.add(effects, &all, number)
     }
 
     /// The work that the rows of so many features are, in positions of a target behind all layers.
@@ -178,6 +195,13 @@ impl<'c> Trace<'c> {
         order.sort_unstable_by_key(|row| std::cmp::Reverse(self.rows.of(*row)));
         influence(&mut self.rows, &order, &goals.weights, self.columns)
     }
+}
+
+/// What distinguishes a batch of features from others.
+fn batch_number(features: &[usize]) -> u64 {
+    let mut hash = Xxh3::new();
+    features.iter().for_each(|feature| hash.update(&(*feature as u64).to_le_bytes()));
+    hash.digest()
 }
 
 /// Rows of gradients that are worked on together for a prompt of so many tokens.
@@ -246,7 +270,8 @@ pub(super) fn trace(
     let mut trace = Trace::new(&captured, &goals, options)?;
     let begun = Instant::now();
     trace.add_goals(&goals)?;
-    let mut told = GraphProgress { done: 0, of, active: all, bytes: trace.bytes(of, options.memory), seconds: 0.0 };
+    let (bytes, damaged) = (trace.bytes(of, options.memory), trace.rows.damaged());
+    let mut told = GraphProgress { done: 0, of, active: all, bytes, seconds: 0.0, damaged };
     told.seconds = begun.elapsed().as_secs_f64() * trace.work(of) / (goals.weights.len() * active.len) as f64;
     progress(told);
     let mut known = vec![false; all];
@@ -270,6 +295,7 @@ pub(super) fn trace(
             progress(told);
         })?;
     }
+    trace.rows.sync()?;
     let mut graph = assemble(model, tokens, &captured, &goals, trace, &known, left_out)?;
     graph.options = Some(options.clone());
     Ok(graph)

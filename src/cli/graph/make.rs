@@ -24,6 +24,8 @@ const LONG: f64 = 3.0;
 /// Deviations beyond which a graph is not taken for one: of a row as a share of what it sums, of an intervention as a share
 /// of the largest edge of what was changed. Sums of `f32` are true to far less; weights rounded to 16 bits are not.
 const PROVEN: f32 = 1e-4;
+/// The variable of reproducible builds that gives the date of outputs.
+const SOURCE_DATE: &str = "SOURCE_DATE_EPOCH";
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct MakeArgs {
@@ -140,6 +142,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         args.out.as_deref(),
         args.model.inputs().into_iter().chain(args.pairs.clone()).chain(args.direction.clone()),
     )?;
+    let date = date()?;
     let replacement = replacement(args)?;
     let model = any_model::plain_decoder("graph", &args.model, args.model.options(args.dtype.dtype)?)?;
     if let Some(first) = replacement.dictionary() {
@@ -177,10 +180,10 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         let file = GraphFile::new(&graph, &pruned)
             .named(slug, &*args.model.model)
             .pruned_at(args.node_share, args.edge_share)
-            .dated(now())
             .with_tokens(&graph, &words)
             .with_groups(&graph, groups.clone())
             .with_pinned(&graph, told.on_paths());
+        let file = date.into_iter().fold(file, GraphFile::dated);
         if page { file.save_page(out)? } else { file.save(out)? }
     }
     if args.json {
@@ -310,6 +313,10 @@ fn one(
         bar.set_style(style.progress_chars("=> "));
     }
     let graph = AttributionGraph::with_progress(model, row, replacement, options, |told| {
+        if told.done == 0 && told.damaged > 0 {
+            let damaged = numerals::bytes(told.damaged);
+            note(format!("rows of effects in the folder of --resume are damaged: {damaged} are computed again"));
+        }
         if told.done == 0 && told.seconds > LONG {
             let memory = numerals::bytes(told.bytes as u64);
             note(format!("{} features, about {:.0} s and {memory} beside the model", told.of, told.seconds));
@@ -321,10 +328,18 @@ fn one(
     graph
 }
 
-/// Milliseconds since 1970.
-fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+/// The time that the file says it was made at, in milliseconds since 1970: by default none, so that the same graph is the
+/// same file.
+fn date() -> Result<Option<u64>, Failure> {
+    let Some(text) = std::env::var_os(SOURCE_DATE) else { return Ok(None) };
+    let seconds = text.to_str().and_then(|text| text.parse::<u64>().ok());
+    match seconds.and_then(|seconds| seconds.checked_mul(1000)) {
+        Some(milliseconds) => Ok(Some(milliseconds)),
+        None => Err(Failure::Usage(format!(
+            "{SOURCE_DATE} is `{}`, and has to be whole seconds since 1970",
+            text.to_string_lossy()
+        ))),
+    }
 }
 
 /// A share or a cosine, from 0 to 1.
