@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use hooklens_hooks::FolderLockError;
 use thiserror::Error;
 
 /// A dictionary (sparse autoencoder, transcoder) that can't be read or used.
@@ -142,6 +143,9 @@ pub enum FeatureError {
         /// Why.
         reason: String,
     },
+    /// A folder that another process writes to.
+    #[error(transparent)]
+    Locked(#[from] FolderLockError),
     /// A latent that is not there.
     #[error("{dictionary} has no latent {latent}: they are 0 to {}", count.saturating_sub(1))]
     #[non_exhaustive]

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hooklens_hooks::write_file;
+use hooklens_hooks::Together;
 use serde_json::{Map, Value};
 
+use super::save::add_file;
 use crate::error::{FeatureError, LoadError, Result};
 use crate::regular;
 use crate::tokens::read_json;
@@ -161,24 +162,31 @@ impl Labels {
         if path.is_file() { Self::of_json(&path) } else { Ok(Self::default()) }
     }
 
-    /// Saves them beside a dictionary.
-    pub(super) fn save(&self, folder: &Path) -> Result<()> {
-        self.save_as(folder, FILE)
+    /// Adds their file to those of a dictionary.
+    pub(super) fn add(&self, folder: &Path, files: &mut Together) -> Result<()> {
+        self.add_as(&folder.join(FILE), files)
     }
 
-    /// Saves them beside the transcoders of all layers.
-    pub(super) fn save_of_layer(&self, folder: &Path, layer: usize) -> Result<()> {
-        self.save_as(folder, &layer_file(layer))
+    /// Adds their file to those of the transcoders of all layers.
+    pub(super) fn add_of_layer(&self, folder: &Path, layer: usize, files: &mut Together) -> Result<()> {
+        self.add_as(&folder.join(layer_file(layer)), files)
     }
 
-    fn save_as(&self, folder: &Path, name: &str) -> Result<()> {
+    /// Removes the labels of this layer and of those after it from the files of all layers.
+    pub(super) fn remove_from(folder: &Path, layer: usize, files: &mut Together) {
+        let paths = (layer..).map(|layer| folder.join(layer_file(layer)));
+        paths.take_while(|path| path.exists()).for_each(|path| files.remove(&path));
+    }
+
+    fn add_as(&self, path: &Path, files: &mut Together) -> Result<()> {
         if self.is_empty() {
+            // Those of an earlier dictionary.
+            files.remove(path);
             return Ok(());
         }
         let object: Map<String, Value> =
             self.iter().map(|(latent, label)| (latent.to_string(), label.into())).collect();
-        let path = folder.join(name);
-        Ok(write_file(&path, format!("{:#}\n", Value::from(object)).as_bytes()).map_err(LoadError::write(&path))?)
+        add_file(files, path, format!("{:#}\n", Value::from(object)).as_bytes())
     }
 }
 

@@ -1,27 +1,33 @@
 //! Dictionaries in SAELens's format, sets of transcoders in circuit-tracer's.
 
 use std::collections::HashMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use burn::tensor::{Tensor, TensorData};
-use hooklens_hooks::{Activation, write_file, write_safetensors};
+use hooklens_hooks::{Activation, FolderLock, Together, write_safetensors_to};
 use serde_json::{Map, Value, json};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::architecture::Architecture;
 use super::dictionary::Dictionary;
+use super::labels::Labels;
 use super::normalization::Normalization;
 use super::transcoders::Transcoders;
 use crate::error::{FeatureError, LoadError, Result};
 
 /// SAELens's version whose format this is.
 const VERSION: &str = "6.54.12";
+/// Under this key files of weights have a hash of their own, and what describes them the same: files of two dictionaries in
+/// one folder are recognized.
+pub(in crate::features) const WEIGHTS: &str = "hooklens_weights";
 
 impl Dictionary {
     /// Writes `cfg.json` and `sae_weights.safetensors` to a folder, made if need be: SAELens's format, which it and
     /// [`Dictionary::open`] read. Factors that the format has no place for are folded into the weights. Labels go to
-    /// `labels.json`.
+    /// `labels.json`. The files replace those of an earlier dictionary together; if one can't be written, all of these stay.
     ///
     /// ```
     /// # use hooklens::features::{Dictionary, DictionaryWeights};
@@ -40,9 +46,14 @@ impl Dictionary {
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError::Kind`] for a kind that SAELens has no name for; a folder that can't be written.
+    /// [`FeatureError::Kind`] for a kind that SAELens has no name for; a folder that can't be written, or that another
+    /// process writes to.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
-        let folder = folder.as_ref();
+        save(folder.as_ref(), |files| self.add_files(folder.as_ref(), files))
+    }
+
+    /// Adds its files to others of the same folder; the last describes it.
+    pub(crate) fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
         let folded = self.fold_scale()?;
         let chooses = matches!(folded.architecture, Architecture::TopK { .. } | Architecture::AbsTopK { .. });
         let folded = if folded.finetuned.is_some() || folded.by_norms && !chooses {
@@ -50,12 +61,11 @@ impl Dictionary {
         } else {
             folded
         };
-        let cfg = folded.saelens_config()?;
-        fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
-        write(&folder.join("sae_weights.safetensors"), &folded.saelens_tensors()?)?;
-        let path = folder.join("cfg.json");
-        write_file(&path, format!("{cfg:#}\n").as_bytes()).map_err(LoadError::write(&path))?;
-        self.labels.save(folder)
+        let mut cfg = folded.saelens_config()?;
+        let weights = add_tensors(files, &folder.join("sae_weights.safetensors"), &folded.saelens_tensors()?)?;
+        self.labels.add(folder, files)?;
+        cfg["metadata"][WEIGHTS] = weights.into();
+        add_file(files, &folder.join("cfg.json"), format!("{cfg:#}\n").as_bytes())
     }
 
     fn saelens_config(&self) -> Result<Value> {
@@ -155,21 +165,55 @@ impl Dictionary {
     }
 }
 
-/// Writes named tensors to one file.
-fn write(path: &Path, tensors: &[(String, Activation)]) -> Result<()> {
-    Ok(write_safetensors(path, tensors.iter().map(|(name, tensor)| (name.clone(), tensor)), HashMap::new())?)
+/// Writes files that belong together to a folder.
+fn save(folder: &Path, add: impl FnOnce(&mut Together) -> Result<()>) -> Result<()> {
+    fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
+    let _lock = FolderLock::take(folder).map_err(FeatureError::Locked)?;
+    let mut files = Together::new();
+    add(&mut files)?;
+    Ok(files.finish().map_err(LoadError::write(folder))?)
+}
+
+/// Adds a file to others that it belongs to.
+pub(super) fn add_file(files: &mut Together, path: &Path, bytes: &[u8]) -> Result<()> {
+    let written = files.add(path).and_then(|file| file.write_all(bytes));
+    Ok(written.map_err(LoadError::write(path))?)
+}
+
+/// Adds a file of named tensors, which says in its header by what hash the description calls it. Gives that hash.
+fn add_tensors(files: &mut Together, path: &Path, tensors: &[(String, Activation)]) -> Result<String> {
+    let failed = LoadError::write(path);
+    let mut hash = Xxh3::new();
+    for (name, tensor) in tensors {
+        hash.update(format!("{name} {:?} ", tensor.shape()).as_bytes());
+        hash.update(&tensor.to_le_bytes()?);
+    }
+    let hash = format!("{:032x}", hash.digest128());
+    let file = files.add(path).map_err(&failed)?;
+    let mut buffered = BufWriter::with_capacity(1 << 20, file);
+    let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+    let metadata = HashMap::from([(WEIGHTS.to_string(), hash.clone())]);
+    write_safetensors_to(&mut buffered, named, metadata).map_err(|e| failed(std::io::Error::other(e)))?;
+    buffered.flush().map_err(&failed)?;
+    Ok(hash)
 }
 
 impl Transcoders {
     /// Writes `config.yaml` and a file a layer (of a cross-layer transcoder two) to a folder, made if need be:
-    /// circuit-tracer's format, which it and [`Transcoders::open`] read. Labels go to `labels_0.json` and so on.
+    /// circuit-tracer's format, which it and [`Transcoders::open`] read. Labels go to `labels_0.json` and so on. The files replace
+    /// those of an earlier set together; if one can't be written, all of these stay.
     ///
     /// # Errors
-    /// [`FeatureError::Kind`] for dictionaries that the format has no place for; a folder that can't be written.
+    /// [`FeatureError::Kind`] for dictionaries that the format has no place for; a folder that can't be written, or that
+    /// another process writes to.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
-        let folder = folder.as_ref();
-        let config = self.yaml()?;
-        fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
+        save(folder.as_ref(), |files| self.add_files(folder.as_ref(), files))
+    }
+
+    /// Adds its files to others of the same folder; the last describes them.
+    pub(crate) fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
+        let mut config = self.yaml()?;
+        let mut weights = Vec::new();
         for (layer, own) in self.layers().iter().enumerate() {
             let own = own.fold_scale()?;
             let cross = self.is_cross_layer();
@@ -194,19 +238,31 @@ impl Transcoders {
                 if let Some(skip) = own.skip()? {
                     tensors.push((named("W_skip"), skip.into()));
                 }
-                write(&folder.join(format!("W_dec_{layer}.safetensors")), &decoders)?;
-                write(&folder.join(format!("W_enc_{layer}.safetensors")), &tensors)?;
+                weights.push(add_tensors(files, &folder.join(format!("W_dec_{layer}.safetensors")), &decoders)?);
+                weights.push(add_tensors(files, &folder.join(format!("W_enc_{layer}.safetensors")), &tensors)?);
             } else {
                 tensors.push(("W_dec".into(), decoder.into()));
                 if let Some(skip) = own.skip()? {
                     tensors.push(("W_skip".into(), skip.transpose().into()));
                 }
-                write(&folder.join(format!("layer_{layer}.safetensors")), &tensors)?;
+                weights.push(add_tensors(files, &folder.join(format!("layer_{layer}.safetensors")), &tensors)?);
             }
-            own.labels().save_of_layer(folder, layer)?;
+            own.labels().add_of_layer(folder, layer, files)?;
         }
-        let path = folder.join("config.yaml");
-        Ok(write_file(&path, config.as_bytes()).map_err(LoadError::write(&path))?)
+        self.remove_others(folder, files);
+        writeln!(config, "{WEIGHTS}: {}", Value::from(weights)).ok();
+        add_file(files, &folder.join("config.yaml"), config.as_bytes())
+    }
+
+    /// Removes what a set with more layers, or of the other kind, left in the folder: it would be read with this one.
+    fn remove_others(&self, folder: &Path, files: &mut Together) {
+        let own: &[&str] = if self.is_cross_layer() { &["W_enc", "W_dec"] } else { &["layer"] };
+        for name in ["W_enc", "W_dec", "layer"] {
+            let first = if own.contains(&name) { self.layers().len() } else { 0 };
+            let file = |layer: usize| folder.join(format!("{name}_{layer}.safetensors"));
+            (first..).map(file).take_while(|path| path.exists()).for_each(|path| files.remove(&path));
+        }
+        Labels::remove_from(folder, self.layers().len(), files);
     }
 
     /// What `config.yaml` says.

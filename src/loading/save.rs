@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
-use hooklens_hooks::{Activation, write_file, write_safetensors};
+use hooklens_hooks::{Activation, Together, write_safetensors_to};
 
 use crate::error::{LoadError, Result};
 use crate::families;
@@ -61,20 +62,34 @@ impl HookedTransformer {
             tensors.push((source.name.clone(), stored));
         });
         let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
-        write_safetensors(&folder.join("model.safetensors"), named, HashMap::from([("format".into(), "pt".into())]))?;
-        let json = format!("{:#}\n", families::native_json(&self.config, extra_biases));
-        write(&folder.join("config.json"), json.as_bytes())?;
+        // Together, so that a failing write leaves a model that was there before as it was.
+        let mut files = Together::new();
+        let weights = folder.join("model.safetensors");
+        let failed = LoadError::write(&weights);
+        let mut buffered = BufWriter::with_capacity(1 << 20, files.add(&weights).map_err(&failed)?);
+        let metadata = HashMap::from([("format".into(), "pt".into())]);
+        write_safetensors_to(&mut buffered, named, metadata).map_err(|e| failed(std::io::Error::other(e)))?;
+        buffered.flush().map_err(&failed)?;
+        drop(buffered);
+        let mut write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            let written = files.add(&path).and_then(|file| file.write_all(text.as_bytes()));
+            written.map_err(LoadError::write(&path))
+        };
         let ends = self.eos_tokens();
         if !ends.is_empty() {
-            let json = format!("{:#}\n", serde_json::json!({"eos_token_id": ends}));
-            write(&folder.join("generation_config.json"), json.as_bytes())?;
+            write("generation_config.json", &format!("{:#}\n", serde_json::json!({"eos_token_id": ends})))?;
         }
         if let Some(tokenizer) = &self.tokenizer {
             for (name, json) in tokenizer.files()? {
-                write(&folder.join(name), json.as_bytes())?;
+                write(name, &json)?;
             }
         }
-        Ok(())
+        write("config.json", &format!("{:#}\n", families::native_json(&self.config, extra_biases)))?;
+        if ends.is_empty() {
+            files.remove(&folder.join("generation_config.json"));
+        }
+        Ok(files.finish().map_err(LoadError::write(folder))?)
     }
 
     /// Whether the model has biases TransformerLens has no name for.
@@ -285,9 +300,4 @@ fn norm(name: &str, norm: Option<&Norm>, see: &mut dyn FnMut(String, Weight<'_>)
     if let Some(b) = &norm.b {
         see(format!("{name}.b"), Weight::Vector(b.val()));
     }
-}
-
-/// Writes a small file that appears whole or not at all.
-fn write(path: &Path, text: &[u8]) -> Result<(), LoadError> {
-    write_file(path, text).map_err(LoadError::write(path))
 }

@@ -114,6 +114,8 @@ impl Location {
 pub struct WeightFiles {
     files: Vec<TensorFile>,
     tensors: BTreeMap<String, TensorInfo>,
+    /// What headers of safetensors files say beside tensors.
+    metadata: BTreeMap<String, String>,
 }
 
 /// Elements of a tensor: `count` runs of `len`, each `stride` behind the one before, the first
@@ -274,8 +276,14 @@ impl WeightFiles {
             (name, TensorInfo { shape: info.shape.clone(), dtype, float, packed: None, bytes: end - start, place })
         });
         self.add(&file.path, tensors)?;
+        self.metadata.extend(metadata.metadata().clone().unwrap_or_default());
         self.files.push(file);
         Ok(())
+    }
+
+    /// What the header of a safetensors file says under a key.
+    pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
     }
 
     /// Every tensor, by name.

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use hooklens_hooks::Together;
 
-use crate::cli::out::{said, spare};
+use super::locked::Locked;
+use crate::cli::out::{said, spare, unwritten};
 use crate::cli::{CliResult, Failure};
 use crate::features::{Labels, Opened, open};
 
@@ -30,6 +32,8 @@ pub(super) struct ConvertArgs {
 
 pub(super) fn run(args: &ConvertArgs) -> CliResult {
     spare(Some(&args.out), [args.path.clone()].into_iter().chain(args.labels.clone()))?;
+    let _locked = Locked::take([&*args.out])?;
+    let mut files = Together::new();
     match open(&args.path)? {
         Opened::Dictionary(mut one) => {
             if let Some(point) = &args.at {
@@ -41,7 +45,7 @@ pub(super) fn run(args: &ConvertArgs) -> CliResult {
             if let Some(path) = &args.labels {
                 one = one.with_labels(Labels::read(path)?)?;
             }
-            one.save(&args.out)?;
+            one.add_files(&args.out, &mut files)?;
         }
         Opened::Transcoders(mut all) => {
             if args.at.is_some() || args.scale.is_some() {
@@ -50,8 +54,9 @@ pub(super) fn run(args: &ConvertArgs) -> CliResult {
             if let Some(path) = &args.labels {
                 all = all.with_labels(Labels::read_by_layer(path)?)?;
             }
-            all.save(&args.out)?;
+            all.add_files(&args.out, &mut files)?;
         }
     }
+    files.finish().map_err(|e| unwritten(&args.out, &e))?;
     said(&args.out)
 }

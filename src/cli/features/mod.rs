@@ -5,6 +5,7 @@ mod directions;
 mod eval;
 mod find;
 mod info;
+mod locked;
 mod one;
 mod show;
 mod train;

@@ -13,6 +13,7 @@ use crate::features::architecture::Architecture;
 use crate::features::dictionary::Dictionary;
 use crate::features::matrix::Matrix;
 use crate::features::metadata::{ExcludedTokens, Metadata};
+use crate::features::save::WEIGHTS;
 use crate::regular;
 
 /// Transcoders of all layers.
@@ -35,6 +36,8 @@ struct Config {
     /// Keys of hooklens's own, which circuit-tracer passes over.
     prepend_bos: Option<bool>,
     excluded: ExcludedTokens,
+    /// Hashes of the files of weights.
+    weights: Vec<String>,
     /// The files of the layers, where they are named.
     files: Vec<String>,
 }
@@ -75,9 +78,24 @@ impl Config {
             prepend_bos: yaml["prepend_bos"].as_bool(),
             excluded: excluded(&yaml["exclude_special_tokens"])
                 .ok_or_else(|| wrong("`exclude_special_tokens` is no flag and no list of ids".into()))?,
+            weights: yaml[WEIGHTS]
+                .as_vec()
+                .into_iter()
+                .flatten()
+                .filter_map(Yaml::as_str)
+                .map(str::to_string)
+                .collect(),
             files: named,
             path,
         })
+    }
+
+    /// An error if a file of weights is another set's. A file beyond those that are described is, too.
+    fn check_belongs(&self, found: &Found, number: usize) -> Result<()> {
+        if !self.weights.is_empty() {
+            found.check_belongs(&self.path, self.weights.get(number).map_or("", String::as_str))?;
+        }
+        Ok(())
     }
 
     fn metadata(&self, layer: usize) -> Metadata {
@@ -152,6 +170,7 @@ fn set(config: &Config, files: &[Found], device: &Device) -> Result<Layers> {
         if found.path.extension().is_some_and(|ending| ending == "npz") {
             return Ok(Dictionary::of_file(&found.path, device)?.with_metadata(config.metadata(layer)));
         }
+        config.check_belongs(found, layer)?;
         let [latents, d_in] = found.matrix_shape("W_enc")?;
         let [_, d_out] = found.matrix_shape("W_dec")?;
         let mut parts = Parts::new(
@@ -178,6 +197,8 @@ fn cross_layer(config: &Config, encoders: &[PathBuf], folder: &Path, device: &De
     for (layer, file) in encoders.iter().enumerate() {
         let found = Found::of_file(file.clone(), device)?;
         let decoders = Found::of_file(folder.join(format!("W_dec_{layer}.safetensors")), device)?;
+        config.check_belongs(&decoders, 2 * layer)?;
+        config.check_belongs(&found, 2 * layer + 1)?;
         let [encoder, bias, center, threshold, decoder] =
             ["W_enc", "b_enc", "b_dec", "threshold", "W_dec"].map(|name| format!("{name}_{layer}"));
         let [latents, d_in] = found.matrix_shape(&encoder)?;

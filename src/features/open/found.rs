@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::EMBEDDED;
 use crate::error::{FeatureError, Result};
 use crate::features::matrix::{Lies, Matrix, Stored};
+use crate::features::save::WEIGHTS;
 use crate::tokens::read_json;
 use crate::weight_files::{WeightFiles, torch_file};
 
@@ -110,6 +111,19 @@ impl Found {
         let whole = folder.as_os_str().is_empty() || self.path.to_str().is_some_and(|path| path.starts_with(EMBEDDED));
         let path = if whole { &self.path } else { folder };
         path.display().to_string().into()
+    }
+
+    /// An error if a description calls the weights by another hash than they have: they are another dictionary's. Files of
+    /// other programs have none.
+    pub(super) fn check_belongs(&self, described: &Path, said: &str) -> Result<(), FeatureError> {
+        if self.files.metadata(WEIGHTS).is_none_or(|own| own == said) {
+            return Ok(());
+        }
+        let reason = format!(
+            "the weights in {} are not those that it describes: files of two dictionaries are mixed here",
+            self.path.display()
+        );
+        Err(FeatureError::Setting { path: described.into(), reason })
     }
 
     pub(super) fn has(&self, tensor: &str) -> bool {

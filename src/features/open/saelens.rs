@@ -9,6 +9,7 @@ use crate::features::architecture::Architecture;
 use crate::features::dictionary::Dictionary;
 use crate::features::metadata::{ExcludedTokens, Metadata};
 use crate::features::normalization::Normalization;
+use crate::features::save::WEIGHTS;
 
 /// How many finetuned factors may be off 1.
 const ONE: f32 = 1e-5;
@@ -68,7 +69,10 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     let legacy = major.is_none_or(|major| major < 6);
     let cfg = if legacy { migrated(given) } else { given.clone() };
     let text = |key: &str| cfg.get(key).and_then(Value::as_str);
-    let metadata = cfg.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut metadata = cfg.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+    if let Some(Value::String(weights)) = metadata.shift_remove(WEIGHTS) {
+        found.check_belongs(path, &weights)?;
+    }
 
     let name = text("architecture").unwrap_or("standard");
     let kind = name.strip_prefix("skip_").unwrap_or(name).replace("skip_", "");
