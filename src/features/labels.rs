@@ -80,7 +80,7 @@ impl Labels {
         }
         let mut labels = Self::default();
         for Row { line, numbers: [latent], label } in rows(path, ["latent"])? {
-            labels.add(path, line, latent, label)?;
+            labels.insert_new(path, line, latent, label)?;
         }
         Ok(labels)
     }
@@ -115,13 +115,13 @@ impl Labels {
             return Ok(layers);
         }
         for Row { line, numbers: [layer, latent], label } in rows(path, ["layer", "latent"])? {
-            layers.entry(layer).or_default().add(path, line, latent, label)?;
+            layers.entry(layer).or_default().insert_new(path, line, latent, label)?;
         }
         Ok(layers)
     }
 
     /// Adds the label of a line of a file.
-    fn add(&mut self, path: &Path, line: u64, latent: usize, label: String) -> Result<()> {
+    fn insert_new(&mut self, path: &Path, line: u64, latent: usize, label: String) -> Result<()> {
         match self.0.insert(latent, label) {
             None => Ok(()),
             Some(_) => {

@@ -40,6 +40,6 @@ pub use opened::{Opened, open};
 pub use show::{DashboardOptions, Dashboards, Units, dashboards};
 pub use splice::{SpliceDictionary, Splicing};
 #[cfg(feature = "cli")]
-pub(crate) use training::Told;
+pub(crate) use training::{Difference, TrainingIdentity};
 pub use training::{JumpReluSparsity, Objective, Progress, Step, Trained, Training, TrainingRun};
 pub use transcoders::Transcoders;

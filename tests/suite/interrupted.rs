@@ -196,8 +196,11 @@ fn a_training() {
                 break;
             }
         }
-        let finished = out.join("training.svg").exists();
-        assert!(!finished || contents(&out) == expected, "after {kills} kills");
+        // A process that was killed between its last steps leaves the checkpoint, or its lock.
+        let finished = out.join("cfg.json").exists();
+        let mut there = contents(&out);
+        there.retain(|name, _| name != "checkpoint.safetensors" && !name.starts_with('.'));
+        assert!(!finished || there == expected, "after {kills} kills");
         fs::remove_dir_all(&out).unwrap();
     }
     assert!(continued > 0, "no training was continued");

@@ -93,3 +93,4 @@ mod top_examples;
 mod trained;
 mod training;
 mod variants;
+mod writers;

@@ -4,18 +4,22 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use hooklens_hooks::Together;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use super::locked::Locked;
 use crate::cli::args::{DtypeArg, ModelArg};
 use crate::cli::corpus::CorpusArg;
-use crate::cli::out::{said, spare, write};
+use crate::cli::out::{said, spare, unwritten};
 use crate::cli::shard_arg::{ShardArg, name_of};
 use crate::cli::terminal::{note, stdout};
 use crate::cli::{CliResult, Failure, any_model, signals};
 use crate::driver::HookedModel;
 use crate::dump::ActivationStore;
-use crate::features::{JumpReluSparsity, Objective, Opened, Told, Trained, Training, TrainingRun};
+use crate::features::{
+    Difference, JumpReluSparsity, Objective, Opened, Trained, Training, TrainingIdentity, TrainingRun,
+};
 use crate::numerals::grouped;
 use crate::plot::{Line, LinePlot};
 
@@ -263,14 +267,16 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         if resume && !interrupted && folders.iter().all(|folder| is_finished(folder)) {
             let run = TrainingRun::new(trainings).leaving_out(bos);
             let told = match args.dump.is_empty() {
-                false => run.told_on_dumps(&args.dump)?,
-                true => run.told_on_model(&model, &prompts()?)?,
+                false => run.identity_on_dumps(&args.dump)?,
+                true => run.identity_on_model(&model, &prompts()?)?,
             };
             folders.iter().zip(&told).try_for_each(|(folder, told)| check_finished(folder, told))?;
             note(format!("share {shard} of {} points is done: {} of them", args.at.len(), folders.len()));
             return Ok(());
         }
     }
+    // Until all is saved: what is there is looked at, and gone on from, by one process.
+    let locked = Locked::take(folders.iter().chain([&place.out]).map(PathBuf::as_path))?;
     nothing_lost(&place, &folders)?;
     let stop = signals::stop();
     let every = args.checkpoint_every.unwrap_or(if place.resume { args.tokens / 10 } else { usize::MAX });
@@ -282,6 +288,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         .leaving_out(bos)
         .checkpoints(&place.out, every)
         .resume(place.resume)
+        .locked()
         .stop_when(stop);
     let bar = ProgressBar::new(args.tokens as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tokens {msg} {eta}") {
@@ -325,6 +332,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         save(one, folder)?;
     }
     run.remove_checkpoint()?;
+    drop(locked);
     if args.shard.is_some() {
         // Of a share the checkpoint's folder is nothing else's; it may never have been made.
         std::fs::remove_dir(&place.out).ok();
@@ -347,20 +355,25 @@ fn is_finished(folder: &Path) -> bool {
 const TOLD: &str = "training.json";
 
 /// An error for a dictionary that was trained otherwise, or of which nothing says how.
-fn check_finished(folder: &Path, now: &Told) -> CliResult {
+fn check_finished(folder: &Path, now: &TrainingIdentity) -> CliResult {
     let path = folder.join(TOLD);
     let failed = |reason: String| {
         let told = format!("{} holds a dictionary {reason}; choose another place", folder.display());
         Err(Failure::Failed(told.into()))
     };
-    let before = crate::regular::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Told>(&bytes).ok());
+    let before = crate::regular::read(&path).ok();
+    let before = before.and_then(|bytes| serde_json::from_slice::<TrainingIdentity>(&bytes).ok());
     let Some(before) = before else { return failed(format!("whose training {TOLD} does not tell")) };
-    for (what, before, now) in [("settings", before.settings, &now.settings), ("data", before.data, &now.data)] {
-        if before != *now {
-            return failed(format!("that was trained with other {what}: {before}, and here {now}"));
+    match before.difference(now) {
+        None => Ok(()),
+        Some(Difference::Version(reason)) => failed(format!("whose {TOLD} can't be compared: {reason}")),
+        Some(Difference::Setting(name, [before, now])) => {
+            failed(format!("that was trained with other settings: `{name}` is {before} there, and {now} here"))
+        }
+        Some(Difference::Data([before, now])) => {
+            failed(format!("that was trained with other data: {before}, and here {now}"))
         }
     }
-    Ok(())
 }
 
 /// An error where the result would replace one that is there, or begin anew what could go on.
@@ -384,20 +397,28 @@ fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
     told.map_or(Ok(()), |told| Err(Failure::Failed(told.into())))
 }
 
-/// Writes a dictionary, its log and the picture of it.
+/// Writes a dictionary, its log and the picture of it: all together, or none.
 fn save(one: &Trained, folder: &Path) -> CliResult {
-    match &one.dictionary {
-        Opened::Dictionary(own) => own.save(folder)?,
-        Opened::Transcoders(all) => all.save(folder)?,
-    }
-    write(&folder.join("training.csv"), one.csv().as_bytes())?;
-    write(&folder.join(TOLD), format!("{:#}\n", json!(one.told)).as_bytes())?;
+    let mut files = Together::new();
+    let mut add = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        let written = files.add(&path).and_then(|file| file.write_all(bytes));
+        written.map_err(|e| unwritten(&path, &e))
+    };
+    add("training.csv", one.csv().as_bytes())?;
+    add(TOLD, format!("{:#}\n", json!(one.identity)).as_bytes())?;
     if !one.log.is_empty() {
         let explained =
             Line::new("of each batch", one.log.iter().map(|step| (step.tokens as f64, step.explained_variance)));
-        LinePlot::new("tokens", "explained variance", [explained])?.save(folder.join("training.svg"))?;
+        let plot = LinePlot::new("tokens", "explained variance", [explained])?;
+        add("training.svg", plot.to_svg()?.as_bytes())?;
     }
-    Ok(())
+    // The description last: what is there with one is whole.
+    match &one.dictionary {
+        Opened::Dictionary(own) => own.add_files(folder, &mut files)?,
+        Opened::Transcoders(all) => all.add_files(folder, &mut files)?,
+    }
+    Ok(files.finish().map_err(|e| unwritten(folder, &e))?)
 }
 
 /// Prints what was trained and where it is.

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod coder;
+mod identity;
 mod objective;
 mod parameter;
 mod run;
@@ -9,9 +10,9 @@ mod settings;
 mod source;
 mod trainer;
 
-pub use objective::{JumpReluSparsity, Objective};
 #[cfg(feature = "cli")]
-pub(crate) use run::Told;
+pub(crate) use identity::{Difference, TrainingIdentity};
+pub use objective::{JumpReluSparsity, Objective};
 pub use run::{Progress, Trained, TrainingRun};
 pub use settings::Training;
 pub use trainer::Step;

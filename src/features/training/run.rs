@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::{Deserialize, Serialize};
+use hooklens_hooks::FolderLock;
 
 use super::checkpoint;
+use super::identity::TrainingIdentity;
 use super::settings::Training;
 use super::source::{FromDumps, FromModel, Rows, Serving, Source};
 use super::trainer::{Step, Trainer};
 use crate::csv_text::{CsvLabels, CsvTable};
-use crate::error::{FeatureError, Result};
+use crate::error::{Error, FeatureError, LoadError, Result};
 use crate::features::dictionary::Dictionary;
 use crate::features::opened::Opened;
 use crate::features::transcoders::Transcoders;
@@ -46,6 +47,8 @@ pub struct TrainingRun {
     resume: bool,
     log_every: usize,
     stop: Option<Arc<AtomicBool>>,
+    /// Whether the caller has locked the folder of checkpoints.
+    locked: bool,
 }
 
 /// A dictionary that was trained, and how that went.
@@ -58,16 +61,9 @@ pub struct Trained {
     pub log: Vec<Step>,
     /// Tokens that are left of a training that was stopped: see [`TrainingRun::stop_when`].
     pub left: usize,
-    /// What tells it from other trainings, of a run that keeps checkpoints.
+    /// Its settings and data, of a run that keeps checkpoints.
     #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "the program writes it"))]
-    pub(crate) told: Told,
-}
-
-/// What tells a training from others.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Told {
-    pub(crate) settings: String,
-    pub(crate) data: String,
+    pub(crate) identity: TrainingIdentity,
 }
 
 /// What a run tells on its way: the training it is about, and its step.
@@ -86,7 +82,15 @@ impl TrainingRun {
     /// Trains these; they read the same batches.
     pub fn new(trainings: impl IntoIterator<Item = Training>) -> Self {
         let trainings = trainings.into_iter().collect();
-        Self { trainings, left_out: Vec::new(), checkpoints: None, resume: false, log_every: 10, stop: None }
+        Self {
+            trainings,
+            left_out: Vec::new(),
+            checkpoints: None,
+            resume: false,
+            log_every: 10,
+            stop: None,
+            locked: false,
+        }
     }
 
     /// Leaves activations at these tokens out: those of texts' beginnings, say.
@@ -96,7 +100,8 @@ impl TrainingRun {
     }
 
     /// Writes a checkpoint to a folder whenever so many tokens have been seen. It stays when all is done, until
-    /// [`TrainingRun::remove_checkpoint`]: what was trained is to be saved first.
+    /// [`TrainingRun::remove_checkpoint`]: what was trained is to be saved first. One process at a time trains with the
+    /// folder; a checkpoint that was damaged is refused.
     pub fn checkpoints(mut self, folder: impl Into<PathBuf>, every: usize) -> Self {
         self.checkpoints = Some((folder.into(), every.max(1)));
         self
@@ -108,9 +113,16 @@ impl TrainingRun {
     /// A file that can't be removed.
     pub fn remove_checkpoint(&self) -> Result<()> {
         match self.checkpoint().filter(|path| path.is_file()) {
-            Some(path) => Ok(std::fs::remove_file(&path).map_err(crate::error::LoadError::write(&path))?),
+            Some(path) => Ok(std::fs::remove_file(&path).map_err(LoadError::write(&path))?),
             None => Ok(()),
         }
+    }
+
+    /// The caller has locked the folder of checkpoints already.
+    #[cfg(feature = "cli")]
+    pub(crate) fn locked(mut self) -> Self {
+        self.locked = true;
+        self
     }
 
     /// Where the checkpoint of a training into this folder is.
@@ -187,23 +199,29 @@ impl TrainingRun {
         self.run(&mut FromDumps::new(dumps, &self.left_out), progress)
     }
 
-    /// What tells these trainings on a model's activations from others.
+    /// Identities of these trainings on a model's activations.
     #[cfg(feature = "cli")]
-    pub(crate) fn told_on_model(&self, model: &HookedTransformer, prompts: &[Vec<u32>]) -> Result<Vec<Told>> {
-        self.told(&mut FromModel::new(model, prompts, &self.left_out)?)
+    pub(crate) fn identity_on_model(
+        &self,
+        model: &HookedTransformer,
+        prompts: &[Vec<u32>],
+    ) -> Result<Vec<TrainingIdentity>> {
+        self.identities(&mut FromModel::new(model, prompts, &self.left_out)?)
     }
 
-    /// What tells these trainings on dumps from others. All tokens of the dumps are read.
+    /// Identities of these trainings on dumps. Reads all tokens of the dumps.
     #[cfg(feature = "cli")]
-    pub(crate) fn told_on_dumps<P: AsRef<Path>>(&self, dumps: impl IntoIterator<Item = P>) -> Result<Vec<Told>> {
-        self.told(&mut FromDumps::new(dumps, &self.left_out))
+    pub(crate) fn identity_on_dumps<P: AsRef<Path>>(
+        &self,
+        dumps: impl IntoIterator<Item = P>,
+    ) -> Result<Vec<TrainingIdentity>> {
+        self.identities(&mut FromDumps::new(dumps, &self.left_out))
     }
 
     #[cfg(feature = "cli")]
-    fn told(&self, source: &mut dyn Source) -> Result<Vec<Told>> {
+    fn identities(&self, source: &mut dyn Source) -> Result<Vec<TrainingIdentity>> {
         let data = source.described()?;
-        let told = |training: &Training| Told { settings: training.described(), data: data.clone() };
-        Ok(self.trainings.iter().map(told).collect())
+        Ok(self.trainings.iter().map(|training| TrainingIdentity::new(training, &data)).collect())
     }
 
     fn run(&self, source: &mut dyn Source, mut progress: impl FnMut(Progress)) -> Result<Vec<Trained>> {
@@ -231,11 +249,17 @@ impl TrainingRun {
         }
         let mut logs = vec![Vec::new(); trainers.len()];
         let saved = self.checkpoint();
+        let folder = self.checkpoints.as_ref().map(|(folder, _)| folder).filter(|_| !self.locked);
+        let lock = |folder: &PathBuf| {
+            std::fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
+            FolderLock::take(folder).map_err(|error| Error::from(FeatureError::Locked(error)))
+        };
+        let _lock = folder.map(lock).transpose()?;
         // Reading everything once to tell it from other data is for those who keep checkpoints.
         let data = if saved.is_some() { source.described()? } else { String::new() };
         let serving = Serving { seed: first.seed, batch: first.batch, buffer: first.batch * first.buffer };
         let done = match &saved {
-            Some(path) if self.resume && path.is_file() => {
+            Some(path) if self.resume && path.exists() => {
                 logs = checkpoint::restore(path, &mut trainers, &data)?;
                 trainers.iter().map(|trainer| trainer.tokens).max().unwrap_or(0)
             }
@@ -263,7 +287,7 @@ impl TrainingRun {
                 let step = trainer.step(&of(&inputs), &of(&outputs));
                 if !step.loss.is_finite() {
                     let what = format!("the loss of {} at step {}", trainer.settings.name, step.step);
-                    return Err(crate::error::Error::NotANumber { what });
+                    return Err(Error::NotANumber { what });
                 }
                 if step.step % self.log_every == 0 || step.tokens >= total {
                     logs[place].push(step);
@@ -275,9 +299,6 @@ impl TrainingRun {
             if let (Some(path), Some(at)) = (&saved, next)
                 && (seen >= at || stop)
             {
-                if let Some(folder) = path.parent() {
-                    std::fs::create_dir_all(folder).map_err(crate::error::LoadError::write(folder))?;
-                }
                 checkpoint::save(path, &mut trainers, &logs, &data)?;
                 next = self.checkpoints.as_ref().map(|(_, every)| (seen / every + 1) * every);
             }
@@ -290,8 +311,8 @@ impl TrainingRun {
                 Opened::Dictionary(one) => Opened::Dictionary(one.excluding(self.left_out.iter().copied())),
                 Opened::Transcoders(all) => Opened::Transcoders(all.excluding(self.left_out.iter().copied())),
             };
-            let told = Told { settings: trainer.settings.described(), data: data.clone() };
-            Ok(Trained { dictionary, log, left: trainer.settings.total.saturating_sub(trainer.tokens), told })
+            let identity = TrainingIdentity::new(&trainer.settings, &data);
+            Ok(Trained { dictionary, log, left: trainer.settings.total.saturating_sub(trainer.tokens), identity })
         });
         trained.collect()
     }

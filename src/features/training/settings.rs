@@ -5,7 +5,7 @@ use crate::error::{FeatureError, Result};
 
 /// The points a dictionary is trained on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Sites {
+pub(super) enum Sites {
     /// One point, reconstructed from itself.
     Autoencoder(String),
     /// One point, reconstructed from another.
@@ -26,21 +26,21 @@ enum Sites {
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 pub struct Training {
-    sites: Sites,
+    pub(super) sites: Sites,
     pub(super) name: String,
     pub(super) latents: usize,
     pub(super) objective: Objective,
     pub(super) total: usize,
     pub(super) batch: usize,
-    rate: Option<f32>,
-    warm_up: f64,
-    decay: f64,
-    penalty_warm_up: f64,
+    pub(super) rate: Option<f32>,
+    pub(super) warm_up: f64,
+    pub(super) decay: f64,
+    pub(super) penalty_warm_up: f64,
     pub(super) betas: [f32; 2],
     pub(super) clip: f32,
     pub(super) seed: u64,
     pub(super) decoder_norm: f32,
-    dead_after: Option<usize>,
+    pub(super) dead_after: Option<usize>,
     pub(super) revive: f32,
     pub(super) normalize: bool,
     pub(super) skip: bool,
@@ -315,10 +315,5 @@ impl Training {
             return wrong(format!("{} tokens are less than one batch of {}", self.total, self.batch));
         }
         Ok(())
-    }
-
-    /// What makes another training of it, as text: all but how long it goes on being said.
-    pub(super) fn described(&self) -> String {
-        format!("{self:?}")
     }
 }

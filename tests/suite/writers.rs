@@ -1,0 +1,210 @@
+//! What several files together promise: one process at a time writes them, all replace what was there or none does, and files
+//! of two results are never taken for one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use burn::tensor::{Device, Tensor};
+use hooklens::features::{Dictionary, DictionaryWeights, Labels, Metadata, Transcoders};
+use hooklens::prelude::*;
+
+use crate::support::program;
+
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
+}
+
+/// Numbers that tell dictionaries apart.
+fn dictionary(seed: f32, latents: usize) -> Dictionary {
+    let device = Device::flex();
+    let weights = DictionaryWeights {
+        encoder: Tensor::ones([4, latents], &device) * seed,
+        encoder_bias: Tensor::zeros([latents], &device),
+        decoder: Tensor::ones([latents, 4], &device),
+        decoder_bias: Tensor::zeros([4], &device),
+        skip: None,
+    };
+    let metadata = Metadata::between("blocks.0.mlp.hook_in", "blocks.0.hook_mlp_out");
+    Dictionary::new("by hand", weights).unwrap().with_metadata(metadata)
+}
+
+/// Starts all, and waits for all.
+fn together(commands: impl IntoIterator<Item = Command>) -> Vec<Output> {
+    let children: Vec<_> = commands
+        .into_iter()
+        .map(|mut command| command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        .collect();
+    children.into_iter().map(|child| child.wait_with_output().unwrap()).collect()
+}
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = program();
+    command.current_dir(folder).args(arguments).env("HOOKLENS_DEVICE", "flex");
+    command
+}
+
+/// Of trainings into one folder, one is done and the others say so; the folder holds nothing of theirs.
+#[test]
+fn one_of_several_trainings_wins() {
+    let place = tempfile::tempdir().unwrap();
+    let prompts = "Mary went to the park. John gave a drink to Mary.\n".repeat(40);
+    fs::write(place.path().join("prompts.txt"), prompts).unwrap();
+    let train = |seed: usize, out: &str| {
+        let seed = seed.to_string();
+        let usual = ["features", "train", "--model", "embedded:ioi", "--prompts", "prompts.txt", "--out", out];
+        let sae = ["--at", "blocks.1.hook_resid_post", "--latents", "32", "--k", "4", "--seed", &seed];
+        let short = ["--tokens", "1000", "--batch-size", "200"];
+        command(place.path(), &[&usual[..], &sae, &short].concat())
+    };
+    for (round, processes) in [2, 3, 8].into_iter().enumerate() {
+        let out = format!("out{round}");
+        let outputs = together((0..processes).map(|seed| train(seed, &out)));
+        let won: Vec<usize> = (0..processes).filter(|process| outputs[*process].status.success()).collect();
+        let told = |process: usize| String::from_utf8_lossy(&outputs[process].stderr).into_owned();
+        assert_eq!(won.len(), 1, "{:?}", (0..processes).map(told).collect::<Vec<_>>());
+        for process in (0..processes).filter(|process| *process != won[0]) {
+            let told = told(process);
+            let expected = ["is being written by another run", "holds a dictionary; choose another place"];
+            assert!(expected.iter().any(|words| told.contains(words)), "{told}");
+        }
+        let alone = format!("alone{round}");
+        assert!(train(won[0], &alone).output().unwrap().status.success());
+        assert!(contents(&place.path().join(out)) == contents(&place.path().join(alone)));
+    }
+}
+
+/// Of conversions into one folder, each is whole or says that it is not the one; the folder holds the files of one.
+#[test]
+fn conversions_are_never_mixed() {
+    let place = tempfile::tempdir().unwrap();
+    let mut expected = Vec::new();
+    for number in 0..6 {
+        let given = place.path().join(format!("given{number}"));
+        dictionary(number as f32 + 1.0, 2000 + number).save(&given).unwrap();
+        expected.push(contents(&given));
+    }
+    for _ in 0..3 {
+        let given = (0..6).map(|number| format!("given{number}"));
+        let outputs =
+            together(given.map(|given| command(place.path(), &["features", "convert", &given, "--out", "out"])));
+        for output in &outputs {
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() || told.contains("is being written by another run"), "{told}");
+        }
+        assert!(outputs.iter().any(|output| output.status.success()));
+        let there = contents(&place.path().join("out"));
+        assert!(expected.contains(&there), "{:?}", there.keys());
+    }
+}
+
+/// Of graphs that keep their rows in one folder, one is made at a time.
+#[test]
+fn one_graph_at_a_time_keeps_rows_in_a_folder() {
+    let place = tempfile::tempdir().unwrap();
+    let graph = |out: &str| {
+        let usual = ["graph", "--model", "embedded:ioi", "--prompt", "When Mary and John went to the store"];
+        command(place.path(), &[&usual[..], &["--resume", "rows", "--out", out]].concat())
+    };
+    let outs: Vec<String> = (0..4).map(|number| format!("{number}/graph.json")).collect();
+    (0..4).for_each(|number| fs::create_dir(place.path().join(number.to_string())).unwrap());
+    let outputs = together(outs.iter().map(|out| graph(out)));
+    let mut made = Vec::new();
+    for (output, out) in outputs.iter().zip(&outs) {
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || told.contains("is being written by another run"), "{told}");
+        made.extend(output.status.success().then(|| fs::read(place.path().join(out)).unwrap()));
+    }
+    assert!(!made.is_empty() && made.iter().all(|graph| *graph == made[0]));
+    assert!(contents(&place.path().join("rows")).keys().eq(["graph_rows.bin"]));
+}
+
+/// A dictionary that can't be written whole leaves the one that is there as it was, whichever of its files fails.
+#[cfg(unix)]
+#[test]
+fn a_failing_write_leaves_the_earlier_dictionary() {
+    let place = tempfile::tempdir().unwrap();
+    let (out, given) = (place.path().join("out"), place.path().join("given"));
+    let labels: Labels = [(0, "first".to_string())].into_iter().collect();
+    dictionary(1.0, 8).with_labels(labels).unwrap().save(&out).unwrap();
+    let before = contents(&out);
+    // The weights are too long in one, the labels in the other.
+    let labels: Labels = (0..500).map(|latent| (latent, "x".repeat(1000))).collect();
+    for one in [dictionary(2.0, 20_000), dictionary(2.0, 500).with_labels(labels).unwrap()] {
+        one.save(&given).unwrap();
+        let script = "ulimit -f 200; exec \"$0\" features convert given --out out";
+        let mut limited = Command::new("sh");
+        limited.args(["-c", script]).arg(program().get_program()).current_dir(place.path());
+        let output = limited.env("HOOKLENS_DEVICE", "flex").output().unwrap();
+        assert!(!output.status.success());
+        assert!(contents(&out) == before);
+        assert!(command(place.path(), &["features", "convert", "given", "--out", "whole"]).status().unwrap().success());
+        assert!(contents(&place.path().join("whole")) == contents(&given));
+    }
+}
+
+/// Files of two dictionaries in one folder are an error; files that other programs wrote say nothing of that, and are read.
+#[test]
+fn mixed_dictionaries_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = |name: &str| place.path().join(name);
+    dictionary(1.0, 8).save(folder("one")).unwrap();
+    dictionary(2.0, 8).save(folder("other")).unwrap();
+    let weights = |name: &str| folder(name).join("sae_weights.safetensors");
+    fs::copy(weights("other"), weights("one")).unwrap();
+    let told = hooklens::error_chain(&Dictionary::open(folder("one")).unwrap_err());
+    assert!(told.contains("files of two dictionaries are mixed here") && told.contains("cfg.json"), "{told}");
+    // As SAELens saves it: with what its description said, and no header.
+    let own = fs::read(weights("other")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&own).unwrap();
+    fs::write(weights("one"), safetensors::serialize(tensors.tensors(), None).unwrap()).unwrap();
+    assert_eq!(Dictionary::open(folder("one")).unwrap().latents(), 8);
+    // The hash is of files, and not told as a property of the dictionary.
+    let again = Dictionary::open(folder("other")).unwrap();
+    assert!(again.metadata().others.keys().all(|key| !key.contains("hooklens")), "{:?}", again.metadata().others);
+
+    let set = |seed: f32, layers: usize, name: &str| -> PathBuf {
+        let layer = |layer: usize| {
+            let block = |point: &str| format!("blocks.{layer}.{point}");
+            dictionary(seed + layer as f32, 8)
+                .with_metadata(Metadata::between(block("mlp.hook_in"), block("hook_mlp_out")))
+        };
+        Transcoders::new("set", (0..layers).map(layer).collect()).save(folder(name)).unwrap();
+        folder(name)
+    };
+    let (one, other) = (set(1.0, 3, "set"), set(5.0, 3, "other set"));
+    assert_eq!(Transcoders::open(&one).unwrap().layers().len(), 3);
+    fs::copy(other.join("layer_1.safetensors"), one.join("layer_1.safetensors")).unwrap();
+    let told = hooklens::error_chain(&Transcoders::open(&one).unwrap_err());
+    assert!(told.contains("mixed here") && told.contains("config.yaml"), "{told}");
+    // A smaller set replaces a larger one whole.
+    set(7.0, 2, "set");
+    assert_eq!(Transcoders::open(&one).unwrap().layers().len(), 2);
+    assert!(contents(&one).keys().eq(["config.yaml", "layer_0.safetensors", "layer_1.safetensors"]));
+}
+
+/// Labels of a dictionary do not become those of the one that replaces it.
+#[test]
+fn labels_go_with_their_dictionary() {
+    let place = tempfile::tempdir().unwrap();
+    let labels: Labels = [(0, "first".to_string())].into_iter().collect();
+    dictionary(1.0, 8).with_labels(labels).unwrap().save(place.path()).unwrap();
+    assert!(place.path().join("labels.json").is_file());
+    dictionary(2.0, 8).save(place.path()).unwrap();
+    assert!(Dictionary::open(place.path()).unwrap().labels().is_empty());
+    assert!(contents(place.path()).keys().eq(["cfg.json", "sae_weights.safetensors"]));
+}
+
+/// A model that is saved over another replaces it whole.
+#[test]
+fn saved_models_replace_others_together() {
+    let place = tempfile::tempdir().unwrap();
+    let [first, second] =
+        ["embedded:induction", "embedded:ioi"].map(|name| HookedTransformer::from_pretrained(name).unwrap());
+    first.save_pretrained(place.path()).unwrap();
+    second.save_pretrained(place.path()).unwrap();
+    let again = HookedTransformer::from_pretrained(place.path().display().to_string()).unwrap();
+    assert_eq!(again.fingerprint().unwrap(), second.fingerprint().unwrap());
+}
