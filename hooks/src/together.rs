@@ -145,7 +145,9 @@ impl Replaced {
     /// Makes everything what it was.
     fn put_back(&mut self) {
         for Earlier { place, hidden, .. } in &self.earlier {
-            fs::rename(hidden, place).ok();
+            if fs::rename(hidden, place).is_err() && !place.exists() {
+                fs::copy(hidden, place).ok();
+            }
         }
         for path in &self.new {
             fs::remove_file(path).ok();

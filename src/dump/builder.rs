@@ -409,12 +409,22 @@ impl Dump {
 
     /// The settings for the manifest: everything that determines the output besides the model and the prompts.
     pub(super) fn settings(&self) -> Vec<(String, String)> {
+        // Stored and compared: written out, so that they do not follow names in the code.
+        let logits = match self.logits {
+            Logits::All => "all",
+            Logits::Last => "last",
+            Logits::None => "none",
+        };
+        let padding_side = match self.padding_side {
+            PaddingSide::Left => "left",
+            PaddingSide::Right => "right",
+        };
         let own = [
             ("hooks", format!("{:?}", self.selection)),
             ("positions", self.positions.to_string()),
             ("dtype", self.dtype.to_string()),
-            ("logits", format!("{:?}", self.logits).to_lowercase()),
-            ("padding_side", format!("{:?}", self.padding_side).to_lowercase()),
+            ("logits", logits.into()),
+            ("padding_side", padding_side.into()),
             ("batch_size", self.batch_size.to_string()),
             ("prefix_tokens", format!("{:?}", self.prefix)),
         ];

@@ -165,6 +165,11 @@ fn mixed_dictionaries_are_refused() {
     let again = Dictionary::open(folder("other")).unwrap();
     assert!(again.metadata().others.keys().all(|key| !key.contains("hooklens")), "{:?}", again.metadata().others);
 
+    // Weights without their description, as a process that is killed between the two leaves them.
+    fs::remove_file(folder("other").join("cfg.json")).unwrap();
+    let told = hooklens::error_chain(&Dictionary::open(folder("other")).unwrap_err());
+    assert!(told.contains("the description that was saved with it"), "{told}");
+
     let set = |seed: f32, layers: usize, name: &str| -> PathBuf {
         let layer = |layer: usize| {
             let block = |point: &str| format!("blocks.{layer}.{point}");

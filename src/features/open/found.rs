@@ -74,6 +74,12 @@ impl Found {
         let described = std::iter::once(own).chain(beside).chain(above).find(|path| path.is_file());
         let config =
             described.map(|path| Ok::<_, crate::error::Error>((path.clone(), read_json(path)?))).transpose()?;
+        // Of a set, one file describes all layers.
+        if config.is_none() && files.metadata(WEIGHTS).is_some() && !folder.join("config.yaml").is_file() {
+            let reason = "the description that was saved with it, cfg.json or config.yaml, is missing: a process that \
+                          replaced it may have been killed";
+            return Err(FeatureError::Setting { path: weights, reason: reason.into() }.into());
+        }
         Ok(Self { path: weights, config, files, device: device.clone() })
     }
 
