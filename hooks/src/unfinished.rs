@@ -259,10 +259,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// As [`write_file`], but for what shows itself only at writing, such as a full disk.
 pub fn check_output(path: &Path) -> io::Result<()> {
-    match Destination::of(path)? {
-        Destination::File { path, .. } => fs::metadata(path.parent().unwrap_or(Path::new("/"))).map(drop),
-        Destination::Stream(_) => Ok(()),
-    }
+    Destination::of(path).map(drop)
 }
 
 /// Removes all unfinished files of a folder that belongs to the caller alone.
@@ -416,5 +413,50 @@ mod tests {
         assert_eq!(write_file(folder.path(), b"").unwrap_err().kind(), io::ErrorKind::IsADirectory);
         assert!(write_file(&folder.path().join("new/"), b"").is_err());
         assert_eq!(count(folder.path()), 0);
+    }
+
+    /// Pipes are written to by what is written in order, and stay pipes.
+    #[cfg(unix)]
+    #[test]
+    fn pipes_are_written_to() {
+        use std::os::unix::fs::{FileTypeExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, link) = (folder.path().join("pipe"), folder.path().join("link"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        symlink("pipe", &link).unwrap();
+        assert!(Unfinished::beside(&link).unwrap_err().to_string().contains("not written in order"));
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read(pipe).unwrap()
+        });
+        write_file(&link, b"whole").unwrap();
+        assert_eq!(reader.join().unwrap(), b"whole");
+        assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+        assert_eq!(count(folder.path()), 2);
+    }
+
+    /// A character device takes what is written and a block device is refused; neither becomes a file.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn devices_stay_devices() {
+        use std::os::unix::fs::FileTypeExt;
+        let folder = tempfile::tempdir().unwrap();
+        let node = |name: &str, kind: &str, numbers: [&str; 2]| {
+            let path = folder.path().join(name);
+            let made = std::process::Command::new("mknod").arg(&path).arg(kind).args(numbers).output();
+            made.is_ok_and(|made| made.status.success()).then_some(path)
+        };
+        // The numbers of /dev/null, and of no block device.
+        let nodes = (node("null", "c", ["1", "3"]), node("block", "b", ["240", "77"]));
+        let (Some(null), Some(block)) = nodes else {
+            eprintln!("skipped: only root makes device nodes");
+            return;
+        };
+        // Some mounts allow no devices: an error then, and no file.
+        write_file(&null, b"whole").ok();
+        assert!(fs::symlink_metadata(&null).unwrap().file_type().is_char_device());
+        assert!(write_file(&block, b"whole").unwrap_err().to_string().contains("block device"));
+        assert!(fs::symlink_metadata(&block).unwrap().file_type().is_block_device());
+        assert_eq!(count(folder.path()), 2);
     }
 }

@@ -61,11 +61,14 @@ impl CsvArg {
     }
 }
 
-/// An error if an output would replace what is read, by whatever name: a file, or one of a folder's.
+/// An error if an output can't be written, or would replace what is read, by whatever name: a file, or one of a folder's.
 pub(super) fn spare(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> CliResult {
     let Some(out) = out else { return Ok(()) };
     // What is not there yet replaces nothing.
     let Ok(real) = out.canonicalize() else { return Ok(()) };
+    if !real.is_dir() {
+        hooklens_hooks::check_output(out).map_err(|e| unwritten(out, &e))?;
+    }
     for input in inputs.into_iter().filter_map(|path| path.canonicalize().ok()) {
         // A folder's files may be links to where they lie.
         let entries = std::fs::read_dir(&input).into_iter().flatten().flatten();
