@@ -199,6 +199,7 @@ impl Sink for FolderSink {
     fn write(&mut self, batch: Batch) -> Result<(), DumpError> {
         let file = file_name(batch.number, self.tables);
         let path = self.folder.join(&file);
+        place::check_no_link(&path)?;
         let failed = place::failed(&path);
         let object = place::object(&path)?;
         let tensors = batch.place(batch.placing.widths(), &path)?;

@@ -82,6 +82,7 @@ impl Log {
             return Ok(Self::Objects(ObjectLog::begin(folder, files)?));
         }
         let path = folder.join(LOG);
+        place::check_no_link(&path)?;
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
         let mut unfinished = Unfinished::beside(&path).map_err(failed)?;
         for entry in files {

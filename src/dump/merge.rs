@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use hooklens_hooks::FolderLock;
 use rayon::prelude::*;
 
 use super::DumpReport;
@@ -90,6 +91,8 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
     if next != whole.rows {
         return Err(failed(folder, format!("no shard has prompt {} of {}", next + 1, whole.rows)).into());
     }
+    // Another merge, or a dump, may be about to write its manifest.
+    let _lock = if is_url(folder) { None } else { Some(FolderLock::take(folder).map_err(DumpError::from)?) };
     if place::is_there(&folder.join(NAME))? {
         return Err(DumpError::Exists { path: folder.join(NAME) }.into());
     }

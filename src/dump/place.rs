@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::manifest::{BatchFile, hex};
 use crate::error::DumpError;
-use crate::object_stores::{Object, Version};
+use crate::object_stores::{Object, Version, is_url};
 use crate::regular;
 
 /// The object of a URL; nothing for a path of this machine.
@@ -39,9 +39,20 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, DumpError> {
 /// Whether there is a file or an object of that name.
 pub(super) fn is_there(path: &Path) -> Result<bool, DumpError> {
     match object(path)? {
-        None => Ok(path.exists()),
+        // A link that leads nowhere, too.
+        None => Ok(fs::symlink_metadata(path).is_ok()),
         Some(object) => object.is_there().map_err(failed(path)),
     }
+}
+
+/// An error if a file of a dump's folder is a symbolic link: what it leads to belongs to someone else. Outputs that the
+/// user names are written through links.
+pub(super) fn check_no_link(path: &Path) -> Result<(), DumpError> {
+    if !is_url(path) && path.is_symlink() {
+        let reason = "it is a symbolic link, where the dump has a file of its own; remove it".to_string();
+        return Err(DumpError::Refused { path: path.to_path_buf(), reason });
+    }
+    Ok(())
 }
 
 /// The folders within one.
@@ -79,6 +90,7 @@ impl Own {
 
     /// Replaces it whole.
     pub(super) fn put(&mut self, bytes: Vec<u8>) -> Result<(), DumpError> {
+        check_no_link(&self.path)?;
         match object(&self.path)? {
             None => hooklens_hooks::write_file(&self.path, &bytes).map_err(failed(&self.path)),
             Some(object) => {

@@ -542,6 +542,19 @@ fn locks_and_logs_of_strangers() {
         assert!(dump.run(&model(), &rows, &out).is_err());
         fs::remove_file(&lock).unwrap();
     }
+    // A damaged file is computed again, but not through a link.
+    #[cfg(unix)]
+    for file in ["shard-00001.safetensors", "manifest.json"] {
+        let before = fs::read(out.join(file)).unwrap();
+        fs::rename(out.join(file), out.join("moved")).unwrap();
+        let target = if file == "manifest.json" { &out.join("moved") } else { &thesis };
+        std::os::unix::fs::symlink(target, out.join(file)).unwrap();
+        let error = dump.run(&model(), &rows, &out).unwrap_err().to_string();
+        assert!(error.contains("symbolic link"), "{error}");
+        fs::remove_file(out.join(file)).unwrap();
+        fs::write(out.join(file), before).unwrap();
+        fs::remove_file(out.join("moved")).unwrap();
+    }
     assert_eq!(fs::read(&thesis).unwrap(), b"years of work");
     assert!(!folder.path().join("nowhere").exists());
     dump.run(&model(), &rows, &out).unwrap();
