@@ -83,13 +83,12 @@ impl FolderLock {
     /// [`FolderLockError::Held`] if another process, or another part of this one, holds it.
     pub fn take(folder: &Path) -> Result<Self, FolderLockError> {
         // As it is now: the process may change its working folder.
-        let folder = std::path::absolute(folder).map_err(|source| io_error(folder, source))?;
-        let path = folder.join(NAME);
+        let path = std::path::absolute(folder.join(NAME)).map_err(|source| io_error(folder, source))?;
         // A signal finds the lock either not yet there or listed.
         let mut leftovers = leftovers();
         let file = loop {
             let file = open(&path)?;
-            if let Some(locked) = lock(file, &folder, &path)? {
+            if let Some(locked) = lock(file, folder, &path)? {
                 break locked;
             }
         };
