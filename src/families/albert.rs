@@ -50,7 +50,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
 
 /// Groups of layers, and blocks in a layer.
 fn groups(json: &HfConfig<'_>) -> Result<(usize, usize), ConfigError> {
-    let size = |field: &str| Ok(json.size_or(field, 1)?);
+    let size = |field: &str| json.size_or(field, 1);
     Ok((size("num_hidden_groups")?, size("inner_group_num")?))
 }
 
