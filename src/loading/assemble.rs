@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use hooklens_hooks::DType;
 use hooklens_kernels::packed::Order;
 
-use super::adapter::{Adapter, Change};
+use super::adapter::Adapter;
 use super::options::Progress;
 use crate::config::{
     ActivationFn, GatedDelta, Latent, NormKind, PerLayerInputs, Positional, QkNorm, SharedExpert, StateSpace,
@@ -40,6 +40,8 @@ pub(super) struct Assembler<'a> {
     /// Where what is read now goes.
     pub(super) device: &'a Device,
     adapter: Option<&'a Adapter>,
+    /// Names of the adapter's changes that were made.
+    changed: BTreeSet<String>,
     applied: BTreeSet<String>,
     missing: Vec<String>,
     /// Where what was lent lies, of this part of the model.
@@ -55,6 +57,29 @@ pub(super) struct Assembler<'a> {
     in_blocks: BTreeSet<String>,
     /// Tensors in blocks that become plain numbers.
     widened: BTreeSet<String>,
+}
+
+/// Where a weight is in the files.
+pub(super) struct Located<'a> {
+    name: String,
+    layout: Layout,
+    /// See [`Source::modules`](crate::weight_files::Source::modules).
+    modules: &'a [String],
+}
+
+impl Located<'_> {
+    /// The name an adapter has for it.
+    fn module(&self) -> &str {
+        self.modules.first().unwrap_or(&self.name)
+    }
+
+    /// [`Self::module`] and the names of those that share the tensor.
+    fn names(&self) -> Vec<&str> {
+        match self.modules {
+            [] => vec![&self.name],
+            names => names.iter().map(String::as_str).collect(),
+        }
+    }
 }
 
 impl<'a> Assembler<'a> {
@@ -75,6 +100,7 @@ impl<'a> Assembler<'a> {
             placement,
             device: placement.first(),
             adapter: None,
+            changed: BTreeSet::new(),
             applied: BTreeSet::new(),
             missing: Vec::new(),
             pages: Pages::default(),
@@ -100,12 +126,14 @@ impl<'a> Assembler<'a> {
     }
 
     /// Merges an adapter into what is read from now on.
-    pub(super) fn with_adapter(mut self, adapter: Option<&'a Adapter>) -> Result<Self, LoadError> {
-        if let Some(adapter) = adapter {
-            adapter.check(self.table, self.files)?;
-        }
+    pub(super) fn with_adapter(mut self, adapter: Option<&'a Adapter>) -> Self {
         self.adapter = adapter;
-        Ok(self)
+        self
+    }
+
+    /// Names of the adapter's changes that were made.
+    pub(super) fn changed(&self) -> &BTreeSet<String> {
+        &self.changed
     }
 
     /// All weights, or the first thing wrong with the files.
@@ -222,29 +250,34 @@ impl<'a> Assembler<'a> {
     }
 
     /// Where a weight is; `None` if the model has none of the name, or the embedding stands for it.
-    pub(super) fn locate(&self, weight: &str) -> Option<(String, Layout)> {
+    pub(super) fn locate(&self, weight: &str) -> Option<Located<'a>> {
         let source = self.table.sources.get(weight)?;
-        Some((self.table.find(self.files, &source.name)?, source.layout))
+        let name = self.table.find(self.files, &source.name)?;
+        Some(Located { name, layout: source.layout, modules: &source.modules })
     }
 
     /// [`Self::locate`], where the model has the weight.
-    fn located(&self, weight: &str) -> Result<(String, Layout), LoadError> {
+    fn located(&self, weight: &str) -> Result<Located<'a>, LoadError> {
         let missing = || LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) };
         self.locate(weight).ok_or_else(missing)
     }
 
-    /// The tensor an adapter holds in place of this one.
-    fn replacement(&self, name: &str) -> Option<(&'a WeightFiles, String)> {
-        let adapter = self.adapter?;
-        match adapter.change(name, self.table.prefix)? {
-            Change::Replaced(own) => Some((&adapter.files, own.clone())),
-            Change::LowRank(_) => None,
-        }
+    /// The files and the tensor in them that a weight is read from: the adapter's, where it replaces the base model's.
+    fn holder(&self, at: &Located<'_>) -> (&'a WeightFiles, String) {
+        let replaced = self.adapter.and_then(|adapter| {
+            let own = adapter.replacement(&at.names(), self.table.prefix)?;
+            Some((&adapter.files, own.to_string()))
+        });
+        replaced.unwrap_or((self.files, at.name.clone()))
     }
 
     /// Where a tensor is read, its shape checked; notes that it was used.
-    fn held(&mut self, name: &str, expected: Vec<usize>) -> Result<(&'a WeightFiles, String), LoadError> {
-        let (files, held) = self.replacement(name).unwrap_or((self.files, name.to_string()));
+    fn held(&mut self, at: &Located<'_>, expected: Vec<usize>) -> Result<(&'a WeightFiles, String), LoadError> {
+        let (name, (files, held)) = (&at.name, self.holder(at));
+        if let Some(adapter) = self.adapter {
+            let changes = adapter.replacing(&at.names(), self.table.prefix);
+            self.changed.extend(changes.into_iter().map(str::to_string));
+        }
         let given = files.info(&held).map(|info| info.shape.clone()).unwrap_or_default();
         if given != expected {
             return Err(LoadError::Shape { name: name.to_string(), expected, given });
@@ -277,7 +310,9 @@ impl<'a> Assembler<'a> {
                 match own(&name) {
                     // PyTorch's files hold the one tensor under both names.
                     Some(second) => {
-                        self.check_tied(&second, embedding)?;
+                        if let Some(embedding) = self.table.sources.get(embedding) {
+                            self.table.check_tied(self.files, &second, &embedding.name)?;
+                        }
                         self.applied.insert(second);
                     }
                     None => self.missing.push(name),
@@ -292,26 +327,16 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// An error if what the files hold for a tied unembedding is not the embedding: some versions of transformers take
-    /// the one, some the other.
-    fn check_tied(&self, unembedding: &str, embedding: &str) -> Result<(), LoadError> {
-        let Some((embedding, _)) = self.locate(embedding) else { return Ok(()) };
-        if self.files.same(unembedding, &embedding)? {
-            return Ok(());
-        }
-        Err(LoadError::NotTied { unembedding: unembedding.to_string(), embedding })
-    }
-
     pub(super) fn matrix(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
-        let (name, layout) = self.located(weight)?;
+        let at = self.located(weight)?;
         let scale = self.scale(weight);
         if scale != 1.0 {
-            return Ok(self.unscaled(&name, layout, shape, (self.compute, false))? * scale);
+            return Ok(self.unscaled(&at, shape, (self.compute, false))? * scale);
         }
-        let kept = self.kept_in(&name, layout);
+        let kept = self.kept_in(&at);
         // What is of 16 bits and stays so is no copy that processing would leave beside its own.
         let borrow = self.borrow || kept != self.compute;
-        self.unscaled(&name, layout, shape, (kept, borrow))
+        self.unscaled(&at, shape, (kept, borrow))
     }
 
     /// [`Self::matrix`] in the type that is computed in.
@@ -320,11 +345,11 @@ impl<'a> Assembler<'a> {
     }
 
     /// The element type that a matrix is kept in.
-    fn kept_in(&self, name: &str, layout: Layout) -> DType {
-        let held = self.replacement(name).unwrap_or((self.files, name.to_string()));
-        let stored = held.0.info(&held.1).and_then(|info| info.float);
+    fn kept_in(&self, at: &Located<'_>) -> DType {
+        let (files, held) = self.holder(at);
+        let stored = files.info(&held).and_then(|info| info.float);
         match stored {
-            Some(stored @ (DType::F16 | DType::BF16)) if self.narrow && layout != Layout::UnitRows => stored,
+            Some(stored @ (DType::F16 | DType::BF16)) if self.narrow && at.layout != Layout::UnitRows => stored,
             _ => self.compute,
         }
     }
@@ -336,14 +361,14 @@ impl<'a> Assembler<'a> {
 
     fn unscaled(
         &mut self,
-        name: &str,
-        layout: Layout,
+        at: &Located<'_>,
         shape: [usize; 2],
         (kept, borrow): (DType, bool),
     ) -> Result<Tensor<2>, LoadError> {
-        let (files, held) = self.held(name, layout.stored_matrix(shape))?;
+        let layout = at.layout;
+        let (files, held) = self.held(at, layout.stored_matrix(shape))?;
         if files.info(&held).is_some_and(TensorInfo::is_quantized) {
-            self.widened.insert(name.to_string());
+            self.widened.insert(at.name.clone());
         }
         let stored = |data: TensorData| {
             let options = (self.device, data.dtype());
@@ -353,13 +378,14 @@ impl<'a> Assembler<'a> {
             }
         };
         if let Some(adapter) = self.adapter
-            && let Some(Change::LowRank(change)) = adapter.change(name, self.table.prefix)
+            && let Some((target, change)) = adapter.low_rank(at.module(), self.table.prefix)
         {
             let whole = match stored(files.read(&held, self.compute)?) {
                 StoredTensor::Matrix(whole) => whole,
-                StoredTensor::Cube(_) => return Err(adapter.not_a_matrix(name)),
+                StoredTensor::Cube(_) => return Err(adapter.not_a_matrix(target)),
             };
-            let merged = adapter.merged(change, whole, (self.device, self.compute))?;
+            let merged = adapter.merged(change, (whole, layout.is_in_out()), (self.device, self.compute))?;
+            self.changed.insert(target.to_string());
             return Ok(layout.of_whole(merged, shape));
         }
         // Where data are read later, the file may have been written anew by then.
@@ -377,8 +403,9 @@ impl<'a> Assembler<'a> {
     }
 
     pub(super) fn vector(&mut self, weight: &str, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
-        let Some((name, layout)) = self.locate(weight) else { return Ok(None) };
-        let (files, held) = self.held(&name, layout.stored_vector(len))?;
+        let Some(at) = self.locate(weight) else { return Ok(None) };
+        let layout = at.layout;
+        let (files, held) = self.held(&at, layout.stored_vector(len))?;
         let runs = layout.to_read_vector(len);
         let data = files.read_runs(&held, self.compute, runs, vec![runs.len * runs.count])?;
         let vector = layout.vector(Tensor::from_data(data, (self.device, self.compute.burn())), len);
@@ -404,25 +431,51 @@ impl<'a> Assembler<'a> {
     }
 
     pub(super) fn linear(&mut self, weight: &str, bias: &str, shape: [usize; 2]) -> Result<Linear, LoadError> {
-        let packed = match self.located(weight)? {
-            (name, layout) if self.scale(weight) == 1.0 => layout
-                .packed_rows(shape)
-                .map(|(rows, order)| self.packed(&name, layout.stored_matrix(shape), rows, order)),
+        let at = self.located(weight)?;
+        let packed = match at.layout.packed_rows(shape) {
+            Some((rows, order)) if self.scale(weight) == 1.0 => {
+                self.packed(&at, at.layout.stored_matrix(shape), rows, order)?
+            }
             _ => None,
         };
-        let weight = match packed.transpose()?.flatten() {
+        let added = self.added_bias(&at, shape[1])?.map(|added| {
+            let source = if self.table.sources.contains_key(bias) { bias } else { weight };
+            added * self.scale(source)
+        });
+        let weight = match packed {
             Some(packed) => Weight::Packed(packed),
             None => Weight::Plain(self.matrix(weight, shape)?),
         };
-        Ok(Linear::of(weight, self.vector(bias, shape[1])?, self.device))
+        let bias = match (self.vector(bias, shape[1])?, added) {
+            (Some(bias), Some(added)) => Some(bias + added),
+            (bias, added) => bias.or(added),
+        };
+        Ok(Linear::of(weight, bias, self.device))
+    }
+
+    /// What an adapter adds to the bias of a linear layer, which may have none in the base model.
+    fn added_bias(&mut self, weight: &Located<'_>, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
+        let Some(adapter) = self.adapter else { return Ok(None) };
+        let Some((target, (name, factor))) = adapter.added_bias(weight.module(), self.table.prefix) else {
+            return Ok(None);
+        };
+        let (layout, expected) = (weight.layout, weight.layout.stored_vector(len));
+        let given = adapter.files.info(name).map(|info| info.shape.clone()).unwrap_or_default();
+        if given != expected {
+            return Err(LoadError::Shape { name: name.clone(), expected, given });
+        }
+        let runs = layout.to_read_vector(len);
+        let data = adapter.files.read_runs(name, self.compute, runs, vec![runs.len * runs.count])?;
+        let added = layout.vector(Tensor::from_data(data, (self.device, self.compute.burn())), len);
+        self.changed.insert(target.to_string());
+        Ok(Some(added * *factor))
     }
 
     /// A table of vectors, `[row, d_model]`.
     fn table(&mut self, weight: &str, shape: [usize; 2]) -> Result<Weight, LoadError> {
-        let packed = match self.located(weight)? {
-            (name, Layout::AsIs) if self.scale(weight) == 1.0 => {
-                self.packed(&name, shape.to_vec(), 0..shape[0], Order::AsIs)?
-            }
+        let at = self.located(weight)?;
+        let packed = match at.layout {
+            Layout::AsIs if self.scale(weight) == 1.0 => self.packed(&at, shape.to_vec(), 0..shape[0], Order::AsIs)?,
             _ => None,
         };
         Ok(match packed {
@@ -434,16 +487,20 @@ impl<'a> Assembler<'a> {
     /// Rows of a tensor in blocks, if it is one and blocks are kept.
     fn packed(
         &mut self,
-        name: &str,
+        at: &Located<'_>,
         shape: Vec<usize>,
         rows: Range<usize>,
         order: Order,
     ) -> Result<Option<PackedMatrix>, LoadError> {
-        let changed = self.adapter.is_some_and(|adapter| adapter.change(name, self.table.prefix).is_some());
+        let name = &at.name;
+        let changed = self.adapter.is_some_and(|adapter| {
+            let (names, prefix) = (at.names(), self.table.prefix);
+            adapter.low_rank(at.module(), prefix).is_some() || adapter.replacement(&names, prefix).is_some()
+        });
         if !self.blocks || changed || self.files.info(name).is_none_or(|info| info.packed.is_none()) {
             return Ok(None);
         }
-        let (files, held) = self.held(name, shape)?;
+        let (files, held) = self.held(at, shape)?;
         let packed = files.packed(&held, rows, order)?;
         let lent = files.pages(&held);
         self.copied += packed.as_ref().filter(|_| lent.size() == 0).map_or(0, PackedMatrix::size);

@@ -17,7 +17,8 @@ impl Assembler<'_> {
         let (encodes, decodes, kind, width) = (c.stack(false), c.stack(true), c.norm, c.d_decoder_model);
         let tokens = self.matrix("embed.W_E", [c.d_vocab, c.d_model])?;
         let shape = [c.d_decoder_model, c.d_decoder_vocab];
-        let (decoder_embed, unembed) = match c.shared_embed {
+        // An adapter may have given the decoder's embedding a weight of its own.
+        let (decoder_embed, unembed) = match c.shared_embed && self.locate("decoder_embed.W_E").is_none() {
             true => (None, self.unembed(&Weight::Plain(tokens.clone()), shape)?),
             false => {
                 let own = self.matrix("decoder_embed.W_E", [c.d_decoder_vocab, c.d_decoder_model])?;

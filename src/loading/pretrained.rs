@@ -377,19 +377,25 @@ impl ModelFiles {
         read: impl FnOnce(&mut Assembler<'_>) -> Result<W, LoadError>,
     ) -> Result<(W, LoadReport)> {
         let files = self.files.as_ref().ok_or_else(|| no_weights(name))?;
-        let table = self.table()?;
+        let mut table = self.table()?;
         if let (Some(path), Some(_)) = (&options.adapter, &self.adapter) {
             let reason = "the model is named by an adapter already, and one is merged at a time".to_string();
             return Err(LoadError::Adapter { path: path.clone(), reason }.into());
         }
         let given = options.adapter.as_deref().map(|folder| Adapter::open(folder, options.mmap)).transpose()?;
+        let adapter = given.as_ref().or(self.adapter.as_ref());
+        let idle = adapter.map(|adapter| adapter.separate(&mut table, files)).transpose()?.unwrap_or_default();
         let placement = placement.without_autodiff();
         let assembler = Assembler::new(files, &table, options.computes_in(), borrow, &placement);
         let assembler = assembler.telling(options.progress.as_ref());
-        let mut assembler = assembler.with_adapter(given.as_ref().or(self.adapter.as_ref()))?;
+        let mut assembler = assembler.with_adapter(adapter);
         let weights = guarded(|| placement.devices(), || Ok(read(&mut assembler)?))?;
+        if let Some(adapter) = adapter {
+            adapter.check(assembler.changed(), &idle, &table)?;
+        }
         let mut ignored = families::ignored(self.described.family(), &self.json)?;
         ignored.extend(self.ignored.iter().cloned());
+        ignored.extend(idle.iter().map(|name| format!("the adapter's change of `{name}`, which the model never uses")));
         let parts = table.other_parts(files).into_iter();
         ignored
             .extend(parts.map(|(part, count)| format!("{count} tensors of {part}, a part other than the text model")));

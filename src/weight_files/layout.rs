@@ -112,6 +112,11 @@ impl Layout {
         )
     }
 
+    /// Whether the file's matrix is `[in, out]`, as transformers' `Conv1D` holds it.
+    pub(crate) fn is_in_out(self) -> bool {
+        matches!(self, Layout::AsIs | Layout::Columns { .. })
+    }
+
     /// Which rows of the file's tensor are the columns of a matrix kept as `[rows, columns]`, and in what order; `None`
     /// if none are.
     pub(crate) fn packed_rows(self, [_, columns]: [usize; 2]) -> Option<(Range<usize>, Order)> {
@@ -310,6 +315,9 @@ pub(crate) struct Source {
     pub(crate) scale: f64,
     /// Whether the model can do without, such as a head.
     pub(crate) optional: bool,
+    /// What an adapter calls the tensor, the name of the module that uses this weight first, then those of the modules
+    /// that share it. Empty where the only name is the tensor's own.
+    pub(crate) modules: Vec<String>,
 }
 
 /// A family's table: for each weight, in TransformerLens's names, where the files hold it.
@@ -404,7 +412,15 @@ impl WeightTable {
     pub(crate) fn add(&mut self, weight: impl Into<String>, name: impl Into<String>, layout: Layout) {
         self.sources.insert(
             weight.into(),
-            Source { name: name.into(), layout, tied: false, own_if_there: false, scale: 1.0, optional: false },
+            Source {
+                name: name.into(),
+                layout,
+                tied: false,
+                own_if_there: false,
+                scale: 1.0,
+                optional: false,
+                modules: Vec::new(),
+            },
         );
     }
 
@@ -448,6 +464,17 @@ impl WeightTable {
         self.projected = Some(width);
         self.add("embed.projection", into, Layout::Transposed);
         self.add("unembed.projection", out_of, Layout::Transposed);
+    }
+
+    /// An error if what the files hold for a tied unembedding is not the embedding: some versions of transformers take
+    /// the one, some the other.
+    pub(crate) fn check_tied(&self, files: &WeightFiles, unembedding: &str, embedding: &str) -> Result<(), LoadError> {
+        match (self.find(files, unembedding), self.find(files, embedding)) {
+            (Some(unembedding), Some(embedding)) if !files.same(&unembedding, &embedding)? => {
+                Err(LoadError::NotTied { unembedding, embedding })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Two tensors that versions of transformers take for one another, if the files hold both and they differ.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod activation_store;
+mod adapters;
 mod analysis;
 mod analysis_parity;
 mod architecture;
