@@ -418,7 +418,7 @@ fn save(one: &Trained, folder: &Path) -> CliResult {
         Opened::Dictionary(own) => own.add_files(folder, &mut files)?,
         Opened::Transcoders(all) => all.add_files(folder, &mut files)?,
     }
-    Ok(files.finish().map_err(|e| unwritten(folder, &e))?)
+    files.finish().map_err(|e| unwritten(folder, &e))
 }
 
 /// Prints what was trained and where it is.
