@@ -3,7 +3,7 @@
 use std::fs;
 
 use hooklens::encoder_decoder::HookedEncoderDecoder;
-use hooklens::{HookedTransformer, LoadOptions};
+use hooklens::{HookedModel, HookedTransformer, LoadOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -48,12 +48,12 @@ fn adapted_modules_of_an_encoder_decoder_are_apart() {
         let rows = |name: &str| -> Vec<Vec<u32>> {
             golden.get(name).unwrap().rows().into_iter().map(|row| row.iter().map(|id| *id as u32).collect()).collect()
         };
-        let logits = model.forward(rows("tokens"), rows("decoder_tokens")).unwrap();
+        let logits = model.forward((rows("tokens"), rows("decoder_tokens"))).unwrap();
         let mut tally = Tally::default();
         tally.compare("logits", &values(&logits), golden.get("logits").unwrap());
         assert!(tally.problems.is_empty(), "{case}: {:?}", tally.problems);
-        let unused = model.report().ignored.iter().any(|ignored| ignored.contains("model.shared.weight"));
-        assert_eq!(unused, case == "lora-bart-shared", "{:?}", model.report().ignored);
+        let unused = model.load_report().ignored.iter().any(|ignored| ignored.contains("model.shared.weight"));
+        assert_eq!(unused, case == "lora-bart-shared", "{:?}", model.load_report().ignored);
     }
 }
 
