@@ -136,7 +136,7 @@ fn told_by_clap(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let shown = terminal::shown(&text);
     if error.use_stderr() && shown != text {
-        write!(std::io::stderr(), "{shown}").ok();
+        say(text.trim_end());
     } else if let Err(failed) = error.print()
         && !error.use_stderr()
     {

@@ -22,7 +22,8 @@ fn imports(text: &str) -> BTreeSet<String> {
 /// Who imports whom below `src/`.
 fn graph(src: &Path) -> Graph {
     let mut graph = Graph::new();
-    for path in files(src).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+    let code = |path: &PathBuf| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs");
+    for path in files(src).into_iter().filter(code) {
         let first = path.strip_prefix(src).unwrap().components().next().unwrap();
         let folder = Path::new(first.as_os_str()).with_extension("").to_str().unwrap().to_string();
         // The roof: what these name is what users may.

@@ -304,7 +304,7 @@ fn shares_of_results_are_joined() {
     // Shares of another sweep are told apart, and more shares than prompts leave some with nothing.
     let other = ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "pos", "--ioi", "5"];
     let (code, said) = ran(path, &[&other[..], &["--shard", "1/3", "--out", "patch"]].concat(), &[]);
-    assert!(code == 1 && said.contains("per is [Head], and here [Pos]"), "{said}");
+    assert!(code == 1 && said.contains("per is head, and here pos"), "{said}");
     let few = ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "head", "--ioi", "2", "--out", "few"];
     for share in ["1/4", "2/4", "3/4", "4/4"] {
         assert_eq!(ran(path, &[&few[..], &["--shard", share]].concat(), &[]).0, 0);
