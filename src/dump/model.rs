@@ -232,25 +232,11 @@ impl DumpModel for HookedEncoderDecoder {
     }
 
     fn check_prompt(&self, prompt: &[u32], before: usize) -> Result<()> {
-        if before > 0 {
-            return Err(no_prefix().into());
-        }
-        let (len, n_ctx) = (prompt.len(), self.config().positions.n_ctx());
-        if len > n_ctx {
-            return Err(InputError::TooLong { len, n_ctx }.into());
-        }
-        Ok(Tokens::new(vec![prompt.to_vec()])?.check(self.config().d_vocab)?)
+        check_row(prompt, before, (self.config().positions.n_ctx(), self.config().d_vocab))
     }
 
     fn check_written(&self, row: &[u32], before: usize) -> Result<()> {
-        if before > 0 {
-            return Err(no_prefix().into());
-        }
-        let (len, n_ctx) = (row.len(), self.config().positions.n_ctx());
-        if len > n_ctx {
-            return Err(InputError::TooLong { len, n_ctx }.into());
-        }
-        Ok(Tokens::new(vec![row.to_vec()])?.check(self.config().d_decoder_vocab)?)
+        check_row(row, before, (self.config().positions.n_ctx(), self.config().d_decoder_vocab))
     }
 
     fn check_point(&self, id: PointId, written: bool) -> Result<()> {
@@ -296,6 +282,17 @@ fn no_encoder_rows() -> InputError {
 
 fn no_prefix() -> InputError {
     InputError::NoSuchOption { option: "prefix", model: "an encoder" }
+}
+
+/// An error for a row that an encoder or a decoder with these many positions and tokens can't run.
+fn check_row(row: &[u32], before: usize, (n_ctx, d_vocab): (usize, usize)) -> Result<()> {
+    if before > 0 {
+        return Err(no_prefix().into());
+    }
+    if row.len() > n_ctx {
+        return Err(InputError::TooLong { len: row.len(), n_ctx }.into());
+    }
+    Ok(Tokens::new(vec![row.to_vec()])?.check(d_vocab)?)
 }
 
 /// The tokenizer's padding token, if the model knows it.

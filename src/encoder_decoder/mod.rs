@@ -169,13 +169,7 @@ impl HookedEncoderDecoder {
     /// # Errors
     /// No tokenizer, no text, or a text the tokenizer refuses.
     pub fn to_tokens(&self, texts: impl Into<Texts>) -> Result<Tokens> {
-        let (texts, tokenizer) = (texts.into().0, self.tokenizer()?);
-        if texts.is_empty() {
-            return Err(InputError::Empty { what: "the list of texts".into() }.into());
-        }
-        let rows = texts.iter().map(|text| Ok(tokenizer.encode_special(text, None)?.0));
-        let rows = rows.collect::<Result<Vec<_>>>()?;
-        Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
+        tokens_after(self.tokenizer()?, texts.into(), &[])
     }
 
     /// [`to_tokens`](HookedEncoderDecoder::to_tokens) of texts in another language than the tokenizer's default, where
@@ -260,21 +254,23 @@ impl HookedEncoderDecoder {
 
     /// What the decoder writes after `held` tokens of each row: a text that goes on gets no special tokens.
     fn written_input_after(&self, input: Input, held: &[usize]) -> Result<Tokens> {
-        let tokens = input.into_tokens(|texts| {
-            let tokenizer = self.tokenizer()?.target();
-            let row = |(row, text): (usize, &String)| match held.get(row) {
-                Some(1..) => tokenizer.encode(text),
-                _ => Ok(tokenizer.encode_special(text, None)?.0),
-            };
-            let rows = texts.iter().enumerate().map(row).collect::<Result<Vec<_>, _>>()?;
-            if rows.is_empty() {
-                return Err(InputError::Empty { what: "the list of texts".into() }.into());
-            }
-            Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
-        })?;
+        let tokens = input.into_tokens(|texts| tokens_after(self.tokenizer()?.target(), texts.into(), held))?;
         tokens.check(self.config.d_decoder_vocab)?;
         Ok(tokens)
     }
+}
+
+/// Tokens of texts, padded at the right, each with the tokenizer's special tokens unless its row holds some already.
+fn tokens_after(tokenizer: &Tokenizer, texts: Texts, held: &[usize]) -> Result<Tokens> {
+    let row = |(row, text): (usize, &String)| match held.get(row) {
+        Some(1..) => tokenizer.encode(text),
+        _ => Ok(tokenizer.encode_special(text, None)?.0),
+    };
+    let rows = texts.0.iter().enumerate().map(row).collect::<Result<Vec<_>, _>>()?;
+    if rows.is_empty() {
+        return Err(InputError::Empty { what: "the list of texts".into() }.into());
+    }
+    Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
 }
 
 impl private::Sealed for HookedEncoderDecoder {}

@@ -149,12 +149,7 @@ impl SteeringVector {
         let vector = self.vector.clone() * strength;
         self.for_its_model(at(self.point.as_str()).edit(
             move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
-                let [_, _, width] = stream.dims();
-                if vector.dims() != [width] {
-                    let expected = format!("[{width}], as wide as the point");
-                    let given = vector.dims().to_vec();
-                    return Err(AnalysisError::Shape { what: "the steering vector".into(), given, expected });
-                }
+                check_width("the steering vector", &vector, &stream)?;
                 Ok(stream + vector.clone().unsqueeze())
             },
         ))
@@ -187,12 +182,7 @@ impl SteeringVector {
         let unit = self.vector.clone() / size;
         Ok(self.for_its_model(at(self.point.as_str()).edit(
             move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
-                let [_, _, width] = stream.dims();
-                if unit.dims() != [width] {
-                    let expected = format!("[{width}], as wide as the point");
-                    let given = unit.dims().to_vec();
-                    return Err(AnalysisError::Shape { what: "the direction".into(), given, expected });
-                }
+                check_width("the direction", &unit, &stream)?;
                 let unit = unit.clone().unsqueeze::<3>();
                 let along = (stream.clone() * unit.clone()).sum_dim(2);
                 Ok(stream - along * unit)
@@ -207,4 +197,14 @@ impl SteeringVector {
             None => hook,
         }
     }
+}
+
+/// An error for a vector that is not as wide as the stream that a hook gets.
+fn check_width(what: &str, vector: &Tensor<1>, stream: &Tensor<3>) -> Result<(), AnalysisError> {
+    let [_, _, width] = stream.dims();
+    if vector.dims() == [width] {
+        return Ok(());
+    }
+    let expected = format!("[{width}], as wide as the point");
+    Err(AnalysisError::Shape { what: what.into(), given: vector.dims().to_vec(), expected })
 }
