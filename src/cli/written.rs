@@ -31,7 +31,7 @@ impl WrittenArg {
         }
     }
 
-    /// What tells it from others.
+    /// The text or the ids as a setting of a shard, by which shards are compared.
     pub(super) fn described(&self) -> Option<String> {
         let text = self.decoder_prompt.as_ref().map(|text| format!("{text:?} written"));
         text.or_else(|| self.decoder_tokens.as_ref().map(|rows| format!("{:?} written", rows.0)))

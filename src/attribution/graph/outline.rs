@@ -97,7 +97,7 @@ impl<'de, T: Deserialize<'de>, F: FnMut(usize, T) -> Result<(), String>> Visitor
 /// Looks at the entries of a list, one by one.
 struct Entries<'s, T, F> {
     look: F,
-    /// What was found wrong, as it is to be told.
+    /// The message for the first fault found.
     said: &'s mut Option<String>,
     of: PhantomData<T>,
 }

@@ -191,7 +191,7 @@ fn temporary(source: std::io::Error) -> crate::error::Error {
     io(&std::env::temp_dir(), source)
 }
 
-/// Reads so many numbers from a place in a file.
+/// Reads `count` numbers from a place in a file.
 pub(super) fn read_at(file: &mut File, place: u64, count: usize) -> std::io::Result<Vec<f32>> {
     let mut raw = vec![0; 4 * count];
     file.seek(SeekFrom::Start(place))?;

@@ -189,7 +189,7 @@ pub(in crate::cli) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>)
     }
 }
 
-/// How an evaluation is told.
+/// How an evaluation is printed.
 #[derive(Clone, Copy)]
 struct Told {
     json: bool,

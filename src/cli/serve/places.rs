@@ -20,7 +20,7 @@ pub(super) struct Places {
 pub(super) struct Place(Arc<Places>, IpAddr);
 
 impl Places {
-    /// So many places, of which an address has `of_address` at most.
+    /// `most` places, of which one address may have at most `of_address`.
     pub(super) fn new(most: usize, of_address: usize) -> Arc<Self> {
         Arc::new(Self { most, of_address, taken: Mutex::default() })
     }
