@@ -137,12 +137,21 @@ fn models_in_blocks_are_used_like_others() {
     assert_close(&trained.forward(tokens()).unwrap().inner(), &wide.forward(tokens()).unwrap(), 1e-5, "trainable");
 }
 
-/// A copy of a checkpoint with something changed.
+/// The error of a copy of a checkpoint with something changed.
 fn changed(
     name: &str,
     config: impl FnOnce(&mut Value),
     tensor: impl Fn(&str, &mut Vec<usize>, &mut Vec<u8>) -> bool,
 ) -> Error {
+    loaded(name, config, tensor).expect_err(name)
+}
+
+/// A copy of a checkpoint with something changed.
+fn loaded(
+    name: &str,
+    config: impl FnOnce(&mut Value),
+    tensor: impl Fn(&str, &mut Vec<usize>, &mut Vec<u8>) -> bool,
+) -> Result<HookedTransformer, Error> {
     let from = folder().join(name);
     let to = tempfile::tempdir().unwrap();
     let mut json: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
@@ -160,7 +169,47 @@ fn changed(
     let views =
         held.iter().map(|(name, dtype, shape, data)| (name, TensorView::new(*dtype, shape.clone(), data).unwrap()));
     fs::write(to.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
-    HookedTransformer::from_pretrained(Path::new(to.path()).to_str().unwrap()).expect_err(name)
+    HookedTransformer::from_pretrained(Path::new(to.path()).to_str().unwrap())
+}
+
+/// The zeros of a symmetric file can only be the middle code, whichever way they are stored.
+#[test]
+fn zeros_of_symmetric_files() {
+    let zeros = |byte: u8| {
+        move |name: &str, _: &mut Vec<usize>, data: &mut Vec<u8>| {
+            if name.ends_with("qzeros") {
+                data.fill(byte);
+            }
+            true
+        }
+    };
+    let tokens = || Tokens::new(vec![vec![3, 1, 4, 1, 5]]).unwrap();
+    for (name, [less_one, whole, other]) in [("gptq-4bit", [0x77, 0x88, 0x99]), ("gptq-8bit", [0x7f, 0x80, 0x81])] {
+        let model = HookedTransformer::from_pretrained(folder().join(name).to_str().unwrap()).unwrap();
+        let expected = model.forward(tokens()).unwrap();
+        for format in ["gptq", "gptq_v2"] {
+            let format = |json: &mut Value| json["quantization_config"]["checkpoint_format"] = json!(format);
+            for stored in [less_one, whole] {
+                let logits = loaded(name, format, zeros(stored)).unwrap().forward(tokens()).unwrap();
+                assert_close(&logits, &expected, 0.0, &format!("{name}, zeros of {stored:x}"));
+            }
+            let message = changed(name, format, zeros(other)).to_string();
+            assert!(message.contains("`sym` is true, but") && message.contains("_proj"), "{message}");
+        }
+        // An asymmetric file has the zeros that it stores.
+        let asymmetric = |json: &mut Value| json["quantization_config"]["sym"] = json!(false);
+        let logits = loaded(name, asymmetric, zeros(whole)).unwrap().forward(tokens()).unwrap();
+        assert!((logits - expected).abs().max().into_scalar::<f32>() > 0.01, "{name}");
+    }
+    let symmetric = |json: &mut Value| json["quantization_config"]["zero_point"] = json!(false);
+    assert!(loaded("awq-gemm", symmetric, zeros(0x88)).is_ok());
+    let message = changed("awq-gemm", symmetric, zeros(0x98)).to_string();
+    assert!(message.contains("`zero_point` is false, but"), "{message}");
+    let symmetric = |json: &mut Value| {
+        json["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = json!(true);
+    };
+    let message = changed("ct-int4-asym", symmetric, |_, _, _| true).to_string();
+    assert!(message.contains("`symmetric` is true, but"), "{message}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use hooklens_kernels::packed::{Format, GROUP};
 use serde_json::Value;
 
-use super::codes::{Codes, Meaning, fields};
+use super::codes::{Codes, Meaning, fields, symmetric};
 use super::{FLOATS, Kind, Made, Parts, check, collect};
 use crate::error::LoadError;
 use crate::weight_files::WeightFiles;
@@ -15,6 +15,8 @@ const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     group_size: i64,
+    /// Whether all zeros are the middle code.
+    symmetric: bool,
 }
 
 impl Rules {
@@ -25,7 +27,10 @@ impl Rules {
             return Err(format!("awq, laid out as {version}"));
         }
         match number("bits", "w_bit").unwrap_or(4) {
-            4 => Ok(Self { group_size: number("group_size", "q_group_size").unwrap_or(128) }),
+            4 => {
+                let symmetric = own.get("zero_point").and_then(Value::as_bool) == Some(false);
+                Ok(Self { group_size: number("group_size", "q_group_size").unwrap_or(128), symmetric })
+            }
             bits => Err(format!("awq of {bits} bits")),
         }
     }
@@ -38,7 +43,7 @@ pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<M
     let [width, words] = shape[..] else { return Err(wrong("`qweight` is no matrix")) };
     let rows = words.checked_mul(8).ok_or_else(|| wrong("`qweight` is too large"))?;
     let group = if rules.group_size <= 0 { width } else { rules.group_size as usize };
-    let kind = Kind::Awq(Rules { group_size: group as i64 });
+    let kind = Kind::Awq(Rules { group_size: group as i64, ..rules.clone() });
     let joined = collect(files, name, kind, [rows, width], (&["qweight", "qzeros", "scales"], &[]))?;
     let groups = width.div_ceil(group.max(1));
     check(&joined, "qweight", &[width, words], &["i32"])?;
@@ -66,6 +71,11 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
         for (row, zero) in ORDER.iter().zip(fields(word, 4)) {
             zeros[(first + row) * groups + group] = i16::from(zero);
         }
+    }
+    if rules.symmetric {
+        zeros = symmetric(zeros, 4, &[0]).map_err(|reason| {
+            LoadError::quantized(&parts.joined.name, format!("`zero_point` is false, but {reason}"))
+        })?;
     }
     Ok(Codes { width, codes, group, of_column: None, scales, zeros, meaning: Meaning::Unsigned })
 }

@@ -38,6 +38,17 @@ pub(super) enum Meaning {
     E2m1,
 }
 
+/// The zeros of symmetric codes, which can only be the middle code: `zeros`, if all of them differ from it by one of
+/// `offsets`.
+pub(super) fn symmetric(zeros: Vec<i16>, bits: usize, offsets: &[i16]) -> Result<Vec<i16>, String> {
+    let middle = 1 << (bits - 1);
+    if offsets.iter().any(|offset| zeros.iter().all(|zero| *zero == middle + offset)) {
+        return Ok(vec![middle; zeros.len()]);
+    }
+    let other = zeros.iter().find(|zero| **zero != middle).unwrap_or(&middle);
+    Err(format!("a code of {bits} bits stands for zero that is {other}, not {middle}"))
+}
+
 /// 1 / 127 as bitsandbytes multiplies by it.
 const ONE_OF_127: f32 = 0.007_874_016;
 

@@ -3,7 +3,7 @@
 use hooklens_kernels::packed::{Format, GROUP};
 use serde_json::Value;
 
-use super::codes::{Codes, Meaning, fields};
+use super::codes::{Codes, Meaning, fields, symmetric};
 use super::{FLOATS, Kind, Made, Parts, check, collect, fp8};
 use crate::error::LoadError;
 use crate::weight_files::WeightFiles;
@@ -14,6 +14,8 @@ pub(crate) struct Rules {
     layout: Layout,
     bits: usize,
     block: Option<[usize; 2]>,
+    /// Whether zeros can only be the code of zero.
+    symmetric: bool,
     /// The group of each column where they are not side by side; known of a module.
     permuted: bool,
     group: usize,
@@ -58,7 +60,8 @@ impl Rules {
         let block = weights.get("block_structure").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let block: Vec<usize> = block.iter().filter_map(|n| usize::try_from(n.as_u64()?).ok()).collect();
         let block = <[usize; 2]>::try_from(block).ok().filter(|block| !block.contains(&0));
-        Ok(Self { layout, bits, block, permuted: false, group: 0 })
+        let symmetric = weights.get("symmetric").and_then(Value::as_bool).unwrap_or(true);
+        Ok(Self { layout, bits, block, symmetric, permuted: false, group: 0 })
     }
 
     /// The last part of the name by which a module is known.
@@ -165,6 +168,11 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
             false => Vec::new(),
         };
         let zeros = if one && zeroed { vec![zeros[0]; rows * groups] } else { zeros };
+        if rules.symmetric
+            && let Some(other) = zeros.iter().find(|zero| **zero != 0)
+        {
+            return Err(asymmetric(parts, format!("`weight_zero_point` holds {other}, not 0")));
+        }
         let codes = parts.bytes("weight")?.to_vec();
         return Ok(Codes { width, codes, group, of_column: None, scales, zeros, meaning: Meaning::Signed });
     }
@@ -184,9 +192,16 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
             }
         }
     }
+    if rules.symmetric {
+        zeros = symmetric(zeros, bits, &[0]).map_err(|reason| asymmetric(parts, reason))?;
+    }
     let of_column = match rules.permuted {
         true => Some(parts.words("weight_g_idx")?.into_iter().map(|group| group as usize).collect()),
         false => None,
     };
     Ok(Codes { width, codes, group, of_column, scales, zeros, meaning: Meaning::Unsigned })
+}
+
+fn asymmetric(parts: &Parts<'_>, reason: String) -> LoadError {
+    LoadError::quantized(&parts.joined.name, format!("`symmetric` is true, but {reason}"))
 }

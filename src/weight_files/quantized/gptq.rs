@@ -3,7 +3,7 @@
 use hooklens_kernels::packed::{Format, GROUP};
 use serde_json::Value;
 
-use super::codes::{Codes, Meaning, fields};
+use super::codes::{Codes, Meaning, fields, symmetric};
 use super::{FLOATS, Kind, Made, Parts, check, collect};
 use crate::error::LoadError;
 use crate::weight_files::WeightFiles;
@@ -15,6 +15,8 @@ pub(crate) struct Rules {
     group_size: i64,
     /// Whether zeros are stored less one.
     first: bool,
+    /// Whether all zeros are the middle code.
+    symmetric: bool,
     /// Whether groups follow another order than the inputs'.
     permuted: bool,
 }
@@ -37,7 +39,8 @@ impl Rules {
             return Err("gptq, laid out as marlin".into());
         }
         let group_size = number("group_size").unwrap_or(128);
-        Ok(Self { bits: bits as usize, group_size, first: layout == "gptq", permuted: false })
+        let symmetric = own.get("sym").and_then(Value::as_bool).unwrap_or(false);
+        Ok(Self { bits: bits as usize, group_size, first: layout == "gptq", symmetric, permuted: false })
     }
 }
 
@@ -99,6 +102,12 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
         for (row, zero) in (first..rows).zip(fields(word.wrapping_add(less), bits)) {
             zeros[row * groups + group] = i16::from(zero);
         }
+    }
+    if rules.symmetric {
+        // Some programs store them whole in a file whose format says less one, and the reverse.
+        let off_by_one = if rules.first { 1 } else { -1 };
+        zeros = symmetric(zeros, bits, &[0, off_by_one])
+            .map_err(|reason| LoadError::quantized(&parts.joined.name, format!("`sym` is true, but {reason}")))?;
     }
     Ok(Codes { width, codes, group, of_column, scales, zeros, meaning: Meaning::Unsigned })
 }
