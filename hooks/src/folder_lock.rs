@@ -1,5 +1,6 @@
 //! One writer per folder.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -52,10 +53,10 @@ pub struct FolderLock {
 /// ```
 #[derive(Debug, Error)]
 pub enum FolderLockError {
-    /// Another run writes to the folder.
+    /// Another run writes to the folder, or the file.
     #[error("{} is being written by another run ({holder})", folder.display())]
     Held {
-        /// The folder.
+        /// The folder, or the file.
         folder: PathBuf,
         /// The process that holds the lock.
         holder: String,
@@ -82,13 +83,18 @@ impl FolderLock {
     /// # Errors
     /// [`FolderLockError::Held`] if another process, or another part of this one, holds it.
     pub fn take(folder: &Path) -> Result<Self, FolderLockError> {
+        Self::take_at(&folder.join(NAME), folder)
+    }
+
+    /// Locks `path`, which guards `guarded`.
+    fn take_at(path: &Path, guarded: &Path) -> Result<Self, FolderLockError> {
         // As it is now: the process may change its working folder.
-        let path = std::path::absolute(folder.join(NAME)).map_err(|source| io_error(folder, source))?;
+        let path = std::path::absolute(path).map_err(|source| io_error(path, source))?;
         // A signal finds the lock either not yet there or listed.
         let mut leftovers = leftovers();
         let file = loop {
             let file = open(&path)?;
-            if let Some(locked) = lock(file, folder, &path)? {
+            if let Some(locked) = lock(file, guarded, &path)? {
                 break locked;
             }
         };
@@ -96,10 +102,34 @@ impl FolderLock {
         Ok(Self { path, file })
     }
 
-    /// Whether a file of a folder is its lock, by its name.
+    /// Locks one file of a folder in which several processes write a file each.
+    ///
+    /// ```
+    /// use hooklens_hooks::{FolderLock, FolderLockError};
+    /// # let folder = tempfile::tempdir()?;
+    /// let [one, other] = ["1.json", "2.json"].map(|name| folder.path().join(name));
+    /// let lock = FolderLock::take_for(&one)?;
+    /// assert!(FolderLock::take_for(&other).is_ok());
+    /// let error = FolderLock::take_for(&one).unwrap_err().to_string();
+    /// assert!(error.contains("1.json is being written by another run"));
+    /// # drop(lock);
+    /// # assert_eq!(std::fs::read_dir(folder.path())?.count(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`FolderLock::take`].
+    pub fn take_for(file: &Path) -> Result<Self, FolderLockError> {
+        let mut name = OsString::from(NAME);
+        name.push("-");
+        name.push(file.file_name().unwrap_or_default());
+        Self::take_at(&file.with_file_name(name), file)
+    }
+
+    /// Whether a file of a folder is a lock, by its name.
     #[must_use]
-    pub fn is_lock(name: &std::ffi::OsStr) -> bool {
-        name == NAME
+    pub fn is_lock(name: &OsStr) -> bool {
+        name.as_encoded_bytes().starts_with(NAME.as_bytes())
     }
 }
 
@@ -129,7 +159,7 @@ fn open(path: &Path) -> Result<File, FolderLockError> {
 }
 
 /// Locks the opened file; `None` if it is no longer the one at `path`, because its holder has removed it meanwhile.
-fn lock(mut file: File, folder: &Path, path: &Path) -> Result<Option<File>, FolderLockError> {
+fn lock(mut file: File, guarded: &Path, path: &Path) -> Result<Option<File>, FolderLockError> {
     let failed = |error| io_error(path, error);
     let mut text = String::new();
     match file.try_lock() {
@@ -138,7 +168,7 @@ fn lock(mut file: File, folder: &Path, path: &Path) -> Result<Option<File>, Fold
             // The holder may not have written its number yet, and some systems don't let others read a locked file.
             file.read_to_string(&mut text).ok();
             let holder = if text.trim().is_empty() { "process unknown" } else { text.trim() };
-            return Err(FolderLockError::Held { folder: folder.to_path_buf(), holder: holder.to_string() });
+            return Err(FolderLockError::Held { folder: guarded.to_path_buf(), holder: holder.to_string() });
         }
         // Some file systems of clusters have no locks.
         Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}

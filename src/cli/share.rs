@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use hooklens_hooks::FolderLock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,8 @@ pub(super) struct Share {
     path: PathBuf,
     kind: Kind,
     settings: BTreeMap<String, String>,
+    /// Held until its results are written.
+    _lock: Option<FolderLock>,
 }
 
 /// The command whose results they are.
@@ -105,7 +108,9 @@ impl ShareArgs {
         let settings: BTreeMap<String, String> =
             settings.into_iter().map(|(name, value)| (name.into(), value)).collect();
         let path = out.join(format!("{}.json", name_of(shard)));
-        let share = Share { shard, path, kind, settings };
+        // What is there already is only read.
+        let lock = if path.exists() { None } else { Some(locked(&path)?) };
+        let share = Share { shard, path, kind, settings, _lock: lock };
         if let Some(part) = share.path.exists().then(|| Part::read(&share.path)).transpose()? {
             part.check(kind, &share.settings, &share.path)?;
         }
@@ -113,6 +118,14 @@ impl ShareArgs {
         super::signals::begin_again();
         Ok(Some(share))
     }
+}
+
+/// Locks the file of a share, in a folder that is made for it.
+fn locked(path: &Path) -> Result<FolderLock, Failure> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(|e| super::out::unwritten(folder, &e))?;
+    }
+    FolderLock::take_for(path).map_err(|e| Failure::Failed(e.into()))
 }
 
 /// How a setting is called on the command line, which is how shares store it.
@@ -140,9 +153,6 @@ impl Share {
         let result = result.map(serde_json::to_value).transpose()?;
         let (kind, shard, settings) = (self.kind, self.shard, self.settings.clone());
         let part = Part { format: FORMAT.into(), kind, shard, settings, result, path: self.path.clone() };
-        if let Some(folder) = self.path.parent() {
-            std::fs::create_dir_all(folder).map_err(|e| super::out::unwritten(folder, &e))?;
-        }
         write(&self.path, &serde_json::to_vec(&part)?)?;
         said(&self.path)
     }

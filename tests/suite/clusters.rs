@@ -332,6 +332,50 @@ fn shares_of_results_are_joined() {
     assert!(code == 1 && said.contains("00002-of-00004.json: it is no share of results"), "{said}");
 }
 
+/// Of two processes with one share, one writes and the other says so, whatever the command.
+#[test]
+fn a_share_has_one_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("prompts.txt"), "When Mary and John went to the store\n".repeat(3)).unwrap();
+    let patch =
+        ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "head", "--ioi", "3", "--out", "patch"];
+    let edges = ["attribute", "--model", "embedded:ioi", "--to", "edges", "--ioi", "3", "--out", "edges"];
+    let eval = ["features", "eval", "--model", "embedded:ioi", "--prompts", "prompts.txt", "--out", "eval"];
+    let eval = [&eval[..], &["--dictionary", "embedded:ioi-sae"]].concat();
+    for (name, asked) in [("patch", &patch[..]), ("edges", &edges), ("eval", &eval)] {
+        let run = |shard: &str| ran(path, &[asked, &["--shard", shard]].concat(), &[]);
+        fs::create_dir(path.join(name)).unwrap();
+        let file = path.join(name).join("00001-of-00002.json");
+        let lock = hooklens_hooks::FolderLock::take_for(&file).unwrap();
+        let (code, said) = run("1/2");
+        let holder = format!("00001-of-00002.json is being written by another run (process {})", std::process::id());
+        assert!(code == 1 && said.contains(&holder) && !file.exists(), "{said}");
+        // The others are not in its way.
+        assert_eq!(run("2/2").0, 0);
+        drop(lock);
+        // Eight at once: one writes, the others say that another does, or find the share done.
+        let arguments = [asked, &["--shard", "1/2"]].concat();
+        let quiet = || command(path, &arguments, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let at_once: Vec<_> = (0..8).map(|_| quiet()).collect();
+        let mut wrote = 0;
+        for run in at_once {
+            let Output { status, stdout, stderr } = run.wait_with_output().unwrap();
+            let said = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+            match status.code() {
+                Some(0) if said.contains("share 1/2 is done") => {}
+                Some(0) => wrote += 1,
+                code => assert!(code == Some(1) && said.contains("is being written by another run"), "{said}"),
+            }
+        }
+        assert_eq!(wrote, 1, "{name}");
+        let mut left: Vec<_> = fs::read_dir(path.join(name)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["00001-of-00002.json", "00002-of-00002.json"]);
+        assert_eq!(ran(path, &["merge", "--out", name], &[]).0, 0);
+    }
+}
+
 /// Shares of points are trained apart; one that is told to end goes on to the same dictionary, and one that is done is left.
 #[cfg(unix)]
 #[test]
