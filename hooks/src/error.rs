@@ -38,6 +38,15 @@ pub enum HookError {
         /// Blocks of the model.
         n_layers: usize,
     },
+    /// A hook whose closure has no name, where another process has to know what it does.
+    #[error(
+        "{hook} has a closure, and what it does can't be compared: give it a name, `.named(\"..\")`, that says all that \
+         its result depends on"
+    )]
+    Unnamed {
+        /// The hook.
+        hook: String,
+    },
     /// Several points, or none, where one is wanted.
     #[error("{} where one is wanted", named(asked, *count))]
     NotOne {

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::Xxh3;
+
 use crate::error::HookError;
 use crate::positions::{Kept, Positions};
 use crate::run::Rows;
@@ -55,6 +57,19 @@ impl RecordedRows {
             cut.push(own);
         }
         cut
+    }
+
+    /// Adds the rows to a hash.
+    pub(crate) fn add_to_hash(&self, hash: &mut Xxh3) {
+        let mut add = |number: usize| hash.update(&(number as u64).to_le_bytes());
+        for rows in [&self.kept, &self.keys] {
+            add(rows.len());
+            for row in rows {
+                add(row.len());
+                row.iter().for_each(|position| add(position.map_or(usize::MAX, |position| position)));
+            }
+        }
+        self.text_lens.iter().for_each(|len| add(*len));
     }
 
     pub(crate) fn batch(&self) -> usize {

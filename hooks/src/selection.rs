@@ -86,6 +86,34 @@ impl Selection {
         Self { asked: vec![Asked::Matching(Arc::new(predicate))] }
     }
 
+    /// The same selection with the names that its predicates pick, so that it can be written down and compared.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// let late = Selection::from("hook_embed").and(Selection::matching(|point| point.layer == Some(1)));
+    /// let spelled_out = late.spelled_out(&catalog)?;
+    /// assert_eq!(format!("{spelled_out:?}"), "[\"hook_embed\", \"blocks.1.hook_resid_post\"]");
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::NoMatch`] for a predicate that holds for no point.
+    pub fn spelled_out(&self, catalog: &Catalog) -> Result<Selection, HookError> {
+        let mut asked = Vec::new();
+        for one in &self.asked {
+            match one {
+                Asked::Matching(_) => {
+                    let ids = Selection { asked: vec![one.clone()] }.resolve(catalog)?;
+                    asked.extend(ids.into_iter().map(|id| Asked::Text(catalog.info(id).name.to_string())));
+                }
+                Asked::All | Asked::Text(_) => asked.push(one.clone()),
+            }
+        }
+        Ok(Selection { asked })
+    }
+
     /// What is asked for, as it was written.
     pub(crate) fn words(&self) -> String {
         self.asked.iter().map(Asked::word).collect::<Vec<_>>().join(", ")

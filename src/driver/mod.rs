@@ -9,7 +9,7 @@ mod scope;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
-use hooklens_hooks::{ActivationCache, Catalog, Hook, Part, Record, Selection};
+use hooklens_hooks::{ActivationCache, Catalog, Hook, HookError, Part, Record, Selection};
 
 use crate::device::guarded;
 use crate::error::{InputError, Result};
@@ -104,10 +104,16 @@ pub trait HookedModel: Sized + private::Sealed {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// assert!(model.interventions().is_empty());
-    /// assert_eq!(model.hooks([hook::z(0).head(1).zero()]).interventions(), ["Hook(edit [\"blocks.0.attn.hook_z\"])"]);
+    /// assert_eq!(model.hooks([hook::z(0).head(1).zero()]).interventions(), ["Hook(edit [\"blocks.0.attn.hook_z\"] head 1: zero)"]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     fn interventions(&self) -> Vec<String>;
+
+    /// Complete descriptions of the hooks that stay and edit: see [`Hook::identity`](hooklens_hooks::Hook::identity).
+    #[doc(hidden)]
+    fn hook_identities(&self) -> Result<Vec<Result<String, HookError>>> {
+        Ok(Vec::new())
+    }
 
     /// One run, unguarded.
     #[doc(hidden)]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
-use hooklens_hooks::{Catalog, Hook};
+use hooklens_hooks::{Catalog, Hook, HookError};
 
 use super::{ForwardOptions, HookedModel, private};
 use crate::error::{InputError, Result};
@@ -64,6 +64,11 @@ impl<'m, 'h, M: HookedModel> Hooked<'m, 'h, M> {
     }
 }
 
+/// Whether the values of a run depend on a hook.
+fn changes_values(hook: &Hook<'_>) -> bool {
+    hook.edits() && !hook.is_neutral()
+}
+
 impl<M> private::Sealed for Hooked<'_, '_, M> {}
 
 impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
@@ -90,8 +95,14 @@ impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
         let own = self
             .hooks
             .try_borrow()
-            .map(|own| own.iter().filter(|hook| hook.edits()).map(|hook| format!("{hook:?}")).collect());
+            .map(|own| own.iter().filter(|hook| changes_values(hook)).map(|hook| format!("{hook:?}")).collect());
         self.model.interventions().into_iter().chain::<Vec<String>>(own.unwrap_or_default()).collect()
+    }
+
+    fn hook_identities(&self) -> Result<Vec<Result<String, HookError>>> {
+        let own = self.hooks.try_borrow().map_err(|_| InputError::Reentered)?;
+        let own = own.iter().filter(|hook| changes_values(hook)).map(|hook| hook.identity(self.catalog()));
+        Ok(self.model.hook_identities()?.into_iter().chain(own).collect())
     }
 
     fn tells_rows_apart(&self) -> bool {

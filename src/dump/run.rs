@@ -13,6 +13,8 @@ use super::manifest::Manifest;
 use super::placing::{Placing, PromptRow, Widths};
 use super::writer::{Sink, Writer};
 use super::{Dump, DumpModel, DumpReport, Seen, Watcher};
+use hooklens_hooks::HookError;
+
 use crate::device::synchronize;
 use crate::driver::Input;
 use crate::error::{DumpError, InputError, Result};
@@ -105,9 +107,11 @@ impl Dump {
             let sink = FileSink::new(out, rows.len(), Widths::of(placed.iter()))?;
             return self.stream(model, rows, &placed, None, Box::new(sink), watcher);
         }
-        let edits = [("interventions", model.interventions()), ("part", model.parts()?)];
+        let edits = [("edits", self.edits_of(model)?), ("part", model.parts()?)];
         let edits = edits.iter().filter(|(_, edits)| !edits.is_empty());
-        let settings = edits.fold(self.clone(), |dump, (name, edits)| dump.setting(name, &edits.join(", ")));
+        let selection = self.selection.spelled_out(model.catalog())?;
+        let named = Self { selection, ..self.clone() };
+        let settings = edits.fold(named, |dump, (name, edits)| dump.setting(name, &edits.join(", ")));
         let manifest = Manifest::new(&settings, model.fingerprint_of_weights()?, rows);
         let sink = FolderSink::open(out, manifest, self, self.own(rows.len()).start)?;
         let finished = sink.finished();
@@ -122,6 +126,19 @@ impl Dump {
     /// How many of `rows` prompts those are.
     pub(crate) fn own_rows(&self, rows: usize) -> usize {
         self.own(rows).len()
+    }
+
+    /// The hooks that edit, as the manifest describes them.
+    ///
+    /// # Errors
+    /// [`HookError::Unnamed`] where others continue the dump, or this run continues another's.
+    fn edits_of<M: DumpModel>(&self, model: &M) -> Result<Vec<String>> {
+        let alone = !self.resume && self.shard.is_none();
+        let described = |identity: Result<String, HookError>| match identity {
+            Err(HookError::Unnamed { hook }) if alone => Ok(format!("{hook} without a name")),
+            identity => Ok(identity?),
+        };
+        model.hook_identities()?.into_iter().map(described).collect()
     }
 
     fn stream<M: DumpModel>(

@@ -147,12 +147,12 @@ impl SteeringVector {
     /// ```
     pub fn hook(&self, strength: f64) -> Hook<'static> {
         let vector = self.vector.clone() * strength;
-        self.for_its_model(at(self.point.as_str()).edit(
-            move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
-                check_width("the steering vector", &vector, &stream)?;
-                Ok(stream + vector.clone().unsqueeze())
-            },
-        ))
+        let added = vector.clone();
+        let hook = at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
+            check_width("the steering vector", &vector, &stream)?;
+            Ok(stream + vector.clone().unsqueeze())
+        });
+        self.for_its_model(hook.that_uses(format!("add a direction of strength {strength:?}"), &added))
     }
 
     /// Takes the direction out of the stream at every position: what is along it is made zero
@@ -180,14 +180,13 @@ impl SteeringVector {
             return Err(HookError::Failed { point: self.point.clone(), source }.into());
         }
         let unit = self.vector.clone() / size;
-        Ok(self.for_its_model(at(self.point.as_str()).edit(
-            move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
-                check_width("the direction", &unit, &stream)?;
-                let unit = unit.clone().unsqueeze::<3>();
-                let along = (stream.clone() * unit.clone()).sum_dim(2);
-                Ok(stream - along * unit)
-            },
-        )))
+        let hook = at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
+            check_width("the direction", &unit, &stream)?;
+            let unit = unit.clone().unsqueeze::<3>();
+            let along = (stream.clone() * unit.clone()).sum_dim(2);
+            Ok(stream - along * unit)
+        });
+        Ok(self.for_its_model(hook.that_uses("take out a direction", &self.vector)))
     }
 
     /// A model of other weights, or processed otherwise, has other directions.

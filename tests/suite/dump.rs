@@ -1,13 +1,15 @@
 //! Dumps: what the files hold, and what an interruption leaves.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use hooklens::PaddingSide;
-use hooklens::dump::Dump;
+use hooklens::dump::{Dump, Shard};
+use hooklens::experiments::SteeringVector;
 use hooklens::prelude::*;
-use hooklens::{ActivationFn, DumpError, Error, Experts, Positional};
+use hooklens::{ActivationFn, DumpError, Error, Experts, HookError, Positional};
 use ndarray::{ArrayD, IxDyn};
 use proptest::prelude::*;
 use safetensors::{Dtype, SafeTensors};
@@ -302,7 +304,7 @@ fn a_bad_prompt_is_named_before_the_run() {
 /// Prompts are shared out one by one: a shard has its share of them whatever the batch size.
 #[test]
 fn shards_have_equally_many_prompts() {
-    use hooklens::dump::{Dump, Shard, merge};
+    use hooklens::dump::merge;
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let rows: Vec<Vec<u32>> = (0..20).map(|row| vec![0, row, 7]).collect();
     for batch_size in [1, 2, 3, 8, 32] {
@@ -340,7 +342,7 @@ fn shards_have_equally_many_prompts() {
 /// A watcher that panics ends the dump: its folder is free, and what was handed over is there.
 #[test]
 fn a_watchers_panic_leaves_the_folder_free() {
-    use hooklens::dump::{Dump, Seen};
+    use hooklens::dump::Seen;
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let rows: Vec<Vec<u32>> = (0..6).map(|row| vec![0, row]).collect();
     let folder = tempfile::tempdir().unwrap();
@@ -366,7 +368,7 @@ fn a_watchers_panic_leaves_the_folder_free() {
 /// What several jobs make of shards of the prompts is, merged, what one makes of all.
 #[test]
 fn shards_merged_are_the_whole() {
-    use hooklens::dump::{Dump, Shard, merge};
+    use hooklens::dump::merge;
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let rows: Vec<Vec<u32>> = (0..11).map(|row| (0..3 + row % 4).map(|i| (i * 7 + row) % 20).collect()).collect();
     // A prompt a file: larger batches may begin elsewhere in a shard than in the whole.
@@ -558,4 +560,122 @@ fn locks_and_logs_of_strangers() {
     assert_eq!(fs::read(&thesis).unwrap(), b"years of work");
     assert!(!folder.path().join("nowhere").exists());
     dump.run(&model(), &rows, &out).unwrap();
+}
+
+/// Two edits of one point are different edits, whether by verb, place, number or tensor.
+#[test]
+fn a_dump_under_other_edits_is_not_continued() {
+    let (model, rows) = (
+        HookedTransformer::from_pretrained("embedded:induction").unwrap(),
+        vec![vec![1, 2, 3], vec![4, 5, 6], vec![7, 8, 9]],
+    );
+    let dump = Dump::new("*hook_resid_post").batch_size(1);
+    let vector = |value: f32| Tensor::<1>::full([model.config().d_head], value, &model.device());
+    let wide = |value: f32| Tensor::<1>::full([model.config().d_model], value, &model.device());
+    let recorded = |row: Vec<u32>| model.record(vec![row], hook::z(0)).unwrap();
+    let (one, same, other) = (recorded(vec![1, 2, 3]), recorded(vec![1, 2, 3]), recorded(vec![3, 2, 1]));
+    let steering = |value: f32| SteeringVector::new("resid_post0", wide(value));
+    let z = || hook::z(0);
+    let hooks: Vec<(&str, hook::Hook<'_>)> = vec![
+        ("zero", z().zero()),
+        ("zero, head 0", z().head(0).zero()),
+        ("zero, head 1", z().head(1).zero()),
+        ("zero, heads", z().heads([0, 1]).zero()),
+        ("zero, position", z().head(1).positions(0).zero()),
+        ("zero, new position", z().head(1).new_positions(0).zero()),
+        ("zero, positions", z().head(1).positions(..2).zero()),
+        ("zero, unit", z().unit(1).zero()),
+        ("zero, of another point", hook::z(1).zero()),
+        ("zero, by name", hook::at("q0").edit(|q: Tensor<4>, _| q.zeros_like()).named("zero")),
+        ("scale", z().scale(2.0)),
+        ("scale, a little more", z().scale(2.000_000_000_000_001)),
+        ("add", z().add(vector(0.5))),
+        ("add, other", z().add(vector(0.25))),
+        ("mean", z().mean(&one)),
+        ("mean, other", z().mean(&other)),
+        ("named", z().edit(|z, _| z * 2.0).named("double")),
+        ("named, other", z().edit(|z, _| z * 2.0).named("twice")),
+        ("named, sliced", z().head(1).edit(|z, _| z * 2.0).named("double")),
+        (
+            "predicate",
+            hook::at(Selection::matching(|point| point.name.contains("hook_z")))
+                .edit(|z: Tensor<4>, _| z * 2.0)
+                .named("double"),
+        ),
+        (
+            "predicate, other",
+            hook::at(Selection::matching(|point| point.name.contains("hook_q")))
+                .edit(|z: Tensor<4>, _| z * 2.0)
+                .named("double"),
+        ),
+        ("steering", steering(0.5).hook(2.0)),
+        ("steering, stronger", steering(0.5).hook(3.0)),
+        ("steering, other", steering(0.25).hook(2.0)),
+        ("ablation", steering(0.5).ablation().unwrap()),
+    ];
+    let hooks: Vec<(&str, RefCell<hook::Hook<'_>>)> =
+        hooks.into_iter().map(|(name, hook)| (name, hook.into())).collect();
+    for (made_by, hook) in &hooks {
+        let folder = tempfile::tempdir().unwrap();
+        dump.run(&model.hooks([hook.borrow_mut().reborrow()]), &rows, folder.path()).unwrap();
+        let again = dump.clone().resume(true).run(&model.hooks([hook.borrow_mut().reborrow()]), &rows, folder.path());
+        assert_eq!(again.unwrap().resumed, 3, "{made_by}");
+        let plain = dump.clone().resume(true).run(&model, &rows, folder.path()).unwrap_err();
+        assert!(
+            matches!(&plain, Error::Dump(DumpError::Mismatch { what, .. }) if what == "edits"),
+            "{made_by}: {plain}"
+        );
+        for (now, hook) in hooks.iter().filter(|(now, _)| now != made_by) {
+            let error =
+                dump.clone().resume(true).run(&model.hooks([hook.borrow_mut().reborrow()]), &rows, folder.path());
+            assert!(
+                matches!(&error, Err(Error::Dump(DumpError::Mismatch { what, .. })) if what == "edits"),
+                "{made_by}, then {now}: {error:?}"
+            );
+        }
+    }
+    // Equal recordings are the same in another process, too.
+    let one_row = vec![vec![1, 2, 3]];
+    let out = tempfile::tempdir().unwrap();
+    let dump = dump.clone().resume(true);
+    dump.run(&model.hooks([z().replace(&one)]), &one_row, out.path()).unwrap();
+    assert_eq!(dump.run(&model.hooks([z().replace(&same)]), &one_row, out.path()).unwrap().resumed, 1);
+    assert!(dump.run(&model.hooks([z().replace(&other)]), &one_row, out.path()).is_err());
+}
+
+/// Nothing tells two closures apart but their names.
+#[test]
+fn closures_without_a_name_are_not_continued() {
+    let (model, rows) = (model(), vec![vec![1, 2, 3], vec![4, 5, 6]]);
+    let double = || hook::z(0).edit(|z, _| z * 2.0);
+    let dump = Dump::new("*hook_resid_post").batch_size(1);
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path();
+    dump.run(&model.hooks([double()]), &rows, out.join("whole")).unwrap();
+    let shard = dump.clone().shard(Shard::new(1, 2).unwrap());
+    for (dump, place) in [(&dump.clone().resume(true), "whole"), (&dump.clone().resume(true), "new"), (&shard, "shard")]
+    {
+        let error = dump.run(&model.hooks([double()]), &rows, out.join(place)).unwrap_err();
+        assert!(matches!(&error, Error::Hook(HookError::Unnamed { .. })), "{error}");
+        assert!(error.to_string().contains("Hook(edit [\"blocks.0.attn.hook_z\"]) has a closure"), "{error}");
+        assert!(place == "whole" || !out.join(place).exists());
+    }
+    // One that was written without a name is not continued by one that has it.
+    let error = dump.clone().resume(true).run(&model.hooks([double().named("double")]), &rows, out.join("whole"));
+    assert!(matches!(error, Err(Error::Dump(DumpError::Mismatch { what, .. })) if what == "edits"));
+    // Hooks that only read change nothing.
+    let read = dump.clone().resume(true).run(&model.hooks([hook::z(0).read(|_, _| ())]), &rows, out.join("read"));
+    assert!(read.is_ok());
+}
+
+/// A predicate is written as the names that it picks.
+#[test]
+fn points_chosen_by_a_predicate_are_compared() {
+    let (model, rows) = (HookedTransformer::from_pretrained("embedded:induction").unwrap(), vec![vec![1, 2, 3]]);
+    let dump = |layer| Dump::new(Selection::matching(move |point| point.layer == Some(layer))).resume(true);
+    let folder = tempfile::tempdir().unwrap();
+    dump(0).run(&model, &rows, folder.path()).unwrap();
+    assert_eq!(dump(0).run(&model, &rows, folder.path()).unwrap().resumed, 1);
+    let error = dump(1).run(&model, &rows, folder.path());
+    assert!(matches!(error, Err(Error::Dump(DumpError::Mismatch { what, .. })) if what == "hooks"));
 }

@@ -4,9 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use xxhash_rust::xxh3::Xxh3;
+
 use super::ActivationCache;
 use crate::catalog::PointId;
 use crate::error::HookError;
+use crate::hook::add_tensor;
 use crate::model_identity::ModelIdentity;
 use crate::point::{PointInfo, Segment};
 use crate::recorded_rows::RecordedRows;
@@ -211,6 +214,16 @@ impl ActivationCache {
     /// Where the recording comes from.
     pub fn origin(&self) -> &Origin {
         &self.origin
+    }
+}
+
+impl ActivationCache {
+    /// Adds what is recorded of a point to a hash: its values, and the token that each column holds.
+    pub(crate) fn add_to_hash(&self, point: &PointInfo, hash: &mut Xxh3) -> Result<(), HookError> {
+        add_tensor(hash, self.activation(&*point.name)?)?;
+        let rows = [self.origin.rows_of(point), self.origin.encoder_rows().filter(|_| point.keys_of_encoder)];
+        rows.into_iter().flatten().for_each(|rows| rows.add_to_hash(hash));
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Hooks: closures that read or change a tensor where it is made.
 
 mod at;
+mod description;
 mod returned;
 mod target;
 mod typed;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use at::At;
 pub(crate) use at::failed;
+pub(crate) use description::{Description, add_tensor};
 pub use returned::{IntoEdit, IntoRead};
 pub use target::{Target, at};
 
@@ -83,6 +85,7 @@ pub struct Hook<'a> {
     pub(crate) check: Option<Check<'a>>,
     /// Whether its edits leave the values as they are.
     pub(crate) neutral: bool,
+    pub(crate) description: Description<'a>,
     pub(crate) action: Action<'a>,
 }
 
@@ -106,6 +109,7 @@ impl<'a> Hook<'a> {
             recording: None,
             check: None,
             neutral: false,
+            description: Description::default(),
             action: Box::new(action),
         }
     }
@@ -209,6 +213,13 @@ impl Hook<'_> {
         (self.action)(tensor, at)
     }
 
+    /// Its verb and points: `edit ["blocks.0.attn.hook_z"]`.
+    fn verb(&self, target: &Selection) -> String {
+        let verb = if self.edits { "edit" } else { "read" };
+        let what = if self.backward { " the gradient of" } else { "" };
+        format!("{verb}{what} {target:?}")
+    }
+
     /// Whether the hook may change tensors.
     pub fn edits(&self) -> bool {
         self.edits
@@ -241,6 +252,7 @@ impl Hook<'_> {
             recording: self.recording,
             check: self.check.clone(),
             neutral: self.neutral,
+            description: self.description.clone(),
             action: Box::new(move |activation, at| action(activation, at)),
         }
     }
@@ -248,8 +260,6 @@ impl Hook<'_> {
 
 impl fmt::Debug for Hook<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verb = if self.edits { "edit" } else { "read" };
-        let what = if self.backward { " the gradient of" } else { "" };
-        write!(f, "Hook({verb}{what} {:?})", self.target)
+        write!(f, "Hook({}{})", self.verb(&self.target), self.description)
     }
 }

@@ -35,7 +35,7 @@ impl MeanOfRecording {
         });
         hook.recording = Some(recording);
         hook.check = Some(Rc::new(move |point, _| mean_is_defined(point, recording)));
-        hook
+        hook.described("replace by the mean of recorded values").using(|point, hash| recording.add_to_hash(point, hash))
     }
 }
 

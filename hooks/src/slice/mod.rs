@@ -108,13 +108,15 @@ macro_rules! acts {
 
 acts! {
     /// Sets it to zero: zero ablation.
-    fn zero<'a>() => |slice: Self| slice.with(|piece, _, _| Ok(piece.zeros_like()));
+    fn zero<'a>() => |slice: Self| slice.with(|piece, _, _| Ok(piece.zeros_like())).described("zero");
     /// Multiplies it by a number.
     fn scale<'a>(factor: f64) => |slice: Self, factor: f64| slice.with(move |piece, at, _| {
         Ok((piece.into_tensor::<D>(at.name())? * factor).into())
-    });
+    }).described(format!("scale {factor:?}"));
     /// Adds a vector along its last axis, `[d]`: steering.
-    fn add<'a>(vector: Tensor<1>) => |slice: Self, vector: Tensor<1>| slice.with(move |piece, at, _| {
+    fn add<'a>(vector: Tensor<1>) => |slice: Self, vector: Tensor<1>| {
+        let added = vector.clone();
+        let hook = slice.with(move |piece, at, _| {
         let width = vector.dims()[0];
         if piece.shape().last() != Some(&width) {
             return Err(sliced(at.point, piece.shape(), format!("last axis of {width}, as the vector added")));
@@ -123,7 +125,9 @@ acts! {
         let mut shape = [1; D];
         shape[D - 1] = width;
         Ok((x.clone() + vector.clone().reshape(shape).cast(x.dtype()).to_device(&x.device())).into())
-    });
+        });
+        hook.that_uses("add", &added)
+    };
     /// Replaces it by the values that a recording holds of the same point, row and position: activation patching.
     ///
     /// The recording is of this model ([`ActivationCache::for_any_model`] allows another) and has the run's rows; positions
@@ -192,6 +196,7 @@ impl<const D: usize> Slice<D> {
     ) -> Hook<'a> {
         let Slice { point, cuts } = self;
         let positions = pieces::positions(&cuts);
+        let slice = pieces::described(&cuts);
         let by_row = cuts.iter().any(AxisIndices::is_by_row);
         let by_position = cuts.iter().any(|cut| matches!(cut, AxisIndices::Positions(..)));
         let mut hook = at(point).edit_any(move |tensor, at| {
@@ -211,6 +216,7 @@ impl<const D: usize> Slice<D> {
         hook.by_position = by_position || by_row;
         hook.by_row = by_row;
         hook.positions = positions;
+        hook.description.slice = slice;
         hook
     }
 }

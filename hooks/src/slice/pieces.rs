@@ -1,5 +1,6 @@
 //! The contiguous pieces of a tensor that a slice leaves.
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::error::HookError;
@@ -29,6 +30,24 @@ impl AxisIndices {
             AxisIndices::Heads(_) | AxisIndices::Units(_) => false,
         }
     }
+}
+
+impl fmt::Display for AxisIndices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |numbers: &[isize]| numbers.iter().map(isize::to_string).collect::<Vec<_>>().join(" ");
+        match self {
+            AxisIndices::Heads(heads) => write!(f, "head {}", list(heads)),
+            AxisIndices::Units(units) => write!(f, "unit {}", list(units)),
+            AxisIndices::Rows(rows) => write!(f, "rows {rows:?}"),
+            AxisIndices::Positions(positions, Counting::Text) => write!(f, "positions {positions}"),
+            AxisIndices::Positions(positions, Counting::Run) => write!(f, "new positions {positions}"),
+        }
+    }
+}
+
+/// The cuts of a slice: `head 1, positions -1`.
+pub(super) fn described(cuts: &[AxisIndices]) -> String {
+    cuts.iter().map(AxisIndices::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The positions of a slice's text, where it names some.

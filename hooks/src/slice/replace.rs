@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Slice;
-use super::pieces::{AxisIndices, pieces, positions};
+use super::pieces::{AxisIndices, described, pieces, positions};
 use crate::activation::Activation;
 use crate::cache::{ActivationCache, apart};
 use crate::error::HookError;
@@ -34,6 +34,7 @@ impl<'a> Replacement<'a> {
         // Positions that a run computes itself are matched by where they are in the text.
         let by_run = cuts.iter().any(|cut| matches!(cut, AxisIndices::Positions(_, Counting::Run)));
         let positions = chosen.clone().unwrap_or(if by_run { Positions::Range(Some(0), None) } else { Positions::All });
+        let slice = described(&cuts);
         let own = Self { recording, cuts: cuts.into(), positions };
         let check = own.clone();
         let mut hook = at(point).edit_any(move |tensor, at| own.edited(tensor, at).map_err(BoxError::from));
@@ -43,7 +44,8 @@ impl<'a> Replacement<'a> {
         hook.by_row = true;
         hook.recording = Some(recording);
         hook.check = Some(Rc::new(move |point, rows| check.check(point, rows)));
-        hook
+        hook.description.slice = slice;
+        hook.described("replace by recorded values").using(|point, hash| recording.add_to_hash(point, hash))
     }
 
     /// Whether the recording has what a run over these rows needs.
