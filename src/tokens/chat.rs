@@ -1,9 +1,10 @@
 //! Chat templates: conversations as text.
 
 use std::fmt::Write;
+use std::io;
 
-use minijinja::value::Kwargs;
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::value::{Kwargs, Rest};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 use serde::Serialize;
 
 use super::python_values::{self, JsonStyle};
@@ -89,7 +90,55 @@ impl Tokenizer {
         let special = self.special_texts.iter().map(|(name, text)| (name.clone(), Value::from_serialize(text)));
         let values: Value = special.chain(given).collect();
         let failed = |error: Error| refused("the template can't be followed".into(), Some(error));
-        environment().render_str(&with_scopes(text), values).map_err(failed)
+        let (environment, text) = (environment(), with_scopes(text));
+        let mut written = Bounded::default();
+        let rendered = environment
+            .template_from_str(&text)
+            .and_then(|template| template.render_captured_to(values, &mut written).map(|_| ()));
+        match rendered {
+            Err(_) if written.full => Err(refused(format!("the template writes more than {LONGEST_TEXT} bytes"), None)),
+            Err(error) if error.kind() == ErrorKind::OutOfFuel => {
+                Err(refused(format!("the template takes more than {MOST_STEPS} steps"), None))
+            }
+            Err(error) => Err(failed(error)),
+            Ok(()) => String::from_utf8(written.text).map_err(|e| {
+                refused(
+                    "the template writes no text".into(),
+                    Some(Error::new(ErrorKind::BadSerialization, e.to_string())),
+                )
+            }),
+        }
+    }
+}
+
+/// Maximum number of instructions that a template runs: templates come from strangers and can loop for hours.
+const MOST_STEPS: u64 = 10_000_000;
+
+/// Maximum length of a conversation's text, in bytes.
+const LONGEST_TEXT: usize = 1 << 26;
+
+/// Maximum width of the filter `indent`.
+const WIDEST: usize = 1_000;
+
+/// Text of a bounded length.
+#[derive(Default)]
+struct Bounded {
+    text: Vec<u8>,
+    full: bool,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.full |= self.text.len() + bytes.len() > LONGEST_TEXT;
+        if self.full {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -105,6 +154,9 @@ fn environment() -> Environment<'static> {
     environment.add_function("strftime_now", now);
     environment.add_filter("string", |value: Value| python_values::text(&value));
     environment.add_filter("tojson", tojson);
+    environment.add_filter("indent", indent);
+    environment.add_filter(UNBOUNDED_INDENT, minijinja::filters::indent);
+    environment.set_fuel(Some(MOST_STEPS));
     environment
 }
 
@@ -123,6 +175,21 @@ fn tojson(value: Value, ensure_ascii: Option<bool>, indent: Option<Value>, named
     };
     named.assert_all_used()?;
     style.json(&value)
+}
+
+/// The name of the filter `indent` that reserves any width.
+const UNBOUNDED_INDENT: &str = "indent of any width";
+
+/// Jinja's filter, with a bounded width.
+fn indent(state: &State<'_, '_>, arguments: Rest<Value>) -> Result<Value, Error> {
+    for argument in arguments.iter().skip(1) {
+        let width = if argument.is_kwargs() { argument.get_attr("width")? } else { argument.clone() };
+        if width.as_usize().is_some_and(|width| width > WIDEST) {
+            let reason = format!("`indent` by {width}, more than {WIDEST}");
+            return Err(Error::new(ErrorKind::InvalidOperation, reason));
+        }
+    }
+    state.apply_filter(UNBOUNDED_INDENT, &arguments)
 }
 
 /// The time of this machine, as Python's `strftime` writes it.

@@ -82,6 +82,31 @@ fn a_template_that_is_not_there_is_named() {
     assert!(told.contains("can't be followed"), "{told}");
 }
 
+/// Templates come from strangers.
+#[test]
+fn a_template_does_not_run_or_write_forever() {
+    let chat = |template: &str| {
+        let files = json!({"tokenizer_config.json": {"chat_template": template}});
+        let tokenizer = tokenizer(folder(files.as_object().unwrap()).path());
+        tokenizer.chat(&[Message::new("user", "Hi")], true).map_err(|error| match std::error::Error::source(&error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        })
+    };
+    let many = "{% for a in range(100000) %}";
+    for (template, words) in [
+        (format!("{many}{many}{{% endfor %}}{{% endfor %}}"), "the template takes more than 10000000 steps"),
+        (format!("{many}{{{{ 'x' * 100000 }}}}{{% endfor %}}"), "the template writes more than 67108864 bytes"),
+        ("{{ 'a'|indent(10000000000000000) }}".into(), "`indent` by 10000000000000000, more than 1000"),
+        ("{{ 'a'|indent(width=1001) }}".into(), "`indent` by 1001, more than 1000"),
+        ("{{ 'a' * 10000000000 }}".into(), "too large"),
+    ] {
+        let message = chat(&template).unwrap_err();
+        assert!(message.contains(words), "{template}: {message}");
+    }
+    assert_eq!(chat("{{ 'a\nb'|indent(2, true) }}").unwrap(), "  a\n  b");
+}
+
 #[test]
 fn the_time_is_that_of_now() {
     let config = json!({"tokenizer_config.json": {"chat_template": "{{ strftime_now('%Y-%m-%d %B') }}"}});
