@@ -76,6 +76,7 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
 /// stopped it and it goes on when it is run again.
 pub fn main() -> ExitCode {
     crate::keep_freed_memory();
+    signals::exit_on_abort();
     crate::caught::print_others_only();
     if let Some(told) = too_many_threads() {
         say(format_args!("error: {told}"));

@@ -65,6 +65,15 @@ pub(super) fn watch() {
     drop(watcher);
 }
 
+/// An allocation that fails prints its size and aborts: the program ends with the exit code of an error, without a core
+/// dump.
+#[cfg(unix)]
+pub(super) fn exit_on_abort() {
+    let always = Arc::new(AtomicBool::new(true));
+    // Where the signal can't be caught, the system ends the program.
+    signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGABRT, 1, always).ok();
+}
+
 /// The signals that are ignored, a bit each.
 #[cfg(unix)]
 fn ignored() -> u64 {
@@ -75,3 +84,6 @@ fn ignored() -> u64 {
 
 #[cfg(not(unix))]
 pub(super) fn watch() {}
+
+#[cfg(not(unix))]
+pub(super) fn exit_on_abort() {}

@@ -51,6 +51,7 @@ mod hub;
 mod interrupted;
 mod laws;
 mod lens;
+mod limits;
 mod loading;
 mod lone_parts;
 mod marian;
