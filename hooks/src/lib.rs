@@ -88,7 +88,7 @@ pub use splice::{Shift, Splices};
 pub use suggest::nearest;
 pub use together::Together;
 pub use transfer::{Transfers, read, read_all, upload};
-pub use unfinished::{Unfinished, check_output, remove_unfinished, write_file};
+pub use unfinished::{Unfinished, check_output, check_own_file, remove_unfinished, write_file};
 
 /// Result of anything that can go wrong with a hook or a recording.
 pub type Result<T, E = HookError> = std::result::Result<T, E>;

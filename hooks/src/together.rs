@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tempfile::{Builder, TempPath};
 
 use crate::leftovers::{Leftovers, leftovers};
-use crate::unfinished::{UNFINISHED, Unfinished, without_path};
+use crate::unfinished::{UNFINISHED, Unfinished, check_own_file, without_path};
 
 /// Files of one result, of which the last describes the others.
 ///
@@ -43,8 +43,9 @@ impl Together {
     /// Begins the file that will have this name.
     ///
     /// # Errors
-    /// If its folder can't be written to.
+    /// If its folder can't be written to, and what [`check_own_file`] reports.
     pub fn add(&mut self, path: &Path) -> io::Result<&mut Unfinished> {
+        check_own_file(path)?;
         let unfinished = Unfinished::beside(path)?;
         self.files.push((path.to_path_buf(), unfinished));
         self.files.last_mut().map(|(_, file)| file).ok_or_else(|| io::ErrorKind::NotFound.into())

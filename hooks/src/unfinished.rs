@@ -262,6 +262,30 @@ pub fn check_output(path: &Path) -> io::Result<()> {
     Destination::of(path).map(drop)
 }
 
+/// An error if a file that a program names itself, in a folder that the user names, is a symbolic link: what it leads to
+/// belongs to someone else.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// hooklens_hooks::check_own_file(&folder.join("checkpoint"))?; // nothing there yet
+/// # #[cfg(unix)]
+/// std::os::unix::fs::symlink("../precious", folder.join("checkpoint"))?;
+/// # #[cfg(unix)]
+/// assert!(hooklens_hooks::check_own_file(&folder.join("checkpoint")).is_err());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// A symbolic link, also to nothing.
+pub fn check_own_file(path: &Path) -> io::Result<()> {
+    if path.is_symlink() {
+        let reason = "it is a symbolic link, where hooklens has a file of its own; remove it";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    Ok(())
+}
+
 /// Removes all unfinished files of a folder that belongs to the caller alone.
 ///
 /// ```

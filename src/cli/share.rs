@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use hooklens_hooks::FolderLock;
+use hooklens_hooks::{FolderLock, check_own_file};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +108,7 @@ impl ShareArgs {
         let settings: BTreeMap<String, String> =
             settings.into_iter().map(|(name, value)| (name.into(), value)).collect();
         let path = out.join(format!("{}.json", name_of(shard)));
+        check_own_file(&path).map_err(|e| super::out::unwritten(&path, &e))?;
         // What is there already is only read.
         let lock = if path.exists() { None } else { Some(locked(&path)?) };
         let share = Share { shard, path, kind, settings, _lock: lock };

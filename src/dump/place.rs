@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use hooklens_hooks::check_own_file;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::manifest::{BatchFile, hex};
@@ -48,11 +49,7 @@ pub(super) fn is_there(path: &Path) -> Result<bool, DumpError> {
 /// An error if a file of a dump's folder is a symbolic link: what it leads to belongs to someone else. Outputs that the
 /// user names are written through links.
 pub(super) fn check_no_link(path: &Path) -> Result<(), DumpError> {
-    if !is_url(path) && path.is_symlink() {
-        let reason = "it is a symbolic link, where the dump has a file of its own; remove it".to_string();
-        return Err(DumpError::Refused { path: path.to_path_buf(), reason });
-    }
-    Ok(())
+    if is_url(path) { Ok(()) } else { check_own_file(path).map_err(failed(path)) }
 }
 
 /// The folders within one.

@@ -551,7 +551,7 @@ fn locks_and_logs_of_strangers() {
         fs::rename(out.join(file), out.join("moved")).unwrap();
         let target = if file == "manifest.json" { &out.join("moved") } else { &thesis };
         std::os::unix::fs::symlink(target, out.join(file)).unwrap();
-        let error = dump.run(&model(), &rows, &out).unwrap_err().to_string();
+        let error = hooklens::error_chain(&dump.run(&model(), &rows, &out).unwrap_err());
         assert!(error.contains("symbolic link"), "{error}");
         fs::remove_file(out.join(file)).unwrap();
         fs::write(out.join(file), before).unwrap();

@@ -213,3 +213,42 @@ fn saved_models_replace_others_together() {
     let again = HookedTransformer::from_pretrained(place.path().display().to_string()).unwrap();
     assert_eq!(again.fingerprint().unwrap(), second.fingerprint().unwrap());
 }
+
+/// What a link in a folder of ours leads to is somebody else's: it is neither read nor written.
+#[cfg(unix)]
+#[test]
+fn links_in_place_of_own_files() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path();
+    fs::write(path.join("prompts.txt"), "Mary went to the park.\n".repeat(40)).unwrap();
+    let train = ["features", "train", "--model", "embedded:ioi", "--prompts", "prompts.txt", "--out", "out"];
+    let train = [&train[..], &["--at", "blocks.1.hook_resid_post", "--latents", "8", "--k", "2", "--tokens", "64"]];
+    let train = [&train.concat()[..], &["--batch-size", "32", "--checkpoint-every", "32"]].concat();
+    let resumed = [&train[..], &["--resume"]].concat();
+    let patch = ["patch", "--model", "embedded:ioi", "--at", "z0", "--per", "head", "--ioi", "2", "--out", "out"];
+    let patch = [&patch[..], &["--shard", "1/2"]].concat();
+    let own = ["cfg.json", "sae_weights.safetensors", "training.csv", "training.json", "training.svg"];
+    let own = own.iter().chain(&["checkpoint.safetensors"]);
+    let cases = own.flat_map(|name| [(*name, &train), (*name, &resumed)]).chain([("00001-of-00002.json", &patch)]);
+    for (name, arguments) in cases {
+        for (target, there) in [("../precious", true), ("../nothing", false)] {
+            fs::write(path.join("precious"), "years of work").unwrap();
+            fs::create_dir(path.join("out")).unwrap();
+            std::os::unix::fs::symlink(target, path.join("out").join(name)).unwrap();
+            let Output { status, stderr, .. } = command(path, arguments).output().unwrap();
+            let said = String::from_utf8(stderr).unwrap();
+            assert!(status.code() == Some(1) && said.contains(name), "{name}, {there}: {status}, {said}");
+            assert!(said.contains("it is a symbolic link, where hooklens has a file of its own"), "{name}: {said}");
+            assert_eq!(fs::read_to_string(path.join("precious")).unwrap(), "years of work");
+            assert!(!path.join("nothing").exists());
+            let left: Vec<_> =
+                fs::read_dir(path.join("out")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(left, [name]);
+            fs::remove_dir_all(path.join("out")).unwrap();
+        }
+    }
+    // The library's own writers, too.
+    std::os::unix::fs::symlink("../precious", path.join("cfg.json")).unwrap();
+    let error = hooklens::error_chain(&dictionary(1.0, 3).save(path).unwrap_err());
+    assert!(error.contains("cfg.json") && error.contains("symbolic link"), "{error}");
+}

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use hooklens_hooks::Together;
+use hooklens_hooks::{Together, check_own_file};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -378,6 +378,13 @@ fn check_finished(folder: &Path, now: &TrainingIdentity) -> CliResult {
 
 /// An error where the result would replace one that is there, or begin anew what could go on.
 fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
+    let own = |path: &Path| check_own_file(path).map_err(|e| unwritten(path, &e));
+    own(&TrainingRun::checkpoint_in(&place.out))?;
+    for folder in folders.iter().chain([&place.out]) {
+        for name in ["training.csv", TOLD, "training.svg", "cfg.json", "config.yaml", "sae_weights.safetensors"] {
+            own(&folder.join(name))?;
+        }
+    }
     let out = place.out.display();
     let interrupted = TrainingRun::checkpoint_in(&place.out).is_file();
     let told = match (place.resume, interrupted) {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hooklens_hooks::FolderLock;
+use hooklens_hooks::{FolderLock, check_own_file};
 
 use super::checkpoint;
 use super::identity::TrainingIdentity;
@@ -255,6 +255,9 @@ impl TrainingRun {
             FolderLock::take(folder).map_err(|error| Error::from(FeatureError::Locked(error)))
         };
         let _lock = folder.map(lock).transpose()?;
+        if let Some(path) = &saved {
+            check_own_file(path).map_err(LoadError::write(path))?;
+        }
         // Reading everything once to tell it from other data is for those who keep checkpoints.
         let data = if saved.is_some() { source.described()? } else { String::new() };
         let serving = Serving { seed: first.seed, batch: first.batch, buffer: first.batch * first.buffer };
