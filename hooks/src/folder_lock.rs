@@ -178,13 +178,24 @@ fn lock(mut file: File, guarded: &Path, path: &Path) -> Result<Option<File>, Fol
         return Ok(None);
     }
     let read = (&mut file).take(LONGEST + 1).read_to_string(&mut text);
-    if read.is_err() || text.len() as u64 > LONGEST || !(text.is_empty() || text.starts_with(HOLDER)) {
-        return Err(FolderLockError::Foreign { path: path.to_path_buf() });
+    match read {
+        Err(error) if error.kind() != io::ErrorKind::InvalidData => return Err(failed(error)),
+        Ok(_) if text.len() as u64 <= LONGEST && (text.is_empty() || text.starts_with(HOLDER)) => {}
+        _ => return Err(FolderLockError::Foreign { path: path.to_path_buf() }),
     }
-    file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
-    // In one piece, so that others read all of it or nothing.
-    file.write_all(format!("{HOLDER}{}\n", std::process::id()).as_bytes()).map_err(failed)?;
+    if let Err(error) = write_holder(&mut file) {
+        // The lock was here before, or is empty: nobody misses it.
+        fs::remove_file(path).ok();
+        return Err(failed(error));
+    }
     Ok(Some(file))
+}
+
+/// Writes which process holds a lock, in one piece, so that others read all of it or nothing.
+fn write_holder(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(format!("{HOLDER}{}\n", std::process::id()).as_bytes())
 }
 
 /// Whether the file at `path` is this open file.
