@@ -6,6 +6,7 @@ use std::ops::Range;
 use burn::tensor::{Device, DispatchTensor, Gradients, Int, Tensor, TensorData, Transaction};
 
 use crate::convert::DType;
+use crate::device_label::unread;
 use crate::error::HookError;
 use crate::transfer;
 
@@ -187,9 +188,7 @@ impl Activation {
     /// [`HookError::Io`] if the device can't give them.
     pub fn to_data(&self) -> Result<TensorData, HookError> {
         let read = at_any_rank!(self, |t| transfer::read(t));
-        // Which device: a remote one's server may be gone.
-        let name = || format!("activation on its device, {:?}", self.device());
-        read.map_err(|e| HookError::Io { name: name(), source: e.into() })
+        read.map_err(|e| unread("an activation", &self.device(), e.into()))
     }
 
     /// A copy of positions `start..end` of `axis`, holding on to nothing else.

@@ -37,6 +37,7 @@ mod cache;
 mod catalog;
 mod convert;
 mod destination;
+mod device_label;
 mod error;
 #[doc(hidden)]
 pub mod example;

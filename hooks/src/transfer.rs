@@ -6,6 +6,7 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{ExecutionError, Tensor, TensorCreationOptions, TensorData, Transaction};
 
 use crate::activation::Activation;
+use crate::device_label::unread;
 use crate::error::HookError;
 
 thread_local! {
@@ -88,8 +89,8 @@ pub fn read_all<'a>(activations: impl IntoIterator<Item = &'a Activation>) -> Re
         let device = all[*first].device();
         let (here, others): (Vec<usize>, _) = left.iter().partition(|number| all[**number].device() == device);
         let transaction = here.iter().fold(Transaction::default(), |reads, number| all[*number].register(reads));
-        let name = || format!("{} activations on their device, {device:?}", here.len());
-        let read = transaction.try_execute().map_err(|e| HookError::Io { name: name(), source: e.into() })?;
+        let what = || format!("{} activations", here.len());
+        let read = transaction.try_execute().map_err(|e| unread(&what(), &device, e.into()))?;
         note_read(&read);
         here.iter().zip(read).for_each(|(number, read)| data[*number] = Some(read));
         left = others;

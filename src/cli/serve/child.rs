@@ -56,7 +56,8 @@ impl Child {
     pub(super) fn start(args: &ServeArgs) -> Result<Self, String> {
         let program = program().map_err(|e| format!("where this program lies is not known: {e}"))?;
         let mut command = Command::new(program);
-        command.args(["serve", "--session", "--device", &args.device.join(",")]);
+        // What it prints is shown as text, not colored.
+        command.env("NO_COLOR", "1").args(["serve", "--session", "--device", &args.device.join(",")]);
         if let Some(bytes) = args.memory() {
             command.args(["--max-memory", &bytes.to_string()]);
         }

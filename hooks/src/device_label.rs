@@ -1,0 +1,58 @@
+//! Devices in messages.
+
+use std::error::Error;
+use std::fmt;
+
+use burn::tensor::Device;
+
+use crate::error::HookError;
+use crate::hook::BoxError;
+
+/// A server that no longer answers.
+#[derive(Debug)]
+struct ServerGone(BoxError);
+
+impl fmt::Display for ServerGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server no longer answers: it has ended, or the connection is lost")
+    }
+}
+
+impl Error for ServerGone {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+/// The error of tensors that a device does not give.
+pub(crate) fn unread(what: &str, device: &Device, source: BoxError) -> HookError {
+    let address = remote_address(&format!("{device:?}"));
+    // What Burn says when the connection is closed while it waits.
+    let gone = address.is_some() && format!("{source:?} {source}").contains("RecvError");
+    let name = format!("{what} on {}", address.unwrap_or_else(|| format!("{device:?}")));
+    HookError::Io { name, source: if gone { ServerGone(source).into() } else { source } }
+}
+
+/// The address of a remote device, which Burn shows in its description only.
+fn remote_address(described: &str) -> Option<String> {
+    let after = |start: &str| described.split_once(start).map(|(_, rest)| rest);
+    let quoted = |start: &str| after(start)?.split('"').next();
+    let (scheme, host) = (quoted("scheme: \"")?, quoted("host: \"")?);
+    let port = after("port: Some(").and_then(|rest| rest.split(')').next());
+    Some(format!("remote:{scheme}://{host}{}", port.map_or(String::new(), |port| format!(":{port}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_remote_devices() {
+        let described = "Device<Remote(RemoteDevice { endpoint: WebSocket { address: Address { scheme: \"ws\", host: \
+                         \"127.0.0.1\", port: Some(3056) }, .. }, device_index: 0, id: 0 })>";
+        assert_eq!(remote_address(described).as_deref(), Some("remote:ws://127.0.0.1:3056"));
+        assert_eq!(remote_address(&format!("{:?}", Device::flex())), None);
+        let gone = unread("2 activations", &Device::flex(), "RecvError(())".into()).to_string();
+        assert!(gone.starts_with("`2 activations on ") && !gone.contains("server"), "{gone}");
+    }
+}
