@@ -173,6 +173,15 @@ impl<'j> HfConfig<'j> {
         }
     }
 
+    /// A truth value as Python reads one, or `default` if it is absent: a number is true unless it is zero. Null is false.
+    pub(crate) fn truthy(&self, field: &str, default: bool) -> Result<bool, ConfigError> {
+        match self.value(field) {
+            Some(Value::Number(number)) => Ok(number.as_f64() != Some(0.0)),
+            Some(Value::Null | Value::Bool(_)) | None => self.flag(field, default),
+            Some(value) => Err(self.wrong(field, value, "true, false or a number")),
+        }
+    }
+
     /// A text, or `default` if it is absent. Null is an error.
     pub(crate) fn text(&self, field: &str, default: &'j str) -> Result<&'j str, ConfigError> {
         Ok(self.textual(field, self.value(field))?.unwrap_or(default))

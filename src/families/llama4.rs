@@ -92,7 +92,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         rotating_layers: true,
         ..QkNorm::HEADS
     });
-    let query_growth = match json.flag("attn_temperature_tuning", true)? {
+    // The published files say 4, which is no degree: any number but zero is true.
+    let query_growth = match json.truthy("attn_temperature_tuning", true)? {
         true => Some(QueryGrowth {
             rate: json.needed_number("attn_scale")?,
             context: json.size("floor_scale")?,

@@ -38,6 +38,7 @@ fn what_is_not_supported_is_refused_by_name() {
         ("mpt", "logit_scale", json!({"logit_scale": "inv_sqrt_d_model"})),
         ("mpt", "no_bias", json!({"no_bias": false})),
         ("mpt", "norm_type", json!({"norm_type": "rmsnorm"})),
+        ("llama4", "attn_temperature_tuning", json!({"attn_temperature_tuning": "on"})),
         ("minicpm", "sparse_config", json!({"sparse_config": {"dense_len": 8192}})),
         ("minicpm", "is_causal", json!({"is_causal": false})),
         ("codegen", "auto_map", json!({"auto_map": {"AutoModelForCausalLM": "modeling_codegen.CodeGenForCausalLM"}})),
@@ -103,6 +104,16 @@ fn fields_left_out_are_what_transformers_takes() {
     }
     // Where no layer may have a window, EXAONE 4 rotates in all.
     assert!(of("exaone4-full", json!({})).rotary(0).is_some() && of("exaone4-still", json!({})).rotary(0).is_none());
+    // What transformers asks of the temperature is whether Python takes it for true.
+    let tuned = |value: Value| of("llama4", json!({"attn_temperature_tuning": value}));
+    let on = of("llama4", json!({})).query_growth;
+    assert!(on.is_some());
+    for value in [json!(4), json!(0.5), json!(-1), json!(true)] {
+        assert_eq!(tuned(value.clone()).query_growth, on, "{value}");
+    }
+    for value in [json!(0), json!(0.0), json!(false)] {
+        assert_eq!(tuned(value.clone()).query_growth, None, "{value}");
+    }
     let growth = of("v5-ministral3", json!({"rope_parameters": null})).query_growth.unwrap();
     assert_eq!((growth.rate, growth.context), (0.1, 16_384));
 }
