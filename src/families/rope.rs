@@ -1,6 +1,7 @@
 //! Rotary embedding as Hugging Face configurations describe it.
 
 use super::hf_config::HfConfig;
+use super::phi3;
 use crate::config::{RopeScaling, Rotary, Window};
 use crate::error::ConfigError;
 
@@ -109,6 +110,11 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
     if !newer && !scaling.has("rope_type") && !scaling.has("type") {
         return Err(json.unsupported("rope_scaling"));
     }
+    // Older files of Phi 3 say `su` or `yarn` for what is LongRoPE since.
+    let kind = match kind {
+        "yarn" if json.is_of(&phi3::FAMILY) || json.is_of(&phi3::MULTIMODAL) => "longrope",
+        kind => kind,
+    };
     let factor = match kind {
         "linear" | "dynamic" | "llama3" | "yarn" | "deepseek_yarn" => scaling.needed_number("factor")?,
         _ => 1.0,
@@ -154,7 +160,6 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
                 truncate: scaling.flag("truncate", true)?,
             })
         }
-        // Older files of Phi 3 say `su`.
         "longrope" | "su" => {
             let ratio = original.map(|context| longest as f64 / context.max(1) as f64);
             let factor = scaling.maybe_number("factor")?;

@@ -39,6 +39,7 @@ fn what_is_not_supported_is_refused_by_name() {
         ("mpt", "no_bias", json!({"no_bias": false})),
         ("mpt", "norm_type", json!({"norm_type": "rmsnorm"})),
         ("llama4", "attn_temperature_tuning", json!({"attn_temperature_tuning": "on"})),
+        ("phi3", "short_factor", json!({"rope_scaling": {"type": "yarn", "factor": 4.0}})),
         ("minicpm", "sparse_config", json!({"sparse_config": {"dense_len": 8192}})),
         ("minicpm", "is_causal", json!({"is_causal": false})),
         ("codegen", "auto_map", json!({"auto_map": {"AutoModelForCausalLM": "modeling_codegen.CodeGenForCausalLM"}})),
@@ -114,6 +115,12 @@ fn fields_left_out_are_what_transformers_takes() {
     for value in [json!(0), json!(0.0), json!(false)] {
         assert_eq!(tuned(value.clone()).query_growth, None, "{value}");
     }
+    // Older files of Phi 3, and of no other family, say `yarn` for LongRoPE.
+    let factors = json!({"type": "yarn", "short_factor": [1.0, 1.5, 2.0], "long_factor": [1.5, 4.0, 9.0]});
+    let long = turned(&of("phi3", json!({"rope_scaling": factors})));
+    assert!(matches!(long.scaling, RopeScaling::Long { .. }), "{long:?}");
+    let yarn = turned(&of("llama", json!({"rope_scaling": {"type": "yarn", "factor": 2.0}})));
+    assert!(matches!(yarn.scaling, RopeScaling::Yarn { .. }), "{yarn:?}");
     let growth = of("v5-ministral3", json!({"rope_parameters": null})).query_growth.unwrap();
     assert_eq!((growth.rate, growth.context), (0.1, 16_384));
 }
