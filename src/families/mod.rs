@@ -453,7 +453,14 @@ const LLAMA_FIELDS: &[&str] = &[
 
 /// Settings that a family's models have in name only, with the reason.
 pub(crate) fn ignored(family: &'static str, json: &Value) -> Result<Vec<String>, ConfigError> {
-    if family == gemma::GEMMA3.name { gemma::ignored(&HfConfig::new(family, json)) } else { Ok(Vec::new()) }
+    let json = HfConfig::new(family, json);
+    if json.is_of(&gemma::GEMMA3) {
+        return gemma::ignored(&json);
+    }
+    if json.is_of(&mpt::FAMILY) {
+        return mpt::ignored(&json);
+    }
+    Ok(Vec::new())
 }
 
 /// Reads a configuration as Llama's, if it has Llama's settings at all; returns the model and the settings that

@@ -1,5 +1,7 @@
 //! MPT: ALiBi positions, layer norms and projections without biases.
 
+use serde_json::{Value, json};
+
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, Positional, TransformerConfig};
@@ -16,39 +18,27 @@ pub(super) static FAMILY: Family = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(["n_layers", "d_model", "n_heads"], json.size_or("max_seq_len", 2048)?)?;
-    // What its first code had and that of transformers passes over.
-    if !json.flag("no_bias", true)? {
-        return Err(json.unsupported("no_bias"));
-    }
-    if json.get("logit_scale").is_some() {
-        return Err(json.unsupported("logit_scale"));
-    }
-    if !["low_precision_layernorm", "layernorm"].contains(&json.text("norm_type", "layernorm")?) {
-        return Err(json.unsupported("norm_type"));
-    }
     let (mut attn_scale, mut qkv_clip) = (base.attn_scale, None);
     if let Some(attention) = json.object("attn_config")? {
-        for (field, common) in
-            [("alibi", true), ("prefix_lm", false), ("qk_ln", false), ("attn_uses_sequence_id", false), ("rope", false)]
-        {
-            if attention.flag(field, common)? != common {
-                return Err(attention.unsupported(field));
-            }
-        }
-        if attention.text("attn_type", "multihead_attention")? != "multihead_attention" {
+        let kind = attention.text("attn_type", "multihead_attention")?;
+        if !["multihead_attention", "multiquery_attention"].contains(&kind) {
             return Err(attention.unsupported("attn_type"));
         }
-        // Its first code has slopes of this, that of transformers those of 8.
-        if attention.number("alibi_bias_max", 8.0)? != 8.0 {
-            return Err(attention.unsupported("alibi_bias_max"));
-        }
         if let Some(scale) = attention.maybe_number("softmax_scale")? {
+            // Scores are divided by the inverse, which zero has not.
+            if scale <= 0.0 {
+                return Err(attention.unsupported("softmax_scale"));
+            }
             attn_scale = 1.0 / scale;
         }
         qkv_clip = attention.maybe_number("clip_qkv")?.filter(|clip| *clip != 0.0);
+        if qkv_clip.is_some_and(|clip| clip < 0.0) {
+            return Err(attention.unsupported("clip_qkv"));
+        }
     }
     Ok(TransformerConfig {
-        d_mlp: json.size_or("expansion_ratio", 4)?.saturating_mul(base.d_model),
+        // Whatever `expansion_ratio` says.
+        d_mlp: base.d_model.saturating_mul(4),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::Gelu,
         positional: Positional::Alibi,
@@ -57,6 +47,46 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         default_prepend_bos: false,
         ..base
     })
+}
+
+/// Settings that MPT's first code applies and that of transformers, as here, does not, where they differ from what both
+/// compute.
+pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
+    let usual = [
+        ("no_bias", json!(true)),
+        ("logit_scale", json!(null)),
+        ("norm_type", json!("low_precision_layernorm")),
+        ("expansion_ratio", json!(4)),
+    ];
+    let usual_of_attention = [
+        ("attn_type", json!("multihead_attention")),
+        ("alibi", json!(true)),
+        ("alibi_bias_max", json!(8)),
+        ("prefix_lm", json!(false)),
+        ("qk_ln", json!(false)),
+        ("qk_gn", json!(false)),
+        ("attn_uses_sequence_id", json!(false)),
+        ("rope", json!(false)),
+        ("sliding_window_size", json!(-1)),
+    ];
+    let mut told = Vec::new();
+    let mut compare = |json: &HfConfig<'_>, within: &str, usual: &[(&str, Value)]| {
+        for (field, usual) in usual {
+            let Some(value) = json.get(field) else { continue };
+            let same = match (value.as_f64(), usual.as_f64()) {
+                (Some(value), Some(usual)) => value == usual,
+                _ => value == usual || (*field == "norm_type" && value == "layernorm"),
+            };
+            if !same {
+                told.push(format!("{within}{field} = {value}, which transformers' MPT does not apply"));
+            }
+        }
+    };
+    compare(json, "", &usual);
+    if let Some(attention) = json.object("attn_config")? {
+        compare(&attention, "attn_config.", &usual_of_attention);
+    }
+    Ok(told)
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

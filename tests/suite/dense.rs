@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use hooklens::prelude::*;
 use hooklens::{ActivationFn, Error, ModelConfig, Positional, RopeScaling, TransformerConfig, Window, inspect};
 use serde_json::{Value, json};
 
@@ -30,14 +31,9 @@ fn described(case: &str, changes: &Value) -> Result<TransformerConfig, Error> {
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
     let cases = [
-        ("mpt", "alibi_bias_max", json!({"attn_config": {"alibi_bias_max": 16}})),
-        ("mpt", "prefix_lm", json!({"attn_config": {"prefix_lm": true}})),
-        ("mpt", "qk_ln", json!({"attn_config": {"qk_ln": true}})),
-        ("mpt", "alibi", json!({"attn_config": {"alibi": false}})),
-        ("mpt", "attn_type", json!({"attn_config": {"attn_type": "multiquery_attention"}})),
-        ("mpt", "logit_scale", json!({"logit_scale": "inv_sqrt_d_model"})),
-        ("mpt", "no_bias", json!({"no_bias": false})),
-        ("mpt", "norm_type", json!({"norm_type": "rmsnorm"})),
+        ("mpt", "attn_type", json!({"attn_config": {"attn_type": "grouped_query_attention"}})),
+        ("mpt", "clip_qkv", json!({"attn_config": {"clip_qkv": -1.0}})),
+        ("mpt", "softmax_scale", json!({"attn_config": {"softmax_scale": 0.0}})),
         ("llama4", "attn_temperature_tuning", json!({"attn_temperature_tuning": "on"})),
         ("phi3", "short_factor", json!({"rope_scaling": {"type": "yarn", "factor": 4.0}})),
         ("minicpm", "sparse_config", json!({"sparse_config": {"dense_len": 8192}})),
@@ -123,4 +119,34 @@ fn fields_left_out_are_what_transformers_takes() {
     assert!(matches!(yarn.scaling, RopeScaling::Yarn { .. }), "{yarn:?}");
     let growth = of("v5-ministral3", json!({"rope_parameters": null})).query_growth.unwrap();
     assert_eq!((growth.rate, growth.context), (0.1, 16_384));
+}
+
+/// What a load report says of settings that have no effect.
+#[test]
+fn settings_without_effect_are_reported() {
+    let report = |case: &str| {
+        let model = HookedTransformer::from_pretrained(fixtures().join(case).to_str().unwrap()).unwrap();
+        assert!(model.load_report().unused.is_empty(), "{case}: {}", model.load_report());
+        model.load_report().ignored.clone()
+    };
+    let passed_over = [
+        "no_bias = false",
+        "logit_scale = 2.0",
+        "norm_type = \"rmsnorm\"",
+        "expansion_ratio = 2",
+        "attn_config.attn_type = \"multiquery_attention\"",
+        "attn_config.alibi = false",
+        "attn_config.alibi_bias_max = 16",
+        "attn_config.prefix_lm = true",
+        "attn_config.qk_ln = true",
+        "attn_config.attn_uses_sequence_id = true",
+    ];
+    let told = report("mpt-not-applied");
+    assert_eq!(told.len(), passed_over.len(), "{told:?}");
+    for (told, setting) in told.iter().zip(passed_over) {
+        assert!(told.starts_with(&format!("{setting}, which")), "{told}");
+    }
+    for case in ["mpt", "mpt-clipped", "mpt-three"] {
+        assert_eq!(report(case), [""; 0], "{case}");
+    }
 }
