@@ -120,11 +120,13 @@ fn about(model: &str, as_json: bool) -> CliResult {
     let mut line = |name: &str, value: String| writeln!(out, "{name:14} {value}");
     line("model", model.to_string())?;
     line("family", format!("{} ({})", info.family, info.architecture))?;
-    if info.text_part {
+    let reads_all = stored.is_none_or(|stored| stored.other_parts.is_empty());
+    if info.text_part || !reads_all {
         let parts = stored.iter().flat_map(|stored| &stored.other_parts);
         let parts: Vec<String> = parts.map(|(part, count)| format!("{part} ({count} tensors)")).collect();
         let rest = if parts.is_empty() { String::new() } else { format!("; not read: {}", parts.join(", ")) };
-        line("part", format!("the text model{rest}"))?;
+        let part = if info.text_part { "the text model" } else { "the decoder" };
+        line("part", format!("{part}{rest}"))?;
     }
     if let Some(stored) = stored {
         line("parameters", grouped(stored.parameters))?;
@@ -371,6 +373,7 @@ fn mlp(d_mlp: usize, gated: bool, activation: ActivationFn) -> String {
 fn positions(positional: &Positional) -> String {
     match positional {
         Positional::Learned => "learned".into(),
+        Positional::LearnedNormalized => "learned, normalized with the token vectors".into(),
         Positional::Alibi => "ALiBi".into(),
         Positional::ScaledAlibi => "ALiBi, scaled with the scores".into(),
         Positional::Shortformer => "learned, read by queries and keys only (shortformer)".into(),

@@ -21,6 +21,9 @@ use super::Rotary;
 pub enum Positional {
     /// A learned vector for each position, added to the embedding.
     Learned,
+    /// A learned vector for each position, added to the token's vector before the norm of the embedding
+    /// ([`post_embedding_norm`](super::TransformerConfig::post_embedding_norm)), so that `hook_embed` has it too (BART).
+    LearnedNormalized,
     /// Queries and keys are rotated by their position.
     Rotary(Rotary),
     /// ALiBi (Press et al. 2021): scores fall off linearly with distance, with a slope for each head.
@@ -33,4 +36,11 @@ pub enum Positional {
     Shortformer,
     /// No position information.
     None,
+}
+
+impl Positional {
+    /// Whether there is a table of position vectors.
+    pub(crate) fn has_table(&self) -> bool {
+        matches!(self, Positional::Learned | Positional::LearnedNormalized | Positional::Shortformer)
+    }
 }

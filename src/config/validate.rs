@@ -198,6 +198,10 @@ impl TransformerConfig {
         {
             return fails("qk_norm", "a norm of the kind None is none".into());
         }
+        if self.positional == Positional::LearnedNormalized && !self.post_embedding_norm {
+            let reason = "the embedding has no norm for position vectors to be normalized by (`post_embedding_norm`)";
+            return fails("positional", reason.into());
+        }
         if self.query_growth.is_some_and(|growth| !growth.rate.is_finite() || growth.context == 0) {
             return fails("query_growth", format!("{:?} gives no factors", self.query_growth));
         }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{RopeScaling, Rotary};
 use crate::error::ConfigError;
+use crate::weight_files::Sinusoids;
 
 /// Numbers that a computed table has at most.
 const LARGEST: usize = 1 << 28;
@@ -118,24 +119,20 @@ impl PositionTable {
     /// The table, row by row, `[n_ctx, d_model]`; none for a learned one.
     pub(crate) fn computed(self, n_ctx: usize, d_model: usize) -> Option<Vec<f32>> {
         let half = d_model / 2;
-        let row = |position: usize| -> Vec<f32> {
-            match self {
-                PositionTable::Learned => Vec::new(),
-                PositionTable::Sinusoids => {
-                    let angle = |i: usize| position as f64 / 10_000f64.powf(2.0 * i as f64 / d_model as f64);
-                    let sines = (0..d_model - half).map(|i| angle(i).sin() as f32);
-                    sines.chain((0..half).map(|i| angle(i).cos() as f32)).collect()
-                }
-                PositionTable::SinusoidsFrom(first) => {
+        match self {
+            PositionTable::Learned => None,
+            PositionTable::Sinusoids => Some(Sinusoids::Exact.rows(n_ctx, d_model)),
+            PositionTable::SinusoidsFrom(first) => {
+                let row = |position: usize| -> Vec<f32> {
                     // In `f32`, as the models were trained.
                     let step = (10_000f64.ln() / (half as f64 - 1.0)) as f32;
                     let angle = |i: usize| (first + position) as f32 * (i as f32 * -step).exp();
                     let both = (0..half).map(|i| angle(i).sin()).chain((0..half).map(|i| angle(i).cos()));
                     both.chain((2 * half..d_model).map(|_| 0.0)).collect()
-                }
+                };
+                Some((0..n_ctx).flat_map(row).collect())
             }
-        };
-        (self != PositionTable::Learned).then(|| (0..n_ctx).flat_map(row).collect())
+        }
     }
 }
 

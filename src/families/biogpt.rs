@@ -32,7 +32,7 @@ pub(super) static XGLM: Family = Family {
     weights: |config, json| {
         let mut table = weights(config, "model");
         let padding = json.defaulting(&DEFAULTS).maybe_size("pad_token_id")?;
-        table.sinusoids = Some(Sinusoids { first: 2, blank: padding, ends_slowest: true });
+        table.sinusoids = Some(Sinusoids::Numbered { first: 2, blank: padding, ends_slowest: true });
         table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", true)?);
         Ok(table)
     },

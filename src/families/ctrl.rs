@@ -37,7 +37,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[]);
-    table.sinusoids = Some(Sinusoids { first: 0, blank: None, ends_slowest: false });
+    table.sinusoids = Some(Sinusoids::Numbered { first: 0, blank: None, ends_slowest: false });
     table.add("embed.W_E", "transformer.w.weight", Layout::AsIs);
     for layer in 0..c.n_layers {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");

@@ -181,6 +181,7 @@ fn positional(json: &HfConfig<'_>, d_head: usize) -> Result<Positional, ConfigEr
     match json.text("positional_embedding_type", older)? {
         "standard" => Ok(Positional::Learned),
         "shortformer" => Ok(Positional::Shortformer),
+        "hooklens_normalized" => Ok(Positional::LearnedNormalized),
         "alibi" => Ok(Positional::Alibi),
         "hooklens_scaled_alibi" => Ok(Positional::ScaledAlibi),
         "none" => Ok(Positional::None),
@@ -223,6 +224,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
     };
     let kind = match c.positional {
         Positional::Learned => "standard",
+        Positional::LearnedNormalized => "hooklens_normalized",
         Positional::Shortformer => "shortformer",
         Positional::Alibi => "alibi",
         Positional::ScaledAlibi => "hooklens_scaled_alibi",
@@ -382,7 +384,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
     if c.layer_scalars {
         (0..c.n_layers).for_each(|layer| same(format!("blocks.{layer}.scalar")));
     }
-    if matches!(c.positional, Positional::Learned | Positional::Shortformer) {
+    if c.positional.has_table() {
         same("pos_embed.W_pos".into());
     }
     if c.d_vocab_out > 0 {

@@ -8,6 +8,7 @@ mod arcee;
 mod baichuan;
 mod bailing_moe;
 mod bart;
+mod bart_decoder;
 mod bert;
 mod biogpt;
 mod bloom;
@@ -145,6 +146,14 @@ static FAMILIES: &[&Family] = &[
     &bailing_moe::ONE,
     &bailing_moe::SARVAM,
     &bailing_moe::TWO,
+    &bart_decoder::BART,
+    &bart_decoder::BLENDERBOT,
+    &bart_decoder::BLENDERBOT_SMALL,
+    &bart_decoder::MARIAN,
+    &bart_decoder::MBART,
+    &bart_decoder::PEGASUS,
+    &bart_decoder::PLBART,
+    &bart_decoder::TROCR,
     &biogpt::BIOGPT,
     &biogpt::XGLM,
     &bloom::FAMILY,
@@ -460,7 +469,7 @@ pub(crate) fn ignored(family: &'static str, json: &Value) -> Result<Vec<String>,
     if json.is_of(&mpt::FAMILY) {
         return mpt::ignored(&json);
     }
-    Ok(Vec::new())
+    Ok(bart_decoder::ignored(&json)?.unwrap_or_default())
 }
 
 /// Reads a configuration as Llama's, if it has Llama's settings at all; returns the model and the settings that

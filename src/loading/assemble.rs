@@ -11,8 +11,7 @@ use hooklens_kernels::packed::Order;
 use super::adapter::Adapter;
 use super::options::Progress;
 use crate::config::{
-    ActivationFn, GatedDelta, Latent, NormKind, PerLayerInputs, Positional, QkNorm, SharedExpert, StateSpace,
-    TransformerConfig,
+    ActivationFn, GatedDelta, Latent, NormKind, PerLayerInputs, QkNorm, SharedExpert, StateSpace, TransformerConfig,
 };
 use crate::cpu::Weight;
 use crate::device::{Placement, is_cubecl};
@@ -140,7 +139,6 @@ impl<'a> Assembler<'a> {
     pub(super) fn weights(&mut self, config: &TransformerConfig) -> Result<Weights, LoadError> {
         self.check_all_there()?;
         let c = config;
-        let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
         let width = self.table.projected.unwrap_or(c.d_model);
         let kept = self.table("embed.W_E", [c.d_vocab, width])?;
         let tokens = match self.table.projected {
@@ -150,7 +148,9 @@ impl<'a> Assembler<'a> {
             }
             None => kept.clone(),
         };
-        let positions = match (table, self.table.sinusoids) {
+        // A table that the files hold may have been trained.
+        let computed = self.table.sinusoids.filter(|_| self.locate("pos_embed.W_pos").is_none());
+        let positions = match (c.positional.has_table(), computed) {
             (true, None) => Some(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?),
             (true, Some(sinusoids)) => {
                 let data = TensorData::new(sinusoids.rows(c.n_ctx, c.d_model), [c.n_ctx, c.d_model]);

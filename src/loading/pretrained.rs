@@ -21,7 +21,7 @@ use crate::gguf::{self, GgufModel};
 use crate::model::LoadReport;
 use crate::model::{HookedTransformer, Paging, placed};
 use crate::tokens::{Tokenizer, read_json};
-use crate::weight_files::{Quantized, Source, WeightFiles, WeightTable, llama2c_file, torch_file};
+use crate::weight_files::{CROSS_ATTENTION, Quantized, Source, WeightFiles, WeightTable, llama2c_file, torch_file};
 
 impl HookedTransformer {
     /// Loads a model: a folder (`config.json` beside safetensors files), a hub id such as
@@ -397,8 +397,10 @@ impl ModelFiles {
         ignored.extend(self.ignored.iter().cloned());
         ignored.extend(idle.iter().map(|name| format!("the adapter's change of `{name}`, which the model never uses")));
         let parts = table.other_parts(files).into_iter();
-        ignored
-            .extend(parts.map(|(part, count)| format!("{count} tensors of {part}, a part other than the text model")));
+        ignored.extend(parts.map(|(part, count)| match part.as_str() {
+            CROSS_ATTENTION => format!("{count} tensors of {part}, which has no encoder to read"),
+            _ => format!("{count} tensors of {part}, a part other than the text model"),
+        }));
         let rounding =
             placement.devices().iter().filter_map(|device| rounding(device, options.computes_in())).collect();
         Ok((weights, LoadReport { ignored, rounding, ..assembler.report() }))
@@ -601,7 +603,8 @@ pub struct StoredWeights {
     pub missing: Vec<String>,
     /// Tensors of the files that no weight is made from, those of other parts than the text model left out.
     pub unused: Vec<String>,
-    /// How many tensors are of other parts than the text model, by the beginnings of their names.
+    /// Number of tensors of each part other than the text model, by the beginnings of their names, and of
+    /// `cross-attention` where a decoder is run without an encoder.
     pub other_parts: BTreeMap<String, usize>,
     /// The files.
     pub files: WeightFiles,

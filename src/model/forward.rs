@@ -309,12 +309,11 @@ impl HookedTransformer {
 
     /// Checks that a learned position table has a vector for every position, and that a query may see all of them.
     pub(crate) fn check_length(&self, len: usize) -> Result<(), InputError> {
-        let table = matches!(self.config.positional, Positional::Learned | Positional::Shortformer);
         if let Some(most) = self.config.most_keys.filter(|most| len > *most) {
             return Err(InputError::Sparse { len, most });
         }
         let n_ctx = self.config.n_ctx;
-        if table && len > n_ctx { Err(InputError::TooLong { len, n_ctx }) } else { Ok(()) }
+        if self.config.positional.has_table() && len > n_ctx { Err(InputError::TooLong { len, n_ctx }) } else { Ok(()) }
     }
 
     /// A head's edited input is normalized apart from the stream, so an edit of the stream's
@@ -369,7 +368,7 @@ impl HookedTransformer {
         let mut resid = match start {
             Start::Tokens(given) => {
                 let given = self.hooked_tokens(given, loss, run)?;
-                let embedded = self.embed(&given, run)?;
+                let embedded = self.embed(&given, sequence, run)?;
                 pass.per_layer_inputs = self.per_layer_inputs(&given, &embedded);
                 *tokens = Some(given);
                 embedded
@@ -490,9 +489,12 @@ impl HookedTransformer {
         Some(weights.inputs(tokens, embedded.clone(), own))
     }
 
-    /// Token vectors, `[batch, pos, d_model]`.
-    fn embed(&self, tokens: &Tokens, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+    /// Token vectors, `[batch, pos, d_model]`, and position vectors where both are normalized together.
+    fn embed(&self, tokens: &Tokens, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
         let mut embedded = self.embedded(tokens);
+        if let (Positional::LearnedNormalized, Some(table)) = (&self.config.positional, &self.weights.embed.positions) {
+            embedded = embedded + position_vectors(table.val(), sequence, self.compute_type());
+        }
         if let Some(norm) = &self.weights.embed.norm {
             let points = NormPoints {
                 scale: self.points.outer(Outer::EmbedLnScale),

@@ -20,7 +20,7 @@ use super::report::LoadReport;
 use super::short_convolution::ShortConvolution;
 use super::transformer::HookedTransformer;
 use super::weights::{Embed, Weights};
-use crate::config::{ActivationFn, GatedDelta, NormKind, Positional, StateSpace, TransformerConfig};
+use crate::config::{ActivationFn, GatedDelta, NormKind, StateSpace, TransformerConfig};
 use crate::cpu::Weight;
 use crate::error::Result;
 
@@ -47,10 +47,9 @@ impl HookedTransformer {
         device.seed(seed);
         let c = &config;
         let draw = Draw { std: 0.8 / (c.d_model as f64).sqrt(), device };
-        let table = matches!(c.positional, Positional::Learned | Positional::Shortformer);
         let embed = Embed::new(
             Weight::Plain(draw.matrix(c.d_vocab, c.d_model)),
-            table.then(|| draw.matrix(c.n_ctx, c.d_model)),
+            c.positional.has_table().then(|| draw.matrix(c.n_ctx, c.d_model)),
             c.post_embedding_norm.then(|| draw.norm(NormKind::LayerNorm, c.d_model, c.eps)),
             device,
         );

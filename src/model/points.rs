@@ -46,6 +46,9 @@ fn why_not_outer(config: &TransformerConfig, point: Outer) -> Option<&'static st
         Outer::EmbedLnScale | Outer::EmbedLnNormalized if !config.post_embedding_norm => {
             Some("its embedding has no norm")
         }
+        Outer::PosEmbed if config.positional == Positional::LearnedNormalized => {
+            Some("its position vectors are normalized with the token vectors, as part of hook_embed")
+        }
         Outer::PosEmbed if !learned => Some("it has no position vectors"),
         Outer::FinalScale | Outer::FinalNormalized if config.no_final_norm => {
             Some("it has no norm before the unembedding")

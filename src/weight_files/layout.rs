@@ -320,6 +320,9 @@ pub(crate) struct Source {
     pub(crate) modules: Vec<String>,
 }
 
+/// The part that cross-attention's tensors are reported as.
+pub(crate) const CROSS_ATTENTION: &str = "cross-attention";
+
 /// A family's table: for each weight, in TransformerLens's names, where the files hold it.
 #[derive(Debug, Default)]
 pub(crate) struct WeightTable {
@@ -339,7 +342,9 @@ pub(crate) struct WeightTable {
     /// Tensors that files may hold under two names, and of which transformers reads one in some versions and the other
     /// in others.
     pub(crate) twins: Vec<(String, String)>,
-    /// Position vectors that are computed and not read.
+    /// What the names of cross-attention's tensors contain, in files of a decoder that is run without an encoder.
+    pub(crate) cross_attention: Option<&'static str>,
+    /// Position vectors that are computed where no weight of the table holds them.
     pub(crate) sinusoids: Option<Sinusoids>,
 }
 
@@ -354,6 +359,7 @@ impl WeightTable {
             derived,
             aliases: &[],
             twins: Vec::new(),
+            cross_attention: None,
             sinusoids: None,
         }
     }
@@ -388,15 +394,26 @@ impl WeightTable {
     /// Tensors of the files that no weight is made from, derived ones left out.
     pub(crate) fn unused(&self, files: &WeightFiles) -> Vec<String> {
         let used: BTreeSet<_> = self.sources.values().filter_map(|source| self.find(files, &source.name)).collect();
-        let derived =
-            |name: &str| self.derived.iter().any(|end| name.ends_with(end)) || is_of_another_part(name, &self.own);
+        let derived = |name: &str| {
+            self.derived.iter().any(|end| name.ends_with(end))
+                || is_of_another_part(name, &self.own)
+                || self.is_of_cross_attention(name)
+        };
         let names = files.tensors().map(|(name, _)| name).filter(|name| !used.contains(*name) && !derived(name));
         names.map(str::to_string).collect()
     }
 
-    /// Tensors of other parts than the text model, by the beginnings of their names, with the number of each.
+    fn is_of_cross_attention(&self, name: &str) -> bool {
+        self.cross_attention.is_some_and(|part| name.contains(part))
+    }
+
+    /// Tensors of other parts than the text model, by the beginnings of their names, and of cross-attention that is not
+    /// run, with the number of each.
     pub(crate) fn other_parts(&self, files: &WeightFiles) -> BTreeMap<String, usize> {
         let mut parts = BTreeMap::new();
+        for _ in files.tensors().filter(|(name, _)| self.is_of_cross_attention(name)) {
+            *parts.entry(CROSS_ATTENTION.to_string()).or_default() += 1;
+        }
         for (name, _) in files.tensors().filter(|(name, _)| is_of_another_part(name, &self.own)) {
             let (outer, rest) = name.split_once('.').unwrap_or((name, ""));
             let part = match (outer, rest.split_once('.')) {

@@ -32,7 +32,7 @@ use crate::tokens::read_json;
 use convert::Converted;
 use tensor_file::TensorFile;
 
-pub(crate) use layout::{Layout, Source, StoredTensor, WeightTable};
+pub(crate) use layout::{CROSS_ATTENTION, Layout, Source, StoredTensor, WeightTable};
 pub(crate) use pages::Pages;
 pub(crate) use quantized::{Joined, Quantized};
 pub(crate) use sinusoids::Sinusoids;

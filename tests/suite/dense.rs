@@ -2,11 +2,13 @@
 
 use std::fs;
 
+use hooklens::activations::Stage;
 use hooklens::prelude::*;
 use hooklens::{ActivationFn, Error, ModelConfig, Positional, RopeScaling, TransformerConfig, Window, inspect};
+use ndarray::Axis;
 use serde_json::{Value, json};
 
-use crate::support::fixtures;
+use crate::support::{distance, fixtures, values};
 
 /// What a fixture's configuration describes with these fields changed, or left out where they are null.
 fn described(case: &str, changes: &Value) -> Result<TransformerConfig, Error> {
@@ -34,6 +36,8 @@ fn what_is_not_supported_is_refused_by_name() {
         ("mpt", "attn_type", json!({"attn_config": {"attn_type": "grouped_query_attention"}})),
         ("mpt", "clip_qkv", json!({"attn_config": {"clip_qkv": -1.0}})),
         ("mpt", "softmax_scale", json!({"attn_config": {"softmax_scale": 0.0}})),
+        ("trocr", "use_learned_position_embeddings", json!({"use_learned_position_embeddings": false})),
+        ("marian-decoder", "max_position_embeddings", json!({"max_position_embeddings": 1 << 27})),
         ("llama4", "attn_temperature_tuning", json!({"attn_temperature_tuning": "on"})),
         ("phi3", "short_factor", json!({"rope_scaling": {"type": "yarn", "factor": 4.0}})),
         ("minicpm", "sparse_config", json!({"sparse_config": {"dense_len": 8192}})),
@@ -101,6 +105,11 @@ fn fields_left_out_are_what_transformers_takes() {
     }
     // Where no layer may have a window, EXAONE 4 rotates in all.
     assert!(of("exaone4-full", json!({})).rotary(0).is_some() && of("exaone4-still", json!({})).rotary(0).is_none());
+    let scale = |case: &str| of(case, json!({"scale_embedding": null})).embed_scale;
+    assert_eq!((scale("bart-decoder-untied"), scale("plbart-decoder-plain")), (None, Some(24f64.sqrt())));
+    assert_eq!(of("marian-decoder-vocabulary", json!({})).d_vocab_out, 50);
+    let untied = of("marian-decoder-vocabulary", json!({"tie_word_embeddings": false}));
+    assert_eq!((untied.d_vocab, untied.d_vocab_out), (50, 70));
     // What transformers asks of the temperature is whether Python takes it for true.
     let tuned = |value: Value| of("llama4", json!({"attn_temperature_tuning": value}));
     let on = of("llama4", json!({})).query_growth;
@@ -121,9 +130,9 @@ fn fields_left_out_are_what_transformers_takes() {
     assert_eq!((growth.rate, growth.context), (0.1, 16_384));
 }
 
-/// What a load report says of settings that have no effect.
+/// What a load report says of settings and tensors that have no effect.
 #[test]
-fn settings_without_effect_are_reported() {
+fn settings_and_tensors_without_effect_are_reported() {
     let report = |case: &str| {
         let model = HookedTransformer::from_pretrained(fixtures().join(case).to_str().unwrap()).unwrap();
         assert!(model.load_report().unused.is_empty(), "{case}: {}", model.load_report());
@@ -149,4 +158,39 @@ fn settings_without_effect_are_reported() {
     for case in ["mpt", "mpt-clipped", "mpt-three"] {
         assert_eq!(report(case), [""; 0], "{case}");
     }
+    // In each of two layers four projections and a norm, each with a bias.
+    let cross_attention = "20 tensors of cross-attention, which has no encoder to read";
+    let kinds = [("bart-decoder", 2), ("blenderbot-small-decoder", 2), ("marian-decoder", 0), ("pegasus-decoder", 1)];
+    for (case, end) in kinds {
+        let forced = format!("forced_eos_token_id = {end}, which generation applies for encoder-decoders only");
+        assert_eq!(report(case), [forced.as_str(), cross_attention], "{case}");
+    }
+    assert_eq!(report("trocr"), [cross_attention]);
+    let told = report("blenderbot-small-decoder-untied");
+    assert!(told[0].starts_with("scale_embedding, which") && told[2].starts_with("30 tensors"), "{told:?}");
+    let info = inspect(fixtures().join("bart-decoder").to_str().unwrap()).unwrap();
+    let stored = info.weights.unwrap();
+    assert_eq!(stored.other_parts.into_iter().collect::<Vec<_>>(), [("cross-attention".to_string(), 20)]);
+    assert!(stored.unused.is_empty() && stored.missing.is_empty());
+}
+
+/// Position vectors that are normalized with those of tokens are part of `hook_embed`, which is the first stream.
+#[test]
+fn an_embedding_that_is_normalized_with_positions_is_one_component() {
+    for case in ["mbart-decoder", "bart-decoder"] {
+        let model = HookedTransformer::from_pretrained(fixtures().join(case).to_str().unwrap()).unwrap();
+        let tokens = Tokens::new(vec![vec![3, 3, 3]]).unwrap();
+        let (_, cache) = model.run_with_cache(&tokens, Record::all()).unwrap();
+        let embed = values(&cache.get(hook::embed()).unwrap());
+        assert_eq!(embed, values(&cache.get(hook::resid_pre(0)).unwrap()), "{case}");
+        // The same token differs by position.
+        let at = |pos: usize| embed.index_axis(Axis(1), pos).to_owned();
+        assert!(distance(&at(0), &at(1)) > 1e-2, "{case}");
+        let told = cache.get(hook::pos_embed()).unwrap_err().to_string();
+        assert!(told.contains("hook_pos_embed"), "{case}: {told}");
+    }
+    let model = HookedTransformer::from_pretrained(fixtures().join("mbart-decoder").to_str().unwrap()).unwrap();
+    let cache = model.record([3, 4, 5], Record::all()).unwrap();
+    let parts = model.analyze(&cache).unwrap().decompose_resid(Stage::Final).unwrap();
+    assert_eq!(parts.labels()[..2], ["embed", "0_attn_out"]);
 }

@@ -195,6 +195,7 @@ fn every_choice_is_saved() {
             ..plain()
         },
         TransformerConfig { positional: Positional::None, norm: NormKind::None, bidirectional: true, ..plain() },
+        TransformerConfig { positional: Positional::LearnedNormalized, post_embedding_norm: true, ..plain() },
         TransformerConfig { d_vocab_out: 7, output_logits_soft_cap: Some(30.0), default_prepend_bos: false, ..plain() },
     ] {
         let (model, folder) = saved(config.clone());

@@ -82,6 +82,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "n_devices",
     "no_rope_layer_interval",
     "num_attention_heads",
+    "num_hidden_layers",
     "num_key_value_heads",
     "pad_token_id",
     "parallel_attn",

@@ -345,6 +345,7 @@ fn with_more(mut config: TransformerConfig, kind: usize) -> TransformerConfig {
 fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
     let positional = prop_oneof![
         Just(Positional::Learned),
+        Just(Positional::LearnedNormalized),
         Just(Positional::Alibi),
         Just(Positional::Shortformer),
         Just(Positional::None),
@@ -405,6 +406,7 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
             let activation =
                 if gated_mlp && activation == ActivationFn::SoluLn { ActivationFn::Solu } else { activation };
             let activation = if moe && activation == ActivationFn::Xielu { ActivationFn::Silu } else { activation };
+            let embed_norm = embed_norm || positional == Positional::LearnedNormalized;
             TransformerConfig {
                 n_kv_heads,
                 d_head: 8,
