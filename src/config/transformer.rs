@@ -75,6 +75,9 @@ pub struct TransformerConfig {
     pub no_final_norm: bool,
     /// How queries and keys are normalized, if they are (Qwen 3).
     pub qk_norm: Option<QkNorm>,
+    /// Exponent of ALiBi's last slope, `2^-alibi_bias_max`: 8, or 16 in MPT StoryWriter. With
+    /// [`Positional::Alibi`](super::Positional::Alibi) only.
+    pub alibi_bias_max: f64,
     /// Bounds `[-clip, clip]` within which queries, keys and values are kept (OLMo): values and queries and keys as
     /// they are projected, or, where these are normalized before their rotation, as the norm leaves them.
     pub qkv_clip: Option<f64>,
@@ -170,6 +173,7 @@ impl TransformerConfig {
             normalized_residual: false,
             no_final_norm: false,
             qk_norm: None,
+            alibi_bias_max: 8.0,
             qkv_clip: None,
             query_growth: None,
             attn_sinks: false,

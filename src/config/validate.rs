@@ -205,6 +205,9 @@ impl TransformerConfig {
         if self.query_growth.is_some_and(|growth| !growth.rate.is_finite() || growth.context == 0) {
             return fails("query_growth", format!("{:?} gives no factors", self.query_growth));
         }
+        if !(self.alibi_bias_max.is_finite() && self.alibi_bias_max > 0.0) {
+            return fails("alibi_bias_max", format!("{} is not a positive number", self.alibi_bias_max));
+        }
         if self.qkv_clip.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {
             return fails("qkv_clip", format!("{:?} is not a positive number", self.qkv_clip));
         }

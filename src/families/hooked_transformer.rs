@@ -103,6 +103,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         normalized_residual: json.flag("hooklens_normalized_residual", false)?,
         no_final_norm: json.flag("hooklens_no_final_norm", false)?,
         qk_norm: qk_norm(json)?,
+        alibi_bias_max: json.number("hooklens_alibi_bias_max", 8.0)?,
         qkv_clip: json.maybe_number("hooklens_qkv_clip")?,
         query_growth: own(json, "hooklens_query_growth")?,
         attn_sinks: json.flag("hooklens_attn_sinks", false)?,
@@ -278,6 +279,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         own("hooklens_normalized_residual", c.normalized_residual, json!(true));
         own("hooklens_no_final_norm", c.no_final_norm, json!(true));
         own("hooklens_qk_norm", c.qk_norm.is_some_and(|norm| norm != QkNorm::HEADS), json!(c.qk_norm));
+        own("hooklens_alibi_bias_max", c.alibi_bias_max != 8.0, json!(c.alibi_bias_max));
         own("hooklens_qkv_clip", c.qkv_clip.is_some(), json!(c.qkv_clip));
         own("hooklens_query_growth", c.query_growth.is_some(), json!(c.query_growth));
         own("hooklens_attn_sinks", c.attn_sinks, json!(true));

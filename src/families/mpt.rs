@@ -1,6 +1,6 @@
 //! MPT: ALiBi positions, layer norms and projections without biases.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Family;
 use super::hf_config::HfConfig;
@@ -18,12 +18,25 @@ pub(super) static FAMILY: Family = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(["n_layers", "d_model", "n_heads"], json.size_or("max_seq_len", 2048)?)?;
-    let (mut attn_scale, mut qkv_clip) = (base.attn_scale, None);
+    // MPT's first code has these; transformers reads them and computes without.
+    if !json.flag("no_bias", true)? {
+        return Err(json.unsupported("no_bias"));
+    }
+    if !["low_precision_layernorm", "layernorm"].contains(&json.text("norm_type", "layernorm")?) {
+        return Err(json.unsupported("norm_type"));
+    }
+    let (mut attn_scale, mut qkv_clip, mut alibi_bias_max) = (base.attn_scale, None, base.alibi_bias_max);
     if let Some(attention) = json.object("attn_config")? {
-        let kind = attention.text("attn_type", "multihead_attention")?;
-        if !["multihead_attention", "multiquery_attention"].contains(&kind) {
+        for (field, supported) in [("alibi", true), ("qk_ln", false), ("qk_gn", false), ("rope", false)] {
+            if attention.flag(field, supported)? != supported {
+                return Err(attention.unsupported(field));
+            }
+        }
+        if attention.text("attn_type", "multihead_attention")? != "multihead_attention" {
             return Err(attention.unsupported("attn_type"));
         }
+        // Transformers applies 8, whatever the file says.
+        alibi_bias_max = attention.number("alibi_bias_max", alibi_bias_max)?;
         if let Some(scale) = attention.maybe_number("softmax_scale")? {
             // Scores are divided by the inverse, which zero has not.
             if scale <= 0.0 {
@@ -37,11 +50,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
     }
     Ok(TransformerConfig {
-        // Whatever `expansion_ratio` says.
-        d_mlp: base.d_model.saturating_mul(4),
+        d_mlp: json.size_or("expansion_ratio", 4)?.saturating_mul(base.d_model),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::Gelu,
         positional: Positional::Alibi,
+        alibi_bias_max,
         attn_scale,
         qkv_clip,
         default_prepend_bos: false,
@@ -49,44 +62,28 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-/// Settings that MPT's first code applies and that of transformers, as here, does not, where they differ from what both
-/// compute.
-pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
-    let usual = [
-        ("no_bias", json!(true)),
-        ("logit_scale", json!(null)),
-        ("norm_type", json!("low_precision_layernorm")),
-        ("expansion_ratio", json!(4)),
-    ];
-    let usual_of_attention = [
-        ("attn_type", json!("multihead_attention")),
-        ("alibi", json!(true)),
-        ("alibi_bias_max", json!(8)),
-        ("prefix_lm", json!(false)),
-        ("qk_ln", json!(false)),
-        ("qk_gn", json!(false)),
-        ("attn_uses_sequence_id", json!(false)),
-        ("rope", json!(false)),
-        ("sliding_window_size", json!(-1)),
-    ];
-    let mut told = Vec::new();
-    let mut compare = |json: &HfConfig<'_>, within: &str, usual: &[(&str, Value)]| {
-        for (field, usual) in usual {
-            let Some(value) = json.get(field) else { continue };
-            let same = match (value.as_f64(), usual.as_f64()) {
-                (Some(value), Some(usual)) => value == usual,
-                _ => value == usual || (*field == "norm_type" && value == "layernorm"),
-            };
-            if !same {
-                told.push(format!("{within}{field} = {value}, which transformers' MPT does not apply"));
-            }
-        }
-    };
-    compare(json, "", &usual);
-    if let Some(attention) = json.object("attn_config")? {
-        compare(&attention, "attn_config.", &usual_of_attention);
+/// Factor of the logits, which transformers does not apply.
+fn logit_scale(json: &HfConfig<'_>, d_model: usize) -> Result<Option<f64>, ConfigError> {
+    match json.get("logit_scale").and_then(Value::as_str) {
+        Some("inv_sqrt_d_model") => Ok(Some((d_model as f64).powf(-0.5))),
+        Some(_) => Err(json.unsupported("logit_scale")),
+        None => json.maybe_number("logit_scale"),
     }
-    Ok(told)
+}
+
+/// Settings without effect on a text that is run alone.
+pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
+    let Some(attention) = json.object("attn_config")? else { return Ok(Vec::new()) };
+    let mut ignored = Vec::new();
+    for (field, what) in [
+        ("prefix_lm", "no prefix is read in both directions"),
+        ("attn_uses_sequence_id", "texts are not packed into one row"),
+    ] {
+        if attention.flag(field, false)? {
+            ignored.push(format!("attn_config.{field}: {what}"));
+        }
+    }
+    Ok(ignored)
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -107,6 +104,9 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         table.linear(&to("mlp.W_out"), &from("ffn.down_proj"), false);
     }
     table.add("ln_final.w", "transformer.norm_f.weight", Layout::AsIs);
+    if let Some(scale) = logit_scale(json, c.d_model)? {
+        table.scale("ln_final.w", scale);
+    }
     table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", true)?);
     Ok(table)
 }

@@ -508,7 +508,7 @@ fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'
     scores = soft_capped(scores, config.attn_scores_soft_cap);
     if config.positional == Positional::Alibi {
         let dtype = scores.dtype();
-        let slopes = slope_tensor(config.n_heads, &scores.device(), dtype);
+        let slopes = slope_tensor((config.n_heads, config.alibi_bias_max), &scores.device(), dtype);
         scores = scores + narrowed(pass.masks.distance().narrow(3, dropped, held), dtype) * slopes;
     }
     if let Some(bias) = &pass.score_bias {

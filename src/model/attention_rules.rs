@@ -13,7 +13,7 @@ pub(super) fn rules<'p>(layer: usize, dropped: usize, pass: &Pass<'p>) -> Rules<
     let sequence = pass.sequence;
     let window = config.window(layer).filter(|window| window.width() < sequence.keys());
     let slopes = (config.positional == Positional::Alibi)
-        .then(|| slopes(config.n_heads).into_iter().map(|slope| slope as f32).collect());
+        .then(|| slopes(config.n_heads, config.alibi_bias_max).into_iter().map(|slope| slope as f32).collect());
     let needed = window.is_some() || slopes.is_some();
     let a_row_each = |rows: Vec<u32>| -> Vec<i32> {
         let copies = if needed { sequence.batch / sequence.position_rows() } else { 0 };
