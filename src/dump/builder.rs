@@ -250,7 +250,7 @@ impl Dump {
     }
 
     /// Continues a folder that an earlier run left unfinished. Model, prompts, settings and edits have to be that run's.
-    /// What a hook's closure does is known by its name only: see [`Hook::named`](crate::Hook::named). Shards are compared in
+    /// What a hook's closure does is known by its name only: see [`Hook::named`](crate::hook::Hook::named). Shards are compared in
     /// the same way.
     ///
     /// ```
