@@ -214,7 +214,9 @@ fn decoder(c: &TransformerConfig) -> Lines {
     }
     let last = c.final_eps.map_or(String::new(), |eps| format!(", in the last {eps:e}"));
     lines.push(("norm", format!("{:?}, eps {:e}{last}", c.norm, c.eps)));
-    lines.push(("positions", positions(&c.positional)));
+    let bias_max =
+        if c.alibi_bias_max == 8.0 { String::new() } else { format!(", alibi_bias_max {}", c.alibi_bias_max) };
+    lines.push(("positions", positions(&c.positional) + &bias_max));
     if let Some(window) = c.windows.iter().flatten().next() {
         let layers = c.windows.iter().flatten().count();
         let kind = if matches!(window, Window::Chunked(_)) { "chunks of " } else { "" };

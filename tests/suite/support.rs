@@ -425,6 +425,7 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
                     ahead: u32::from(outputs_only),
                     still_layers: outputs_only,
                 }),
+                alibi_bias_max: if variant == 2 { 8.0 } else { 12.0 },
                 qkv_clip: (variant == 2).then_some(0.5),
                 norm,
                 activation,
