@@ -450,7 +450,7 @@ fn tables_are_folders_like_others() {
     use hooklens::prelude::*;
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let rows: Vec<Vec<u32>> = (0..7).map(|row| (1..row + 2).collect()).collect();
+    let rows: Vec<Vec<u32>> = (0..8).map(|row| (1..row + 2).collect()).collect();
     let dump = || Dump::new("resid_post1").batch_size(2).tables();
     let whole = dump().run(&model, &rows, folder.path().join("whole")).unwrap();
     assert_eq!(whole.files.len(), 4);
