@@ -6,9 +6,6 @@ use crate::config::{RopeScaling, Rotary};
 use crate::error::ConfigError;
 use crate::weight_files::Sinusoids;
 
-/// Numbers that a computed table has at most.
-const LARGEST: usize = 1 << 28;
-
 /// How the stacks of an encoder-decoder know positions.
 ///
 /// ```
@@ -100,7 +97,7 @@ impl StackPositions {
             }
             // What is computed takes room that no file has to have.
             StackPositions::Table { n_ctx, source }
-                if source != PositionTable::Learned && n_ctx > LARGEST / d_model.max(1) =>
+                if source != PositionTable::Learned && n_ctx > Sinusoids::LARGEST / d_model.max(1) =>
             {
                 Err(ConfigError::BadSize { field: "n_ctx", given: n_ctx })
             }

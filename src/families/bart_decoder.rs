@@ -2,6 +2,7 @@
 //! out, as transformers leaves it out.
 
 use super::Family;
+use super::fairseq;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, Positional, TransformerConfig};
 use crate::error::ConfigError;
@@ -25,9 +26,6 @@ pub(super) static MBART: Family = family("mbart-decoder", &["MBartForCausalLM"],
 pub(super) static PEGASUS: Family = family("pegasus-decoder", &["PegasusForCausalLM"], pegasus);
 pub(super) static PLBART: Family = family("plbart-decoder", &["PLBartForCausalLM"], plbart);
 pub(super) static TROCR: Family = family("trocr", &["TrOCRForCausalLM"], trocr);
-
-/// Numbers that a computed table of positions has at most.
-const LARGEST_TABLE: usize = 1 << 28;
 
 fn bart(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig { default_prepend_bos: true, ..normed_after(normed_embedding(base(json, false)?)) })
@@ -53,26 +51,26 @@ fn blenderbot_small(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErro
 /// Every family of such decoders.
 const ALL: [&Family; 8] = [&BART, &BLENDERBOT, &BLENDERBOT_SMALL, &MARIAN, &MBART, &PEGASUS, &PLBART, &TROCR];
 
-/// Settings without effect, if this is a decoder of an encoder-decoder.
-pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Option<Vec<String>>, ConfigError> {
+/// Settings without effect on a decoder of an encoder-decoder; none of other families.
+pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
     if !ALL.iter().any(|family| json.is_of(family)) {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let mut told = Vec::new();
+    let mut ignored = Vec::new();
     if json.is_of(&BLENDERBOT_SMALL) && json.flag("scale_embedding", false)? {
-        told.push("scale_embedding, which the decoder of Blenderbot Small does not apply".into());
+        ignored.push("scale_embedding, which the decoder of Blenderbot Small does not apply".into());
     }
     for field in ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"] {
         if let Some(value) = json.get(field) {
-            told.push(format!("{field} = {value}, which generation applies for encoder-decoders only"));
+            ignored.push(format!("{field} = {value}, which generation applies for encoder-decoders only"));
         }
     }
-    Ok(Some(told))
+    Ok(ignored)
 }
 
 fn pegasus(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = base(json, false)?;
-    match base.n_ctx > LARGEST_TABLE / base.d_model.max(1) {
+    match base.n_ctx > Sinusoids::LARGEST / base.d_model.max(1) {
         true => Err(ConfigError::BadSize { field: "max_position_embeddings", given: base.n_ctx }),
         false => Ok(base),
     }
@@ -139,17 +137,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     if config.post_embedding_norm {
         table.norm("embed.ln", &decoder("layernorm_embedding"));
     }
-    for layer in 0..config.n_layers {
-        let from = |part: &str| decoder(&format!("layers.{layer}.{part}"));
-        let to = |part: &str| format!("blocks.{layer}.{part}");
-        table.norm(&to("ln1"), &from("self_attn_layer_norm"));
-        table.norm(&to("ln2"), &from("final_layer_norm"));
-        for (letter, name) in [("Q", "q_proj"), ("K", "k_proj"), ("V", "v_proj"), ("O", "out_proj")] {
-            table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), true);
-        }
-        table.linear(&to("mlp.W_in"), &from("fc1"), true);
-        table.linear(&to("mlp.W_out"), &from("fc2"), true);
-    }
+    fairseq::layers(&mut table, config, "model.decoder", true);
     if !config.no_final_norm {
         table.norm("ln_final", &decoder("layer_norm"));
     }

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 
 use super::Family;
+use super::fairseq;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, TransformerConfig};
 use crate::error::ConfigError;
@@ -71,17 +72,7 @@ fn scaled(json: &HfConfig<'_>, function: &str, base: TransformerConfig) -> Resul
 fn weights(config: &TransformerConfig, root: &str) -> WeightTable {
     let mut table = WeightTable::new("", &["embed_positions.weights"]);
     table.add("embed.W_E", format!("{root}.embed_tokens.weight"), Layout::AsIs);
-    for layer in 0..config.n_layers {
-        let from = |part: &str| format!("{root}.layers.{layer}.{part}");
-        let to = |part: &str| format!("blocks.{layer}.{part}");
-        table.norm(&to("ln1"), &from("self_attn_layer_norm"));
-        table.norm(&to("ln2"), &from("final_layer_norm"));
-        for (letter, name) in [("Q", "q_proj"), ("K", "k_proj"), ("V", "v_proj"), ("O", "out_proj")] {
-            table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), true);
-        }
-        table.linear(&to("mlp.W_in"), &from("fc1"), true);
-        table.linear(&to("mlp.W_out"), &from("fc2"), true);
-    }
+    fairseq::layers(&mut table, config, root, true);
     table.norm("ln_final", &format!("{root}.layer_norm"));
     table
 }

@@ -26,6 +26,7 @@ mod electra;
 mod ernie4_5_moe;
 mod esm;
 mod exaone;
+mod fairseq;
 mod falcon;
 mod flex_olmo;
 mod gemma;
@@ -469,7 +470,7 @@ pub(crate) fn ignored(family: &'static str, json: &Value) -> Result<Vec<String>,
     if json.is_of(&mpt::FAMILY) {
         return mpt::ignored(&json);
     }
-    Ok(bart_decoder::ignored(&json)?.unwrap_or_default())
+    bart_decoder::ignored(&json)
 }
 
 /// Reads a configuration as Llama's, if it has Llama's settings at all; returns the model and the settings that

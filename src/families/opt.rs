@@ -2,6 +2,7 @@
 //! projected to the stream's width and back.
 
 use super::Family;
+use super::fairseq;
 use super::hf_config::HfConfig;
 use crate::config::{ActivationFn, NormKind, TransformerConfig};
 use crate::error::ConfigError;
@@ -28,24 +29,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[]);
     let biased = json.flag("enable_bias", true)?;
-    let norms = config.norm.has_weight();
     table.add("embed.W_E", "model.decoder.embed_tokens.weight", Layout::AsIs);
     // The first two rows are for padding.
     table.add("pos_embed.W_pos", "model.decoder.embed_positions.weight", Layout::AfterRows { skip: 2 });
-    for layer in 0..config.n_layers {
-        let from = |part: &str| format!("model.decoder.layers.{layer}.{part}");
-        let to = |part: &str| format!("blocks.{layer}.{part}");
-        if norms {
-            table.norm(&to("ln1"), &from("self_attn_layer_norm"));
-            table.norm(&to("ln2"), &from("final_layer_norm"));
-        }
-        for (letter, name) in [("Q", "q_proj"), ("K", "k_proj"), ("V", "v_proj"), ("O", "out_proj")] {
-            table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), biased);
-        }
-        table.linear(&to("mlp.W_in"), &from("fc1"), biased);
-        table.linear(&to("mlp.W_out"), &from("fc2"), biased);
-    }
-    if norms && !config.no_final_norm {
+    fairseq::layers(&mut table, config, "model.decoder", biased);
+    if config.norm.has_weight() && !config.no_final_norm {
         table.norm("ln_final", "model.decoder.final_layer_norm");
     }
     if let Some(width) = json.maybe_size("word_embed_proj_dim")?.filter(|width| *width != config.d_model) {

@@ -17,6 +17,9 @@ pub(crate) enum Sinusoids {
 }
 
 impl Sinusoids {
+    /// Maximum number of values in a computed table.
+    pub(crate) const LARGEST: usize = 1 << 28;
+
     /// The vectors of `len` positions, row after row.
     pub(crate) fn rows(self, len: usize, width: usize) -> Vec<f32> {
         let Self::Numbered { first, blank, ends_slowest } = self else {
