@@ -73,9 +73,7 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
         }
     }
     if rules.symmetric {
-        zeros = symmetric(zeros, 4, &[0]).map_err(|reason| {
-            LoadError::quantized(&parts.joined.name, format!("`zero_point` is false, but {reason}"))
-        })?;
+        zeros = symmetric(parts, "`zero_point` is false", zeros, 8, &[0])?;
     }
     Ok(Codes { width, codes, group, of_column: None, scales, zeros, meaning: Meaning::Unsigned })
 }

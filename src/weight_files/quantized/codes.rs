@@ -5,6 +5,9 @@ use std::ops::Range;
 use hooklens_kernels::packed::{Format, GROUP};
 use rayon::prelude::*;
 
+use super::Parts;
+use crate::error::LoadError;
+
 /// Rows of codes.
 pub(super) struct Codes {
     pub(super) width: usize,
@@ -38,15 +41,22 @@ pub(super) enum Meaning {
     E2m1,
 }
 
-/// The zeros of symmetric codes, which can only be the middle code: `zeros`, if all of them differ from it by one of
-/// `offsets`.
-pub(super) fn symmetric(zeros: Vec<i16>, bits: usize, offsets: &[i16]) -> Result<Vec<i16>, String> {
-    let middle = 1 << (bits - 1);
+/// The zeros of symmetric codes, which can only be `middle`: `zeros`, if all of them differ from it by one of `offsets`.
+///
+/// # Errors
+/// [`LoadError::Quantized`] for other zeros, which contradict `setting`.
+pub(super) fn symmetric(
+    parts: &Parts<'_>,
+    setting: &str,
+    zeros: Vec<i16>,
+    middle: i16,
+    offsets: &[i16],
+) -> Result<Vec<i16>, LoadError> {
     if offsets.iter().any(|offset| zeros.iter().all(|zero| *zero == middle + offset)) {
         return Ok(vec![middle; zeros.len()]);
     }
     let other = zeros.iter().find(|zero| **zero != middle).unwrap_or(&middle);
-    Err(format!("a code of {bits} bits stands for zero that is {other}, not {middle}"))
+    Err(LoadError::quantized(&parts.joined.name, format!("{setting}, but a zero point is {other}, not {middle}")))
 }
 
 /// 1 / 127 as bitsandbytes multiplies by it.

@@ -8,6 +8,9 @@ use super::{FLOATS, Kind, Made, Parts, check, collect, fp8};
 use crate::error::LoadError;
 use crate::weight_files::WeightFiles;
 
+/// The setting that other zeros contradict.
+const SYMMETRIC: &str = "`symmetric` is true";
+
 /// What the configuration says.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
@@ -167,11 +170,9 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
             true => parts.bytes("weight_zero_point")?.iter().map(|byte| i16::from(*byte as i8)).collect(),
             false => Vec::new(),
         };
-        let zeros = if one && zeroed { vec![zeros[0]; rows * groups] } else { zeros };
-        if rules.symmetric
-            && let Some(other) = zeros.iter().find(|zero| **zero != 0)
-        {
-            return Err(asymmetric(parts, format!("`weight_zero_point` holds {other}, not 0")));
+        let mut zeros = if one && zeroed { vec![zeros[0]; rows * groups] } else { zeros };
+        if rules.symmetric {
+            zeros = symmetric(parts, SYMMETRIC, zeros, 0, &[0])?;
         }
         let codes = parts.bytes("weight")?.to_vec();
         return Ok(Codes { width, codes, group, of_column: None, scales, zeros, meaning: Meaning::Signed });
@@ -193,15 +194,11 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
         }
     }
     if rules.symmetric {
-        zeros = symmetric(zeros, bits, &[0]).map_err(|reason| asymmetric(parts, reason))?;
+        zeros = symmetric(parts, SYMMETRIC, zeros, 1 << (bits - 1), &[0])?;
     }
     let of_column = match rules.permuted {
         true => Some(parts.words("weight_g_idx")?.into_iter().map(|group| group as usize).collect()),
         false => None,
     };
     Ok(Codes { width, codes, group, of_column, scales, zeros, meaning: Meaning::Unsigned })
-}
-
-fn asymmetric(parts: &Parts<'_>, reason: String) -> LoadError {
-    LoadError::quantized(&parts.joined.name, format!("`symmetric` is true, but {reason}"))
 }

@@ -106,8 +106,7 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
     if rules.symmetric {
         // Some programs store them whole in a file whose format says less one, and the reverse.
         let off_by_one = if rules.first { 1 } else { -1 };
-        zeros = symmetric(zeros, bits, &[0, off_by_one])
-            .map_err(|reason| LoadError::quantized(&parts.joined.name, format!("`sym` is true, but {reason}")))?;
+        zeros = symmetric(parts, "`sym` is true", zeros, 1 << (bits - 1), &[0, off_by_one])?;
     }
     Ok(Codes { width, codes, group, of_column, scales, zeros, meaning: Meaning::Unsigned })
 }
