@@ -66,7 +66,7 @@ impl RecordedRows {
             add(rows.len());
             for row in rows {
                 add(row.len());
-                row.iter().for_each(|position| add(position.map_or(usize::MAX, |position| position)));
+                row.iter().for_each(|position| add(position.unwrap_or(usize::MAX)));
             }
         }
         self.text_lens.iter().for_each(|len| add(*len));

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use hooklens_hooks::HookError;
+
 use super::batch::{Batch, Noted};
 use super::compute::worth_sharing;
 use super::file::FileSink;
@@ -13,8 +15,6 @@ use super::manifest::Manifest;
 use super::placing::{Placing, PromptRow, Widths};
 use super::writer::{Sink, Writer};
 use super::{Dump, DumpModel, DumpReport, Seen, Watcher};
-use hooklens_hooks::HookError;
-
 use crate::device::synchronize;
 use crate::driver::Input;
 use crate::error::{DumpError, InputError, Result};

@@ -101,12 +101,7 @@ impl Tokenizer {
                 Err(refused(format!("the template takes more than {MOST_STEPS} steps"), None))
             }
             Err(error) => Err(failed(error)),
-            Ok(()) => String::from_utf8(written.text).map_err(|e| {
-                refused(
-                    "the template writes no text".into(),
-                    Some(Error::new(ErrorKind::BadSerialization, e.to_string())),
-                )
-            }),
+            Ok(()) => String::from_utf8(written.text).map_err(|_| refused("the template writes no text".into(), None)),
         }
     }
 }

@@ -183,7 +183,7 @@ fn logits_of_mpt_are_scaled() {
     }
 }
 
-/// Position vectors that are normalized with those of tokens are part of `hook_embed`, which is the first stream.
+/// Position vectors that are normalized with the token vectors are part of `hook_embed`, which is the first stream.
 #[test]
 fn an_embedding_that_is_normalized_with_positions_is_one_component() {
     for case in ["mbart-decoder", "bart-decoder"] {

@@ -643,7 +643,7 @@ fn a_dump_under_other_edits_is_not_continued() {
     assert!(dump.run(&model.hooks([z().replace(&other)]), &one_row, out.path()).is_err());
 }
 
-/// Nothing tells two closures apart but their names.
+/// Two closures differ by their names only.
 #[test]
 fn closures_without_a_name_are_not_continued() {
     let (model, rows) = (model(), vec![vec![1, 2, 3], vec![4, 5, 6]]);

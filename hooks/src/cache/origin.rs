@@ -215,9 +215,7 @@ impl ActivationCache {
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
-}
 
-impl ActivationCache {
     /// Adds what is recorded of a point to a hash: its values, and the token that each column holds.
     pub(crate) fn add_to_hash(&self, point: &PointInfo, hash: &mut Xxh3) -> Result<(), HookError> {
         add_tensor(hash, self.activation(&*point.name)?)?;

@@ -117,14 +117,14 @@ acts! {
     fn add<'a>(vector: Tensor<1>) => |slice: Self, vector: Tensor<1>| {
         let added = vector.clone();
         let hook = slice.with(move |piece, at, _| {
-        let width = vector.dims()[0];
-        if piece.shape().last() != Some(&width) {
-            return Err(sliced(at.point, piece.shape(), format!("last axis of {width}, as the vector added")));
-        }
-        let x = piece.into_tensor::<D>(at.name())?;
-        let mut shape = [1; D];
-        shape[D - 1] = width;
-        Ok((x.clone() + vector.clone().reshape(shape).cast(x.dtype()).to_device(&x.device())).into())
+            let width = vector.dims()[0];
+            if piece.shape().last() != Some(&width) {
+                return Err(sliced(at.point, piece.shape(), format!("last axis of {width}, as the vector added")));
+            }
+            let x = piece.into_tensor::<D>(at.name())?;
+            let mut shape = [1; D];
+            shape[D - 1] = width;
+            Ok((x.clone() + vector.clone().reshape(shape).cast(x.dtype()).to_device(&x.device())).into())
         });
         hook.that_uses("add", &added)
     };

@@ -348,8 +348,11 @@ struct Place {
 
 /// Whether a folder holds a dictionary.
 fn is_finished(folder: &Path) -> bool {
-    ["cfg.json", "config.yaml", "sae_weights.safetensors"].iter().any(|file| folder.join(file).exists())
+    DICTIONARY.iter().any(|file| folder.join(file).exists())
 }
+
+/// Files of which a folder with a dictionary has one at least.
+const DICTIONARY: [&str; 3] = ["cfg.json", "config.yaml", "sae_weights.safetensors"];
 
 /// The file that says how a dictionary was trained.
 const TOLD: &str = "training.json";
@@ -381,7 +384,7 @@ fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
     let own = |path: &Path| check_own_file(path).map_err(|e| unwritten(path, &e));
     own(&TrainingRun::checkpoint_in(&place.out))?;
     for folder in folders.iter().chain([&place.out]) {
-        for name in ["training.csv", TOLD, "training.svg", "cfg.json", "config.yaml", "sae_weights.safetensors"] {
+        for name in ["training.csv", TOLD, "training.svg"].iter().chain(&DICTIONARY) {
             own(&folder.join(name))?;
         }
     }
