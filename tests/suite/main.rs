@@ -24,6 +24,7 @@ mod decoder_cache_laws;
 mod dense;
 mod devices;
 mod dictionaries_in_use;
+mod dictionary_files;
 mod dictionary_training;
 mod documents;
 mod dump;
