@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hooklens::features::Dictionary;
-use serde_json::Value;
+use hooklens::features::{Dictionary, open};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::features::Golden;
-use crate::support::{assert_close, device, fixtures};
+use crate::support::{assert_close, device, fixtures, program};
 
 fn case(name: &str) -> PathBuf {
     fixtures().join("features").join(name)
@@ -126,5 +126,83 @@ fn classes_of_dictionary_learning_are_those_that_are_named() {
     }
     let other = changed("dl-topk", "config.json", |config| config["trainer"]["k"] = 5.into());
     assert!(refused(Dictionary::open(other.path())).ends_with("`k` is 5, and the tensor's 4"));
+}
+
+/// What an old description of SAELens says of the activation function is applied or refused by name, and so are positions
+/// that were left out.
+#[test]
+fn saelens_settings_are_applied_or_refused() {
+    let legacy = |change: &dyn Fn(&mut Value)| {
+        let folder = changed("legacy-standard", "cfg.json", change);
+        Dictionary::open(folder.path())
+    };
+    for (key, value, shown) in [
+        ("activation_fn_str", json!("tanh-relu"), "\"tanh-relu\""),
+        ("activation_fn_str", json!("identity"), "\"identity\""),
+        ("activation_fn_str", json!("swish"), "\"swish\""),
+        ("activation_fn_str", json!(3), "3"),
+        ("activation_fn", json!("tanh-relu"), "\"tanh-relu\""),
+    ] {
+        let told = refused(legacy(&|cfg| {
+            cfg.as_object_mut().unwrap().remove("activation_fn_str");
+            cfg[key] = value.clone();
+        }));
+        let expected =
+            format!("cfg.json: the activation function {shown} of the architecture `standard` is not supported");
+        assert!(told.ends_with(&expected), "{told}");
+    }
+    assert_golden("legacy-standard", &legacy(&|cfg| cfg["activation_fn_str"] = Value::Null).unwrap(), "null");
+
+    // k is a setting, or an argument of the activation function, in either layout.
+    let top_k = |name: &'static str, change: &dyn Fn(&mut Value)| {
+        let folder = changed(name, "cfg.json", change);
+        Dictionary::open(folder.path())
+    };
+    for (architecture, activation) in [("topk", "topk"), ("topk", "relu"), ("standard", "topk")] {
+        let opened = top_k("legacy-topk", &|cfg| {
+            cfg["architecture"] = architecture.into();
+            cfg["activation_fn_str"] = activation.into();
+        });
+        assert_golden("legacy-topk", &opened.unwrap(), architecture);
+    }
+    let newer = |k: Value, argument: Value| {
+        top_k("saelens-topk", &move |cfg| {
+            cfg["k"] = k.clone();
+            cfg["activation_fn_kwargs"] = json!({ "k": argument });
+        })
+    };
+    assert_golden("saelens-topk", &newer(Value::Null, 4.into()).unwrap(), "newer");
+    assert!(refused(newer(3.into(), 4.into())).ends_with("`k` is 3, and `activation_fn_kwargs` has 4"));
+    let without = top_k("legacy-topk", &|cfg| cfg["activation_fn_kwargs"] = json!({}));
+    assert!(refused(without).ends_with("cfg.json: `k` is missing"));
+    let newer = top_k("saelens-jumprelu", &|cfg| cfg["activation_fn"] = "tanh-relu".into());
+    assert!(refused(newer).contains("the activation function \"tanh-relu\" of the architecture `jumprelu`"));
+
+    for (name, metadata) in [("legacy-standard", false), ("legacy-standard", true), ("saelens-standard", true)] {
+        let sliced = |slice: &Value| {
+            let folder = changed(name, "cfg.json", |cfg| match metadata {
+                true => cfg["metadata"]["seqpos_slice"] = slice.clone(),
+                false => cfg["seqpos_slice"] = slice.clone(),
+            });
+            (open(folder.path()).map(drop), folder)
+        };
+        for all in ["null", "[null]", "[null, null]", "[0, null]", "[null, null, null]", "[0, null, 1]"] {
+            sliced(&serde_json::from_str(all).unwrap()).0.unwrap();
+        }
+        for some in ["[5]", "[0]", "[1, null]", "[-5, null]", "[null, -1]", "[null, null, 2]"] {
+            let (given, folder) = sliced(&serde_json::from_str(some).unwrap());
+            let told = refused(given);
+            let shown = some.replace(", ", ",");
+            let expected = format!("trained at some positions only (`seqpos_slice` {shown}) is not supported");
+            assert!(told.ends_with(&expected), "{told}");
+            let out = folder.path().join("out");
+            let convert = program().args(["features", "convert"]).arg(folder.path()).arg("--out").arg(&out).output();
+            assert!(!convert.unwrap().status.success() && !out.exists());
+        }
+        for wrong in ["\"all\"", "[]", "[0, 1, 2, 3]"] {
+            let told = refused(sliced(&serde_json::from_str(wrong).unwrap()).0);
+            assert!(told.contains("`seqpos_slice` is ") && told.contains("one to three numbers"), "{told}");
+        }
+    }
 }
 

@@ -75,6 +75,10 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     }
 
     let name = text("architecture").unwrap_or("standard");
+    check_activation(found, &cfg, name)?;
+    for said in [cfg.get("seqpos_slice"), metadata.get("seqpos_slice")].into_iter().flatten() {
+        check_positions(found, said)?;
+    }
     let kind = name.strip_prefix("skip_").unwrap_or(name).replace("skip_", "");
     let transcoder = kind.ends_with("transcoder");
     if let "temporal" | "crosscoder" = name {
@@ -95,7 +99,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
             Architecture::JumpRelu { thresholds: thresholds(found, latents)?, positive: true }
         }
         "topk" | "abstopk" => {
-            let k = cfg.get("k").and_then(Value::as_u64).ok_or_else(|| found.wrong("`k` is missing"))? as usize;
+            let k = k(found, &cfg)?;
             if kind == "topk" { Architecture::TopK { k } } else { Architecture::AbsTopK { k } }
         }
         "gated" => Architecture::Gated {
@@ -187,6 +191,53 @@ fn thresholds(found: &Found, latents: usize) -> Result<Vec<f32>> {
     found.numbers("threshold", latents)
 }
 
+/// The latents that each token keeps: an argument of the activation function, before it was a setting.
+fn k(found: &Found, cfg: &Map<String, Value>) -> Result<usize> {
+    let argument = cfg.get("activation_fn_kwargs").and_then(|kwargs| kwargs.get("k"));
+    let number = |said: Option<&Value>| said.and_then(Value::as_u64).map(|k| k as usize);
+    match (number(cfg.get("k")), number(argument)) {
+        (Some(k), Some(argument)) if k != argument => {
+            Err(found.wrong(format!("`k` is {k}, and `activation_fn_kwargs` has {argument}")).into())
+        }
+        (Some(k), _) | (None, Some(k)) => Ok(k),
+        (None, None) => Err(found.wrong("`k` is missing").into()),
+    }
+}
+
+/// An error for an activation function that the architecture does not have. ReLU is named as the default, whatever is
+/// used.
+fn check_activation(found: &Found, cfg: &Map<String, Value>, architecture: &str) -> Result<()> {
+    let said = ["activation_fn", "activation_fn_str"].into_iter().filter_map(|key| cfg.get(key));
+    match said.into_iter().find(|said| !said.is_null() && *said != "relu" && *said != architecture) {
+        None => Ok(()),
+        Some(said) => {
+            let what = format!("the activation function {said} of the architecture `{architecture}`");
+            Err(FeatureError::Unsupported { path: found.described_by().into(), what }.into())
+        }
+    }
+}
+
+/// An error for a dictionary that was trained at some positions of its prompts only, by the arguments of Python's `slice`:
+/// it would be used at all of them.
+fn check_positions(found: &Found, said: &Value) -> Result<()> {
+    let none = Value::Null;
+    let (start, stop, step) = match said {
+        Value::Null => return Ok(()),
+        Value::Array(all) => match &all[..] {
+            [stop] => (&none, stop, &none),
+            [start, stop] => (start, stop, &none),
+            [start, stop, step] => (start, stop, step),
+            _ => return Err(found.wrong(format!("`seqpos_slice` is {said}, not one to three numbers")).into()),
+        },
+        _ => return Err(found.wrong(format!("`seqpos_slice` is {said}, not a list of one to three numbers")).into()),
+    };
+    if (start.is_null() || *start == 0) && stop.is_null() && (step.is_null() || *step == 1) {
+        return Ok(());
+    }
+    let what = format!("a dictionary trained at some positions only (`seqpos_slice` {said})");
+    Err(FeatureError::Unsupported { path: found.described_by().into(), what }.into())
+}
+
 /// A description of before 6.0 as one of since.
 fn migrated(given: &Map<String, Value>) -> Map<String, Value> {
     let renamed = |key: &str| match key {
@@ -205,9 +256,10 @@ fn migrated(given: &Map<String, Value>) -> Map<String, Value> {
     default("hook_name", "".into());
     let heads = cfg["hook_name"].as_str().is_some_and(|name| name.contains("hook_z"));
     cfg.entry("reshape_activations").or_insert(if heads { "hook_z" } else { "none" }.into());
-    let k = cfg.get("activation_fn_kwargs").and_then(|kwargs| kwargs.get("k")).cloned();
-    if let (Some("topk"), Some(k)) = (cfg.get("activation_fn").and_then(Value::as_str), k) {
-        cfg.extend([("architecture".to_string(), Value::from("topk")), ("k".to_string(), k)]);
+    // TopK was an activation function of the standard architecture at first.
+    let standard = cfg["architecture"].as_str().is_none_or(|name| name == "standard");
+    if standard && cfg.get("activation_fn").is_some_and(|name| name == "topk") {
+        cfg.insert("architecture".to_string(), "topk".into());
     }
     let normalized = match cfg.get("normalize_activations") {
         Some(Value::Bool(true)) => "expected_average_only_in".into(),
