@@ -15,6 +15,7 @@ use super::architecture::Architecture;
 use super::dictionary::Dictionary;
 use super::labels::Labels;
 use super::normalization::Normalization;
+use super::open::numbered;
 use super::transcoders::Transcoders;
 use crate::error::{FeatureError, LoadError, Result};
 
@@ -259,8 +260,8 @@ impl Transcoders {
         let own: &[&str] = if self.is_cross_layer() { &["W_enc", "W_dec"] } else { &["layer"] };
         for name in ["W_enc", "W_dec", "layer"] {
             let first = if own.contains(&name) { self.layers().len() } else { 0 };
-            let file = |layer: usize| folder.join(format!("{name}_{layer}.safetensors"));
-            (first..).map(file).take_while(|path| path.exists()).for_each(|path| files.remove(&path));
+            let numbered = numbered(folder, &format!("{name}_"));
+            numbered.into_iter().filter(|(layer, _)| *layer >= first).for_each(|(_, path)| files.remove(&path));
         }
         Labels::remove_from(folder, self.layers().len(), files);
     }

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hooklens::features::{Dictionary, open};
+use hooklens::features::{Dictionary, Transcoders, open};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::features::Golden;
-use crate::support::{assert_close, device, fixtures, program};
+use crate::support::{assert_close, cross_layer, device, fixtures, program};
 
 fn case(name: &str) -> PathBuf {
     fixtures().join("features").join(name)
@@ -202,6 +202,102 @@ fn saelens_settings_are_applied_or_refused() {
         for wrong in ["\"all\"", "[]", "[0, 1, 2, 3]"] {
             let told = refused(sliced(&serde_json::from_str(wrong).unwrap()).0);
             assert!(told.contains("`seqpos_slice` is ") && told.contains("one to three numbers"), "{told}");
+        }
+    }
+}
+
+/// A file that is missing between others is named, whatever opens the set, and so is one that the others say there is.
+#[test]
+fn missing_layers_are_named() {
+    let scratch = tempfile::tempdir().unwrap();
+    let set = Transcoders::open("embedded:ioi-transcoders").unwrap();
+    let without = |name: &str, make: &dyn Fn(&Path), files: &[&str], expected: &str| {
+        let folder = scratch.path().join(name);
+        make(&folder);
+        files.iter().for_each(|file| fs::remove_file(folder.join(file)).unwrap());
+        let mut convert = program();
+        convert.args(["features", "convert"]).arg(&folder).arg("--out").arg(scratch.path().join("out"));
+        let mut told = vec![
+            refused(Transcoders::open(&folder)),
+            refused(Dictionary::open(&folder)),
+            refused(open(&folder)),
+            String::from_utf8(convert.output().unwrap().stderr).unwrap(),
+        ];
+        if name.starts_with("set") {
+            told.push(refused(Dictionary::open(folder.join("layer_1"))));
+        }
+        for told in told {
+            assert!(told.contains(folder.to_str().unwrap()) && told.contains(expected), "{name}: {told}");
+        }
+    };
+    let saved = |folder: &Path| set.save(folder).unwrap();
+    let layers = |numbers: &[usize]| -> String {
+        numbers.iter().map(|layer| format!("layer_{layer}.safetensors")).collect::<Vec<_>>().join(", ")
+    };
+    for missing in 0..4 {
+        let there: Vec<usize> = (0..4).filter(|layer| *layer != missing).collect();
+        let expected = format!("layer_{missing} is missing, a file of the set: there are {}", layers(&there));
+        // The last, too: the description says how many there are.
+        without(&format!("set{missing}"), &saved, &[&format!("layer_{missing}.safetensors")], &expected);
+    }
+    // circuit-tracer's own, whose description does not say how many, and none at all.
+    let published = |folder: &Path| copy(&case("circuit-tracer-set"), folder);
+    without("set-published", &published, &["layer_1.safetensors"], "layer_1 is missing");
+    without("set-published-first", &published, &["layer_0.safetensors"], "layer_0 is missing");
+    without("set-bare", &published, &["config.yaml", "layer_1.safetensors"], "layer_1 is missing");
+    without("set-bare-first", &published, &["config.yaml", "layer_0.safetensors"], "layer_0 is missing");
+    let listed = |folder: &Path| {
+        published(folder);
+        let path = folder.join("config.yaml");
+        let config = fs::read_to_string(&path).unwrap();
+        let files = "[layer_0.safetensors, other_1.safetensors, layer_2.safetensors]";
+        fs::write(path, format!("{config}transcoders: {files}\n")).unwrap();
+    };
+    without("listed", &listed, &[], "other_1.safetensors, the file of layer 1, is missing");
+
+    let crossing = |folder: &Path| drop(cross_layer(3, 8, folder, "hook_resid_mid", "hook_mlp_out"));
+    let published = |folder: &Path| copy(&case("circuit-tracer-clt"), folder);
+    for (name, make) in [("made", &crossing as &dyn Fn(&Path)), ("published", &published)] {
+        for layer in 0..3 {
+            for kind in ["W_enc", "W_dec"] {
+                let (file, expected) = (format!("{kind}_{layer}.safetensors"), format!("{kind}_{layer} is missing"));
+                without(&format!("{name}-{kind}-{layer}"), make, &[&file], &expected);
+            }
+            // Both of a layer; of the last, only the first decoder says that there is one.
+            let files = ["W_enc", "W_dec"].map(|kind| format!("{kind}_{layer}.safetensors"));
+            let expected = format!("W_enc_{layer} is missing");
+            without(&format!("{name}-{layer}"), make, &files.each_ref().map(|file| &**file), &expected);
+        }
+        let all: Vec<String> = (0..3).map(|layer| format!("W_enc_{layer}.safetensors")).collect();
+        without(
+            &format!("{name}-encoders"),
+            make,
+            &all.iter().map(|file| &**file).collect::<Vec<_>>(),
+            "W_enc_0 is missing",
+        );
+    }
+    let scope = |folder: &Path| copy(&case("gemma-scope-2-clt").join("clt/width_32_l0_small_affine"), folder);
+    for layer in 0..3 {
+        let (file, expected) =
+            (format!("params_layer_{layer}.safetensors"), format!("params_layer_{layer} is missing"));
+        without(&format!("scope-{layer}"), &scope, &[&file], &expected);
+    }
+
+    // A smaller set replaces a larger one, gaps and all: nothing of that one is read with it.
+    let folder = scratch.path().join("replaced");
+    saved(&folder);
+    fs::remove_file(folder.join("layer_1.safetensors")).unwrap();
+    fs::copy(folder.join("layer_3.safetensors"), folder.join("layer_7.safetensors")).unwrap();
+    Transcoders::new("one", vec![set.layer(0).unwrap()]).save(&folder).unwrap();
+    assert_eq!(Transcoders::open(&folder).unwrap().layers().len(), 1);
+    assert!(!folder.join("layer_3.safetensors").exists() && !folder.join("layer_7.safetensors").exists());
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()) {
+        if !entry.ends_with("golden.safetensors") {
+            fs::copy(&entry, to.join(entry.file_name().unwrap())).unwrap();
         }
     }
 }

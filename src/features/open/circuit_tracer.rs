@@ -1,6 +1,7 @@
 //! circuit-tracer's folders: `config.yaml` and a file a layer (a set), or two files a layer (a cross-layer transcoder); and
 //! the cross-layer transcoders of Gemma Scope 2, a file a layer.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
@@ -130,28 +131,74 @@ impl Config {
     }
 }
 
-/// The transcoders of a folder; nothing if it is none of theirs.
+/// The files of layers in a folder, `layer_3.safetensors` by what they begin with, by layer.
+pub(in crate::features) fn numbered(folder: &Path, beginning: &str) -> BTreeMap<usize, PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return BTreeMap::new() };
+    let files = entries.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let layer = path.file_name()?.to_str()?.strip_prefix(beginning)?.strip_suffix(".safetensors")?;
+        let number: usize = layer.parse().ok()?;
+        (number.to_string() == layer && path.is_file()).then_some((number, path))
+    });
+    files.collect()
+}
+
+/// The files of this many layers, or of as many as there are, or an error for the first that is missing.
+fn gapless(folder: &Path, beginning: &str, count: usize) -> Result<Vec<PathBuf>, FeatureError> {
+    let mut files = numbered(folder, beginning);
+    let count = files.keys().next_back().map_or(0, |last| last + 1).max(count);
+    let all = (0..count).map(|layer| files.remove(&layer).ok_or_else(|| missing(folder, beginning, layer)));
+    all.collect()
+}
+
+fn missing(folder: &Path, beginning: &str, layer: usize) -> FeatureError {
+    let there: Vec<String> =
+        numbered(folder, beginning).keys().map(|layer| format!("{beginning}{layer}.safetensors")).collect();
+    let there = if there.is_empty() { "none of its kind".to_string() } else { there.join(", ") };
+    let reason = format!("{beginning}{layer} is missing, a file of the set: there are {there}");
+    FeatureError::Setting { path: folder.into(), reason }
+}
+
+/// Whether files with names of layers are those of a set: a description says so, or there is the first, or several hold what
+/// a layer's file does. A single one may be any dictionary's.
+fn is_set(config: &Config, folder: &Path, device: &Device) -> bool {
+    let files = numbered(folder, "layer_");
+    let Some((first, file)) = files.first_key_value() else { return false };
+    let is_layer = |found: Found| {
+        found.config.is_none() && ["W_enc", "b_enc", "W_dec", "b_dec"].iter().all(|name| found.has(name))
+    };
+    config.cross_layer.is_some()
+        || *first == 0
+        || files.len() > 1 && Found::of_file(file.clone(), device).is_ok_and(is_layer)
+}
+
+/// The transcoders of a folder; nothing if it has no files of a set.
 pub(in crate::features) fn open(folder: &Path, device: &Device) -> Result<Option<Layers>> {
     let described = folder.join("config.yaml");
     let config = if described.is_file() { Config::read(described)? } else { Config::default() };
-    let numbered = |beginning: &str| -> Vec<PathBuf> {
-        let file = |layer: usize| folder.join(format!("{beginning}{layer}.safetensors"));
-        (0..).map(file).take_while(|path| path.is_file()).collect()
-    };
-    let encoders = numbered("W_enc_");
-    if !encoders.is_empty() && config.cross_layer != Some(false) {
-        return cross_layer(&config, &encoders, folder, device).map(Some);
+    let has = |beginning: &str| !numbered(folder, beginning).is_empty();
+    let own_files = has("W_enc_") || has("W_dec_");
+    let no_files = config.files.is_empty() && !has("params_layer_");
+    if own_files && config.cross_layer != Some(false) || no_files && config.cross_layer == Some(true) {
+        let count = config.weights.len() / 2;
+        let (encoders, decoders) = (gapless(folder, "W_enc_", count)?, gapless(folder, "W_dec_", count)?);
+        return cross_layer(&config, &encoders, &decoders, folder, device).map(Some);
     }
     let layers = match config.files.is_empty() {
-        true => numbered("layer_"),
+        true if is_set(&config, folder, device) => gapless(folder, "layer_", config.weights.len())?,
+        true => Vec::new(),
         false => config.files.iter().map(|file| folder.join(file)).collect(),
     };
+    if let Some((layer, file)) = layers.iter().enumerate().find(|(_, file)| !file.is_file()) {
+        let reason = format!("{}, the file of layer {layer}, is missing", file.display());
+        return Err(FeatureError::Setting { path: config.path, reason }.into());
+    }
     if !layers.is_empty() {
         let layers = layers.into_iter().map(|file| Found::of_file(file, device)).collect::<Result<Vec<_>>>()?;
         return set(&config, &layers, device).map(Some);
     }
-    let layers = numbered("params_layer_");
-    if !layers.is_empty() { gemma_scope(&layers, device).map(Some) } else { Ok(None) }
+    let layers = gapless(folder, "params_layer_", 0)?;
+    if !layers.is_empty() { gemma_scope(&layers, folder, device).map(Some) } else { Ok(None) }
 }
 
 /// The transcoders that are part of the program under this name.
@@ -191,12 +238,24 @@ fn set(config: &Config, files: &[Found], device: &Device) -> Result<Layers> {
 
 /// Two files a layer: `W_enc_i [F, d]`, `b_enc_i`, `b_dec_i`, and of some `W_skip_i [d_in, d_out]`; and
 /// `W_dec_i [F, L − i, d]`.
-fn cross_layer(config: &Config, encoders: &[PathBuf], folder: &Path, device: &Device) -> Result<Layers> {
-    let count = encoders.len();
+fn cross_layer(
+    config: &Config,
+    encoders: &[PathBuf],
+    decoders: &[PathBuf],
+    folder: &Path,
+    device: &Device,
+) -> Result<Layers> {
+    let (count, written) = (encoders.len(), decoders.len());
+    if written < count {
+        return Err(missing(folder, "W_dec_", written).into());
+    }
+    if count == 0 || count < written {
+        return Err(missing(folder, "W_enc_", count).into());
+    }
     let mut layers = Layers { transcoders: Vec::new(), across: Some(Vec::new()) };
-    for (layer, file) in encoders.iter().enumerate() {
+    for (layer, (file, decoders)) in encoders.iter().zip(decoders).enumerate() {
         let found = Found::of_file(file.clone(), device)?;
-        let decoders = Found::of_file(folder.join(format!("W_dec_{layer}.safetensors")), device)?;
+        let decoders = Found::of_file(decoders.clone(), device)?;
         config.check_belongs(&decoders, 2 * layer)?;
         config.check_belongs(&found, 2 * layer + 1)?;
         let [encoder, bias, center, threshold, decoder] =
@@ -204,6 +263,10 @@ fn cross_layer(config: &Config, encoders: &[PathBuf], folder: &Path, device: &De
         let [latents, d_in] = found.matrix_shape(&encoder)?;
         let d_out = found.shape(&center)?.iter().product();
         let of = count - layer;
+        // The first layer writes to all.
+        if layer == 0 && decoders.shape(&decoder)?.get(1).is_some_and(|parts| *parts > of) {
+            return Err(missing(folder, "W_enc_", count).into());
+        }
         let part = |part: usize| decoders.matrix(&decoder, [latents, d_out], Lies::Part { part, of });
         let mut parts = Parts::new(
             found.matrix(&encoder, [d_in, latents], Lies::Turned)?,
@@ -226,13 +289,16 @@ fn cross_layer(config: &Config, encoders: &[PathBuf], folder: &Path, device: &De
 }
 
 /// Gemma Scope 2's: a file a layer, whose decoder has a part for every layer; those before its own are not used.
-fn gemma_scope(files: &[PathBuf], device: &Device) -> Result<Layers> {
+fn gemma_scope(files: &[PathBuf], folder: &Path, device: &Device) -> Result<Layers> {
     let count = files.len();
     let mut layers = Layers { transcoders: Vec::new(), across: Some(Vec::new()) };
     for (layer, file) in files.iter().enumerate() {
         let found = Found::of_file(file.clone(), device)?;
         let shape @ [d_in, latents] = found.matrix_shape("w_enc")?;
         let d_out = found.shape("b_dec")?.iter().product();
+        if layer == 0 && found.shape("w_dec")?.get(1).is_some_and(|parts| *parts > count) {
+            return Err(missing(folder, "params_layer_", count).into());
+        }
         let part = |part: usize| found.matrix("w_dec", [latents, d_out], Lies::Part { part, of: count });
         let mut parts = Parts::new(
             found.matrix("w_enc", shape, Lies::AsIs)?,

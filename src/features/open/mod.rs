@@ -28,7 +28,7 @@ use crate::embedded::find_dictionary;
 use crate::error::{Error, FeatureError, LoadError, Result};
 use found::Found;
 
-pub(super) use circuit_tracer::{Layers, embedded as embedded_layers, open as open_layers};
+pub(super) use circuit_tracer::{Layers, embedded as embedded_layers, numbered, open as open_layers};
 
 /// A format: whether files are in it, and how they are read.
 struct Format {
