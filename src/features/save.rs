@@ -55,12 +55,12 @@ impl Dictionary {
 
     /// Adds its files to others of the same folder; the last describes it.
     pub(crate) fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
-        let folded = self.fold_scale()?;
-        let chooses = matches!(folded.architecture, Architecture::TopK { .. } | Architecture::AbsTopK { .. });
-        let folded = if folded.finetuned.is_some() || folded.by_norms && !chooses {
-            folded.fold_decoder_norms()?
-        } else {
-            folded
+        let folded = self.fold_center()?.fold_scale()?;
+        let ranks = matches!(folded.architecture, Architecture::TopK { .. } | Architecture::AbsTopK { .. });
+        // Norms have a place in the format where latents are chosen by them; factors have none.
+        let folded = match ranks && folded.finetuned.is_none() {
+            true => folded,
+            false => folded.fold_ranking_norms()?.fold_finetuned()?,
         };
         let mut cfg = folded.saelens_config()?;
         let weights = add_tensors(files, &folder.join("sae_weights.safetensors"), &folded.saelens_tensors()?)?;
@@ -216,7 +216,7 @@ impl Transcoders {
         let mut config = self.yaml()?;
         let mut weights = Vec::new();
         for (layer, own) in self.layers().iter().enumerate() {
-            let own = own.fold_scale()?;
+            let own = own.fold_center()?.fold_scale()?.fold_ranking_norms()?.fold_finetuned()?;
             let cross = self.is_cross_layer();
             let named = |name: &str| if cross { format!("{name}_{layer}") } else { name.to_string() };
             let mut tensors: Vec<(String, Activation)> = vec![
@@ -224,8 +224,11 @@ impl Transcoders {
                 (named("b_enc"), own.encoder_bias().into()),
                 (named("b_dec"), own.decoder_bias().into()),
             ];
-            if let Architecture::JumpRelu { thresholds, .. } = own.architecture() {
-                let data = TensorData::new(thresholds.clone(), [thresholds.len()]);
+            if let Architecture::JumpRelu { thresholds, positive } = own.architecture() {
+                // The format's latents may be below zero where their thresholds are.
+                let least = if *positive { 0.0 } else { f32::NEG_INFINITY };
+                let numbers: Vec<f32> = thresholds.iter().map(|threshold| threshold.max(least)).collect();
+                let data = TensorData::new(numbers, [thresholds.len()]);
                 let name = if cross { named("threshold") } else { "activation_function.threshold".into() };
                 tensors.push((name, Tensor::<1>::from_data(data, &own.encoder_bias().device()).into()));
             }
@@ -277,13 +280,41 @@ impl Transcoders {
             writeln!(text, "{key}: {value}").ok();
         };
         let Some(first) = self.layers().first() else { return Ok(text) };
-        for layer in self.layers() {
-            let odd = layer.centered
-                || layer.by_norms
-                || layer.finetuned.is_some()
-                || !matches!(layer.normalization, Normalization::None | Normalization::Scale(Some(_)));
-            if odd || layer.architecture.name() != first.architecture.name() {
-                return Err(unknown(layer, "circuit-tracer's format has no place for what it does".into()));
+        let point = |name: &Option<String>| {
+            let name = name.as_deref().unwrap_or_default();
+            name.splitn(3, '.').nth(2).filter(|_| name.starts_with("blocks.")).map(str::to_string)
+        };
+        let read = point(&first.metadata.reads).unwrap_or_else(|| "mlp.hook_in".into());
+        let write = point(&first.metadata.writes).unwrap_or_else(|| "hook_mlp_out".into());
+        let width = |architecture: &Architecture| match architecture {
+            Architecture::TopK { k } => Some(*k),
+            _ => None,
+        };
+        for (number, layer) in self.layers().iter().enumerate() {
+            let scaled = match layer.normalization {
+                Normalization::None => false,
+                Normalization::Scale(Some(_)) => true,
+                _ => return Err(unknown(layer, "circuit-tracer's format has no place for its normalization".into())),
+            };
+            if !layer.is_transcoder() && (scaled || layer.centered) {
+                return Err(unknown(layer, "circuit-tracer's format has no place for what is not a transcoder".into()));
+            }
+            if layer.architecture.name() != first.architecture.name()
+                || width(&layer.architecture) != width(&first.architecture)
+            {
+                let reason = format!(
+                    "it is {}, and layer 0 {}: in circuit-tracer's format all are the same",
+                    layer.architecture, first.architecture
+                );
+                return Err(unknown(layer, reason));
+            }
+            for (given, end) in [(&layer.metadata.reads, &read), (&layer.metadata.writes, &write)] {
+                let wanted = format!("blocks.{number}.{end}");
+                if let Some(given) = given.as_ref().filter(|given| **given != wanted) {
+                    let reason =
+                        format!("it is at `{given}`, where layer {number} of circuit-tracer's format is at `{wanted}`");
+                    return Err(unknown(layer, reason));
+                }
             }
         }
         let kind = if self.is_cross_layer() { "cross_layer_transcoder" } else { "transcoder_set" };
@@ -295,12 +326,8 @@ impl Transcoders {
         if let Some(prepend_bos) = first.metadata.prepend_bos {
             say("prepend_bos", prepend_bos.into());
         }
-        let point = |name: &Option<String>| {
-            let name = name.as_deref().unwrap_or_default();
-            name.splitn(3, '.').nth(2).filter(|_| name.starts_with("blocks.")).map(str::to_string)
-        };
-        say("feature_input_hook", point(&first.metadata.reads).unwrap_or_else(|| "mlp.hook_in".into()).into());
-        say("feature_output_hook", point(&first.metadata.writes).unwrap_or_else(|| "hook_mlp_out".into()).into());
+        say("feature_input_hook", read.into());
+        say("feature_output_hook", write.into());
         match &first.architecture {
             Architecture::Standard => say("activation", "relu".into()),
             Architecture::TopK { k } => {

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hooklens::features::{Dictionary, Transcoders, open};
+use burn::tensor::{Distribution, Tensor};
+use hooklens::features::{Architecture, Dictionary, DictionaryWeights, Metadata, Normalization, Transcoders, open};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -206,6 +208,206 @@ fn saelens_settings_are_applied_or_refused() {
     }
 }
 
+const WIDTH: usize = 8;
+const LATENTS: usize = 12;
+
+/// What a random dictionary is.
+#[derive(Clone, Debug)]
+struct Kind {
+    architecture: u8,
+    normalization: u8,
+    by_norms: bool,
+    finetuned: bool,
+    centered: bool,
+    transcoder: bool,
+    skip: bool,
+    heads: bool,
+    seed: u64,
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    let flags = proptest::array::uniform6(any::<bool>());
+    (0u8..8, 0u8..4, flags, 0u64..1000).prop_map(|(architecture, normalization, flags, seed)| {
+        let [by_norms, finetuned, centered, transcoder, skip, heads] = flags;
+        let skip = skip && transcoder;
+        Kind { architecture, normalization, by_norms, finetuned, centered, transcoder, skip, heads, seed }
+    })
+}
+
+fn random(shape: [usize; 2], scale: f64) -> Tensor<2> {
+    Tensor::random(shape, Distribution::Normal(0.0, scale), &device())
+}
+
+fn numbers(scale: f64) -> Vec<f32> {
+    random([1, LATENTS], scale).to_data().iter().collect()
+}
+
+impl Kind {
+    fn architecture(&self) -> Architecture {
+        match self.architecture {
+            0 => Architecture::Standard,
+            1 => Architecture::JumpRelu { thresholds: numbers(0.5), positive: true },
+            2 => {
+                Architecture::JumpRelu { thresholds: numbers(0.5).into_iter().map(f32::abs).collect(), positive: false }
+            }
+            3 => Architecture::TopK { k: 4 },
+            4 => Architecture::AbsTopK { k: 4 },
+            5 => Architecture::Gated { gate_bias: numbers(0.4), log_scale: numbers(0.3) },
+            6 => Architecture::GroupMax { k: 4 },
+            _ => Architecture::MatchingPursuit { residual_threshold: 0.5, max_iterations: 5, until_repeated: true },
+        }
+    }
+
+    /// Finetuned factors have no setter: they are read from files.
+    fn dictionary(&self, folder: &Path) -> Dictionary {
+        device().seed(self.seed);
+        let point = if self.heads { "blocks.0.attn.hook_z" } else { "blocks.0.hook_resid_mid" };
+        let metadata = match self.transcoder {
+            true => Metadata::between(point, "blocks.0.hook_mlp_out"),
+            false => Metadata::at(point),
+        };
+        let decoder = random([LATENTS, WIDTH], 0.6);
+        let pursuit = self.architecture == 7;
+        let weights = DictionaryWeights {
+            // Its decoder encodes; of norm 1 it comes to an end.
+            encoder: if pursuit { decoder.clone().transpose() } else { random([WIDTH, LATENTS], 0.8) },
+            encoder_bias: random([1, LATENTS], if pursuit { 0.0 } else { 0.3 }).reshape([LATENTS]),
+            decoder,
+            decoder_bias: random([1, WIDTH], 0.4).reshape([WIDTH]),
+            skip: self.skip.then(|| random([WIDTH, WIDTH], 0.4)),
+        };
+        let mut made = Dictionary::new("random", weights).unwrap().with_metadata(metadata.clone());
+        if self.finetuned {
+            made.save(folder).unwrap();
+            let path = folder.join("sae_weights.safetensors");
+            let bytes = fs::read(&path).unwrap();
+            let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            let factors: Vec<u8> = numbers(0.8).iter().flat_map(|factor| factor.to_le_bytes()).collect();
+            let view =
+                |data| safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![LATENTS], data).unwrap();
+            let mut all = file.tensors();
+            all.push(("finetuning_scaling_factor".into(), view(&factors)));
+            let bytes = safetensors::serialize(all, None).unwrap();
+            fs::write(&path, bytes).unwrap();
+            edit(&folder.join("cfg.json"), |cfg| cfg["finetuning_scaling_factor"] = true.into());
+            made = Dictionary::open(folder).unwrap().to_device(&device());
+        }
+        let made = made.with_metadata(metadata);
+        let normalization = match self.normalization {
+            0 => Normalization::None,
+            1 => Normalization::LayerNorm,
+            2 => Normalization::ConstantNorm,
+            _ => Normalization::Scale(Some(1.7)),
+        };
+        let made = made.with_normalization(normalization).with_centered_input(self.centered);
+        made.with_decoder_norms(self.by_norms).with_architecture(self.architecture()).unwrap()
+    }
+
+    /// Whether something would be folded into the encoder or the decoder, which of matching pursuit are one.
+    fn folds(&self) -> bool {
+        self.normalization == 3 || self.by_norms || self.finetuned
+    }
+
+    /// Whether SAELens has such dictionaries.
+    fn is_saved(&self) -> bool {
+        match self.architecture {
+            6 => false,
+            7 => !self.folds(),
+            0..=2 => true,
+            _ => !self.transcoder,
+        }
+    }
+
+    /// Whether it can be made: matching pursuit is no transcoder's, and does not know of norms.
+    fn exists(&self) -> bool {
+        self.architecture != 7 || !self.transcoder && !self.by_norms
+    }
+}
+
+fn inputs(seed: u64) -> Tensor<2> {
+    device().seed(seed + 1000);
+    random([6, WIDTH], 1.5)
+}
+
+proptest! {
+    #![proptest_config(crate::support::cases(200))]
+
+    /// Saved and opened again, a dictionary has the activations and the output that it had, and its tensor of heads is
+    /// flattened where it was; or it is refused, which only those are that SAELens has no name for.
+    #[test]
+    fn saved_is_what_was_opened(kind in kinds()) {
+        prop_assume!(kind.exists());
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (made, x) = (kind.dictionary(first.path()), inputs(kind.seed));
+        let given = made.save(second.path());
+        prop_assert_eq!(given.is_ok(), kind.is_saved(), "{:?}", given);
+        if given.is_ok() {
+            let again = Dictionary::open(second.path()).unwrap().to_device(&device());
+            assert_close(&again.encode(x.clone()).unwrap(), &made.encode(x.clone()).unwrap(), 2e-5, "activations");
+            assert_close(&again.forward(x.clone()).unwrap(), &made.forward(x).unwrap(), 2e-5, "outputs");
+        }
+    }
+
+    /// A scale folded in changes nothing; norms folded in multiply activations by the lengths of what latents write.
+    #[test]
+    fn folding_keeps_what_it_says(kind in kinds()) {
+        prop_assume!(kind.exists());
+        let folder = tempfile::tempdir().unwrap();
+        let (made, x) = (kind.dictionary(folder.path()), inputs(kind.seed));
+        let (acts, output) = (made.encode(x.clone()).unwrap(), made.forward(x.clone()).unwrap());
+        match made.fold_scale() {
+            Ok(folded) => {
+                prop_assert!(!matches!(folded.normalization(), Normalization::Scale(_)));
+                assert_close(&folded.encode(x.clone()).unwrap(), &acts, 2e-5, "activations, scale folded");
+                assert_close(&folded.forward(x.clone()).unwrap(), &output, 2e-5, "output, scale folded");
+            }
+            Err(error) => prop_assert!(kind.architecture == 7 && kind.normalization == 3, "{}", error),
+        }
+        let chooses = [3, 4, 6, 7].contains(&kind.architecture);
+        match made.fold_decoder_norms() {
+            Ok(folded) => {
+                prop_assert!(!chooses || kind.by_norms && !kind.finetuned);
+                let lengths = (0..LATENTS).map(|latent| made.direction(latent).unwrap().square().sum().sqrt());
+                let lengths = Tensor::cat(lengths.collect(), 0).unsqueeze::<2>();
+                assert_close(&folded.encode(x.clone()).unwrap(), &(acts * lengths), 2e-5, "activations, norms folded");
+                assert_close(&folded.forward(x).unwrap(), &output, 2e-5, "output, norms folded");
+                let norms = folded.decoder_norms().unwrap() - 1.0;
+                prop_assert!(norms.abs().max().into_scalar::<f32>() < 1e-5);
+            }
+            Err(error) => prop_assert!(chooses && !(kind.by_norms && !kind.finetuned), "{}", error),
+        }
+    }
+
+    /// A set of transcoders, saved and opened again, has the activations and the outputs that it had.
+    #[test]
+    fn saved_sets_are_what_was_opened(kind in kinds(), other in 0u64..1000) {
+        let kind = Kind { transcoder: true, heads: false, ..kind };
+        prop_assume!(kind.exists() && kind.architecture < 4);
+        let folder = tempfile::tempdir().unwrap();
+        let layer = |layer: usize, seed: u64| {
+            let made = Kind { seed, ..kind.clone() }.dictionary(&folder.path().join(format!("{layer}")));
+            let point = |end: &str| format!("blocks.{layer}.{end}");
+            made.with_metadata(Metadata::between(point("hook_resid_mid"), point("hook_mlp_out")))
+        };
+        let set = Transcoders::new("random", vec![layer(0, kind.seed), layer(1, other)]);
+        let saved = folder.path().join("set");
+        let given = set.save(&saved);
+        prop_assert_eq!(given.is_ok(), [0, 3].contains(&kind.normalization), "{:?}", given);
+        if given.is_ok() {
+            let again = Transcoders::open(&saved).unwrap().to_device(&device());
+            for layer in 0..2 {
+                let x = inputs(kind.seed + layer as u64);
+                let acts = |set: &Transcoders| -> Vec<Tensor<2>> {
+                    set.layers().iter().map(|one| one.encode(x.clone()).unwrap()).collect()
+                };
+                assert_close(&acts(&again)[layer], &acts(&set)[layer], 2e-5, "activations");
+                let outputs = |set: &Transcoders| set.decode(layer, &acts(set), x.clone()).unwrap();
+                assert_close(&outputs(&again), &outputs(&set), 2e-5, "outputs");
+            }
+        }
+    }
+}
+
 /// A file that is missing between others is named, whatever opens the set, and so is one that the others say there is.
 #[test]
 fn missing_layers_are_named() {
@@ -255,7 +457,7 @@ fn missing_layers_are_named() {
     };
     without("listed", &listed, &[], "other_1.safetensors, the file of layer 1, is missing");
 
-    let crossing = |folder: &Path| drop(cross_layer(3, 8, folder, "hook_resid_mid", "hook_mlp_out"));
+    let crossing = |folder: &Path| drop(cross_layer(3, WIDTH, folder, "hook_resid_mid", "hook_mlp_out"));
     let published = |folder: &Path| copy(&case("circuit-tracer-clt"), folder);
     for (name, make) in [("made", &crossing as &dyn Fn(&Path)), ("published", &published)] {
         for layer in 0..3 {
@@ -299,6 +501,39 @@ fn copy(from: &Path, to: &Path) {
         if !entry.ends_with("golden.safetensors") {
             fs::copy(&entry, to.join(entry.file_name().unwrap())).unwrap();
         }
+    }
+}
+
+/// circuit-tracer describes all layers of a set at once: layers that differ are refused, not written as the first one is.
+#[test]
+fn sets_of_layers_that_differ_are_refused() {
+    let kind = |architecture: u8, seed: u64| Kind {
+        architecture,
+        normalization: 0,
+        by_norms: false,
+        finetuned: false,
+        centered: false,
+        transcoder: true,
+        skip: false,
+        heads: false,
+        seed,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let at = |made: Dictionary, layer: usize| {
+        let point = |end: &str| format!("blocks.{layer}.{end}");
+        made.with_metadata(Metadata::between(point("mlp.hook_in"), point("hook_mlp_out")))
+    };
+    let made = |architecture: u8, layer: usize| at(kind(architecture, layer as u64).dictionary(folder.path()), layer);
+    let other_k = made(3, 1).with_architecture(Architecture::TopK { k: 5 }).unwrap();
+    let sae = made(0, 1).with_metadata(Metadata::at("blocks.1.mlp.hook_in")).with_centered_input(true);
+    for (layers, expected) in [
+        (vec![made(3, 0), other_k], "it is topk (k 5), and layer 0 topk (k 4)"),
+        (vec![made(0, 0), made(1, 1)], "it is jumprelu, and layer 0 standard"),
+        (vec![made(0, 1), made(0, 2)], "it is at `blocks.1.hook_mlp_out`, where layer 0"),
+        (vec![made(0, 0), sae], "no place for what is not a transcoder"),
+    ] {
+        let told = refused(Transcoders::new("random", layers).save(folder.path().join("set")));
+        assert!(told.contains(expected) || told.contains(&expected.replace("hook_mlp_out", "mlp.hook_in")), "{told}");
     }
 }
 
