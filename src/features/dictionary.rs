@@ -52,7 +52,7 @@ pub struct Dictionary {
     /// Whether latents are chosen by their pre-activations times the norms of their decoder rows, and activations are
     /// these products.
     pub(super) by_norms: bool,
-    /// Whether the input is `[.., head, d_head]`, flattened.
+    /// Whether the input is heads' outputs, `[.., head, d_head]`, flattened.
     pub(super) by_heads: bool,
     /// What activations are multiplied by before they are decoded, `[latent]`.
     pub(super) finetuned: Option<Tensor<1>>,
@@ -215,15 +215,19 @@ impl Dictionary {
     /// The same for another point of a model, or with other things said of it.
     #[must_use]
     pub fn with_metadata(mut self, metadata: Metadata) -> Self {
+        // What files say of the heads of their point holds at this point only.
+        if (&metadata.reads, metadata.head) != (&self.metadata.reads, self.metadata.head) {
+            self.by_heads = metadata.reads_all_heads();
+        }
         self.metadata = metadata;
         self
     }
 
     /// The same, read at another point of a model.
     #[must_use]
-    pub fn at(mut self, point: impl Into<String>) -> Self {
-        self.metadata.reads = Some(point.into());
-        self
+    pub fn at(self, point: impl Into<String>) -> Self {
+        let metadata = Metadata { reads: Some(point.into()), ..self.metadata.clone() };
+        self.with_metadata(metadata)
     }
 
     /// The same with other tokens at which it is not used: `[]` for none. What its files say is what is left out where

@@ -117,6 +117,14 @@ impl Metadata {
         Self { writes: Some(write.into()), ..Self::at(read) }
     }
 
+    /// Whether SAELens has to flatten heads' vectors before it encodes them. At queries, keys and values and for transcoders
+    /// it never does, and refuses a file that says so.
+    pub(super) fn reads_all_heads(&self) -> bool {
+        self.head.is_none()
+            && self.writes.is_none()
+            && self.reads.as_ref().is_some_and(|point| point.ends_with("hook_z"))
+    }
+
     /// Whether it is a transcoder's.
     pub(super) fn is_transcoder(&self) -> bool {
         self.writes.is_some()

@@ -345,6 +345,9 @@ proptest! {
             let again = Dictionary::open(second.path()).unwrap().to_device(&device());
             assert_close(&again.encode(x.clone()).unwrap(), &made.encode(x.clone()).unwrap(), 2e-5, "activations");
             assert_close(&again.forward(x.clone()).unwrap(), &made.forward(x).unwrap(), 2e-5, "outputs");
+            let cfg: Value = serde_json::from_slice(&fs::read(second.path().join("cfg.json")).unwrap()).unwrap();
+            let reshape = if kind.heads && !kind.transcoder { "hook_z" } else { "none" };
+            prop_assert_eq!(&cfg["reshape_activations"], reshape);
         }
     }
 
@@ -537,3 +540,70 @@ fn sets_of_layers_that_differ_are_refused() {
     }
 }
 
+/// What SAELens needs to run a dictionary at a point with heads: at their outputs it flattens them, if the file says so. At
+/// queries, keys and values, for one head and for transcoders it refuses or passes over that.
+#[test]
+fn points_with_heads_are_said_as_saelens_wants_it() {
+    let scratch = tempfile::tempdir().unwrap();
+    let weights = || DictionaryWeights {
+        encoder: random([WIDTH, LATENTS], 0.8),
+        encoder_bias: Tensor::zeros([LATENTS], &device()),
+        decoder: random([LATENTS, WIDTH], 0.6),
+        decoder_bias: Tensor::zeros([WIDTH], &device()),
+        skip: None,
+    };
+    let made = || Dictionary::new("random", weights()).unwrap();
+    let of_head = |head: usize| {
+        let mut metadata = Metadata::at("blocks.1.attn.hook_z");
+        metadata.head = Some(head);
+        metadata
+    };
+    let reshaped = |made: &Dictionary| {
+        let folder = scratch.path().join("saved");
+        made.save(&folder).unwrap();
+        let cfg: Value = serde_json::from_slice(&fs::read(folder.join("cfg.json")).unwrap()).unwrap();
+        let again = Dictionary::open(&folder).unwrap();
+        assert_eq!(again.fingerprint().unwrap(), made.fingerprint().unwrap());
+        (cfg["reshape_activations"].as_str().unwrap().to_string(), cfg)
+    };
+    for (point, expected) in [
+        ("blocks.1.attn.hook_z", "hook_z"),
+        ("blocks.1.attn.hook_q", "none"),
+        ("blocks.1.attn.hook_k", "none"),
+        ("blocks.1.attn.hook_v", "none"),
+        ("blocks.1.hook_resid_post", "none"),
+        ("blocks.1.hook_attn_out", "none"),
+    ] {
+        assert_eq!(reshaped(&made().at(point)).0, expected, "{point}");
+        assert_eq!(reshaped(&made().with_metadata(Metadata::at(point))).0, expected, "{point}");
+    }
+    assert_eq!(reshaped(&made().with_metadata(of_head(2))).0, "none");
+    // Moved to another point, what files say of the first does not hold.
+    let heads = Dictionary::open(case("saelens-hook-z")).unwrap();
+    assert_eq!(reshaped(&heads).0, "hook_z");
+    assert_eq!(reshaped(&heads.clone().at("blocks.0.hook_resid_post")).0, "none");
+    // A file that says that heads are not flattened, at a point that does not, is taken at its word.
+    let apart = changed("saelens-hook-z", "cfg.json", |cfg| cfg["reshape_activations"] = "none".into());
+    assert_eq!(reshaped(&Dictionary::open(apart.path()).unwrap()).0, "none");
+
+    // What is said of the model's processing stays, and `info` shows the head.
+    let mut metadata = of_head(3);
+    metadata.model_options.insert("fold_ln".into(), true.into());
+    metadata.model_options.insert("center_writing_weights".into(), false.into());
+    let one = made().with_metadata(metadata);
+    let (_, cfg) = reshaped(&one);
+    assert_eq!(
+        cfg["metadata"]["model_from_pretrained_kwargs"],
+        json!({"fold_ln": true, "center_writing_weights": false})
+    );
+    assert_eq!(cfg["metadata"]["hook_head_index"], 3);
+    let info = |more: &[&str]| {
+        let output =
+            program().args(["features", "info"]).arg(scratch.path().join("saved")).args(more).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(info(&[]).lines().any(|line| line.split_whitespace().eq(["head", "3"])), "{}", info(&[]));
+    assert_eq!(serde_json::from_str::<Value>(&info(&["--json"])).unwrap()["head"], 3);
+    reshaped(&made().at("blocks.0.hook_resid_post"));
+    assert!(!info(&[]).contains("head "), "{}", info(&[]));
+}

@@ -57,6 +57,7 @@ fn of_one(one: &Dictionary) -> Vec<(&'static str, Value)> {
         ("d_out", one.d_out().into()),
         ("reads", json!(metadata.reads)),
         ("writes", json!(metadata.writes)),
+        ("head", json!(metadata.head)),
         ("normalization", one.normalization().name().into()),
         ("subtracts_b_dec", one.centers_input().into()),
         ("skip_connection", one.has_skip().into()),

@@ -44,7 +44,6 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         // Trained on rows of the embedding matrix; the point is behind the factor `sqrt(d_model)`.
         parts.normalization = Normalization::Scale(Some((d_in as f32).sqrt().recip()));
     }
-    parts.by_heads = parts.metadata.reads.as_ref().is_some_and(|point| point.ends_with("hook_z"));
     parts.dictionary(found, format)
 }
 

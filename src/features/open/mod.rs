@@ -149,7 +149,8 @@ struct Parts {
     skip: Option<Matrix>,
     finetuned: Option<Tensor<1>>,
     by_norms: bool,
-    by_heads: bool,
+    /// Whether the input is heads' vectors, flattened, where the files say it; else the point does.
+    by_heads: Option<bool>,
 }
 
 impl Parts {
@@ -167,7 +168,7 @@ impl Parts {
             skip: None,
             finetuned: None,
             by_norms: false,
-            by_heads: false,
+            by_heads: None,
         }
     }
 
@@ -177,10 +178,10 @@ impl Parts {
             format,
             architecture: Architecture::Standard,
             normalization: self.normalization,
+            by_heads: self.by_heads.unwrap_or(self.metadata.reads_all_heads()),
             metadata: self.metadata,
             centered: self.centered,
             by_norms: self.by_norms,
-            by_heads: self.by_heads,
             finetuned: self.finetuned,
             encoder: self.encoder,
             decoder: self.decoder,

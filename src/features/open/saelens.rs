@@ -52,7 +52,6 @@ pub(super) fn read_kissane(found: &Found, format: &'static str) -> Result<Dictio
         || format!("blocks.{layer}.attn.hook_z"),
         |name| if name.starts_with("blocks.") { name.to_string() } else { format!("blocks.{layer}.attn.{name}") },
     );
-    parts.by_heads = point.ends_with("hook_z");
     parts.metadata = Metadata::at(point);
     parts.metadata.model = found.field("model_name").and_then(Value::as_str).map(str::to_string);
     parts.centered = true;
@@ -130,7 +129,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
             return Err(FeatureError::Unsupported { path, what }.into());
         }
     };
-    parts.by_heads = text("reshape_activations") == Some("hook_z");
+    let by_heads = text("reshape_activations") == Some("hook_z");
     if found.has("W_skip") {
         parts.skip = Some(found.matrix("W_skip", [d_in, d_out], Lies::Turned)?);
     }
@@ -150,6 +149,8 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     let excluded = ExcludedTokens::of_json(excluded)
         .ok_or_else(|| found.wrong(format!("`exclude_special_tokens` is {excluded}, no flag and no list of ids")))?;
     parts.metadata = described(metadata, transcoder, excluded);
+    // Of one head there is nothing to flatten, whatever the name of the point makes the default.
+    parts.by_heads = Some(by_heads && parts.metadata.head.is_none());
     parts.dictionary(found, if legacy { "SAELens before 6.0" } else { format })
 }
 
