@@ -58,6 +58,7 @@ mod lone_parts;
 mod marian;
 mod model_kinds;
 mod narrow;
+mod neuronpedia;
 mod newer_files;
 mod notebook;
 mod notebook_twins;

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::attribution_graph::{AttributionGraph, NodeKind, PrunedGraph};
 use super::outline;
+use super::saved_view;
 use super::words::FeatureTokens;
 use crate::error::{GraphError, Result};
 use crate::model::HookedTransformer;
@@ -98,9 +99,12 @@ impl GraphFile {
             json["metadata"]["generation_settings"] = json!({
                 "max_n_logits": options.likely.0,
                 "desired_logit_prob": options.likely.1,
-                "batch_size": options.batch,
                 "max_feature_nodes": options.max_nodes,
             });
+            // Unless it is set, each batch has the size that fits the cache; the schema takes no null.
+            if let Some(batch) = options.batch {
+                json["metadata"]["generation_settings"]["batch_size"] = batch.into();
+            }
         }
         Self { json }
     }
@@ -209,11 +213,12 @@ impl GraphFile {
         self
     }
 
-    /// Reads a graph in Neuronpedia's schema.
+    /// Reads a graph in Neuronpedia's schema. Pinned nodes, groups and labels may also be text, as Neuronpedia's addresses
+    /// hold them; they are lists then.
     ///
     /// # Errors
-    /// [`GraphError::Io`]; [`GraphError::File`] for a file that is none, that lacks `nodes` or `links`, or in which a link
-    /// names no node.
+    /// [`GraphError::Io`]; [`GraphError::File`] for a file that is none, that lacks `nodes` or `links`, in which a link
+    /// names no node, or whose pinned nodes, groups or labels can't be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let wrong = |reason: String| GraphError::File { path: path.into(), reason };
@@ -223,8 +228,25 @@ impl GraphFile {
             return Err(wrong(told.into()).into());
         }
         outline::check(&bytes).map_err(wrong)?;
-        let json = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+        let mut json = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+        saved_view::read_lists(&mut json).map_err(wrong)?;
         Ok(Self { json })
+    }
+
+    /// Ids that are pinned, grouped or labeled and that no node of the graph has: the page leaves them out.
+    ///
+    /// ```
+    /// use hooklens::attribution::graph::GraphFile;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("graph.json");
+    /// let node = r#"{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}"#;
+    /// let pinned = r#"{"pinnedIds": "0_1_2,0_7_2"}"#; // as in an address
+    /// std::fs::write(&path, format!(r#"{{"nodes": [{node}], "links": [], "qParams": {pinned}}}"#))?;
+    /// assert_eq!(GraphFile::open(&path)?.ids_without_node(), ["0_7_2"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn ids_without_node(&self) -> Vec<&str> {
+        saved_view::ids_without_node(&self.json)
     }
 
     /// Ids that several nodes have, and how many: the page shows the first of each. circuit-tracer gives one to the error of

@@ -33,6 +33,7 @@ mod place;
 mod replacement;
 mod row_file;
 mod rows;
+mod saved_view;
 mod site;
 mod stacked;
 mod target;

@@ -11,7 +11,7 @@ use crate::cli::CliResult;
 use crate::cli::out::{said, spare};
 use crate::cli::terminal::{note, stdout};
 
-/// Ids that are named of those that several nodes have.
+/// Ids that a note names.
 const NAMED: usize = 5;
 
 #[derive(Debug, Args)]
@@ -37,13 +37,15 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
     let repeated = graph.repeated_ids();
     if !repeated.is_empty() {
         let left_out: usize = repeated.iter().map(|(_, count)| count - 1).sum();
-        let more = if repeated.len() > NAMED { ", ..." } else { "" };
-        let some: Vec<&str> = repeated.iter().take(NAMED).map(|(id, _)| *id).collect();
         let nodes = if left_out == 1 { "1 node is".into() } else { format!("{left_out} nodes are") };
-        let some = some.join(", ");
-        note(format!(
-            "{nodes} not shown: another has the same `node_id` ({some}{more}), and its links are the first one's"
-        ));
+        let some = named(repeated.iter().map(|(id, _)| *id));
+        note(format!("{nodes} not shown: another has the same `node_id` ({some}), and its links are the first one's"));
+    }
+    let unknown = graph.ids_without_node();
+    if !unknown.is_empty() {
+        let ids = if unknown.len() == 1 { "1 id is".into() } else { format!("{} ids are", unknown.len()) };
+        let some = named(unknown.iter().copied());
+        note(format!("{ids} pinned, grouped or labeled without a node of that `node_id`, and left out: {some}"));
     }
     graph.save_page(&out)?;
     let mut to = stdout();
@@ -58,4 +60,11 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
     }
     drop(to);
     said(&out)
+}
+
+/// The first of some ids.
+fn named<'i>(ids: impl Iterator<Item = &'i str>) -> String {
+    let all: Vec<&str> = ids.collect();
+    let more = if all.len() > NAMED { ", ..." } else { "" };
+    format!("{}{more}", all[..all.len().min(NAMED)].join(", "))
 }
