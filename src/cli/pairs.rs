@@ -1,5 +1,6 @@
 //! Pairs of prompts and what is asked of them.
 
+use std::fmt;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -108,6 +109,15 @@ pub(super) enum PairPrompt {
 pub(super) enum PairToken {
     Text(String),
     Id(u32),
+}
+
+impl fmt::Display for PairToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PairToken::Text(text) => write!(f, "{text:?}"),
+            PairToken::Id(id) => write!(f, "{id}"),
+        }
+    }
 }
 
 /// A prompt with its answer.
@@ -381,10 +391,6 @@ fn check_answers(line: &Line) -> Result<(), Failure> {
 
 fn nothing_to_measure(token: &PairToken, place: Option<&str>) -> Failure {
     let place = place.map_or(String::new(), |place| format!("{place}: "));
-    let token = match token {
-        PairToken::Text(text) => format!("{text:?}"),
-        PairToken::Id(id) => id.to_string(),
-    };
     Failure::Usage(format!("{place}there is nothing to measure: the answer and the wrong token are both {token}"))
 }
 

@@ -254,3 +254,29 @@ fn wrong_usage_of_graphs() {
     assert!(code != 0 && told.contains("broken.json"), "{told}");
     assert_eq!(fs::read_to_string(&broken).unwrap(), "{\"nodes\": 3}");
 }
+
+/// A target twice would count twice, and one minus itself is nothing: by texts, by ids, for one wrong token or several.
+#[test]
+fn a_target_is_given_once() {
+    for (targets, reason) in [
+        (&["--answer", "Mary", "--answer", "Mary"][..], "the target \"Mary\" is given twice (token 1)"),
+        (&["--answer", "Mary", "--answer", " Mary"], "the target \" Mary\" is given twice (token 1)"),
+        (&["--answer-token", "21,1,21"], "the target 21 is given twice (token 21)"),
+        (
+            &["--answer", "Mary", "--answer", "Mary", "--wrong", "John"],
+            "the target \"Mary\" minus \"John\" is given twice",
+        ),
+        (
+            &["--answer", "Mary", "--wrong", "Mary"],
+            "the answer \"Mary\" and the wrong token \"Mary\" are the same token, 1",
+        ),
+        (&["--answer-token", "1,2", "--wrong-token", "2"], "the answer 2 and the wrong token 2 are the same token, 2"),
+    ] {
+        let (code, _, told) = of_ioi(targets);
+        assert!(code == 2 && told.contains(reason), "{targets:?}: {told}");
+    }
+    // Differences from several tokens are several targets.
+    let (code, out, told) =
+        of_ioi(&["--json", "--answer", "Mary", "--wrong", "John", "--answer", "Mary", "--wrong", "Anna"]);
+    assert!(code == 0 && json(&out)["targets"].as_array().unwrap().len() == 2, "{told}");
+}

@@ -1,5 +1,6 @@
 //! `hooklens features show`.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -63,6 +64,10 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         Some("jsonl") => false,
         _ => return Err(Failure::Usage("the name of --out ends in .html or .jsonl".into())),
     };
+    let mut named = HashSet::new();
+    if let Some(latent) = args.latents.iter().find(|latent| !named.insert(**latent)) {
+        return Err(Failure::Usage(format!("--latents names {latent} twice")));
+    }
     let inputs = args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone());
     let inputs = inputs.chain(args.direction.files());
     spare(Some(&args.out), inputs)?;

@@ -274,8 +274,13 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
     }
     let mut options = base.clone();
     let (answers, wrongs) = (args.answers(), args.wrongs());
+    let mut taken: Vec<(u32, Option<u32>)> = Vec::new();
     for (place, answer) in answers.iter().enumerate() {
-        options = options.target(target(answer, wrongs.get(place).or(wrongs.last()))?);
+        let wrong = wrongs.get(place).or(wrongs.last());
+        let ids = (id(answer)?, wrong.map(&id).transpose()?);
+        check_target(&taken, ids, answer, wrong)?;
+        taken.push(ids);
+        options = options.target(target(answer, wrong)?);
     }
     if let Some(path) = &args.direction {
         let called = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
@@ -300,6 +305,25 @@ fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) 
     };
     let other = one(model, model.prompt_row(text, prepend_bos)?, replacement, &again)?;
     Ok(graph.minus(&other)?)
+}
+
+/// An error for a target that is zero, or that another one is already: it would count twice. Texts that differ by spaces may
+/// be one token.
+fn check_target(
+    taken: &[(u32, Option<u32>)],
+    ids: (u32, Option<u32>),
+    answer: &PairToken,
+    wrong: Option<&PairToken>,
+) -> CliResult {
+    if let Some(wrong) = wrong.filter(|_| Some(ids.0) == ids.1) {
+        let told = format!("the answer {answer} and the wrong token {wrong} are the same token, {}", ids.0);
+        return Err(Failure::Usage(told));
+    }
+    if taken.contains(&ids) {
+        let minus = wrong.map_or(String::new(), |wrong| format!(" minus {wrong}"));
+        return Err(Failure::Usage(format!("the target {answer}{minus} is given twice (token {})", ids.0)));
+    }
+    Ok(())
 }
 
 fn one(
