@@ -310,6 +310,10 @@ fn labels_from_the_command_line() {
     let text = "When Mary and John went to the store, John gave a drink to";
     let found = [&["find"], &common[..], &["--prompt", text, "--answer", "Mary", "--labels", "labels.csv"]].concat();
     assert!(done(&found).contains("speaks for \"Mary\", mostly"));
+    // A label of two lines.
+    write("lines.csv", "latent,label\r\n153,\"two,\r\nlines\"\r\n");
+    done(&[&["eval"], &common[..], &["--prompts", "prompts.txt", "--labels", "lines.csv", "--out", "l.csv"]].concat());
+    assert!(read("l.csv").contains(",\"two,\r\nlines\"\n"));
     for command in ["show", "eval"] {
         let out = if command == "show" { "x.html" } else { "x.csv" };
         let arguments =
@@ -319,6 +323,44 @@ fn labels_from_the_command_line() {
     }
     done(&["convert", "embedded:ioi-transcoders", "--labels", "layers.csv", "--out", "set"]);
     assert_eq!(read("set/labels_1.json"), "{\n  \"4\": \"commas\"\n}\n");
+}
+
+/// Positions of `find` are checked as they were given, and an empty answer is said.
+#[test]
+fn what_find_lacks_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.txt"), "When Mary and John went to the store\n").unwrap();
+    let find = |arguments: &[&str]| {
+        let mut command = program();
+        command.current_dir(folder.path()).args(["features", "find", "--model", "embedded:ioi"]);
+        let output = command.args(["--dictionary", "embedded:ioi-sae"]).args(arguments).output().unwrap();
+        let [told, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code(), told, warned)
+    };
+    let at = |position: &str| {
+        find(&["--prompt", "When Mary and John went to the store, John gave a drink to", "--position", position])
+    };
+    for position in ["-16", "15", "9223372036854775807", "-9223372036854775808"] {
+        let (code, _, warned) = at(position);
+        let told = format!("error: positions {position} are not within the 15 positions of the run\n");
+        assert!(code == Some(1) && warned.ends_with(&told), "{warned}");
+    }
+    assert_eq!(at("-1").1, at("14").1);
+    // The first token is left out.
+    assert_eq!((at("-15").0, &*at("0").1), (Some(0), "no latent is active\n"));
+    let same = ["--more", "a.txt", "--less", "a.txt"];
+    assert_eq!(find(&same).1, "no latent differs\n");
+    assert_eq!(find(&[&same[..], &["--json"]].concat()).1, "[]\n");
+    let show = program()
+        .current_dir(folder.path())
+        .args(["features", "show", "--model", "embedded:ioi", "--dictionary"])
+        .args(["embedded:ioi-sae", "--prompts", "a.txt", "--latents", "3,4,3", "--out", "a.html"])
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8_lossy(&show.stderr).contains("--latents names 3 twice")
+            && !folder.path().join("a.html").exists()
+    );
 }
 
 /// The Python in the guide reads the latents of a dump.

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use hooklens_hooks::Positions;
 use serde_json::json;
 
 use super::one::{LayerArg, tell};
@@ -92,9 +93,8 @@ pub(super) fn run(args: &FindArgs) -> CliResult {
                     latents_by_attribution(&model, &dictionary, &prompt, model.to_single_token(answer)?, wrong)?
                 }
                 None => {
-                    let len = prompt.len() as isize;
-                    let position = args.position.map(|pos| if pos < 0 { len + pos } else { pos });
-                    let position = position.map(|pos| usize::try_from(pos).unwrap_or(usize::MAX));
+                    let place = |pos: isize| Positions::At(pos).resolve(prompt.len()).map(|range| range.start);
+                    let position = args.position.map(place).transpose()?;
                     latents_by_activation(&model, &dictionary, &prompt, position)?
                 }
             };
@@ -134,6 +134,14 @@ fn told(
         return Ok(print_json(&listed.iter().map(line).collect::<Vec<_>>().into())?);
     }
     let mut out = stdout();
+    if listed.is_empty() && args.top > 0 {
+        let what = match (&args.more, &args.answer) {
+            (Some(_), _) => "no latent differs",
+            (_, Some(_)) => "no latent has an effect",
+            _ => "no latent is active",
+        };
+        writeln!(out, "{what}")?;
+    }
     for (one, promoted) in listed {
         let place = match one.position.and_then(|pos| Some((pos, *prompt.get(pos)?))) {
             Some((pos, id)) => format!("at {pos:<3} {:<12}", format!("{:?}", text(id))),
