@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use hooklens::{LabeledArray, LabeledAxis};
+use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::support::{fixtures, program, skipped};
+use crate::support::{cases, fixtures, program, skipped};
 
 const CLEAN: &str = "When Mary and John went to the store, John gave a drink to";
 const CORRUPTED: &str = "When Mary and John went to the store, Mary gave a drink to";
@@ -328,4 +329,36 @@ fn a_file_of_labels_loses_nothing() {
     std::fs::write(&path, "layer,latent,label\n0,3,\"a\nb\"\n1,3,c\n").unwrap();
     let layers = Labels::read_by_layer(&path).unwrap();
     assert_eq!((layers[&0].get(3), layers[&1].get(3)), (Some("a\nb"), Some("c")));
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    /// Any label, whatever quotes, commas, line breaks and spaces it holds, is read from CSV of every style that RFC 4180 and
+    /// spreadsheets know; only spaces around it are taken off.
+    #[test]
+    fn labels_are_read_from_every_style_of_csv(
+        texts in prop::collection::vec("([a-z,\"\r\n\t ;é\u{1}]|\r\n){0,12}", 1..6),
+        (always, crlf, bom, header) in any::<(bool, bool, bool, bool)>(),
+        last in 0usize..3,
+    ) {
+        use hooklens::features::Labels;
+        let field = |text: &str| match always || text.contains(['"', ',', '\r', '\n']) {
+            true => format!("\"{}\"", text.replace('"', "\"\"")),
+            false => text.to_string(),
+        };
+        let end = if crlf { "\r\n" } else { "\n" };
+        let names = header.then(|| format!("{},{}", field("latent"), field("label")));
+        let rows = texts.iter().enumerate().map(|(latent, text)| format!("{latent},{}", field(text)));
+        let rows = names.into_iter().chain(rows).collect::<Vec<_>>().join(end);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("labels.csv");
+        let bom = if bom { "\u{feff}" } else { "" };
+        std::fs::write(&path, format!("{bom}{rows}{}", ["", end, "\n\n"][last])).unwrap();
+        let labels = Labels::read(&path).unwrap();
+        prop_assert_eq!(labels.len(), texts.len());
+        for (latent, text) in texts.iter().enumerate() {
+            prop_assert_eq!(labels.get(latent), Some(text.trim_matches([' ', '\t'])));
+        }
+    }
 }
