@@ -416,6 +416,7 @@ pub(crate) mod private {
     use hooklens_hooks::PointInfo;
 
     use crate::config::TransformerConfig;
+    use crate::model::HookedTransformer;
     use crate::points::Points;
 
     /// Only this crate's types are models and outputs.
@@ -430,6 +431,11 @@ pub(crate) mod private {
 
         /// The shape of its blocks, of a decoder's where there are two stacks.
         fn block_shape(&self) -> &TransformerConfig;
+
+        /// Itself, where it is a decoder: a model whose weights may have been processed.
+        fn as_decoder(&self) -> Option<&HookedTransformer> {
+            None
+        }
 
         /// The shape of the blocks a point is in.
         fn shape_at(&self, _: &PointInfo) -> &TransformerConfig {

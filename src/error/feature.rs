@@ -134,6 +134,24 @@ pub enum FeatureError {
         /// Why.
         reason: String,
     },
+    /// It was trained on a model whose weights were processed otherwise, which makes another activation of its point.
+    #[error(
+        "{dictionary} was trained on a model processed {} `{step}`, which changes `{point}`, and this one is {} it: load \
+         the model {}",
+        with(*trained), with(!*trained),
+        if *trained { "with `--process standard` (`Processing::standard()`)" } else { "without `--process`" }
+    )]
+    #[non_exhaustive]
+    Processing {
+        /// The dictionary.
+        dictionary: String,
+        /// The point that it reads or writes.
+        point: String,
+        /// The step of processing.
+        step: &'static str,
+        /// Whether the model that it was trained on went through the step; this one is otherwise.
+        trained: bool,
+    },
     /// What is asked for does not go with the dictionary's kind.
     #[error("{dictionary}: {reason}")]
     #[non_exhaustive]
@@ -157,6 +175,10 @@ pub enum FeatureError {
         /// Number of latents.
         count: usize,
     },
+}
+
+fn with(done: bool) -> &'static str {
+    if done { "with" } else { "without" }
 }
 
 /// The first few.

@@ -41,6 +41,17 @@ pub enum ProcessingError {
         /// Why.
         reason: &'static str,
     },
+    /// What was trained on a residual stream with its mean reads one whose mean is taken away.
+    #[error(
+        "{reader} can't read this model: its stream is centered (`center_writing_weights`), and what was learned on the \
+         stream as it is reads its mean, too; load the model without `--process` (`Processing::none()`, or steps that \
+         leave the stream as it is)"
+    )]
+    #[non_exhaustive]
+    Centered {
+        /// What was trained.
+        reader: &'static str,
+    },
     /// Weights could not be read from their device.
     #[error("`{step}` can't read the weights of layer {layer} from their device")]
     #[non_exhaustive]

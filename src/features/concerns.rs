@@ -1,66 +1,134 @@
 //! Where a dictionary and a model do not agree.
 
-use burn::tensor::DType;
+use hooklens_hooks::Axis;
 use serde_json::Value;
 
 use super::dictionary::Dictionary;
-use crate::config::NormKind;
-use crate::driver::HookedModel;
-use crate::model::HookedTransformer;
-
-/// How far the means of centered vectors are from zero, of their root mean square.
-const CENTERED: f64 = 1e-4;
-/// Rows of the embedding that are looked at.
-const ROWS: usize = 32;
+use crate::config::{NormKind, Positional};
+use crate::driver::{HookedModel, private};
+use crate::error::{FeatureError, Result};
+use crate::model::{Block, HookedTransformer, Norm};
 
 /// A step of processing, by TransformerLens's name, that changes activations; those that move logits alone are left out.
 struct Step {
     name: &'static str,
-    /// Whether a model went through it; nothing where that makes no difference.
-    done: fn(&HookedTransformer, &Dictionary) -> Option<bool>,
+    /// Whether a model, at a point, is otherwise than one that went through the step (`true`) or did not.
+    differs: fn(&HookedTransformer, &str, bool) -> bool,
 }
 
 const STEPS: [Step; 3] = [
-    Step { name: "fold_ln", done: folded },
-    Step { name: "center_writing_weights", done: centered },
-    Step { name: "fold_value_biases", done: without_value_biases },
+    Step { name: "center_writing_weights", differs: centered_otherwise },
+    Step { name: "fold_ln", differs: folded_otherwise },
+    Step { name: "fold_value_biases", differs: biased_otherwise },
 ];
 
-/// Whether norms' weights are folded into the matrices behind them.
-fn folded(model: &HookedTransformer, _: &Dictionary) -> Option<bool> {
-    match model.config().norm {
-        NormKind::LayerNormPre | NormKind::RmsPre => Some(true),
-        NormKind::LayerNorm | NormKind::Rms => Some(false),
+/// The stream, and everything that is added to it, loses its mean. Norms take that away, so that nothing behind one changes.
+fn centered_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
+    let Ok(id) = model.catalog().find(point) else { return false };
+    let info = model.catalog().info(id);
+    let of_stream = info.axes.last() == Some(&Axis::DModel)
+        && read_norm(model, point).is_none()
+        && !is_normalized_embedding(model, point)
+        // Vectors of positions that are computed stay as they are.
+        && (point != "hook_pos_embed" || model.config().positional == Positional::Learned);
+    of_stream && model.is_centered().is_some_and(|centered| centered != done)
+}
+
+/// Whether a point shows the embedding behind a norm of its own, to which nothing centered was added: its mean is that of the
+/// norm's weights.
+fn is_normalized_embedding(model: &HookedTransformer, point: &str) -> bool {
+    let config = model.config();
+    let first = match point.strip_prefix("blocks.0.") {
+        None => ["hook_embed", "embed.ln.hook_normalized"].contains(&point),
+        Some(_) if config.positional == Positional::Learned => false,
+        Some("hook_resid_pre" | "hook_attn_in" | "hook_q_input" | "hook_k_input" | "hook_v_input") => true,
+        Some("hook_mlp_in") => config.parallel,
+        Some(_) => false,
+    };
+    config.post_embedding_norm && first
+}
+
+/// The weights of a norm are taken from what it gives and from what reads that. (TransformerLens shows what an RMS norm gives
+/// before its weight, and moves no weights into experts.)
+fn folded_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
+    let Some((norm, shown)) = read_norm(model, point) else { return false };
+    if shown == Shown::ByNorm && !norm.centers() {
+        return false;
+    }
+    match done && model.config().experts.is_none() {
+        true => norm.has_effect(),
+        false => model.has_folded_norms(),
+    }
+}
+
+/// Values, and their sums over positions, lose a constant.
+fn biased_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
+    if !["attn.hook_v", "attn.hook_z", "attn.hook_result"].iter().any(|end| point.ends_with(end)) {
+        return false;
+    }
+    let bias = block_of(model, point).and_then(|block| block.attn.as_ref()?.v.bias.as_ref());
+    match done {
+        true => bias.is_some_and(|bias| bias.val().abs().max().into_scalar::<f64>() > 0.0),
+        false => model.has_folded_value_biases(),
+    }
+}
+
+/// Where what a norm gives is seen: at its own point, or where it is read.
+#[derive(PartialEq, Eq)]
+enum Shown {
+    ByNorm,
+    ByReader,
+}
+
+/// The norm before linear maps whose output a point shows; nothing at other points.
+fn read_norm<'m>(model: &'m HookedTransformer, point: &str) -> Option<(&'m Norm, Shown)> {
+    if point == "ln_final.hook_normalized" {
+        return Some((&model.weights.ln_final, Shown::ByNorm));
+    }
+    let block = block_of(model, point)?;
+    // Beside RMS norms it has no weights.
+    let mlp = || block.mlp.as_ref()?.norm.as_ref().filter(|_| model.config().norm.centers());
+    let found = match point.splitn(3, '.').nth(2)? {
+        "ln1.hook_normalized" => Some((&block.ln1, Shown::ByNorm)),
+        "ln2.hook_normalized" => Some((block.ln2.as_ref()?, Shown::ByNorm)),
+        "mlp.hook_in" => Some((block.ln2.as_ref()?, Shown::ByReader)),
+        "mlp.ln.hook_normalized" => Some((mlp()?, Shown::ByNorm)),
+        "mlp.hook_post" => Some((mlp()?, Shown::ByReader)),
         _ => None,
-    }
+    };
+    found.filter(|(norm, _)| norm.kind != NormKind::None)
 }
 
-/// Whether what is written to the stream has mean zero: only where norms take means away does that change nothing.
-fn centered(model: &HookedTransformer, _: &Dictionary) -> Option<bool> {
-    if !matches!(model.config().norm, NormKind::LayerNorm | NormKind::LayerNormPre) {
-        return None;
-    }
-    let ids: Vec<u32> = (0..model.config().d_vocab.min(ROWS) as u32).collect();
-    let rows = model.weights.embed.rows(&ids, DType::F32);
-    let mean = rows.clone().mean_dim(1).square().mean().into_scalar::<f64>().sqrt();
-    Some(mean <= CENTERED * rows.square().mean().into_scalar::<f64>().sqrt())
+fn block_of<'m>(model: &'m HookedTransformer, point: &str) -> Option<&'m Block> {
+    let layer: usize = point.strip_prefix("blocks.")?.split('.').next()?.parse().ok()?;
+    model.weights.blocks.get(layer)
 }
 
-/// Whether values have no biases, where a dictionary reads them or their sums.
-fn without_value_biases(model: &HookedTransformer, dictionary: &Dictionary) -> Option<bool> {
+/// An error where a dictionary's files say that its model was processed otherwise than this one, by a step that changes a
+/// point that it reads or writes. What is not said is not compared.
+pub(crate) fn check_processing<M: HookedModel + private::Spliceable>(model: &M, dictionary: &Dictionary) -> Result<()> {
+    let Some(decoder) = model.as_decoder() else { return Ok(()) };
     let metadata = dictionary.metadata();
-    let values = |point: &String| ["hook_z", "hook_v", "hook_result"].iter().any(|end| point.ends_with(end));
-    if !metadata.reads.iter().chain(&metadata.writes).any(values) {
-        return None;
+    for Step { name, differs } in STEPS {
+        let Some(trained) = metadata.model_options.get(name).and_then(Value::as_bool) else { continue };
+        for point in metadata.reads.iter().chain(&metadata.writes) {
+            // As the model has it, which may be asked for in short.
+            let Ok(id) = model.catalog().find(point) else { continue };
+            let point = &model.catalog().info(id).name;
+            if differs(decoder, point, trained) {
+                let (dictionary, point) = (dictionary.name().to_string(), point.to_string());
+                return Err(FeatureError::Processing { dictionary, point, step: name, trained }.into());
+            }
+        }
     }
-    let biases = model.weights.blocks.iter().filter_map(|block| block.attn.as_ref()?.v.bias.as_ref());
-    Some(biases.map(|bias| bias.val().abs().max().into_scalar::<f64>()).all(|largest| largest == 0.0))
+    Ok(())
 }
 
 impl Dictionary {
     /// What of the model is otherwise than it was for the activations this dictionary was trained on, a sentence each:
-    /// the model itself, by its name; the processing of its weights; whether prompts get a token of their beginning. What
-    /// is not said is not compared.
+    /// the model itself, by its name; whether prompts get a token of their beginning by the model's habit. What is not said
+    /// is not compared. (A model whose weights were processed otherwise is an error where the dictionary is used:
+    /// [`FeatureError::Processing`].)
     ///
     /// ```no_run
     /// # use hooklens::features::Dictionary;
@@ -68,37 +136,40 @@ impl Dictionary {
     /// let model = HookedTransformer::from_pretrained("gpt2")?;
     /// let sae = Dictionary::open("gpt2-small-res-jb/blocks.8.hook_resid_pre")?;
     /// for concern in sae.concerns(&model) {
-    ///     eprintln!("note: {concern}"); // trained on centered weights
+    ///     eprintln!("note: {concern}"); // trained on another model
     /// }
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn concerns(&self, model: &HookedTransformer) -> Vec<String> {
+        self.concerns_on(model, None)
+    }
+
+    /// [`Dictionary::concerns`] where prompts get a token of their beginning (`true`) or get none, instead of by the model's
+    /// habit.
+    ///
+    /// ```
+    /// use hooklens::features::Dictionary;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let sae = Dictionary::open("embedded:ioi-sae")?;
+    /// // As the dictionary wants it.
+    /// assert!(sae.concerns_on(&model, sae.metadata().prepend_bos).is_empty());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn concerns_on(&self, model: &HookedTransformer, prepend_bos: Option<bool>) -> Vec<String> {
         let mut concerns = Vec::new();
         let metadata = self.metadata();
         let given = &model.load_report().name;
         if let Some(said) = metadata.model.as_ref().filter(|said| !same_model(said, given)) {
             concerns.push(format!("{} was trained on the model {said}, and this one is {given}", self.name()));
         }
-        for Step { name, done } in STEPS {
-            let asked = metadata.model_options.get(name).and_then(Value::as_bool);
-            let (Some(asked), Some(done)) = (asked, asked.and_then(|_| done(model, self))) else { continue };
-            if asked != done {
-                let with = |done: bool| if done { "with" } else { "without" };
-                concerns.push(format!(
-                    "{} was trained on a model processed {} {name}, and this one is {} it",
-                    self.name(),
-                    with(asked),
-                    with(done)
-                ));
-            }
-        }
         if let Some(bos) = metadata.prepend_bos
-            && bos != model.config().default_prepend_bos
+            && bos != prepend_bos.unwrap_or(model.config().default_prepend_bos)
             && model.tokenizer().is_ok_and(|tokenizer| tokenizer.bos().is_some())
         {
             let with = |bos: bool| if bos { "with" } else { "without" };
             concerns.push(format!(
-                "{} was trained on prompts {} a token of their beginning, and this model's are {} one",
+                "{} was trained on prompts {} a token of their beginning, and these are {} one",
                 self.name(),
                 with(bos),
                 with(!bos)

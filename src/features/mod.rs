@@ -27,6 +27,7 @@ mod transcoders;
 
 pub use crate::error::FeatureError;
 pub use architecture::Architecture;
+pub(crate) use concerns::check_processing;
 pub use dictionary::{Dictionary, DictionaryWeights};
 pub use evaluation::{EvaluateOptions, Evaluation, EvaluationShare, SetEvaluation, evaluate, evaluate_transcoders};
 pub(crate) use find::most_moved;

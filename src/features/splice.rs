@@ -4,6 +4,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 use hooklens_hooks::{Activation, Axis, Halt, Inside, Part, PartPoint};
 
 use super::architecture::Architecture;
+use super::concerns::check_processing;
 use super::dictionary::Dictionary;
 use super::matrix::Matrix;
 use super::normalization::{Normalization, Undo};
@@ -158,6 +159,7 @@ pub(super) fn check_place<M: HookedModel + private::Spliceable>(model: &M, dicti
     let Some(read) = &metadata.reads else {
         return Err(FeatureError::NoPoint { dictionary: dictionary.name().into() }.into());
     };
+    check_processing(model, dictionary)?;
     places(model, dictionary, read, metadata.writes.as_ref().unwrap_or(read)).map(drop)
 }
 
@@ -214,6 +216,7 @@ fn put<M: HookedModel + private::Spliceable>(
     if dictionary.normalization == Normalization::Scale(None) {
         return Err(FeatureError::NoScale { dictionary: name() }.into());
     }
+    check_processing(model, dictionary)?;
     let catalog = model.catalog();
     let device = match model.devices().first() {
         Some(device) => dictionary.to_device(device),

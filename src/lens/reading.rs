@@ -8,6 +8,8 @@ use ndarray::{Array3, ArrayD, Axis};
 
 use super::tuned::TunedLens;
 use crate::activations::{Analysis, MadeOf, Per, Stage};
+#[cfg(doc)]
+use crate::error::ProcessingError;
 use crate::error::{Error, InputError, Result};
 
 /// Logits at every stage of the stream, `[stage, batch, pos, d_vocab_out]`.
@@ -50,9 +52,11 @@ impl Analysis<'_> {
     /// was learned for its layer.
     ///
     /// # Errors
-    /// As [`Analysis::logit_lens`]; a lens for another number of layers or another width.
+    /// As [`Analysis::logit_lens`]; a lens for another number of layers or another width;
+    /// [`ProcessingError::Centered`] for a model whose stream was centered. Other steps of processing leave the stream, and
+    /// the reading's probabilities, as they are.
     pub fn tuned_lens(&self, lens: &TunedLens) -> Result<LensReading> {
-        lens.check(self.model().config())?;
+        lens.check(self.model())?;
         self.through(Per::Layer, |place, stream| Ok(lens.translate(place, stream)))
     }
 

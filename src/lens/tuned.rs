@@ -5,8 +5,8 @@ use std::path::Path;
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::DType;
 
-use crate::config::TransformerConfig;
-use crate::error::{LoadError, Result};
+use crate::error::{LoadError, ProcessingError, Result};
+use crate::model::HookedTransformer;
 use crate::weight_files::WeightFiles;
 
 /// One affine map per layer, from the stream before it to the basis that the last norm reads:
@@ -91,14 +91,19 @@ impl TunedLens {
         self.translators.len()
     }
 
-    pub(super) fn check(&self, config: &TransformerConfig) -> Result<()> {
+    /// An error for a model that it was not trained on, as far as that can be seen: of another shape, or with a centered
+    /// stream. Nothing makes the translators fit that one: the mean that they read is gone.
+    pub(super) fn check(&self, model: &HookedTransformer) -> Result<()> {
         let given = [self.translators.len(), self.translators[0].1.dims()[1]];
-        let expected = [config.n_layers, config.d_model];
-        if given == expected {
-            return Ok(());
+        let expected = [model.config().n_layers, model.config().d_model];
+        if given != expected {
+            let name = "the tuned lens [layer, d_model]".into();
+            return Err(LoadError::Shape { name, expected: expected.to_vec(), given: given.to_vec() }.into());
         }
-        let name = "the tuned lens [layer, d_model]".into();
-        Err(LoadError::Shape { name, expected: expected.to_vec(), given: given.to_vec() }.into())
+        match model.is_centered() {
+            Some(true) => Err(ProcessingError::Centered { reader: "a tuned lens" }.into()),
+            _ => Ok(()),
+        }
     }
 
     /// The stream before a layer, translated; that after the last layer as it is.

@@ -235,6 +235,7 @@ impl<'a> Assembler<'a> {
             read_each_time: 0,
             in_blocks: self.in_blocks.into_iter().collect(),
             widened: self.widened.into_iter().collect(),
+            processed: Vec::new(),
         }
     }
 

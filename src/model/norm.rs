@@ -61,6 +61,12 @@ impl Norm {
         self.kind.centers()
     }
 
+    /// Whether its weights change anything.
+    pub(crate) fn has_effect(&self) -> bool {
+        let far = |of: &Param<Tensor<1>>, from: f64| (of.val() - from).abs().max().into_scalar::<f64>() > 0.0;
+        self.w.as_ref().is_some_and(|w| far(w, 1.0)) || self.b.as_ref().is_some_and(|b| far(b, 0.0))
+    }
+
     /// Normalizes the last axis, showing the scale and the result to their points.
     ///
     /// # Shapes

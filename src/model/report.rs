@@ -37,6 +37,8 @@ pub struct LoadReport {
     pub read_each_time: usize,
     /// Bytes of the files' tensors.
     pub stored_bytes: usize,
+    /// Steps of processing that changed the weights, by TransformerLens's names.
+    pub processed: Vec<&'static str>,
 }
 
 impl fmt::Display for LoadReport {

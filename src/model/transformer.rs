@@ -290,6 +290,10 @@ impl private::Spliceable for HookedTransformer {
     fn block_shape(&self) -> &TransformerConfig {
         &self.config
     }
+
+    fn as_decoder(&self) -> Option<&HookedTransformer> {
+        Some(self)
+    }
 }
 
 impl HookedModel for HookedTransformer {

@@ -6,11 +6,14 @@
 //! behind it; every row of an attention pattern sums to one.
 
 mod center;
+mod done;
 #[cfg(feature = "decompositions")]
 mod factor;
 mod fold_norm;
 mod fold_values;
 mod matrix;
+
+use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};
@@ -72,6 +75,17 @@ impl Step {
             Step::FoldValueBiases => "fold_value_biases",
             #[cfg(feature = "decompositions")]
             Step::Factor => "refactor_factored_attn_matrices",
+        }
+    }
+
+    /// Whether there is something for it to change.
+    fn changes(self, model: &HookedTransformer) -> bool {
+        match self {
+            Step::FoldNorm => model.config.norm.has_weight(),
+            Step::FoldValueBiases => {
+                model.weights.blocks.iter().any(|block| block.attn.as_ref().is_some_and(|attn| attn.v.bias.is_some()))
+            }
+            _ => true,
         }
     }
 
@@ -302,6 +316,9 @@ impl HookedTransformer {
                     return Err(ProcessingError::WouldChangeOutputs { step: step.name(), reason }.into());
                 }
                 (_, None) => {}
+            }
+            if step.changes(&self) {
+                Arc::make_mut(&mut self.report).processed.push(step.name());
             }
             match step {
                 Step::FoldNorm => fold_norm::apply(&mut self),

@@ -830,31 +830,13 @@ fn dictionaries_tell_where_a_model_is_another() {
     assert_eq!(sae.concerns(&model), none);
     let other = with(&|metadata| metadata.model = Some("gpt2-small".into())).concerns(&model);
     assert_eq!(other, ["embedded:ioi-sae was trained on the model gpt2-small, and this one is embedded:ioi"]);
-    let option = |name: &'static str, value: bool| {
-        with(&move |metadata| drop(metadata.model_options.insert(name.into(), value.into())))
-    };
-    let processed = |steps: Processing| model.clone().processed(&steps).unwrap();
-    let all = processed(Processing::standard());
-    assert_eq!(sae.concerns(&all), none, "nothing said");
-    for (name, plain, done) in [
-        ("fold_ln", &model, &processed(Processing::none().fold_ln())),
-        ("center_writing_weights", &model, &processed(Processing::none().center_writing_weights())),
-    ] {
-        assert_eq!(option(name, true).concerns(done), none, "{name}");
-        assert_eq!(option(name, false).concerns(plain), none, "{name}");
-        let told = option(name, true).concerns(plain);
-        let expected = format!("was trained on a model processed with {name}, and this one is without it");
-        assert!(told.len() == 1 && told[0].ends_with(&expected), "{told:?}");
-        let told = option(name, false).concerns(done);
-        let expected = format!("was trained on a model processed without {name}, and this one is with it");
-        assert!(told.len() == 1 && told[0].ends_with(&expected), "{told:?}");
-    }
-    // Values' biases matter where values are read.
-    let values = |value: bool| option("fold_value_biases", value).at("blocks.1.attn.hook_z");
-    assert_eq!(option("fold_value_biases", true).concerns(&model), none);
-    let folded = processed(Processing::none().fold_value_biases());
-    assert_eq!((values(true).concerns(&folded), values(false).concerns(&model)), (none.clone(), none));
-    assert_eq!(values(true).concerns(&model).len(), 1);
     let bos = with(&|metadata| metadata.prepend_bos = Some(false)).concerns(&model);
     assert!(bos[0].contains("trained on prompts without a token of their beginning"), "{bos:?}");
+    // Prompts as the dictionary wants them are none.
+    let without = with(&|metadata| metadata.prepend_bos = Some(false));
+    assert_eq!(without.concerns_on(&model, Some(false)), none);
+    assert_eq!(
+        sae.concerns_on(&model, Some(!sae.metadata().prepend_bos.unwrap_or(true))).len(),
+        usize::from(sae.metadata().prepend_bos.is_some())
+    );
 }

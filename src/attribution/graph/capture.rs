@@ -23,7 +23,7 @@ use super::stacked::Stacked;
 use crate::config::{NormKind, Positional};
 use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::{GraphError, Result};
-use crate::features::Dictionary;
+use crate::features::{Dictionary, check_processing};
 use crate::hook;
 use crate::model::{Block, HookedTransformer, Norm};
 
@@ -73,6 +73,7 @@ fn refused(what: &str, reason: impl Into<String>) -> crate::error::Error {
 
 /// A dictionary's layer and points.
 fn placed<'d>(model: &HookedTransformer, dictionary: &'d Dictionary) -> Result<Placed<'d>> {
+    check_processing(model, dictionary)?;
     let metadata = dictionary.metadata();
     let name = dictionary.name();
     let reads = metadata.reads.clone().ok_or_else(|| refused(name, "its files don't say which point it reads"))?;

@@ -16,6 +16,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
+use super::concerns::check_processing;
 use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::error::{FeatureError, LoadError, Result};
 use crate::model::HookedTransformer;
@@ -160,6 +161,7 @@ pub fn dashboards<'m>(
     mut progress: impl FnMut(usize),
 ) -> Result<Dashboards<'m>> {
     let units = units.on(model);
+    units.dictionary().map_or(Ok(()), |dictionary| check_processing(model, dictionary))?;
     let options = match (&options.left_out, units.dictionary()) {
         (None, Some(dictionary)) => options.leaving_out(dictionary.metadata().exclude_special_tokens.ids(model)?),
         _ => options,
