@@ -27,6 +27,11 @@ pub(super) enum AnyModel {
 impl AnyModel {
     /// Loads a model and says which tensors of its files are not used.
     pub(super) fn load(model: &ModelArg, options: LoadOptions) -> Result<Self, Failure> {
+        Self::load_for(model, options, None)
+    }
+
+    /// Loads a model whose prompts get a token of their beginning, or get none, instead of by its habit.
+    pub(super) fn load_for(model: &ModelArg, options: LoadOptions, prepend_bos: Option<bool>) -> Result<Self, Failure> {
         let name = &model.model;
         let any = match HookedTransformer::from_pretrained_with(name, options.clone()) {
             Ok(decoder) => AnyModel::Decoder(decoder),
@@ -44,7 +49,7 @@ impl AnyModel {
             AnyModel::EncoderDecoder(model) => model.load_report(),
         });
         Ok(match any {
-            AnyModel::Decoder(own) => AnyModel::Decoder(spliced(own, model)?),
+            AnyModel::Decoder(own) => AnyModel::Decoder(spliced(own, model, prepend_bos)?),
             AnyModel::Encoder(own) => AnyModel::Encoder(with_dictionaries(own, model)?),
             AnyModel::EncoderDecoder(own) => AnyModel::EncoderDecoder(with_dictionaries(own, model)?),
         })
@@ -71,7 +76,7 @@ impl AnyModel {
 
 /// Loads a decoder, with the dictionaries that were asked for.
 pub(super) fn decoder(command: &str, arg: &ModelArg, options: LoadOptions) -> Result<HookedTransformer, Failure> {
-    spliced(plain_decoder(command, arg, options)?, arg)
+    spliced(plain_decoder(command, arg, options)?, arg, None)
 }
 
 /// Loads a decoder without dictionaries. A command that needs the logits of next tokens says so of a model of another kind.
@@ -85,7 +90,7 @@ pub(super) fn plain_decoder(command: &str, arg: &ModelArg, options: LoadOptions)
 }
 
 /// A decoder with the dictionaries that were asked for, and notes on where they don't agree and are not used.
-fn spliced(model: HookedTransformer, arg: &ModelArg) -> Result<HookedTransformer, Failure> {
+fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) -> Result<HookedTransformer, Failure> {
     for path in &arg.dictionary {
         let opened = dictionary(path, arg)?;
         let one = match &opened {
@@ -93,7 +98,7 @@ fn spliced(model: HookedTransformer, arg: &ModelArg) -> Result<HookedTransformer
             Opened::Transcoders(all) => all.layers().first(),
         };
         let Some(one) = one else { continue };
-        one.concerns(&model).iter().for_each(note);
+        one.concerns_on(&model, prepend_bos).iter().for_each(note);
         without_tokens(one, &model)?;
     }
     with_dictionaries(model, arg)

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use burn::tensor::Device;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 
 use super::loading_bar::LoadingBar;
 use super::{Failure, size};
 use crate::device::{DEVICE_VARIABLE, parse_device};
 use crate::loading::{LoadOptions, sources};
+use crate::processing::Processing;
 
 #[derive(Debug, Args)]
 pub(super) struct NameArg {
@@ -25,6 +26,39 @@ pub(super) struct DtypeArg {
     /// hold them)
     #[arg(long, value_name = "TYPE", value_parser = float_type)]
     pub(super) dtype: Option<DType>,
+}
+
+/// What is done to the weights of a decoder when it is loaded.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct ProcessArg {
+    /// Weights as published, or folded and centered as TransformerLens does
+    #[arg(long, value_enum, default_value = "none")]
+    process: Process,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Process {
+    /// As published
+    None,
+    /// fold_ln, centering and value-bias folding, where the model allows them
+    Standard,
+}
+
+impl ProcessArg {
+    pub(super) fn processing(self) -> Processing {
+        match self.process {
+            Process::None => Processing::none(),
+            Process::Standard => Processing::standard(),
+        }
+    }
+
+    /// What it is called.
+    pub(super) fn name(self) -> &'static str {
+        match self.process {
+            Process::None => "none",
+            Process::Standard => "standard",
+        }
+    }
 }
 
 #[derive(Debug, Args)]

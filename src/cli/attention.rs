@@ -9,7 +9,7 @@ use ndarray::{Array2, Axis, Ix3};
 use serde_json::{Value, json};
 
 use super::any_model::AnyModel;
-use super::args::{DtypeArg, ModelArg, TokenRows, positions, token_rows};
+use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, positions, token_rows};
 use super::out::{CsvArg, Kind, OutFile, said_file, spare, write};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
@@ -28,6 +28,8 @@ pub(super) struct AttentionArgs {
     pub(super) model: ModelArg,
     #[command(flatten)]
     pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
     /// The prompt
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Option<String>,
@@ -55,7 +57,7 @@ pub(super) struct AttentionArgs {
 
 pub(super) fn run(args: &AttentionArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
-    let model = AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?)?;
+    let model = AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?.process(args.process.processing()))?;
     let (n_layers, n_heads) = match &model {
         AnyModel::Decoder(model) => (model.config().n_layers, model.config().n_heads),
         AnyModel::Encoder(model) => (model.config().n_layers, model.config().n_heads),

@@ -7,7 +7,7 @@ use hooklens_hooks::{Activation, Record};
 use ndarray::{ArrayD, IxDyn};
 use serde_json::json;
 
-use super::args::{DtypeArg, ModelArg};
+use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, print_largest, said_file, spare};
 use super::pairs::{PairArgs, Pairs};
 use super::share::{Kind, Part, ShareArgs};
@@ -26,6 +26,8 @@ pub(super) struct AttributeArgs {
     pub(super) model: ModelArg,
     #[command(flatten)]
     pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
     /// What to attribute to: the logit directly (by layer, head or neuron), or the edges between
     /// what writes to the residual stream and what reads from it
     #[arg(long, value_enum, default_value = "heads")]
@@ -66,7 +68,7 @@ pub(super) fn run(args: &AttributeArgs) -> CliResult {
     if args.share.shard()?.is_some() && args.to != ToArg::Edges {
         return Err(Failure::Usage("--shard shares the prompts of --to edges; the others are of one prompt".into()));
     }
-    let model = load("attribute", &args.model, &args.dtype)?;
+    let model = load("attribute", &args.model, &args.dtype, args.process)?;
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
 }
 

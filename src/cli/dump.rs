@@ -9,7 +9,7 @@ use hooklens_hooks::{DType, Positions};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::any_model::{AnyModel, past_context};
-use super::args::{ModelArg, TokenRows, float_type, positions, token_rows};
+use super::args::{ModelArg, ProcessArg, TokenRows, float_type, positions, token_rows};
 use super::findings::Findings;
 use super::given::{Given, GivenRows, to_join};
 use super::out::spare;
@@ -27,7 +27,6 @@ use crate::error::{Error, Result as LibResult};
 use crate::model::HookedTransformer;
 use crate::numerals::{bytes, grouped};
 use crate::object_stores::is_url;
-use crate::processing::Processing;
 use crate::tokens::PaddingSide;
 
 #[derive(Debug, Args)]
@@ -68,8 +67,7 @@ pub(super) struct DumpArgs {
     /// hold them)
     #[arg(long, value_name = "TYPE", value_parser = float_type)]
     compute_dtype: Option<DType>,
-    /// Weights as published, or folded and centered as TransformerLens does
-    #[arg(long, value_enum, default_value = "none")]
+    #[command(flatten)]
     process: ProcessArg,
     /// Where shorter prompts of a batch are padded
     #[arg(long, default_value = "right")]
@@ -137,14 +135,6 @@ impl From<LogitsArg> for Logits {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ProcessArg {
-    /// As published
-    None,
-    /// fold_ln, centering and value-bias folding, where the model allows them
-    Standard,
-}
-
 fn file_dtype(text: &str) -> Result<DType, String> {
     match text.parse()? {
         DType::F64 => Err("dumps are f32, f16 or bf16".to_string()),
@@ -178,12 +168,8 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if !to_file(&args.out) {
         signals::stop();
     }
-    let processing = match args.process {
-        ProcessArg::None => Processing::none(),
-        ProcessArg::Standard => Processing::standard(),
-    };
-    let options = args.model.options(args.compute_dtype)?.process(processing);
-    let model = AnyModel::load(&args.model, options)?;
+    let options = args.model.options(args.compute_dtype)?.process(args.process.processing());
+    let model = AnyModel::load_for(&args.model, options, args.prepend_bos)?;
     if !matches!(model, AnyModel::EncoderDecoder(_)) && (args.written.is_given() || args.decoder_field.is_some()) {
         return Err(Failure::Usage(
             "--decoder-prompt, --decoder-tokens and --decoder-field are for encoder-decoders".into(),
@@ -288,7 +274,7 @@ fn dumped<M: DumpModel>(
         .share_prefix(!args.no_share_prefix)
         .allow_non_finite(args.allow_non_finite)
         .setting("model", &args.model.model)
-        .setting("process", if args.process == ProcessArg::None { "none" } else { "standard" });
+        .setting("process", args.process.name());
 
     let dump = match &args.model.adapter {
         Some(folder) => dump.setting("adapter", &folder.display().to_string()),

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
 
 use super::any_model::{AnyModel, past_context};
-use super::args::{DtypeArg, ModelArg, TokenRows, token_rows};
+use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use super::terminal::{is_unread, print_json, stdout};
 use super::{CliResult, Failure};
 use crate::driver::HookedModel;
@@ -22,6 +22,8 @@ pub(super) struct GenerateArgs {
     model: ModelArg,
     #[command(flatten)]
     dtype: DtypeArg,
+    #[command(flatten)]
+    process: ProcessArg,
     /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
     #[arg(long, value_name = "TEXT", num_args = 1..)]
     prompt: Vec<String>,
@@ -111,7 +113,8 @@ impl KvArg {
 }
 
 pub(super) fn run(args: &GenerateArgs) -> CliResult {
-    let model = AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?)?;
+    let options = args.model.options(args.dtype.dtype)?.process(args.process.processing());
+    let model = AnyModel::load_for(&args.model, options, args.prepend_bos)?;
     let rows = match &args.tokens {
         Some(rows) => rows.0.clone(),
         None => rows_of(&model, args)?,

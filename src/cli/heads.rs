@@ -8,7 +8,7 @@ use rand::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-use super::args::{DtypeArg, ModelArg};
+use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, said_file, spare};
 use super::terminal::stdout;
 use super::{CliResult, Failure, load};
@@ -23,6 +23,8 @@ pub(super) struct HeadsArgs {
     pub(super) model: ModelArg,
     #[command(flatten)]
     pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
     /// A prompt; may be given several times (default: random tokens, twice over)
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Vec<String>,
@@ -64,7 +66,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
     if args.measure == MeasureArg::Mean && (args.exclude_bos || args.exclude_current_token) {
         return Err(Failure::Usage("what is left out of the attention is for --measure mul or abs".into()));
     }
-    let model = load("heads", &args.model, &args.dtype)?;
+    let model = load("heads", &args.model, &args.dtype, args.process)?;
     let input: Input = match &args.prompt[..] {
         [] => Input::Rows(repeated(&model, args.seed)),
         texts => texts.to_vec().into(),

@@ -8,7 +8,7 @@ use hooklens_hooks::{Positions, Record};
 use serde_json::json;
 
 use super::any_model::AnyModel;
-use super::args::{DtypeArg, ModelArg, TokenRows, positions, token_rows};
+use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, positions, token_rows};
 use super::out::{CsvArg, Finding, OutFile, said_file, spare};
 use super::terminal::stdout;
 use super::written::WrittenArg;
@@ -27,6 +27,8 @@ pub(super) struct LensArgs {
     pub(super) model: ModelArg,
     #[command(flatten)]
     pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
     /// The prompt
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Option<String>,
@@ -74,7 +76,7 @@ pub(super) enum ShadeArg {
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.tuned.clone()))?;
-    let model = AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?)?;
+    let model = AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?.process(args.process.processing()))?;
     if !matches!(model, AnyModel::Decoder(_)) && (args.mid || args.tuned.is_some()) {
         return Err(Failure::Usage("--mid and --tuned are for decoders".into()));
     }

@@ -45,7 +45,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{DtypeArg, ModelArg};
+use args::{DtypeArg, ModelArg, ProcessArg};
 use command::{Cli, Command};
 use terminal::say;
 
@@ -167,7 +167,7 @@ fn start_threads() -> Result<(), String> {
     })
 }
 
-/// A decoder with its weights as published.
-fn load(command: &str, model: &ModelArg, dtype: &DtypeArg) -> Result<HookedTransformer, Failure> {
-    any_model::decoder(command, model, model.options(dtype.dtype)?)
+/// A decoder.
+fn load(command: &str, model: &ModelArg, dtype: &DtypeArg, process: ProcessArg) -> Result<HookedTransformer, Failure> {
+    any_model::decoder(command, model, model.options(dtype.dtype)?.process(process.processing()))
 }

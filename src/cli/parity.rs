@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::args::{DtypeArg, ModelArg};
+use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::terminal::{print_json, stdout};
 use super::{CliResult, Failure};
 use crate::parity::compare;
@@ -23,6 +23,8 @@ pub(super) struct ParityArgs {
     pub(super) tolerance: f32,
     #[command(flatten)]
     pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -32,7 +34,7 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
     if !args.tolerance.is_finite() || args.tolerance < 0.0 {
         return Err(Failure::Usage("--tolerance is a finite share, 0 or more".into()));
     }
-    let options = args.model.options(args.dtype.dtype)?;
+    let options = args.model.options(args.dtype.dtype)?.process(args.process.processing());
     let report = compare(&args.model.model, options, &args.reference)?;
     let beyond = report.first_beyond(args.tolerance);
     let mut out = stdout();

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::any_model::AnyModel;
-use super::args::{DtypeArg, ModelArg};
+use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, print_largest, said_file, spare};
 use super::pairs::{AblateArg, PairArgs, PairModel, Pairs};
 use super::share::{Kind, Part, ShareArgs, setting_name};
@@ -23,6 +23,8 @@ pub(super) struct PatchArgs {
     pub(super) model: ModelArg,
     #[command(flatten)]
     pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
     #[command(flatten)]
     pub(super) pairs: PairArgs,
     /// Points to patch: a name, glob or shorthand
@@ -81,7 +83,7 @@ pub(super) fn run(args: &PatchArgs) -> CliResult {
     spare(args.share.path(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
     args.share.file()?;
     args.share.shard()?;
-    match AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?)? {
+    match AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?.process(args.process.processing()))? {
         AnyModel::Decoder(model) => sweep(args, &model),
         AnyModel::Encoder(model) => sweep(args, &model),
         AnyModel::EncoderDecoder(model) => sweep(args, &model),

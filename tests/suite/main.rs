@@ -76,6 +76,7 @@ mod plot;
 mod positions;
 mod prefix;
 mod prelude;
+mod processed_dictionaries;
 mod published;
 mod quantized;
 mod readme;

@@ -7,7 +7,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::one::LayerArg;
-use crate::cli::args::{DtypeArg, ModelArg};
+use crate::cli::args::{DtypeArg, ModelArg, ProcessArg};
 use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{CsvArg, Finding, OutFile, said_file, spare};
 use crate::cli::share::{Kind, Part, Share, ShareArgs};
@@ -31,6 +31,8 @@ pub(super) struct EvalArgs {
     model: ModelArg,
     #[command(flatten)]
     dtype: DtypeArg,
+    #[command(flatten)]
+    process: ProcessArg,
     #[command(flatten)]
     layer: LayerArg,
     #[command(flatten)]
@@ -75,7 +77,11 @@ pub(super) fn run(args: &EvalArgs) -> CliResult {
     if args.share.shard()?.is_some() && args.labels.is_some() {
         return Err(Failure::Usage("--labels are for the .csv, which shares do not write".into()));
     }
-    let model = any_model::plain_decoder("features eval", &args.model, args.model.options(args.dtype.dtype)?)?;
+    let model = any_model::plain_decoder(
+        "features eval",
+        &args.model,
+        args.model.options(args.dtype.dtype)?.process(args.process.processing()),
+    )?;
     match args.layer.open(path, &args.model)? {
         Opened::Dictionary(one) => of_one(args, &model, one),
         Opened::Transcoders(_) if args.at.is_some() => Err(Failure::Usage("--at is for one dictionary".into())),
@@ -97,7 +103,7 @@ fn asked(
     one: &Dictionary,
     hash: impl Fn() -> crate::error::Result<String>,
 ) -> Result<Option<Asked>, Failure> {
-    one.concerns(model).iter().for_each(note);
+    one.concerns_on(model, one.metadata().prepend_bos).iter().for_each(note);
     let mut prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
     let cosines = args.cosines || one.latents() <= MANY;
     let bos = args.without_bos.then(|| model.tokenizer().ok()?.bos()).flatten();

@@ -8,7 +8,7 @@ use hooklens_hooks::Positions;
 use serde_json::json;
 
 use super::one::{LayerArg, tell};
-use crate::cli::args::{DtypeArg, ModelArg};
+use crate::cli::args::{DtypeArg, ModelArg, ProcessArg};
 use crate::cli::terminal::{print_json, stdout};
 use crate::cli::{CliResult, Failure, any_model};
 use crate::driver::HookedModel;
@@ -29,6 +29,8 @@ pub(super) struct FindArgs {
     model: ModelArg,
     #[command(flatten)]
     dtype: DtypeArg,
+    #[command(flatten)]
+    process: ProcessArg,
     #[command(flatten)]
     layer: LayerArg,
     /// The prompt whose latents are looked for
@@ -81,7 +83,11 @@ pub(super) fn run(args: &FindArgs) -> CliResult {
     if let Some(path) = &args.labels {
         dictionary = dictionary.with_labels(Labels::read(path)?)?;
     }
-    let model = any_model::plain_decoder("features find", &args.model, args.model.options(args.dtype.dtype)?)?;
+    let model = any_model::plain_decoder(
+        "features find",
+        &args.model,
+        args.model.options(args.dtype.dtype)?.process(args.process.processing()),
+    )?;
     tell(&dictionary, &model)?;
     let prepend_bos = dictionary.metadata().prepend_bos;
     let (found, prompt) = match (&args.prompt, &args.more, &args.less) {

@@ -57,8 +57,9 @@ pub(in crate::cli) fn everywhere(opened: Opened) -> Opened {
     }
 }
 
-/// Says what does not agree between a dictionary and a model, and at which tokens it is not used.
+/// Says what does not agree between a dictionary and a model that reads prompts as the dictionary's files say, and at which
+/// tokens it is not used.
 pub(super) fn tell(one: &Dictionary, model: &HookedTransformer) -> Result<(), Failure> {
-    one.concerns(model).iter().for_each(note);
+    one.concerns_on(model, one.metadata().prepend_bos).iter().for_each(note);
     without_tokens(one, model)
 }

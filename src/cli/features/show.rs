@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::directions::DirectionArgs;
 use super::one::{LayerArg, tell};
-use crate::cli::args::{DtypeArg, ModelArg};
+use crate::cli::args::{DtypeArg, ModelArg, ProcessArg};
 use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{said, spare};
 use crate::cli::terminal::stdout;
@@ -26,6 +26,8 @@ pub(super) struct ShowArgs {
     model: ModelArg,
     #[command(flatten)]
     dtype: DtypeArg,
+    #[command(flatten)]
+    process: ProcessArg,
     #[command(flatten)]
     layer: LayerArg,
     #[command(flatten)]
@@ -82,7 +84,11 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         let told = "--dictionary, --neurons, --heads, --direction or --more says what to show";
         return Err(Failure::Usage(told.into()));
     }
-    let model = any_model::plain_decoder("features show", &args.model, args.model.options(args.dtype.dtype)?)?;
+    let model = any_model::plain_decoder(
+        "features show",
+        &args.model,
+        args.model.options(args.dtype.dtype)?.process(args.process.processing()),
+    )?;
     let (units, dictionary) = match (args.neurons, args.heads, args.direction.units(&model)?, opened) {
         (Some(layer), ..) => (Units::neurons(layer), None),
         (_, Some(layer), ..) => (Units::heads(layer), None),

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::change::{self, Set};
 use super::tell::{self, Told};
 use crate::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, GraphTarget, NodeKind, Replacement};
-use crate::cli::args::{DtypeArg, ModelArg, TokenRows, token_rows};
+use crate::cli::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use crate::cli::out::{said, spare};
 use crate::cli::pairs::{self, Line, PairPrompt, PairToken, file_lines, ioi_lines};
 use crate::cli::terminal::note;
@@ -33,6 +33,8 @@ pub(in crate::cli) struct MakeArgs {
     model: ModelArg,
     #[command(flatten)]
     dtype: DtypeArg,
+    #[command(flatten)]
+    process: ProcessArg,
     /// The prompt whose next token is explained
     #[arg(long, value_name = "TEXT", required_unless_present_any = ["tokens", "ioi", "pairs"])]
     prompt: Option<String>,
@@ -143,16 +145,20 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         args.model.inputs().into_iter().chain(args.pairs.clone()).chain(args.direction.clone()),
     )?;
     let date = date()?;
-    let replacement = replacement(args)?;
-    let model = any_model::plain_decoder("graph", &args.model, args.model.options(args.dtype.dtype)?)?;
-    if let Some(first) = replacement.dictionary() {
-        first.concerns(&model).iter().for_each(note);
-    }
+    let (replacement, dictionaries) = replacement(args)?;
+    let model = any_model::plain_decoder(
+        "graph",
+        &args.model,
+        args.model.options(args.dtype.dtype)?.process(args.process.processing()),
+    )?;
+    // The first one says how prompts begin.
+    let prepend_bos = dictionaries.first().and_then(|first| first.metadata().prepend_bos);
+    dictionaries.iter().flat_map(|one| one.concerns_on(&model, prepend_bos)).for_each(note);
     let (wrongs, answers) = (args.wrongs().len(), args.answers().len());
     if !matches!((wrongs, answers), (0, _) | (1, 1..)) && wrongs != answers {
         return Err(Failure::Usage("one --wrong for all, or one for each --answer".into()));
     }
-    let graph = graph(args, &model, &replacement)?;
+    let graph = graph(args, &model, &replacement, prepend_bos)?;
     let pruned = graph.prune(args.node_share, args.edge_share)?;
     let check = args.check.map(|count| graph.check(&model, &replacement, count as usize)).transpose()?;
     let groups = args.group.map(|cosine| graph.groups(&pruned, cosine)).transpose()?.unwrap_or_default();
@@ -202,10 +208,10 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     }
 }
 
-/// What features are.
-fn replacement(args: &MakeArgs) -> Result<Replacement, Failure> {
+/// What features are, and a dictionary of each set of them.
+fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failure> {
     if let Some(count) = args.neurons {
-        return Ok(Replacement::neurons(count));
+        return Ok((Replacement::neurons(count), Vec::new()));
     }
     if args.model.dictionary.is_empty() {
         return match &*args.model.model {
@@ -220,8 +226,9 @@ fn replacement(args: &MakeArgs) -> Result<Replacement, Failure> {
     if let [path] = &args.model.dictionary[..] {
         return Ok(opened(open(path)?));
     }
-    let mut all = Vec::new();
+    let (mut all, mut firsts) = (Vec::new(), Vec::new());
     for path in &args.model.dictionary {
+        let place = all.len();
         match open(path)? {
             Opened::Dictionary(one) => all.push(one),
             Opened::Transcoders(own) if own.is_cross_layer() => {
@@ -230,19 +237,27 @@ fn replacement(args: &MakeArgs) -> Result<Replacement, Failure> {
             }
             Opened::Transcoders(own) => all.extend(own.layers().iter().cloned()),
         }
+        firsts.extend(all.get(place).cloned());
     }
-    Ok(Replacement::dictionaries(all))
+    Ok((Replacement::dictionaries(all), firsts))
 }
 
-fn opened(opened: Opened) -> Replacement {
+fn opened(opened: Opened) -> (Replacement, Vec<Dictionary>) {
     match opened {
-        Opened::Dictionary(one) => Replacement::dictionaries([one]),
-        Opened::Transcoders(all) => Replacement::transcoders(all),
+        Opened::Dictionary(one) => (Replacement::dictionaries([one.clone()]), vec![one]),
+        Opened::Transcoders(all) => {
+            let first = all.layers().first().cloned();
+            (Replacement::transcoders(all), first.into_iter().collect())
+        }
     }
 }
 
-fn graph(args: &MakeArgs, model: &HookedTransformer, replacement: &Replacement) -> Result<AttributionGraph, Failure> {
-    let prepend_bos = replacement.dictionary().and_then(|one: &Dictionary| one.metadata().prepend_bos);
+fn graph(
+    args: &MakeArgs,
+    model: &HookedTransformer,
+    replacement: &Replacement,
+    prepend_bos: Option<bool>,
+) -> Result<AttributionGraph, Failure> {
     let base = GraphOptions::new().likely(args.likely, args.likely_share).max_nodes(args.max_nodes);
     let base = base.memory(usize::try_from(args.memory).unwrap_or(usize::MAX));
     let base = args.leave_out.into_iter().fold(base, GraphOptions::leaving_out);
