@@ -12,7 +12,7 @@ use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, said_file, spare};
 use super::terminal::stdout;
 use super::{CliResult, Failure, load};
-use crate::driver::{HookedModel, Input};
+use crate::driver::Input;
 use crate::experiments::{HeadDetection, HeadError, HeadPattern};
 use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::model::HookedTransformer;
@@ -126,7 +126,7 @@ fn detected(
 fn repeated(model: &HookedTransformer, seed: u64) -> Vec<Vec<u32>> {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     let config = model.config();
-    let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos());
+    let bos = model.bos_token();
     let len = (config.n_ctx.saturating_sub(1) / 2).clamp(1, 25);
     let row = |_| {
         let once: Vec<u32> = (0..len).map(|_| rng.random_range(0..config.d_vocab as u32)).collect();

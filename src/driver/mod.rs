@@ -416,7 +416,6 @@ pub(crate) mod private {
     use hooklens_hooks::PointInfo;
 
     use crate::config::TransformerConfig;
-    use crate::model::HookedTransformer;
     use crate::points::Points;
 
     /// Only this crate's types are models and outputs.
@@ -432,8 +431,8 @@ pub(crate) mod private {
         /// The shape of its blocks, of a decoder's where there are two stacks.
         fn block_shape(&self) -> &TransformerConfig;
 
-        /// Itself, where it is a decoder: a model whose weights may have been processed.
-        fn as_decoder(&self) -> Option<&HookedTransformer> {
+        /// The model itself, where its weights may have been processed.
+        fn processed_model(&self) -> Option<&dyn std::any::Any> {
             None
         }
 

@@ -63,7 +63,8 @@ fn folded_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool 
 
 /// Values, and their sums over positions, lose a constant.
 fn biased_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
-    if !["attn.hook_v", "attn.hook_z", "attn.hook_result"].iter().any(|end| point.ends_with(end)) {
+    // Other mixers' values keep their biases.
+    if ![".attn.hook_v", ".attn.hook_z", ".attn.hook_result"].iter().any(|end| point.ends_with(end)) {
         return false;
     }
     let bias = block_of(model, point).and_then(|block| block.attn.as_ref()?.v.bias.as_ref());
@@ -107,7 +108,8 @@ fn block_of<'m>(model: &'m HookedTransformer, point: &str) -> Option<&'m Block> 
 /// An error where a dictionary's files say that its model was processed otherwise than this one, by a step that changes a
 /// point that it reads or writes. What is not said is not compared.
 pub(crate) fn check_processing<M: HookedModel + private::Spliceable>(model: &M, dictionary: &Dictionary) -> Result<()> {
-    let Some(decoder) = model.as_decoder() else { return Ok(()) };
+    let decoder = model.processed_model().and_then(|model| model.downcast_ref::<HookedTransformer>());
+    let Some(decoder) = decoder else { return Ok(()) };
     let metadata = dictionary.metadata();
     for Step { name, differs } in STEPS {
         let Some(trained) = metadata.model_options.get(name).and_then(Value::as_bool) else { continue };

@@ -26,6 +26,8 @@ pub(crate) struct GgufModel {
     pub(crate) tokenizer: Option<Tokenizer>,
     /// The tokens that end a text.
     pub(crate) ends: Vec<u32>,
+    /// The token that begins a text.
+    pub(crate) begins: Option<u32>,
     /// What Hugging Face's `tokenizer_config.json` would say of tokens added to texts.
     pub(crate) habit: Value,
     /// What of the file is not used, with the reason.
@@ -72,6 +74,7 @@ pub(crate) fn open(path: &Path, mmap: bool) -> Result<GgufModel> {
         }
         Err(reason) => (None, vec![format!("the tokenizer: {reason}")]),
     };
-    let (ends, habit) = (tokenizer::ends(&described), tokenizer::habit(&described, &architecture));
-    Ok(GgufModel { architecture, json, files, tokenizer, ends, habit, ignored })
+    let (ends, begins) = (tokenizer::ends(&described), tokenizer::beginning(&described));
+    let habit = tokenizer::habit(&described, &architecture);
+    Ok(GgufModel { architecture, json, files, tokenizer, ends, begins, habit, ignored })
 }

@@ -73,11 +73,19 @@ fn by_default(kind: &str, name: &str) -> Option<u64> {
 
 /// The tokens that end a text, a turn or a message: generation stops at each.
 pub(super) fn ends(all: &Map<String, Value>) -> Vec<u32> {
+    ["eos", "eot", "eom"].into_iter().filter_map(|name| special(all, name)).collect()
+}
+
+/// The token that begins a text.
+pub(super) fn beginning(all: &Map<String, Value>) -> Option<u32> {
+    special(all, "bos")
+}
+
+fn special(all: &Map<String, Value>, name: &str) -> Option<u32> {
     let get = |name: &str| all.get(&format!("tokenizer.ggml.{name}"));
     let kind = get("model").and_then(Value::as_str).unwrap_or_default();
-    let id = |name: &str| get(&format!("{name}_token_id")).and_then(Value::as_u64).or(by_default(kind, name));
-    let ids = ["eos", "eot", "eom"].into_iter().filter_map(id);
-    ids.filter_map(|id| u32::try_from(id).ok()).collect()
+    let id = get(&format!("{name}_token_id")).and_then(Value::as_u64).or(by_default(kind, name));
+    id.and_then(|id| u32::try_from(id).ok())
 }
 
 /// What the file says of tokens added to texts, as Hugging Face's `tokenizer_config.json` would.

@@ -1,4 +1,4 @@
-//! The tokens that end a text, as a model's files say.
+//! The tokens that end and begin a text, as a model's files say.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub(super) fn ends(generation: Option<&Value>, config: &Value) -> Result<Vec<u32
     let parts = config.get("thinker_config").into_iter().chain([config]);
     let within = parts.flat_map(|part| PARTS.iter().filter_map(|name| part.get(name)));
     for json in generation.into_iter().chain([config]).chain(within) {
-        let ids = named(json)?;
+        let ids = named(json, FIELD)?;
         if !ids.is_empty() {
             return Ok(ids);
         }
@@ -25,17 +25,29 @@ pub(super) fn ends(generation: Option<&Value>, config: &Value) -> Result<Vec<u32
     Ok(Vec::new())
 }
 
-fn named(json: &Value) -> Result<Vec<u32>, ConfigError> {
+/// `bos_token_id`, in the order of [`ends`].
+pub(super) fn beginning(generation: Option<&Value>, config: &Value) -> Option<u32> {
+    let parts = config.get("thinker_config").into_iter().chain([config]);
+    let within = parts.flat_map(|part| PARTS.iter().filter_map(|name| part.get(name)));
+    // Some files name several, or none by -1: then it says nothing of prompts.
+    let id = |json: &Value| match named(json, "bos_token_id").ok()?[..] {
+        [id] => Some(id),
+        _ => None,
+    };
+    generation.into_iter().chain([config]).chain(within).find_map(id)
+}
+
+fn named(json: &Value, field: &str) -> Result<Vec<u32>, ConfigError> {
     let id = |value: &Value| match value.as_i64() {
         // Some files say -1 for none.
         Some(id) if id < 0 => Ok(None),
         Some(id) => Ok(u32::try_from(id).ok()),
         None => {
-            let reason = format!("`{FIELD}` is {value}, not a token id or a list of token ids");
+            let reason = format!("`{field}` is {value}, not a token id or a list of token ids");
             Err(ConfigError::Malformed { reason })
         }
     };
-    let ids = match json.get(FIELD) {
+    let ids = match json.get(field) {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(ids)) => ids.iter().map(id).collect::<Result<_, _>>()?,
         Some(one) => vec![id(one)?],

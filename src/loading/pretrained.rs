@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::adapter::Adapter;
 use super::assemble::Assembler;
 use super::bos_habit;
-use super::ends::ends;
+use super::ends::{beginning, ends};
 use super::options::LoadOptions;
 use crate::config::TransformerConfig;
 use crate::device::{Placement, guarded, rounding};
@@ -76,7 +76,7 @@ impl HookedTransformer {
         report.read_each_time = paging.as_ref().map_or(0, Paging::read_each_time);
         let config = TransformerConfig::clone(config);
         let model = Self::assemble(config, weights, parts.tokenizer, report, options.computes_in());
-        let model = model.with_eos_tokens(parts.ends);
+        let model = model.with_eos_tokens(parts.ends).with_bos_token(parts.begins);
         Ok(model.processed(&options.processing)?.to_devices(&placement.devices()).paged(paging))
     }
 }
@@ -185,6 +185,8 @@ struct ModelFiles {
     tokenizer: Option<Tokenizer>,
     /// The tokens that end a text, as the files say.
     ends: Vec<u32>,
+    /// The token that begins a text, as the files say.
+    begins: Option<u32>,
     /// The adapter a name stands for, with the model it was trained on.
     adapter: Option<Adapter>,
     /// llama.cpp's name of the architecture, if it is one GGUF file.
@@ -206,6 +208,7 @@ impl ModelFiles {
                 Tokenizer::from_parts(found.tokenizer.as_bytes(), std::slice::from_ref(&json), Path::new(name))?;
             let (tokenizer, ends) = (Some(tokenizer), ends(None, &json)?);
             return Ok(Self {
+                begins: beginning(None, &json),
                 described,
                 json,
                 whole: None,
@@ -262,6 +265,7 @@ impl ModelFiles {
         // Of a folder with two things wrong, what model it is says more than how its weights are kept.
         let generation = generation(&folder)?;
         let mut ends = self::ends(generation.as_ref(), &json)?;
+        let begins = beginning(generation.as_ref(), &json);
         let (json, whole) = match families::text_part(&json)? {
             Some(text) => (text, Some(families::architecture(&json)?.to_string())),
             None => (json, None),
@@ -269,6 +273,7 @@ impl ModelFiles {
         if ends.is_empty() {
             ends = self::ends(None, &json)?;
         }
+        let begins = begins.or_else(|| beginning(None, &json));
         let there = files.as_ref().and_then(|files| files.as_ref().ok());
         let mut described = described(&json, whole.as_deref(), there)?;
         if let Some(generation) = &generation {
@@ -278,7 +283,7 @@ impl ModelFiles {
         let files = files.transpose()?;
         let tokenizer = tokenizer_of(&folder, &described)?;
         let (ignored, folder) = (heed_habit(&folder, &mut described)?, Some(folder));
-        Ok(Self { described, json, whole, folder, files, tokenizer, ends, adapter: None, gguf: None, ignored })
+        Ok(Self { described, json, whole, folder, files, tokenizer, ends, begins, adapter: None, gguf: None, ignored })
     }
 
     /// A file that carries its own configuration (nanoGPT's and llama2.c's), or has one beside it.
@@ -305,15 +310,28 @@ impl ModelFiles {
         if let Some(generation) = &generation {
             described.set_generation(generation)?;
         }
-        let ends = ends(generation.as_ref(), &json)?;
+        let (ends, begins) = (ends(generation.as_ref(), &json)?, beginning(generation.as_ref(), &json));
         let (files, tokenizer) = (Some(files), tokenizer_of(folder, &described)?);
         let (ignored, folder) = (heed_habit(folder, &mut described)?, Some(folder.to_path_buf()));
-        Ok(Self { described, json, whole: None, folder, files, tokenizer, ends, adapter: None, gguf: None, ignored })
+        Ok(Self {
+            described,
+            json,
+            whole: None,
+            folder,
+            files,
+            tokenizer,
+            ends,
+            begins,
+            adapter: None,
+            gguf: None,
+            ignored,
+        })
     }
 
     /// A GGUF file, or the parts of one.
     fn of_gguf(path: &Path, mmap: bool) -> Result<Self> {
-        let GgufModel { architecture, json, files, tokenizer, ends, habit, mut ignored } = gguf::open(path, mmap)?;
+        let GgufModel { architecture, json, files, tokenizer, ends, begins, habit, mut ignored } =
+            gguf::open(path, mmap)?;
         let mut described = families::read(&json)?;
         if let Described::Decoder(_, config) = &mut described {
             ignored.extend(bos_habit::heed(&habit, &mut config.default_prepend_bos));
@@ -326,6 +344,7 @@ impl ModelFiles {
             files: Some(files),
             tokenizer,
             ends,
+            begins,
             adapter: None,
             gguf: Some(architecture),
             ignored,

@@ -76,9 +76,14 @@ impl HookedTransformer {
             let written = files.add(&path).and_then(|file| file.write_all(text.as_bytes()));
             written.map_err(LoadError::write(&path))
         };
-        let ends = self.eos_tokens();
+        let (ends, begins) = (self.eos_tokens(), self.bos_token());
+        let mut generation = serde_json::Map::new();
+        generation.extend(begins.map(|id| ("bos_token_id".to_string(), id.into())));
         if !ends.is_empty() {
-            write("generation_config.json", &format!("{:#}\n", serde_json::json!({"eos_token_id": ends})))?;
+            generation.insert("eos_token_id".into(), ends.into());
+        }
+        if !generation.is_empty() {
+            write("generation_config.json", &format!("{:#}\n", serde_json::Value::from(generation.clone())))?;
         }
         if let Some(tokenizer) = &self.tokenizer {
             for (name, json) in tokenizer.files()? {
@@ -86,7 +91,7 @@ impl HookedTransformer {
             }
         }
         write("config.json", &format!("{:#}\n", families::native_json(&self.config, extra_biases)))?;
-        if ends.is_empty() {
+        if generation.is_empty() {
             files.remove(&folder.join("generation_config.json"));
         }
         Ok(files.finish().map_err(LoadError::write(folder))?)

@@ -42,6 +42,8 @@ pub struct HookedTransformer {
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
     /// The tokens that end a text, as the model's files say.
     ends: Arc<[u32]>,
+    /// The token that begins a text, as the model's files say.
+    begins: Option<u32>,
     pub(crate) report: Arc<LoadReport>,
     /// Whether it computes in `f32` though its embedding is of 16 bits.
     widens: bool,
@@ -64,8 +66,8 @@ impl HookedTransformer {
         let widens = weights.embed.dtype() != dtype.burn();
         let (config, report) = (Arc::new(config), Arc::new(report));
         let (tokenizer, identities) = (tokenizer.map(Arc::new), Identities::of(&weights));
-        let ends = Arc::default();
-        Self { weights, config, points, tokenizer, ends, report, widens, paging: None, identities }
+        let (ends, begins) = Default::default();
+        Self { weights, config, points, tokenizer, ends, begins, report, widens, paging: None, identities }
     }
 
     /// The model with tokens that end a text, as its files say.
@@ -86,6 +88,27 @@ impl HookedTransformer {
         match &self.ends[..] {
             [] => self.tokenizer.as_ref().and_then(|own| own.eos()).into_iter().collect(),
             ends => ends.to_vec(),
+        }
+    }
+
+    /// The model with a token that begins a text, as its files say.
+    pub(crate) fn with_bos_token(self, token: Option<u32>) -> Self {
+        Self { begins: token, ..self }
+    }
+
+    /// The beginning-of-sequence token: the tokenizer's, or, of a model without a tokenizer, `bos_token_id` of
+    /// `generation_config.json` or `config.json`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.bos_token(), Some(0));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn bos_token(&self) -> Option<u32> {
+        match &self.tokenizer {
+            Some(tokenizer) => tokenizer.bos(),
+            None => self.begins,
         }
     }
 
@@ -291,7 +314,7 @@ impl private::Spliceable for HookedTransformer {
         &self.config
     }
 
-    fn as_decoder(&self) -> Option<&HookedTransformer> {
+    fn processed_model(&self) -> Option<&dyn std::any::Any> {
         Some(self)
     }
 }
