@@ -50,7 +50,7 @@ def load(path: str | os.PathLike[str]) -> Dump:
         file = File(place)
         if any(name not in file for name in _BESIDE):
             raise ValueError(f"{place} holds no tokens and attention_mask, and is no dump")
-        return Dump([file], {})
+        return Dump([file], {}, _model(place, file.metadata.get("hooklens_model"), {}))
     manifest = place / "manifest.json"
     if not place.is_dir():
         raise FileNotFoundError(f"there is no {place}")
@@ -76,7 +76,26 @@ def load(path: str | os.PathLike[str]) -> Dump:
                 break
         rows, done = told.get("part_rows") or told["rows"], sum(one["rows"] for one in listed)
         warnings.warn(f"{place} is not complete: {done} of {rows} prompts", Incomplete, stacklevel=2)
-    return Dump([File(place / one["file"]) for one in listed], told["settings"])
+    model = _model(manifest, told.get("model"), told["settings"])
+    return Dump([File(place / one["file"]) for one in listed], told["settings"], model)
+
+
+def _model(path: Path, recorded: object, settings: Mapping[str, str]) -> dict[str, Any] | None:
+    """The model that a dump records; in the manifest of an earlier version its settings name the weights."""
+    if isinstance(recorded, str):
+        try:
+            recorded = json.loads(recorded)
+        except ValueError as error:
+            raise ValueError(f"{path}: what it says of its model is no JSON: {error}") from error
+    if recorded is None and "weights" in settings:
+        parts = {"edits": "edits", "parts": "part"}
+        recorded = {"name": settings.get("model", ""), "fingerprint": settings["weights"]}
+        recorded = {**recorded, **{name: [settings[key]] for name, key in parts.items() if key in settings}}
+    if recorded is None:
+        return None
+    if not isinstance(recorded, dict) or not any(isinstance(recorded.get(key), str) for key in ("identity", "fingerprint")):
+        raise ValueError(f"{path}: what it says of its model has no hash")
+    return recorded
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -102,7 +121,10 @@ def _manifest(path: Path) -> dict[str, Any]:
 class Dump(Mapping[str, "Point | Latents"]):
     """Points by name: `dump["blocks.0.hook_resid_post"]`."""
 
-    def __init__(self, files: list[File], settings: Mapping[str, str]) -> None:
+    def __init__(self, files: list[File], settings: Mapping[str, str], model: dict[str, Any] | None = None) -> None:
+        self.model = model
+        """The model whose activations it holds: `name`, `identity` and `fingerprint` (hashes), `processing`, `bos`, `prepend_bos`, and
+        `edits` and `parts` if there are any. None where the dump does not record it."""
         self.files = files
         """The files, in the order of their prompts."""
         self.settings = dict(settings)
@@ -162,7 +184,7 @@ class Dump(Mapping[str, "Point | Latents"]):
             if name not in self:
                 self[name]
         for file in self.files:
-            one = Dump([file], self.settings)
+            one = Dump([file], self.settings, self.model)
             batch = Batch()
             for name in wanted:
                 if name not in one:

@@ -40,7 +40,9 @@ class File(Mapping[str, np.ndarray[Any, Any]]):
                 raise ValueError(f"{path} is no .safetensors file: its header is no JSON") from error
         if not isinstance(header, dict):
             raise ValueError(f"{path} is no .safetensors file: its header is no JSON object")
-        header.pop("__metadata__", None)
+        metadata = header.pop("__metadata__", None)
+        self.metadata: dict[str, str] = metadata if isinstance(metadata, dict) else {}
+        """What the header says of the file."""
         self._first = 8 + length
         self._tensors: dict[str, Any] = header
         for name, tensor in header.items():

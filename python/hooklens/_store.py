@@ -28,6 +28,19 @@ class State(TypedDict, total=False):
     """What the order of batches follows from: seed, batch size, mix, reader, readers, vectors."""
 
 
+def _one_model(models: list[tuple[Any, dict[str, Any]]]) -> dict[str, Any] | None:
+    """The model of all dumps that record one; dumps of two are an error."""
+    for path, model in models[1:]:
+        first = models[0][1]
+        hashed = "identity" if "identity" in model and "identity" in first else "fingerprint"
+        for what in (hashed, "parts", "edits"):
+            own, other = (", ".join(one.get(what, [])) if what != hashed else one.get(what) for one in (model, first))
+            if own != other:
+                names = [f"{one or 'none'} ({of.get('name', '')})" for one, of in ((own, model), (other, first))]
+                raise ValueError(f"the activations in {path} come from another model: its {what} is {names[0]}, not {names[1]}")
+    return models[0][1] if models else None
+
+
 class ActivationStore:
     """Batches of a point's vectors, `[batch, ...]`, from dumps larger than memory, without padding, in random order.
 
@@ -58,7 +71,10 @@ class ActivationStore:
         if not 0 <= reader < readers:
             raise ValueError(f"there is no reader {reader} of {readers}; they go from 0 to {readers - 1}")
         paths = [dumps] if isinstance(dumps, (str, os.PathLike)) else list(dumps)
-        files = [file for path in paths for file in load(path).files]
+        opened = [(path, load(path)) for path in paths]
+        files = [file for _, dump in opened for file in dump.files]
+        self.model = _one_model([(path, dump.model) for path, dump in opened if dump.model is not None])
+        """The model whose activations the dumps hold; None where none of them records it."""
         self.point = point
         self.batch_size = batch_size
         self.mix = mix

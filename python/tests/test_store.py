@@ -93,3 +93,16 @@ def test_what_no_store_is(dumps, tmp_path):
             ActivationStore(dumps, **arguments)
     last = dumped(tmp_path, "--positions", "-1", out="last")
     assert len(list(ActivationStore(last, RESID).batches())[0]) == 5
+
+
+def test_dumps_of_two_models_are_refused(dumps, tmp_path):
+    store = ActivationStore(dumps, RESID)
+    assert store.model["bos"] == 0 and store.model["identity"] == load(dumps[1]).model["identity"]
+    processed = dumped(tmp_path, "--process", "standard", out="processed")
+    assert load(processed).model["processing"]["fold_value_biases"] is True
+    one = dumped(tmp_path, "--process", "standard", out="processed.safetensors")
+    assert load(one).model["identity"] == load(processed).model["identity"]
+    for other in (processed, one):
+        with pytest.raises(ValueError, match="come from another model"):
+            ActivationStore([dumps[0], other], RESID)
+    assert len(list(ActivationStore([processed, one], RESID).batches()))

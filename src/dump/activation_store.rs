@@ -14,8 +14,8 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Shard;
-use super::stored::{Piece, StoredFile, files_of, lacks, weights_of};
+use super::stored::{Piece, StoredFile, files_of, lacks, model_of};
+use super::{DumpModel, DumpedModel, Shard};
 use crate::error::{DumpError, Error, InputError, LoadError, Result};
 use crate::object_stores::is_url;
 
@@ -194,12 +194,73 @@ impl ActivationStore {
         Ok(lacks.into_iter().flatten().collect())
     }
 
+    /// The model whose activations the dumps hold; nothing where none of them records it, as files of other programs.
+    ///
+    /// # Errors
+    /// [`DumpError::AnotherModel`] for dumps of two models, or of one that was processed or edited otherwise; a manifest that
+    /// can't be read.
+    pub fn model(&self) -> Result<Option<DumpedModel>> {
+        let models = self.models()?;
+        let mut known = self.dumps.iter().zip(models).filter_map(|(dump, model)| Some((dump, model?)));
+        let Some((_, mut first)) = known.next() else { return Ok(None) };
+        for (dump, model) in known {
+            model.check_same(dump, &first)?;
+            if model.prepend_bos != first.prepend_bos {
+                first.prepend_bos = None;
+            }
+        }
+        Ok(Some(first))
+    }
+
+    /// Checks that the dumps hold this model's activations, without hooks that edit them and with the same parts.
+    ///
+    /// ```
+    /// use hooklens::dump::{ActivationStore, Dump};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("activations");
+    /// Dump::new("resid_post1").run(&model, &[vec![0, 21, 4]], &out)?;
+    /// let store = ActivationStore::new([&out], ["blocks.1.hook_resid_post"]);
+    /// store.check_model(&model)?;
+    /// let processed = model.processed(&hooklens::Processing::standard())?;
+    /// assert!(store.check_model(&processed).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`DumpError::AnotherModel`]; as [`ActivationStore::model`]. Dumps that record no model pass:
+    /// [`ActivationStore::unidentified`] names them.
+    pub fn check_model<M: DumpModel>(&self, model: &M) -> Result<()> {
+        let Some(dumped) = self.model()? else { return Ok(()) };
+        let path = self.dumps.first().map_or(Path::new(""), PathBuf::as_path);
+        let own = DumpedModel::of_model(model, Vec::new())?;
+        let own = if dumped.identity.is_some() && own.identity.is_some() { own } else { own.fingerprinted(model)? };
+        Ok(dumped.check_same(path, &own)?)
+    }
+
+    /// Dumps that do not record whose activations they hold.
+    ///
+    /// # Errors
+    /// A manifest that can't be read.
+    pub fn unidentified(&self) -> Result<Vec<&Path>> {
+        let models = self.models()?;
+        let unknown = self.dumps.iter().zip(models).filter(|(_, model)| model.is_none());
+        Ok(unknown.map(|(dump, _)| dump.as_path()).collect())
+    }
+
+    /// What each dump records of its model.
+    fn models(&self) -> Result<Vec<Option<DumpedModel>>> {
+        self.dumps.iter().map(|dump| model_of(dump)).collect()
+    }
+
     /// Opens the dumps and begins to read.
     ///
     /// # Errors
-    /// A file that is no dump or lacks a point, nearest names with it; points whose vectors have other widths in another
+    /// Dumps of different models ([`DumpError::AnotherModel`]); a file that is no dump or lacks a point, nearest names with it; points whose vectors have other widths in another
     /// file; nothing to serve.
     pub fn batches(&self) -> Result<Batches> {
+        self.model()?;
         let (mut files, mut ranges) = (Vec::new(), Vec::new());
         self.each_file(|file, tokens| {
             ranges.extend(self.ranges(files.len(), &file, &tokens));
@@ -258,8 +319,9 @@ impl ActivationStore {
             }
         })?;
         let (hash, left_out) = (hash.digest128(), &self.left_out);
-        let models = self.dumps.iter().map(|dump| weights_of(dump)).collect::<Result<Vec<_>>>()?;
-        let models: Vec<String> = models.into_iter().flatten().collect();
+        let models = self.models()?;
+        let known = |model: DumpedModel| model.fingerprint.or(model.identity);
+        let models: Vec<String> = models.into_iter().flatten().filter_map(known).collect();
         let models = if models.is_empty() { String::new() } else { format!(" of the model {}", models.join(", ")) };
         Ok(format!("{count} tokens of dumps of {files} files ({hash:032x}){models}, without {left_out:?}"))
     }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use hooklens_hooks::{SafetensorsHeader, Unfinished};
 
-use super::DumpReport;
 use super::batch::Batch;
 use super::placing::{FileTensor, Widths};
 use super::writer::Sink;
+use super::{DumpReport, DumpedModel};
 use crate::error::DumpError;
 
 /// A file whose header is known after the first batch: every batch has the same shape but for
@@ -19,6 +19,7 @@ pub(super) struct FileSink {
     unfinished: Unfinished,
     total_rows: usize,
     widths: Widths,
+    model: DumpedModel,
     written_rows: usize,
     tensors: Vec<TensorRegion>,
     data_start: u64,
@@ -33,14 +34,14 @@ struct TensorRegion {
 }
 
 impl FileSink {
-    pub(super) fn new(path: &Path, total_rows: usize, widths: Widths) -> Result<Self, DumpError> {
+    pub(super) fn new(path: &Path, total_rows: usize, widths: Widths, model: DumpedModel) -> Result<Self, DumpError> {
         let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
         if path.is_dir() {
             return Err(DumpError::Refused { path: path.to_path_buf(), reason: "it is a folder".into() });
         }
         let unfinished = Unfinished::beside(path).map_err(failed)?;
         let path = path.to_path_buf();
-        Ok(Self { path, unfinished, total_rows, widths, written_rows: 0, tensors: Vec::new(), data_start: 0 })
+        Ok(Self { path, unfinished, total_rows, widths, model, written_rows: 0, tensors: Vec::new(), data_start: 0 })
     }
 
     fn failed(&self, source: std::io::Error) -> DumpError {
@@ -59,7 +60,9 @@ impl FileSink {
             shape[0] = shape[0] / rows * self.total_rows;
             (name.clone(), *dtype, shape)
         });
-        let metadata = [("format", "pt"), ("written_by", "hooklens")].map(|(key, value)| (key.into(), value.into()));
+        let model = serde_json::to_string(&self.model).map_err(|e| self.failed(e.into()))?;
+        let metadata = [("format", "pt"), ("written_by", "hooklens"), (DumpedModel::KEY, &*model)];
+        let metadata = metadata.map(|(key, value)| (key.into(), value.into()));
         let header = SafetensorsHeader::new(whole, metadata).map_err(|e| self.failed(std::io::Error::other(e)))?;
         for FileTensor { name, .. } in tensors {
             let Some((start, end)) = header.place(name) else { continue };

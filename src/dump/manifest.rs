@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::object_log::ObjectLog;
 use super::place::{self, Own};
-use super::{Dump, Shard};
+use super::{Dump, DumpedModel, Shard};
 use crate::error::DumpError;
 use crate::object_stores::is_url;
 
@@ -27,7 +27,7 @@ pub(super) const LOG: &str = "shards.jsonl";
 /// The settings of a dump and, once it is complete, its files. Until then they are listed in
 /// the log: a line a file, so that a dump of many files does not write them all again and
 /// again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) format: String,
     pub(super) version: u32,
@@ -35,6 +35,9 @@ pub(super) struct Manifest {
     /// Hash of all token ids, so that other prompts are not taken for the same.
     pub(super) input: String,
     pub(super) settings: BTreeMap<String, String>,
+    /// Whose activations these are; nothing in manifests of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) model: Option<DumpedModel>,
     #[serde(rename = "shards")]
     pub(super) files: Vec<BatchFile>,
     /// Which shard of the prompts is here; none for all of them.
@@ -130,15 +133,21 @@ pub(super) fn line(entry: &BatchFile) -> std::io::Result<Vec<u8>> {
 }
 
 impl Manifest {
-    pub(super) fn new(dump: &Dump, model: String, rows: &[Vec<u32>]) -> Self {
+    pub(super) fn new(dump: &Dump, model: DumpedModel, rows: &[Vec<u32>]) -> Self {
         let mut settings: BTreeMap<_, _> = dump.settings().into_iter().collect();
-        settings.insert("weights".into(), model);
+        settings.extend(model.fingerprint.iter().map(|fingerprint| ("weights".to_string(), fingerprint.clone())));
+        for (name, all) in [("edits", &model.edits), ("part", &model.parts)] {
+            if !all.is_empty() {
+                settings.insert(name.into(), all.join(", "));
+            }
+        }
         Self {
             format: "hooklens-dump".into(),
             version: VERSION,
             rows: rows.len(),
             input: hash_of_rows(rows),
             settings,
+            model: Some(model),
             files: Vec::new(),
             shard: dump.shard,
             shard_rows: dump.shard.map(|_| dump.own_rows(rows.len())),
@@ -151,6 +160,11 @@ impl Manifest {
         let path = folder.join(NAME);
         let Some(text) = place::read(&path)? else { return Ok(None) };
         serde_json::from_slice(&text).map(Some).map_err(|source| DumpError::Manifest { path, source })
+    }
+
+    /// Whose activations its files hold; of a manifest of an earlier version, what its settings say.
+    pub(super) fn model(&self) -> Option<DumpedModel> {
+        self.model.clone().or_else(|| DumpedModel::of_settings(&self.settings))
     }
 
     /// Prompts it is complete with.

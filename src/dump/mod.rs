@@ -23,6 +23,7 @@ mod batch;
 mod builder;
 mod check;
 mod compute;
+mod dumped_model;
 mod file;
 mod finite;
 mod folder;
@@ -47,6 +48,7 @@ mod writer;
 pub use crate::corpus::{Prompt, read_prompts};
 pub use activation_store::{ActivationBatch, ActivationStore, Batches};
 pub use builder::Dump;
+pub use dumped_model::DumpedModel;
 #[cfg(feature = "cli")]
 pub(crate) use manifest::{hash_of_rows, is_whole};
 pub use merge::{merge, merge_unverified};

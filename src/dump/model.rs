@@ -2,6 +2,7 @@
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{PointId, Record, Segment};
+use serde_json::{Map, Value};
 
 use crate::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, private};
 use crate::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
@@ -26,9 +27,29 @@ pub trait DumpModel: HookedModel + private::Sealed {
     #[doc(hidden)]
     fn fingerprint_of_weights(&self) -> Result<String>;
 
+    /// A hash of configuration and weights that takes no long time, where they have one.
+    #[doc(hidden)]
+    fn identity_of_weights(&self) -> Option<String>;
+
     /// The parts put into it, each with its place and the hash of its own weights, where it gives one.
     #[doc(hidden)]
     fn parts(&self) -> Result<Vec<String>>;
+
+    /// What it was loaded by.
+    #[doc(hidden)]
+    fn name(&self) -> &str;
+
+    /// The processing of its weights, by TransformerLens's names.
+    #[doc(hidden)]
+    fn processing_options(&self) -> Map<String, Value> {
+        Map::new()
+    }
+
+    /// Its beginning-of-sequence token.
+    #[doc(hidden)]
+    fn beginning(&self) -> Option<u32> {
+        None
+    }
 
     /// The tokens of prompts that come after `before` others, a row each, without padding.
     #[doc(hidden)]
@@ -83,8 +104,24 @@ impl DumpModel for HookedTransformer {
         self.fingerprint()
     }
 
+    fn identity_of_weights(&self) -> Option<String> {
+        self.identity().content().map(str::to_string)
+    }
+
     fn parts(&self) -> Result<Vec<String>> {
         Ok(self.points.fingerprinted_parts()?)
+    }
+
+    fn name(&self) -> &str {
+        &self.load_report().name
+    }
+
+    fn processing_options(&self) -> Map<String, Value> {
+        HookedTransformer::processing_options(self)
+    }
+
+    fn beginning(&self) -> Option<u32> {
+        self.bos_token()
     }
 
     fn prompts(&self, prompts: Input, before: usize) -> Result<Vec<Vec<u32>>> {
@@ -125,8 +162,16 @@ impl DumpModel for HookedEncoder {
         self.fingerprint()
     }
 
+    fn identity_of_weights(&self) -> Option<String> {
+        self.identity().content().map(str::to_string)
+    }
+
     fn parts(&self) -> Result<Vec<String>> {
         Ok(self.points.fingerprinted_parts()?)
+    }
+
+    fn name(&self) -> &str {
+        &self.load_report().name
     }
 
     fn prompts(&self, prompts: Input, _: usize) -> Result<Vec<Vec<u32>>> {
@@ -169,8 +214,24 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
         self.model().fingerprint_of_weights()
     }
 
+    fn identity_of_weights(&self) -> Option<String> {
+        self.model().identity_of_weights()
+    }
+
     fn parts(&self) -> Result<Vec<String>> {
         self.model().parts()
+    }
+
+    fn name(&self) -> &str {
+        self.model().name()
+    }
+
+    fn processing_options(&self) -> Map<String, Value> {
+        self.model().processing_options()
+    }
+
+    fn beginning(&self) -> Option<u32> {
+        self.model().beginning()
     }
 
     fn prompts(&self, prompts: Input, before: usize) -> Result<Vec<Vec<u32>>> {
@@ -223,8 +284,16 @@ impl DumpModel for HookedEncoderDecoder {
         self.fingerprint()
     }
 
+    fn identity_of_weights(&self) -> Option<String> {
+        self.identity().content().map(str::to_string)
+    }
+
     fn parts(&self) -> Result<Vec<String>> {
         Ok(self.points.fingerprinted_parts()?)
+    }
+
+    fn name(&self) -> &str {
+        &self.load_report().name
     }
 
     fn prompts(&self, prompts: Input, _: usize) -> Result<Vec<Vec<u32>>> {

@@ -14,7 +14,7 @@ use super::folder::FolderSink;
 use super::manifest::Manifest;
 use super::placing::{Placing, PromptRow, Widths};
 use super::writer::{Sink, Writer};
-use super::{Dump, DumpModel, DumpReport, Seen, Watcher};
+use super::{Dump, DumpModel, DumpReport, DumpedModel, Seen, Watcher};
 use crate::device::synchronize;
 use crate::driver::Input;
 use crate::error::{DumpError, InputError, Result};
@@ -104,15 +104,15 @@ impl Dump {
                 let reason = "only a folder can be continued; a file appears when it is whole".to_string();
                 return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
             }
-            let sink = FileSink::new(out, rows.len(), Widths::of(placed.iter()))?;
+            let dumped = DumpedModel::of(self, model, rows, self.edits_of(model)?)?;
+            let dumped = if dumped.identity.is_none() { dumped.fingerprinted(model)? } else { dumped };
+            let sink = FileSink::new(out, rows.len(), Widths::of(placed.iter()), dumped)?;
             return self.stream(model, rows, &placed, None, Box::new(sink), watcher);
         }
-        let edits = [("edits", self.edits_of(model)?), ("part", model.parts()?)];
-        let edits = edits.iter().filter(|(_, edits)| !edits.is_empty());
         let selection = self.selection.spelled_out(model.catalog())?;
         let named = Self { selection, ..self.clone() };
-        let settings = edits.fold(named, |dump, (name, edits)| dump.setting(name, &edits.join(", ")));
-        let manifest = Manifest::new(&settings, model.fingerprint_of_weights()?, rows);
+        let dumped = DumpedModel::of(self, model, rows, self.edits_of(model)?)?.fingerprinted(model)?;
+        let manifest = Manifest::new(&named, dumped, rows);
         let sink = FolderSink::open(out, manifest, self, self.own(rows.len()).start)?;
         let finished = sink.finished();
         self.stream(model, rows, &placed, Some(finished), Box::new(sink), watcher)

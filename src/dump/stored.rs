@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use hooklens_hooks::DType;
 
+use super::DumpedModel;
 use super::manifest::{Log, Manifest};
 use super::place;
 use super::shards::shards_in;
@@ -55,9 +56,29 @@ pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
     })
 }
 
-/// The hash of the model that made a dump, where its manifest says it.
-pub(super) fn weights_of(dump: &Path) -> Result<Option<String>> {
-    Ok(manifests(dump)?.first().and_then(|(_, manifest)| manifest.settings.get("weights").cloned()))
+/// The model that made a dump, where its manifest or its file says it.
+pub(super) fn model_of(dump: &Path) -> Result<Option<DumpedModel>> {
+    if is_folder(dump)? {
+        return Ok(manifests(dump)?.first().and_then(|(_, manifest)| manifest.model()));
+    }
+    let (_, files) = opened(dump)?;
+    let Some(text) = files.metadata(DumpedModel::KEY) else { return Ok(None) };
+    let wrong = |error: serde_json::Error| {
+        let reason = format!("`{}` in its header can't be read: {error}", DumpedModel::KEY);
+        DumpError::Refused { path: dump.to_path_buf(), reason }
+    };
+    Ok(Some(serde_json::from_str(text).map_err(wrong)?))
+}
+
+/// The header of a file, of an object in a store with what reads the rest.
+fn opened(path: &Path) -> Result<(Option<Ranges>, WeightFiles)> {
+    Ok(match place::object(path)? {
+        None => (None, WeightFiles::open_with(&[path.to_path_buf()], false)?),
+        Some(object) => {
+            let object = object.ranges().map_err(LoadError::file(path))?;
+            (Some(object.clone()), WeightFiles::of_object(path, object)?)
+        }
+    })
 }
 
 /// Whether a dump is a folder, by its name in a store, which has none to ask for.
@@ -88,6 +109,9 @@ fn finished(folder: &Path, manifest: Manifest) -> Result<Vec<PathBuf>> {
     let listed = if manifest.complete { manifest.files } else { Log::read(folder)? };
     Ok(listed.into_iter().filter(|file| file.is_within()).map(|file| folder.join(file.file)).collect())
 }
+
+/// Points of scores `[row, head, query, key]`: with as many heads as positions their shape is that of vectors.
+const SCORES: [&str; 2] = ["hook_pattern", "hook_attn_scores"];
 
 /// Vectors of one point in a file, one behind the other: `[row, pos, ...]`.
 #[derive(Debug, Clone, Copy)]
@@ -128,14 +152,7 @@ impl StoredFile {
     /// Reads what is where; the file is not kept open.
     pub(super) fn open(path: &Path, points: &[String]) -> Result<Self> {
         let wrong = |reason: String| DumpError::Refused { path: path.to_path_buf(), reason };
-        let failed = LoadError::file(path);
-        let (object, files) = match place::object(path)? {
-            None => (None, WeightFiles::open_with(&[path.to_path_buf()], false)?),
-            Some(object) => {
-                let object = object.ranges().map_err(failed)?;
-                (Some(object.clone()), WeightFiles::of_object(path, object)?)
-            }
-        };
+        let (object, files) = opened(path)?;
         let integers = |name: &str| {
             let info = files.info(name).ok_or_else(|| wrong(format!("it has no `{name}`, and is no dump")))?;
             match (&info.place, &*info.dtype, &info.shape[..]) {
@@ -163,6 +180,11 @@ impl StoredFile {
                 }
                 _ => None,
             };
+            if SCORES.iter().any(|end| name.ends_with(end)) {
+                return Err(wrong(format!(
+                    "`{name}` is scores of positions by each other: it has no vector for each token"
+                )));
+            }
             let own = &info.shape;
             vectors.ok_or_else(|| {
                 wrong(format!("`{name}` has shape {own:?}, and its tokens {shape:?}: it has no vector for each token"))

@@ -133,6 +133,19 @@ pub enum DumpError {
         /// Its value now.
         now: String,
     },
+    /// A dump holds the activations of another model than the one at hand, or than another dump.
+    #[error("the activations in {} come from other {what}: {dumped}, not {expected}", path.display())]
+    #[non_exhaustive]
+    AnotherModel {
+        /// The dump.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// What the dump records.
+        dumped: String,
+        /// What was expected.
+        expected: String,
+    },
     /// A prompt that can't be run.
     #[error("prompt {number}")]
     #[non_exhaustive]
