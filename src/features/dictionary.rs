@@ -307,6 +307,13 @@ impl Dictionary {
         &self.metadata
     }
 
+    /// The points it reads and writes.
+    pub(super) fn points(&self) -> Result<[&str; 2]> {
+        let read = self.metadata.reads.as_deref();
+        let read = read.ok_or_else(|| FeatureError::NoPoint { dictionary: self.name.to_string() })?;
+        Ok([read, self.metadata.writes.as_deref().unwrap_or(read)])
+    }
+
     /// Width of what it reads.
     pub fn d_in(&self) -> usize {
         self.encoder.shape()[0]

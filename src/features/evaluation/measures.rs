@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 /// Latents active at more of the tokens than this are called dense.
 const DENSE: [f64; 2] = [0.01, 0.1];
+/// The formula of the explained variance.
+const VARIANCE: &str = "1 - E|x - x̂|² / (E|x|² - |E x|²)";
 /// Bins of the histogram of densities, by their decimal logarithms from -8 to 0.
 const BINS: usize = 32;
 
@@ -23,7 +25,7 @@ pub struct Evaluation {
     pub l1: f64,
     /// Mean of `‖x − x̂‖²`.
     pub mse: f64,
-    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`.
+    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN where all activations are the same, as of one token.
     pub explained_variance: f64,
     /// Mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`, those apart that are their batch's mean: an earlier
     /// formula, for figures made by it, which depends on how tokens fall into batches.
@@ -38,7 +40,7 @@ pub struct Evaluation {
     pub l2_ratio: f64,
     /// `E‖x̂‖² / E(x · x̂)`: 1 without bias.
     pub relative_reconstruction_bias: f64,
-    /// Mean loss of the model, in nats.
+    /// Mean loss of the model, in nats; NaN, as other losses, where no measured token has a next one.
     pub loss: f64,
     /// Mean loss with the reconstruction in the place of the point; of a layer of [`SetEvaluation`], as all that follow,
     /// with those of all layers in their places.
@@ -78,7 +80,15 @@ impl Evaluation {
         DENSE.map(|bound| self.share(|density| density > bound))
     }
 
+    /// Why losses are not defined, if they are not.
+    fn next_token(&self) -> Option<&'static str> {
+        (!self.loss.is_finite()).then_some("(no next token)")
+    }
+
     fn share(&self, of: impl Fn(f64) -> bool) -> f64 {
+        if self.tokens == 0 {
+            return f64::NAN;
+        }
         self.density.iter().filter(|density| of(**density)).count() as f64 / self.density.len().max(1) as f64
     }
 
@@ -138,6 +148,16 @@ impl Evaluation {
     }
 }
 
+/// A measure as text: a mean of nothing, or a share of zero, is not defined.
+fn defined(measure: f64, decimals: usize) -> String {
+    if measure.is_finite() { format!("{measure:.decimals$}") } else { "not defined".into() }
+}
+
+/// A share of latents by their activity at this many tokens.
+fn percent(share: f64, tokens: usize) -> String {
+    if tokens == 0 { "not defined".into() } else { format!("{:.2} %", 100.0 * share) }
+}
+
 /// What is said of tokens that were left out.
 fn without(ids: &[u32]) -> String {
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
@@ -152,25 +172,27 @@ fn without(ids: &[u32]) -> String {
 impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [dense, very_dense] = self.dense();
-        let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+        let percent = |share: f64| percent(share, self.tokens);
         let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
         let left_out = without(&self.left_out);
+        let next = self.next_token();
+        let varies = if self.explained_variance.is_finite() { VARIANCE } else { "(no two different activations)" };
         let mut lines = vec![
             ("tokens", self.tokens.to_string(), &*left_out),
-            ("L0", format!("{:.2}", self.l0), "active latents a token"),
-            ("L1", format!("{:.4}", self.l1), ""),
-            ("explained variance", format!("{:.4}", self.explained_variance), "1 - E|x - x̂|² / (E|x|² - |E x|²)"),
-            ("MSE", format!("{:.6}", self.mse), "summed over the width"),
-            ("cosine", format!("{:.4}", self.cosine), ""),
-            ("L2 ratio", format!("{:.4}", self.l2_ratio), "|x̂| / |x|"),
-            ("reconstruction bias", format!("{:.4}", self.relative_reconstruction_bias), "E|x̂|² / E(x·x̂)"),
-            ("loss", format!("{:.4}", self.loss), "of the model, in nats"),
-            ("loss with dictionary", format!("{:.4}", self.loss_with_dictionary), ""),
-            ("loss with zeros", format!("{:.4}", self.loss_with_zeros), ""),
-            ("loss recovered", format!("{:.4}", self.loss_recovered), "of what zeros cost"),
-            ("KL with dictionary", format!("{:.6}", self.kl_with_dictionary), "from the model's predictions"),
-            ("KL with zeros", format!("{:.6}", self.kl_with_zeros), ""),
-            ("KL score", format!("{:.4}", self.kl_score), ""),
+            ("L0", defined(self.l0, 2), "active latents a token"),
+            ("L1", defined(self.l1, 4), ""),
+            ("explained variance", defined(self.explained_variance, 4), varies),
+            ("MSE", defined(self.mse, 6), "summed over the width"),
+            ("cosine", defined(self.cosine, 4), ""),
+            ("L2 ratio", defined(self.l2_ratio, 4), "|x̂| / |x|"),
+            ("reconstruction bias", defined(self.relative_reconstruction_bias, 4), "E|x̂|² / E(x·x̂)"),
+            ("loss", defined(self.loss, 4), next.unwrap_or("of the model, in nats")),
+            ("loss with dictionary", defined(self.loss_with_dictionary, 4), next.unwrap_or_default()),
+            ("loss with zeros", defined(self.loss_with_zeros, 4), next.unwrap_or_default()),
+            ("loss recovered", defined(self.loss_recovered, 4), next.unwrap_or("of what zeros cost")),
+            ("KL with dictionary", defined(self.kl_with_dictionary, 6), "from the model's predictions"),
+            ("KL with zeros", defined(self.kl_with_zeros, 6), ""),
+            ("KL score", defined(self.kl_score, 4), ""),
             ("dead latents", percent(self.dead()), "active at no token"),
             ("dense latents", percent(dense), "active at more than 1 % of tokens"),
             ("very dense latents", percent(very_dense), "at more than 10 %"),
@@ -225,30 +247,34 @@ impl fmt::Display for SetEvaluation {
             cells.collect::<Vec<_>>().join("  ")
         };
         writeln!(f, "{}", line(names.map(str::to_string)))?;
-        let percent = |share: f64| format!("{:.2} %", 100.0 * share);
         for (layer, one) in self.layers.iter().enumerate() {
             let cells = [
                 layer.to_string(),
-                format!("{:.2}", one.l0),
-                format!("{:.4}", one.explained_variance),
-                format!("{:.6}", one.mse),
-                format!("{:.4}", one.cosine),
-                format!("{:.4}", one.l2_ratio),
-                percent(one.dead()),
-                percent(one.dense()[0]),
+                defined(one.l0, 2),
+                defined(one.explained_variance, 4),
+                defined(one.mse, 6),
+                defined(one.cosine, 4),
+                defined(one.l2_ratio, 4),
+                percent(one.dead(), one.tokens),
+                percent(one.dense()[0], one.tokens),
             ];
             writeln!(f, "{}", line(cells))?;
         }
         let Some(first) = self.layers.first() else { return Ok(()) };
+        let next = first.next_token();
         let lines = [
             ("tokens", first.tokens.to_string(), &*without(&first.left_out)),
-            ("loss", format!("{:.4}", first.loss), "of the model, in nats"),
-            ("loss with all", format!("{:.4}", first.loss_with_dictionary), "transcoders in the places of the MLPs"),
-            ("loss with zeros", format!("{:.4}", first.loss_with_zeros), ""),
-            ("loss recovered", format!("{:.4}", first.loss_recovered), "of what zeros cost"),
-            ("KL with all", format!("{:.6}", first.kl_with_dictionary), "from the model's predictions"),
-            ("KL with zeros", format!("{:.6}", first.kl_with_zeros), ""),
-            ("KL score", format!("{:.4}", first.kl_score), ""),
+            ("loss", defined(first.loss, 4), next.unwrap_or("of the model, in nats")),
+            (
+                "loss with all",
+                defined(first.loss_with_dictionary, 4),
+                next.unwrap_or("transcoders in the places of the MLPs"),
+            ),
+            ("loss with zeros", defined(first.loss_with_zeros, 4), next.unwrap_or_default()),
+            ("loss recovered", defined(first.loss_recovered, 4), next.unwrap_or("of what zeros cost")),
+            ("KL with all", defined(first.kl_with_dictionary, 6), "from the model's predictions"),
+            ("KL with zeros", defined(first.kl_with_zeros, 6), ""),
+            ("KL score", defined(first.kl_score, 4), ""),
         ];
         for (name, value, remark) in lines {
             writeln!(f, "{}", format!("{name:<22}{value:>12}   {remark}").trim_end())?;

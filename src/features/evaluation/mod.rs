@@ -1,6 +1,7 @@
 //! How well a dictionary stands for the activations it was made for.
 
 mod measures;
+mod reconstruction;
 mod share;
 mod sums;
 
@@ -9,14 +10,16 @@ use hooklens_hooks::{ActivationCache, Record, at};
 use super::dictionary::Dictionary;
 use super::transcoders::Transcoders;
 use crate::driver::{ForwardOptions, HookedModel};
-use crate::error::{FeatureError, InputError, Result};
+use crate::error::{InputError, Result};
 use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
 use burn::tensor::Tensor;
 
 pub use measures::{Evaluation, SetEvaluation};
+pub(in crate::features) use reconstruction::add_reconstructions;
 pub use share::EvaluationShare;
 use sums::Losses;
+pub(in crate::features) use sums::Sums;
 
 /// What is measured, and on what.
 ///
@@ -134,21 +137,6 @@ pub fn evaluate_transcoders(
     EvaluationShare::of_transcoders(model, transcoders, prompts, options, progress)?.set_evaluation()
 }
 
-/// The points that a dictionary reads and reconstructs.
-struct Site {
-    read: String,
-    write: String,
-}
-
-impl Site {
-    fn of(dictionary: &Dictionary) -> Result<Self> {
-        let metadata = dictionary.metadata();
-        let read = metadata.reads.clone();
-        let read = read.ok_or_else(|| FeatureError::NoPoint { dictionary: dictionary.name().into() })?;
-        Ok(Self { write: metadata.writes.clone().unwrap_or_else(|| read.clone()), read })
-    }
-}
-
 /// Activations of some prompts that were run together.
 struct Batch<'b> {
     cache: &'b ActivationCache,
@@ -167,15 +155,15 @@ impl Batch<'_> {
 /// Runs a model on prompts, alone, with dictionaries and with zeros in the places of what they write, and gives losses.
 fn run(
     [model, spliced]: [&HookedTransformer; 2],
-    sites: &[Site],
+    sites: &[[&str; 2]],
     prompts: &[Vec<u32>],
     (options, left_out): (&EvaluateOptions, &[u32]),
     mut each: impl FnMut(&Batch<'_>) -> Result<()>,
     mut progress: impl FnMut(usize),
 ) -> Result<Losses> {
     let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
-    let points: Vec<&str> = sites.iter().flat_map(|site| [&*site.read, &*site.write]).collect();
-    let zeros = || sites.iter().map(|site| at(&*site.write).edit_any(|x, _| Ok(Some(x.zeros_like()))));
+    let points: Vec<&str> = sites.iter().flatten().copied().collect();
+    let zeros = || sites.iter().map(|[_, write]| at(*write).edit_any(|x, _| Ok(Some(x.zeros_like()))));
     let (mut losses, mut done) = (Losses::default(), 0);
     for batch in prompts.chunks(options.batch_size) {
         let tokens = Tokens::padded(batch, pad, PaddingSide::Right)?;
@@ -183,16 +171,21 @@ fn run(
         let real = |at: usize| tokens.mask().is_none_or(|mask| mask[at]);
         let counted: Vec<bool> =
             tokens.ids().iter().enumerate().map(|(at, id)| real(at) && !left_out.contains(id)).collect();
-        let with_losses = || ForwardOptions::new().loss_per_token();
+        // Of single tokens there is no next one to predict.
+        let predicts = batch.iter().any(|row| row.len() > 1);
+        let with_losses = || match predicts {
+            true => ForwardOptions::new().loss_per_token(),
+            false => ForwardOptions::new(),
+        };
         let plain = model.run(&tokens, with_losses().record(Record::new(&points[..])))?;
         let with = spliced.run(&tokens, with_losses())?;
         let zeroed = model.run(&tokens, with_losses().hooks(zeros()))?;
         each(&Batch { cache: &plain.cache, counted: &counted, len })?;
 
         let logits = |run: &crate::model::Output| run.logits.clone().ok_or(InputError::NoOutput { what: "logits" });
-        let losses_of = [&plain, &with, &zeroed].map(|run| run.loss_per_token.clone());
-        let [Some(a), Some(b), Some(c)] = losses_of else { return Err(InputError::NoOutput { what: "loss" }.into()) };
-        losses.add_losses([a, b, c], &counted, &real, len);
+        if let [Some(a), Some(b), Some(c)] = [&plain, &with, &zeroed].map(|run| run.loss_per_token.clone()) {
+            losses.add_losses([a, b, c], &counted, &real, len);
+        }
         losses.add_divergences([logits(&plain)?, logits(&with)?, logits(&zeroed)?], &counted);
         done += batch.len();
         progress(done);

@@ -4,12 +4,12 @@ use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::sums::{Losses, Sums};
-use super::{Batch, EvaluateOptions, Evaluation, SetEvaluation, Site, run};
+use super::{Batch, EvaluateOptions, Evaluation, SetEvaluation, add_reconstructions, run};
 use crate::driver::HookedModel;
 use crate::error::{FeatureError, Result};
 use crate::features::dictionary::Dictionary;
 use crate::features::splice::{SpliceDictionary, Splicing};
-use crate::features::transcoders::{Transcoders, combined};
+use crate::features::transcoders::Transcoders;
 use crate::model::HookedTransformer;
 
 /// Sums over the tokens of some prompts, of a dictionary or of transcoders of all layers. Those of several shares of the
@@ -73,17 +73,8 @@ impl EvaluationShare {
             Some(device) => dictionary.to_device(device),
             None => dictionary.clone(),
         };
-        let site = Site::of(&own)?;
-        let mut sums = Sums::default();
-        let each = |batch: &Batch<'_>| {
-            let input = batch.rows(&site.read, own.d_in())?;
-            let (acts, output) = (own.encode(input.clone())?, own.forward(input)?);
-            sums.add(&batch.rows(&site.write, own.d_out())?, &output, &acts, batch)
-        };
-        let losses =
-            run([model, &spliced], std::slice::from_ref(&site), prompts, (options, &left_out), each, progress)?;
-        let layers = vec![Layer::new(sums, &own, options)?];
-        Ok(Self { name: dictionary.name().to_string(), left_out, losses, layers })
+        let own = Transcoders::new(dictionary.name(), vec![own]);
+        Self::measured([model, &spliced], &own, prompts, (options, left_out), progress)
     }
 
     /// Measures transcoders of all layers, as [`evaluate_transcoders`](super::evaluate_transcoders) does.
@@ -100,34 +91,40 @@ impl EvaluationShare {
         let first = transcoders.layers().first();
         let first = first.ok_or_else(|| FeatureError::NoPoint { dictionary: transcoders.name().into() })?;
         let left_out = options.left_out(model, first)?;
+        for layer in transcoders.layers() {
+            // Tokens are counted once for all layers.
+            if options.left_out(model, layer)? != left_out {
+                let reason =
+                    "its layers were trained without different tokens; `leaving_out` of the options names one list";
+                let dictionary = transcoders.name().to_string();
+                return Err(FeatureError::Kind { dictionary, reason: reason.into() }.into());
+            }
+        }
         let splicing = Splicing::new().error_term(false).leaving_out(left_out.iter().copied());
         let spliced = model.splice_transcoders_with(transcoders, &splicing)?;
         let own = match model.devices().first() {
             Some(device) => transcoders.to_device(device),
             None => transcoders.clone(),
         };
-        let sites = own.layers().iter().map(Site::of).collect::<Result<Vec<_>>>()?;
+        Self::measured([model, &spliced], &own, prompts, (options, left_out), progress)
+    }
+
+    fn measured(
+        models: [&HookedTransformer; 2],
+        own: &Transcoders,
+        prompts: &[Vec<u32>],
+        (options, left_out): (&EvaluateOptions, Vec<u32>),
+        progress: impl FnMut(usize),
+    ) -> Result<Self> {
+        let sites = own.layers().iter().map(Dictionary::points).collect::<Result<Vec<_>>>()?;
         let mut sums: Vec<Sums> = sites.iter().map(|_| Sums::default()).collect();
         let each = |batch: &Batch<'_>| {
-            // What latents of earlier layers write to each.
-            let mut written: Vec<Option<Tensor<2>>> = vec![None; sites.len()];
-            for (layer, (one, site)) in own.layers().iter().zip(&sites).enumerate() {
-                let input = batch.rows(&site.read, one.d_in())?;
-                let (acts, output) = (one.encode(input.clone())?, one.forward(input)?);
-                for (to, written) in written.iter_mut().enumerate().skip(layer + 1) {
-                    if let Some(decoder) = own.across(layer, to) {
-                        let more = combined(acts.clone(), decoder)?;
-                        *written = Some(written.take().map_or(more.clone(), |sum| sum + more));
-                    }
-                }
-                let output = written[layer].take().map_or(output.clone(), |written| output + written);
-                sums[layer].add(&batch.rows(&site.write, one.d_out())?, &output, &acts, batch)?;
-            }
-            Ok(())
+            let rows = |point: &str, width: usize| batch.rows(point, width);
+            add_reconstructions(own, &mut sums, &rows, (batch.counted, batch.len))
         };
-        let losses = run([model, &spliced], &sites, prompts, (options, &left_out), each, progress)?;
+        let losses = run(models, &sites, prompts, (options, &left_out), each, progress)?;
         let layers = sums.into_iter().zip(own.layers()).map(|(sums, one)| Layer::new(sums, one, options));
-        Ok(Self { name: transcoders.name().to_string(), layers: layers.collect::<Result<_>>()?, left_out, losses })
+        Ok(Self { name: own.name().to_string(), layers: layers.collect::<Result<_>>()?, left_out, losses })
     }
 
     /// All shares as one.
@@ -172,8 +169,8 @@ impl EvaluationShare {
     /// # Errors
     /// Nothing was measured.
     pub fn set_evaluation(self) -> Result<SetEvaluation> {
-        if self.layers.iter().any(|layer| layer.sums.tokens == 0) {
-            let reason = "no token of the prompts is left to measure it on".to_string();
+        if self.layers.iter().any(|layer| layer.sums.density().is_empty()) {
+            let reason = "there are no prompts to measure it on".to_string();
             return Err(FeatureError::Kind { dictionary: self.name, reason }.into());
         }
         let (losses, left_out) = (&self.losses, &self.left_out);
@@ -215,18 +212,16 @@ impl Layer {
     fn evaluation(self, losses: &Losses, left_out: &[u32]) -> Evaluation {
         let sums = self.sums;
         let n = sums.tokens as f64;
-        let of_mean: f64 = sums.mean.iter().map(|sum| (sum / n) * (sum / n)).sum();
-        let spread = sums.square_in / n - of_mean;
         let [predicted, positions] = [losses.predicted as f64, losses.positions as f64];
         let [loss, with, zeros] = [losses.loss, losses.dictionary, losses.zeros].map(|sum| sum / predicted);
         let [kl, kl_zeros] = [losses.kl_dictionary, losses.kl_zeros].map(|sum| sum / positions);
         Evaluation {
             tokens: sums.tokens,
             left_out: left_out.to_vec(),
-            l0: sums.l0 / n,
+            l0: sums.l0(),
             l1: sums.l1 / n,
-            mse: sums.error / n,
-            explained_variance: 1.0 - sums.error / n / spread,
+            mse: sums.mse(),
+            explained_variance: sums.explained_variance(),
             explained_variance_legacy: sums.legacy / sums.legacy_tokens as f64,
             cosine: sums.cosine / n,
             l2_norm_in: sums.norm_in / n,
@@ -240,7 +235,7 @@ impl Layer {
             kl_with_dictionary: kl,
             kl_with_zeros: kl_zeros,
             kl_score: (kl_zeros - kl) / kl_zeros,
-            density: sums.active.iter().map(|count| *count as f64 / n).collect(),
+            density: sums.density(),
             tokens_a_prompt: sums.active.iter().zip(&sums.prompts).map(|(a, p)| *a as f64 / *p as f64).collect(),
             encoder_decoder_cosine: self.encoder_decoder_cosine,
             encoder_norm: self.encoder_norm,

@@ -3,13 +3,11 @@
 use burn::tensor::{Tensor, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
-use super::Batch;
 use super::share::number;
-use crate::error::Result;
 
 /// Sums over tokens, of one dictionary.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Sums {
+pub(in crate::features) struct Sums {
     pub(super) tokens: usize,
     pub(super) l0: f64,
     pub(super) l1: f64,
@@ -72,8 +70,14 @@ impl Sums {
         }
     }
 
-    pub(super) fn add(&mut self, x: &Tensor<2>, output: &Tensor<2>, acts: &Tensor<2>, batch: &Batch<'_>) -> Result<()> {
-        let Batch { counted, len, .. } = *batch;
+    /// Adds the `counted` rows of activations, their reconstructions and latents, in prompts of `len` rows.
+    pub(super) fn add(
+        &mut self,
+        x: &Tensor<2>,
+        output: &Tensor<2>,
+        acts: &Tensor<2>,
+        (counted, len): (&[bool], usize),
+    ) {
         let ([_, width], [_, latents]) = (x.dims(), acts.dims());
         let numbers = |of: &Tensor<2>| -> Vec<f32> { of.to_data().iter().collect() };
         let (x, output, acts) = (numbers(x), numbers(output), numbers(acts));
@@ -116,7 +120,8 @@ impl Sums {
             }
             self.norm_in += xx.sqrt();
             self.norm_out += yy.sqrt();
-            self.cosine += xy / (xx * yy).sqrt();
+            // A vector of zeros has no direction, and no cosine with any.
+            self.cosine += if xx * yy > 0.0 { xy / (xx * yy).sqrt() } else { 0.0 };
             let short = xx.sqrt() < 1e-4;
             self.ratio += yy.sqrt() / if short { 1.0 } else { xx.sqrt() };
             for (latent, act) in acts[row * latents..][..latents].iter().enumerate().filter(|(_, act)| **act != 0.0) {
@@ -129,7 +134,35 @@ impl Sums {
             }
             self.tokens += 1;
         }
-        Ok(())
+    }
+
+    /// Mean number of active latents.
+    pub(in crate::features) fn l0(&self) -> f64 {
+        self.l0 / self.tokens as f64
+    }
+
+    /// Mean of `‖x − x̂‖²`.
+    pub(in crate::features) fn mse(&self) -> f64 {
+        self.error / self.tokens as f64
+    }
+
+    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN where all activations are the same.
+    pub(in crate::features) fn explained_variance(&self) -> f64 {
+        let n = self.tokens as f64;
+        let of_mean: f64 = self.mean.iter().map(|sum| (sum / n) * (sum / n)).sum();
+        let spread = self.square_in / n - of_mean;
+        // What is left of equal sums is their rounding.
+        if spread > 1e-12 * self.square_in / n { 1.0 - self.mse() / spread } else { f64::NAN }
+    }
+
+    /// Share of tokens at which each latent is active, `[latent]`.
+    pub(in crate::features) fn density(&self) -> Vec<f64> {
+        self.active.iter().map(|count| *count as f64 / self.tokens as f64).collect()
+    }
+
+    /// Tokens added.
+    pub(in crate::features) fn tokens(&self) -> usize {
+        self.tokens
     }
 }
 
