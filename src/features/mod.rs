@@ -42,5 +42,5 @@ pub use show::{DashboardOptions, Dashboards, Units, dashboards};
 pub use splice::{SpliceDictionary, Splicing};
 #[cfg(feature = "cli")]
 pub(crate) use training::{Difference, TrainingIdentity};
-pub use training::{JumpReluSparsity, Objective, Progress, Step, Trained, Training, TrainingRun};
+pub use training::{HeldOut, JumpReluSparsity, Objective, Progress, Step, Trained, Training, TrainingRun};
 pub use transcoders::Transcoders;

@@ -1,7 +1,7 @@
 //! Dictionaries put into a model: their latents become points like any other.
 
 use burn::tensor::{DType, Tensor, TensorData};
-use hooklens_hooks::{Activation, Axis, Halt, Inside, Part, PartPoint};
+use hooklens_hooks::{Activation, Axis, Catalog, Halt, Inside, Part, PartPoint, PointInfo};
 
 use super::architecture::Architecture;
 use super::concerns::check_processing;
@@ -10,7 +10,7 @@ use super::matrix::Matrix;
 use super::normalization::{Normalization, Undo};
 use super::transcoders::{Transcoders, combined};
 use crate::driver::{HookedModel, length, private};
-use crate::error::{FeatureError, Result};
+use crate::error::{Error, FeatureError, Result};
 
 /// The axes of a point that a dictionary may be at, flattened where it is of heads.
 const HOSTS: [(&[Axis], &[Axis]); 6] = [
@@ -163,6 +163,28 @@ pub(super) fn check_place<M: HookedModel + private::Spliceable>(model: &M, dicti
     places(model, dictionary, read, metadata.writes.as_ref().unwrap_or(read)).map(drop)
 }
 
+/// A point that a dictionary can be at, with its axes as they are and flattened.
+///
+/// # Errors
+/// [`FeatureError::Place`] for a point that is not there, or that is no vector of one width per token.
+pub(super) fn host<'c>(
+    catalog: &'c Catalog,
+    dictionary: &str,
+    point: &str,
+) -> Result<(&'c PointInfo, [&'static [Axis]; 2])> {
+    let refused = |reason: String| {
+        let dictionary = dictionary.to_string();
+        Error::from(FeatureError::Place { dictionary, point: point.into(), reason })
+    };
+    let found = catalog.find(point).map_err(|error| refused(error.to_string()))?;
+    let info = catalog.info(found);
+    let known = HOSTS.iter().find(|(host, _)| *host == info.axes);
+    let (host, flat) = known.ok_or_else(|| {
+        refused(format!("its axes are {}, and a dictionary's [batch, pos, width]", info.axes_label()))
+    })?;
+    Ok((info, [*host, *flat]))
+}
+
 /// The axes of what a dictionary reads, heads flattened, and of what it replaces, as they are and flattened.
 fn places<M: HookedModel + private::Spliceable>(
     model: &M,
@@ -170,20 +192,7 @@ fn places<M: HookedModel + private::Spliceable>(
     read: &str,
     at: &str,
 ) -> Result<[&'static [Axis]; 3]> {
-    let refused = |point: &str, reason: String| {
-        let dictionary = dictionary.name().to_string();
-        crate::error::Error::from(FeatureError::Place { dictionary, point: point.into(), reason })
-    };
-    let catalog = model.catalog();
-    let axes_of = |point: &str| -> Result<(&hooklens_hooks::PointInfo, [&'static [Axis]; 2])> {
-        let found = catalog.find(point).map_err(|error| refused(point, error.to_string()))?;
-        let info = catalog.info(found);
-        let known = HOSTS.iter().find(|(host, _)| *host == info.axes);
-        let (host, flat) = known.ok_or_else(|| {
-            refused(point, format!("its axes are {}, and a dictionary's [batch, pos, width]", info.axes_label()))
-        })?;
-        Ok((info, [*host, *flat]))
-    };
+    let axes_of = |point: &str| host(model.catalog(), dictionary.name(), point);
     let ((reading, [_, reads]), (writing, [writes, written])) = (axes_of(read)?, axes_of(at)?);
     let both = [(read, reading, reads, dictionary.d_in()), (at, writing, written, dictionary.d_out())];
     for (point, info, axes, wanted) in both {

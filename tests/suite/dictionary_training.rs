@@ -252,6 +252,7 @@ fn dictionaries_from_the_command_line() {
     assert_eq!(cfg["metadata"]["exclude_special_tokens"], serde_json::json!([0]));
     assert_eq!(code, Some(0), "{warned}");
     assert!(told.contains("64 latents, 20 steps: explained variance") && told.ends_with("-> sae\n"), "{told}");
+    let trained = told;
     assert!(warned.contains("the prompts have"), "{warned}");
     for file in ["cfg.json", "sae_weights.safetensors", "training.csv", "training.svg"] {
         assert!(folder.path().join("sae").join(file).is_file(), "{file}");
@@ -264,7 +265,13 @@ fn dictionaries_from_the_command_line() {
         run(&["eval", "--model", "embedded:ioi", "--dictionary", "sae", "--prompts", "prompts.txt", "--json"]);
     assert_eq!(code, Some(0));
     let measured: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert!(measured["metrics"]["sparsity"]["l0"].as_f64().unwrap() > 1.0, "{told}");
+    let l0 = measured["metrics"]["sparsity"]["l0"].as_f64().unwrap();
+    assert!((l0 - 4.0).abs() < 0.4, "{told}");
+    // As printed, and as kept beside the dictionary.
+    let kept = std::fs::read(folder.path().join("sae/training.json")).unwrap();
+    let kept: serde_json::Value = serde_json::from_slice(&kept).unwrap();
+    assert!((kept["held_out"][0]["l0"].as_f64().unwrap() - l0).abs() < 1e-4, "{kept}");
+    assert!(trained.contains(&format!("L0 {l0:.2}")), "{trained} {l0}");
     // A training of one step says how it went, too; knobs are turned.
     let (code, told, warned) = train("short", &["--tokens", "200"]);
     assert!(code == Some(0) && told.contains("64 latents, 1 steps: explained variance"), "{told}{warned}");
@@ -352,4 +359,136 @@ fn a_trained_dictionary_serves_its_model() {
     let measured = evaluate(&model, sae, &prompts, &options, |_| {}).unwrap();
     assert!(measured.explained_variance > 0.8 && measured.loss_recovered > 0.95, "{measured}");
     assert!(values(&sae.decoder().unwrap()).iter().all(|x| x.is_finite()));
+}
+
+/// Prompts of the embedded model's grammar, `count` of them.
+fn ioi_rows(model: &HookedTransformer, count: usize) -> Vec<Vec<u32>> {
+    let prompts = hooklens::experiments::ioi_prompts(count, 3);
+    prompts.iter().map(|prompt| model.to_tokens(&*prompt.text).unwrap().row(0).to_vec()).collect()
+}
+
+/// The six kinds, by names.
+fn kinds(k: f64) -> [(&'static str, Objective); 6] {
+    [
+        ("batchtopk", Objective::BatchTopK { k }),
+        ("topk", Objective::TopK { k: k as usize }),
+        ("matryoshka", Objective::Matryoshka { k, widths: vec![16, 48] }),
+        ("jumprelu", Objective::jump_relu(k as f32)),
+        ("l1", Objective::L1 { coefficient: 1.0 }),
+        ("gated", Objective::Gated { coefficient: 1.0 }),
+    ]
+}
+
+/// What a training says of its dictionary is what an evaluation of it says: of all the prompts where they are few, and nearly
+/// that where they are not. BatchTopK's dictionaries have k latents per token at any length of the training.
+#[test]
+fn measures_of_trainings_are_evaluations() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let (few, many) = (ioi_rows(&model, 100), ioi_rows(&model, 1500));
+    let k = 8.0;
+    for tokens in [500, 6000] {
+        for (name, objective) in kinds(k) {
+            let read = "blocks.2.hook_resid_post";
+            let base =
+                Training::autoencoder(read, 96).objective(objective.clone()).tokens(tokens).batch_size(250).buffer(1);
+            let transcoder = Training::transcoder("blocks.1.mlp.hook_in", "blocks.1.hook_mlp_out", 96);
+            let transcoder = transcoder.objective(objective).tokens(tokens).batch_size(250).buffer(1);
+            // Everything is measured again for two of the kinds.
+            let sampled = matches!(name, "batchtopk" | "jumprelu");
+            for (prompts, is_all) in [(&few, true), (&many, false)].into_iter().take(1 + usize::from(sampled)) {
+                let trainings = [base.clone(), transcoder.clone()].into_iter().take(if is_all { 2 } else { 1 });
+                let run = TrainingRun::new(trainings).leaving_out([0]);
+                for trained in run.on_model(&model, prompts, |_| {}).unwrap() {
+                    let [held_out] = trained.held_out[..] else { panic!("{:?}", trained.held_out) };
+                    let one = dictionary(&trained);
+                    let measured = evaluate(&model, one, prompts, &EvaluateOptions::new(), |_| {}).unwrap();
+                    let near = |given: f64, wanted: f64, share: f64| (given - wanted).abs() <= share * wanted.abs();
+                    let share = if is_all { 1e-5 } else { 0.01 };
+                    let told = format!("{name}, {tokens} tokens, {held_out:?}, L0 {}", measured.l0);
+                    assert!(near(held_out.l0, measured.l0, share), "{told}");
+                    assert!(
+                        near(1.0 - held_out.explained_variance, 1.0 - measured.explained_variance, share),
+                        "{told}"
+                    );
+                    assert!(near(held_out.mse, measured.mse, share), "{told}");
+                    assert_eq!(held_out.tokens == measured.tokens, is_all, "{told}");
+                    // Of 21,000 tokens 16,000 are left after the short training.
+                    assert_eq!(held_out.unseen, !is_all && tokens == 500, "{told}");
+                    if is_all {
+                        assert!((held_out.dead - measured.dead()).abs() < 1e-9, "{told}");
+                    }
+                    if matches!(name, "batchtopk" | "matryoshka") {
+                        assert!(near(measured.l0, k, 0.1), "{told}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A cross-layer transcoder is measured layer by layer, as an evaluation has it.
+#[test]
+fn cross_layer_trainings_are_measured_by_layer() {
+    use hooklens::features::evaluate_transcoders;
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let prompts = ioi_rows(&model, 60);
+    let training = Training::cross_layer(4, 40).k(12.0).tokens(2000).batch_size(200);
+    let trained = TrainingRun::new([training]).leaving_out([0]).on_model(&model, &prompts, |_| {}).unwrap().remove(0);
+    let Opened::Transcoders(all) = &trained.dictionary else { panic!("one dictionary") };
+    let measured = evaluate_transcoders(&model, all, &prompts, &EvaluateOptions::new(), |_| {}).unwrap();
+    assert_eq!(trained.held_out.len(), 4);
+    for (given, wanted) in trained.held_out.iter().zip(&measured.layers) {
+        let near = |given: f64, wanted: f64| (given - wanted).abs() <= 1e-5 * wanted.abs().max(1.0);
+        assert!(near(given.l0, wanted.l0) && near(given.explained_variance, wanted.explained_variance));
+    }
+    let l0: f64 = trained.held_out.iter().map(|one| one.l0).sum();
+    assert!((l0 - 12.0).abs() < 0.2, "{l0}");
+}
+
+/// A dictionary trained on a dump measures what one trained on the model does, over everything where that is little.
+#[test]
+fn trainings_on_dumps_are_measured_too() {
+    use hooklens::dump::Dump;
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let prompts = ioi_rows(&model, 100);
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("activations");
+    Dump::new("blocks.2.hook_resid_post").run(&model, &prompts, &out).unwrap();
+    let training = Training::autoencoder("blocks.2.hook_resid_post", 96).k(8.0).tokens(2000).batch_size(200);
+    let run = TrainingRun::new([training.clone()]).leaving_out([0]);
+    let trained = run.on_dumps([&out], |_| {}).unwrap().remove(0);
+    let measured = evaluate(&model, dictionary(&trained), &prompts, &EvaluateOptions::new(), |_| {}).unwrap();
+    let held_out = trained.held_out[0];
+    assert!(held_out.tokens == measured.tokens && !held_out.unseen, "{held_out:?}");
+    assert!((held_out.explained_variance - measured.explained_variance).abs() < 1e-5, "{held_out:?}");
+    assert!((measured.l0 - 8.0).abs() < 0.8, "{}", measured.l0);
+    // What the dump records of the model is said of the dictionary.
+    let metadata = dictionary(&trained).metadata();
+    assert_eq!((metadata.model.as_deref(), metadata.prepend_bos), (Some("embedded:ioi"), Some(true)));
+    assert_eq!(metadata.model_options["center_writing_weights"], false);
+}
+
+/// Only vectors of one width per token are trained on.
+#[test]
+fn points_without_vectors_are_refused() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let prompts = vec![vec![0, 21, 1, 57]; 8];
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("activations");
+    // As many heads as positions.
+    let points = ["blocks.1.attn.hook_pattern", "blocks.1.attn.hook_attn_scores"];
+    hooklens::dump::Dump::new(points).run(&model, &prompts, &out).unwrap();
+    for point in points {
+        let training = Training::autoencoder(point, 8).k(2.0).tokens(24).batch_size(8);
+        let told = TrainingRun::new([training.clone()]).on_model(&model, &prompts, |_| {}).unwrap_err();
+        assert!(hooklens::error_chain(&told).contains("its axes are [batch, head, query, key]"), "{told}");
+        let told = TrainingRun::new([training]).on_dumps([&out], |_| {}).unwrap_err();
+        assert!(hooklens::error_chain(&told).contains("no vector for each token"), "{told}");
+        let given = ["features", "train", "--model", "embedded:ioi", "--prompts", "p", "--latents", "8", "--out", "z"];
+        let output = program().current_dir(folder.path()).args(given).args(["--at", point]).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        // Before the prompts are looked for, which are not there.
+        assert!(!output.status.success() && told.contains("its axes are [batch, head, query, key]"), "{told}");
+        assert!(!folder.path().join("z").exists());
+    }
 }

@@ -14,7 +14,6 @@ use crate::cli::share::{Kind, Part, Share, ShareArgs};
 use crate::cli::terminal::{note, print_json, stdout};
 use crate::cli::{CliResult, Failure, any_model};
 use crate::csv_text::{CsvLabels, CsvTable};
-use crate::driver::HookedModel;
 use crate::dump::{DumpModel, hash_of_rows};
 use crate::features::{
     Dictionary, EvaluateOptions, Evaluation, EvaluationShare, Labels, Opened, SetEvaluation, Transcoders,
@@ -106,7 +105,7 @@ fn asked(
     one.concerns_on(model, one.metadata().prepend_bos).iter().for_each(note);
     let mut prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
     let cosines = args.cosines || one.latents() <= MANY;
-    let bos = args.without_bos.then(|| model.tokenizer().ok()?.bos()).flatten();
+    let bos = args.without_bos.then(|| model.bos_token()).flatten();
     let excluded = one.metadata().exclude_special_tokens.ids(model)?;
     let left_out: Vec<u32> = excluded.into_iter().chain(bos).collect();
     let options = EvaluateOptions::new().batch_size(args.batch_size as usize).cosines(cosines);

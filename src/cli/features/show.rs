@@ -14,7 +14,6 @@ use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{said, spare};
 use crate::cli::terminal::stdout;
 use crate::cli::{CliResult, Failure, any_model};
-use crate::driver::HookedModel;
 use crate::features::{DashboardOptions, Labels, Units, dashboards};
 
 /// Units that are shown unless some are named.
@@ -106,13 +105,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
             tell(dictionary, &model)?;
             dictionary.metadata().exclude_special_tokens.ids(&model)?
         }
-        None => model
-            .tokenizer()
-            .ok()
-            .and_then(|tokenizer| tokenizer.bos())
-            .filter(|_| !args.with_bos)
-            .into_iter()
-            .collect(),
+        None => model.bos_token().filter(|_| !args.with_bos).into_iter().collect(),
     };
     let prompts = args.corpus.rows(&model, prepend_bos)?;
     let options = DashboardOptions::new().batch_size(args.batch_size as usize).leaving_out(left_out);

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::locked::Locked;
-use crate::cli::args::{DtypeArg, ModelArg};
+use crate::cli::args::{DtypeArg, ModelArg, ProcessArg};
 use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{said, spare, unwritten};
 use crate::cli::shard_arg::{ShardArg, name_of};
@@ -20,6 +20,7 @@ use crate::dump::ActivationStore;
 use crate::features::{
     Difference, JumpReluSparsity, Objective, Opened, Trained, Training, TrainingIdentity, TrainingRun,
 };
+use crate::model::HookedTransformer;
 use crate::numerals::grouped;
 use crate::plot::{Line, LinePlot};
 
@@ -32,6 +33,8 @@ pub(super) struct TrainArgs {
     model: ModelArg,
     #[command(flatten)]
     dtype: DtypeArg,
+    #[command(flatten)]
+    process: ProcessArg,
     /// A dump to train on, in the place of prompts, of a store too (s3://bucket/folder) in a build that reads them; may be
     /// given again
     #[arg(long, value_name = "FILE.safetensors|FOLDER", conflicts_with_all = ["prompt", "prompts", "concatenate"])]
@@ -236,16 +239,26 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     if !matches!(args.knobs.betas.len(), 0 | 2) {
         return Err(Failure::Usage("--betas are two numbers with a comma between them".into()));
     }
-    let model = any_model::decoder("features train", &args.model, args.model.options(args.dtype.dtype)?)?;
-    let bos = model.tokenizer().ok().and_then(|tokenizer| tokenizer.bos()).filter(|_| !args.with_bos);
+    let options = args.model.options(args.dtype.dtype)?.process(args.process.processing());
+    let model = any_model::decoder("features train", &args.model, options)?;
+    let bos = model.bos_token().filter(|_| !args.with_bos);
     let catalog = model.catalog();
+    let prepend_bos = match args.dump.is_empty() {
+        true => Some(model.config().default_prepend_bos),
+        false => dumped_alike(args, &model)?,
+    };
     let mut trainings = Vec::new();
     for training in args.trainings(catalog.n_layers())? {
-        trainings.push(training.prepend_bos(model.config().default_prepend_bos));
+        trainings.push(prepend_bos.into_iter().fold(training, Training::prepend_bos));
     }
-    // Names as the model has them, which may be asked for in short.
-    let named = |name: &String| -> Result<String, Failure> { Ok(catalog.info(catalog.find(name)?).name.to_string()) };
-    args.at.iter().chain(&args.writes).try_for_each(|name| named(name).map(drop))?;
+    for name in args.at.iter().chain(&args.writes) {
+        Training::check_point(&model, name)?;
+    }
+    if let Some(name) =
+        args.at.iter().enumerate().find(|(at, name)| args.at[..*at].contains(name)).map(|(_, name)| name)
+    {
+        return Err(Failure::Usage(format!("--at names {name} twice, and each point has one folder")));
+    }
     let several = !args.cross_layer && args.writes.is_none() && (args.at.len() > 1 || args.shard.is_some());
     let mut folders: Vec<PathBuf> = match several {
         true => args.at.iter().map(|name| args.out.join(name)).collect(),
@@ -340,6 +353,20 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     trained.iter().zip(&folders).try_for_each(|(one, folder)| told(one, folder))
 }
 
+/// Whether the dumps' prompts begin with the beginning-of-sequence token, where they record that.
+///
+/// # Errors
+/// Activations of another model, or of this one processed or edited otherwise.
+fn dumped_alike(args: &TrainArgs, model: &HookedTransformer) -> Result<Option<bool>, Failure> {
+    let none: [&str; 0] = [];
+    let store = ActivationStore::new(&args.dump, none);
+    for dump in store.unidentified()? {
+        note(format!("{} does not record which model's activations it holds", dump.display()));
+    }
+    store.check_model(model)?;
+    Ok(store.model()?.and_then(|dumped| dumped.prepend_bos))
+}
+
 /// Where a training's checkpoint is, and whether it goes on from there.
 struct Place {
     out: PathBuf,
@@ -416,7 +443,9 @@ fn save(one: &Trained, folder: &Path) -> CliResult {
         written.map_err(|e| unwritten(&path, &e))
     };
     add("training.csv", one.csv().as_bytes())?;
-    add(TOLD, format!("{:#}\n", json!(one.identity)).as_bytes())?;
+    let mut how = json!(one.identity);
+    how["held_out"] = json!(one.held_out);
+    add(TOLD, format!("{how:#}\n").as_bytes())?;
     if !one.log.is_empty() {
         let explained =
             Line::new("of each batch", one.log.iter().map(|step| (step.tokens as f64, step.explained_variance)));
@@ -437,14 +466,25 @@ fn told(one: &Trained, folder: &Path) -> CliResult {
         Opened::Dictionary(own) => own.latents(),
         Opened::Transcoders(all) => all.layers().iter().map(crate::features::Dictionary::latents).sum(),
     };
-    if let Some(last) = one.log.last() {
+    let steps = one.log.last().map_or(0, |last| last.step);
+    let mut out = stdout();
+    if one.held_out.len() != 1 {
+        writeln!(out, "{latents} latents, {steps} steps")?;
+    }
+    for (layer, own) in one.held_out.iter().enumerate() {
+        let of = match one.held_out.len() {
+            1 => format!("{latents} latents, {steps} steps"),
+            _ => format!("layer {layer}"),
+        };
+        let explained = match own.explained_variance.is_finite() {
+            true => format!("{:.4}", own.explained_variance),
+            false => "not defined".into(),
+        };
+        let (l0, dead, tokens) = (own.l0, 100.0 * own.dead, grouped(own.tokens));
+        let which = if own.unseen { "further tokens" } else { "tokens of the prompts" };
         writeln!(
-            stdout(),
-            "{latents} latents, {} steps: explained variance {:.4}, L0 {:.2}, dead {:.1} % (last batch)",
-            last.step,
-            last.explained_variance,
-            last.l0,
-            100.0 * last.dead
+            out,
+            "{of}: explained variance {explained}, L0 {l0:.2}, dead {dead:.1} % (as saved, on {tokens} {which})"
         )?;
     }
     said(folder)

@@ -71,7 +71,6 @@ pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>], da
             "settings": trainer.settings.described(),
             "scales": trainer.scales.iter().map(|scale| scale.to_bits()).collect::<Vec<_>>(),
             "silent": trainer.silent,
-            "threshold": trainer.threshold.to_bits(),
             "step": trainer.step,
             "tokens": trainer.tokens,
             "log": log.iter().map(|step| step.numbers().map(f64::to_bits)).collect::<Vec<_>>(),
@@ -153,7 +152,6 @@ pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &str) -> Resu
         };
         trainer.scales = numbers("scales")?.into_iter().map(|bits| f32::from_bits(bits as u32)).collect();
         trainer.silent = numbers("silent")?;
-        trainer.threshold = f64::from_bits(whole("threshold")?);
         (trainer.step, trainer.tokens) = (whole("step")? as usize, whole("tokens")? as usize);
         for (name, parameter) in trainer.named() {
             let Parameter { value, first, second, .. } = parameter;

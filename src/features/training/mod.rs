@@ -1,7 +1,9 @@
 //! Training of dictionaries: gradients by hand, sparse on the way back.
 
+mod calibration;
 mod checkpoint;
 mod coder;
+mod held_out;
 mod identity;
 mod objective;
 mod parameter;
@@ -10,6 +12,7 @@ mod settings;
 mod source;
 mod trainer;
 
+pub use held_out::HeldOut;
 #[cfg(feature = "cli")]
 pub(crate) use identity::{Difference, TrainingIdentity};
 pub use objective::{JumpReluSparsity, Objective};

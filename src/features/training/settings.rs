@@ -1,7 +1,9 @@
 //! What is trained, and how.
 
 use super::objective::Objective;
+use crate::driver::HookedModel;
 use crate::error::{FeatureError, Result};
+use crate::features::splice::host;
 
 /// The points a dictionary is trained on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +97,23 @@ impl Training {
     /// what it and those behind it write.
     pub fn cross_layer(layers: usize, latents: usize) -> Self {
         Self::new(Sites::CrossLayer("mlp.hook_in".into(), "hook_mlp_out".into(), layers), latents)
+    }
+
+    /// Checks that a model has a point whose activations a dictionary can be trained on: a vector of one width per token.
+    ///
+    /// ```
+    /// use hooklens::features::Training;
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert!(Training::check_point(&model, "blocks.1.attn.hook_z").is_ok());
+    /// assert!(Training::check_point(&model, "blocks.1.attn.hook_pattern").is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FeatureError::Place`].
+    pub fn check_point<M: HookedModel>(model: &M, point: &str) -> Result<()> {
+        host(model.catalog(), "the dictionary to train", point).map(drop)
     }
 
     /// The activation function and what keeps latents few. With [`Objective::JumpRelu`] Adam's first decay becomes 0.

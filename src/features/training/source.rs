@@ -7,11 +7,13 @@ use hooklens_hooks::{Positions, Record};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
+use serde_json::{Map, Value};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::driver::{ForwardOptions, HookedModel, Logits};
 use crate::dump::{ActivationBatch, ActivationStore, Batches, DumpModel};
 use crate::error::{InputError, Result};
+use crate::features::splice::host;
 use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
 
@@ -26,6 +28,9 @@ pub(super) trait Source {
     /// Widths of the points.
     fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>>;
 
+    /// What the model that computes or computed them says of itself.
+    fn origin(&mut self) -> Result<Origin>;
+
     /// What tells it from other activations: the model, the tokens, those that are left out.
     fn described(&mut self) -> Result<String>;
 
@@ -37,6 +42,31 @@ pub(super) trait Source {
 
     /// The next batch.
     fn next(&mut self) -> Result<Rows>;
+
+    /// Activations of further tokens after the training's last batch, some at a time, until `most` have been given or all
+    /// there are, each once. No batch follows them.
+    fn further(&mut self, most: usize) -> Result<Option<Rows>>;
+
+    /// Whether no token that [`Source::further`] gave had been served in a batch.
+    fn is_unseen(&self) -> bool;
+}
+
+/// Activations of tokens after the last batch: how far they have been given.
+#[derive(Debug, Default)]
+struct Further {
+    tokens: usize,
+    /// Chunks of prompts that were looked at.
+    chunks: usize,
+}
+
+/// The model whose activations are trained on, for the description of what is trained.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Origin {
+    pub(super) name: Option<String>,
+    /// Whether prompts begin with its beginning-of-sequence token.
+    pub(super) prepend_bos: Option<bool>,
+    /// The processing of its weights, by TransformerLens's names.
+    pub(super) options: Map<String, Value>,
 }
 
 /// How batches are served.
@@ -53,19 +83,28 @@ pub(super) struct Serving {
 pub(super) struct FromDumps {
     store: ActivationStore,
     batches: Option<Batches>,
+    further: Further,
 }
 
 impl FromDumps {
     pub(super) fn new<P: AsRef<Path>>(dumps: impl IntoIterator<Item = P>, left_out: &[u32]) -> Self {
         let none: [&str; 0] = [];
         let store = ActivationStore::new(dumps, none).leaving_out(left_out.iter().copied()).endless();
-        Self { store, batches: None }
+        Self { store, batches: None, further: Further::default() }
     }
 }
 
 impl Source for FromDumps {
     fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>> {
         self.store.clone().of(points).widths()
+    }
+
+    fn origin(&mut self) -> Result<Origin> {
+        Ok(self.store.model()?.map_or_else(Origin::default, |model| Origin {
+            name: Some(model.name).filter(|name| !name.is_empty()),
+            prepend_bos: model.prepend_bos,
+            options: model.processing,
+        }))
     }
 
     fn described(&mut self) -> Result<String> {
@@ -85,6 +124,27 @@ impl Source for FromDumps {
     fn next(&mut self) -> Result<Rows> {
         let next = self.batches.as_mut().and_then(Iterator::next);
         next.unwrap_or_else(|| Err(no_tokens())).map(ActivationBatch::into_vectors)
+    }
+
+    fn further(&mut self, most: usize) -> Result<Option<Rows>> {
+        let all = self.batches.as_ref().map_or(0, Batches::vectors_an_epoch);
+        if self.further.tokens == 0 && all <= most as u64 {
+            // Everything once, in place of some of it twice.
+            self.batches = Some(self.store.clone().epochs(1).starting_at(0).batches()?);
+        }
+        if self.further.tokens >= most {
+            return Ok(None);
+        }
+        let Some(batch) = self.batches.as_mut().and_then(Iterator::next).transpose()? else { return Ok(None) };
+        self.further.tokens += batch.tokens().len();
+        Ok(Some(batch.into_vectors()))
+    }
+
+    fn is_unseen(&self) -> bool {
+        // A pass from the beginning ends at the same position as the first epoch, but follows its batches.
+        self.batches
+            .as_ref()
+            .is_some_and(|all| self.further.tokens as u64 != all.position() && all.position() <= all.vectors_an_epoch())
     }
 }
 
@@ -111,6 +171,7 @@ pub(super) struct FromModel<'m> {
     /// Places of tokens in the order in which they are served, and how many have been.
     places: Vec<usize>,
     served: usize,
+    further: Further,
 }
 
 impl<'m> FromModel<'m> {
@@ -119,9 +180,33 @@ impl<'m> FromModel<'m> {
         if !prompts.iter().any(kept) {
             return Err(no_tokens());
         }
-        let (points, serving, order, held, places) = Default::default();
+        let (points, serving, order, held, places, further) = Default::default();
         let (epoch, chunk, fills, served) = (0, 0, 0, 0);
-        Ok(Self { model, prompts, left_out, points, serving, epoch, order, chunk, fills, held, places, served })
+        Ok(Self {
+            model,
+            prompts,
+            left_out,
+            points,
+            serving,
+            epoch,
+            order,
+            chunk,
+            fills,
+            held,
+            places,
+            served,
+            further,
+        })
+    }
+
+    /// Chunks of an epoch.
+    fn chunks(&self) -> usize {
+        self.prompts.len().div_ceil(TOGETHER)
+    }
+
+    /// Tokens of rows whose activations are served.
+    fn count(&self, rows: &[Vec<u32>]) -> usize {
+        rows.iter().flatten().filter(|id| !self.left_out.contains(id)).count()
     }
 
     /// Rows of a chunk of an epoch.
@@ -172,11 +257,11 @@ impl<'m> FromModel<'m> {
         let mut tokens = 0;
         self.held.clear();
         while tokens < self.serving.buffer {
-            if self.chunk == self.prompts.len().div_ceil(TOGETHER) {
+            if self.chunk == self.chunks() {
                 self.begin_epoch(self.epoch + 1);
             }
             let rows = self.rows(self.chunk);
-            let own = rows.iter().flatten().filter(|id| !self.left_out.contains(id)).count();
+            let own = self.count(&rows);
             if wanted && own > 0 {
                 for (point, rows) in self.read(&rows)? {
                     self.held.entry(point).or_default().extend(rows);
@@ -201,11 +286,22 @@ impl<'m> FromModel<'m> {
 
 impl Source for FromModel<'_> {
     fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>> {
+        for point in points {
+            host(self.model.catalog(), "the dictionary to train", point)?;
+        }
         let row =
             self.prompts.iter().find(|row| !row.is_empty()).ok_or(InputError::Empty { what: "the prompts".into() })?;
         let cache = self.model.record(vec![row[..1].to_vec()], Record::new(points.to_vec()))?;
         let width = |name: &String| Ok((name.clone(), cache.activation(&**name)?.len()));
         points.iter().map(width).collect()
+    }
+
+    fn origin(&mut self) -> Result<Origin> {
+        Ok(Origin {
+            name: Some(self.model.load_report().name.clone()).filter(|name| !name.is_empty()),
+            prepend_bos: None,
+            options: self.model.processing_options(),
+        })
     }
 
     fn described(&mut self) -> Result<String> {
@@ -264,5 +360,25 @@ impl Source for FromModel<'_> {
         let batch = batch.collect();
         self.served += places.len();
         Ok(batch)
+    }
+
+    fn further(&mut self, most: usize) -> Result<Option<Rows>> {
+        self.held.clear();
+        let all = self.chunks();
+        while self.further.chunks < all && self.further.tokens < most {
+            // From where the epoch has come to, and around, so that each prompt is read at most once.
+            let rows = self.rows((self.chunk + self.further.chunks) % all);
+            self.further.chunks += 1;
+            let own = self.count(&rows);
+            self.further.tokens += own;
+            if own > 0 {
+                return self.read(&rows).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_unseen(&self) -> bool {
+        self.epoch == 0 && self.chunk + self.further.chunks <= self.chunks()
     }
 }

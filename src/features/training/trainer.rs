@@ -14,13 +14,11 @@ use super::coder::{Activations, Coder};
 use super::objective::{JumpReluSparsity, Objective};
 use super::parameter::Parameter;
 use super::settings::Training;
+use super::source::Origin;
 use crate::error::Result;
 use crate::features::architecture::Architecture;
 use crate::features::dictionary::{Dictionary, DictionaryWeights};
 use crate::features::metadata::Metadata;
-
-/// How fast BatchTopK's one threshold follows the least chosen score.
-const THRESHOLD_RATE: f64 = 0.01;
 
 /// What a step measured, on its own batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -65,6 +63,8 @@ impl Step {
 #[derive(Debug, Clone)]
 pub(super) struct Trainer {
     pub(super) settings: Training,
+    /// The model that is trained on.
+    pub(super) origin: Origin,
     pub(super) coders: Vec<Coder>,
     pub(super) center: Parameter,
     pub(super) skip: Parameter,
@@ -72,10 +72,15 @@ pub(super) struct Trainer {
     pub(super) scales: Vec<f32>,
     /// Tokens since each latent was active, of all coders.
     pub(super) silent: Vec<u64>,
-    /// BatchTopK's threshold.
-    pub(super) threshold: f64,
+    /// BatchTopK's threshold, which [`Trainer::calibrate`] finds when the weights are final.
+    pub(super) threshold: f32,
     pub(super) step: usize,
     pub(super) tokens: usize,
+}
+
+/// How many latents BatchTopK chooses for this many tokens.
+pub(super) fn chosen(k: f64, tokens: usize) -> usize {
+    ((k * tokens as f64) as usize).max(1)
 }
 
 /// Takes a vector away from every row.
@@ -103,6 +108,7 @@ impl Trainer {
             silent: vec![0; layers * settings.latents],
             scales: vec![0.0; 2 * layers],
             settings: settings.clone(),
+            origin: Origin::default(),
             coders,
             center: Parameter::new(vec![0.0; outputs]),
             skip: Parameter::new(skip),
@@ -141,6 +147,32 @@ impl Trainer {
         }
     }
 
+    /// Inputs of each layer in normalized units.
+    pub(super) fn scaled(&self, inputs: &[&[f32]]) -> Vec<Vec<f32>> {
+        inputs.iter().zip(&self.scales).map(|(rows, scale)| rows.iter().map(|x| x * scale).collect()).collect()
+    }
+
+    /// Pre-activations of scaled inputs, of each layer.
+    pub(super) fn encoded(&self, scaled: &[Vec<f32>]) -> Vec<Activations> {
+        let layer = |(coder, rows): (&Coder, &Vec<f32>)| {
+            let mut input = rows.clone();
+            if !self.settings.is_transcoder() {
+                less(&mut input, &self.center.value);
+            }
+            coder.encode(input)
+        };
+        self.coders.iter().zip(scaled).map(layer).collect()
+    }
+
+    /// The scores of all layers' latents, by which BatchTopK chooses.
+    pub(super) fn scores(&self, made: &[Activations], norms: &[Vec<f32>]) -> Vec<f32> {
+        let mut scores = Vec::with_capacity(made.iter().map(|made| made.pre.len()).sum());
+        for ((coder, made), norms) in self.coders.iter().zip(made).zip(norms) {
+            coder.scores(&made.pre, norms, &mut scores);
+        }
+        scores
+    }
+
     /// One step on a batch: activations of each layer read and written, `[token, width]`.
     pub(super) fn step(&mut self, inputs: &[&[f32]], outputs: &[&[f32]]) -> Step {
         let (measured, tokens) = self.gradients(inputs, outputs);
@@ -160,8 +192,7 @@ impl Trainer {
         let centered = !self.settings.is_transcoder();
 
         // Encode.
-        let raw: Vec<Vec<f32>> =
-            inputs.iter().zip(&self.scales).map(|(rows, scale)| rows.iter().map(|x| x * scale).collect()).collect();
+        let raw = self.scaled(inputs);
         let mut wanted = vec![0.0; tokens * all];
         for (layer, rows) in outputs.iter().enumerate() {
             let scale = self.scales[layers + layer];
@@ -170,28 +201,10 @@ impl Trainer {
             }
         }
         let norms: Vec<Vec<f32>> = self.coders.iter().map(Coder::norms).collect();
-        let mut made: Vec<Activations> = Vec::with_capacity(layers);
-        for (coder, rows) in self.coders.iter().zip(&raw) {
-            let mut input = rows.clone();
-            if centered {
-                less(&mut input, &self.center.value);
-            }
-            made.push(coder.encode(input));
-        }
-        let least = objective.by_batch().map(|k| {
-            let mut scores = Vec::with_capacity(made.iter().map(|made| made.pre.len()).sum());
-            for ((coder, made), norms) in self.coders.iter().zip(&made).zip(&norms) {
-                coder.scores(&made.pre, norms, &mut scores);
-            }
-            bound(&scores, ((k * tokens as f64) as usize).max(1))
-        });
+        let mut made = self.encoded(&raw);
+        let least = objective.by_batch().map(|k| bound(&self.scores(&made, &norms), chosen(k, tokens)));
         for ((coder, made), norms) in self.coders.iter().zip(&mut made).zip(&norms) {
             coder.choose(made, &objective, norms, least);
-        }
-        if let Some(least) = least.filter(|least| *least > 0.0) {
-            // From the first on, so that nothing of an arbitrary beginning is left in it.
-            let rate = if self.threshold == 0.0 { 1.0 } else { THRESHOLD_RATE };
-            self.threshold += rate * (f64::from(least) - self.threshold);
         }
 
         // Reconstruct, of nested dictionaries each prefix.
@@ -444,7 +457,7 @@ impl Trainer {
             },
             Objective::BatchTopK { .. } | Objective::Matryoshka { .. } => {
                 // Of norm 1, scores are in units of normalized activations.
-                Architecture::JumpRelu { thresholds: vec![self.threshold as f32; latents], positive: true }
+                Architecture::JumpRelu { thresholds: vec![self.threshold; latents], positive: true }
             }
         };
         let made = Dictionary::new(self.settings.name.clone(), weights)?
@@ -475,8 +488,9 @@ impl Trainer {
             Some(write) => Metadata::between(read, write),
             None => Metadata::at(read),
         };
-        metadata.model.clone_from(&self.settings.model);
-        metadata.prepend_bos = self.settings.prepend_bos;
+        metadata.model = self.settings.model.clone().or_else(|| self.origin.name.clone());
+        metadata.prepend_bos = self.settings.prepend_bos.or(self.origin.prepend_bos);
+        metadata.model_options.clone_from(&self.origin.options);
         metadata
     }
 }
