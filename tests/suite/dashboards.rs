@@ -23,7 +23,7 @@ fn setting() -> (HookedTransformer, Dictionary, Vec<Vec<u32>>) {
 }
 
 /// The data of a page.
-fn data(page: &str) -> Value {
+pub(crate) fn data(page: &str) -> Value {
     let (_, rest) = page.split_once("id=\"data\">").unwrap();
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }
@@ -44,7 +44,8 @@ fn pages_show_what_is_computed() {
         let stream = model.record(vec![prompt.clone()], &point).unwrap().get(&point).unwrap();
         acts.push(sae.encode(stream).unwrap().to_data().iter().collect());
     }
-    let at = |prompt: usize, pos: usize, latent: usize| acts[prompt][pos * 256 + latent];
+    // Nothing at the beginning, which is left out.
+    let at = |prompt: usize, pos: usize, latent: usize| if pos == 0 { 0.0 } else { acts[prompt][pos * 256 + latent] };
     let places = || (0..prompts.len()).flat_map(|prompt| (1..prompts[prompt].len()).map(move |pos| (prompt, pos)));
     let tokens = places().count();
     assert_eq!((all.len(), all.tokens()), (256, tokens));

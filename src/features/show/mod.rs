@@ -175,17 +175,17 @@ pub fn dashboards<'m>(
             units.labels.check(&units.point, count)?;
             gathered.resize(count, Gathered::default());
         }
-        let values: Vec<f32> = acts.to_data().iter().collect();
+        let mut values: Vec<f32> = acts.to_data().iter().collect();
         if let Some(at) = values.iter().position(|x| !x.is_finite()) {
             let what = format!("{} {} of a prompt", units.noun(), at % count.max(1));
             return Err(crate::error::Error::NotANumber { what });
         }
-        let kept = |row: usize| real[row].is_some_and(|id| !options.leaves_out(id));
-        tokens += (0..real.len()).filter(|row| kept(*row)).count();
+        let left_out = real.iter().map(|id| id.is_none_or(|id| options.leaves_out(id)));
+        tokens += real.len() - zero_rows(&mut values, count, left_out);
         let by_unit = Sparse::of(&values, count).transposed(count);
         for (unit, own) in gathered.iter_mut().enumerate() {
             let (rows, acts) = by_unit.row(unit);
-            for (row, value) in rows.iter().zip(acts).filter(|(row, _)| kept(**row as usize)) {
+            for (row, value) in rows.iter().zip(acts) {
                 let row = *row as usize;
                 let prompt = (done + row / len) as u32;
                 let window = || {
@@ -216,10 +216,7 @@ pub fn dashboards<'m>(
             let (acts, _, _) = activations(model, &units, std::slice::from_ref(&row))?;
             let count = acts.dims()[1];
             let mut values: Vec<f32> = acts.to_data().iter().collect();
-            let left_out = row.iter().map(|id| options.leaves_out(*id));
-            for (own, _) in values.chunks_exact_mut(count.max(1)).zip(left_out).filter(|(_, left_out)| *left_out) {
-                own.fill(0.0);
-            }
+            zero_rows(&mut values, count, row.iter().map(|id| options.leaves_out(*id)));
             let by_unit = Sparse::of(&values, count).transposed(count);
             let active = (0..count).filter(|unit| !by_unit.row(*unit).0.is_empty());
             let each = active.map(|unit| (unit, (0..row.len()).map(|pos| values[pos * count + unit]).collect()));
@@ -228,6 +225,16 @@ pub fn dashboards<'m>(
         }
     };
     Ok(Dashboards { model, units, prompts, options, gathered, tokens, query })
+}
+
+/// Sets rows of this many values that are left out to zero, and counts them.
+fn zero_rows(values: &mut [f32], count: usize, left_out: impl Iterator<Item = bool>) -> usize {
+    let mut zeroed = 0;
+    for (own, _) in values.chunks_exact_mut(count.max(1)).zip(left_out).filter(|(_, left_out)| *left_out) {
+        own.fill(0.0);
+        zeroed += 1;
+    }
+    zeroed
 }
 
 /// The units' numbers over some prompts, `[row, unit]`, each row's token (nothing at padding), and tokens a prompt.
