@@ -105,7 +105,7 @@ fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) 
 }
 
 /// The dictionary or transcoders at a path.
-fn dictionary(path: &Path, arg: &ModelArg) -> Result<Opened, Failure> {
+pub(super) fn dictionary(path: &Path, arg: &ModelArg) -> Result<Opened, Failure> {
     let opened = open(path)?;
     Ok(if arg.all_tokens { everywhere(opened) } else { opened })
 }

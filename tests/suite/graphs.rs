@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::support::{any_plain, cases, cross_layer, device, fixtures, random_model};
 
-fn tokens() -> Vec<u32> {
+pub(crate) fn tokens() -> Vec<u32> {
     vec![3, 9, 1, 7, 9, 2]
 }
 
@@ -38,14 +38,13 @@ fn random_dictionary(width: usize, reads: &str, writes: Option<&str>, skip: bool
     Dictionary::new(reads, weights).unwrap().with_metadata(metadata)
 }
 
-/// Graphs of a model: transcoders of its MLPs, autoencoders of its stream, its neurons.
-fn replacements(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Replacement)> {
+/// Transcoders of a model's MLPs, and autoencoders of its stream.
+pub(crate) fn random_dictionaries(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Vec<Dictionary>)> {
     let config = model.config();
     let (width, kind) = (config.d_model, seed as usize);
     let mut all = Vec::new();
     if !config.attn_only {
-        let reads = ["hook_mlp_in", "mlp.hook_in"][kind % 2];
-        let writes = ["hook_mlp_out", "mlp.hook_out"][kind / 2 % 2];
+        let [reads, writes] = points_of_mlps(seed);
         let one = |layer: usize| {
             let at = |point: &str| format!("blocks.{layer}.{point}");
             let one = random_dictionary(width, &at(reads), Some(&at(writes)), kind.is_multiple_of(3));
@@ -60,10 +59,7 @@ fn replacements(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Repl
                 _ => one.with_decoder_norms(true),
             }
         };
-        all.push(("transcoders", Replacement::dictionaries((0..config.n_layers).map(one))));
-        let folder = tempfile::tempdir().unwrap();
-        let across = cross_layer(config.n_layers, width, folder.path(), reads, writes);
-        all.push(("a cross-layer transcoder", Replacement::transcoders(across)));
+        all.push(("transcoders", (0..config.n_layers).map(one).collect()));
     }
     let points = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_pre", "blocks.1.hook_resid_post"];
     let of = |point: &str| {
@@ -74,9 +70,36 @@ fn replacements(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Repl
             one
         }
     };
-    all.push(("autoencoders", Replacement::dictionaries([of(points[kind % 2]), of(points[2])])));
-    if !config.attn_only {
-        all.push(("neurons", Replacement::neurons(if kind.is_multiple_of(2) { 9 } else { 1000 })));
+    all.push(("autoencoders", vec![of(points[kind % 2]), of(points[2])]));
+    all
+}
+
+/// A point before an MLP, and one after it.
+fn points_of_mlps(seed: u64) -> [&'static str; 2] {
+    let kind = seed as usize;
+    [["hook_mlp_in", "mlp.hook_in"][kind % 2], ["hook_mlp_out", "mlp.hook_out"][kind / 2 % 2]]
+}
+
+/// A cross-layer transcoder of a model's MLPs.
+pub(crate) fn random_cross_layer(model: &HookedTransformer, seed: u64) -> Transcoders {
+    let ([reads, writes], folder) = (points_of_mlps(seed), tempfile::tempdir().unwrap());
+    let all = cross_layer(model.config().n_layers, model.config().d_model, folder.path(), reads, writes);
+    // Weights are read from their files now.
+    all.layers().iter().for_each(|layer| drop((layer.encoder().unwrap(), layer.decoder().unwrap())));
+    std::mem::forget(folder);
+    all
+}
+
+/// Graphs of a model: transcoders of its MLPs, autoencoders of its stream, its neurons.
+fn replacements(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Replacement)> {
+    let attn_only = model.config().attn_only;
+    let mut all: Vec<_> = random_dictionaries(model, seed)
+        .into_iter()
+        .map(|(name, all)| (name, Replacement::dictionaries(all)))
+        .collect();
+    if !attn_only {
+        all.push(("a cross-layer transcoder", Replacement::transcoders(random_cross_layer(model, seed))));
+        all.push(("neurons", Replacement::neurons(if seed.is_multiple_of(2) { 9 } else { 1000 })));
     }
     all
 }
@@ -620,9 +643,11 @@ fn interventions_reach_what_graphs_leave_out() {
         let plain: Vec<f32> = model.forward(tokens()).unwrap().into_data().iter::<f32>().collect();
         assert!(held(1.0).iter().zip(&plain).all(|(a, b)| (a - b).abs() < 1e-5), "{neuron}");
     }
-    // The token of a prompt's beginning has features, too, whatever the graph leaves out.
-    let (model, replacement, graph) = ioi_graph();
+    // The token of a prompt's beginning has features, too, whatever the graph leaves out, if its transcoders are used there.
+    let (model, _, graph) = ioi_graph();
     assert_eq!(graph.left_out(), 1);
+    let everywhere = Transcoders::open("embedded:ioi-transcoders").unwrap().excluding([]);
+    let replacement = Replacement::transcoders(everywhere);
     let options = GraphOptions::new().leaving_out(0);
     let prompt = "When Mary and John went to the store, John gave a drink to";
     let whole = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();

@@ -222,7 +222,7 @@ pub(super) fn capture(
         let logits = output.logits.map(host).unwrap_or_default();
         (output.cache, logits)
     };
-    let run = Run { model, cache, len: tokens.len(), left_out };
+    let run = Run { model, cache, tokens, len: tokens.len(), left_out };
     let blocks = &model.weights.blocks;
     let (mut layers, mut before_attention) = (Vec::new(), Vec::new());
     for (layer, block) in blocks.iter().enumerate() {
@@ -302,6 +302,7 @@ type Found = (Vec<Site>, Active, Vec<usize>);
 struct Run<'m> {
     model: &'m HookedTransformer,
     cache: ActivationCache,
+    tokens: &'m [u32],
     len: usize,
     left_out: usize,
 }
@@ -387,7 +388,8 @@ impl Run<'_> {
         for one in &order {
             let input = self.tensor(&format!("blocks.{}.{}", one.layer, one.reads))?;
             let lengths = lengths(&host(input.clone()), one.dictionary.d_in());
-            let (scaling, factors) = self.encode(one.dictionary, input, &mut active)?;
+            let left_out = one.dictionary.metadata().exclude_special_tokens.ids(self.model)?;
+            let (scaling, factors) = self.encode(one.dictionary, input, &left_out, &mut active)?;
             undone.push(factors);
             let (before, start) = match one.at {
                 At::Mlp => {
@@ -398,7 +400,7 @@ impl Run<'_> {
             };
             let sort = if one.at == At::Mlp { Sort::Transcoder } else { Sort::Latent };
             let coder = Coder::Dictionary(Box::new(one.dictionary.to_device(&device)));
-            sites.push(Site { layer: one.layer, sort, coder, scaling, before, start, lengths });
+            sites.push(Site { layer: one.layer, sort, coder, scaling, before, start, lengths, left_out });
         }
         let mut places = Vec::new();
         for (number, one) in order.iter().enumerate() {
@@ -437,7 +439,8 @@ impl Run<'_> {
                 }
                 _ => None,
             };
-            let mut place = Place { behind, decoders, errors: written, constant, number, skip };
+            let used = self.tokens.iter().map(|token| sites[number].is_used_at(*token)).collect();
+            let mut place = Place { behind, decoders, errors: written, constant, number, skip, used };
             self.leave_errors(&mut place, &active, skipped.as_deref(), frozen.width);
             match one.at {
                 At::Mlp => frozen.layers[one.layer].mlp = MlpPart::Features(Box::new(place)),
@@ -450,14 +453,18 @@ impl Run<'_> {
     }
 
     /// Takes what features, constants and a skip connection write away from what the model writes; at positions that are
-    /// left out all is constant.
+    /// left out all is constant, and at tokens that the dictionary is not used at all is missed.
     fn leave_errors(&self, place: &mut Place, active: &Active, skipped: Option<&[f32]>, width: usize) {
-        let Place { decoders, errors, constant, .. } = place;
+        let Place { decoders, errors, constant, used, .. } = place;
         let left_out = self.left_out;
         each_item(
             errors.chunks_exact_mut(width).zip(constant.chunks_exact_mut(width)).enumerate(),
             |(pos, (error, constant))| {
-                if let Some(skipped) = skipped {
+                if !used[pos] && pos >= left_out {
+                    constant.fill(0.0);
+                    return;
+                }
+                if let Some(skipped) = skipped.filter(|_| used[pos]) {
                     error.iter_mut().zip(&skipped[pos * width..]).for_each(|(x, y)| *x -= y);
                 }
                 if pos < left_out {
@@ -489,6 +496,7 @@ impl Run<'_> {
         &self,
         dictionary: &Dictionary,
         input: Tensor<2>,
+        left_out: &[u32],
         active: &mut Active,
     ) -> Result<(Option<HeldNorm>, Vec<f32>)> {
         let (mut factors, mut undone, mut centers) = (Vec::new(), Vec::new(), false);
@@ -507,7 +515,8 @@ impl Run<'_> {
             }
             for row in 0..count {
                 let (pre, acts) = (&pre[row * latents..][..latents], &acts[row * latents..][..latents]);
-                let kept = first + row >= self.left_out;
+                let pos = first + row;
+                let kept = pos >= self.left_out && !left_out.contains(&self.tokens[pos]);
                 let own = acts.iter().zip(pre).enumerate().filter(|(_, (act, _))| kept && **act != 0.0);
                 active.add(own.map(|(latent, (act, pre))| (latent as u32, *act, *pre)));
             }
@@ -557,11 +566,13 @@ impl Run<'_> {
             let number = places.len();
             let coder = Coder::Neurons(Box::new(Neurons::new(&runs, block.mlp.is_none())));
             let (start, lengths) = (Some(start), lengths(&of("hook_in")?, frozen.width));
-            sites.push(Site { layer, sort: Sort::Neuron, coder, scaling: None, before, start, lengths });
+            let left_out = Vec::new();
+            sites.push(Site { layer, sort: Sort::Neuron, coder, scaling: None, before, start, lengths, left_out });
             let decoder = Decoder { site: number, rows, factors: None, undone: Vec::new() };
             let behind = self.optional_norm(block.ln2_post.as_ref(), &format!("blocks.{layer}.ln2_post.hook_scale"))?;
             let errors = of("hook_out")?;
-            let mut place = Place { behind, decoders: vec![decoder], errors, constant, number, skip: None };
+            let used = vec![true; self.len];
+            let mut place = Place { behind, decoders: vec![decoder], errors, constant, number, skip: None, used };
             self.leave_errors(&mut place, &active, None, frozen.width);
             frozen.layers[layer].mlp = MlpPart::Features(Box::new(place));
             places.push(layer);

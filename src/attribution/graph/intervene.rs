@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use burn::tensor::{DType, Tensor, TensorData};
@@ -67,9 +68,24 @@ impl FeatureEdit {
         Self { onward: true, ..self }
     }
 
+    /// The layer of its feature.
+    pub fn layer(&self) -> usize {
+        self.layer
+    }
+
+    /// The number of the latent or neuron.
+    pub fn latent(&self) -> usize {
+        self.latent
+    }
+
     /// The position, or the first of several.
     pub fn position(&self) -> usize {
         self.position
+    }
+
+    /// Whether it changes all positions from its own on.
+    pub fn is_onward(&self) -> bool {
+        self.onward
     }
 
     /// What an activation becomes.
@@ -80,8 +96,13 @@ impl FeatureEdit {
         }
     }
 
+    /// Whether it changes this position.
+    fn is_at(&self, pos: usize) -> bool {
+        pos == self.position || (self.onward && pos > self.position)
+    }
+
     /// The positions of these that it changes.
-    fn positions(&self, of: std::ops::Range<usize>) -> std::ops::Range<usize> {
+    fn positions(&self, of: Range<usize>) -> Range<usize> {
         let end = if self.onward { usize::MAX } else { self.position + 1 };
         let (first, end) = (self.position.max(of.start), end.min(of.end));
         first..end.max(first)
@@ -119,8 +140,43 @@ pub struct Intervened {
     pub(super) stream: Vec<f32>,
 }
 
+/// Edits, each with the site of its feature. Of several edits of one feature at one position the last counts, so that an edit
+/// given twice is one edit.
+struct Edits<'e> {
+    all: &'e [FeatureEdit],
+    sites: Vec<usize>,
+    /// Of each edit the later ones of the same feature.
+    later: Vec<Vec<usize>>,
+}
+
+impl<'e> Edits<'e> {
+    fn new(all: &'e [FeatureEdit], sites: Vec<usize>) -> Self {
+        let mut of_feature: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        let mut later = vec![Vec::new(); all.len()];
+        for edit in (0..all.len()).rev() {
+            let same = of_feature.entry((sites[edit], all[edit].latent)).or_default();
+            later[edit].clone_from(same);
+            same.push(edit);
+        }
+        Self { all, sites, later }
+    }
+
+    /// The edits of a site's features.
+    fn of_site(&self, site: usize) -> Vec<usize> {
+        (0..self.all.len()).filter(|edit| self.sites[*edit] == site).collect()
+    }
+
+    /// The positions of these at which an edit counts.
+    fn positions(&self, edit: usize, of: Range<usize>) -> impl Iterator<Item = usize> {
+        let replaced = move |pos: &usize| self.later[edit].iter().any(|later| self.all[*later].is_at(*pos));
+        self.all[edit].positions(of).filter(move |pos| !replaced(pos))
+    }
+}
+
 /// What a run's hooks share.
 struct Running {
+    /// The run's tokens by position: those of the prompt, and new ones.
+    tokens: RefCell<Vec<u32>>,
     /// Of each edit and position how much it changes its latent, in this run, and what undoes the dictionary's normalization.
     deltas: RefCell<Vec<BTreeMap<usize, [f32; 2]>>>,
     /// Of each edit and position of the prompt what its latent is changed to.
@@ -129,19 +185,29 @@ struct Running {
     seen: RefCell<Vec<Option<Tensor<2>>>>,
 }
 
+impl Running {
+    /// Whether a site has features at a position of the run.
+    fn is_used(&self, site: &Site, pos: usize) -> bool {
+        site.left_out.is_empty() || self.tokens.borrow().get(pos).is_none_or(|token| site.is_used_at(*token))
+    }
+}
+
 /// What an edit adds to a write point, by unit of its latent.
-struct Addition<'h> {
+struct Addition {
     edit: usize,
     /// Of the dictionary and the latent.
     factor: f32,
     /// Whether what is written is normalized and that is undone.
     undone: bool,
     vector: Vec<f32>,
-    of: &'h FeatureEdit,
 }
 
 /// Runs the model with features changed: at every place a feature writes to, what it writes is replaced by what it would
-/// write; errors stay.
+/// write; errors stay. With [`Hold::Nothing`] this is a hook on the feature in the model that the dictionary is spliced into.
+///
+/// Of several edits of one feature at one position the last counts. Edits at tokens that the dictionary was trained without
+/// ([`Metadata::exclude_special_tokens`](crate::features::Metadata::exclude_special_tokens)) change nothing: it has no
+/// features there.
 ///
 /// ```
 /// use hooklens::attribution::graph::{AttributionGraph, FeatureEdit, GraphOptions, Hold, Replacement, intervene};
@@ -205,9 +271,9 @@ pub fn generate_edited(
     let tokens = one_prompt(model, prompt.into())?;
     let captured = capture(model, tokens.row(0), replacement, 0)?;
     let intervention = Intervention::new(model, tokens.row(0), &captured)?;
-    let sites: Vec<usize> = edits.iter().map(|edit| intervention.site(edit, usize::MAX)).collect::<Result<_>>()?;
-    let running = intervention.running(edits, &sites)?;
-    let hooks = intervention.hooks(edits, &sites, Hold::Nothing, &running)?;
+    let edits = intervention.edits(edits, usize::MAX)?;
+    let running = intervention.running(&edits)?;
+    let hooks = intervention.hooks(&edits, Hold::Nothing, &running)?;
     model.generate_with(&tokens, options.hooks(hooks))
 }
 
@@ -283,6 +349,12 @@ impl<'m> Intervention<'m> {
         Ok(site)
     }
 
+    /// Edits at some of this many positions, with their sites.
+    fn edits<'e>(&self, edits: &'e [FeatureEdit], positions: usize) -> Result<Edits<'e>> {
+        let sites = edits.iter().map(|edit| self.site(edit, positions)).collect::<Result<_>>()?;
+        Ok(Edits::new(edits, sites))
+    }
+
     /// What a latent is in the unedited run.
     fn clean(&self, site: usize, pos: usize, latent: usize) -> Result<f32> {
         let own = &self.captured.sites[site];
@@ -303,12 +375,15 @@ impl<'m> Intervention<'m> {
     }
 
     /// What the edits want, and by how much that differs from the unedited run.
-    fn running(&self, edits: &[FeatureEdit], sites: &[usize]) -> Result<Running> {
+    fn running(&self, edits: &Edits<'_>) -> Result<Running> {
         let (mut wanted, mut deltas) = (Vec::new(), Vec::new());
-        for (edit, site) in edits.iter().zip(sites) {
+        for (number, (edit, site)) in edits.all.iter().zip(&edits.sites).enumerate() {
             let (mut to, mut by) = (BTreeMap::new(), BTreeMap::new());
             let undone = self.place(*site).and_then(|place| place.decoders.iter().find(|one| one.site == *site));
-            for pos in edit.positions(0..self.tokens.len()) {
+            for pos in edits.positions(number, 0..self.tokens.len()) {
+                if !self.captured.sites[*site].is_used_at(self.tokens[pos]) {
+                    continue;
+                }
                 let clean = self.clean(*site, pos, edit.latent)?;
                 let value = edit.of(clean);
                 to.insert(pos, value);
@@ -317,21 +392,27 @@ impl<'m> Intervention<'m> {
             wanted.push(to);
             deltas.push(by);
         }
-        Ok(Running { deltas: RefCell::new(deltas), seen: RefCell::new(vec![None; self.captured.sites.len()]), wanted })
+        Ok(Running {
+            tokens: RefCell::new(self.tokens.to_vec()),
+            deltas: RefCell::new(deltas),
+            seen: RefCell::new(vec![None; self.captured.sites.len()]),
+            wanted,
+        })
     }
 
     /// The model with these edits.
     pub(super) fn run(&self, edits: &[FeatureEdit], hold: Hold) -> Result<Intervened> {
-        let sites: Vec<usize> = edits.iter().map(|edit| self.site(edit, self.tokens.len())).collect::<Result<_>>()?;
-        let running = self.running(edits, &sites)?;
-        let hooks = self.hooks(edits, &sites, hold, &running)?;
+        let edits = self.edits(edits, self.tokens.len())?;
+        let running = self.running(&edits)?;
+        let hooks = self.hooks(&edits, hold, &running)?;
         self.run_hooked(hooks, &running, hold)
     }
 
     /// The model with all held, and the vector of the token at a position multiplied.
     pub(super) fn run_with_token(&self, pos: usize, factor: f32) -> Result<Intervened> {
-        let running = self.running(&[], &[])?;
-        let mut hooks = self.hooks(&[], &[], Hold::Everything, &running)?;
+        let edits = self.edits(&[], self.tokens.len())?;
+        let running = self.running(&edits)?;
+        let mut hooks = self.hooks(&edits, Hold::Everything, &running)?;
         hooks.push(hook::at("hook_embed").edit(move |x: Tensor<3>, _| {
             let at = [0..1, pos..pos + 1, 0..x.dims()[2]];
             let changed = x.clone().slice(at.clone()) * factor;
@@ -363,14 +444,16 @@ impl<'m> Intervention<'m> {
     }
 
     /// What puts the edits into a run and holds what is held.
-    fn hooks<'h>(
-        &'h self,
-        edits: &'h [FeatureEdit],
-        sites: &[usize],
-        hold: Hold,
-        running: &'h Running,
-    ) -> Result<Vec<Hook<'h>>> {
+    fn hooks<'h>(&'h self, edits: &'h Edits<'h>, hold: Hold, running: &'h Running) -> Result<Vec<Hook<'h>>> {
         let mut hooks: Vec<Hook<'h>> = Vec::new();
+        if self.captured.sites.iter().any(|site| !site.left_out.is_empty()) {
+            hooks.push(hook::at("hook_tokens").read_any(|ids, at| -> Result<()> {
+                let mut tokens = running.tokens.borrow_mut();
+                tokens.truncate(at.offset());
+                tokens.extend(ids.to_data()?.iter::<i64>().map(|id| u32::try_from(id).unwrap_or(u32::MAX)));
+                Ok(())
+            }));
+        }
         if hold == Hold::Everything {
             self.hold(|name| name.ends_with("hook_scale"), &mut hooks)?;
         }
@@ -379,7 +462,7 @@ impl<'m> Intervention<'m> {
         }
         // What features have in this run, where it is not held.
         for (number, site) in self.captured.sites.iter().enumerate() {
-            let own: Vec<usize> = (0..edits.len()).filter(|edit| sites[*edit] == number).collect();
+            let own = edits.of_site(number);
             let dictionary = match &site.coder {
                 Coder::Dictionary(dictionary) => dictionary,
                 Coder::Neurons(neurons) => {
@@ -390,7 +473,7 @@ impl<'m> Intervention<'m> {
                 }
             };
             let Some(reads) = dictionary.metadata().reads.clone() else { continue };
-            let Running { deltas, wanted, seen } = running;
+            let Running { deltas, wanted, seen, .. } = running;
             hooks.push(hook::at(reads).read(move |x: Tensor<3>, at| -> std::result::Result<(), crate::error::Error> {
                 let ([_, len, width], offset) = (x.dims(), at.offset());
                 let x = x.reshape([len, width]).cast(DType::F32);
@@ -400,11 +483,14 @@ impl<'m> Intervention<'m> {
                 }
                 let applied = dictionary.applied(x)?;
                 for edit in own.iter().copied() {
-                    let latent = edits[edit].latent;
-                    for pos in edits[edit].positions(offset..offset + len) {
+                    let latent = edits.all[edit].latent;
+                    for pos in edits.positions(edit, offset..offset + len) {
+                        if !running.is_used(site, pos) {
+                            continue;
+                        }
                         let row = pos - offset;
                         let now = applied.acts.clone().slice([row..row + 1, latent..latent + 1]).into_scalar::<f32>();
-                        let to = wanted[edit].get(&pos).copied().unwrap_or_else(|| edits[edit].of(now));
+                        let to = wanted[edit].get(&pos).copied().unwrap_or_else(|| edits.all[edit].of(now));
                         let undone = applied.undone.get(row).copied().unwrap_or(1.0);
                         deltas.borrow_mut()[edit].insert(pos, [to - now, undone]);
                     }
@@ -413,7 +499,7 @@ impl<'m> Intervention<'m> {
             }));
         }
         for (number, site) in self.captured.sites.iter().enumerate() {
-            self.write(number, site, edits, sites, hold, running, &mut hooks);
+            self.write(number, site, edits, hold, running, &mut hooks);
         }
         if hold == Hold::Everything {
             self.hold_mlps(&mut hooks);
@@ -427,7 +513,7 @@ impl<'m> Intervention<'m> {
         layer: usize,
         neurons: &'h Neurons,
         own: Vec<usize>,
-        edits: &'h [FeatureEdit],
+        edits: &'h Edits<'h>,
         Running { deltas, wanted, .. }: &'h Running,
         hooks: &mut Vec<Hook<'h>>,
     ) {
@@ -445,10 +531,10 @@ impl<'m> Intervention<'m> {
             let (len, offset) = (x.dims()[0], at.offset());
             let runs = mlp_run::experts(moe, &x, weights, mixture, config)?;
             for edit in own.iter().copied() {
-                let (expert, neuron) = neurons.expert(edits[edit].latent);
-                for pos in edits[edit].positions(offset..offset + len) {
+                let (expert, neuron) = neurons.expert(edits.all[edit].latent);
+                for pos in edits.positions(edit, offset..offset + len) {
                     let now = runs[expert].at(pos - offset).map_or(0.0, |[post, _]| post[neuron]);
-                    let to = wanted[edit].get(&pos).copied().unwrap_or_else(|| edits[edit].of(now));
+                    let to = wanted[edit].get(&pos).copied().unwrap_or_else(|| edits.all[edit].of(now));
                     deltas.borrow_mut()[edit].insert(pos, [to - now, 1.0]);
                 }
             }
@@ -481,42 +567,38 @@ impl<'m> Intervention<'m> {
     }
 
     /// Puts what the edits write at a place where its features do.
-    #[allow(clippy::too_many_arguments)]
     fn write<'h>(
         &'h self,
         number: usize,
         site: &'h Site,
-        edits: &'h [FeatureEdit],
-        sites: &[usize],
+        edits: &'h Edits<'h>,
         hold: Hold,
-        Running { deltas, wanted, seen }: &'h Running,
+        running: &'h Running,
         hooks: &mut Vec<Hook<'h>>,
     ) {
+        let Running { deltas, wanted, seen, .. } = running;
         let Some(place) = self.place(number) else { return };
-        let additions: Vec<Addition<'h>> = edits
-            .iter()
-            .enumerate()
-            .filter_map(|(edit, of)| {
-                let decoder = place.decoders.iter().find(|decoder| decoder.site == sites[edit])?;
-                let latent = of.latent as u32;
-                let (vector, factor) = (decoder.vectors(&[latent]), decoder.own_factor(latent));
-                Some(Addition { edit, factor, undone: !decoder.undone.is_empty(), vector, of })
-            })
-            .collect();
+        let addition = |edit: usize| {
+            let decoder = place.decoders.iter().find(|decoder| decoder.site == edits.sites[edit])?;
+            let latent = edits.all[edit].latent as u32;
+            let (vector, factor) = (decoder.vectors(&[latent]), decoder.own_factor(latent));
+            Some(Addition { edit, factor, undone: !decoder.undone.is_empty(), vector })
+        };
+        let additions: Vec<Addition> = (0..edits.all.len()).filter_map(addition).collect();
         let held = hold == Hold::Everything;
         if let (Coder::Neurons(neurons), false) = (&site.coder, held)
             && !neurons.experts()
         {
-            let own: Vec<usize> = (0..edits.len()).filter(|edit| sites[*edit] == number).collect();
+            let own = edits.of_site(number);
             if !own.is_empty() {
                 hooks.push(hook::at(format!("blocks.{}.mlp.hook_post", site.layer)).edit(move |x: Tensor<3>, at| {
                     let ([_, len, _], offset) = (x.dims(), at.offset());
                     own.iter().fold(x, |x, edit| {
-                        let latent = edits[*edit].latent;
-                        edits[*edit].positions(offset..offset + len).fold(x, |x, pos| {
+                        let latent = edits.all[*edit].latent;
+                        edits.positions(*edit, offset..offset + len).fold(x, |x, pos| {
                             let at = [0..1, pos - offset..pos - offset + 1, latent..latent + 1];
                             let now = || x.clone().slice(at.clone()).into_scalar::<f32>();
-                            let to = wanted[*edit].get(&pos).copied().unwrap_or_else(|| edits[*edit].of(now()));
+                            let to = wanted[*edit].get(&pos).copied().unwrap_or_else(|| edits.all[*edit].of(now()));
                             let value = Tensor::<3>::full([1, 1, 1], to, (&x.device(), x.dtype()));
                             x.slice_assign(at, value)
                         })
@@ -545,13 +627,18 @@ impl<'m> Intervention<'m> {
                 let before = before.clone().reshape([len, width]).cast(DType::F32);
                 let data = TensorData::new(skip.matrix.clone(), [width, width]);
                 let matrix = Tensor::<2>::from_data(data, (&out.device(), DType::F32));
-                let change = (now.clone() - before).matmul(matrix).reshape([1, len, width]);
+                let used = place.used.iter().map(|used| f32::from(u8::from(*used))).collect();
+                let used = Tensor::<2>::from_data(TensorData::new(used, [len, 1]), (&out.device(), DType::F32));
+                let change = ((now.clone() - before) * used).matmul(matrix).reshape([1, len, width]);
                 out = out.clone() + change.cast(out.dtype());
             }
             let mut added = vec![0f32; len * width];
             let deltas = deltas.borrow();
-            for Addition { edit, factor, undone, vector, of } in &additions {
-                for pos in of.positions(offset..offset + len) {
+            for Addition { edit, factor, undone, vector } in &additions {
+                for pos in edits.positions(*edit, offset..offset + len) {
+                    if !running.is_used(site, pos) {
+                        continue;
+                    }
                     let Some([delta, by]) = deltas[*edit].get(&pos) else { continue };
                     let delta = delta * factor * if *undone { *by } else { 1.0 };
                     added[(pos - offset) * width..][..width].iter_mut().zip(vector).for_each(|(x, v)| *x += delta * v);

@@ -23,6 +23,8 @@ pub(super) struct Place {
     /// Its number among those that have error nodes.
     pub(super) number: usize,
     pub(super) skip: Option<Skip>,
+    /// Whether its dictionary is used at each position, `[pos]`: elsewhere all that the model writes is missed.
+    pub(super) used: Vec<bool>,
 }
 
 /// What the features of a site write to a place.
@@ -78,6 +80,11 @@ impl Decoder {
 }
 
 impl Place {
+    /// The decoders of what is written at a position.
+    pub(super) fn decoders_at(&self, pos: usize) -> &[Decoder] {
+        if self.used[pos] { &self.decoders } else { &[] }
+    }
+
     /// Gradients as they are where features write.
     pub(super) fn seen(&self, gradient: &Gradient, targets: &Targets<'_>, constants: &mut [f64]) -> Option<Gradient> {
         let norm = self.behind.as_ref()?;
@@ -102,7 +109,7 @@ impl Place {
                 return;
             }
             let mut vectors = Vec::new();
-            for decoder in &self.decoders {
+            for decoder in self.decoders_at(pos) {
                 vectors.extend(decoder.vectors(active.latents(decoder.site, pos)));
             }
             vectors.extend(&self.errors[pos * width..][..width]);
@@ -122,7 +129,7 @@ impl Place {
             for (target, made) in own.zip(made.chunks_exact(count)) {
                 let row = &mut rows.values[target * rows.columns..][..rows.columns];
                 let mut at = 0;
-                for decoder in &self.decoders {
+                for decoder in self.decoders_at(pos) {
                     let features = active.range(decoder.site, pos);
                     for feature in features {
                         let (latent, act) = (active.latent(feature), active.acts[feature]);
@@ -144,6 +151,11 @@ impl Place {
         let mut back = vec![0.0; rows * width];
         let by = View2::row_major(&skip.matrix, width, width).t();
         gemm(View2::row_major(seen.values(), rows, width), by, None, &mut back, width);
+        for (row, back) in back.chunks_exact_mut(width).enumerate() {
+            if !self.used[seen.position(row, targets)] {
+                back.fill(0.0);
+            }
+        }
         let back = match seen {
             Gradient::Own(_) => Gradient::Own(back),
             Gradient::Spread(_) => Gradient::Spread(back),

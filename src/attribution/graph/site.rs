@@ -35,6 +35,8 @@ pub(super) struct Site {
     pub(super) start: Option<usize>,
     /// The length of what is read at each position, `[pos]`.
     pub(super) lengths: Vec<f32>,
+    /// Tokens at which the site has no features: its dictionary was trained without them.
+    pub(super) left_out: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -44,6 +46,11 @@ pub(super) enum Coder {
 }
 
 impl Site {
+    /// Whether the site has features at a token.
+    pub(super) fn is_used_at(&self, token: u32) -> bool {
+        !self.left_out.contains(&token)
+    }
+
     /// What pre-activations of these latents at these positions are products of the residual stream with,
     /// `[feature, d_model]`, and what is added to them.
     pub(super) fn reads(&self, latents: &[u32], positions: &[usize]) -> Result<(Vec<f32>, Vec<f64>)> {

@@ -15,7 +15,6 @@ use super::replacement::Replacement;
 use super::rows::{Cone, RowOf, RowStore};
 use super::site::{Coder, POST, STEPS, Site, Sort, lengths, usual};
 use super::target::{Goals, goals, name};
-use crate::driver::HookedModel;
 use crate::error::{GraphError, Result};
 use crate::features::{Dictionary, Units};
 use crate::model::HookedTransformer;
@@ -249,8 +248,7 @@ impl Captured {
 
 /// Positions at the beginning that are left out where nobody says so.
 pub(super) fn special(model: &HookedTransformer, tokens: &[u32]) -> usize {
-    let Ok(tokenizer) = model.tokenizer() else { return 0 };
-    usize::from(tokenizer.bos().is_some() && tokens.first().copied() == tokenizer.bos())
+    usize::from(model.bos_token().is_some() && tokens.first().copied() == model.bos_token())
 }
 
 /// The graph of a prompt's tokens.

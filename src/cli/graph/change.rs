@@ -1,5 +1,7 @@
 //! What is asked of a graph beside it: features changed, and what a head's score is made of.
 
+use std::fmt;
+
 use serde_json::{Value, json};
 
 use crate::attribution::graph::{
@@ -14,6 +16,20 @@ use crate::tokens::token_text;
 /// A feature and what it becomes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Set(FeatureEdit);
+
+impl Set {
+    /// The only position it changes.
+    pub(super) fn one_position(&self) -> Option<usize> {
+        (!self.0.is_onward()).then(|| self.0.position())
+    }
+}
+
+/// As it is written, without the value.
+impl fmt::Display for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.0.layer(), self.0.position(), self.0.latent())
+    }
+}
 
 /// Reads `3:14:12=0`, `3:14+:12=x2`.
 pub(super) fn set(text: &str) -> Result<Set, String> {

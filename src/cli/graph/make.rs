@@ -9,15 +9,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::change::{self, Set};
 use super::tell::{self, Told};
 use crate::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, GraphTarget, NodeKind, Replacement};
+use crate::cli::any_model::{dictionary, without_tokens};
 use crate::cli::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use crate::cli::out::{said, spare};
 use crate::cli::pairs::{self, Line, PairPrompt, PairToken, file_lines, ioi_lines};
 use crate::cli::terminal::note;
 use crate::cli::{CliResult, Failure, any_model, direction_file, size};
+use crate::driver::HookedModel;
 use crate::error::Result as LibResult;
 use crate::features::{Dictionary, Opened, open};
 use crate::model::HookedTransformer;
 use crate::numerals;
+use crate::tokens::token_text;
 
 /// A graph that takes longer than this, in seconds, is announced.
 const LONG: f64 = 3.0;
@@ -84,7 +87,7 @@ pub(in crate::cli) struct MakeArgs {
     /// Effects that are kept in memory, as 2GB; more of them go to a temporary file
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1GiB")]
     memory: u64,
-    /// Positions at the beginning without features (default: the token of a prompt's beginning)
+    /// Positions at the beginning without features (default: the beginning-of-sequence token; with --all-tokens none)
     #[arg(long, value_name = "N")]
     leave_out: Option<usize>,
     /// The share of influence whose nodes are kept
@@ -159,6 +162,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         return Err(Failure::Usage("one --wrong for all, or one for each --answer".into()));
     }
     let graph = graph(args, &model, &replacement, prepend_bos)?;
+    report_left_out(args, &graph, &model, &dictionaries)?;
     let pruned = graph.prune(args.node_share, args.edge_share)?;
     let check = args.check.map(|count| graph.check(&model, &replacement, count as usize)).transpose()?;
     let groups = args.group.map(|cosine| graph.groups(&pruned, cosine)).transpose()?.unwrap_or_default();
@@ -208,6 +212,32 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     }
 }
 
+/// Reports where the graph has no features though its prompt has tokens there.
+fn report_left_out(
+    args: &MakeArgs,
+    graph: &AttributionGraph,
+    model: &HookedTransformer,
+    dictionaries: &[Dictionary],
+) -> CliResult {
+    dictionaries.iter().try_for_each(|one| without_tokens(one, model))?;
+    let each = dictionaries.iter().map(|one| one.metadata().exclude_special_tokens.ids(model));
+    // Tokens at which none of them is used.
+    let each = each.collect::<LibResult<Vec<_>>>()?;
+    let excluded: Vec<u32> = each.first().into_iter().flatten().copied().collect();
+    let excluded: Vec<u32> = excluded.into_iter().filter(|id| each.iter().all(|ids| ids.contains(id))).collect();
+    let at = |set: &Set| set.one_position().and_then(|pos| graph.tokens().get(pos)).copied();
+    for (set, id) in args.set.iter().filter_map(|set| Some((set, at(set).filter(|id| excluded.contains(id))?))) {
+        let text = token_text(model.tokenizer().ok(), id);
+        note(format!("--set {set} changes nothing: the dictionary is not used at {text:?}"));
+    }
+    let by_default = args.leave_out.is_none() && graph.left_out() > 0;
+    if let Some(id) = graph.tokens().first().filter(|id| by_default && !excluded.contains(id)) {
+        let text = token_text(model.tokenizer().ok(), *id);
+        note(format!("position 0 has no features: {text:?} begins every prompt; --leave-out 0 keeps them"));
+    }
+    Ok(())
+}
+
 /// What features are, and a dictionary of each set of them.
 fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failure> {
     if let Some(count) = args.neurons {
@@ -224,12 +254,12 @@ fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failur
         };
     }
     if let [path] = &args.model.dictionary[..] {
-        return Ok(opened(open(path)?));
+        return Ok(opened(dictionary(path, &args.model)?));
     }
     let (mut all, mut firsts) = (Vec::new(), Vec::new());
     for path in &args.model.dictionary {
         let place = all.len();
-        match open(path)? {
+        match dictionary(path, &args.model)? {
             Opened::Dictionary(one) => all.push(one),
             Opened::Transcoders(own) if own.is_cross_layer() => {
                 let told = format!("{} is across layers, and takes no other beside it", path.display());
@@ -260,7 +290,9 @@ fn graph(
 ) -> Result<AttributionGraph, Failure> {
     let base = GraphOptions::new().likely(args.likely, args.likely_share).max_nodes(args.max_nodes);
     let base = base.memory(usize::try_from(args.memory).unwrap_or(usize::MAX));
-    let base = args.leave_out.into_iter().fold(base, GraphOptions::leaving_out);
+    // A beginning-of-sequence token has features only where all tokens are asked for.
+    let leave_out = args.leave_out.or(args.model.all_tokens.then_some(0));
+    let base = leave_out.into_iter().fold(base, GraphOptions::leaving_out);
     let base = args.resume.iter().fold(base, GraphOptions::resumable);
     let id = |token: &PairToken| match token {
         PairToken::Text(text) => model.to_single_token(text),
