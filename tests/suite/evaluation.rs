@@ -1,0 +1,86 @@
+//! Measures of dictionaries on prompts that leave some of them undefined.
+
+use hooklens::features::{Dictionary, EvaluateOptions, Evaluation, Transcoders, evaluate, evaluate_transcoders};
+use hooklens::prelude::*;
+
+use crate::support::program;
+
+fn measured(rows: &[Vec<u32>], batch_size: usize) -> Evaluation {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let sae = Dictionary::open("embedded:ioi-sae").unwrap();
+    evaluate(&model, &sae, rows, &EvaluateOptions::new().batch_size(batch_size), |_| {}).unwrap()
+}
+
+/// The numbers of a whole evaluation, for comparison.
+fn numbers(of: &Evaluation) -> Vec<f64> {
+    let all = [of.l0, of.l1, of.mse, of.explained_variance, of.cosine, of.l2_ratio, of.loss, of.loss_with_dictionary];
+    all.into_iter().chain([of.loss_with_zeros, of.kl_with_dictionary, of.kl_with_zeros]).collect()
+}
+
+/// Prompts of one token have no next one to predict: they add nothing to losses, in whichever batch they are.
+#[test]
+fn single_tokens_add_nothing_to_losses() {
+    let long = vec![vec![0, 21, 1, 57, 3, 9], vec![0, 9, 4, 21]];
+    let with = [long.clone(), vec![vec![0], vec![57], vec![0]]].concat();
+    let whole = measured(&with, 16);
+    assert_eq!(whole.tokens, 9);
+    assert!(numbers(&whole).iter().all(|number| number.is_finite()), "{whole}");
+    for batch_size in [1, 2, 3] {
+        let again = measured(&with, batch_size);
+        for (one, other) in numbers(&whole).iter().zip(numbers(&again)) {
+            assert!((one - other).abs() < 1e-5 * one.abs().max(1.0), "{batch_size}: {one} {other}");
+        }
+    }
+    let losses = |of: &Evaluation| [of.loss, of.loss_with_dictionary, of.loss_with_zeros];
+    for (one, other) in losses(&whole).iter().zip(losses(&measured(&long, 16))) {
+        assert!((one - other).abs() < 1e-5, "{one} {other}");
+    }
+}
+
+/// What is not defined is said to be so, and null in JSON: losses without a next token, the variance of one vector, and
+/// everything where no token is left.
+#[test]
+fn undefined_measures_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("beginning.jsonl"), "[0]\n").unwrap();
+    let eval = |dictionary: &str, more: &[&str]| {
+        let given = ["features", "eval", "--model", "embedded:ioi", "--dictionary", dictionary];
+        let output = program().current_dir(folder.path()).args(given).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let line = |told: &str, name: &str| told.lines().find(|line| line.starts_with(name)).unwrap().to_string();
+    for dictionary in ["embedded:ioi-sae", "embedded:ioi-transcoders"] {
+        let told = eval(dictionary, &["--prompt", "Mary"]);
+        assert!(!told.contains("NaN") && !told.contains("inf"), "{told}");
+        for name in ["loss ", "loss recovered"] {
+            assert!(line(&told, name).contains("not defined   (no next token)"), "{told}");
+        }
+        let told = eval(dictionary, &["--prompts", "beginning.jsonl"]);
+        assert!(
+            !told.contains("NaN") && line(&told, "tokens").contains(" 0 ") && told.contains("not defined"),
+            "{told}"
+        );
+    }
+    let told = eval("embedded:ioi-sae", &["--prompt", "Mary", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(json["metrics"]["model_performance_preservation"]["ce_loss_without_sae"].is_null(), "{told}");
+    assert_eq!(json["metrics"]["sparsity"]["l0"], 16.0);
+    let told = eval("embedded:ioi-sae", &["--prompts", "beginning.jsonl", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(json["metrics"]["sparsity"]["l0"].is_null() && json["metrics"]["latents"]["dead"].is_null(), "{told}");
+    assert_eq!(json["metrics"]["token_stats"]["total_tokens"], 0);
+    let everywhere = eval("embedded:ioi-sae", &["--prompts", "beginning.jsonl", "--all-tokens"]);
+    assert!(line(&everywhere, "explained variance").contains("no two different activations"), "{everywhere}");
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    let set = Transcoders::open("embedded:ioi-transcoders").unwrap();
+    assert!(evaluate_transcoders(&model, &set, &[], &EvaluateOptions::new(), |_| {}).is_err());
+    // Layers that leave different tokens out have no one number of tokens.
+    let layers: Vec<Dictionary> =
+        set.layers().iter().enumerate().map(|(at, one)| one.clone().excluding([at as u32])).collect();
+    let mixed = Transcoders::new("mixed", layers);
+    let rows = [vec![0, 21, 1, 57]];
+    let told = evaluate_transcoders(&model, &mixed, &rows, &EvaluateOptions::new(), |_| {}).unwrap_err();
+    assert!(told.to_string().contains("different tokens"), "{told}");
+    assert!(evaluate_transcoders(&model, &mixed, &rows, &EvaluateOptions::new().leaving_out([]), |_| {}).is_ok());
+}
