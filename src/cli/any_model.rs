@@ -4,7 +4,6 @@ use std::path::Path;
 
 use super::Failure;
 use super::args::ModelArg;
-use super::features::everywhere;
 use super::terminal::note;
 use crate::config::ConfigError;
 use crate::driver::HookedModel;
@@ -107,7 +106,7 @@ fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) 
 /// The dictionary or transcoders at a path.
 pub(super) fn dictionary(path: &Path, arg: &ModelArg) -> Result<Opened, Failure> {
     let opened = open(path)?;
-    Ok(if arg.all_tokens { everywhere(opened) } else { opened })
+    Ok(if arg.all_tokens { opened.excluding(&[]) } else { opened })
 }
 
 /// Says at which tokens a dictionary is not used.

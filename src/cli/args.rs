@@ -1,5 +1,7 @@
 //! Arguments that several commands take.
 
+use std::collections::HashSet;
+use std::hash::Hash;
 use std::path::PathBuf;
 
 use burn::tensor::Device;
@@ -45,7 +47,7 @@ enum Process {
 }
 
 impl ProcessArg {
-    pub(super) fn processing(self) -> Processing {
+    fn processing(self) -> Processing {
         match self.process {
             Process::None => Processing::none(),
             Process::Standard => Processing::standard(),
@@ -93,6 +95,11 @@ impl ModelArg {
     /// The files and folders it is read from.
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
         sources(&self.model).into_iter().chain(self.adapter.clone()).chain(self.dictionary.clone()).collect()
+    }
+
+    /// The options to load it with, in this element type and with its weights processed.
+    pub(super) fn processed(&self, dtype: Option<DType>, process: ProcessArg) -> Result<LoadOptions, Failure> {
+        Ok(self.options(dtype)?.process(process.processing()))
     }
 
     /// The options to load it with, and this element type.
@@ -144,6 +151,12 @@ pub(super) fn token_rows(text: &str) -> Result<TokenRows, String> {
     };
     let row = |row: &str| row.split(',').map(id).collect::<Result<Vec<_>, _>>();
     text.split(';').map(row).collect::<Result<_, _>>().map(TokenRows)
+}
+
+/// The first of an option's values that is given twice.
+pub(super) fn given_twice<T: Hash + Eq>(values: &[T]) -> Option<&T> {
+    let mut seen = HashSet::new();
+    values.iter().find(|value| !seen.insert(*value))
 }
 
 pub(super) fn positions(text: &str) -> Result<Positions, String> {

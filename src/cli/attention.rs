@@ -57,7 +57,7 @@ pub(super) struct AttentionArgs {
 
 pub(super) fn run(args: &AttentionArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
-    let model = AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?.process(args.process.processing()))?;
+    let model = AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     let (n_layers, n_heads) = match &model {
         AnyModel::Decoder(model) => (model.config().n_layers, model.config().n_heads),
         AnyModel::Encoder(model) => (model.config().n_layers, model.config().n_heads),

@@ -168,7 +168,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if !to_file(&args.out) {
         signals::stop();
     }
-    let options = args.model.options(args.compute_dtype)?.process(args.process.processing());
+    let options = args.model.processed(args.compute_dtype, args.process)?;
     let model = AnyModel::load_for(&args.model, options, args.prepend_bos)?;
     if !matches!(model, AnyModel::EncoderDecoder(_)) && (args.written.is_given() || args.decoder_field.is_some()) {
         return Err(Failure::Usage(

@@ -113,7 +113,7 @@ impl KvArg {
 }
 
 pub(super) fn run(args: &GenerateArgs) -> CliResult {
-    let options = args.model.options(args.dtype.dtype)?.process(args.process.processing());
+    let options = args.model.processed(args.dtype.dtype, args.process)?;
     let model = AnyModel::load_for(&args.model, options, args.prepend_bos)?;
     let rows = match &args.tokens {
         Some(rows) => rows.0.clone(),

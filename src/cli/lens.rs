@@ -76,7 +76,7 @@ pub(super) enum ShadeArg {
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.tuned.clone()))?;
-    let model = AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?.process(args.process.processing()))?;
+    let model = AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     if !matches!(model, AnyModel::Decoder(_)) && (args.mid || args.tuned.is_some()) {
         return Err(Failure::Usage("--mid and --tuned are for decoders".into()));
     }

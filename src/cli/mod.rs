@@ -169,5 +169,5 @@ fn start_threads() -> Result<(), String> {
 
 /// A decoder.
 fn load(command: &str, model: &ModelArg, dtype: &DtypeArg, process: ProcessArg) -> Result<HookedTransformer, Failure> {
-    any_model::decoder(command, model, model.options(dtype.dtype)?.process(process.processing()))
+    any_model::decoder(command, model, model.processed(dtype.dtype, process)?)
 }

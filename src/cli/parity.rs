@@ -34,7 +34,7 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
     if !args.tolerance.is_finite() || args.tolerance < 0.0 {
         return Err(Failure::Usage("--tolerance is a finite share, 0 or more".into()));
     }
-    let options = args.model.options(args.dtype.dtype)?.process(args.process.processing());
+    let options = args.model.processed(args.dtype.dtype, args.process)?;
     let report = compare(&args.model.model, options, &args.reference)?;
     let beyond = report.first_beyond(args.tolerance);
     let mut out = stdout();

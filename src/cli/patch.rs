@@ -83,7 +83,7 @@ pub(super) fn run(args: &PatchArgs) -> CliResult {
     spare(args.share.path(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
     args.share.file()?;
     args.share.shard()?;
-    match AnyModel::load(&args.model, args.model.options(args.dtype.dtype)?.process(args.process.processing()))? {
+    match AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)? {
         AnyModel::Decoder(model) => sweep(args, &model),
         AnyModel::Encoder(model) => sweep(args, &model),
         AnyModel::EncoderDecoder(model) => sweep(args, &model),

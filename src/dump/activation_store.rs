@@ -228,15 +228,18 @@ impl ActivationStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// Gives what the dumps record, as [`ActivationStore::model`] does.
+    ///
     /// # Errors
     /// [`DumpError::AnotherModel`]; as [`ActivationStore::model`]. Dumps that record no model pass:
     /// [`ActivationStore::unidentified`] names them.
-    pub fn check_model<M: DumpModel>(&self, model: &M) -> Result<()> {
-        let Some(dumped) = self.model()? else { return Ok(()) };
+    pub fn check_model<M: DumpModel>(&self, model: &M) -> Result<Option<DumpedModel>> {
+        let Some(dumped) = self.model()? else { return Ok(None) };
         let path = self.dumps.first().map_or(Path::new(""), PathBuf::as_path);
         let own = DumpedModel::of_model(model, Vec::new())?;
         let own = if dumped.identity.is_some() && own.identity.is_some() { own } else { own.fingerprinted(model)? };
-        Ok(dumped.check_same(path, &own)?)
+        dumped.check_same(path, &own)?;
+        Ok(Some(dumped))
     }
 
     /// Dumps that do not record whose activations they hold.

@@ -110,7 +110,7 @@ fn finished(folder: &Path, manifest: Manifest) -> Result<Vec<PathBuf>> {
     Ok(listed.into_iter().filter(|file| file.is_within()).map(|file| folder.join(file.file)).collect())
 }
 
-/// Points of scores `[row, head, query, key]`: with as many heads as positions their shape is that of vectors.
+/// Points of scores `[row, head, query, key]`: with equal numbers of heads and positions they have the shape of vectors.
 const SCORES: [&str; 2] = ["hook_pattern", "hook_attn_scores"];
 
 /// Vectors of one point in a file, one behind the other: `[row, pos, ...]`.

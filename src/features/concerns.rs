@@ -22,7 +22,7 @@ const STEPS: [Step; 3] = [
     Step { name: "fold_value_biases", differs: biased_otherwise },
 ];
 
-/// The stream, and everything that is added to it, loses its mean. Norms take that away, so that nothing behind one changes.
+/// The stream, and everything that is added to it, loses its mean. Norms take that away, so that nothing after one changes.
 fn centered_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
     let Ok(id) = model.catalog().find(point) else { return false };
     let info = model.catalog().info(id);

@@ -107,8 +107,7 @@ pub fn latents_by_attribution(
         return Err(FeatureError::Kind { dictionary: dictionary.name().into(), reason }.into());
     }
     let spliced = model.splice_dictionary(dictionary)?;
-    let metadata = dictionary.metadata();
-    let host = metadata.writes.as_ref().or(metadata.reads.as_ref()).map_or("", String::as_str);
+    let [_, host] = dictionary.points()?;
     let name = format!("{host}.hook_sae_acts_post");
     let options = ForwardOptions::new().logits(Logits::Last).record(Record::new(&*name));
     let output = spliced.run_with_gradients(vec![prompt.to_vec()], options, |logits| {

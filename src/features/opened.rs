@@ -17,6 +17,17 @@ pub enum Opened {
     Transcoders(Transcoders),
 }
 
+impl Opened {
+    /// The same with other tokens at which it is not used, as [`Dictionary::excluding`].
+    pub(crate) fn excluding(self, tokens: &[u32]) -> Self {
+        let tokens = tokens.iter().copied();
+        match self {
+            Opened::Dictionary(one) => Opened::Dictionary(one.excluding(tokens)),
+            Opened::Transcoders(all) => Opened::Transcoders(all.excluding(tokens)),
+        }
+    }
+}
+
 /// Opens a dictionary as [`Dictionary::open`] does, or a folder of transcoders of all layers as [`Transcoders::open`] does.
 ///
 /// ```

@@ -155,12 +155,9 @@ impl<M: HookedModel + private::Spliceable> SpliceDictionary for M {}
 
 /// An error where a dictionary can't be at its points in a model: a point that is not there, or of another width.
 pub(super) fn check_place<M: HookedModel + private::Spliceable>(model: &M, dictionary: &Dictionary) -> Result<()> {
-    let metadata = dictionary.metadata();
-    let Some(read) = &metadata.reads else {
-        return Err(FeatureError::NoPoint { dictionary: dictionary.name().into() }.into());
-    };
+    let [read, write] = dictionary.points()?;
     check_processing(model, dictionary)?;
-    places(model, dictionary, read, metadata.writes.as_ref().unwrap_or(read)).map(drop)
+    places(model, dictionary, read, write).map(drop)
 }
 
 /// A point that a dictionary can be at, with its axes as they are and flattened.
@@ -213,14 +210,12 @@ fn put<M: HookedModel + private::Spliceable>(
 ) -> Result<M> {
     let name = || dictionary.name().to_string();
     let metadata = dictionary.metadata();
-    let read = metadata.reads.clone().ok_or_else(|| FeatureError::NoPoint { dictionary: name() })?;
-    let write = metadata.writes.clone();
-    let at = write.clone().unwrap_or_else(|| read.clone());
+    let [read, at] = dictionary.points()?;
     let refused = |point: &str, reason: String| {
         crate::error::Error::from(FeatureError::Place { dictionary: name(), point: point.into(), reason })
     };
     if let Some(head) = metadata.head {
-        return Err(refused(&at, format!("it is about head {head} alone, which is not supported")));
+        return Err(refused(at, format!("it is about head {head} alone, which is not supported")));
     }
     if dictionary.normalization == Normalization::Scale(None) {
         return Err(FeatureError::NoScale { dictionary: name() }.into());
@@ -231,7 +226,7 @@ fn put<M: HookedModel + private::Spliceable>(
         Some(device) => dictionary.to_device(device),
         None => dictionary.clone(),
     };
-    let [reads, writes, _] = places(model, dictionary, &read, &at)?;
+    let [reads, writes, _] = places(model, dictionary, read, at)?;
     let earlier = earlier.into_iter().map(|one| match model.devices().first() {
         Some(device) => Earlier { decoder: one.decoder.to_device(device), ..one },
         None => one,
@@ -245,11 +240,11 @@ fn put<M: HookedModel + private::Spliceable>(
     let error_term = splicing.error_term;
     let part = SplicedDictionary { dictionary: device, error_term, left_out, reads, writes, earlier, cross_layer };
     if !nothing_left_out && catalog.find(TOKENS).is_err() {
-        return Err(refused(&at, "the model has no tokens to leave out".into()));
+        return Err(refused(at, "the model has no tokens to leave out".into()));
     }
-    match write {
-        None => model.splice(&*read, part),
-        Some(write) => model.splice_between(&*read, &*write, part),
+    match dictionary.is_transcoder() {
+        false => model.splice(read, part),
+        true => model.splice_between(read, at, part),
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) fn of(all: &Map<String, Value>) -> Result<(Value, Value), String> {
         .collect();
     let mut side = Map::new();
     for (name, field) in [("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("mask", "mask")] {
-        let id = get(&format!("{field}_token_id")).and_then(Value::as_u64).or(by_default(kind, name));
+        let id = special(all, field);
         side.extend(id.filter(|id| (*id as usize) < tokens.len()).map(|id| (format!("{name}_token_id"), id.into())));
     }
     if let Some(template) = all.get("tokenizer.chat_template") {

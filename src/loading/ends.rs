@@ -14,9 +14,7 @@ const PARTS: [&str; 3] = ["text_config", "decoder", "generator"];
 /// # Errors
 /// A value that is neither an id nor a list of ids.
 pub(super) fn ends(generation: Option<&Value>, config: &Value) -> Result<Vec<u32>, ConfigError> {
-    let parts = config.get("thinker_config").into_iter().chain([config]);
-    let within = parts.flat_map(|part| PARTS.iter().filter_map(|name| part.get(name)));
-    for json in generation.into_iter().chain([config]).chain(within) {
+    for json in descriptions(generation, config) {
         let ids = named(json, FIELD)?;
         if !ids.is_empty() {
             return Ok(ids);
@@ -27,14 +25,19 @@ pub(super) fn ends(generation: Option<&Value>, config: &Value) -> Result<Vec<u32
 
 /// `bos_token_id`, in the order of [`ends`].
 pub(super) fn beginning(generation: Option<&Value>, config: &Value) -> Option<u32> {
-    let parts = config.get("thinker_config").into_iter().chain([config]);
-    let within = parts.flat_map(|part| PARTS.iter().filter_map(|name| part.get(name)));
     // Some files name several, or none by -1: then it says nothing of prompts.
     let id = |json: &Value| match named(json, "bos_token_id").ok()?[..] {
         [id] => Some(id),
         _ => None,
     };
-    generation.into_iter().chain([config]).chain(within).find_map(id)
+    descriptions(generation, config).find_map(id)
+}
+
+/// What may name tokens, the first first: the model's files, and in a model of several parts those that write text.
+fn descriptions<'j>(generation: Option<&'j Value>, config: &'j Value) -> impl Iterator<Item = &'j Value> {
+    let parts = config.get("thinker_config").into_iter().chain([config]);
+    let within = parts.flat_map(|part| PARTS.iter().filter_map(|name| part.get(name)));
+    generation.into_iter().chain([config]).chain(within)
 }
 
 fn named(json: &Value, field: &str) -> Result<Vec<u32>, ConfigError> {

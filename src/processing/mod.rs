@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};
-use serde_json::{Map, Value};
 
 use crate::config::{NormKind, Positional, TransformerConfig};
 use crate::error::{ProcessingError, Result};
@@ -333,16 +332,6 @@ impl HookedTransformer {
         self.weights = self.weights.placed(&first, |layer| layers[layer].clone(), &last);
         self.identities = self.identities.converted(as_made, &self.weights);
         Ok(self)
-    }
-}
-
-impl HookedTransformer {
-    /// Which steps of [`Processing::standard`] changed its weights, by name, as SAELens's `model_from_pretrained_kwargs` has
-    /// them. Steps that were applied before the model was saved are not known.
-    pub(crate) fn processing_options(&self) -> Map<String, Value> {
-        let steps = [Step::FoldNorm, Step::CenterWriting, Step::CenterUnembed, Step::FoldValueBiases];
-        let is_done = |step: Step| self.report.processed.contains(&step.name());
-        steps.into_iter().map(|step| (step.name().to_string(), is_done(step).into())).collect()
     }
 }
 

@@ -175,7 +175,7 @@ impl<'e> Edits<'e> {
 
 /// What a run's hooks share.
 struct Running {
-    /// The run's tokens by position: those of the prompt, and new ones.
+    /// The run's tokens by position: the prompt's, and new ones.
     tokens: RefCell<Vec<u32>>,
     /// Of each edit and position how much it changes its latent, in this run, and what undoes the dictionary's normalization.
     deltas: RefCell<Vec<BTreeMap<usize, [f32; 2]>>>,

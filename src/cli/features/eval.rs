@@ -76,11 +76,8 @@ pub(super) fn run(args: &EvalArgs) -> CliResult {
     if args.share.shard()?.is_some() && args.labels.is_some() {
         return Err(Failure::Usage("--labels are for the .csv, which shares do not write".into()));
     }
-    let model = any_model::plain_decoder(
-        "features eval",
-        &args.model,
-        args.model.options(args.dtype.dtype)?.process(args.process.processing()),
-    )?;
+    let model =
+        any_model::plain_decoder("features eval", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     match args.layer.open(path, &args.model)? {
         Opened::Dictionary(one) => of_one(args, &model, one),
         Opened::Transcoders(_) if args.at.is_some() => Err(Failure::Usage("--at is for one dictionary".into())),

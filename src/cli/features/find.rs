@@ -83,11 +83,8 @@ pub(super) fn run(args: &FindArgs) -> CliResult {
     if let Some(path) = &args.labels {
         dictionary = dictionary.with_labels(Labels::read(path)?)?;
     }
-    let model = any_model::plain_decoder(
-        "features find",
-        &args.model,
-        args.model.options(args.dtype.dtype)?.process(args.process.processing()),
-    )?;
+    let model =
+        any_model::plain_decoder("features find", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     tell(&dictionary, &model)?;
     let prepend_bos = dictionary.metadata().prepend_bos;
     let (found, prompt) = match (&args.prompt, &args.more, &args.less) {

@@ -14,7 +14,6 @@ use clap::{Args, Subcommand};
 
 use super::CliResult;
 pub(super) use eval::merged as merged_evaluation;
-pub(super) use one::everywhere;
 
 #[derive(Debug, Args)]
 pub(super) struct FeaturesArgs {

@@ -29,7 +29,7 @@ impl LayerArg {
             }
             (opened, None) => opened,
         };
-        Ok(if arg.all_tokens { everywhere(opened) } else { opened })
+        Ok(if arg.all_tokens { opened.excluding(&[]) } else { opened })
     }
 
     /// The same where it has to be one dictionary.
@@ -46,14 +46,6 @@ impl LayerArg {
                 }))
             }
         }
-    }
-}
-
-/// Used at all tokens.
-pub(in crate::cli) fn everywhere(opened: Opened) -> Opened {
-    match opened {
-        Opened::Dictionary(one) => Opened::Dictionary(one.excluding([])),
-        Opened::Transcoders(all) => Opened::Transcoders(all.excluding([])),
     }
 }
 

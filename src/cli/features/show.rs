@@ -1,6 +1,5 @@
 //! `hooklens features show`.
 
-use std::collections::HashSet;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -9,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::directions::DirectionArgs;
 use super::one::{LayerArg, tell};
-use crate::cli::args::{DtypeArg, ModelArg, ProcessArg};
+use crate::cli::args::{DtypeArg, ModelArg, ProcessArg, given_twice};
 use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{said, spare};
 use crate::cli::terminal::stdout;
@@ -65,8 +64,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         Some("jsonl") => false,
         _ => return Err(Failure::Usage("the name of --out ends in .html or .jsonl".into())),
     };
-    let mut named = HashSet::new();
-    if let Some(latent) = args.latents.iter().find(|latent| !named.insert(**latent)) {
+    if let Some(latent) = given_twice(&args.latents) {
         return Err(Failure::Usage(format!("--latents names {latent} twice")));
     }
     let inputs = args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone());
@@ -83,11 +81,8 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         let told = "--dictionary, --neurons, --heads, --direction or --more says what to show";
         return Err(Failure::Usage(told.into()));
     }
-    let model = any_model::plain_decoder(
-        "features show",
-        &args.model,
-        args.model.options(args.dtype.dtype)?.process(args.process.processing()),
-    )?;
+    let model =
+        any_model::plain_decoder("features show", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     let (units, dictionary) = match (args.neurons, args.heads, args.direction.units(&model)?, opened) {
         (Some(layer), ..) => (Units::neurons(layer), None),
         (_, Some(layer), ..) => (Units::heads(layer), None),

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::locked::Locked;
-use crate::cli::args::{DtypeArg, ModelArg, ProcessArg};
+use crate::cli::args::{DtypeArg, ModelArg, ProcessArg, given_twice};
 use crate::cli::corpus::CorpusArg;
 use crate::cli::out::{said, spare, unwritten};
 use crate::cli::shard_arg::{ShardArg, name_of};
@@ -239,7 +239,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     if !matches!(args.knobs.betas.len(), 0 | 2) {
         return Err(Failure::Usage("--betas are two numbers with a comma between them".into()));
     }
-    let options = args.model.options(args.dtype.dtype)?.process(args.process.processing());
+    let options = args.model.processed(args.dtype.dtype, args.process)?;
     let model = any_model::decoder("features train", &args.model, options)?;
     let bos = model.bos_token().filter(|_| !args.with_bos);
     let catalog = model.catalog();
@@ -254,9 +254,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     for name in args.at.iter().chain(&args.writes) {
         Training::check_point(&model, name)?;
     }
-    if let Some(name) =
-        args.at.iter().enumerate().find(|(at, name)| args.at[..*at].contains(name)).map(|(_, name)| name)
-    {
+    if let Some(name) = given_twice(&args.at) {
         return Err(Failure::Usage(format!("--at names {name} twice, and each point has one folder")));
     }
     let several = !args.cross_layer && args.writes.is_none() && (args.at.len() > 1 || args.shard.is_some());
@@ -363,8 +361,7 @@ fn dumped_alike(args: &TrainArgs, model: &HookedTransformer) -> Result<Option<bo
     for dump in store.unidentified()? {
         note(format!("{} does not record which model's activations it holds", dump.display()));
     }
-    store.check_model(model)?;
-    Ok(store.model()?.and_then(|dumped| dumped.prepend_bos))
+    Ok(store.check_model(model)?.and_then(|dumped| dumped.prepend_bos))
 }
 
 /// Where a training's checkpoint is, and whether it goes on from there.
@@ -468,24 +465,12 @@ fn told(one: &Trained, folder: &Path) -> CliResult {
     };
     let steps = one.log.last().map_or(0, |last| last.step);
     let mut out = stdout();
-    if one.held_out.len() != 1 {
-        writeln!(out, "{latents} latents, {steps} steps")?;
-    }
-    for (layer, own) in one.held_out.iter().enumerate() {
-        let of = match one.held_out.len() {
-            1 => format!("{latents} latents, {steps} steps"),
-            _ => format!("layer {layer}"),
-        };
-        let explained = match own.explained_variance.is_finite() {
-            true => format!("{:.4}", own.explained_variance),
-            false => "not defined".into(),
-        };
-        let (l0, dead, tokens) = (own.l0, 100.0 * own.dead, grouped(own.tokens));
-        let which = if own.unseen { "further tokens" } else { "tokens of the prompts" };
-        writeln!(
-            out,
-            "{of}: explained variance {explained}, L0 {l0:.2}, dead {dead:.1} % (as saved, on {tokens} {which})"
-        )?;
+    match &one.held_out[..] {
+        [own] => writeln!(out, "{latents} latents, {steps} steps: {own}")?,
+        layers => {
+            writeln!(out, "{latents} latents, {steps} steps")?;
+            layers.iter().enumerate().try_for_each(|(layer, own)| writeln!(out, "layer {layer}: {own}"))?;
+        }
     }
     said(folder)
 }

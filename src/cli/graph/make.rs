@@ -149,11 +149,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     )?;
     let date = date()?;
     let (replacement, dictionaries) = replacement(args)?;
-    let model = any_model::plain_decoder(
-        "graph",
-        &args.model,
-        args.model.options(args.dtype.dtype)?.process(args.process.processing()),
-    )?;
+    let model = any_model::plain_decoder("graph", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     // The first one says how prompts begin.
     let prepend_bos = dictionaries.first().and_then(|first| first.metadata().prepend_bos);
     dictionaries.iter().flat_map(|one| one.concerns_on(&model, prepend_bos)).for_each(note);
@@ -221,17 +217,16 @@ fn report_left_out(
 ) -> CliResult {
     dictionaries.iter().try_for_each(|one| without_tokens(one, model))?;
     let each = dictionaries.iter().map(|one| one.metadata().exclude_special_tokens.ids(model));
-    // Tokens at which none of them is used.
     let each = each.collect::<LibResult<Vec<_>>>()?;
-    let excluded: Vec<u32> = each.first().into_iter().flatten().copied().collect();
-    let excluded: Vec<u32> = excluded.into_iter().filter(|id| each.iter().all(|ids| ids.contains(id))).collect();
+    // Whether none of them is used at a token.
+    let is_excluded = |id: &u32| !each.is_empty() && each.iter().all(|ids| ids.contains(id));
     let at = |set: &Set| set.one_position().and_then(|pos| graph.tokens().get(pos)).copied();
-    for (set, id) in args.set.iter().filter_map(|set| Some((set, at(set).filter(|id| excluded.contains(id))?))) {
+    for (set, id) in args.set.iter().filter_map(|set| Some((set, at(set).filter(is_excluded)?))) {
         let text = token_text(model.tokenizer().ok(), id);
         note(format!("--set {set} changes nothing: the dictionary is not used at {text:?}"));
     }
     let by_default = args.leave_out.is_none() && graph.left_out() > 0;
-    if let Some(id) = graph.tokens().first().filter(|id| by_default && !excluded.contains(id)) {
+    if let Some(id) = graph.tokens().first().filter(|id| by_default && !is_excluded(id)) {
         let text = token_text(model.tokenizer().ok(), *id);
         note(format!("position 0 has no features: {text:?} begins every prompt; --leave-out 0 keeps them"));
     }

@@ -149,7 +149,7 @@ impl Evaluation {
 }
 
 /// A measure as text: a mean of nothing, or a share of zero, is not defined.
-fn defined(measure: f64, decimals: usize) -> String {
+pub(in crate::features) fn defined(measure: f64, decimals: usize) -> String {
     if measure.is_finite() { format!("{measure:.decimals$}") } else { "not defined".into() }
 }
 

@@ -15,6 +15,7 @@ use crate::model::HookedTransformer;
 use crate::tokens::{PaddingSide, Tokens};
 use burn::tensor::Tensor;
 
+pub(in crate::features) use measures::defined;
 pub use measures::{Evaluation, SetEvaluation};
 pub(in crate::features) use reconstruction::add_reconstructions;
 pub use share::EvaluationShare;

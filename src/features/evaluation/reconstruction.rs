@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::features::transcoders::{Transcoders, combined};
 
 /// Adds how each layer reconstructs what it writes; one dictionary is a set of one layer. `rows` gives a point's activations,
-/// `[row, width]`, of which those of `counted` rows are added, in prompts of `len` rows.
+/// `[row, width]`, of which the `counted` rows are added, in prompts of `len` rows.
 pub(in crate::features) fn add_reconstructions(
     all: &Transcoders,
     sums: &mut [Sums],

@@ -159,7 +159,7 @@ fn missing(folder: &Path, beginning: &str, layer: usize) -> FeatureError {
     FeatureError::Setting { path: folder.into(), reason }
 }
 
-/// Whether files with names of layers are those of a set: a description says so, or there is the first, or several hold what
+/// Whether files with names of layers belong to a set: a description says so, or there is the first, or several hold what
 /// a layer's file does. A single one may be any dictionary's.
 fn is_set(config: &Config, folder: &Path, device: &Device) -> bool {
     let files = numbered(folder, "layer_");

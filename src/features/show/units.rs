@@ -44,9 +44,12 @@ impl Units {
     /// # Errors
     /// [`FeatureError::NoPoint`].
     pub fn latents(dictionary: &Dictionary) -> Result<Self> {
-        let point = dictionary.metadata().reads.clone();
-        let point = point.ok_or_else(|| FeatureError::NoPoint { dictionary: dictionary.name().into() })?;
-        Ok(Self { point, labels: dictionary.labels().clone(), kind: Kind::Latents(dictionary.clone()) })
+        let [point, _] = dictionary.points()?;
+        Ok(Self {
+            point: point.to_string(),
+            labels: dictionary.labels().clone(),
+            kind: Kind::Latents(dictionary.clone()),
+        })
     }
 
     /// The neurons of a layer's MLP, behind their activation function.

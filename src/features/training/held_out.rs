@@ -1,14 +1,17 @@
 //! What a trained dictionary measures, as it is saved.
 
+use std::fmt;
+
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::Serialize;
 
 use super::source::{Rows, Source};
 use super::trainer::Trainer;
 use crate::error::Result;
-use crate::features::evaluation::{Sums, add_reconstructions};
+use crate::features::evaluation::{Sums, add_reconstructions, defined};
 use crate::features::opened::Opened;
 use crate::features::transcoders::Transcoders;
+use crate::numerals::grouped;
 
 /// Tokens on which thresholds are calibrated.
 const CALIBRATED: usize = 16_384;
@@ -17,8 +20,8 @@ const MEASURED: [usize; 2] = [16_384, 65_536];
 /// Tokens encoded at a time.
 const TOGETHER: usize = 1024;
 
-/// How a trained dictionary reconstructs tokens that follow those of its training, by the weights and thresholds it is saved
-/// with: the measures of [`Evaluation`](crate::features::Evaluation).
+/// How a trained dictionary reconstructs tokens that follow its training, by the weights and thresholds it is saved with: the
+/// measures of [`Evaluation`](crate::features::Evaluation).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct HeldOut {
@@ -34,6 +37,16 @@ pub struct HeldOut {
     pub mse: f64,
     /// Share of latents that are active at none of the tokens.
     pub dead: f64,
+}
+
+/// In a line: `explained variance 0.6200, L0 16.00, dead 1.2 % (as saved, on 16,384 further tokens)`.
+impl fmt::Display for HeldOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (explained, l0, dead) = (defined(self.explained_variance, 4), self.l0, 100.0 * self.dead);
+        let (tokens, which) =
+            (grouped(self.tokens), if self.unseen { "further tokens" } else { "tokens of the prompts" });
+        write!(f, "explained variance {explained}, L0 {l0:.2}, dead {dead:.1} % (as saved, on {tokens} {which})")
+    }
 }
 
 impl HeldOut {
@@ -70,10 +83,7 @@ pub(super) fn finished(
     let mut made = Vec::new();
     for trainer in trainers.iter_mut() {
         trainer.calibrate(&first);
-        made.push(match trainer.trained()? {
-            Opened::Dictionary(one) => Opened::Dictionary(one.excluding(left_out.iter().copied())),
-            Opened::Transcoders(all) => Opened::Transcoders(all.excluding(left_out.iter().copied())),
-        });
+        made.push(trainer.trained()?.excluding(left_out));
     }
     if is_stopped {
         return Ok(made.into_iter().map(|one| (one, Vec::new())).collect());

@@ -60,7 +60,7 @@ pub struct Trained {
     pub dictionary: Opened,
     /// Measures of some of the steps, each on its own batch, in which BatchTopK's latents are chosen.
     pub log: Vec<Step>,
-    /// Measures of the dictionary as it is, on tokens that follow those of the training: one entry, or one per layer of a
+    /// Measures of the dictionary as it is, on tokens that follow the training: one entry, or one per layer of a
     /// cross-layer transcoder. None of a training that was stopped.
     pub held_out: Vec<HeldOut>,
     /// Tokens that are left of a training that was stopped: see [`TrainingRun::stop_when`].
